@@ -1,10 +1,10 @@
-//! The bytes that one core moves per second in each job of the thread that polls: sending and
-//! receiving over TCP, and folding.
+//! Measures how many bytes per second one core moves in each job of the polling thread: sending
+//! over TCP, receiving over TCP, and folding.
 //!
-//! Two threads of this process exchange messages over loopback through the library's own links.
-//! Each job is charged with the CPU time of its thread, so a thread that waits costs nothing. Over
-//! loopback the kernel does part of the receiver's protocol work on the sender's core, so only the
-//! sum of sending and receiving carries over to a network.
+//! Two threads of this process exchange messages over loopback through the library's links. Rates
+//! are per second of the thread's CPU time, so waiting costs nothing. Over loopback, the kernel
+//! does part of the receiver's protocol work on the sender's core. Only the sum of sending and
+//! receiving therefore applies to a network.
 //!
 //! `cargo bench --bench core` takes ten seconds.
 
@@ -20,14 +20,14 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-/// Bytes of a message: a block of a large all-reduce.
+/// Bytes of a message, like a block of a large all-reduce.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: u32 = 2_000;
-/// Folds of a measurement move so many bytes.
+/// Bytes of each operand in all folds of one measurement.
 const FOLDED_BYTES: usize = 4 << 30;
 const SLEEP: Duration = Duration::from_millis(100);
 
-/// One end of the connection, and what tells when it is ready.
+/// One end of the connection, with its reactor.
 struct End {
     link: StreamLink<TcpLink>,
     reactor: Arc<Reactor>,
@@ -37,7 +37,7 @@ impl End {
     fn new(stream: std::net::TcpStream) -> Self {
         stream.set_nonblocking(true).expect("a socket can be set");
         set_options(&stream).expect("a socket can be set");
-        let reactor = Arc::new(Reactor::new().expect("epoll is there"));
+        let reactor = Arc::new(Reactor::new().expect("epoll works"));
         let inbox = Inbox::default();
         inbox.push(DataStream {
             peer: 0,
@@ -52,8 +52,8 @@ impl End {
         }
     }
 
-    /// Moves all messages with `step`, which gets the message and the bytes that are done. Returns
-    /// the bytes per second of CPU time.
+    /// Moves all messages with `step`, which receives the message and the number of bytes already
+    /// moved. Returns the bytes per second of CPU time.
     fn rate(
         &mut self,
         mut step: impl FnMut(&mut StreamLink<TcpLink>, &Message, usize) -> usize,
@@ -85,7 +85,7 @@ fn cpu_time() -> Duration {
 
 /// Returns the rates of sending and of receiving.
 fn tcp() -> (f64, f64) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback is there");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback works");
     let address = listener.local_addr().expect("a listener has an address");
     let dialed = std::net::TcpStream::connect(address).expect("it listens");
     let (accepted, _) = listener.accept().expect("it was dialed");
@@ -93,19 +93,19 @@ fn tcp() -> (f64, f64) {
         let data = vec![1; MESSAGE_BYTES];
         End::new(dialed).rate(|link, message, done| {
             let sent = link.send(message, done, Payload::Bytes(&[&data[done..]]));
-            sent.expect("the peer is there")
+            sent.expect("the peer is connected")
         })
     });
     let mut data = vec![0; MESSAGE_BYTES];
     let received = End::new(accepted).rate(|link, message, done| {
         let came = link.receive(message, done, &mut data[done..]);
-        came.expect("the peer is there")
+        came.expect("the peer is connected")
     });
     let sent = sender.join().expect("the sender does not panic");
     (sent, received)
 }
 
-/// Returns the rate of folding operands of so many bytes in place.
+/// Returns the rate of folding operands of `bytes` bytes in place.
 fn fold(bytes: usize) -> f64 {
     let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum).expect("f32 can be summed");
     let (mut own, other) = (vec![0; bytes], vec![0; bytes]);
@@ -130,7 +130,7 @@ fn main() {
     ] {
         println!("a core {job:24}{:6.2} GB/s", rate / 1e9);
     }
-    // Each byte of an all-reduce on a link is sent once and received once, and half are folded.
+    // A core sends and receives each byte of an all-reduce once, and folds half of them.
     let wall = 1.0 / (1.0 / sent + 1.0 / received + 0.5 / near);
     println!(
         "so one core carries an all-reduce at {:.2} GB/s, or {:.0} Gbit/s each way",

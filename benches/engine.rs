@@ -1,5 +1,5 @@
-//! What a collective costs beside moving its bytes: plans, choices, and the engine over links that
-//! are plain memory.
+//! Measures the costs of a collective in addition to moving its bytes: creating and choosing plans,
+//! and running the engine over links that are plain memory.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::internal::compute::Region;
@@ -16,7 +16,7 @@ use std::io::{Error, ErrorKind, Read, Result, Write};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// One direction of a link between two engines of this thread.
+/// One direction of a link between two engines on this thread.
 type Pipe = Arc<Mutex<VecDeque<u8>>>;
 
 struct MemoryStream {
@@ -67,7 +67,7 @@ fn planned(algorithm: Algorithm, world_size: usize, rank: usize) -> Plan {
     plan(&request(algorithm, world_size, rank)).expect("invariant: the algorithm is registered")
 }
 
-/// Two engines, one for each rank of a world of two.
+/// Creates two engines, one for each rank of a world of two.
 fn pair() -> [Engine; 2] {
     let (there, back): (Pipe, Pipe) = Default::default();
     let ends = [(Arc::clone(&back), Arc::clone(&there)), (there, back)];
@@ -81,7 +81,7 @@ fn pair() -> [Engine; 2] {
     })
 }
 
-/// Links between the two over this stream.
+/// Creates links between the two engines over `stream`.
 fn links(mut stream: Option<MemoryStream>) -> Links {
     let connect = move |_| -> Box<dyn Link> {
         let mut stream = stream.take();

@@ -1,12 +1,12 @@
-//! The reduction kernels in cache and in memory.
+//! Measures the reduction kernels in cache and in memory.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::internal::compute::Kernel;
 use ringtree::{Dtype, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
 
-/// Folds `ranks` operands, the first of them in place: once on exactly checked inputs, then timed
-/// on zeros, which stay what they are.
+/// Measures a fold of `ranks` operands into the first one. Checks one fold exactly, then times
+/// folds of zeros, which do not change.
 fn bench_fold(
     criterion: &mut Criterion,
     group: &str,

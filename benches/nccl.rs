@@ -1,10 +1,12 @@
-//! NCCL beside ringtree, ranks as processes: over sockets, and through GPU memory that they map
-//! from each other. With a GPU for each rank where there are enough, and on one GPU under MPS.
+//! Compares ringtree with NCCL over sockets and through mapped GPU memory.
 //!
-//! `benches/nccl/README.md` says how to run it. Without a GPU or NCCL it says so in one line.
-//! Criterion drives the measurement: its samples are batches of calls back to back, each the
-//! slowest rank's time; the table's time is the median of their means. Results are checked before
-//! and after.
+//! Ranks are processes. Each rank has its own GPU if there are enough; another measurement shares
+//! one GPU under MPS. Criterion's samples are batches of back-to-back calls, timed on the slowest
+//! rank. The table shows the median of the mean times per call. Results are checked before and
+//! after.
+//!
+//! `benches/nccl/README.md` says how to run it. Without a GPU or NCCL, it prints a message and
+//! exits.
 
 #[path = "nccl/arrangement.rs"]
 mod arrangement;
@@ -34,21 +36,21 @@ use std::time::{Duration, Instant};
 use table::{Row, Table, Timed, median};
 use world::World;
 
-/// Which part a process plays; the one without is the parent of the others.
+/// Variable with the role of a process; the parent of the others has none.
 pub(crate) const ROLE: &str = "RINGTREE_NCCL_ROLE";
-/// Where the user wants the CSV.
+/// Variable with the path of the CSV file.
 const CSV: &str = "RINGTREE_NCCL_CSV";
-/// How many minutes it may take, if not [`MINUTES_DEFAULT`].
+/// Variable with the time limit in minutes; [`MINUTES_DEFAULT`] otherwise.
 const MINUTES: &str = "RINGTREE_NCCL_MINUTES";
-/// Machines with a GPU are often lent for ten.
+/// The default fits machines that are lent for ten minutes.
 const MINUTES_DEFAULT: u64 = 9;
-/// Batches a point.
+/// Batches per point.
 const SAMPLES: usize = 10;
-/// What NCCL says of its own accord.
+/// Variable with NCCL's log level.
 const DEBUG: &str = "NCCL_DEBUG";
-/// What a call is said to take that failed.
+/// Time that Criterion receives for a failed call.
 const STAND_IN: Duration = Duration::from_millis(20);
-/// A size is left out, and all above it, if one call takes longer.
+/// If one call takes longer, this size and all larger ones are skipped.
 const CALL_MAX: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
@@ -62,7 +64,7 @@ fn main() -> ExitCode {
         .without_plots()
         .configure_from_args();
     if !std::env::args().any(|argument| argument == "--bench") {
-        println!("nccl: without --bench each point is one call, whose time says little");
+        println!("nccl: without --bench, each point is a single call, whose time means little");
     }
     match beside(&mut criterion) {
         Ok(Outcome::Skipped(why)) => {
@@ -89,15 +91,15 @@ enum Outcome {
     Measured { failures: usize },
 }
 
-/// A path on GPUs of some kind.
+/// A path, and how ranks are assigned to GPUs.
 struct Arrangement<'a> {
     path: Path,
     gpus: Gpus,
-    /// Where ranks share a GPU.
+    /// The MPS daemon if ranks share a GPU.
     mps: Option<Mps>,
     library: &'a Library,
     multiprocessors: usize,
-    /// A directory in which no daemon of MPS is.
+    /// A directory without an MPS daemon.
     nowhere: &'a std::path::Path,
 }
 
@@ -111,8 +113,8 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     let Some(library) = named.or_else(library::newest) else {
         let setting = library::SETTING;
         return Ok(Outcome::Skipped(format!(
-            "no libnccl.so.2 in the loader's path or among python3's packages; if there is one, \
-             name it in {setting}"
+            "no libnccl.so.2 in the loader's path or among python3's packages; set \
+             {setting} to the path of one"
         )));
     };
     let (version, file) = (library.version, library.file.display());
@@ -121,18 +123,18 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     let ways = possible_ways(count, version);
     if ways.is_empty() {
         return Ok(Outcome::Skipped(format!(
-            "there are fewer GPUs than {RANKS} ranks, and no nvidia-cuda-mps-control is in the \
-             PATH: without MPS ranks take turns on a GPU, and their times say little"
+            "fewer GPUs than {RANKS} ranks, and no nvidia-cuda-mps-control in the PATH; without \
+             MPS, ranks take turns on a GPU, and their times mean little"
         )));
     }
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut results = Results::default();
     for (nth, (gpus, path)) in ways.iter().copied().enumerate() {
-        // A daemon of its own each time: what one client breaks, the others have as well.
+        // A new daemon each time, because a client that fails affects the others.
         let mps = match (gpus == Gpus::Shared).then(Mps::start).transpose() {
             Ok(mps) => mps,
             Err(why) => {
-                println!("nccl: {}: left out: {why}", title(path, gpus));
+                println!("nccl: {}: skipped: {why}", title(path, gpus));
                 continue;
             }
         };
@@ -144,7 +146,7 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
             multiprocessors: found.multiprocessors,
             nowhere: nowhere.path(),
         };
-        // Those that are to come have their share of the time left.
+        // Divide the remaining time among the remaining arrangements.
         let left = end.saturating_duration_since(Instant::now());
         let share = left / (ways.len() - nth) as u32;
         arrangement.measure(criterion, Instant::now() + share, &mut results)?;
@@ -154,29 +156,27 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     })
 }
 
-/// The arrangements that can be had here; says why, of the others.
+/// Returns the possible arrangements. Prints why the others are not.
 fn possible_ways(gpu_count: usize, version: Version) -> Vec<(Gpus, Path)> {
     let ways = [Gpus::Each, Gpus::Shared];
     let ways = ways.map(|gpus| [Path::Sockets, Path::Ipc].map(|path| (gpus, path)));
     let is_possible = |(gpus, path): &(Gpus, Path)| {
         let missing = match gpus {
-            Gpus::Each if gpu_count < RANKS => Some("there are fewer GPUs than ranks"),
-            Gpus::Shared if !mps::is_found() => {
-                Some("there is no nvidia-cuda-mps-control in the PATH")
-            }
+            Gpus::Each if gpu_count < RANKS => Some("fewer GPUs than ranks"),
+            Gpus::Shared if !mps::is_found() => Some("no nvidia-cuda-mps-control in the PATH"),
             _ => None,
         };
         let missing = missing.map(str::to_owned);
         let refusal = missing.or_else(|| path.refusal(*gpus, version));
         if let Some(why) = &refusal {
-            println!("nccl: {}: left out: {why}", title(*path, *gpus));
+            println!("nccl: {}: skipped: {why}", title(*path, *gpus));
         }
         refusal.is_none()
     };
     ways.into_iter().flatten().filter(is_possible).collect()
 }
 
-/// How long all of it may take.
+/// Returns the time limit.
 fn minutes() -> Result<Duration, String> {
     let minutes = match std::env::var(MINUTES) {
         Err(_) => MINUTES_DEFAULT,
@@ -185,7 +185,7 @@ fn minutes() -> Result<Duration, String> {
                 .parse()
                 .ok()
                 .filter(|minutes| (1..=600).contains(minutes));
-            minutes.ok_or_else(|| format!("{MINUTES}={text}: 1 to 600 are possible"))?
+            minutes.ok_or_else(|| format!("{MINUTES}={text} is out of range: use 1 to 600"))?
         }
     };
     Ok(Duration::from_secs(60 * minutes))
@@ -195,7 +195,7 @@ fn title(path: Path, gpus: Gpus) -> String {
     format!("{}, {}", path.name(), gpus.name())
 }
 
-/// What has been told so far.
+/// The results reported so far.
 #[derive(Default)]
 struct Results {
     csv: String,
@@ -203,7 +203,7 @@ struct Results {
 }
 
 impl Results {
-    /// Tells of an arrangement at its end.
+    /// Reports an arrangement when it ends.
     fn add(&mut self, table: &Table, failures: &[String]) {
         print!("{}", table.text());
         self.csv.push_str(&table.csv());
@@ -213,7 +213,7 @@ impl Results {
         }
     }
 
-    /// Writes what there is, `table`, which is under way, too.
+    /// Writes all rows so far, including those of the unfinished `table`.
     fn write(&self, table: &Table) -> Result<(), String> {
         let Some(file) = std::env::var_os(CSV) else {
             return Ok(());
@@ -228,7 +228,7 @@ impl Arrangement<'_> {
         title(self.path, self.gpus)
     }
 
-    /// What both libraries' ranks are told: their GPU, and where to look for a daemon of MPS.
+    /// Returns the variables that both libraries' ranks need: the MPS directory and the GPU.
     fn of_rank(&self, rank: usize) -> [(String, String); 2] {
         let pipes = self.mps.as_ref().map_or(self.nowhere, |mps| &mps.pipes);
         let gpu = self.gpus.of_rank(rank).to_string();
@@ -249,7 +249,7 @@ impl Arrangement<'_> {
             settings
         })?;
         match &self.mps {
-            Some(mps) if !mps.is_used() => Err("NCCL's ranks run without MPS all the same".into()),
+            Some(mps) if !mps.is_used() => Err("NCCL's ranks do not use MPS".into()),
             _ => Ok(world),
         }
     }
@@ -264,7 +264,7 @@ impl Arrangement<'_> {
         })
     }
 
-    /// All cases, both libraries in turns: each until it fails, or time is up.
+    /// Measures all cases, alternating between the libraries, until both fail or time is up.
     fn measure(
         &self,
         criterion: &mut Criterion,
@@ -288,7 +288,7 @@ impl Arrangement<'_> {
         for case in cases() {
             let Case { collective, bytes } = case;
             if Instant::now() > end {
-                println!("nccl: {title}: left out from {collective} of {bytes} B on: time is up");
+                println!("nccl: {title}: skipped from {collective} of {bytes} B on: time is up");
                 break;
             }
             let name = format!("{collective} over {title}");
@@ -310,7 +310,7 @@ impl Arrangement<'_> {
     }
 }
 
-/// A library's ranks, until they fail, and what of them was found too slow.
+/// A library's ranks until they fail, and the collectives that are too slow.
 struct Side {
     name: &'static str,
     world: Result<World, String>,
@@ -323,12 +323,12 @@ impl Side {
         Self { name, world, slow }
     }
 
-    /// What ended it early.
+    /// Returns the failure that ended it early.
     fn failure(self) -> Option<String> {
         self.world.err()
     }
 
-    /// Measures one case, unless it is not wanted or takes too long, or the ranks have failed.
+    /// Measures one case. Returns `None` if it is not selected, is too slow or fails.
     fn measure(&mut self, criterion: &mut Criterion, group: &str, case: Case) -> Option<Timed> {
         let timed = self.try_measure(criterion, group, case);
         timed.unwrap_or_else(|why| {
@@ -357,7 +357,7 @@ impl Side {
             true => {
                 let Case { bytes, .. } = case;
                 println!(
-                    "{group}: {} from {bytes} B on left out: {once:.1?} a call",
+                    "{group}: {} skipped from {bytes} B on: {once:.1?} per call",
                     self.name
                 );
                 self.slow.insert(collective);
@@ -368,13 +368,13 @@ impl Side {
         wrong += world.check()?;
         match median(means) {
             Some(time_s) => Ok(Some(Timed { time_s, wrong })),
-            None if wrong > 0 => Err(format!("{wrong} elements were wrong")),
+            None if wrong > 0 => Err(format!("{wrong} elements are wrong")),
             None => Ok(None),
         }
     }
 }
 
-/// Seconds a call of each batch that criterion asked for; none if this point is not wanted.
+/// Returns the seconds per call of each batch, empty if the point is not selected.
 fn sample(
     criterion: &mut Criterion,
     group: &str,
@@ -397,7 +397,7 @@ fn sample(
                 .inspect(|elapsed| means.push(elapsed.as_secs_f64() / calls as f64))
                 .unwrap_or_else(|why| {
                     failure.get_or_insert(why);
-                    // Criterion knows no failures: it is given an end, and time must pass for it.
+                    // Criterion has no failures: it needs a time, and that time must pass.
                     std::thread::sleep(STAND_IN);
                     STAND_IN * u32::try_from(calls).unwrap_or(u32::MAX)
                 })
@@ -407,6 +407,6 @@ fn sample(
     if let Some(why) = failure {
         return Err(why);
     }
-    // Before them came those of warming up.
+    // The first batches are warm-up.
     Ok(means.split_off(means.len().saturating_sub(SAMPLES)))
 }

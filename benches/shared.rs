@@ -1,5 +1,5 @@
-//! An all-reduce of two ranks through shared memory, as the engine runs it: two threads, each with
-//! an engine and a region of its own.
+//! Measures an all-reduce of two ranks through shared memory. Each rank is a thread with its own
+//! engine and region.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::internal::compute::lend;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
 
-/// A rank's group, and the call it repeats.
+/// A rank: its group, and the call that it repeats.
 struct Rank {
     group: Group,
     prepared: Arc<Prepared>,
@@ -58,16 +58,16 @@ fn ranks(algorithm: Algorithm, count: usize) -> Vec<Rank> {
     collectives.map(rank).collect()
 }
 
-/// The links of both ranks.
+/// Creates the links of both ranks.
 fn channel() -> Vec<Links> {
-    // SAFETY: the links alone reach the region.
+    // SAFETY: only the links access the region.
     let own = || unsafe { region(RANKS) }.expect("memory can be shared");
     let made = (0..RANKS).map(|_| own());
     let (regions, files): (Vec<_>, Vec<_>) = made.unzip();
     let wake: Wake = Arc::new(|_| {});
     let of_rank = |(rank, own)| {
         let peer = 1 - rank;
-        // SAFETY: the links alone reach the region.
+        // SAFETY: only the links access the region.
         let theirs = unsafe { peer_region(RANKS, &files[peer]) }.expect("it is one");
         let (links, local) = links((0, 0), &[0, 1], rank, own, vec![(peer, theirs)], &wake);
         let never = |peer| panic!("rank {peer} shares memory");
@@ -76,7 +76,7 @@ fn channel() -> Vec<Links> {
     regions.into_iter().enumerate().map(of_rank).collect()
 }
 
-/// Zeros that share no cache line with another rank's, as those of processes do not.
+/// Creates zeros that share no cache line with another rank's, like the memory of processes.
 fn apart(count: usize) -> Vec<f32> {
     let mut zeros = Vec::with_capacity(count.max(4096));
     zeros.resize(count, 0.0);

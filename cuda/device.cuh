@@ -1,8 +1,8 @@
-// What the kernels ask of the machine, on a GPU: its memory, its thread's place, conversions of
-// floats. `host_shim.h` answers the same questions on a CPU, so that tests run the same loops.
+// GPU-specific code of the kernels: memory accesses, thread index, and float conversions.
+// `host_shim.h` has the same functions for a CPU, so that tests run the same loops.
 //
-// Every access names its width and the global memory, and is volatile: the compiler leaves their
-// order alone, which is what makes a destination that is also a source sound.
+// Every access specifies its width and global memory, and is volatile. So the compiler keeps the
+// order of accesses, which makes a destination that is also a source sound.
 #pragma once
 
 using u8 = unsigned char;
@@ -19,8 +19,8 @@ using i64 = long long;
 #define UNROLLED _Pragma("unroll")
 #define NOT_UNROLLED _Pragma("unroll 1")
 
-// Five blocks of 256 threads run on a multiprocessor at once: its 65,536 registers give each thread
-// 51, and they are given out by eights, so 48.
+// A multiprocessor runs five blocks of 256 threads at the same time. Its 65,536 registers give each
+// thread 51. They are allocated in multiples of eight, so 48.
 #define KERNEL(name, Arguments)                                                                  \
     extern "C" __global__ void __launch_bounds__(256, 5)                                         \
         name(const __grid_constant__ Arguments arguments)
@@ -94,24 +94,24 @@ DEVICE u64 bits_of(double value) { return u64(__double_as_longlong(value)); }
 DEVICE float float_of(u32 bits) { return __uint_as_float(bits); }
 DEVICE double float_of(u64 bits) { return __longlong_as_double(i64(bits)); }
 
-// The upper half of the product.
+// Returns the upper half of the product.
 DEVICE u64 high_product(u64 left, u64 right) { return __umul64hi(left, right); }
 
-// The exact value of an f16.
+// Returns the exact value of an f16.
 DEVICE float widen_f16(u16 bits) {
     float value;
     asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
     return value;
 }
 
-// The f16 nearest to either, ties to even; what becomes of a NaN is open.
+// Returns the nearest f16 of each value, ties to even. The result of a NaN is unspecified.
 DEVICE u32 narrow_f16(float low, float high) {
     u32 word;
     asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));
     return word;
 }
 
-// Likewise for bf16.
+// Like `narrow_f16`, with bf16 instead of f16.
 DEVICE u32 narrow_bf16(float low, float high) {
     u32 word;
     asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(word) : "f"(high), "f"(low));

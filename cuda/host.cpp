@@ -1,16 +1,16 @@
-// Runs the kernels of `reduce.cu` on a CPU, for tests: reads launches from standard input and writes
-// what each made of its memory to standard output, until the input ends.
+// Runs the kernels of `reduce.cu` on a CPU, for tests. It reads launches from standard input until
+// the input ends, and writes the resulting memory of each to standard output.
 //
-// A launch is a `Request`, the kernel's arguments with offsets into the memory in place of
-// addresses, and the memory. The answer is the memory, then an `Answer`. The first wrong access, or
-// a name that is no kernel's, ends the program with one line of complaint.
+// A launch consists of a `Request`, the kernel's arguments with offsets into the memory instead of
+// addresses, and the memory. The answer is the memory, then an `Answer`. The first invalid access,
+// or an unknown kernel name, ends the program with a one-line message.
 #include "reduce.cu"
 
 struct Request {
     char name[32];
     u32 blocks;
     u32 block_threads;
-    // Whether the last thread runs first.
+    // If not 0, the last thread runs first.
     u32 backwards;
     u32 unused;
     u64 memory_bytes;

@@ -1,7 +1,8 @@
-// What the kernels ask of the machine, on a CPU: the counterpart of `device.cuh` for tests.
+// The CPU counterpart of `device.cuh`, for tests.
 //
-// A kernel is a function, its threads are calls of it, one after another. Every access is checked:
-// it must lie at a multiple of its width, and wholly inside a buffer that the kernel was given.
+// A kernel is a function, and its threads are calls of it, one after another. Every access is
+// checked: its address must be a multiple of its width, and it must be completely inside a buffer
+// of the launch.
 #pragma once
 
 #include <cstdint>
@@ -30,13 +31,13 @@ struct Range {
     u64 end;
 };
 
-// The launch that is simulated, and what it does to memory.
+// The simulated launch, and its effects on memory.
 struct Launch {
     u64 threads;
     u64 thread;
     std::vector<Range> readable;
     std::vector<Range> writable;
-    // By the kernel's accesses of 16 bytes, and by all.
+    // Bytes that the kernel accessed 16 at a time, and all bytes that it read and wrote.
     u64 bytes_by_vector;
     u64 bytes_read;
     u64 bytes_written;
@@ -92,7 +93,7 @@ DEVICE u64 high_product(u64 left, u64 right) {
     return u64((static_cast<unsigned __int128>(left) * right) >> 64);
 }
 
-// `value` without its lowest `places` bits, rounded to nearest, ties to even.
+// Returns `value` without its lowest `places` bits, rounded to nearest, ties to even.
 DEVICE u32 round_off(u32 value, u32 places) {
     const u32 below = value & ((u32(1) << places) - 1);
     const u32 half = u32(1) << (places - 1);
@@ -115,7 +116,7 @@ DEVICE float widen_f16(u16 bits) {
 DEVICE u32 narrow_one_f16(float value) {
     const u32 sign = bits_of(value) >> 16 & 0x8000;
     const u32 magnitude = bits_of(value) & 0x7fffffff;
-    // From half a place above the largest f16 on, everything is infinite.
+    // From half a place above the largest f16 on, every value becomes infinite.
     if (magnitude >= 0x477ff000) {
         return sign | 0x7c00;
     }
@@ -123,7 +124,7 @@ DEVICE u32 narrow_one_f16(float value) {
     if (exponent >= 127 - 14) {
         return sign | (round_off(magnitude, 13) - (u32(127 - 15) << 10));
     }
-    // A subnormal f16 counts units of 2⁻²⁴. A value below half of one has nothing to shift.
+    // A subnormal f16 counts units of 2⁻²⁴. A value below half a unit has nothing to shift.
     if (exponent < 127 - 25) {
         return sign;
     }

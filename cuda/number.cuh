@@ -1,10 +1,12 @@
-// How elements lie in words, and what is computed with: the numbers of `src/reduce`, to the bit.
+// Layout of elements in words, and their arithmetic. The results have the same bits as in
+// `src/reduce`.
 //
-// A word is 32 bits, or 64 for the elements that need them; small elements share one, side by side,
-// the first in the lowest bits. A type of numbers says how a word becomes what is computed with
-// (`widen`), how two of those combine, how a mean is divided, and how the result becomes a word
-// (`narrow`): rounded once, to nearest even, and with every NaN the canonical quiet one. A lane
-// never depends on its neighbours, so an element alone in a word is a case of the same code.
+// A word has 32 bits, or 64 for elements that need them. Small elements share a word, the first one
+// in the lowest bits. A type of numbers defines how a word is converted for the computation
+// (`widen`), how two converted words are combined, how a mean is divided, and how the result
+// becomes a word (`narrow`): rounded once, to nearest even, with every NaN replaced by the
+// canonical quiet NaN. A lane never depends on its neighbors, so the same code processes a word
+// with a single element.
 #pragma once
 
 struct First {};
@@ -19,10 +21,11 @@ struct Bxor {};
 template <int BYTES> struct WordOf { using Type = u32; };
 template <> struct WordOf<8> { using Type = u64; };
 
-// Divides integers of at most 32 bits, truncating, by one and the same number from 2 to 2³².
+// Divides integers of at most 32 bits by a fixed number from 2 to 2³², truncating.
 //
-// With M = ⌈2⁶⁴/d⌉ the quotient ⌊a/d⌋ is the upper half of a·M: M·d exceeds 2⁶⁴ by less than d, so
-// a·M/2⁶⁴ exceeds a/d by less than a/2⁶⁴ < 2⁻³² ≤ 1/d, too little to reach the next integer.
+// With M = ⌈2⁶⁴/d⌉, the quotient ⌊a/d⌋ is the upper half of a·M. M·d exceeds 2⁶⁴ by less than d, so
+// a·M/2⁶⁴ exceeds a/d by less than a/2⁶⁴ < 2⁻³² ≤ 1/d. This is too little to reach the next
+// integer.
 struct SmallDivisor {
     u64 reciprocal;
     DEVICE SmallDivisor of(u32 divisor) { return {~u64(0) / divisor + 1}; }
@@ -68,7 +71,7 @@ template <class Element> struct Integers {
     DEVICE Word narrow(Wide wide) { return wide; }
 
     DEVICE Wide combine(First, Wide, Wide right) { return right; }
-    // The lanes' highest bits take no part in the addition, so that no carry leaves a lane.
+    // The highest bits of the lanes are added separately, so that no carry leaves a lane.
     DEVICE Wide combine(Sum, Wide left, Wide right) {
         const Word ones = Word(~Word(0)) / (Word(~Word(0)) >> (8 * (sizeof(Word) - SIZE)));
         const Word highest = ones << (8 * SIZE - 1);
@@ -113,22 +116,22 @@ template <class Float> DEVICE Float combine_floats(Sum, Float left, Float right)
 template <class Float> DEVICE Float combine_floats(Prod, Float left, Float right) {
     return left * right;
 }
-// Where neither is smaller they are equal, zeros of either sign, or unordered: the disjunction of
-// the bits is then the value itself, −0 if one is, or still a NaN.
+// If neither operand is smaller, they are equal, zeros of either sign, or unordered. The bitwise OR
+// is then the value itself, −0 if an operand is −0, or still a NaN.
 template <class Float> DEVICE Float combine_floats(Min, Float left, Float right) {
     const Float either = float_of(bits_of(left) | bits_of(right));
     return left < right ? left : right < left ? right : either;
 }
-// The opposite of the smaller opposite; that of −0 is +0.
+// The negated minimum of the negated operands. Negating −0 gives +0.
 template <class Float> DEVICE Float combine_floats(Max, Float left, Float right) {
     return -combine_floats(Min(), -left, -right);
 }
 
-// What floats of any size divide by: a number of at most 2²⁴ is exact in f32. To divide by a power of
-// two is to multiply with its reciprocal, which is exact too; a GPU does that much faster.
+// The divisor of floats. A number of at most 2²⁴ is exact in f32. Dividing by a power of two equals
+// multiplying by its reciprocal, which is also exact and much faster on a GPU.
 template <class Float> struct FloatDivisor {
     Float value;
-    // Zero where it is not exact.
+    // Zero if the reciprocal is not exact.
     Float reciprocal;
     DEVICE FloatDivisor of(u32 divisor) {
         const bool is_power = (divisor & (divisor - 1)) == 0;
@@ -195,7 +198,7 @@ struct Bf16Format {
     DEVICE u32 narrow(Pair wide) { return narrow_bf16(wide.low, wide.high); }
 };
 
-// Two 16-bit floats a word, computed with as f32.
+// Two 16-bit floats per word, computed as f32.
 template <class Format> struct Halves {
     using Word = u32;
     using Wide = Pair;

@@ -1,19 +1,19 @@
-// The library's kernels: `ringtree_reduce_DTYPE`, one for every element type of `src/dtype.rs`.
+// The library's kernels: `ringtree_reduce_DTYPE` for every element type in `src/dtype.rs`.
 //
-// A kernel combines element i of every source, in the order of the sources, and writes the result,
-// divided if the call is a mean, to element i of the destination. One source without a divisor is a
-// copy; that of integers keeps every bit. The operator and the divisor are arguments, so every
-// thread of a launch takes the same branch.
+// A kernel combines element i of every source, in the order of the sources. For a mean, it divides
+// the result. It writes the result to element i of the destination. One source without a divisor is
+// a copy, and for integers it keeps every bit. The operator and the divisor are arguments, so all
+// threads of a launch take the same branches.
 //
 // The destination may also be a source, at the same address: a thread reads every source of its
-// elements before it writes them, and no other thread reads or writes them. Buffers that overlap
-// otherwise are the caller's mistake.
+// elements before it writes them, and no other thread reads or writes them. The caller must not
+// pass buffers that overlap in any other way.
 //
-// A reduce waits for memory. So a thread loads a vector of 16 bytes from each of four sources
-// before it combines any of them. Vectors need buffers with equal offsets within 16 bytes. The
-// elements before the first vector and behind the last one go one by one; so does everything in
-// buffers with different offsets. Where an address is not a multiple of the element, elements go
-// byte by byte.
+// A reduction mostly waits for memory. So a thread loads a vector of 16 bytes from each of
+// four sources before it combines any of them. Vectors require buffers with equal offsets within 16
+// bytes. The elements before the first vector and after the last one are processed one by one, as
+// is everything in buffers with different offsets. If an address is not a multiple of the element
+// size, elements are processed byte by byte.
 #ifdef __CUDACC__
 #include "device.cuh"
 #else
@@ -27,20 +27,20 @@ enum : u32 { SOURCES_MAX = 64 };
 // Positions in the table of `src/op.rs`. A mean is a sum with a divisor.
 enum : u32 { PROD = 1, MIN = 2, MAX = 3, BAND = 5, BOR = 6, BXOR = 7 };
 
-// As `src/sys/cuda/launch.rs` lays them out.
+// Same layout as in `src/sys/cuda/launch.rs`.
 struct Arguments {
     u64 sources[SOURCES_MAX];
     u64 destination;
     u64 elements;
     u32 source_count;
     u32 op;
-    // One divides nothing.
+    // 1 means no division.
     u32 divisor;
-    // The widest access that all addresses allow: 16 bytes, an element, or less.
+    // Size of the widest access that all addresses allow: 16 bytes, an element, or less.
     u32 access_bytes;
 };
 
-// A piece is what a thread reads or writes in one place.
+// A piece is the unit that a thread reads or writes with one offset.
 template <class Numbers> struct Vector {
     using Word = typename Numbers::Word;
     enum : int { BYTES = 16, WORDS = BYTES / sizeof(Word) };
@@ -80,7 +80,7 @@ template <class Numbers> struct ElementOfBytes {
 template <class Numbers> struct Reduce {
     using Word = typename Numbers::Word;
     using Wide = typename Numbers::Wide;
-    // Sources that a thread loads before it combines them.
+    // Number of sources that a thread loads before it combines them.
     enum : u32 { SOURCES = 4 };
 
     const Arguments &arguments;
@@ -99,7 +99,7 @@ template <class Numbers> struct Reduce {
             pieces<ElementOfBytes<Numbers>>(thread, 0, bytes);
             return;
         }
-        // The first threads see to the head and the last ones to the tail, at the same time.
+        // The first threads process the head and the last ones the tail, at the same time.
         NOT_UNROLLED for (int side = 0; side < 2; side++) {
             const bool is_head = side == 0;
             pieces<Element<Numbers>>(is_head ? thread : thread_count() - 1 - thread,
@@ -108,7 +108,7 @@ template <class Numbers> struct Reduce {
     }
 
   private:
-    // Reduces the bytes from `start` to `end`, a piece a thread.
+    // Reduces the bytes from `start` to `end`, one piece per thread at a time.
     template <class Piece> METHOD void pieces(u64 thread, u64 start, u64 end) const {
         u64 offset = start + thread * Piece::BYTES;
         NOT_UNROLLED for (; offset < end; offset += thread_count() * Piece::BYTES) {
@@ -130,7 +130,7 @@ template <class Numbers> struct Reduce {
             const u32 end = source + (left < SOURCES ? left : SOURCES);
             NOT_UNROLLED for (; source < end; source++) {
                 combine(source == 0, result, loaded[0]);
-                // The others move up: registers have no index.
+                // Move up the others, because registers cannot be indexed.
                 UNROLLED for (u32 next = 1; next < SOURCES; next++) {
                     UNROLLED for (int word = 0; word < Piece::WORDS; word++) {
                         loaded[next - 1][word] = loaded[next][word];

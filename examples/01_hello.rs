@@ -1,4 +1,4 @@
-//! Four simulated ranks sum their numbers. Nothing to install, no network, no threads to manage.
+//! Sums numbers over four simulated ranks, without a network or launcher.
 //!
 //! `cargo run --example 01_hello`
 

@@ -1,18 +1,19 @@
-//! Gradient accumulation: two samples on one rank give the gradients of one sample on each of two.
+//! Gradient accumulation: two samples on one rank give the same gradients as one sample on each of
+//! two ranks.
 //!
 //! ```text
 //! cargo run --example 03_accumulation
 //! ```
 //!
-//! A linear model of two weights and a bias, and the squared error of its output. On one rank the
-//! gradients of two samples are accumulated, each with half the weight: the first in `no_sync`, in
-//! which nothing is sent. On two ranks each takes one sample, and the gradients are averaged. The
-//! results are the same.
+//! The model is linear, with two weights, a bias and a squared error. On one rank, the gradients of
+//! two samples are accumulated, each with half the weight. The first one is reported in `no_sync`,
+//! which sends nothing. On two ranks, each rank computes one sample, and the ranks average their
+//! gradients. The results are the same.
 
 use ringtree::ddp::{DataParallel, Options, Parameter};
 use ringtree::{Communicator, Dtype, Result};
 
-/// A sample: what goes in, and what should come out.
+/// A sample: the inputs and the expected output.
 struct Sample {
     inputs: [f64; 2],
     target: f64,
@@ -31,7 +32,7 @@ const SAMPLES: [Sample; 2] = [
 const WEIGHTS: [f64; 2] = [0.773, 0.321];
 const BIAS: f64 = 0.067;
 
-/// The derivatives of (output − target)² by the first weight, the second weight and the bias.
+/// Returns the derivatives of (output − target)² by the two weights and the bias.
 fn gradients(sample: &Sample) -> [f64; 3] {
     let [first, second] = sample.inputs;
     let output = WEIGHTS[0] * first + WEIGHTS[1] * second + BIAS;
@@ -39,7 +40,7 @@ fn gradients(sample: &Sample) -> [f64; 3] {
     [2.0 * error * first, 2.0 * error * second, 2.0 * error]
 }
 
-/// One step of a rank over its `samples`: the averaged gradients.
+/// Runs one step of a rank on its `samples`. Returns the averaged gradients.
 fn step(comm: &Communicator, samples: &[Sample]) -> Result<[f64; 3]> {
     let all = vec![Parameter::new("weights and bias", &[3], Dtype::F64)];
     let mut model = DataParallel::new(comm, all, Options::new())?;
@@ -49,21 +50,21 @@ fn step(comm: &Communicator, samples: &[Sample]) -> Result<[f64; 3]> {
         model.report(0, &gradient)
     };
     if let Some((last, before)) = samples.split_last() {
-        // Only added up: nothing is complete yet, and nothing is sent.
+        // Gradients are only added up: none is complete, and nothing is sent.
         model.no_sync(|model| before.iter().try_for_each(|sample| backward(model, sample)))?;
-        backward(&mut model, last)?; // now the bucket is full, and leaves
+        backward(&mut model, last)?; // now the bucket is full and is sent
     }
     model.wait()?;
     let averaged = model.gradient(0)?.unwrap_or_default();
     Ok(std::array::from_fn(|at| averaged[at]))
 }
 
-/// One rank, both samples.
+/// Computes both samples on one rank.
 pub(crate) fn accumulated() -> Result<[f64; 3]> {
     ringtree::simulate(1, |comm| step(comm, &SAMPLES)).remove(0)
 }
 
-/// Two ranks, one sample each.
+/// Computes one sample on each of two ranks.
 pub(crate) fn averaged() -> Result<Vec<[f64; 3]>> {
     let ranks = ringtree::simulate(SAMPLES.len(), |comm| {
         step(comm, &SAMPLES[comm.rank()..][..1])

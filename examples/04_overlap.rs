@@ -1,5 +1,5 @@
-//! An all-reduce goes on by itself while the caller computes: two ranks, each a thread with a
-//! communicator of its own over loopback TCP.
+//! An all-reduce runs in the background while the caller computes. The two ranks are threads, each
+//! with its own communicator over loopback TCP.
 //!
 //! `cargo run --release --example 04_overlap`
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
 const ELEMENTS: usize = 4 << 20;
-/// How long backward takes here; a sleep stands for work that needs no help from this thread.
+/// Duration of backward, which a sleep replaces here.
 const COMPUTE: Duration = Duration::from_millis(150);
 
 fn main() -> Result<(), Error> {
@@ -34,7 +34,7 @@ fn one_rank(rank: usize, id: &UniqueId) -> Result<(), Error> {
         .world_size(RANKS)
         .unique_id(id)
         .connect()?;
-    // The first call opens the links; it is not what is shown here.
+    // The first call also opens the links, so it is not measured.
     comm.barrier()?;
     let start = Instant::now();
     comm.all_reduce(&mut vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;
@@ -45,8 +45,8 @@ fn one_rank(rank: usize, id: &UniqueId) -> Result<(), Error> {
     let sum = work.wait()?;
     let exposed = start.elapsed();
     println!(
-        "rank {rank}: {ELEMENTS} elements take {alone:.1?}; started before computing, they are \
-         waited for {exposed:.1?} (every element is {})",
+        "rank {rank}: {ELEMENTS} elements take {alone:.1?}; started before computing, they block \
+         only for {exposed:.1?} (every element is {})",
         sum[0]
     );
     Ok(())

@@ -1,15 +1,17 @@
-//! The overlap made visible: four processes train a synthetic model of 12 layers over loopback
-//! TCP, and one timeline shows what each computed and what was on its links meanwhile.
+//! Records a timeline that shows how communication overlaps with backward.
+//!
+//! Four processes train a synthetic model of 12 layers over loopback TCP. The timeline shows what
+//! each rank computes and which buckets are on its links.
 //!
 //! ```text
 //! cargo run --release --example 06_trace -- trace.json overlap.svg
 //! ```
 //!
-//! Without names the files go where temporary ones do. Open the first in
-//! <https://ui.perfetto.dev>; the second is a picture of one step, the one
-//! of median length. Sleeping stands for a device that computes without help from the processor;
-//! its backward pass takes a little longer than this machine's links need for the gradients, so
-//! that there is something to hide and something to hide it behind.
+//! Without arguments, the files go to the directory for temporary files. Open the first one in
+//! <https://ui.perfetto.dev>. The second one is a picture of the step of median length.
+//!
+//! Sleeping simulates a device that computes without the processor. Backward takes 1.2 times as
+//! long as this machine's links need for the gradients, so it can hide the communication.
 
 mod drawing;
 
@@ -23,13 +25,13 @@ use std::time::{Duration, Instant};
 const RANKS: usize = 4;
 const STEPS: usize = 11;
 const LAYERS: usize = 12;
-/// Elements of a layer's weights: 4 MiB, which is also the size of a bucket.
+/// Elements of a layer's weights: 4 MiB, the size of a bucket.
 const LAYER_ELEMENTS: usize = 1 << 20;
-/// Steps that only communicate: the fastest says how long the links need.
+/// Steps that only communicate, to measure how long the links need.
 const STEPS_MEASURED: usize = 5;
-/// Backward takes this much longer than the links.
+/// Time of backward as a multiple of the links' time.
 const BACKWARD_SHARE: f64 = 1.2;
-/// Parts of the time of backward.
+/// Times of forward and the optimizer as fractions of backward's.
 const FORWARD_SHARE: f64 = 1.0 / 3.0;
 const OPTIMIZER_SHARE: f64 = 1.0 / 12.0;
 
@@ -97,7 +99,7 @@ fn train_step(
         deadline += backward / LAYERS as u32;
         let name = format_args!("layer {}", index + 1);
         trace.measure("backward", name, || sleep_until(deadline));
-        // Backward has written the gradient where it lies.
+        // In a real program, backward writes the gradient here.
         model.gradient_mut::<f32>(index)?;
         model.ready(index)?;
     }
@@ -113,8 +115,8 @@ fn sleep_until(deadline: Instant) {
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
-/// The step of median length on rank 0, from the first rank that begins it to the last that ends
-/// it.
+/// Draws the step of median length on rank 0, from the first rank that begins it to the last that
+/// ends it.
 fn picture(timeline: &Timeline) -> String {
     let of_rank = |rank: usize| timeline.ranks[rank].spans.iter();
     let mut steps: Vec<_> = of_rank(0).filter(|span| span.track == "step").collect();
@@ -127,7 +129,7 @@ fn picture(timeline: &Timeline) -> String {
     let window = start.unwrap_or_default()..end.unwrap_or_default();
 
     let inside = |span: &&Span| window.start <= span.start && span.end <= window.end;
-    // What rank 0 has on its links, a moment counted once.
+    // Time in which rank 0 has buckets on its links; overlapping spans count once.
     let mut busy = Duration::ZERO;
     let mut counted_until = window.start;
     let buckets = of_rank(0).filter(|span| span.track == "communication");

@@ -1,5 +1,5 @@
-//! A mixture of experts: every rank has one expert, and each token goes to the two experts that the
-//! router picks for it. So each step has new counts, which the ranks tell each other first.
+//! Exchanges tokens in a mixture of experts. Every rank has one expert, and the router sends each
+//! token to two experts. The number of tokens per expert changes in every step.
 //!
 //! ```text
 //! cargo run --release --example 07_expert_exchange    # four simulated ranks
@@ -7,15 +7,15 @@
 //!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/07_expert_exchange
 //! ```
 //!
-//! One step is three calls: `all_to_all` tells every rank how many tokens it will get from whom,
-//! `all_to_all_into` takes the tokens there, and the same call with both counts exchanged takes
-//! the answers back. Each rank knows only what it sends and what it receives.
+//! One step makes three calls. `all_to_all` sends every rank the number of tokens that it will
+//! receive from each rank. `all_to_all_into` sends the tokens. The same call with both lists of
+//! counts exchanged returns the answers. A rank knows only its own counts.
 
 use ringtree::{Communicator, Error, Result};
 
 const RANKS: usize = 4;
 const STEPS: usize = 6;
-/// Numbers in a token.
+/// Numbers per token.
 const WIDTH: usize = 32;
 
 fn main() -> Result<()> {
@@ -29,11 +29,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Sends tokens through the experts; returns what there is to tell of this rank's expert.
+/// Sends tokens through the experts. Returns a summary of this rank's expert.
 pub(crate) fn program(comm: &Communicator) -> Result<String> {
     let mut loads = Vec::new();
     for step in 0..STEPS {
-        // Each rank has another number of tokens, in some steps none.
+        // The number of tokens differs between ranks and steps; it may be 0.
         let tokens = (step * 37 + comm.rank() * 23) % 90;
         let tokens: Vec<f32> = (0..tokens * WIDTH).map(|at| (at % 61) as f32).collect();
         let routes = route(&tokens, step, comm.world_size());
@@ -44,23 +44,23 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
         }
     }
     Ok(format!(
-        "expert {}: {} tokens in {STEPS} steps, {loads:?}; all answers are right",
+        "expert {}: {} tokens in {STEPS} steps, {loads:?}; all answers are correct",
         comm.rank(),
         loads.iter().sum::<usize>()
     ))
 }
 
-/// One of the experts that a token goes to, and how much its answer counts.
+/// One of a token's experts, with the weight of its answer.
 struct Route {
     token: usize,
     expert: usize,
     weight: f32,
 }
 
-/// The layer: every token of this rank through its experts. Also says how many tokens this rank's
-/// expert had to work on.
+/// Runs the layer: sends every token of this rank through its experts. Returns the output, and the
+/// number of tokens that this rank's expert processed.
 fn experts(comm: &Communicator, tokens: &[f32], routes: &[Route]) -> Result<(Vec<f32>, usize)> {
-    // What goes to one expert has to lie together.
+    // Tokens for the same expert must be contiguous.
     let mut sorted: Vec<&Route> = routes.iter().collect();
     sorted.sort_by_key(|route| route.expert);
     let mut send = vec![0u64; comm.world_size()];
@@ -102,12 +102,12 @@ fn add(output: &mut [f32], route: &Route, answer: &[f32]) {
     pairs.for_each(|(sum, one)| *sum += route.weight * one);
 }
 
-/// What an expert makes of a number; a real one is a network.
+/// Computes an expert's answer for one number. A real expert is a network.
 fn expert(number: usize, input: f32) -> f32 {
     (number + 1) as f32 * input - number as f32
 }
 
-/// The two experts of each token. A real router has learnt them; here some are popular.
+/// Chooses two experts per token. A real router learns this; here, some experts are popular.
 fn route(tokens: &[f32], step: usize, experts: usize) -> Vec<Route> {
     let pick = |token: usize| {
         let first = (token * token + step) % experts;
@@ -121,7 +121,7 @@ fn route(tokens: &[f32], step: usize, experts: usize) -> Vec<Route> {
     (0..tokens.len() / WIDTH).flat_map(pick).collect()
 }
 
-/// The same without other ranks, to compare.
+/// Computes the same output without other ranks, for comparison.
 fn alone(tokens: &[f32], routes: &[Route]) -> Vec<f32> {
     let mut output = vec![0.0; tokens.len()];
     for route in routes {

@@ -1,5 +1,5 @@
-//! A pipeline of four stages: each rank has one layer of the model, activations go to the next
-//! rank, gradients come back, and every stage works on several micro-batches at once.
+//! Trains a pipeline of four stages. Each rank has one layer of the model, sends activations to the
+//! next rank and gradients back, and has several micro-batches in flight.
 //!
 //! ```text
 //! cargo run --release --example 08_pipeline           # four simulated ranks
@@ -7,15 +7,16 @@
 //!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/08_pipeline
 //! ```
 //!
-//! The schedule is *one forward, one backward* (1F1B; Narayanan et al., PipeDream-Flush, 2021): a
-//! stage starts with as many forwards as there are stages after it, then alternates, so that it
-//! holds few activations. In the alternation a stage sends an activation forward while the next
-//! stage sends a gradient back. With `send` and `recv` alone both could wait for each other:
-//! messages of 4 MiB fit into no buffer on the way. With `send_async` and `recv_async` none waits
-//! but for what it needs next, which travels while the stage computes.
+//! The schedule is *one forward, one backward* (1F1B; Narayanan et al., PipeDream-Flush, 2021). A
+//! stage starts with as many forwards as there are stages after it, and then alternates between
+//! forward and backward, so it stores few activations. While it alternates, a stage sends an
+//! activation forward as the next stage sends a gradient back. With `send` and `recv`, both could
+//! wait for each other, because messages of 4 MiB do not fit into any buffer on the way. With
+//! `send_async` and `recv_async`, a stage waits only for the message that it needs next, which
+//! travels while the stage computes.
 //!
-//! A layer multiplies by one weight, so that the gradients can be compared, to the bit, with those
-//! of a program without a pipeline.
+//! A layer multiplies by one weight, so the gradients can be compared to the bit with those of a
+//! program without a pipeline.
 
 use ringtree::{Communicator, Error, Result, Work};
 use std::collections::VecDeque;
@@ -36,31 +37,31 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One step; checks this stage's gradient, and returns what there is to tell of it.
+/// Runs one step and checks this stage's gradient. Returns a summary.
 pub(crate) fn program(comm: &Communicator, elements: usize) -> Result<String> {
     let (rank, stages) = (comm.rank(), comm.world_size());
     let Trained { gradient, order } = train(comm, elements, MICRO_BATCHES)?;
     let expected = alone(stages, elements, MICRO_BATCHES)[rank];
     if gradient != expected {
-        let wrong = format!("the gradient is {gradient:.4e}, without a pipeline {expected:.4e}");
+        let wrong = format!("the gradient is {gradient:.4e}, not {expected:.4e}");
         return Err(Error::system(wrong));
     }
     Ok(format!(
-        "stage {rank}: {order:<52} gradient {gradient:.4e}, as without a pipeline"
+        "stage {rank}: {order:<52} gradient {gradient:.4e}, equal without a pipeline"
     ))
 }
 
-/// What a stage has after a step.
+/// Result of a stage's step.
 struct Trained {
     gradient: f64,
-    /// The forwards and backwards in the order in which they were made.
+    /// Forwards and backwards in the order of their execution.
     order: String,
 }
 
-/// One step of the stage of this rank.
+/// Runs one step of this rank's stage.
 fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained> {
     let mut stage = Stage::new(comm, elements);
-    // As many micro-batches are on their way as there are stages from here on.
+    // Number of micro-batches that are in flight: one per following stage.
     let ahead = (comm.world_size() - comm.rank() - 1).min(batches);
     for batch in 0..batches + ahead {
         if batch < batches {
@@ -73,21 +74,21 @@ fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained
     stage.finish()
 }
 
-/// What is being received.
+/// A message that is being received.
 type Coming = Option<Work<Vec<f32>>>;
 
 struct Stage<'a> {
     comm: &'a Communicator,
     elements: usize,
     layer: Layer,
-    /// Activations that backward needs.
+    /// Inputs that backward needs.
     inputs: VecDeque<Vec<f32>>,
-    /// The last stage's: where the gradients start.
+    /// Outputs of the last stage, from which its gradients start.
     outputs: VecDeque<Vec<f32>>,
-    /// What comes next from the stage before and from the one after.
+    /// The next messages from the previous and the next stage.
     activation: Coming,
     slope: Coming,
-    /// What may still be on its way to them.
+    /// Messages to them that may still be in flight.
     sent: VecDeque<Work<Vec<f32>>>,
     order: String,
 }
@@ -115,7 +116,7 @@ impl<'a> Stage<'a> {
         Some(self.comm.rank() + 1).filter(|next| *next < self.comm.world_size())
     }
 
-    /// A buffer to receive into: one that was sent before, if it has come back.
+    /// Returns a buffer to receive into: that of a completed send, or a new one.
     fn buffer(&mut self) -> Result<Vec<f32>> {
         match self.sent.front() {
             Some(work) if work.has_ended() => {
@@ -126,8 +127,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// What comes from `peer`. The next message of that kind is received while this stage computes,
-    /// if there is one.
+    /// Returns the message `due` from `peer`. Starts to receive the next one, which arrives while
+    /// this stage computes, unless this is the last.
     fn next(&mut self, due: Coming, peer: usize, is_last: bool) -> Result<(Vec<f32>, Coming)> {
         let due = match due {
             Some(due) => due,
@@ -169,7 +170,7 @@ impl<'a> Stage<'a> {
                 self.slope = next;
                 slope
             }
-            // Of half the squared length of the output: the output itself.
+            // The loss is half the squared length of the output, so its gradient is the output.
             None => self.outputs.pop_front().expect("its forward came before"),
         };
         let input = self.inputs.pop_front().expect("its forward came before");
@@ -192,7 +193,7 @@ impl<'a> Stage<'a> {
     }
 }
 
-/// The model's part of one stage.
+/// The layer of one stage.
 struct Layer {
     weight: f32,
     gradient: f64,
@@ -210,7 +211,7 @@ impl Layer {
         input.iter().map(|one| self.weight * one).collect()
     }
 
-    /// The slope by the output becomes the slope by the input.
+    /// Turns the gradient by the output into the gradient by the input.
     fn backward(&mut self, input: &[f32], mut slope: Vec<f32>) -> Vec<f32> {
         for (slope, input) in slope.iter_mut().zip(input) {
             self.gradient += f64::from(*slope * input);
@@ -220,14 +221,14 @@ impl Layer {
     }
 }
 
-/// What the first stage reads.
+/// Returns a sample, the input of the first stage.
 fn sample(batch: usize, elements: usize) -> Vec<f32> {
     (0..elements)
         .map(|at| ((at + batch) % 97) as f32 / 97.0)
         .collect()
 }
 
-/// The gradients of all layers, by one program without a pipeline.
+/// Computes the gradients of all layers without a pipeline.
 fn alone(stages: usize, elements: usize, batches: usize) -> Vec<f64> {
     let mut layers: Vec<_> = (0..stages).map(Layer::new).collect();
     for batch in 0..batches {

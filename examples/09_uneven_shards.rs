@@ -1,6 +1,8 @@
-//! Sharded training, as FSDP and ZeRO-3 do it: every rank keeps a part of each layer's weights. A
-//! layer is gathered before it is used and forgotten after; its gradient is averaged and scattered.
-//! The layers are not made for the number of ranks, so the parts are uneven, some of them empty.
+//! Trains with sharded weights, like FSDP and ZeRO-3.
+//!
+//! Every rank stores a part of each layer. A layer is gathered before it is used and dropped
+//! afterwards; its gradient is averaged and scattered. The number of ranks does not divide the
+//! layers, so the parts are uneven, and some are empty.
 //!
 //! ```text
 //! cargo run --release --example 09_uneven_shards      # four simulated ranks
@@ -8,16 +10,16 @@
 //!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/09_uneven_shards
 //! ```
 //!
-//! `Layout::Ceil` cuts as `torch.chunk` does, so a layer of 77 weights lies as 20, 20, 20 and 17 on
-//! four ranks. `Layout::Counts` gives any part to any rank: the last layer is not worth cutting and
-//! lies on the last rank alone. Neither call copies its input or asks for padding.
+//! `Layout::Ceil` splits like `torch.chunk`: on four ranks, a layer of 77 weights has parts of 20,
+//! 20, 20 and 17. `Layout::Counts` allows any sizes: the last layer is too small to split and is
+//! stored only on the last rank. Neither call copies its input or needs padding.
 
 use ringtree::{Communicator, Error, Layout, ReduceOp, Result};
 
 const RANKS: usize = 4;
 const STEPS: usize = 20;
 const RATE: f32 = 0.25;
-/// How many weights each layer has.
+/// Number of weights of each layer.
 const LAYERS: [usize; 4] = [77, 5000, 1021, 9];
 
 fn main() -> Result<()> {
@@ -31,11 +33,11 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// One layer, of which this rank has a shard.
+/// A layer and this rank's shard of it.
 struct Sharded {
-    /// Where the layer is not cut by [`Layout::Ceil`]: how many weights each rank has.
+    /// Number of weights of each rank, if [`Layout::Ceil`] does not split the layer.
     counts: Option<Vec<usize>>,
-    /// How many weights all shards have together.
+    /// Number of weights of all shards.
     weights: usize,
     shard: Vec<f32>,
 }
@@ -59,14 +61,14 @@ impl Sharded {
         self.counts.as_ref().map_or(Layout::Ceil, Layout::from)
     }
 
-    /// All weights of the layer, in memory that the layers use in turn.
+    /// Gathers all weights of the layer into memory that all layers share.
     fn gather<'a>(&self, comm: &Communicator, memory: &'a mut [f32]) -> Result<&'a [f32]> {
         let whole = &mut memory[..self.weights];
         comm.all_gather_into(&self.shard, &mut self.layout().of(&mut *whole))?;
         Ok(whole)
     }
 
-    /// Changes the shard by the mean of all ranks' gradients of the whole layer.
+    /// Updates the shard with the mean of all ranks' gradients of the layer.
     fn learn(&mut self, comm: &Communicator, gradient: &[f32]) -> Result<()> {
         let mut own = vec![0.0; self.shard.len()];
         comm.reduce_scatter_into(&self.layout().of(gradient), &mut own, ReduceOp::Avg)?;
@@ -75,7 +77,7 @@ impl Sharded {
     }
 }
 
-/// Trains all layers; checks this rank's shards, and returns what there is to tell of them.
+/// Trains all layers and checks this rank's shards. Returns a summary.
 pub(crate) fn program(comm: &Communicator) -> Result<String> {
     let layers = 0..LAYERS.len();
     let mut layers: Vec<_> = layers.map(|layer| Sharded::new(comm, layer)).collect();
@@ -94,20 +96,20 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
         let right = &alone(layer.weights, comm.world_size())[own];
         let mut pairs = layer.shard.iter().zip(right);
         if !pairs.all(|(one, right)| (one - right).abs() < 1e-5) {
-            return Err(Error::system("one program alone gets other weights"));
+            return Err(Error::system("a single program gets different weights"));
         }
     }
     let part = |layer: &Sharded| format!("{} of {}", layer.shard.len(), layer.weights);
     let parts: Vec<_> = layers.iter().map(part).collect();
     Ok(format!(
-        "rank {} has learnt {} weights, as one program alone would have",
+        "rank {} learned {} weights, equal to those of a single program",
         comm.rank(),
         parts.join(", ")
     ))
 }
 
-/// Forward and backward: the gradient of the whole layer, for the samples of one rank. Here a
-/// weight learns the mean of the samples; the layer of a real model needs all of its weights too.
+/// Runs forward and backward. Returns the gradient of the complete layer for one rank's samples.
+/// Here, a weight learns the mean of the samples; a real layer also needs all of its weights.
 fn gradient(weights: &[f32], step: usize, rank: usize) -> Vec<f32> {
     let sample = |at: usize| ((step * 5 + rank * 11 + at * 3) % 7) as f32 / 7.0;
     let pairs = weights.iter().enumerate();
@@ -119,7 +121,7 @@ fn descend(weights: &mut [f32], gradient: &[f32]) {
     pairs.for_each(|(weight, slope)| *weight -= RATE * slope);
 }
 
-/// A layer trained by one program that reads the samples of all ranks, to compare.
+/// Trains a layer in one program on the samples of all ranks, for comparison.
 fn alone(weights: usize, ranks: usize) -> Vec<f32> {
     let mut layer = vec![0.0; weights];
     for step in 0..STEPS {

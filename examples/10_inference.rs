@@ -1,24 +1,26 @@
-//! Tensor-parallel inference: every rank has a slice of each layer, and after each layer an
-//! all-reduce adds up what the slices contribute to a token's 4,096 activations, 16 KiB. Rank 0
-//! gets the requests. The other ranks wait for them patiently: without a deadline, and asleep. A
-//! request has a deadline again.
+//! Serves a model with tensor parallelism.
 //!
-//! `cargo run --release --example 10_inference`, or among processes
-//! `ringtree run --nproc-per-node 4 -- target/release/examples/10_inference`
+//! Every rank has a slice of each layer. After each layer, an all-reduce sums the slices'
+//! contributions to a token's 4,096 activations (16 KiB). Rank 0 receives the requests. The other
+//! ranks wait for them with `patient`, that is, without a timeout and without using a core. The
+//! calls of a request have a timeout.
+//!
+//! Run it with `cargo run --release --example 10_inference`, or as processes with
+//! `ringtree run --nproc-per-node 4 -- target/release/examples/10_inference`.
 
 use ringtree::{Communicator, Error, ReduceOp, Result, UniqueId};
 use std::time::Duration;
 
-/// Ranks, where `ringtree run` starts none.
+/// Ranks, if `ringtree run` does not start them.
 const RANKS: usize = 2;
 const ACTIVATIONS: usize = 4096;
-/// What a rank computes between two all-reduces takes this long.
+/// Time that a rank computes between two all-reduces.
 const COMPUTE: Duration = Duration::from_millis(1);
-/// No request comes for this long.
+/// Time between two requests.
 const IDLE: Duration = Duration::from_secs(1);
-/// Layers that each request goes through.
+/// Layers of each request.
 const REQUESTS: [u32; 2] = [100, 400];
-/// A rank that holds up a request for longer than this is as good as dead.
+/// A rank that blocks a request for longer counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
@@ -46,7 +48,7 @@ fn one_rank(comm: &Communicator) -> Result<()> {
     times.sort();
     if comm.rank() == 0 {
         println!(
-            "{} all-reduces of 16 KiB, one a millisecond, over {} ranks ({}):",
+            "{} all-reduces of 16 KiB, one per millisecond, over {} ranks ({}):",
             times.len(),
             comm.world_size(),
             comm.transport()
@@ -59,12 +61,12 @@ fn one_rank(comm: &Communicator) -> Result<()> {
     Ok(())
 }
 
-/// Serves the requests; returns how long each all-reduce took this rank.
+/// Serves the requests. Returns the time of each all-reduce on this rank.
 pub(crate) fn serve(comm: &Communicator, pause: impl Fn(Duration)) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     let mut requests = REQUESTS.into_iter();
     loop {
-        // A request says through how many layers it goes. None are left: 0 says that this is all.
+        // A request is its number of layers. 0 ends the program.
         let mut layers = [0];
         if comm.rank() == 0 {
             pause(IDLE);
@@ -87,7 +89,7 @@ fn answer(
     times: &mut Vec<Duration>,
 ) -> Result<()> {
     let comm = comm.with_timeout(REQUEST_TIMEOUT);
-    // Memory that the ranks of a host read where it lies.
+    // The ranks of a host can read this memory in place.
     let mut activations = comm.alloc::<f32>(ACTIVATIONS)?;
     activations.fill(1.0);
     for _ in 0..layers {

@@ -1,5 +1,5 @@
-//! A grid of four ranks: each row holds one copy of a layer, cut in two (tensor parallel), and the
-//! rows train on different samples (data parallel).
+//! Trains on a grid of four ranks. Each row has one copy of a layer, split in two (tensor
+//! parallel). The rows train on different samples (data parallel).
 //!
 //! ```text
 //! cargo run --release --example 11_grid
@@ -12,7 +12,7 @@
 //! row 1        rank 2 ───── rank 3       a column averages the gradients of one half
 //! ```
 //!
-//! Run without a launcher, the program starts four copies of itself.
+//! Without a launcher, the program starts four copies of itself.
 
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::process::ExitCode;
@@ -20,25 +20,25 @@ use std::process::ExitCode;
 /// Ranks of a row.
 const TENSOR: usize = 2;
 const RANKS: usize = 4;
-/// Inputs of the layer: one output is their weighted sum. A rank has half of the weights.
+/// Inputs of the layer, whose weighted sum is the output. A rank has half of the weights.
 const INPUTS: usize = 8;
 const OWN: usize = INPUTS / TENSOR;
 const STEPS: usize = 150;
 const RATE: f32 = 0.15;
 
-/// The weights that the samples come from.
+/// Returns a weight of the target function.
 fn sought(input: usize) -> f32 {
     (input as f32 - 3.5) / 2.0
 }
 
-/// Input number `input` of the sample that `row` takes in `step`.
+/// Returns input number `input` of the sample of `row` in `step`.
 fn sample(step: usize, row: usize, input: usize) -> f32 {
     let number = TENSOR * step + row;
     let mixed = (number + 1) * (number + input) * (input + 3) % 17;
     mixed as f32 / 8.0 - 1.0
 }
 
-/// Trains this rank's half of the layer; checks it, and returns what there is to tell of it.
+/// Trains this rank's half of the layer and checks it. Returns a summary.
 pub(crate) fn program(world: &Communicator) -> Result<String> {
     let (row, column) = (world.rank() / TENSOR, world.rank() % TENSOR);
     let tensor = world.split(row, column)?.expect("every rank is in a row");
@@ -46,14 +46,12 @@ pub(crate) fn program(world: &Communicator) -> Result<String> {
         let data = data.expect("every rank is in a column");
         train(&tensor, &data).inspect_err(|error| data.fail(error))
     });
-    // If a rank of the column has died, the row hears of it here. Otherwise it would hear that this
-    // rank has left, and not why; and so the other way round.
+    // Report a failure in the column to the row, and vice versa. Otherwise, the others would only
+    // learn that this rank has left, but not why.
     let (loss, weights) = end.inspect_err(|error| tensor.fail(error))?;
     let mut found = weights.iter().enumerate();
     if !found.all(|(input, weight)| (weight - sought(input)).abs() < 0.01) {
-        return Err(Error::system(format!(
-            "other weights were sought: {weights:?}"
-        )));
+        return Err(Error::system(format!("the weights are wrong: {weights:?}")));
     }
     let weights = weights.map(|weight| format!("{weight:.2}")).join(" ");
     Ok(format!(
@@ -62,7 +60,7 @@ pub(crate) fn program(world: &Communicator) -> Result<String> {
     ))
 }
 
-/// Returns the last loss and all weights.
+/// Trains the layer. Returns the last loss and all weights.
 fn train(tensor: &Communicator, data: &Communicator) -> Result<(f32, [f32; INPUTS])> {
     let (row, column) = (data.rank(), tensor.rank());
     let mut weights = [0.0f32; OWN];
@@ -70,7 +68,7 @@ fn train(tensor: &Communicator, data: &Communicator) -> Result<(f32, [f32; INPUT
     for step in 0..STEPS {
         let inputs: Vec<f32> = (0..INPUTS).map(|input| sample(step, row, input)).collect();
         let own = &inputs[column * OWN..][..OWN];
-        // Forward: this rank's half of the sum, and then the row's.
+        // Forward: compute this rank's half of the sum, then sum over the row.
         let mut output = [own
             .iter()
             .zip(&weights)
@@ -83,7 +81,7 @@ fn train(tensor: &Communicator, data: &Communicator) -> Result<(f32, [f32; INPUT
             .map(|(input, one)| one * sought(input))
             .sum();
         let error = output[0] - target;
-        // Backward: the gradients of this half, averaged over the samples of all rows.
+        // Backward: average the gradients of this half over the samples of all rows.
         let mut gradients: Vec<f32> = own.iter().map(|one| 2.0 * error * one).collect();
         data.all_reduce(&mut gradients, ReduceOp::Avg)?;
         for (weight, gradient) in weights.iter_mut().zip(&gradients) {
@@ -103,7 +101,7 @@ fn run() -> Result<i32> {
     }
     let world = Communicator::from_env()?;
     let told = program(&world)?;
-    // In the order of the ranks.
+    // Print in rank order.
     for rank in 0..world.world_size() {
         if rank == world.rank() {
             println!("{told}");

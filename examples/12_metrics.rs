@@ -1,4 +1,4 @@
-//! Settings and metrics as values: types that derive serde's traits, without a buffer in sight.
+//! Sends settings and metrics as values of types that derive serde's traits, without buffers.
 //!
 //! ```text
 //! cargo run --example 12_metrics                      # four simulated ranks
@@ -6,14 +6,14 @@
 //!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/12_metrics
 //! ```
 //!
-//! Rank 0 has read the settings; every rank gets them by `broadcast_value`. After the work rank 0
-//! gathers what each rank has to report by `gather_value` and prints a table; and all ranks take
-//! the same decision from `all_gather_value`, so that none goes on alone.
+//! Rank 0 reads the settings and sends them to every rank with `broadcast_value`. After the work,
+//! it collects a report from each rank with `gather_value` and prints a table. All ranks make the
+//! same decision from the result of `all_gather_value`, so that no rank continues alone.
 
 use ringtree::{Communicator, Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// What rank 0 has read from a file or a command line.
+/// Settings that rank 0 has read from a file or a command line.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Settings {
     run: String,
@@ -21,7 +21,7 @@ struct Settings {
     steps: u32,
 }
 
-/// What a rank reports.
+/// Report of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Report {
     host: String,
@@ -29,7 +29,7 @@ struct Report {
     slowest_layer: Option<(String, f64)>,
 }
 
-/// Returns what there is to tell of this rank; checks that all ranks decide alike.
+/// Returns the text that this rank prints. Checks that the losses are as expected.
 pub(crate) fn program(comm: &Communicator) -> Result<String> {
     let read = (comm.rank() == 0).then(|| Settings {
         run: "first light".into(),
@@ -38,7 +38,7 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
     });
     let settings = comm.broadcast_value(read, 0)?;
 
-    // Each rank goes down its own slope; rank 2's diverges.
+    // Each rank descends its own slope. Rank 2 diverges.
     let slope = if comm.rank() == 2 { 25.0 } else { 1.0 };
     let mut weight = 1.0f64;
     for _ in 0..settings.steps {
@@ -66,11 +66,9 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
     let diverged: Vec<_> = (0..losses.len())
         .filter(|rank| losses[*rank] > 1e6)
         .collect();
-    // Rank 2's weight is known to grow, and the others' to shrink.
+    // The weight of rank 2 must grow, and those of the others must shrink.
     if diverged.iter().any(|rank| *rank != 2) || diverged.is_empty() != (losses.len() < 3) {
-        return Err(Error::system(format!(
-            "other losses were expected: {losses:?}"
-        )));
+        return Err(Error::system(format!("unexpected losses: {losses:?}")));
     }
     Ok(table + &format!("rank {} stops: ranks {diverged:?} diverge", comm.rank()))
 }

@@ -1,5 +1,5 @@
-//! An algorithm of one's own: an all-reduce along the columns and rows of a grid, defined here,
-//! proven, drawn, priced, and carried out on simulated ranks.
+//! Defines a custom algorithm: an all-reduce along the columns and rows of a grid. The example
+//! verifies it, draws it, predicts its time, and runs it on simulated ranks.
 //!
 //! `cargo run --example 13_own_algorithm`
 
@@ -15,7 +15,7 @@ use ringtree::plan::{
 const RANKS: usize = 12;
 const BYTES: usize = 1 << 10;
 
-/// Ranks in a grid of two rows: the two of a column exchange all they have, then those of a row.
+/// All-reduce on a grid of two rows: ranks of a column exchange their buffers, then ranks of a row.
 const TWO_ROWS: Entry = Entry {
     name: "two-rows",
     collectives: &[Collective::AllReduce],
@@ -25,8 +25,8 @@ const TWO_ROWS: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// The rounds of one rank: of ranks that differ in one coordinate, each sends its chunks to all
-/// others and folds theirs into its own, in the order of the coordinate.
+/// Returns the rounds of one rank. In each round, it sends its chunks to all ranks that differ in
+/// one coordinate, and folds theirs with its chunks in the order of that coordinate.
 fn build(request: &Request) -> Vec<Round> {
     let (n, rank) = (request.world_size, request.rank);
     let rows = if n.is_multiple_of(2) { 2 } else { 1 };
@@ -49,7 +49,7 @@ fn build(request: &Request) -> Vec<Round> {
             let fold = Step::Receive {
                 sources: group.iter().map(source).collect(),
                 ranges: all(),
-                // The last fold has every contribution in it.
+                // The last fold contains every contribution.
                 completes: nth + 1 == groups.len(),
             };
             others
@@ -60,7 +60,7 @@ fn build(request: &Request) -> Vec<Round> {
         .collect()
 }
 
-/// What it costs, in units of the whole buffer, for any number of ranks.
+/// Returns the cost for any number of ranks, in units of the complete buffer.
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
     let rows = if n.is_multiple_of(2) { 2 } else { 1 };
@@ -87,7 +87,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         hosts: Hosts::APART,
     };
     prove(&request(two_rows))?;
-    println!("proven for {RANKS} ranks\n");
+    println!("verified for {RANKS} ranks\n");
 
     let link = LinkCost {
         alpha_s: 10e-6,
@@ -126,9 +126,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let expected = (0..RANKS).sum::<usize>() as f32;
     for (rank, numbers) in sums.into_iter().enumerate() {
         if numbers?.iter().any(|number| *number != expected) {
-            return Err(format!("rank {rank} has another sum").into());
+            return Err(format!("rank {rank} has a wrong sum").into());
         }
     }
-    println!("\ncarried out: every rank holds {expected}");
+    println!("\nrun on simulated ranks: every rank holds {expected}");
     Ok(())
 }

@@ -1,16 +1,16 @@
-//! A server on tokio. Every rank has a part of the data, so each request is a broadcast of the
-//! question and an all-reduce of what the parts answer. The tasks await both: the one thread of
-//! rank 0 goes on to accept clients and to read their questions meanwhile.
+//! Runs a server on tokio. Every rank has a part of the data. Each request broadcasts the question
+//! and sums the ranks' answers with an all-reduce. The tasks of rank 0 `.await` both, so its single
+//! thread can accept clients and read their questions meanwhile.
 //!
 //! ```text
 //! cargo run --release --example 14_tokio
 //! ```
 //!
-//! The order of the calls is the order in which they are *started*, whatever the tasks await first.
-//! So several requests are on their way at once. (On a runtime of several threads, a lock around
-//! the two starts would keep them together.)
+//! Calls are matched in the order in which they *start*, whatever the tasks `.await` first. Several
+//! requests can therefore be in flight. On a runtime with several threads, a lock must keep the two
+//! starts of a request together.
 //!
-//! Run without a launcher, the program starts two copies of itself.
+//! Without a launcher, the program starts two copies of itself.
 
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::io;
@@ -22,9 +22,9 @@ use tokio::net::{TcpListener, TcpStream};
 
 const RANKS: usize = 2;
 const CLIENTS: u64 = 8;
-/// The data: the numbers below this. A question is a number, the answer how many it divides.
+/// The data are the numbers below this. The answer to a question counts those that it divides.
 const NUMBERS: u64 = 100_000;
-/// The question after the last one.
+/// The question that ends the program.
 const STOP: u64 = 0;
 
 fn main() -> ExitCode {
@@ -56,7 +56,7 @@ pub(crate) fn program(comm: Communicator) -> Result<String> {
     }
 }
 
-/// Rank 0: a task for each client.
+/// Serves the clients on rank 0, with one task per client.
 async fn serve(comm: Arc<Communicator>) -> Result<String> {
     let failed = |error| Error::io("serving", &error);
     let listener = TcpListener::bind("127.0.0.1:0").await.map_err(failed)?;
@@ -81,14 +81,14 @@ async fn serve(comm: Arc<Communicator>) -> Result<String> {
         end.map_err(failed)?;
     }
     Ok(format!(
-        "rank 0 of {} has answered {CLIENTS} clients, all as it should",
+        "rank 0 of {} has answered {CLIENTS} clients correctly",
         comm.world_size()
     ))
 }
 
 /// Answers one client's questions.
 async fn answer(comm: Arc<Communicator>, mut stream: TcpStream) -> Result<()> {
-    // A client that goes away is its own affair; nothing is divided by 0.
+    // A client that disconnects is not an error. 0 is not a question.
     while let Ok(question @ 1..) = stream.read_u64().await {
         let told = comm.broadcast_async(vec![question], 0)?;
         let counted = comm.all_reduce_async(vec![count(&comm, question)], ReduceOp::Sum)?;
@@ -101,7 +101,7 @@ async fn answer(comm: Arc<Communicator>, mut stream: TcpStream) -> Result<()> {
     Ok(())
 }
 
-/// The other ranks: they wait for a question for as long as it takes.
+/// Answers questions on the other ranks, and waits for them without a timeout.
 async fn work(comm: Communicator) -> Result<String> {
     for answered in 0.. {
         let question = comm.patient().broadcast_async(vec![STOP], 0)?.await?[0];
@@ -111,17 +111,17 @@ async fn work(comm: Communicator) -> Result<String> {
         let counted = vec![count(&comm, question)];
         comm.all_reduce_async(counted, ReduceOp::Sum)?.await?;
     }
-    unreachable!("rank 0 says when to stop")
+    unreachable!("rank 0 sends STOP")
 }
 
-/// How many numbers of this rank's part a question divides.
+/// Counts the numbers of this rank's part that `question` divides.
 fn count(comm: &Communicator, question: u64) -> u64 {
     let own = comm.block(NUMBERS as usize);
     own.filter(|one| (*one as u64).is_multiple_of(question))
         .count() as u64
 }
 
-/// A client, which asks some questions and knows the answers.
+/// Runs a client, which asks some questions and checks the answers.
 async fn ask(address: SocketAddr, client: u64) -> io::Result<()> {
     let mut stream = TcpStream::connect(address).await?;
     for question in client..client + 5 {

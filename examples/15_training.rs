@@ -1,5 +1,5 @@
-//! A whole training on as many ranks as it is started on: gradients averaged while backward runs,
-//! accumulation, clipping, epochs, validation, checkpoints, and metrics.
+//! A complete training program for any number of ranks. It averages gradients while backward runs,
+//! with accumulation, clipping, epochs, validation, checkpoints and metrics.
 //!
 //! ```text
 //! cargo run --release --example 15_training                       # two processes
@@ -7,8 +7,8 @@
 //!     target/release/examples/15_training FOLDER
 //! ```
 //!
-//! Kill a rank of the second, or end either and start it again: it goes on from the last
-//! checkpoint, and ends with the same bits. The model, a sum of cosines, learns a straight line.
+//! Kill a rank of the second command, or stop either and start it again: it resumes from the last
+//! checkpoint and ends with the same bits. The model, a sum of cosines, learns a straight line.
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
@@ -20,14 +20,14 @@ use std::path::Path;
 const STEPS: u64 = 600;
 const SAVE_EVERY: u64 = 100;
 const SAMPLES: usize = 1000;
-/// Samples of a step over all ranks, and parts in which each rank goes through its share.
+/// Samples per step over all ranks, and micro-batches into which each rank splits its share.
 const BATCH: usize = 32;
 const PARTS: usize = 2;
 /// The curve is shift + Σ height[k] · cos((k + 1) · π · x).
 const PARAMETERS: [(&str, usize); 2] = [("height", 8), ("shift", 1)];
 type Weights = Vec<Vec<f32>>;
 
-/// The squared error at `x`; adds its gradient, times `factor`, to `gradients`.
+/// Returns the squared error at `x`, and adds its gradient times `factor` to `gradients`.
 fn error_at(x: f32, weights: &Weights, gradients: &mut Weights, factor: f32) -> f32 {
     let waves = (1..=PARAMETERS[0].1).map(|k| (k as f32 * std::f32::consts::PI * x).cos());
     let parts = waves.clone().zip(&weights[0]).map(|(wave, one)| wave * one);
@@ -39,7 +39,7 @@ fn error_at(x: f32, weights: &Weights, gradients: &mut Weights, factor: f32) -> 
     error * error
 }
 
-/// Forward and backward over `samples`, whose gradients are reported, the last layer's first.
+/// Runs forward and backward on `samples`, and reports the gradients, the last layer's first.
 fn backward(model: &mut DataParallel, weights: &Weights, samples: &[usize]) -> Result<f32> {
     let (mut gradients, mut loss) = (zeros(), 0.0);
     let share = 1.0 / (samples.len() * PARTS) as f32;
@@ -53,7 +53,7 @@ fn backward(model: &mut DataParallel, weights: &Weights, samples: &[usize]) -> R
     Ok(loss)
 }
 
-/// Names all that a checkpoint keeps: once, for saving and for resuming.
+/// Names everything that a checkpoint stores, for both saving and resuming.
 fn name_all(all: &mut Parts<'_>, weights: &mut Weights, own: &mut Optimizer<AdamW>) -> Result<()> {
     for ((name, count), weights) in PARAMETERS.iter().zip(weights) {
         all.tensor(&format!("model/{name}"), &[*count], weights)?;
@@ -61,7 +61,7 @@ fn name_all(all: &mut Parts<'_>, weights: &mut Weights, own: &mut Optimizer<Adam
     own.parts(all)
 }
 
-/// Trains to the end of `bar`; returns the loss on the validation points, and the weights.
+/// Trains to the end of `bar`. Returns the validation loss and the weights.
 pub(crate) fn train(
     comm: &Communicator,
     folder: &Path,
@@ -87,7 +87,7 @@ pub(crate) fn train(
         };
         let (first, last) = samples.split_at(samples.len() / PARTS);
         let mut loss = model.no_sync(|model| backward(model, &weights, first))?;
-        loss += backward(&mut model, &weights, last)?; // full buckets leave while this runs
+        loss += backward(&mut model, &weights, last)?; // full buckets are sent meanwhile
         model.wait()?; // all ranks have the averages, clipped
         let rate = 0.02 * (1.0 - (model.steps() - 1) as f64 / STEPS as f64);
         optimizer.step(&mut model, &mut weights[..], rate)?;
@@ -100,19 +100,19 @@ pub(crate) fn train(
             let validation = validate(run.comm(), &weights)?;
             measured = measured.with("validation_loss", validation);
             let saved = |all: &mut Parts<'_>| name_all(all, &mut weights, &mut optimizer);
-            run.save(&model, &sampler, validation, saved)?; // written beside the next steps
+            run.save(&model, &sampler, validation, saved)?; // written during the next steps
         }
-        let line = metrics.write(&model, measured)?; // on rank 0
+        let line = metrics.write(&model, measured)?; // `Some` on rank 0
         if let Some(line) = line.filter(|line| line.step % SAVE_EVERY == 0) {
             bar.suspend(|| println!("step {:3}  loss {:.6}", line.step, line.loss));
         }
     }
     bar.finish_and_clear();
-    run.finish()?; // the last checkpoint is written
+    run.finish()?; // waits for the last checkpoint
     Ok((validate(run.comm(), &weights)?, weights))
 }
 
-/// The loss on points between the samples, which the ranks share out.
+/// Returns the loss on points between the samples, which are divided among the ranks.
 fn validate(comm: &Communicator, weights: &Weights) -> Result<f64> {
     let own = (comm.rank()..SAMPLES).step_by(comm.world_size());
     let x = |place: usize| (place as f32 + 0.5) / SAMPLES as f32;
@@ -128,13 +128,13 @@ fn zeros() -> Weights {
 
 fn main() -> Result<()> {
     if std::env::var_os("RANK").is_none() {
-        std::process::exit(ringtree::launch::spawn_self(2)?); // its own launcher
+        std::process::exit(ringtree::launch::spawn_self(2)?); // launches itself
     }
     let comm = Communicator::from_env()?;
     let folder = std::env::args().nth(1);
     let folder = folder.as_deref().unwrap_or("target/15_training");
     let target = match comm.local_rank() {
-        0 => ProgressDrawTarget::stdout(), // one bar a host, on a terminal
+        0 => ProgressDrawTarget::stdout(), // one bar per host, on a terminal
         _ => ProgressDrawTarget::hidden(),
     };
     let bar = ProgressBar::with_draw_target(Some(STEPS), target);

@@ -1,18 +1,19 @@
-//! How the time of an all-reduce grows with the ranks, to 100,000 of them: by ring, and with one
-//! message a round (radix 2), with all messages in one round (radix n), and with the algorithm and
-//! radix that `auto` chooses.
+//! Predicts how the time of an all-reduce grows with the number of ranks, up to 100,000: with ring,
+//! with one message per round (radix 2), with all messages in one round (radix n), and with the
+//! algorithm and radix that `auto` chooses.
 //!
 //! ```console
 //! $ cargo run --release --example 16_radix
 //! $ cargo run --release --example 16_radix -- docs/scale.svg
 //! ```
 //!
-//! Nothing is sent: these are the prices that calls are chosen by. The ring has 2 (n − 1) rounds,
-//! so its latency grows with n; other plans have ⌈log n⌉, so theirs grows with the logarithm. A
-//! round costs a latency, and a message the time that it keeps its two ranks busy. On a slow long
-//! link the latency is dear, so few rounds of many messages are best; on a fast short one the
-//! messages are. The best radix lies between 2 and the number of ranks. A large buffer costs what
-//! its bytes take, whatever the plan, until there are so many ranks that latency counts.
+//! Nothing is sent: the times are the predictions by which `auto` chooses. Ring has 2 (n − 1)
+//! rounds, so its latency grows with n. Other plans have ⌈log n⌉ rounds, so theirs grows with the
+//! logarithm. Each round costs a latency, and each message occupies its two ranks for some time. On
+//! a long, slow link, the latency dominates, and plans with few rounds of many messages are best.
+//! On a short, fast link, the messages dominate. The best radix is between 2 and the number of
+//! ranks. For a large buffer, the bytes determine the time of every plan, until the number of ranks
+//! makes latency matter.
 
 #[path = "drawing/mod.rs"]
 mod drawing;
@@ -25,10 +26,10 @@ use ringtree::plan::{Algorithm, Collective, Topology};
 
 const SIZES: [(&str, usize); 2] = [("64 KiB", 64 << 10), ("25 MiB", 25 << 20)];
 const RANKS: [usize; 9] = [2, 8, 32, 128, 512, 2048, 8192, 32_768, 100_000];
-/// A network in one place, and one over some hundred kilometres.
+/// A local network, and one over some hundred kilometers.
 const LINKS: [(&str, LinkCost); 2] = [
     (
-        "1 Gbit/s, 0.25 ms on the way, 10 µs a message",
+        "1 Gbit/s, 0.25 ms latency, 10 µs per message",
         LinkCost {
             alpha_s: 0.25e-3,
             overhead_s: 10e-6,
@@ -37,7 +38,7 @@ const LINKS: [(&str, LinkCost); 2] = [
         },
     ),
     (
-        "200 Mbit/s, 5 ms on the way, 10 µs a message",
+        "200 Mbit/s, 5 ms latency, 10 µs per message",
         LinkCost {
             alpha_s: 5e-3,
             overhead_s: 10e-6,
@@ -46,7 +47,7 @@ const LINKS: [(&str, LinkCost); 2] = [
         },
     ),
 ];
-/// What is compared; the last is the chooser's.
+/// The compared algorithms; `None` is the choice of `auto`.
 const WAYS: [(&str, Option<Algorithm>); 4] = [
     ("ring", Some(Algorithm::Ring)),
     ("radix n", Some(Algorithm::TwoShot)),
@@ -68,7 +69,7 @@ fn choice(
     choose(Collective::AllReduce, &apart, bytes, 4, &table, way)
 }
 
-/// The curves of one size on one network; their prices are printed.
+/// Draws the curves of one size on one network, and prints their times.
 fn chart((size, bytes): (&str, usize), (network, link): (&str, LinkCost)) -> Result<Chart, String> {
     println!("all-reduce of {size}; {network}");
     let mut curves = WAYS.map(|(name, _)| Curve {
@@ -113,8 +114,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         let ticks = RANKS.map(|ranks| (ranks as f64, label(ranks)));
         let title = "From 2 to 100,000 ranks: logarithmic rounds, and the radix chosen";
-        let note =
-            "Predicted by the LogGP model that calls are chosen by; every rank alone on its host";
+        let note = "Predicted by the LogGP model by which auto chooses; one rank per host";
         std::fs::write(path, charts(title, &[note], "ranks", &ticks, &drawn))?;
     }
     Ok(())

@@ -1,28 +1,31 @@
-/* ringtree for C: collectives over processes, on one machine or several.
+/* ringtree for C: collective communication between processes, on one machine or several.
  *
- * This file is generated (adapters/c/README.md says how); change the Rust sources instead.
+ * This file is generated. Edit the Rust sources instead (see adapters/c/README.md).
  *
- * Functions. Those that can fail return a ringtree_result_t; ringtree_last_error() has the story.
- * After any error but RINGTREE_USAGE the communicator cannot be used any more: every later call on
- * it returns the same first error, and buffers that the call was to write are unspecified.
+ * Errors. A function that can fail returns a ringtree_result_t, and ringtree_last_error() describes
+ * the error. After any error except RINGTREE_USAGE, the communicator has failed: every later call
+ * on it returns the same first error, and the contents of the buffers that the failed call was to
+ * write are unspecified.
  *
- * Pointers. A pointer is NULL, or leads to what the parameter says: `count` elements of `dtype`,
- * aligned for it, in host memory, for as long as the call lasts. NULL is refused, but for buffers
- * of no elements and where a rank's buffer is not looked at. `send` and `recv` lie apart, or exactly
- * as the call in place has them; other overlaps are refused.
+ * Pointers. Each pointer must be NULL or point to what the parameter's documentation describes for
+ * as long as the call lasts. A buffer has `count` elements of `dtype`, in host memory and aligned
+ * for that type. NULL is an error, except for a buffer without elements and for a buffer that this
+ * rank ignores. The program owns all buffers. `send` and `recv` must not overlap, except where the
+ * function documents how a call works in place. Any other overlap is an error.
  *
- * Handles. A ringtree_comm_t and a ringtree_work_t are used by their pointers alone, which lead
- * nowhere. One that was destroyed, or is none, is refused with RINGTREE_USAGE.
+ * Handles. A ringtree_comm_t * or a ringtree_work_t * is a handle, not an address, so do not
+ * dereference it. Using a handle that has been destroyed or was never created is an error of kind
+ * RINGTREE_USAGE.
  *
- * Threads. Any thread may call any function, several of them at once. Calls on one communicator
- * begin in the order in which they are made, which must be the same on all ranks; threads that
- * share a communicator see to that themselves. The last error is each thread's own. No function may
- * be called in a signal handler.
+ * Threads. Any thread may call any function, even at the same time as other threads. Calls on one
+ * communicator start in the order in which they are made. This order must be the same on all ranks.
+ * If several threads share a communicator, the program must ensure this order itself. Each thread
+ * has its own last error. No function may be called from a signal handler.
  *
- * Children. A process that calls fork() goes on as before. In its child every call on what it has
- * inherited is refused with RINGTREE_USAGE and reaches no other rank, and to destroy or to free it does
- * nothing. A child that was made without the C library's fork(), by a bare clone(), is not recognized
- * and must make no calls.
+ * Forks. A process that calls fork() can continue as before. In its child, calls on inherited
+ * handles return RINGTREE_USAGE and do not reach any other rank, and destroying or freeing the
+ * handles does nothing. A child that was created without the C library's fork(), for example by a
+ * bare clone(), is not recognized and must not make any calls.
  */
 
 #ifndef RINGTREE_H
@@ -32,40 +35,41 @@
 #include <stdint.h>
 
 /**
- * The version that this header is of; ringtree_version() says which library is loaded.
+ * Major version of this header. ringtree_version() returns the version of the loaded library.
  */
 #define RINGTREE_VERSION_MAJOR 0
 
 /**
- * See RINGTREE_VERSION_MAJOR.
+ * Minor version of this header.
  */
 #define RINGTREE_VERSION_MINOR 1
 
 /**
- * See RINGTREE_VERSION_MAJOR.
+ * Patch version of this header.
  */
 #define RINGTREE_VERSION_PATCH 0
 
 /**
- * The length of a ringtree_unique_id_t.
+ * Length of a ringtree_unique_id_t in bytes.
  */
 #define RINGTREE_UNIQUE_ID_BYTES 80
 
 /**
- * The colour of a rank that is to be in none of the groups of a split.
+ * The color that a rank passes to ringtree_comm_split() if it does not join a group.
  */
 #define RINGTREE_SPLIT_NOCOLOR -1
 
 /**
- * How a call ended.
+ * The result of a call.
  */
 typedef enum {
     /**
-     * It did what it should.
+     * The call succeeded.
      */
     RINGTREE_SUCCESS = 0,
     /**
-     * The call itself was wrong, and nothing was sent. Correct the call; the communicator is fine.
+     * The call was invalid, and nothing was sent. Correct the program. The communicator remains
+     * usable.
      */
     RINGTREE_USAGE = 1,
     /**
@@ -73,27 +77,30 @@ typedef enum {
      */
     RINGTREE_CONFIGURATION = 2,
     /**
-     * The ranks could not be brought together. The message names what to check; start again.
+     * The ranks could not connect. Check what the message names, and then start the job again.
      */
     RINGTREE_JOIN = 3,
     /**
-     * Ranks made different calls. All ranks make the calls of a communicator in the same order.
+     * The ranks made different calls. Make the calls on a communicator in the same order on all
+     * ranks.
      */
     RINGTREE_MISMATCH = 4,
     /**
-     * A rank died, left while another needed it, or aborted. Start again from a checkpoint.
+     * A rank died, left while another rank still needed it, or aborted. Restart the job from a
+     * checkpoint.
      */
     RINGTREE_PEER_LOST = 5,
     /**
-     * A call did not end in time. Look at the ranks that the message names.
+     * A call did not complete within its timeout. Check the ranks that the message names.
      */
     RINGTREE_DEADLINE = 6,
     /**
-     * A peer sent bytes that belong to no call. Report it.
+     * A peer sent data that does not belong to any call. Check that all ranks run the same build.
+     * If they do, report a bug.
      */
     RINGTREE_PROTOCOL = 7,
     /**
-     * The system refused something. The message names what, and why.
+     * The operating system refused a request. The message names the request and the cause.
      */
     RINGTREE_SYSTEM = 8,
 } ringtree_result_t;
@@ -107,7 +114,7 @@ typedef enum {
      */
     RINGTREE_I8 = 0,
     /**
-     * uint8_t, and any byte that is only moved
+     * uint8_t, or the bytes of any other type if they are only moved
      */
     RINGTREE_U8 = 1,
     /**
@@ -153,103 +160,103 @@ typedef enum {
 } ringtree_dtype_t;
 
 /**
- * How contributions are combined, element by element.
+ * The operator that combines the ranks' contributions, element by element.
  */
 typedef enum {
     /**
-     * The sum; integers wrap.
+     * The sum. Integers wrap around.
      */
     RINGTREE_SUM = 0,
     /**
-     * The product; integers wrap.
+     * The product. Integers wrap around.
      */
     RINGTREE_PROD = 1,
     /**
-     * The smallest.
+     * The minimum.
      */
     RINGTREE_MIN = 2,
     /**
-     * The largest.
+     * The maximum.
      */
     RINGTREE_MAX = 3,
     /**
-     * The mean; integers truncate.
+     * The mean. Integers are truncated.
      */
     RINGTREE_AVG = 4,
     /**
-     * Bitwise and; integers only.
+     * Bitwise AND, only for integers.
      */
     RINGTREE_BAND = 5,
     /**
-     * Bitwise or; integers only.
+     * Bitwise OR, only for integers.
      */
     RINGTREE_BOR = 6,
     /**
-     * Bitwise exclusive or; integers only.
+     * Bitwise XOR, only for integers.
      */
     RINGTREE_BXOR = 7,
 } ringtree_op_t;
 
 /**
- * A group of ranks that work together.
+ * A communicator: a group of ranks that exchange data.
  */
 typedef struct ringtree_comm_t ringtree_comm_t;
 
 /**
- * A call that goes on while the program does something else.
+ * A started call, which runs in the background.
  */
 typedef struct ringtree_work_t ringtree_work_t;
 
 /**
- * What is known of an error, besides its line.
+ * The fields and the message of an error.
  */
 typedef struct {
     /**
-     * What kind it is.
+     * The kind of the error.
      */
     ringtree_result_t result;
     /**
-     * The rank that saw it, or -1.
+     * The rank that detected the error, or -1.
      */
     int rank;
     /**
-     * The rank that it is about, such as the one that died, or -1.
+     * The rank that the error concerns, such as a rank that died, or -1.
      */
     int peer;
     /**
-     * The number of ranks in `missing`.
+     * Number of ranks in `missing`.
      */
     int missing_count;
     /**
-     * The ranks that hold up what did not end in time.
+     * The ranks that held up the call that timed out.
      */
     const int *missing;
     /**
-     * The collective in which it happened, such as "all-reduce"; NULL for a message, and where it
-     * is not known.
+     * Name of the collective in which the error occurred, such as "all-reduce". NULL if the error
+     * occurred in a message, or if the collective is not known.
      */
     const char *operation;
     /**
-     * The number of that call, from 1, or 0.
+     * Number of the call, counted from 1, or 0 if there is none.
      */
     uint64_t sequence;
     /**
-     * How long it had been under way in milliseconds, where it ran out of time, or 0.
+     * Number of milliseconds that the call was in flight before it timed out, or 0.
      */
     uint64_t elapsed_ms;
     /**
-     * One line for people, which names all of the above, the cause and what to do next.
+     * One human-readable line with all of the above, the cause and the next step.
      */
     const char *message;
 } ringtree_error_t;
 
 /**
- * All that the ranks of one world need to find each other, and no stranger: an address and a
- * secret. A process that has it can join as any rank, so hand it on by private means.
+ * The address and the secret that the ranks of one world use to find each other. Any process that
+ * has the ID can join as any rank, so send it only over private channels.
  */
 typedef struct {
     /**
-     * The id; the secret is among them.
+     * The bytes of the ID, including the secret.
      */
     uint8_t bytes[RINGTREE_UNIQUE_ID_BYTES];
 } ringtree_unique_id_t;
@@ -259,48 +266,64 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * The version of the library that is loaded, such as "0.1.0".
+ * Returns the version of the loaded library, such as "0.1.0". The string is static; do not free
+ * it.
  */
 const char *ringtree_version(void);
 
 /**
- * What a result means, in a few words that never change; ringtree_last_error() has the story.
+ * Returns a short description of `result`. The string is static; do not free it.
+ * ringtree_last_error() describes the error of a particular call.
  */
 const char *ringtree_result_string(ringtree_result_t result);
 
 /**
- * The whole story of the last call of this thread that failed, in one line: the ranks, the call,
- * the cause and what to do next. Empty if none has failed. It stays until the next call of this
- * thread fails, or the thread ends.
+ * Returns one line that describes the last failed call of this thread: the ranks, the call, the
+ * cause and the next step.
+ *
+ * Returns an empty string if no call of this thread has failed. The library owns the string, which
+ * remains valid until another call of this thread fails or the thread exits.
  */
 const char *ringtree_last_error(void);
 
 /**
- * The same error with what is known of it in fields; NULL if no call of this thread has failed. It
- * stays as long as the line does.
+ * Returns the fields of the error that ringtree_last_error() describes, or NULL if no call of this
+ * thread has failed. The library owns these fields, which remain valid for as long as the string
+ * that ringtree_last_error() returns.
  */
 const ringtree_error_t *ringtree_last_error_details(void);
 
 /**
- * Joins all ranks, as the variables that `ringtree run` and torchrun set say. Waits until every
- * rank has come, at most RINGTREE_TIMEOUT_MS.
+ * Creates the communicator that contains all ranks, based on the environment variables that
+ * `ringtree run` and torchrun set. Waits until every rank has joined, but no longer than
+ * RINGTREE_TIMEOUT_MS.
+ *
+ * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+ * ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_init_from_env(ringtree_comm_t **comm);
 
 /**
- * The same; or, in a program that no launcher has started, one rank alone.
+ * Like ringtree_comm_init_from_env(), but creates a communicator with a single rank if the program
+ * was not started by a launcher.
  */
 ringtree_result_t ringtree_comm_init_from_env_or_alone(ringtree_comm_t **comm);
 
 /**
- * Makes an id for a world, on the host of its rank 0. The program hands it on to all ranks, each
- * of which gives it to ringtree_comm_init_rank(). Each world takes an id of its own. The port in
- * it is kept free until rank 0, in this process, has joined.
+ * Creates an ID for a new world and stores it in `id`. Call this function on rank 0's host.
+ *
+ * The program must send the ID to all ranks, and each rank must pass it to
+ * ringtree_comm_init_rank(). Each world needs a separate ID. This process keeps the port in the ID
+ * reserved until it joins as rank 0.
  */
 ringtree_result_t ringtree_get_unique_id(ringtree_unique_id_t *id);
 
 /**
- * Joins the world of this id as `rank` of `world_size`. Waits until every rank has come.
+ * Joins the world that `id` identifies, as rank `rank` of `world_size` ranks. Waits until every
+ * rank has joined.
+ *
+ * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+ * ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_init_rank(ringtree_comm_t **comm,
                                           int world_size,
@@ -308,8 +331,12 @@ ringtree_result_t ringtree_comm_init_rank(ringtree_comm_t **comm,
                                           int rank);
 
 /**
- * Joins as `rank` of `world_size` at `rendezvous`, the "host:port" at which rank 0 listens. Between
- * hosts, RINGTREE_SECRET or RINGTREE_SECRET_FILE must be set. Waits until every rank has come.
+ * Joins as rank `rank` of `world_size` ranks at `rendezvous`, the "host:port" at which rank 0
+ * listens. Waits until every rank has joined. If the ranks are on several hosts, RINGTREE_SECRET
+ * or RINGTREE_SECRET_FILE must be set.
+ *
+ * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+ * ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_init_at(ringtree_comm_t **comm,
                                         int world_size,
@@ -317,31 +344,36 @@ ringtree_result_t ringtree_comm_init_at(ringtree_comm_t **comm,
                                         int rank);
 
 /**
- * This process's number in the communicator, from 0.
+ * Sets `rank` to the rank of this process in the communicator. Ranks start at 0.
  */
 ringtree_result_t ringtree_comm_rank(ringtree_comm_t *comm, int *rank);
 
 /**
- * How many ranks the communicator has.
+ * Sets `count` to the number of ranks in the communicator.
  */
 ringtree_result_t ringtree_comm_count(ringtree_comm_t *comm, int *count);
 
 /**
- * This process's number on its host, from 0: the same in every communicator.
+ * Sets `local_rank` to the number of this process on its host, counted from 0. This number is the
+ * same in every communicator.
  */
 ringtree_result_t ringtree_comm_local_rank(ringtree_comm_t *comm, int *local_rank);
 
 /**
- * How long each later call on this handle may take, in milliseconds, before it ends with
- * RINGTREE_DEADLINE on all ranks; 0 for as long as it takes. At first it is RINGTREE_TIMEOUT_MS, or
- * five minutes.
+ * Sets the timeout for later calls on this handle, in milliseconds. 0 means no timeout. A call
+ * that takes longer fails with RINGTREE_DEADLINE on all ranks. The default is RINGTREE_TIMEOUT_MS,
+ * or five minutes if that variable is not set.
  */
 ringtree_result_t ringtree_comm_set_timeout_ms(ringtree_comm_t *comm, uint64_t timeout_ms);
 
 /**
- * Makes a communicator of the ranks that give the same `color`, numbered by `key`, and where keys
- * are equal by their ranks here. All ranks of `comm` call it. A rank that gives
- * RINGTREE_SPLIT_NOCOLOR is in none, and gets NULL.
+ * Creates one communicator for each color and stores the one that contains this rank in
+ * `new_comm`.
+ *
+ * The members of each new communicator are the ranks that pass the same `color`, ordered by `key`.
+ * Ranks with equal keys keep the order that they have in `comm`. All ranks of `comm` must call
+ * this function. A rank that passes RINGTREE_SPLIT_NOCOLOR does not join a group and gets NULL.
+ * The program must destroy `new_comm` with ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_split(ringtree_comm_t *comm,
                                       int color,
@@ -349,8 +381,9 @@ ringtree_result_t ringtree_comm_split(ringtree_comm_t *comm,
                                       ringtree_comm_t **new_comm);
 
 /**
- * Makes a communicator of the `count` ranks of this list, numbered in its order. Its members alone
- * call this.
+ * Creates a communicator that consists of the `count` ranks in `members`, numbered in the order of
+ * the list, and stores it in `new_comm`. Only these ranks call this function, and all of them must
+ * call it. The program must destroy `new_comm` with ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_subgroup(ringtree_comm_t *comm,
                                          const int *members,
@@ -358,24 +391,26 @@ ringtree_result_t ringtree_comm_subgroup(ringtree_comm_t *comm,
                                          ringtree_comm_t **new_comm);
 
 /**
- * Gives up: every call under way and every later one ends, on all ranks, with an error that names
- * this rank and the `reason`, which may be NULL. Destroys the handle. Any thread may call it, also
- * while others wait in calls.
+ * Aborts the communicator and destroys the handle. Every call in flight and every later call fails
+ * on all ranks with an error that names this rank and `reason`, which may be NULL. Any thread may
+ * call this function, even while other threads are waiting in calls.
  */
 ringtree_result_t ringtree_comm_abort(ringtree_comm_t *comm, const char *reason);
 
 /**
- * Leaves, and destroys the handle: what was sent is delivered, then the other ranks are told. Calls
- * of other threads and work under way go on to their ends, and the other ranks are told after the
- * last of them; work stays to be waited for and freed. A program that ends without it looks to the
- * other ranks like one that died. NULL is ignored, and so is all in a child that was forked from
- * the process that joined.
+ * Leaves the communicator and destroys the handle. Delivers everything that was sent, and then
+ * notifies the other ranks.
+ *
+ * Calls from other threads and work in flight still complete, and the other ranks are notified
+ * after the last of them has completed. The program must still wait for that work and free it. If
+ * a program exits without calling this function, it looks to the other ranks as if it had died.
+ * NULL is ignored. The function does nothing in a forked child of the process that joined.
  */
 ringtree_result_t ringtree_comm_destroy(ringtree_comm_t *comm);
 
 /**
- * Every rank's `recv` becomes the reduction of all ranks' `send`, element by element: `count` of
- * them. In place if both are the same.
+ * Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on
+ * every rank. The call works in place if `send` and `recv` are equal.
  */
 ringtree_result_t ringtree_all_reduce(const void *send,
                                       void *recv,
@@ -385,8 +420,8 @@ ringtree_result_t ringtree_all_reduce(const void *send,
                                       ringtree_comm_t *comm);
 
 /**
- * Every rank's `recv` becomes the root's `send`. The others' `send` is not looked at. In place if
- * both are the same.
+ * Copies `count` elements of the root's `send` to `recv` on every rank. On all other ranks, `send`
+ * is ignored. The call works in place if `send` and `recv` are equal.
  */
 ringtree_result_t ringtree_broadcast(const void *send,
                                      void *recv,
@@ -396,8 +431,9 @@ ringtree_result_t ringtree_broadcast(const void *send,
                                      ringtree_comm_t *comm);
 
 /**
- * The root's `recv` becomes the reduction of all ranks' `send`. The others' `recv` is not looked
- * at. In place if both are the same.
+ * Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
+ * root. On all other ranks, `recv` is ignored. The call works in place if `send` and `recv` are
+ * equal.
  */
 ringtree_result_t ringtree_reduce(const void *send,
                                   void *recv,
@@ -408,8 +444,8 @@ ringtree_result_t ringtree_reduce(const void *send,
                                   ringtree_comm_t *comm);
 
 /**
- * Every rank's `recv` becomes all ranks' `send`, of `send_count` elements each, in rank order. In
- * place if `send` is this rank's block of `recv`.
+ * Gathers `send_count` elements from every rank's `send` into `recv` on every rank, in rank order.
+ * The call works in place if `send` is this rank's block of `recv`.
  */
 ringtree_result_t ringtree_all_gather(const void *send,
                                       void *recv,
@@ -418,8 +454,10 @@ ringtree_result_t ringtree_all_gather(const void *send,
                                       ringtree_comm_t *comm);
 
 /**
- * Every rank's `recv`, of `recv_count` elements, becomes its block of the reduction of all ranks'
- * `send`. In place if `recv` is this rank's block of `send`, the rest of which is unspecified then.
+ * Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
+ * `send` has one block of `recv_count` elements per rank. The call works in place if `recv` is
+ * this rank's block of `send`. In that case, the contents of the other blocks are unspecified
+ * afterwards.
  */
 ringtree_result_t ringtree_reduce_scatter(const void *send,
                                           void *recv,
@@ -429,8 +467,8 @@ ringtree_result_t ringtree_reduce_scatter(const void *send,
                                           ringtree_comm_t *comm);
 
 /**
- * Block j of rank i's `send` becomes block i of rank j's `recv`; a block has `count` elements. In
- * place if both are the same.
+ * Copies block j of rank i's `send` to block i of rank j's `recv`. Each block has `count`
+ * elements. The call works in place if `send` and `recv` are equal.
  */
 ringtree_result_t ringtree_all_to_all(const void *send,
                                       void *recv,
@@ -439,8 +477,9 @@ ringtree_result_t ringtree_all_to_all(const void *send,
                                       ringtree_comm_t *comm);
 
 /**
- * The root's `recv` becomes all ranks' `send`, of `send_count` elements each, in rank order. The
- * others' `recv` is not looked at. In place if the root's `send` is its block of `recv`.
+ * Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
+ * On all other ranks, `recv` is ignored. The call works in place if the root's `send` is its block
+ * of `recv`.
  */
 ringtree_result_t ringtree_gather(const void *send,
                                   void *recv,
@@ -450,8 +489,9 @@ ringtree_result_t ringtree_gather(const void *send,
                                   ringtree_comm_t *comm);
 
 /**
- * Every rank's `recv`, of `recv_count` elements, becomes its block of the root's `send`. The
- * others' `send` is not looked at. In place if the root's `recv` is its block of `send`.
+ * Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
+ * On all other ranks, `send` is ignored. The call works in place if the root's `recv` is its block
+ * of `send`.
  */
 ringtree_result_t ringtree_scatter(const void *send,
                                    void *recv,
@@ -461,8 +501,9 @@ ringtree_result_t ringtree_scatter(const void *send,
                                    ringtree_comm_t *comm);
 
 /**
- * As ringtree_all_gather(), where rank j's block has recv_counts[j] elements: one number for each
- * rank, the same on all. `send` has as many as this rank's. Never in place.
+ * Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
+ * has one number per rank and must be the same on all ranks. `send` is as long as this rank's
+ * block. This call never works in place.
  */
 ringtree_result_t ringtree_all_gather_v(const void *send,
                                         void *recv,
@@ -471,8 +512,9 @@ ringtree_result_t ringtree_all_gather_v(const void *send,
                                         ringtree_comm_t *comm);
 
 /**
- * As ringtree_reduce_scatter(), where rank j's block has send_counts[j] elements: one number for
- * each rank, the same on all. `recv` has as many as this rank's. Never in place.
+ * Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
+ * `send_counts` has one number per rank and must be the same on all ranks. `recv` is as long as
+ * this rank's block. This call never works in place.
  */
 ringtree_result_t ringtree_reduce_scatter_v(const void *send,
                                             const size_t *send_counts,
@@ -482,9 +524,10 @@ ringtree_result_t ringtree_reduce_scatter_v(const void *send,
                                             ringtree_comm_t *comm);
 
 /**
- * As ringtree_all_to_all(), where the block for rank j has send_counts[j] elements and the one from
- * rank i recv_counts[i]; blocks lie one after the other. Each rank knows its own numbers alone. If
- * those of two ranks disagree, all ranks get RINGTREE_MISMATCH. Never in place.
+ * Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
+ * from rank i has recv_counts[i] elements. Blocks are contiguous. Each rank passes only its own
+ * counts. If the counts of two ranks disagree, the call returns RINGTREE_MISMATCH on all ranks.
+ * This call never works in place.
  */
 ringtree_result_t ringtree_all_to_all_v(const void *send,
                                         const size_t *send_counts,
@@ -494,15 +537,18 @@ ringtree_result_t ringtree_all_to_all_v(const void *send,
                                         ringtree_comm_t *comm);
 
 /**
- * Returns on no rank before every rank has called it.
+ * Waits until every rank has called this function.
  */
 ringtree_result_t ringtree_barrier(ringtree_comm_t *comm);
 
 /**
- * Sends `count` elements to `peer`, which must receive as many of the same type. May return before
- * it does, and may wait until it does. Messages from one rank to another are received in the order
- * in which they were sent. Two ranks that both send and then both receive may wait for each other:
- * start one of the two.
+ * Sends `count` elements to `peer`, which must receive the same number of elements of the same
+ * type.
+ *
+ * The function may return before the peer receives the elements, or it may wait until the peer
+ * does. Messages from one rank to another are received in the order in which they were sent. If
+ * two ranks both send before they receive, they may end up waiting for each other. In that case,
+ * use ringtree_send_start() on one of them.
  */
 ringtree_result_t ringtree_send(const void *send,
                                 size_t count,
@@ -511,7 +557,7 @@ ringtree_result_t ringtree_send(const void *send,
                                 ringtree_comm_t *comm);
 
 /**
- * Receives `count` elements from `peer`.
+ * Receives `count` elements from `peer` into `recv`. Waits until they have arrived.
  */
 ringtree_result_t ringtree_recv(void *recv,
                                 size_t count,
@@ -520,7 +566,8 @@ ringtree_result_t ringtree_recv(void *recv,
                                 ringtree_comm_t *comm);
 
 /**
- * Starts ringtree_send(). Any number of messages may be under way.
+ * Starts ringtree_send() in the background. Any number of messages may be in flight. The rules for
+ * buffers and work are the same as for ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_send_start(const void *send,
                                       size_t count,
@@ -530,7 +577,8 @@ ringtree_result_t ringtree_send_start(const void *send,
                                       ringtree_work_t **work);
 
 /**
- * Starts ringtree_recv(). Any number of messages may be under way.
+ * Starts ringtree_recv() in the background. Any number of messages may be in flight. The rules for
+ * buffers and work are the same as for ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_recv_start(void *recv,
                                       size_t count,
@@ -540,11 +588,16 @@ ringtree_result_t ringtree_recv_start(void *recv,
                                       ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_reduce(), and returns at once. It goes on by itself. Until its work has ended
- * the program leaves `send` and `recv` alone. All ranks start and make the calls of a communicator
- * in the same order. Every `work` is waited for, or tested until it has ended, and then freed.
- * In place is best: where `send` and `recv` are two, this copies one to the other, or the result
- * from a place of its own.
+ * Starts ringtree_all_reduce() in the background and returns immediately. Stores the handle of the
+ * call in `work`.
+ *
+ * The program owns the handle. It must wait with ringtree_work_wait(), or test the handle with
+ * ringtree_work_test(), until the call has completed, and then free the handle with
+ * ringtree_work_free(). Until the call has completed, the program must not use `send` or `recv`.
+ * All ranks must start and make the calls on a communicator in the same order.
+ *
+ * A started call is fastest if it works in place. Otherwise, it copies `send` to `recv`, or copies
+ * the result from a temporary buffer.
  */
 ringtree_result_t ringtree_all_reduce_start(const void *send,
                                             void *recv,
@@ -555,7 +608,7 @@ ringtree_result_t ringtree_all_reduce_start(const void *send,
                                             ringtree_work_t **work);
 
 /**
- * Starts ringtree_broadcast().
+ * Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_broadcast_start(const void *send,
                                            void *recv,
@@ -566,7 +619,7 @@ ringtree_result_t ringtree_broadcast_start(const void *send,
                                            ringtree_work_t **work);
 
 /**
- * Starts ringtree_reduce().
+ * Starts ringtree_reduce() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_reduce_start(const void *send,
                                         void *recv,
@@ -578,7 +631,7 @@ ringtree_result_t ringtree_reduce_start(const void *send,
                                         ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_gather().
+ * Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_all_gather_start(const void *send,
                                             void *recv,
@@ -588,7 +641,7 @@ ringtree_result_t ringtree_all_gather_start(const void *send,
                                             ringtree_work_t **work);
 
 /**
- * Starts ringtree_reduce_scatter().
+ * Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_reduce_scatter_start(const void *send,
                                                 void *recv,
@@ -599,7 +652,7 @@ ringtree_result_t ringtree_reduce_scatter_start(const void *send,
                                                 ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_to_all().
+ * Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_all_to_all_start(const void *send,
                                             void *recv,
@@ -609,7 +662,7 @@ ringtree_result_t ringtree_all_to_all_start(const void *send,
                                             ringtree_work_t **work);
 
 /**
- * Starts ringtree_gather().
+ * Starts ringtree_gather() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_gather_start(const void *send,
                                         void *recv,
@@ -620,7 +673,7 @@ ringtree_result_t ringtree_gather_start(const void *send,
                                         ringtree_work_t **work);
 
 /**
- * Starts ringtree_scatter().
+ * Starts ringtree_scatter() in the background. See ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_scatter_start(const void *send,
                                          void *recv,
@@ -631,20 +684,26 @@ ringtree_result_t ringtree_scatter_start(const void *send,
                                          ringtree_work_t **work);
 
 /**
- * Waits until a call has ended, and returns its result. May be called again, and by any thread.
+ * Waits until the call that `work` represents has completed, and returns its result. Any thread
+ * may call this function, even repeatedly.
  */
 ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
 
 /**
- * Puts at `has_ended` whether a call has ended, 1 or 0. If it has, returns its result as
- * ringtree_work_wait() does.
+ * Sets `has_ended` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
+ * not wait.
+ *
+ * If the call has completed, returns its result, like ringtree_work_wait(). Otherwise, returns
+ * RINGTREE_SUCCESS.
  */
 ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *has_ended);
 
 /**
- * Destroys the handle of a call that has ended, which is all that this frees. RINGTREE_USAGE if it
- * is still under way: its buffers are in use, and nothing would say until when. NULL is ignored, and
- * so is all in a child that was forked from the process that started it.
+ * Destroys the handle of a completed call. Does not free the buffers.
+ *
+ * Returns RINGTREE_USAGE if the call is still in flight, because the program could then not find
+ * out when it may use the buffers again. NULL is ignored. The function does nothing in a forked
+ * child of the process that started the call.
  */
 ringtree_result_t ringtree_work_free(ringtree_work_t *work);
 

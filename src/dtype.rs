@@ -1,4 +1,4 @@
-//! The element types: one table, one line a type.
+//! Defines the element types in a table with one line per type.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -7,14 +7,20 @@ mod sealed {
     pub trait Sealed {}
 }
 
-/// A Rust type that can be an element of a collective: the integers of 8 to 64 bits, `half::f16`,
-/// `half::bf16`, `f32` and `f64`. Sealed: the table in this file is the list.
+/// A Rust type that can be an element of a collective.
 ///
-/// *Other types* travel as what they consist of. A complex number is two floats, and its sum is the
-/// sum of its parts. An 8-bit float is a `u8`, to be moved; nothing here computes with it. A `bool`
-/// is a `u8` that is 0 or 1: `Bor` (or `Max`) says whether it is true anywhere, `Band` (or `Min`)
-/// whether it is true everywhere. Received bytes become a `bool` by a comparison, as a byte that is
-/// neither 0 nor 1 would be no `bool`.
+/// This trait is sealed. It is implemented for the integers from 8 to 64 bits, `half::f16`,
+/// `half::bf16`, `f32` and `f64`.
+///
+/// Send values of other types as their parts:
+///
+/// - A complex number is sent as two floats. To add complex numbers, add their parts.
+/// - An 8-bit float is sent as a `u8`. Calls can move 8-bit floats, but they cannot compute with
+///   them.
+/// - A `bool` is sent as a `u8` that is 0 or 1. `Bor` and `Max` return 1 if the value is 1 on any
+///   rank. `Band` and `Min` return 1 if the value is 1 on all ranks. To get a `bool` from a
+///   received byte, compare the byte with 0, because a byte that is neither 0 nor 1 is not a valid
+///   `bool`.
 ///
 /// ```
 /// use ringtree::ReduceOp;
@@ -28,13 +34,13 @@ mod sealed {
 /// assert_eq!(ends, vec![Ok(([[2.0, -0.5]; 3], true)); 2]);
 /// ```
 pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed {
-    /// The element's entry in the table of types.
+    /// The element type as a value.
     const DTYPE: Dtype;
 }
 
 macro_rules! dtypes {
     ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
-        /// The type of an element, as a value.
+        /// An element type as a value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum Dtype {
@@ -42,22 +48,22 @@ macro_rules! dtypes {
         }
 
         impl Dtype {
-            /// Every type, in the order of the table.
+            /// All element types, in the order of the table.
             pub const ALL: &'static [Dtype] = &[$(Dtype::$variant),*];
 
-            /// Bytes per element.
+            /// Returns the number of bytes per element.
             #[must_use]
             pub const fn size(self) -> usize {
                 match self { $(Dtype::$variant => size_of::<$rust>(),)* }
             }
 
-            /// The name used on the command line, in messages and in results.
+            /// Returns the name used on the command line, in messages and in results.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $(Dtype::$variant => $name,)* }
             }
 
-            /// Whether the type is a floating-point one.
+            /// Returns `true` for a floating-point type.
             #[must_use]
             pub const fn is_float(self) -> bool {
                 matches!(self.kind(), Kind::Float)
@@ -75,8 +81,8 @@ macro_rules! dtypes {
             }
         )*
 
-        /// Calls the macro `$callback` once with the whole table of types:
-        /// `Variant rust_type, "name", Kind;` a line.
+        /// Calls the macro `$callback` once with the complete table of element types. Each line is
+        /// `Variant rust_type, "name", Kind;`.
         #[allow(unused_macros)]
         macro_rules! for_each_dtype {
             ($callback:ident) => { $callback! { $($variant $rust, $name, $kind;)* } };
@@ -84,15 +90,17 @@ macro_rules! dtypes {
         #[allow(unused_imports)]
         pub(crate) use for_each_dtype;
 
-        /// The Rust type of each, by its name.
+        /// Aliases for the Rust types, named after the variants of `Dtype`.
         #[doc(hidden)]
         pub mod rust {
             $(pub type $variant = $rust;)*
         }
 
-        /// Evaluates an expression with the Rust type of a [`Dtype`](crate::Dtype), for code
-        /// that learns only when it runs what its bytes are: a file's reader, a binding to another
-        /// language.
+        /// Evaluates an expression with the Rust type that corresponds to a
+        /// [`Dtype`](crate::Dtype).
+        ///
+        /// Use this macro if the element type is known only at run time, for example in a file
+        /// reader or in bindings for another language.
         ///
         /// ```
         /// use ringtree::{Dtype, Element, with_element};

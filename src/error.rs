@@ -1,5 +1,5 @@
-//! The error type: which rank, in which call, why, and what the caller can do next.
-//! It may import the base files and `plan`, for the names of the collectives.
+//! Defines the error type, which reports the rank, the call, the cause and the next step. It may
+//! import the base files and `plan`, for the names of the collectives.
 
 use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
 use crate::plan::spec::Collective;
@@ -12,16 +12,19 @@ use std::time::Duration;
 /// The result of a fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// What went wrong: one line for people, and fields for programs.
+/// The error type of all calls. It has a one-line message for people and fields for programs.
 ///
-/// After any error but [`ErrorKind::Usage`] the communicator is unusable: every later call on it
-/// returns the same first error, and the contents of the buffers are unspecified.
+/// After any error except [`ErrorKind::Usage`], the communicator is unusable. Every later call on
+/// it returns the first error again, and the contents of the buffers are unspecified. See
+/// [`Communicator`](crate::Communicator#errors) for details.
 ///
-/// The line (by `Display`) names the ranks, the call, the cause and what to do next. `Debug` is the
-/// same line, so that a `main` which returns the error shows it; `{:#?}` shows kind and fields. The
-/// fields hold what of this is known; ranks are numbers of the communicator that the error comes
-/// from. All ranks get the first error with the same line and the same fields. Of a text of more
-/// than 4 KiB the middle is cut out, and the line says so.
+/// `Display` prints one line that names the ranks, the call, the cause and the next step. If the
+/// text is longer than 4 KiB, a marker replaces the middle. `Debug` prints the same line, so the
+/// line is shown if `main` returns the error. `{:#?}` prints the kind and the known fields.
+///
+/// Rank numbers are those of the communicator that returned the error. All ranks get the first
+/// error with the same line and the same fields. `docs/errors.md#limits-of-detection` lists the
+/// exceptions.
 ///
 /// ```
 /// use ringtree::{Collective, sim::simulate::{World, sleep}};
@@ -51,21 +54,22 @@ struct Details {
     sequence: Option<u64>,
     rank: Option<usize>,
     peer: Option<usize>,
-    /// At most [`PLACES_MAX`].
+    /// At most [`PLACES_MAX`] ranks.
     missing: Vec<usize>,
     elapsed: Option<Duration>,
-    /// The failure of another communicator that this one comes from; the line ends with it.
+    /// Text of the failure of another communicator that caused this error. It is appended to the
+    /// line.
     origin: Option<Text>,
     #[serde(skip)]
     source: Source,
 }
 
-/// What an error says: at most [`ERROR_BYTES_MAX`], whether it is made here or comes from a peer.
+/// The text of an error: at most [`ERROR_BYTES_MAX`] bytes, even if a peer sent it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String")]
 struct Text(String);
 
-/// Stands where the middle of a text was.
+/// Replaces the middle of a text that is too long.
 const CUT: &str = " [... cut ...] ";
 
 impl From<String> for Text {
@@ -74,10 +78,10 @@ impl From<String> for Text {
     }
 }
 
-/// Text in a message, which a peer may make as long as the message.
+/// Text from a peer, which can be as long as a message.
 pub(crate) trait Told {
-    /// The text, cut to `bytes_max`. A longer one keeps its beginning, which says what failed, and
-    /// its end, which has the advice or a traceback's last line.
+    /// Shortens the text to `bytes_max` bytes. Keeps the beginning, which states what failed, and
+    /// the end, which contains the advice or the last line of a traceback.
     fn cut(self, bytes_max: usize) -> Self;
 }
 
@@ -109,7 +113,7 @@ impl Told for Vec<(String, String)> {
     }
 }
 
-/// Decodes a name that a peer tells. For the fields of messages, by `deserialize_with`.
+/// Decodes a name that a peer has sent, for `deserialize_with` on fields of messages.
 pub(crate) fn told_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -127,8 +131,8 @@ where
     Ok(T::deserialize(from)?.cut(ERROR_BYTES_MAX))
 }
 
-/// What an error comes from, in this process. It does not travel, and it does not count when
-/// errors are compared: their text says what it is.
+/// The cause of an error in this process. It is not sent to other ranks. Comparisons of errors
+/// ignore it because the text already describes it.
 #[derive(Clone, Default)]
 struct Source(Option<Arc<dyn std::error::Error + Send + Sync>>);
 
@@ -142,14 +146,15 @@ impl Eq for Source {}
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $is:ident $($make:ident)?,)*) => {
-        /// The kinds of [`Error`]. Each one's documentation ends with what the caller can do.
+        /// The kinds of [`Error`]. The documentation of each kind explains what the caller can do.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[non_exhaustive]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
         impl Error {
             $(
-                #[doc = concat!("Whether the kind is [`ErrorKind::", stringify!($kind), "`].")]
+                #[doc = concat!("Returns `true` if the kind is [`ErrorKind::", stringify!($kind),
+                    "`].")]
                 #[must_use]
                 pub fn $is(&self) -> bool {
                     self.0.kind == ErrorKind::$kind
@@ -157,8 +162,8 @@ macro_rules! kinds {
             )*
 
             $($(
-                #[doc = concat!("An error of the kind [`ErrorKind::", stringify!($kind),
-                    "`] with this one line of text.")]
+                #[doc = concat!("Creates an error of kind [`ErrorKind::", stringify!($kind),
+                    "`] with the one-line message `text`.")]
                 #[must_use]
                 pub fn $make(text: impl Into<String>) -> Self {
                     Self::new(ErrorKind::$kind, text.into())
@@ -169,33 +174,41 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// The call itself was wrong (a root that is no rank, a bit operator on floats, a
-    /// message to the rank itself). Nothing was sent. *Correct the call; the communicator is fine.*
+    /// An invalid call, such as a broadcast whose root is out of range, a bitwise reduction of
+    /// floats, or a message that a rank sends to itself. Nothing was sent, unless the documentation
+    /// of the call states otherwise. Correct the program. The communicator remains usable. See
+    /// `docs/errors.md#usage`.
     Usage is_usage usage,
-    /// A setting is missing or malformed. *Correct the setting that the message names.*
+    /// A setting that is missing, misspelled or malformed. Correct the setting that the message
+    /// names. See `docs/errors.md#configuration`.
     Configuration is_configuration configuration,
-    /// The ranks could not be brought together. *The message names what to check; start again.*
+    /// A failure to connect the ranks. Check the cause that the message names, and restart the job.
+    /// See `docs/errors.md#join`.
     Join is_join join,
-    /// Ranks issued different calls. *Correct the program: all ranks issue the operations of a
-    /// communicator in the same order with the same arguments.*
+    /// Different calls on different ranks. Correct the program: all ranks must issue the operations
+    /// of a communicator in the same order and with the same arguments. See
+    /// `docs/errors.md#mismatch`.
     Mismatch is_mismatch mismatch,
-    /// A rank died, or left while another still needed it: [`Error::peer`]. *Restart the job, from
-    /// a checkpoint.*
+    /// A rank that died, or that left while another rank still needed it. [`Error::peer`] returns
+    /// the number of the lost rank. Read the last output of that rank, and restart the job from a
+    /// checkpoint. See `docs/errors.md#peerlost`.
     PeerLost is_peer_lost,
-    /// A call did not finish by its deadline: the text says which ranks are missing and where, as
-    /// far as this is known, and so does [`Error::missing`]. *Look at those ranks; raise the
-    /// timeout if they are merely slow.*
+    /// A call that did not complete before its deadline. The message and [`Error::missing`] name
+    /// the missing ranks if they are known. Check those ranks, or raise the timeout if they are
+    /// only slow. See `docs/errors.md#deadline`.
     Deadline is_timeout deadline,
-    /// A peer sent bytes that no plan accounts for. *Report it; the connection was closed.*
+    /// Data that a peer sent but that no plan accounts for. Check that all ranks run the same
+    /// build. If they do, report a bug. See `docs/errors.md#protocol`.
     Protocol is_protocol protocol,
-    /// The operating system refused something. *The message names the call and the cause, which is
-    /// also the [`source`](std::error::Error::source) where this process saw it.*
+    /// A request that the operating system refused. The message names the call and the cause. In
+    /// the process where the error occurred, [`source`](std::error::Error::source) usually returns
+    /// the I/O error. Fix the cause. See `docs/errors.md#system`.
     System is_system system,
-    /// There is no GPU that could be used here; the message says why. *Use host memory, or mend
-    /// what the message names.*
+    /// No usable GPU on this host. Fix the cause that the message names, or use host memory
+    /// instead. See `docs/errors.md#nodevice`.
     NoDevice is_no_device no_device,
-    /// A GPU, or its driver, refused or failed something. *The message names the call and the
-    /// cause; after a failed kernel the process must be started again.*
+    /// A failure of a GPU or its driver. The message names the driver function and the cause. If a
+    /// kernel failed, restart the process. See `docs/errors.md#device`.
     Device is_device device,
 }
 
@@ -215,7 +228,8 @@ impl Error {
         }))
     }
 
-    /// Rank `peer` is lost; the text says what was seen, in which call.
+    /// Creates an error of kind [`ErrorKind::PeerLost`]. `text` describes how rank `peer` was lost
+    /// and in which call.
     ///
     /// ```
     /// let error = ringtree::Error::peer_lost(3, "rank 3 is gone: connection reset");
@@ -226,7 +240,8 @@ impl Error {
         Self::new(ErrorKind::PeerLost, text.into()).with_peer(peer)
     }
 
-    /// The system error `error` that came from doing `what`. It is the error's source.
+    /// Creates an error of kind [`ErrorKind::System`], which reports that `what` failed with
+    /// `error`. The [`source`](std::error::Error::source) of the new error is a copy of `error`.
     ///
     /// ```
     /// use std::{error::Error as _, io};
@@ -246,54 +261,59 @@ impl Error {
         Self::system(format!("{what}: {error}")).with_source(copy)
     }
 
-    /// What kind of error it is.
+    /// Returns the kind of the error.
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
     }
 
-    /// The collective in which it happened. `None` for a send or a receive, where it happened in
-    /// no call, and where the call is not known.
+    /// Returns the collective in which the error occurred. Returns `None` if the call was a send or
+    /// a receive, if the error occurred outside a call, or if the call is not known.
     #[must_use]
     pub fn collective(&self) -> Option<Collective> {
         self.0.collective
     }
 
-    /// The number of the call in which it happened: collectives count from 1 in their
-    /// communicator, messages from 1 for each sender and receiver.
+    /// Returns the number of the call in which the error occurred. Collectives are numbered from 1
+    /// in each communicator. Messages are numbered from 1 for each pair of sender and receiver.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
         self.0.sequence
     }
 
-    /// The rank that saw it; of a mismatch, which two ranks see, the lower one.
+    /// Returns the rank that detected the error. If two ranks detected a mismatch, returns the
+    /// lower of the two.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.0.rank
     }
 
-    /// The other rank that it is about: the one that is lost, that made another call (of the two
-    /// the higher one), or that sent what it must not. `None` where it has no number in this
-    /// communicator: a group hears of the death of a rank outside of it.
+    /// Returns the other rank that the error concerns. This is the rank that was lost, the rank
+    /// that sent invalid data or, after a mismatch, the higher of the two ranks that made different
+    /// calls.
+    ///
+    /// Returns `None` if that rank is not a member of this communicator. A group can also learn of
+    /// the death of a rank that is not a member.
     #[must_use]
     pub fn peer(&self) -> Option<usize> {
         self.0.peer
     }
 
-    /// The ranks that hold up what did not finish in time, as far as they are known: the first
-    /// [`PLACES_MAX`].
+    /// Returns the ranks that held up the call that timed out, if they are known. The list contains
+    /// at most the first [`PLACES_MAX`] of these ranks.
     #[must_use]
     pub fn missing(&self) -> &[usize] {
         &self.0.missing
     }
 
-    /// How long the call had been under way, where it ran out of time.
+    /// If the call timed out, returns how long it had been in flight.
     #[must_use]
     pub fn elapsed(&self) -> Option<Duration> {
         self.0.elapsed
     }
 
-    /// The same error, seen in call number `sequence`, of this collective if it is one.
+    /// Sets the call in which the error occurred. `sequence` is the number of the call.
+    /// `collective` is `None` if the call is a message.
     #[must_use]
     pub fn with_call(mut self, collective: Option<Collective>, sequence: u64) -> Self {
         self.0.collective = collective;
@@ -301,36 +321,36 @@ impl Error {
         self
     }
 
-    /// The same error, seen by `rank`.
+    /// Sets the rank that detected the error.
     #[must_use]
     pub fn with_rank(mut self, rank: usize) -> Self {
         self.0.rank = Some(rank);
         self
     }
 
-    /// The same error, which is about `peer`.
+    /// Sets the other rank that the error concerns.
     #[must_use]
     pub fn with_peer(mut self, peer: usize) -> Self {
         self.0.peer = Some(peer);
         self
     }
 
-    /// The same error, with the ranks that are missing; of many the first [`PLACES_MAX`].
+    /// Sets the ranks that held up the call. Only the first [`PLACES_MAX`] are kept.
     #[must_use]
     pub fn with_missing(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
         self.0.missing = ranks.into_iter().take(PLACES_MAX).collect();
         self
     }
 
-    /// The same error, of a call that had been under way for so long.
+    /// Sets how long the call had been in flight.
     #[must_use]
     pub fn with_elapsed(mut self, elapsed: Duration) -> Self {
         self.0.elapsed = Some(elapsed);
         self
     }
 
-    /// The same error, which comes from `source`. The text should say so, too: other ranks get no
-    /// source.
+    /// Sets the underlying cause in this process. Other ranks do not receive the cause, so the text
+    /// should describe it too.
     #[must_use]
     pub fn with_source(
         mut self,
@@ -340,8 +360,8 @@ impl Error {
         self
     }
 
-    /// The same error, which comes from `cause`, the failure of another communicator. Of causes
-    /// that were handed from one to the next the first is told.
+    /// Sets the failure of another communicator that caused this error. If `cause` has a cause of
+    /// this kind itself, keeps that one: the line shows the first of a chain of causes.
     pub(crate) fn with_origin(mut self, cause: &Error) -> Self {
         let Details { text, origin, .. } = &*cause.0;
         self.0.origin = Some(origin.as_ref().unwrap_or(text).clone());
@@ -355,13 +375,14 @@ impl Error {
             .chain(self.0.missing.iter().copied())
     }
 
-    /// Whether it can be of a world of `world_size`; a message from outside may be anything.
+    /// Returns `true` if the error can come from a world of `world_size` ranks. A received error
+    /// can contain any numbers.
     pub(crate) fn is_possible(&self, world_size: usize) -> bool {
         self.0.missing.len() <= PLACES_MAX && self.ranks().all(|rank| rank < world_size)
     }
 
-    /// The same error with other numbers for its ranks, and a `note` behind the text, which has the
-    /// old ones; a rank without another number is left out.
+    /// Renumbers the ranks and appends `note` to the text, which keeps the old numbers. Removes
+    /// ranks for which `number` returns `None`.
     pub(crate) fn renumbered(
         mut self,
         number: impl Fn(usize) -> Option<usize>,
@@ -376,8 +397,8 @@ impl Error {
         self
     }
 
-    /// The same error in a world of `world_size`: if it came from a larger one, whose rank numbers
-    /// mean nothing here, it has none.
+    /// Removes all rank numbers if the error comes from a world of more than `world_size` ranks,
+    /// because its numbers mean nothing here.
     pub(crate) fn within(mut self, world_size: usize) -> Self {
         if !self.is_possible(world_size) {
             self.0.rank = None;
@@ -388,8 +409,8 @@ impl Error {
     }
 }
 
-/// Text as a terminal may show it: parts of it may come from other processes, so control
-/// characters are written out.
+/// Text for a terminal. Control characters are escaped because parts of the text may come from
+/// other processes.
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Printable<'_> {
@@ -414,8 +435,9 @@ impl fmt::Display for Error {
     }
 }
 
-/// The text, as `fn main() -> ringtree::Result<()>` shows it. With `{:#?}` the kind, the text and
-/// the fields that are known; no source, as equal errors look equal.
+/// Prints the same line as `Display`, because a `main` that returns `ringtree::Result<()>` shows
+/// the `Debug` output. `{:#?}` prints the kind, the text and the known fields. It does not print
+/// the source, because equal errors must look the same.
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !formatter.alternate() {
@@ -461,7 +483,7 @@ mod tests {
         let error = Error::join("host \u{1b}]0;x\u{7}é\n\u{9b}2J is héron");
         let line = error.to_string();
         assert_eq!(line, "host \\u{1b}]0;x\\u{7}é\\n\\u{9b}2J is héron");
-        assert_eq!(format!("{error:?}"), line, "as a program's end shows it");
+        assert_eq!(format!("{error:?}"), line, "the output of a failed `main`");
         let fields = format!("{error:#?}");
         assert!(fields.starts_with("Join {") && !fields.contains(['\u{1b}', '\u{7}']));
     }
@@ -493,7 +515,7 @@ mod tests {
     fn of_a_long_text_both_ends_are_kept_here_and_where_it_comes_from_a_peer() {
         for filling in ["a", "é", "💾", "aé", "\n"] {
             let long = format!("first {} last", filling.repeat(50_000));
-            // A peer's encoder may cut nothing.
+            // The encoder of a peer may not shorten texts.
             let by_peer = postcard::to_stdvec(&long).unwrap();
             let by_peer: Text = postcard::from_bytes(&by_peer).unwrap();
             let own = Error::system(long).0.text;

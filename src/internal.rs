@@ -1,7 +1,7 @@
-//! Re-exports for the command, the tests and the benches of this repository.
+//! Re-exports for this repository's command, tests and benchmarks.
 //!
-//! No part of the public API: any of it may change in any version. Every function is sound but
-//! those of [`unchecked`], which are `unsafe` and state their contracts.
+//! This module is not part of the public API and can change in any version. Every function is
+//! sound, except those of [`unchecked`], which are `unsafe` and state their contract.
 
 /// Settings that the command reads.
 pub mod bootstrap {
@@ -11,7 +11,7 @@ pub mod bootstrap {
     pub use crate::bootstrap::sharing::Findings;
 }
 
-/// Programs, and the engine that runs them.
+/// Programs and the engine that runs them.
 pub mod engine {
     pub use crate::engine::Engine;
     pub use crate::engine::bind::{Lengths, Placement};
@@ -41,7 +41,7 @@ pub mod link {
     }
 }
 
-/// Conversations between ranks, as values.
+/// The protocols between ranks, as state machines that do no I/O.
 pub mod protocol {
     pub use crate::protocol::{call, founding, hand_over, handshake, members, message, session};
 }
@@ -54,14 +54,15 @@ pub mod compute {
     pub use crate::sys::memory::{Region, lend, lend_both};
 }
 
-/// Ways to share memory that the compiler does not check.
+/// Functions that share memory in ways that the compiler cannot check.
 ///
-/// All functions here have one contract. The memory is reached through this library's own links
-/// alone, in the order in which the engine calls them: they read only what its owner has published
-/// and the reader has not acknowledged yet. Nothing writes those bytes meanwhile.
+/// All of these functions have the same contract. The memory is accessed only through this
+/// library's links, in the order in which the engine calls the links. The links read only bytes
+/// that the owner of the memory has published and that the reader has not acknowledged yet. Nothing
+/// writes those bytes in the meantime.
 ///
-/// This is the only file outside of `sys` with the word `unsafe`: it declares functions, and has no
-/// unsafe block.
+/// This is the only file outside `sys` that contains the word `unsafe`. It declares unsafe
+/// functions but contains no unsafe block.
 #[allow(unsafe_code)]
 pub mod unchecked {
     use crate::link::shm::{self, exposed};
@@ -69,47 +70,50 @@ pub mod unchecked {
     use std::io;
     use std::os::fd::OwnedFd;
 
-    /// Makes the region of one of `places` ranks. Returns it and the file that the others map.
+    /// Creates the region of one of `places` ranks. Returns the region and the file that the other
+    /// ranks map.
     ///
     /// # Errors
     /// Returns the operating system's error.
     ///
     /// # Safety
-    /// See the module.
+    /// See the module documentation.
     pub unsafe fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
         shm::region(places)
     }
 
-    /// Maps the region of another of `places` ranks.
+    /// Maps the region of another rank in a group of `places` ranks.
     ///
     /// # Errors
-    /// The file is no such region; or the system's error.
+    /// Returns an error if the file is not such a region or if the operating system reports an
+    /// error.
     ///
     /// # Safety
-    /// See the module.
+    /// See the module documentation.
     pub unsafe fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
         shm::peer_region(places, file)
     }
 
-    /// Makes memory of `bytes` bytes that peers can read. Returns it and the file that they map.
+    /// Allocates `bytes` bytes of memory that peers can read. Returns the memory and the file that
+    /// the peers map.
     ///
     /// # Errors
     /// Returns the operating system's error.
     ///
     /// # Safety
-    /// See the module. Memory that a call sends from in place counts as published until the call
-    /// has completed or the memory is revoked.
+    /// See the module documentation. Memory that a call sends from in place counts as published
+    /// until the call has completed or the memory is revoked.
     pub unsafe fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
         exposed::memory(bytes)
     }
 
-    /// Maps the memory of another rank that has made `bytes` bytes.
+    /// Maps the `bytes` bytes of memory that another rank has allocated.
     ///
     /// # Errors
-    /// The file is no such memory; or the system's error.
+    /// Returns an error if the file is not such memory or if the operating system reports an error.
     ///
     /// # Safety
-    /// See the module.
+    /// See the module documentation.
     pub unsafe fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
         exposed::peer_memory(bytes, file)
     }

@@ -1,19 +1,19 @@
-//! ringtree: collective communication for people who train models.
+//! Collective communication for training models across multiple processes and hosts.
 //!
-//! A [`Communicator`] is a group of processes. Every rank calls the same collectives in the same
-//! order:
+//! A [`Communicator`] connects a group of processes called *ranks*. All ranks make the same calls
+//! in the same order:
 //!
 //! ```no_run
 //! use ringtree::{Communicator, ReduceOp};
 //!
 //! # fn main() -> ringtree::Result<()> {
-//! let comm = Communicator::from_env()?; // as `ringtree run` and torchrun set it
+//! let comm = Communicator::from_env()?; // variables that `ringtree run` or torchrun sets
 //! let mut gradients = vec![0.5f32; 1000];
 //! comm.all_reduce(&mut gradients, ReduceOp::Avg)?;
 //! # Ok(()) }
 //! ```
 //!
-//! The same code runs on simulated ranks, without processes or a network:
+//! The same code also runs on simulated ranks, which need neither processes nor a network:
 //!
 //! ```
 //! use ringtree::ReduceOp;
@@ -25,34 +25,36 @@
 //! assert!(sums.iter().all(|sum| *sum == Ok([28.0])));
 //! ```
 //!
-//! All that a training program names is at the root of the crate; data-parallel training is in
-//! [`ddp`], starting ranks in [`launch`].
+//! The crate root exports the types that a training program needs. `docs/calls.md` is a guide to
+//! the calls, and `docs/errors.md` explains what to do when something hangs or fails.
 //!
-//! # One idea
+//! # Algorithms are data
 //!
-//! *An algorithm is a value.* A [`plan`] says what one rank does in a collective, as data; it is
-//! [verified](plan::verify), [priced](plan::cost), [drawn](plan::draw), [chosen](plan::select),
-//! and executed by one engine over any link. Nothing else in the library knows an algorithm.
+//! A [`plan`] is plain data that describes what one rank does in a collective. ringtree can
+//! [verify](plan::verify) a plan, estimate its [cost](plan::cost) and [draw](plan::draw) it. It can
+//! also [choose](plan::select) the fastest of several plans. A single engine runs every plan over
+//! any kind of link. No other part of the library depends on the algorithm.
 //!
-//! # The map
+//! # Modules
 //!
-//! | Module | Is for | Start at |
+//! | Module | Purpose | Start at |
 //! |---|---|---|
-//! | [`comm`] | the calls of training code | [`Communicator`] |
-//! | [`ddp`] | gradients averaged while backward runs | [`ddp::DataParallel`] |
-//! | [`launch`] | starting ranks, supervising them | [`launch::run`], [`launch::spawn_self`] |
-//! | [`plan`] | collectives as data | [`plan::plan`], [`plan::REGISTRY`] |
-//! | [`sim`] | ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
+//! | [`comm`] | the calls that training code makes | [`Communicator`] |
+//! | [`ddp`] | averaging gradients during the backward pass | [`ddp::DataParallel`] |
+//! | [`launch`] | starting and supervising ranks | [`launch::run`], [`launch::spawn_self`] |
+//! | [`plan`] | collectives described as data | [`plan::plan`], [`plan::REGISTRY`] |
+//! | [`sim`] | simulated ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
 //!
-//! With the feature `cuda`, which is experimental, `device` has the memory and streams of NVIDIA
-//! GPUs.
+//! The experimental feature `cuda` adds the module `device`, which provides memory and streams on
+//! NVIDIA GPUs.
 //!
-//! All other modules are private. Every module may use [`dtype`], [`op`], [`error`], and
-//! [`limits`], where every bound is a constant. The command is the package `ringtree-cli`.
-//! `DESIGN.md` lists all modules and packages.
+//! Every module may use [`dtype`], [`op`], [`error`] and [`limits`]. The module [`limits`] defines
+//! every bound of the library as a constant. All other modules are private. The `ringtree` command
+//! is in the package `ringtree-cli`. `DESIGN.md` lists all modules and packages.
 
 #![deny(unsafe_code)]
-// What only a feature uses is dead without it. The build with all features says what is dead.
+// Without its feature, code that only the feature uses is dead. The build with all features still
+// reports dead code.
 #![cfg_attr(
     not(all(feature = "checkpoint", feature = "cuda", feature = "launch")),
     allow(dead_code)
@@ -63,7 +65,7 @@
     target_os = "linux",
     any(target_arch = "x86_64", target_arch = "aarch64")
 )))]
-compile_error!("ringtree is written for Linux on x86-64 and aarch64");
+compile_error!("ringtree supports only Linux on x86-64 and aarch64");
 
 mod bootstrap;
 pub mod comm;

@@ -1,268 +1,323 @@
-//! Every bound of the library, named, with its reason. One file, so that a reader can audit them.
+//! Defines all bounds of the library as named constants, each with its reason, in one file for
+//! auditing.
 
 #[doc(inline)]
 pub use ringtree_plan::limits::*;
 use std::time::Duration;
 
-/// The largest world: a rank must fit the wire's 32-bit fields with room to spare.
+/// Maximum number of ranks. A rank number must fit into the 32-bit fields of messages, with room to
+/// spare.
 pub const WORLD_SIZE_MAX: usize = 1 << 20;
-/// A call that names no deadline ends by this one.
+/// Default timeout of a call.
 pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
-/// A longer timeout counts as this one: clocks and the system's waits (milliseconds in 31 bits)
-/// must not overflow by it.
+/// Maximum timeout. Longer timeouts are reduced to this value, so that clocks and system waits
+/// (milliseconds in 31 bits) do not overflow.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(14 * 24 * 3600);
-/// The timeout of a call that starts no clock.
+/// Value that stands for no timeout. A call with this value starts no clock.
 pub const PATIENT: Duration = Duration::MAX;
-/// A rank that has waited this long tells its peers what it is waiting in, again and again.
+/// Interval at which a waiting rank tells its peers which call it is waiting in.
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
-/// A rank that waits without a deadline doubles the time between two notices so often: to 17 min.
+/// Maximum number of times that a rank without a deadline doubles the interval between its notices.
+/// The longest interval is therefore 17 min.
 pub const NOTICES_DOUBLED_MAX: u32 = 10;
-/// Peers that a waiting rank asks at once; if it waits for more, they take turns.
+/// Maximum number of peers that a waiting rank queries per notice. If the rank is waiting for more
+/// peers, it queries different ones the next time.
 pub const PEERS_ASKED_MAX: usize = 8;
-/// Questions a rank may leave unanswered before its last answer is forgotten.
+/// Number of queries that a peer may leave unanswered before its last answer is discarded.
 pub const ANSWERS_MISSED_MAX: u32 = 2;
-/// Bytes of a communicator's name: it is shown in one line beside another one.
+/// Maximum length of a communicator's name in bytes. A single message may contain two names.
 pub const COMMUNICATOR_NAME_BYTES_MAX: usize = 64;
-/// A rank that has waited this long says on standard error for which ranks, and where they are.
+/// Default time after which a waiting rank prints a stall warning. The warning is printed to
+/// standard error. It names the missing ranks and shows where they are.
 pub const STALL_WARNING_DEFAULT: Duration = Duration::from_secs(10);
-/// Ranks that a waiting rank says it is held up by, and ranks whose waits it tells of.
+/// Maximum number of ranks that a waiting rank names as the cause of a delay. It is also the
+/// maximum number of ranks whose waits it reports.
 pub const PLACES_MAX: usize = 8;
-/// How long a rank that reported an error waits for the first error before it takes its own.
+/// Maximum time that a rank waits for the first error once it has reported an error itself. After
+/// that, the rank uses its own error.
 pub const FIRST_ERROR_GRACE: Duration = Duration::from_millis(800);
-/// A connection that a rank had made before it left may still be on its way for so long.
+/// Maximum time that a connection can take to arrive after the rank that opened it has left.
 pub const LINK_GRACE: Duration = Duration::from_secs(1);
-/// How long rank 0, once it knows of a failure, waits for the marks of the ranks it has not lost.
+/// Maximum time that the coordinator waits, after learning of a failure, for marks from the
+/// surviving ranks.
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
-/// A caller that waits while another thread polls sleeps this long at most before it looks again.
+/// Maximum time that a caller sleeps while another thread polls.
 pub const POLLER_SLEEP: Duration = Duration::from_millis(20);
-/// A thread that waits in a call asks at most so often whether the program's user has interrupted
-/// it.
+/// Minimum interval at which a thread that is waiting in a call checks whether the user has
+/// interrupted the program.
 pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
-/// A message of so many bytes that lies where its readers can read it is exposed, not copied.
+/// Minimum size in bytes of a message that is exposed rather than copied, if its readers can read
+/// the memory in place.
 pub const EXPOSED_BYTES_MIN: usize = 16 << 10;
-/// In smaller buffers nothing is exposed that the same call overwrites: they stay in the core's own
-/// cache, and to take every line back from the reader's costs more than to copy it out.
+/// Minimum size in bytes of a buffer for which a call also exposes the parts that it overwrites. A
+/// smaller buffer stays in its core's cache. Taking every cache line back from the reader would
+/// then cost more than copying the buffer.
 pub const EXPOSED_OVERWRITTEN_BYTES_MIN: usize = 2 << 20;
-/// A link is offered at least this much at once, unless less is left of the message.
+/// Minimum number of bytes that are offered to a link at a time, unless fewer bytes of the message
+/// are left.
 pub const SEND_GRAIN_BYTES: usize = 64 << 10;
-/// How long a rank that saw a link close waits for a goodbye that would explain it.
+/// Maximum time that a rank waits, after a link has closed, for a goodbye message that would
+/// explain why.
 pub const GOODBYE_GRACE: Duration = Duration::from_millis(150);
-/// Own calls remembered per communicator, to answer a peer that asks what ours was.
+/// Number of past calls that a rank remembers for each communicator. It needs them to answer a peer
+/// that asks which call it made.
 pub const CALLS_REMEMBERED: usize = 256;
-/// Checked calls that rank 0 remembers because it has not made them yet itself.
+/// Maximum number of other ranks' checked calls that the coordinator remembers until it makes the
+/// same calls itself.
 pub const CALLS_AHEAD_MAX: usize = 1 << 16;
-/// Bytes of payload under one frame header on a byte stream.
+/// Maximum number of payload bytes per frame header on a byte stream.
 pub const SEGMENT_BYTES: usize = 1 << 20;
-/// A payload up to this long is read together with its header; a longer one straight into place.
+/// Maximum size in bytes of a payload that is read together with its header. A longer payload is
+/// read directly into its destination.
 pub const INLINE_BYTES_MAX: usize = 16 << 10;
-/// Unauthenticated connections a listener holds at once. Even if 1,000 strangers a second go as far
-/// in the handshake as they can, each has its place for longer than an honest handshake takes.
+/// Maximum number of unauthenticated connections per listener. Even if 1,000 unauthenticated peers
+/// connect per second and go as far in the handshake as they can, each connection keeps its slot
+/// for longer than an honest handshake takes.
 pub const HANDSHAKES_PENDING_MAX: usize = 64;
-/// An unauthenticated connection is closed after this long.
+/// Time after which an unauthenticated connection is closed.
 pub const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
-/// A rank that has proven itself must confirm within this time. Much longer than the initiator
-/// waits for the answer: no connection ends that the initiator counts on.
+/// Maximum time that an authenticated rank may take to confirm the handshake. The initiator waits
+/// much less time for the answer, so a connection that the initiator relies on is never closed.
 pub const HANDSHAKE_CONFIRMATION_MAX: Duration = Duration::from_secs(30);
-/// Of a second, strangers may take the control thread one part in so many.
+/// Reciprocal of the fraction of the control thread's time that unauthenticated peers may use.
 pub const STRANGERS_SHARE: u32 = 10;
-/// How much of what strangers may take they may take at once.
+/// Amount of time by which a burst of unauthenticated peers may exceed the fraction set by
+/// [`STRANGERS_SHARE`].
 pub const STRANGERS_BURST: Duration = Duration::from_millis(50);
-/// A process that could open no connection for so long has too few descriptors; a shorter lack may
-/// be a program's that opens many files for a moment.
+/// Time that a process must be unable to open a connection before it counts as short of
+/// descriptors. A shorter shortage may only mean that the program opens many files for a moment.
 pub const DESCRIPTORS_GRACE: Duration = Duration::from_millis(250);
-/// The longest control message; a world's address table is sent in pieces below it.
+/// Maximum size in bytes of a control message. The address table of the world is sent in smaller
+/// pieces.
 pub const CONTROL_MESSAGE_BYTES_MAX: usize = 64 << 10;
-/// Bytes of an error's text, whose middle is cut out of a longer one: a page of a traceback. An
-/// error with two such texts takes an eighth of a control message.
+/// Maximum size in bytes of an error's text, which is enough for a page of a traceback. The middle
+/// of a longer text is cut out. An error with two texts of this size takes up an eighth of a
+/// control message.
 pub const ERROR_BYTES_MAX: usize = 4 << 10;
-/// Bytes of a rank's reports to its launcher, which reads them into memory: some thousand errors.
+/// Maximum total size in bytes of a rank's reports to its launcher, which reads them into memory.
+/// This is enough for about a thousand errors.
 pub const REPORTS_BYTES_MAX: usize = 1 << 20;
-/// Bytes of a name that a peer tells, of a host or a communicator: the names of 8 waits take a
-/// sixteenth of a control message.
+/// Maximum size in bytes of a name that a peer sends, such as the name of a host or a communicator.
+/// The names in 8 wait reports take up a sixteenth of a control message.
 pub const NAME_BYTES_MAX: usize = 512;
-/// Lengths of blocks that a rank tells another one whose call has others: with ten bytes each they
-/// fit a control message.
+/// Maximum number of block lengths that a rank sends to a rank whose call has different block
+/// lengths. At ten bytes each, they fit into a control message.
 pub const COUNTS_TOLD_MAX: usize = 4096;
-/// Control messages queued for one rank that does not read them; above it the rank counts as lost.
+/// Maximum total size in bytes of the control messages queued for a rank that does not read them.
+/// If the queue grows larger, the rank counts as lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
-/// Control messages taken in a row before the control thread sees to its other duties.
+/// Number of control messages that the control thread processes in a row before it turns to its
+/// other tasks.
 pub const MESSAGES_AT_ONCE: usize = 1024;
-/// A control connection whose peer's host acknowledges nothing for this long counts as lost.
+/// Time without an acknowledgment from the peer's host after which a control connection counts as
+/// lost.
 pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
-/// From here on a connection's send buffer is made as large as the system allows.
+/// Round-trip time at or above which a connection's send buffer is made as large as the system
+/// allows.
 pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(20);
-/// A data connection whose peer's host acknowledges nothing for this long, while it should, is cut.
+/// Time after which a data connection counts as disconnected if the peer's host has not sent an
+/// acknowledgment that is due.
 pub const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
-/// How often data connections that are waited for are looked at. With the time above, a cut is
-/// noticed within 6 s.
+/// Interval at which a rank checks the data connections that a call is waiting for. Together with
+/// [`CUT_OFF_AFTER`], it ensures that a disconnection is detected within 6 s.
 pub const CUTS_FOUND_EVERY: Duration = Duration::from_millis(400);
-/// Processes of other ranks that a rank watches, each with a descriptor.
+/// Maximum number of other ranks' processes that a rank watches. Each watched process requires a
+/// file descriptor.
 pub const PROCESSES_WATCHED_MAX: usize = 128;
-/// A rendezvous name that does not resolve is asked for again for this long: a cluster may publish
-/// it only when rank 0 is up.
+/// Maximum time that a rank keeps trying to resolve the host name of the rendezvous. A cluster may
+/// publish the name only once rank 0 is running.
 pub const RESOLVE_RETRY_TIME: Duration = Duration::from_secs(30);
-/// How long rank 0, when it leaves, passes control messages on before it tells the other ranks, and
+/// Minimum time that rank 0 keeps forwarding control messages when it leaves, before it notifies
+/// the other ranks.
 pub const CONTROL_RELAY_MIN: Duration = Duration::from_millis(100);
-/// for how long after that, for ranks that do not answer.
+/// Maximum time that rank 0 keeps forwarding messages after it has notified the other ranks, if
+/// some of them do not answer.
 pub const CONTROL_RELAY_MAX: Duration = Duration::from_millis(500);
-/// How long a process that leaves waits until its last control messages have been sent.
+/// Maximum time that a leaving process waits for its last control messages to be sent.
 pub const CONTROL_CLOSE_MAX: Duration = Duration::from_secs(1);
-/// How long rank 0 stays after a failed join, to tell the ranks that come late why.
+/// Time that rank 0 stays after a failed join, so that it can report the cause to ranks that arrive
+/// late.
 pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(5);
-/// A start that waits for other processes tells the user so after this long, and a launcher of
-/// which a rank has ended well, while others run,
+/// Time after which a process that is still waiting for others at startup prints why it is waiting.
+/// A launcher also waits this long before it reports that a rank has exited successfully while
+/// other ranks are still running.
 pub const START_TOLD_AFTER: Duration = Duration::from_secs(5);
-/// and then this often.
+/// Interval between further messages while a process is still waiting at startup.
 pub const START_TOLD_EVERY: Duration = Duration::from_secs(30);
-/// A rank that is lost during the join may come back for so long: it may have been started again.
+/// Maximum time that a rank that was lost during the join may take to reconnect. Such a rank may
+/// have been restarted.
 pub const REJOIN_GRACE: Duration = Duration::from_secs(1);
-/// A port that answers no handshake within this time is not the rendezvous.
+/// Time after which a port that has not answered a handshake is considered a different service, not
+/// the rendezvous.
 pub const FOREIGN_SERVICE_AFTER: Duration = Duration::from_millis(500);
-/// How long the speed of shared memory is measured at connect: each of the numbers has a quarter of
-/// it, and the batches of calls that end later are the last.
+/// Time budget for measuring the speed of shared memory when ranks connect. Each of the four
+/// measured costs gets a quarter of the budget. The batch of calls that exceeds the budget is the
+/// last one.
 pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
-/// Likewise over a network.
+/// Time budget for measuring the speed of a network, divided in the same way as
+/// [`MEASURING_SHARED_MEMORY`].
 pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
-/// Everything is measured so often while there is time, and the least counts.
+/// Maximum number of passes per measurement. The lowest result is used.
 pub const MEASURING_PASSES: usize = 3;
-/// How long the windows of connections may open before their speed is measured, unless
-/// [`MEASURING_ROUND_TRIPS`] take longer. The messages that
-/// open them grow by this factor, to at most so many bytes, while their bytes still pass faster
-/// than this share of the time before.
+/// Time limit for opening the windows of connections before their speed is measured, unless
+/// [`MEASURING_ROUND_TRIPS`] round trips take longer.
 pub const MEASURING_WINDOW: Duration = Duration::from_millis(100);
-/// See [`MEASURING_WINDOW`]: a window that doubles in each is then a thousand times as large.
+/// Lower bound of the time limit for opening windows, in round trips. A window can double in each
+/// round trip.
 pub const MEASURING_ROUND_TRIPS: f64 = 20.0;
-/// See [`MEASURING_WINDOW`].
+/// Factor by which each message that opens a window is longer than the previous message.
 pub const MEASURING_GROWTH: usize = 4;
-/// See [`MEASURING_WINDOW`].
+/// Maximum size in bytes of a message that opens a window.
 pub const MEASURING_BYTES_MAX: usize = 16 << 20;
-/// See [`MEASURING_WINDOW`].
+/// Ratio of the time per byte to the previous time per byte above which a window counts as open.
 pub const MEASURING_SETTLED: f64 = 0.8;
-/// Calls in shared memory before the first that is timed: each of its segments has been touched.
+/// Number of untimed warm-up calls in shared memory. These calls touch every segment.
 pub const MEASURING_WARM_UP_CALLS: usize = 8;
-/// Batches of calls at most in a pass, of which the least time counts.
+/// Maximum number of batches of calls per pass. The fastest batch is used.
 pub const MEASURING_BATCHES_MAX: usize = 15;
-/// Fewer batches than this may take so many times as long as they should.
+/// Minimum number of batches per pass. Until a pass has completed this many batches, it may take
+/// [`MEASURING_OVERTIME`] times its time budget.
 pub const MEASURING_BATCHES_MIN: usize = 7;
-/// See [`MEASURING_BATCHES_MIN`]: a call of a slow network is not repeated that often.
+/// Factor by which the time budget of a pass is extended until it has completed
+/// [`MEASURING_BATCHES_MIN`] batches. It ends the pass if the network is too slow for that many
+/// batches.
 pub const MEASURING_OVERTIME: f64 = 4.0;
-/// A batch of short calls takes about this long: much more than reading a clock, much less than
-/// another process runs once it has taken the core.
+/// Approximate duration of a batch of short calls. It is much longer than the time needed to read a
+/// clock, and much shorter than the time that another process runs once it has taken the core.
 pub const MEASURING_BATCH: Duration = Duration::from_micros(40);
-/// Calls of a batch at most.
+/// Maximum number of calls per batch.
 pub const MEASURING_CALLS_MAX: usize = 64;
-/// After so many operations in a row that need less than a quarter of the scratch that their
-/// communicator keeps, it keeps no more than the last of them needs.
+/// Number of consecutive operations after which a communicator shrinks its scratch memory, if each
+/// operation needs less than a quarter of it. The communicator keeps as much memory as the last
+/// operation needs.
 pub const SCRATCH_KEPT_FOR: u32 = 64;
-/// Group numbers are below this: the number of what a group hands around has three bits more. Each
-/// is given once in a job.
+/// Exclusive upper bound for group numbers. A channel number has three more bits. Each group number
+/// is used only once in a job.
 pub const GROUPS_MAX: u32 = 1 << 29;
-/// Members of a group that is not all ranks: a list of them fits a control message.
+/// Maximum number of members of a group that does not contain all ranks. The list of members must
+/// fit into a control message.
 pub const MEMBERS_LISTED_MAX: usize = 16 << 10;
-/// Groups that a rank may wait for at once, in threads of its own, before they are made.
+/// Maximum number of groups whose creation a rank can wait for at the same time, in separate
+/// threads.
 pub const JOINS_OPEN_MAX: usize = 64;
-/// Ranks that an error about a group lists.
+/// Maximum number of ranks listed in an error about a group.
 pub const RANKS_LISTED_MAX: usize = 8;
-/// Bytes of the segments of shared memory in a region of a group that is made from another one: 64
-/// groups of 8 ranks take 48 MiB a rank.
+/// Total size in bytes of the shared-memory segments in a region of a group that was created from
+/// another group. 64 such groups of 8 ranks take up 48 MiB per rank.
 pub const GROUP_SEGMENTS_BYTES: usize = 768 << 10;
-/// Fruitless passes a waiting rank makes before it yields, where it has a core to itself. A pass
-/// over TCP is a system call or two, so this is around 10 µs: about what a peer that runs needs,
-/// shorter than what a peer on the same core would be held up for.
+/// Number of fruitless passes that a waiting rank makes before it yields, if it has a core to
+/// itself. A pass over TCP takes one or two system calls, so all passes together take about 10 µs.
+/// That is about as long as a running peer needs to respond, and shorter than the delay of a peer
+/// on the same core.
 pub const SPIN_PASSES: u32 = 20;
-/// Fruitless passes in which a waiting rank lets others run before it sleeps. Where each rank is in
-/// a session or control group of its own, the scheduler lets a rank that yields go on for its share
-/// of the core beside one that computes; so they are few, and 4 ranks on 2 cores over TCP still
-/// take no longer than with three times as many.
+/// Number of fruitless passes in which a waiting rank yields before it sleeps. If each rank has its
+/// own session or control group, the scheduler lets a yielding rank run for its full share of the
+/// core even while another rank is computing. The number is therefore low. Even so, 4 ranks on 2
+/// cores over TCP take no longer than with three times as many passes.
 pub const YIELD_PASSES: u32 = 300;
-/// Passes over operations under way that a thread in the background makes before it sees to its
-/// other duties.
+/// Number of passes over the operations in flight that a background thread makes before it turns to
+/// its other tasks.
 pub const BACKGROUND_PASSES: u32 = 64;
-/// Once code of the program has kept the background thread this long, the control thread advances
-/// operations in its place. Waking a task takes a thousandth of it.
+/// Maximum time that the program's code may occupy the background thread before the control thread
+/// advances operations in its place. Waking a task takes a thousandth of this time.
 pub const PROGRAM_CODE_MAX: Duration = Duration::from_millis(10);
-/// A sleeping rank looks at its deadlines this often, until its peers know that it waits; and while
-/// a failure is settled.
+/// Interval at which a sleeping rank checks its deadlines until its peers know that it is waiting.
+/// The interval also applies while a failure is being settled.
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
-/// After that it looks so often whether its connections are cut.
+/// Interval at which a sleeping rank checks for disconnections once its peers know that it is
+/// waiting.
 pub const PATIENT_SLEEP: Duration = CUTS_FOUND_EVERY;
-/// The largest bucket of gradients that is chosen automatically: PyTorch's default.
+/// Size in bytes of the largest gradient bucket that is chosen automatically. This is PyTorch's
+/// default bucket size.
 pub const BUCKET_BYTES_MAX: usize = 25 << 20;
-/// The smallest one: below it the work of a call outweighs what it moves on any link.
+/// Size in bytes of the smallest gradient bucket that is chosen automatically. For smaller buckets,
+/// the overhead of a call exceeds the time that it takes to move the bytes over any link.
 pub const BUCKET_BYTES_MIN: usize = 64 << 10;
-/// Questions that a trace asks each rank for its clock; the fastest answer counts.
+/// Number of times that a trace asks each rank for the time on its clock. The fastest answer is
+/// used.
 pub const CLOCK_QUESTIONS: usize = 16;
-/// Names and shapes of a checkpoint's tensors: readers of the safetensors format refuse more.
+/// Maximum total size in bytes of the tensor names and shapes in a checkpoint. Readers of the
+/// safetensors format reject larger headers.
 pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
-/// Bytes of a value (names, shapes, settings, metrics) that a rank takes from another one.
+/// Maximum size in bytes of a value (names, shapes, settings, metrics) that a rank accepts from
+/// another rank.
 pub const VALUE_BYTES_MAX: usize = TENSOR_HEADER_BYTES_MAX;
-/// A value travels in pieces: room is made for this much before any of it has come, and then for
-/// as much again as has come.
+/// Number of bytes that a rank allocates for a value before its first byte arrives. A value is sent
+/// in pieces. For each later piece, the rank allocates at most as many bytes as have already
+/// arrived.
 pub const VALUE_PIECE_BYTES: usize = 64 << 10;
-/// The longest name of a program's own operator: it is shown in one line beside another one.
+/// Maximum length of a custom operator's name in bytes. A single message may contain two names.
 pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
-/// All ranks' pieces that are folded by a program's own operator at once: they stay in cache.
+/// Total size in bytes of the pieces, one from each rank, that a custom operator combines at a
+/// time. Pieces of this size stay in the cache.
 pub const OPERATOR_SCRATCH_BYTES: usize = 4 << 20;
-/// How often a reader of checkpoints starts again because a writer beside it replaced what it was
-/// reading.
+/// Maximum number of attempts by a checkpoint reader. The reader starts over if a writer replaces
+/// the checkpoint that it is reading.
 pub const CHECKPOINT_LOOKS_MAX: usize = 5;
-/// Channels for which a rank keeps descriptors that its local peers passed before it asked; of each
-/// at most one a rank. Threads that make communicators at once need a few.
+/// Maximum number of channels for which a rank keeps descriptors that local peers have passed
+/// before the rank asked for them. It keeps at most one descriptor per rank and channel. Threads
+/// that create communicators concurrently need only a few channels.
 pub const HANDED_CHANNELS_MAX: usize = 64;
-/// Channels that this rank does not have yet and for which it keeps connections of peers that are
-/// ahead.
+/// Maximum number of channels that a rank has not created yet and for which it keeps connections
+/// from peers that have run ahead.
 pub const CHANNELS_AHEAD_MAX: usize = 64;
-/// Data connections that are being dialed while a rank dials another one because its peer asks.
+/// Number of connections being dialed at which a rank ignores further dial requests from its peers.
 pub const DIALS_ASKED_MAX: usize = 4096;
-/// Channels of dropped groups that the control thread remembers, for what peers asked in time.
+/// Number of dropped groups that the control thread remembers. It ignores earlier requests from
+/// peers for the channels of these groups.
 pub const FORGOTTEN_MAX: usize = 1024;
-/// Datagrams taken from a rank's local socket in a row: more than the system queues for one.
+/// Maximum number of datagrams that are read from a rank's local socket in a row. This is more than
+/// the system queues for one socket.
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
-/// How often a rank that waits for others' memory makes sure that they are still there, and that
-/// the group has not failed.
+/// Interval at which a rank that is waiting for other ranks' memory checks that these ranks are
+/// alive and that the group has not failed.
 pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
 
-/// The spin budget of a call run step by step, in fruitless looks, where every rank has a core:
-/// some ten microseconds, which is also what notifying a peer costs when another program takes one
-/// of the cores.
+/// Spin budget of a call that runs step by step, in fruitless polls, if every rank has its own
+/// core. The polls take about ten microseconds. Notifying a peer takes just as long if another
+/// program occupies one of the cores.
 pub const CALL_SPINS: u32 = 300;
-/// After the spin budget the call looks so many times more, and yields its core after each look;
-/// then it unlocks the engine.
+/// Number of further polls once the spin budget is used up. The call yields its core after each of
+/// these polls. It then unlocks the engine.
 pub const CALL_YIELDS: u32 = 100;
 
-/// Sources of one reduce on a device: their addresses travel with the launch. More take several
-/// launches.
+/// Maximum number of sources for one launch of a reduction on a device. The addresses of the
+/// sources are arguments of the launch, so a reduction of more sources takes several launches.
 pub const DEVICE_SOURCES_MAX: usize = 64;
-/// Bytes of a piece of a device's buffer, at least and at most: a piece is copied to the host while
-/// the one before it travels and the one before that is copied back.
+/// Minimum size in bytes of a piece of a device buffer. While a piece is copied to the host, the
+/// previous piece is in flight and the piece before that is copied back.
 pub const DEVICE_PIECE_BYTES_MIN: usize = 1 << 20;
-/// See [`DEVICE_PIECE_BYTES_MIN`]. A little less than 4 MiB: pinned memory comes in powers of two.
+/// Maximum size in bytes of a piece of a device buffer. It is slightly less than 4 MiB because
+/// pinned memory is allocated in powers of two.
 pub const DEVICE_PIECE_BYTES_MAX: usize = (4 << 20) - (64 << 10);
-/// Pieces that are begun together; their pinned memory is one.
+/// Maximum number of pieces that start together. These pieces share one allocation of pinned
+/// memory.
 pub const DEVICE_PIECES_MAX: usize = 16;
-/// Entries in each queue of a device that calls of one communicator may have there, of about 1,000
-/// that drivers hold before a call waits for room; another call waits for the oldest.
+/// Maximum number of entries that the calls of one communicator may have in each device queue. If a
+/// call needs more, it waits for the oldest entries to complete. Drivers hold about 1,000 entries
+/// before a driver call blocks.
 pub const DEVICE_ENTRIES_MAX: usize = 256;
-/// Frames of a rank's window of device memory that peers read, used in turns by the pieces of
-/// calls.
+/// Number of frames in a rank's window, which is the device memory that its peers read. The pieces
+/// of calls alternate between the frames.
 pub const DEVICE_FRAMES: usize = 2;
-/// Bytes of a frame. Pieces are cut so that all that a rank sends of one fits.
+/// Size of a frame in bytes. Everything that a rank sends for one piece fits into a frame.
 pub const DEVICE_FRAME_BYTES: usize = 32 << 20;
-/// Bytes of a piece of a call among GPUs that read each other's memory, at most: the larger it is,
-/// the less its launches cost; the more there are, the more of them overlap.
+/// Maximum size in bytes of a piece of a call between GPUs that read each other's memory. Larger
+/// pieces need fewer launches, but smaller pieces allow more overlap.
 pub const DEVICE_MAPPED_BYTES_MAX: usize = 16 << 20;
-/// Pinned memory that calls of one communicator may use at once.
+/// Maximum number of bytes of pinned memory that the calls of one communicator use at the same
+/// time.
 pub const DEVICE_PINNED_BYTES_MAX: usize = 256 << 20;
-/// Pinned memories that a device buffer keeps for its content to pass through: while the stream
-/// copies from one, the host fills the other.
+/// Number of pinned areas that a device buffer keeps for copies of its contents. While the stream
+/// copies from one area, the host fills the other.
 pub const BUFFER_AREAS_MAX: usize = 2;
-/// Looks at a busy device without a sleep; later looks have a sleep between them.
+/// Number of times that a busy device is polled without sleeping in between.
 pub const DEVICE_LOOKS: u32 = 100;
-/// The sleep between two looks at a busy device.
+/// Time that a caller sleeps between later polls of a busy device.
 pub const DEVICE_SLEEP: Duration = Duration::from_micros(20);
-/// How much longer than a call may take a caller waits for the streams: the call's own deadline,
-/// which says who is late, comes first, and releases the streams.
+/// Additional time, beyond the timeout of a call, that a caller waits for the streams. The deadline
+/// of the call expires first. The call then reports which ranks are late and releases the streams.
 pub const DEVICE_GRACE: Duration = Duration::from_secs(1);
-/// How long a communicator that is dropped waits for its streams to end their work. Memory that
-/// they may still use after that is leaked.
+/// Maximum time that a dropped communicator waits for its streams to finish. Memory that the
+/// streams may still be using after that time is leaked.
 pub const DEVICE_CLOSE_MAX: Duration = Duration::from_millis(200);

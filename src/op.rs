@@ -1,24 +1,26 @@
-//! The reduction operators: one table, one line an operator; beside it the one that has a factor.
+//! Defines the reduction operators: a table with one line per operator, and one operator that has a
+//! factor.
 
 use crate::dtype::Dtype;
 use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 
-/// Calls the macro `$callback` once with whatever follows it here and the whole table of operators:
-/// `Variant, "name", Domain, "documentation";` a line, where the domain is `Any` or `Integer`.
+/// Calls the macro `$callback` once with the tokens of `$prefix` and the complete table of
+/// operators. Each line is `Variant, "name", Domain, "documentation";`. The domain is `Any` or
+/// `Integer`.
 macro_rules! for_each_operator {
     ($callback:ident $($prefix:tt)*) => {
         $callback! {
             $($prefix)*
-            Sum,  "sum",  Any,     "The sum; integers wrap.";
-            Prod, "prod", Any,     "The product; integers wrap.";
-            Min,  "min",  Any,     "The smallest.";
-            Max,  "max",  Any,     "The largest.";
-            Avg,  "avg",  Any,     "The mean: the sum, divided by the number of ranks at the last \
-                                    fold; integers truncate.";
-            Band, "band", Integer, "Bitwise and; integers only.";
-            Bor,  "bor",  Integer, "Bitwise or; integers only.";
-            Bxor, "bxor", Integer, "Bitwise exclusive or; integers only.";
+            Sum,  "sum",  Any,     "The sum. Integers wrap on overflow.";
+            Prod, "prod", Any,     "The product. Integers wrap on overflow.";
+            Min,  "min",  Any,     "The minimum.";
+            Max,  "max",  Any,     "The maximum.";
+            Avg,  "avg",  Any,     "The mean. The last reduction divides the sum by the number of \
+                                    ranks. Integer results are truncated.";
+            Band, "band", Integer, "The bitwise AND, for integers only.";
+            Bor,  "bor",  Integer, "The bitwise OR, for integers only.";
+            Bxor, "bxor", Integer, "The bitwise exclusive OR, for integers only.";
         }
     };
 }
@@ -32,22 +34,26 @@ enum Domain {
 
 macro_rules! operators {
     ($($variant:ident, $name:literal, $domain:ident, $documentation:literal;)*) => {
-        /// How contributions are combined, element by element.
+        /// An operator that combines contributions element by element.
         ///
-        /// Every operator is commutative to the bit: floating-point results that are not a number
-        /// are the canonical quiet NaN, and `Min`/`Max` order −0 below +0 and propagate NaN.
+        /// Every operator is commutative down to the last bit. If a floating-point result is not a
+        /// number, it is the canonical quiet NaN. `Min` and `Max` order −0 below +0 and propagate
+        /// NaN.
         #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
         pub enum ReduceOp {
             $(#[doc = $documentation] $variant,)*
-            /// The sum of the contributions, each multiplied by its own rank's factor; floats in
-            /// host memory only.
+            /// The sum of the contributions, each multiplied by the factor that its rank passes.
+            /// This operator supports only floats in host memory.
             ///
-            /// Ranks may pass different factors. A rank multiplies its whole contribution before
-            /// the call's first message: in f32 for f16 and bf16, rounded once to the element type,
-            /// in the element type for f32 and f64. Then it is a sum like any other, which ends
-            /// with the same bits on all ranks. In place the buffer itself is multiplied; into an
-            /// output, which must be as long as the input, the input stays as it is. Operators are
-            /// equal if their factors have the same bits.
+            /// Ranks can pass different factors. Each rank multiplies its complete contribution
+            /// before it sends the first message of the call. `f32` and `f64` are multiplied in the
+            /// element type. `f16` and `bf16` are multiplied in `f32` and rounded once to the
+            /// element type. The call then continues like any other sum, with the same bits on all
+            /// ranks.
+            ///
+            /// An in-place call multiplies the buffer itself. A call with a separate output leaves
+            /// the input unchanged. The output must be as long as the input. Two `PreMulSum`
+            /// operators are equal if their factors have the same bits.
             ///
             /// ```
             /// use ringtree::ReduceOp;
@@ -66,10 +72,11 @@ macro_rules! operators {
         enum Position { $($variant,)* PreMulSum }
 
         impl ReduceOp {
-            /// Every operator of the table: all but [`ReduceOp::PreMulSum`], which has a factor.
+            /// All operators in the table. This excludes [`ReduceOp::PreMulSum`], which has a
+            /// factor.
             pub const ALL: &'static [ReduceOp] = &[$(ReduceOp::$variant),*];
 
-            /// The name used on the command line, in messages and in results.
+            /// Returns the name used on the command line, in messages and in results.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -78,7 +85,7 @@ macro_rules! operators {
                 }
             }
 
-            /// The position in the table of operators.
+            /// Returns the position of this operator in the table.
             #[must_use]
             pub const fn code(self) -> u8 {
                 match self {
@@ -100,8 +107,8 @@ macro_rules! operators {
 for_each_operator!(operators);
 
 impl ReduceOp {
-    /// Whether the operator is defined for `dtype`: bit operators are not for floats, and a factor
-    /// is not for integers.
+    /// Returns `true` if the operator is defined for `dtype`. Bitwise operators are defined only
+    /// for integers, and [`ReduceOp::PreMulSum`] is defined only for floats.
     #[must_use]
     pub const fn supports(self, dtype: Dtype) -> bool {
         match self.domain() {
@@ -111,7 +118,7 @@ impl ReduceOp {
         }
     }
 
-    /// What this rank multiplies its contribution by.
+    /// Returns the factor by which this rank multiplies its contribution.
     pub(crate) const fn factor(self) -> Option<f64> {
         match self {
             ReduceOp::PreMulSum(factor) => Some(factor),
@@ -119,7 +126,8 @@ impl ReduceOp {
         }
     }
 
-    /// The operator as far as all ranks must agree on it: without the rank's own factor.
+    /// Returns the part of the operator on which all ranks must agree, which is everything except
+    /// the factor.
     pub(crate) const fn agreed(self) -> Self {
         match self {
             ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(1.0),
@@ -127,7 +135,7 @@ impl ReduceOp {
         }
     }
 
-    /// The operator, and the bits of its factor.
+    /// Returns the position in the table and the bits of the factor.
     fn parts(self) -> (u8, Option<u64>) {
         (self.code(), self.factor().map(f64::to_bits))
     }

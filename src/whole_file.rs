@@ -1,42 +1,44 @@
-//! Files that appear whole or not at all, also after a crash of the machine.
+//! Writes files that appear either completely or not at all, even if the machine crashes.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// The end of a file's name while it is being written.
+/// Suffix of a file's name while it is being written.
 pub(crate) const PARTIAL_SUFFIX: &str = ".partial";
 
-/// Writes `parts`, one after another, to the file `path`, in place of the one that is there.
+/// Writes the concatenated `parts` to the file `path`, replacing any existing file.
 ///
-/// They are written under another name in the same folder, brought to the disk, and renamed, and
-/// the folder is brought to the disk too: rename replaces a file in one step, also on NFS. No other
-/// user can guess that name, and no link of that name would be followed.
+/// The bytes are written to a temporary file in the same directory and synced to disk. Then the
+/// file is renamed, and the directory is also synced. Renaming replaces a file in a single step,
+/// even on NFS. Other users cannot guess the temporary name, and a link with that name would not be
+/// followed.
 ///
 /// # Errors
-/// The system's; then the file is as it was, or whole and new but perhaps not on the disk.
+/// Returns the operating system's error. In that case, either the file is unchanged, or the new
+/// file is complete but may not be on disk yet.
 pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
-    // Two writers, though there should be one, must not write into one file.
+    // There should be only one writer, but two writers must not write to the same temporary file.
     let mark = crate::random::number()?;
     let mut partial: OsString = path.into();
     partial.push(format!(".{mark:016x}{PARTIAL_SUFFIX}"));
     let partial = PathBuf::from(partial);
-    // Fails if anything has the name, a link included.
+    // Fails if the name exists, even as a link.
     let file = File::create_new(&partial)?;
     let written = write(file, parts).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
-        // The first error is the one to report.
+        // Ignored, because the first error is reported.
         let _ = fs::remove_file(&partial);
     }
     written.and_then(|()| sync_folder(parent(path)))
 }
 
-/// Makes the folder `path` and those above it that are missing, and brings them to the disk: a
-/// file in a folder is lost with the folder's own entry in the one above.
+/// Creates the directory `path` and any missing parents, and syncs them to disk. Otherwise, a crash
+/// could lose the directory's entry in its parent and, with it, all files in the directory.
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
@@ -44,7 +46,7 @@ pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
     let above = parent(path);
     make_folder(above)?;
     match fs::create_dir(path) {
-        // Another process was faster.
+        // Another process may have created it.
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         Err(error) if !path.is_dir() => Err(error),
         _ => sync_folder(above),
@@ -58,7 +60,7 @@ fn write(mut file: File, parts: &[&[u8]]) -> io::Result<()> {
     file.sync_all()
 }
 
-/// The folder that `path` is in.
+/// Returns the directory that contains `path`.
 fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
@@ -67,10 +69,10 @@ fn parent(path: &Path) -> &Path {
     }
 }
 
-/// Brings a folder's own entries to the disk.
+/// Syncs the entries of a directory to disk.
 fn sync_folder(path: &Path) -> io::Result<()> {
     match File::open(path)?.sync_all() {
-        // Some network file systems know no such call for folders, and need none.
+        // Some network file systems do not support this call for directories, and do not need it.
         Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
         result => result,
     }
@@ -92,7 +94,7 @@ mod tests {
         assert!(first.is_dir() && second.is_dir());
         let mut space = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&watch, &mut space);
-        // Only an open folder can be brought to the disk.
+        // Only an open directory can be synced.
         assert!(events.next().unwrap().file_name().is_none());
         make_folder(&second).unwrap();
         assert!(make_folder(Path::new("/proc/self/stat/folder")).is_err());
@@ -106,7 +108,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"one and two");
         replace(&path, &[b"three"]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"three");
-        // A folder is not replaced, and nothing is left.
+        // A directory is not replaced, and no temporary file remains.
         let folder = scratch.path().join("folder");
         make_folder(&folder).unwrap();
         replace(&folder, &[b"four"]).unwrap_err();

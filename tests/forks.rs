@@ -104,7 +104,7 @@ const CALLS: &[(&str, Call)] = &[
 /// Whether this is how a forked child's call ends.
 fn check(what: &str, end: Result<()>) -> std::result::Result<(), String> {
     match end {
-        Err(error) if error.is_usage() && error.to_string().contains("forked from") => Ok(()),
+        Err(error) if error.is_usage() && error.to_string().contains("forked child") => Ok(()),
         other => Err(format!("{what} ended with {other:?}")),
     }
 }
@@ -406,7 +406,7 @@ fn a_child_of_a_simulated_rank_or_of_a_start_is_refused_as_well() {
     assert!(!joining.is_ready(), "its child has ended it");
     joining.cancel();
     let error = joining.wait().unwrap_err();
-    assert!(error.to_string().contains("cancelled"), "{error}");
+    assert!(error.to_string().contains("canceled"), "{error}");
 }
 
 /// A child may become a rank of its own.

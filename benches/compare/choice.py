@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Whether ringtree's choice of an algorithm is the best one, on this host or between emulated ones.
+"""Checks that ringtree chooses the fastest algorithm, on this host or between emulated hosts.
 
-Writes one tuning table, as a job measures it when it starts, and by that table times `auto` and
-every algorithm with every radix, in turns, round after round. What the table predicts to take three
-times as long as the best, and takes at least twice as long in the first round, is timed once. A
-size's choice is a miss if its median is above the best one's by more than 10 %, and is again when
-these two have been timed anew.
+Measures one tuning table, like a job at its start. With that table, times `auto` and every
+algorithm with every radix in interleaved rounds. An algorithm is dropped after the first round if
+its predicted time exceeds three times the shortest prediction and its measured time is at least
+twice the shortest measured time. A size is a miss if the median of `auto` is more than 10 % above
+that of the best algorithm, and still is after both have been timed again.
 
-`--network lan1g` (or `wan200m`, or `RATE_MBIT,DELAY_US`) has the ranks on hosts that
-`ringtree-network` emulates, one each, which needs root. Their ranks and the network share this
-machine's cores: the numbers of many ranks tell of that, too.
+`--network lan1g` (or `wan200m`, or `RATE_MBIT,DELAY_US`) puts each rank on its own host, emulated
+by `ringtree-network`. This needs root. Ranks and network share the cores of this machine, which
+distorts results with many ranks.
 
 Exit code: 0, 1 (something failed, or computed a wrong result), or 2 (wrong usage).
 """
@@ -28,30 +28,30 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BUILT = os.path.normpath(os.path.join(HERE, "..", "..", "target", "release"))
 SIZES = "8,1K,16K,64K,256K,1M,4M,16M"
 MISS = 1.10
-# Predicted and timed above these multiples of the best: timed once.
+# Algorithms above both multiples of the best, predicted and measured, are timed only once.
 HOPELESS_PREDICTED, HOPELESS_TIMED = 3, 2
-# From here on a median is of fewer rounds.
+# Sizes from LONG_BYTES on are measured in fewer rounds.
 LONG_BYTES, LONG_ROUNDS = 16 << 20, 3
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 POINT = ("op", "network", "ranks", "algorithm", "bytes", "us", "predicted_us")
-# Mbit/s, microseconds from one host to another.
+# Mbit/s of a link, and microseconds from one host to another.
 PROFILES = {"lan1g": (1000, 250), "wan200m": (200, 5000)}
 
 
 def in_bytes(size):
-    """The bytes that a size such as 25M stands for."""
+    """Returns the number of bytes of a size such as 25M."""
     unit = size[-1].upper() if size[-1].isalpha() else ""
     return int(size[: len(size) - len(unit)]) * UNITS[unit]
 
 
 def calls(options, size_bytes):
-    """Calls a batch: enough to count, few enough that every algorithm has its turn soon."""
+    """Returns the calls per batch: enough to measure, few enough to keep rounds short."""
     most, least, bytes_a_batch = (20, 1, 4 << 20) if options.network else (2000, 3, 8 << 20)
     return max(least, min(most, bytes_a_batch // (size_bytes + 4096)))
 
 
 def output(options, command, table=None):
-    """What a command prints; the program ends if it fails."""
+    """Returns the output of a command. Exits if the command fails."""
     variables = dict(os.environ, RINGTREE_TUNING=table) if table else None
     done = subprocess.run(
         command, env=variables, capture_output=True, text=True, timeout=options.limit, check=False
@@ -62,7 +62,7 @@ def output(options, command, table=None):
 
 
 def started(options):
-    """What starts the ranks: nothing on this host, where `ringtree bench` does it."""
+    """Returns the command that starts the ranks; empty if `ringtree bench` starts them."""
     if not options.network:
         return []
     rate, delay_us = options.network
@@ -73,7 +73,10 @@ def started(options):
 
 
 def bench(options, size, names, table):
-    """By name: microseconds a call, those predicted, and what ran. One job measures them in turns."""
+    """Measures the named algorithms, interleaved, in one job.
+
+    Returns for each name the microseconds per call, the prediction, and the algorithm that ran.
+    """
     command = started(options) + [options.ringtree, "bench", options.op]
     command += ["--ranks", str(options.ranks), "--transport", options.transport]
     command += ["--algorithm", ",".join(names), "--sizes", size, "--in-place", "--format", "csv"]
@@ -86,14 +89,14 @@ def bench(options, size, names, table):
 
 
 def algorithms(options, size):
-    """All that can carry out the collective on so many bytes, with all radixes."""
+    """Returns all algorithms and radixes that support the collective at this size."""
     planned = [options.ringtree, "plan", options.op, "--ranks", str(options.ranks)]
     planned += ["--bytes", str(in_bytes(size)), "--format", "json", "--algorithm"]
     rows = [json.loads(line) for line in output(options, planned + ["all"]).splitlines()]
     names = [row["algorithm"] for row in rows if row["why_not"] is None]
     found = list(names)
     for name in names:
-        # Radix 2 is what a name without one stands for.
+        # A name without a radix stands for radix 2.
         for radix in range(3, options.ranks + 1):
             done = subprocess.run(
                 planned + [f"{name}/{radix}"], capture_output=True, text=True, check=False
@@ -106,11 +109,11 @@ def algorithms(options, size):
 
 
 def timed(options, size, names, rounds, table):
-    """Times by name, of so many rounds in turns; those predicted; and what `auto` is."""
+    """Returns the times of all rounds and the predictions, by name, and what `auto` chose."""
     times_us, left = {name: [] for name in names}, list(names)
     predictions, chosen = {}, None
     for number in range(rounds):
-        # Each round begins with another one: what comes first finds links that have idled.
+        # Each round begins with a different algorithm, because the first one runs on idle links.
         left = left[1:] + left[:1]
         for name, (time_us, predicted_us, ran) in bench(options, size, left, table).items():
             times_us[name].append(time_us)
@@ -128,7 +131,7 @@ def timed(options, size, names, rounds, table):
 
 
 def judge(options, size, table):
-    """One line of the table; whether the choice is a miss."""
+    """Prints one row of the table. Returns whether the choice is a miss."""
     rounds = options.rounds if in_bytes(size) < LONG_BYTES else min(options.rounds, LONG_ROUNDS)
     names = algorithms(options, size) + ["auto"]
     times_us, predictions, chosen = timed(options, size, names, rounds, table)
@@ -156,7 +159,7 @@ def judge(options, size, table):
 
 
 def write_points(options, size, times_us, predictions):
-    """Appends a line for each algorithm to the file of points, which predicted.py draws."""
+    """Appends a line per algorithm to the file of points, which predicted.py draws."""
     is_new = not os.path.exists(options.points)
     with open(options.points, "a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -169,7 +172,7 @@ def write_points(options, size, times_us, predictions):
 
 
 def compared(times_us):
-    """The best algorithm by name, and how many times its median `auto`'s is."""
+    """Returns the best algorithm's name, and the median of `auto` divided by its median."""
     medians = {name: statistics.median(times) for name, times in times_us.items()}
     auto_us = medians.pop("auto")
     best = min(medians, key=medians.get)
@@ -177,7 +180,7 @@ def compared(times_us):
 
 
 def network(text):
-    """The rate and the delay of a profile, or of RATE_MBIT,DELAY_US."""
+    """Returns the rate and delay of a profile, or of RATE_MBIT,DELAY_US."""
     if text in PROFILES:
         return PROFILES[text]
     rate, delay_us = text.split(",")
@@ -185,19 +188,19 @@ def network(text):
 
 
 def main():
-    """Parses the arguments and judges every size."""
+    """Parses the arguments and checks every size."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--op", default="all-reduce")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--network", type=network, help="lan1g, wan200m, or RATE_MBIT,DELAY_US")
-    parser.add_argument("--congestion-control", default="cubic", help="TCP's, in --network")
+    parser.add_argument("--congestion-control", default="cubic", help="for --network")
     parser.add_argument("--transport", default="auto")
     parser.add_argument("--sizes", default=SIZES)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--every", action="store_true", help="print the times of all algorithms")
-    parser.add_argument("--points", help="a CSV file to which all medians and predictions go")
-    parser.add_argument("--limit", type=float, default=120, help="seconds a job may take")
-    parser.add_argument("--table", help="a tuning table to keep; without it a new one is measured")
+    parser.add_argument("--points", help="append all medians and predictions to this CSV file")
+    parser.add_argument("--limit", type=float, default=120, help="time limit per job, in seconds")
+    parser.add_argument("--table", help="file to keep the tuning table in; a new one by default")
     parser.add_argument(
         "--ringtree", default=os.path.join(BUILT, "ringtree"), help="the program to measure"
     )

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Times a collective of ringtree beside Open MPI, MPICH and Gloo, on this host, in one run.
+"""Compares a collective of ringtree with Open MPI, MPICH and Gloo, on this host, in one run.
 
-Every round runs every program once, one after the other, over all sizes; a size's time is the
-median of the rounds. What is not installed is left out, with a line that says so. README.md, beside
-this file, says what to install and how to read the table.
+Every round runs each program once, one after the other, over all sizes. The time of a size is the
+median of the rounds. Programs that are not installed are skipped with a message. README.md in this
+directory says what to install and how to read the table.
 
 Exit code: 0, 1 (something failed, or computed a wrong result), or 2 (wrong usage).
 """
@@ -27,13 +27,13 @@ PEERS = ("openmpi", "openmpi-yield", "mpich", "gloo")
 SPINNING = ("openmpi", "mpich")
 SIZES = "8,1K,16K,256K,1M,4M,25M,64M"
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
-ABSENT = 3  # exit code of gloo.py, where PyTorch's Gloo has no such collective
+ABSENT = 3  # exit code of gloo.py if PyTorch's Gloo lacks the collective
 COMPILE_LIMIT_S = 60
 PROBE_LIMIT_S = 60
 TERMINATION_LIMIT_S = 3
-# Variables that would make a program believe that it is one rank of a job.
+# Variables that would make a program act as one rank of a job.
 JOB_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RINGTREE_TRANSPORT")
-# Each MPI's ranks talk through shared memory unless told otherwise.
+# By default, both MPIs use shared memory between ranks.
 OPENMPI_TCP = "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo".split()
 MPICH_TCP = {
     "MPIR_CVAR_NOLOCAL": "1",
@@ -45,15 +45,15 @@ MPICH_TCP = {
 
 
 class Trouble(Exception):
-    """What went wrong, in one line."""
+    """A failure, described in one line."""
 
 
 class Usage(Trouble):
-    """What was asked wrongly, in one line."""
+    """Wrong usage, described in one line."""
 
 
 class Program:
-    """One column of the table: a command, and the times it has told."""
+    """A column of the table: a command and the times that it reported."""
 
     def __init__(self, name, command, variables=None):
         self.name, self.command, self.variables = name, command, variables or {}
@@ -62,14 +62,14 @@ class Program:
         self.is_out = False
 
     def note(self, output):
-        """Takes the times from the program's CSV; how many elements it found wrong."""
+        """Records the times in the program's CSV. Returns the number of wrong elements."""
         wrong = 0
         for row in csv.DictReader(io.StringIO(output)):
             try:
                 size, time_us = int(row["bytes"]), float(row["time_us"])
                 row_wrong = int(row["wrong"])
             except (KeyError, TypeError, ValueError):
-                continue  # a line that was cut short, or a launcher's message
+                continue  # an incomplete line, or a launcher's message
             wrong += row_wrong
             if row_wrong == 0:
                 self.times_us.setdefault(size, []).append(time_us)
@@ -89,27 +89,27 @@ def say(line):
 
 
 def last_line(text):
-    """The last line that tells something; launchers frame theirs."""
+    """Returns the last line with text; launchers print frames around theirs."""
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in reversed(lines) if any(c.isalnum() for c in line)), "no message")
 
 
 def session_members(session):
-    """The processes of a session; launchers put ranks into groups of their own, but not further."""
+    """Returns the processes of a session. Launchers move ranks to other groups, not sessions."""
     members = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
                 fields = file.read().rpartition(")")[2].split()
         except OSError:
-            continue  # it has ended
+            continue  # the process has exited
         if int(fields[3]) == session:
             members.append(int(name))
     return members
 
 
 def end(process):
-    """Ends a program and all it started; asks first, so that launchers can clean up."""
+    """Ends a program and its children. Sends SIGTERM first, so that launchers can clean up."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(TERMINATION_LIMIT_S)
@@ -123,7 +123,7 @@ def end(process):
 
 
 def run(command, limit_s, variables=None):
-    """Runs a program to its end or its limit: its exit code (None: the limit), output, errors."""
+    """Runs a program. Returns its exit code (None if time ran out), output and errors."""
     environment = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
     environment.update(variables or {})
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -131,7 +131,7 @@ def run(command, limit_s, variables=None):
             process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=output,
                                        stderr=errors, env=environment, start_new_session=True)
         except OSError as error:
-            raise Trouble(f"{command[0]} does not start: {error.strerror}") from error
+            raise Trouble(f"cannot start {command[0]}: {error.strerror}") from error
         code = None
         try:
             code = process.wait(limit_s)
@@ -149,15 +149,15 @@ def run(command, limit_s, variables=None):
 def parse_size(text):
     number, unit = text.rstrip("KMGkmg"), text.lstrip("0123456789").upper()
     if not number.isdigit() or unit not in UNITS or int(number) == 0:
-        raise Usage(f"--sizes: '{text}' is no size; sizes are such as 8,64K,25M")
+        raise Usage(f"--sizes: '{text}' is not a size; use sizes such as 8,64K,25M")
     return int(number) * UNITS[unit]
 
 
 class Parser(argparse.ArgumentParser):
-    """Refuses in one line."""
+    """Reports wrong usage in one line."""
 
     def error(self, message):
-        raise Usage(f"{message}; --help tells more")
+        raise Usage(f"{message}; see --help")
 
 
 def parse(arguments):
@@ -167,22 +167,22 @@ def parse(arguments):
     add("--op", choices=OPS, default="all-reduce", metavar="NAME",
         help=f"one of {' '.join(OPS)} [default: all-reduce]")
     add("--sizes", default=SIZES, metavar="LIST",
-        help=f"bytes of the whole buffer; K, M, G are powers of 1024 [default: {SIZES}]")
+        help=f"bytes of the complete buffer; K, M, G are powers of 1024 [default: {SIZES}]")
     add("--rounds", type=int, default=5, metavar="R", help="rounds [default: 5]")
     add("--ringtree", default=RINGTREE, metavar="PATH",
         help="the command [default: the repository's target/release/ringtree]")
     add("--transport", choices=("auto", "shm", "tcp"), default="auto", metavar="NAME",
-        help="auto, shm or tcp; tcp holds the MPIs to TCP too (Gloo always uses it) "
+        help="auto, shm or tcp; tcp also applies to the MPIs (Gloo always uses it) "
         "[default: auto]")
     add("--peers", default=None, metavar="LIST",
-        help=f"which of {','.join(PEERS)} [default: all; without those that spin where there are "
-        "more ranks than cores]")
+        help=f"some of {','.join(PEERS)} [default: all, except those that spin if ranks outnumber "
+        "cores]")
     add("--python", default=sys.executable, metavar="PATH",
-        help="an interpreter that has PyTorch, for Gloo [default: this one]")
+        help="a Python interpreter with PyTorch, for Gloo [default: the current one]")
     add("--sessions", action="store_true",
-        help="each process in a session of its own, as torchrun, containers and services do")
+        help="start each process in its own session, like torchrun, containers and services")
     add("--limit", type=int, default=120, metavar="SECONDS",
-        help="what one program may take for one round [default: 120]")
+        help="time limit of one program for one round [default: 120]")
     add("--format", choices=("text", "markdown", "csv"), default="text", metavar="NAME",
         help="text, markdown or csv [default: text]")
     options = parser.parse_args(arguments)
@@ -192,26 +192,26 @@ def parse(arguments):
     options.sizes = list(dict.fromkeys(sizes))
     options.ringtree = os.path.abspath(options.ringtree)
     if not os.access(options.ringtree, os.X_OK) or os.path.isdir(options.ringtree):
-        raise Usage(f"no program at {options.ringtree}: cargo build --release makes it, or name "
-                    "another: --ringtree PATH")
+        raise Usage(f"no program at {options.ringtree}; run cargo build --release, or pass "
+                    "--ringtree PATH")
     options.peers = chosen_peers(options)
     return options
 
 
 def chosen_peers(options):
-    """The names asked for; by default all that can be expected to end."""
+    """Returns the requested peers; by default, all that can be expected to finish."""
     if options.peers is not None:
         peers = list(dict.fromkeys(name for name in options.peers.split(",") if name))
         for name in peers:
             if name not in PEERS:
-                raise Usage(f"--peers: no peer is called '{name}'; there are {' '.join(PEERS)}")
+                raise Usage(f"--peers: unknown peer '{name}'; use some of {','.join(PEERS)}")
         return peers
     cores = len(os.sched_getaffinity(0))
     if options.ranks <= cores:
         return list(PEERS)
     for name in SPINNING:
-        say(f"{name}: left out, as its {options.ranks} ranks would spin on {cores} cores "
-            f"(--peers {name} tries)")
+        say(f"{name}: skipped because its {options.ranks} ranks would spin on {cores} cores; pass "
+            f"--peers {name} to try it")
     return [name for name in PEERS if name not in SPINNING]
 
 
@@ -223,23 +223,23 @@ def ringtree(options):
 
 
 def compiled_mpi(brand, folder, options):
-    """Compiles mpi.c for one MPI: its launcher and the program, or why not."""
+    """Compiles mpi.c for one MPI. Returns its launcher and the start of the program's command."""
     compiler, launcher = shutil.which(f"mpicc.{brand}"), shutil.which(f"mpirun.{brand}")
     if not compiler or not launcher:
-        # Without Debian's names, a host has one MPI.
+        # Without Debian's names, the host has only one MPI.
         compiler, launcher = shutil.which("mpicc"), shutil.which("mpirun")
         sign = {"openmpi": ("open mpi", "openrte"), "mpich": ("mpich", "hydra")}[brand]
         told = ""
         if compiler and launcher:
             told = run([launcher, "--version"], PROBE_LIMIT_S)[1].lower()
         if not any(word in told for word in sign):
-            raise Trouble("not installed: left out")
+            raise Trouble("skipped: not installed")
     program = os.path.join(folder, brand)
     source = os.path.join(HERE, "mpi.c")
     command = [compiler, "-std=c11", "-D_POSIX_C_SOURCE=200809L", "-O2", source, "-o", program]
     code, _, errors = run(command, COMPILE_LIMIT_S)
     if code != 0:
-        raise Trouble(f"{compiler} does not compile mpi.c: {last_line(errors)}")
+        raise Trouble(f"skipped: {compiler} cannot compile mpi.c: {last_line(errors)}")
     return launcher, [*in_session(options), program]
 
 
@@ -267,7 +267,7 @@ def mpich(options, folder, name):
 
 
 def task(options):
-    """What mpi.c is told."""
+    """Returns the arguments of mpi.c."""
     return [str(options.limit), options.op, *map(str, options.sizes)]
 
 
@@ -275,7 +275,7 @@ def gloo(options, _folder, name):
     probe = "import torch.distributed as found; raise SystemExit(not found.is_available())"
     python = options.python
     if run([python, "-c", probe], PROBE_LIMIT_S)[0] != 0:
-        raise Trouble(f"{python} has no PyTorch: left out (--python PATH names another)")
+        raise Trouble(f"skipped: {python} has no PyTorch; pass --python PATH")
     script = os.path.join(HERE, "gloo.py")
     command = [python, script, str(options.ranks), options.op, *map(str, options.sizes)]
     variables = {"OMP_NUM_THREADS": "1"}
@@ -285,7 +285,7 @@ def gloo(options, _folder, name):
 
 
 def found_programs(options, folder):
-    """ringtree and the peers that are here; for those that are not, a line."""
+    """Returns ringtree and the installed peers. Prints a message for each other peer."""
     programs = [ringtree(options)]
     makers = {"openmpi": openmpi, "openmpi-yield": openmpi, "mpich": mpich, "gloo": gloo}
     for name in options.peers:
@@ -297,7 +297,7 @@ def found_programs(options, folder):
 
 
 def measure(programs, options):
-    """Runs all programs in turn; whether all of them did their work."""
+    """Runs all programs in every round. Returns whether all of them succeeded."""
     is_good = True
     for number in range(1, options.rounds + 1):
         for program in programs:
@@ -308,23 +308,23 @@ def measure(programs, options):
             wrong = program.note(output)
             if code == 0 and wrong == 0:
                 continue
-            # What is slow or broken once would be so again, and hold up every round.
+            # A slow or broken program would delay every further round.
             program.is_out = True
             if code == ABSENT and program.name == "gloo":
-                say(f"{program.name}: has no {options.op}: left out")
+                say(f"{program.name}: skipped: it has no {options.op}")
                 continue
             is_good = False
             if wrong:
-                say(f"{program.name}: {wrong} elements were wrong; not run again")
+                say(f"{program.name}: {wrong} elements are wrong; not run again")
             elif code is None:
-                say(f"{program.name}: not through in {options.limit} s (--limit); not run again")
+                say(f"{program.name}: exceeded {options.limit} s (--limit); not run again")
             else:
                 say(f"{program.name}: exit code {code}: {last_line(errors)}; not run again")
     return is_good
 
 
 class Row:
-    """The medians of a size, and what follows from them."""
+    """The medians of a size, with the best peer and its ratio."""
 
     def __init__(self, programs, size):
         self.size = size
@@ -356,7 +356,7 @@ def size_text(size):
 
 
 def table(programs, rows, options):
-    """The table as text in the form asked for."""
+    """Returns the table in the requested format."""
     names = [program.name for program in programs]
     if options.format == "csv":
         output = io.StringIO()
@@ -385,10 +385,10 @@ def table(programs, rows, options):
 def summary(rows, options):
     ratios = [row.ratio for row in rows if row.ratio]
     rounds = "one round" if options.rounds == 1 else f"medians of {options.rounds} rounds"
-    told = (f"{options.op} of f32 over {options.ranks} ranks, in place; microseconds a call, "
+    told = (f"{options.op} over {options.ranks} ranks, f32, in place; microseconds per call, "
             f"{rounds}")
     if not ratios:
-        return f"{told}; no peer to compare with"
+        return f"{told}; no peer was measured"
     mean = math.exp(sum(map(math.log, ratios)) / len(ratios))
     return (f"{told}; ratio to the best peer: geometric mean {mean:.3f}, "
             f"worst {max(ratios):.3f}")
@@ -409,7 +409,7 @@ def compare(options):
 
 
 def main(arguments):
-    # Whoever ends this program ends what it started, as Control-C does.
+    # SIGTERM also stops the started programs, like Control-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return compare(parse(arguments))
@@ -417,7 +417,7 @@ def main(arguments):
         say(trouble)
         return 2 if isinstance(trouble, Usage) else 1
     except KeyboardInterrupt:
-        say("interrupted; nothing of it runs any more")
+        say("interrupted; all started programs have been stopped")
         return 1
 
 

@@ -1,15 +1,16 @@
-"""One collective of Gloo through PyTorch, timed as `ringtree bench --in-place` times ringtree's.
+"""Times one collective of Gloo through PyTorch like `ringtree bench --in-place` times ringtree's.
 
     gloo.py RANKS COLLECTIVE BYTES...
 
-COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter, of f32, by sum, from or
-to rank 0. BYTES is the whole buffer, of all ranks' blocks for the last two. Rank 0 prints CSV.
+COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the
+operator is sum, and the root is rank 0. BYTES is the size of the complete buffer; for the last two,
+it contains the blocks of all ranks. Rank 0 prints CSV.
 
-A call's time in a batch is the mean of each rank, of which the slowest counts; the median batch is
-reported. Checked calls come before the batches and after each; batches run on zeros, so that
-repeated sums stay numbers. The time of a call is what a Python program waits for it.
+The time of a batch is the mean time per call on the slowest rank. The median batch is reported.
+Checked calls run before the batches and after each. Batches run on zeros, so that repeated sums do
+not overflow. Times include the overhead of Python and PyTorch.
 
-Exit code: 0, 1 (wrong results, or a failure), 2 (wrong usage) or 3 (this PyTorch's Gloo has no such
+Exit code: 0, 1 (wrong results, or a failure), 2 (wrong usage), or 3 (this PyTorch's Gloo lacks the
 collective).
 """
 
@@ -22,19 +23,19 @@ import time
 BATCHES = 5
 CALLS_MIN = 3
 CALLS_MAX = 200_000
-GROWTH = 16  # of the calls tried, until they tell how many a batch needs
-POINT_S = 0.5  # all batches of a size together
-PERIOD = 17  # of the inputs of the checked calls
+GROWTH = 16  # factor between trials that determine the calls per batch
+POINT_S = 0.5  # total time of all batches of a size
+PERIOD = 17  # inputs of checked calls repeat after this many steps
 COLLECTIVES = ("all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter")
 ABSENT = 3
 
 
 class Absent(Exception):
-    """Gloo does not offer the collective."""
+    """Gloo lacks the collective."""
 
 
 class Point:
-    """One size: its buffer and what is called on it."""
+    """One size: its buffer, and the call on it."""
 
     def __init__(self, torch, collective, byte_count):
         self.torch, self.gloo, self.collective = torch, torch.distributed, collective
@@ -47,7 +48,7 @@ class Point:
             self.count = self.block * self.ranks
         self.buffer = torch.zeros(self.count)
         self.own = slice(self.rank * self.block, (self.rank + 1) * self.block)
-        # PyTorch wants a second buffer for the block that is one rank's share.
+        # PyTorch needs a second buffer for one rank's block.
         self.share = torch.zeros(self.block) if is_blocked else None
         self.call = self.chosen_call()
 
@@ -57,7 +58,7 @@ class Point:
             try:
                 gloo.all_gather_into_tensor(buffer, share)
             except (AttributeError, RuntimeError):
-                # Older ones have it only into the blocks one by one.
+                # Older versions only gather into a list of blocks.
                 blocks = list(buffer.chunk(self.ranks))
                 return lambda: gloo.all_gather(blocks, share)
         return {
@@ -69,12 +70,12 @@ class Point:
         }[self.collective]
 
     def input(self, owner):
-        """What a rank holds before a checked call: small whole numbers, whose sums are exact."""
+        """Returns a rank's input of a checked call: small integers, whose sums are exact."""
         indices = self.torch.arange(self.count)
         return ((indices * 5 + owner * 3) % PERIOD).float()
 
     def checked_call(self):
-        """One call on predictable inputs: how many elements of this rank came out wrong."""
+        """Makes one call on predictable inputs. Returns this rank's number of wrong elements."""
         self.buffer.copy_(self.input(self.rank))
         if self.collective == "all-gather":
             self.share.copy_(self.buffer[self.own])
@@ -99,14 +100,14 @@ class Point:
         return int((found != expected).sum())
 
     def batch(self, calls):
-        """The mean time of a call, of the slowest rank, in seconds; the same on every rank."""
+        """Returns the mean seconds per call on the slowest rank; the same on every rank."""
         self.buffer.zero_()
         if self.share is not None:
             self.share.zero_()
         call, barrier, clock = self.call, self.gloo.barrier, time.perf_counter
         barrier()
         if self.collective in ("broadcast", "reduce"):
-            # One end could run ahead of the others: only calls between barriers tell a time.
+            # Without barriers, the root or the other ranks could run ahead.
             elapsed_s = 0.0
             for _ in range(calls):
                 barrier()
@@ -134,7 +135,7 @@ class Point:
             calls *= GROWTH
 
     def measure(self):
-        """Prints the point's line; how many elements were wrong on all ranks."""
+        """Prints the CSV row. Returns the number of wrong elements on all ranks."""
         wrong = self.checked_call()
         calls = self.choose_calls()
         times_s = []
@@ -150,7 +151,7 @@ class Point:
 
 
 def one_rank(rank, ranks, meeting, collective, sizes):
-    """Measures as one of the ranks; the exit code."""
+    """Measures as one of the ranks. Returns the exit code."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed
@@ -169,7 +170,7 @@ def one_rank(rank, ranks, meeting, collective, sizes):
 
 
 def guarded_rank(*arguments):
-    """Leaves the process with a code and at most one line, whatever happens in it."""
+    """Runs one rank and always exits the process, with at most one line of error."""
     code = 1
     try:
         code = one_rank(*arguments)
@@ -177,7 +178,7 @@ def guarded_rank(*arguments):
         first = (str(error).splitlines() or [""])[0]
         print(f"gloo.py: {type(error).__name__}: {first}", file=sys.stderr)
     finally:
-        # Not through PyTorch's destructors, some of which wait for ranks that are gone.
+        # Skip PyTorch's destructors, because some wait for ranks that have exited.
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
@@ -192,7 +193,7 @@ def main(arguments):
         return 2
     collective, ranks, *sizes = arguments[1], *map(int, numbers)
     with tempfile.TemporaryDirectory() as folder:
-        # Forked before PyTorch has threads.
+        # Fork before PyTorch starts threads.
         processes = []
         for rank in range(ranks):
             process = os.fork()
@@ -207,7 +208,7 @@ def main(arguments):
             processes.remove(process)
             codes.append(os.waitstatus_to_exitcode(status))
             if codes[-1] != 0:
-                # The others would wait for this one.
+                # The other ranks would wait for it.
                 for other in processes:
                     os.kill(other, 15)
     if ABSENT in codes:

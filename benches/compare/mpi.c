@@ -1,14 +1,15 @@
-/* One collective of MPI, timed as `ringtree bench --in-place` times ringtree's.
+/* Times one MPI collective in the same way as `ringtree bench --in-place` times ringtree's.
  *
  *   mpirun -np N mpi LIMIT_S COLLECTIVE BYTES...
  *
- * COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter, of f32, by sum, from
- * or to rank 0. BYTES is the whole buffer, of all ranks' blocks for the last two. Rank 0
- * prints CSV.
+ * COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. All of them use f32,
+ * sum and root 0. BYTES is the size of the complete buffer, which contains the blocks of all ranks
+ * for the last two. Rank 0 prints CSV.
  *
- * A call's time in a batch is the mean of each rank, of which the slowest counts; the median batch
- * is reported. Checked calls come before the batches and after each; batches run on zeros, so that
- * repeated sums stay numbers. A rank that is not through after LIMIT_S seconds ends itself.
+ * In each batch, every rank takes its mean time per call, and the slowest rank's mean counts. The
+ * median batch is reported. There is one checked call before the batches and one after each batch.
+ * Batches run on zeros, so that repeated sums do not overflow. A rank that has not finished after
+ * LIMIT_S seconds is ended.
  */
 #include <limits.h>
 #include <mpi.h>
@@ -22,10 +23,10 @@ enum {
     BATCHES = 5,
     CALLS_MIN = 3,
     CALLS_MAX = 200000,
-    GROWTH = 16,   /* of the calls tried, until they tell how many a batch needs */
-    PERIOD = 17,   /* of the inputs of the checked calls */
+    GROWTH = 16,   /* factor between trial batches, until one shows how many calls to make */
+    PERIOD = 17,   /* number of elements after which the inputs of checked calls repeat */
 };
-static const double POINT_S = 0.5; /* all batches of a size together */
+static const double POINT_S = 0.5; /* approximate time for all batches of one size together */
 
 static const char *const COLLECTIVES[] = {"all-reduce", "broadcast", "reduce", "all-gather",
                                           "reduce-scatter"};
@@ -34,8 +35,8 @@ enum collective { ALL_REDUCE, BROADCAST, REDUCE, ALL_GATHER, REDUCE_SCATTER, NON
 static int ranks, rank;
 static enum collective collective;
 static float *buffer;
-static int count; /* elements of the whole buffer */
-static int block; /* elements of one rank's share of it */
+static int count; /* number of elements in the complete buffer */
+static int block; /* number of elements in one rank's block */
 
 static void call(void) {
     MPI_Comm all = MPI_COMM_WORLD;
@@ -55,7 +56,7 @@ static void call(void) {
     case ALL_GATHER:
         MPI_Allgather(MPI_IN_PLACE, 0, MPI_DATATYPE_NULL, buffer, block, MPI_FLOAT, all);
         break;
-    case REDUCE_SCATTER: /* leaves the own block at the buffer's beginning */
+    case REDUCE_SCATTER: /* leaves this rank's block at the beginning of the buffer */
         MPI_Reduce_scatter_block(MPI_IN_PLACE, buffer, block, MPI_FLOAT, MPI_SUM, all);
         break;
     case NONE:
@@ -63,13 +64,14 @@ static void call(void) {
     }
 }
 
-/* What a rank holds at an index before a checked call: small whole numbers, of exact sums. */
+/* Returns the input of rank `owner` at `index` for a checked call. Inputs are small integers, so
+ * their sums are exact. */
 static float input(int owner, size_t index) {
     return (float)((index * 5 + (size_t)owner * 3) % PERIOD);
 }
 
-/* How many of `length` elements at `found` differ from the inputs of `owner` from index `start`
- * on; with no owner (-1), from the sum of all ranks' inputs. */
+/* Returns how many of the `length` elements at `found` differ from the inputs of rank `owner`,
+ * starting at index `start`. If `owner` is -1, compares them with the sum of all ranks' inputs. */
 static long long differing(const float *found, size_t start, size_t length, int owner) {
     float expected[PERIOD] = {0};
     for (size_t index = 0; index < PERIOD; index++)
@@ -82,7 +84,7 @@ static long long differing(const float *found, size_t start, size_t length, int 
     return wrong;
 }
 
-/* One call on predictable inputs: how many elements of this rank came out wrong. */
+/* Issues one call on predictable inputs and returns the number of wrong elements on this rank. */
 static long long checked_call(void) {
     for (int index = 0; index < count; index++)
         buffer[index] = input(rank, (size_t)index);
@@ -115,13 +117,14 @@ static double now_s(void) {
     return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
 }
 
-/* The mean time of a call, of the slowest rank, in seconds; the same number on every rank. */
+/* Runs a batch and returns the slowest rank's mean time per call, in seconds. All ranks return the
+ * same number. */
 static double batch(int calls) {
     double elapsed_s = 0;
     memset(buffer, 0, (size_t)count * sizeof *buffer);
     MPI_Barrier(MPI_COMM_WORLD);
     if (collective == BROADCAST || collective == REDUCE) {
-        /* One end could run ahead of the others: only calls between barriers tell a time. */
+        /* The root or the other ranks could run ahead, so each call is timed after a barrier. */
         for (int done = 0; done < calls; done++) {
             MPI_Barrier(MPI_COMM_WORLD);
             double start_s = now_s();
@@ -161,7 +164,7 @@ static _Noreturn void refuse(const char *what, const char *why) {
     exit(2);
 }
 
-/* Measures one size and prints its line; how many elements were wrong on all ranks. */
+/* Measures one size and prints its line. Returns the number of wrong elements on all ranks. */
 static long long measure(const char *text) {
     char *end;
     long long bytes = strtoll(text, &end, 10);
@@ -176,7 +179,7 @@ static long long measure(const char *text) {
     }
     buffer = malloc((size_t)count * sizeof *buffer);
     if (!buffer) {
-        fprintf(stderr, "mpi: no memory for a buffer of %lld bytes\n", bytes);
+        fprintf(stderr, "mpi: cannot allocate a buffer of %lld bytes\n", bytes);
         MPI_Abort(MPI_COMM_WORLD, 1);
     }
     long long wrong = checked_call();
@@ -208,7 +211,7 @@ int main(int arguments, char **values) {
         if (!strcmp(values[2], COLLECTIVES[collective]))
             break;
     if (collective == NONE)
-        refuse(values[2], "no such collective");
+        refuse(values[2], "unknown collective");
     if (rank == 0)
         puts("collective,ranks,bytes,count,iters,time_us,wrong");
     long long wrong = 0;

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""Draws what was predicted beside what was measured, from the points that `choice.py --points` kept.
+"""Compares predicted with measured times, from the points that `choice.py --points` recorded.
 
 `predicted.py POINTS.csv [PICTURE.svg]`
 
-Prints, for each network and number of ranks, how many predictions are within 15 % of the median that
-was measured, and the ones that are furthest away.
+For each network and number of ranks, prints how many predictions are within 15 % of the measured
+median, and the three worst predictions. Draws all points into PICTURE.svg.
 """
 
 import csv
@@ -17,7 +17,7 @@ SIDE, MARGIN = 520, 64
 
 
 def points(path):
-    """The points of a file: rows with numbers."""
+    """Yields the points of a file, with times as numbers."""
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             row["us"], row["predicted_us"] = float(row["us"]), float(row["predicted_us"])
@@ -25,12 +25,12 @@ def points(path):
 
 
 def error(row):
-    """How many times the prediction is off, whichever way."""
+    """Returns the factor between prediction and measurement, at least 1."""
     return max(row["us"] / row["predicted_us"], row["predicted_us"] / row["us"])
 
 
 def summary(group, rows):
-    """Two lines on the points of one group."""
+    """Prints two lines about the points of one group."""
     near = sum(error(row) <= NEAR for row in rows)
     print(f"{group}: {near} of {len(rows)} within 15 %")
     worst = sorted(rows, key=error, reverse=True)[:3]
@@ -39,11 +39,11 @@ def summary(group, rows):
         f" predicted {row['predicted_us']:.0f}"
         for row in worst
     ]
-    print("  furthest: " + "; ".join(said))
+    print("  worst: " + "; ".join(said))
 
 
 def picture(groups):
-    """Measured time against predicted time, both in powers of ten."""
+    """Returns an SVG of measured against predicted times, both on logarithmic axes."""
     times = [row[name] for rows in groups.values() for row in rows for name in ("us", "predicted_us")]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
 
@@ -87,7 +87,7 @@ def picture(groups):
         out.append(f'<text x="{MARGIN + 12}" y="{line}">{name}</text>')
     middle = MARGIN + SIDE / 2
     out.append(f'<text x="{middle}" y="{MARGIN - 24}" text-anchor="middle">'
-               "measured (up) against predicted (right); dashed: 15 % away</text>")
+               "measured (vertical) against predicted (horizontal); dashed: 15 % off</text>")
     return "\n".join(out + ["</svg>\n"])
 
 

@@ -1,22 +1,23 @@
-//! What is set beside what, and the settings that bring it about. No effects.
+//! Defines what is compared with what, and the settings that are required. Has no side effects.
 
 use ringtree::plan::Collective;
 use std::fmt;
 
-/// Ranks of every comparison.
+/// Number of ranks in every comparison.
 pub(crate) const RANKS: usize = 2;
 
-/// The first NCCL that lets ranks share a GPU without being deceived about hosts.
+/// The first version of NCCL that lets ranks share a GPU without being misled about their hosts.
 pub(crate) const SHARES_A_GPU: Version = Version {
     major: 2,
     minor: 30,
     patch: 0,
 };
 
-/// CTAs of NCCL a rank at most, on the largest GPU.
+/// Maximum number of CTAs that NCCL uses per rank, on the largest GPU.
 const CTAS_MAX: usize = 32;
 
-/// Over sockets ringtree is to take at most this multiple of NCCL's time, from so many bytes on.
+/// The goal over sockets: ringtree takes at most this multiple of NCCL's time, for buffers of at
+/// least [`GOAL_BYTES_MIN`] bytes.
 const GOAL_RATIO_MAX: f64 = 1.0;
 const GOAL_BYTES_MIN: usize = 1 << 20;
 
@@ -29,7 +30,8 @@ pub(crate) struct Version {
 }
 
 impl Version {
-    /// From the number that `ncclGetVersion` gives; up to 2.8 it was made in another way.
+    /// Decodes the number that `ncclGetVersion` returns. Up to version 2.8, it was encoded in a
+    /// different way.
     pub(crate) fn from_code(code: usize) -> Self {
         let minor_at = if code < 10_000 { 1_000 } else { 10_000 };
         Self {
@@ -46,13 +48,13 @@ impl fmt::Display for Version {
     }
 }
 
-/// Which GPUs the ranks have.
+/// The assignment of GPUs to ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Gpus {
-    /// Rank r has GPU r.
+    /// Rank r uses GPU r.
     Each,
-    /// All ranks have GPU 0, whose kernels run side by side under MPS. Without MPS they take turns,
-    /// and a kernel that waits for another rank waits for that rank's turn.
+    /// All ranks use GPU 0, and MPS lets their kernels run at the same time. Without MPS, the ranks
+    /// take turns, and a kernel that waits for another rank also waits for that rank's turn.
     Shared,
 }
 
@@ -64,7 +66,7 @@ impl Gpus {
         }
     }
 
-    /// What every ratio says, and what it does not.
+    /// Returns a remark about what every ratio does and does not show.
     pub(crate) fn remark(self) -> &'static str {
         match self {
             Self::Each => "a GPU each; one host",
@@ -72,7 +74,7 @@ impl Gpus {
         }
     }
 
-    /// The number of a rank's GPU.
+    /// Returns the number of the GPU that `rank` uses.
     pub(crate) fn of_rank(self, rank: usize) -> usize {
         match self {
             Self::Each => rank,
@@ -81,10 +83,10 @@ impl Gpus {
     }
 }
 
-/// How the bytes travel.
+/// The path that the data takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Path {
-    /// TCP on the loopback interface, as if each rank had a host of its own.
+    /// TCP on the loopback interface, as if each rank had its own host.
     Sockets,
     /// GPU memory that the ranks map from each other.
     Ipc,
@@ -98,16 +100,17 @@ impl Path {
         }
     }
 
-    /// Why this NCCL cannot take this path.
+    /// Returns the reason why this version of NCCL cannot use this path, or `None` if it can.
     pub(crate) fn refusal(self, gpus: Gpus, version: Version) -> Option<String> {
         let is_shared = (self, gpus) == (Self::Ipc, Gpus::Shared);
         (is_shared && version < SHARES_A_GPU).then(|| {
-            format!("NCCL {version} lets no ranks share a GPU; {SHARES_A_GPU} and later do")
+            format!("NCCL {version} does not let ranks share a GPU; use {SHARES_A_GPU} or later")
         })
     }
 
-    /// What makes NCCL take it. As a GPU that ranks share runs kernels of all of them at once or
-    /// none makes progress, half of its multiprocessors are to suffice for all.
+    /// Returns the settings that make NCCL use this path. A GPU that ranks share must run the
+    /// kernels of all ranks at the same time, because otherwise no rank makes progress. The kernels
+    /// of all ranks must therefore fit on half of the GPU's multiprocessors.
     pub(crate) fn of_nccl(
         self,
         gpus: Gpus,
@@ -140,13 +143,13 @@ impl Path {
         owned(settings)
     }
 
-    /// Whether `ratio` is what was hoped for; nothing where nothing was.
+    /// Returns `true` if `ratio` meets the goal for `case`, or `None` if there is no goal.
     pub(crate) fn meets_goal(self, case: Case, ratio: f64) -> Option<bool> {
         let is_large = case.bytes >= GOAL_BYTES_MIN;
         (self == Self::Sockets && is_large).then_some(ratio <= GOAL_RATIO_MAX)
     }
 
-    /// What makes ringtree take it.
+    /// Returns the settings that make ringtree use this path.
     pub(crate) fn of_ringtree(self, rank: usize, rendezvous: &str) -> Vec<(String, String)> {
         let mut settings = vec![
             ("RANK", rank.to_string()),
@@ -160,7 +163,7 @@ impl Path {
                 ("RINGTREE_TRANSPORT", "tcp".into()),
                 ("RINGTREE_HOST_ID", format!("rank{rank}")),
             ]),
-            // Which fails, and says why, where memory cannot be mapped.
+            // If memory cannot be mapped, this fails and reports the reason.
             Self::Ipc => settings.extend([
                 ("RINGTREE_DEVICE_PATH", "mapped".into()),
                 ("RINGTREE_HOST_ID", "one".into()),
@@ -177,15 +180,15 @@ fn owned(settings: Vec<(&str, String)>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// One measured point: f32, sum, root 0.
+/// One measured case, with f32, sum and root 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
-    /// Of the buffer that holds what all ranks have, as `ringtree bench` counts them.
+    /// Size of the buffer that holds the data of all ranks, as counted by `ringtree bench`.
     pub(crate) bytes: usize,
 }
 
-/// All points, small ones first.
+/// Returns all cases, with the small ones first for each collective.
 pub(crate) fn cases() -> Vec<Case> {
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;
@@ -208,7 +211,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 impl Case {
-    /// Elements of the whole buffer.
+    /// Returns the number of elements in the complete buffer.
     pub(crate) fn count(self) -> usize {
         let count = (self.bytes / size_of::<f32>()).max(1);
         if self.collective.is_blocked() {
@@ -217,12 +220,12 @@ impl Case {
         count
     }
 
-    /// Elements of one rank's block, where there are blocks.
+    /// Returns the number of elements in one rank's block, if the collective uses blocks.
     pub(crate) fn block(self) -> usize {
         self.count() / RANKS
     }
 
-    /// Elements that a rank puts in.
+    /// Returns the number of elements that a rank contributes.
     pub(crate) fn input(self) -> usize {
         match self.collective {
             Collective::AllGather => self.block(),
@@ -230,7 +233,7 @@ impl Case {
         }
     }
 
-    /// Elements that a rank gets out.
+    /// Returns the number of elements that a rank receives.
     pub(crate) fn output(self) -> usize {
         match self.collective {
             Collective::ReduceScatter => self.block(),
@@ -238,17 +241,17 @@ impl Case {
         }
     }
 
-    /// Whether the result replaces the input.
+    /// Returns `true` if the result replaces the input.
     pub(crate) fn is_in_place(self) -> bool {
         self.input() == self.output()
     }
 
-    /// As it is told to a rank.
+    /// Returns the line that is sent to a rank to describe this case.
     pub(crate) fn to_line(self) -> String {
         format!("{} {}", self.collective, self.bytes)
     }
 
-    /// As it was told.
+    /// Parses a line from [`Case::to_line`].
     pub(crate) fn from_line(line: &str) -> Option<Self> {
         let (collective, bytes) = line.split_once(' ')?;
         Some(Self {

@@ -1,5 +1,5 @@
-//! Finding NCCL and a GPU. Both are looked at in processes of their own, since looking at a broken
-//! library can end one, and looking at a GPU leaves a context behind.
+//! Finds NCCL and a GPU. Each is examined in a separate process, because loading a broken library
+//! can end the process, and opening a GPU leaves a context behind.
 
 use crate::arrangement::Version;
 use crate::rank::say;
@@ -12,14 +12,15 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The user's word on where NCCL is: the file, or its directory.
+/// The variable in which the user can specify NCCL's file or the directory that contains it.
 pub(crate) const SETTING: &str = "RINGTREE_NCCL_LIBRARY";
 
 const FILE: &str = "libnccl.so.2";
-/// How long a look may take; a GPU that sleeps takes seconds to wake.
+/// Maximum time that it may take to examine NCCL or a GPU. A sleeping GPU takes seconds to wake up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Where the NCCL of Python's packages would be, one path a line; imports none of them.
+/// A Python program that prints where Python packages would keep NCCL, one path per line. It does
+/// not import the packages.
 const PYTHON: &str = "
 import importlib.util, os
 for package, place in ('nvidia.nccl', 'lib'), ('torch', 'lib'):
@@ -31,16 +32,16 @@ for package, place in ('nvidia.nccl', 'lib'), ('torch', 'lib'):
         print(os.path.join(folder, place, 'libnccl.so.2'))
 ";
 
-/// An NCCL that can be loaded.
+/// An NCCL library that can be loaded.
 pub(crate) struct Library {
     pub(crate) version: Version,
     pub(crate) file: PathBuf,
-    /// Holds one link, by the name under which cudarc looks for it.
+    /// Contains one link to the library, with the name under which cudarc searches for it.
     folder: TempDir,
 }
 
 impl Library {
-    /// What makes a process load this NCCL and no other.
+    /// Returns the environment variable that makes a process load this NCCL library and no other.
     pub(crate) fn setting(&self) -> (String, String) {
         let theirs = std::env::var("LD_LIBRARY_PATH").unwrap_or_default();
         let own = self.folder.path().display();
@@ -62,7 +63,12 @@ impl Library {
             file,
             folder,
         };
-        let no_nccl = |_| format!("{} is no NCCL that can be loaded", library.file.display());
+        let no_nccl = |_| {
+            format!(
+                "{} is not an NCCL library that can be loaded",
+                library.file.display()
+            )
+        };
         let quiet = |command: &mut Command| {
             command.envs([library.setting()]).stderr(Stdio::null());
         };
@@ -74,7 +80,7 @@ impl Library {
     }
 }
 
-/// What the process does that looks at NCCL.
+/// Reports NCCL's version. This runs in the process that examines NCCL.
 pub(crate) fn describe_nccl() -> Result<(), String> {
     let version = cudarc::nccl::result::get_nccl_version();
     let version = version.map_err(|error| format!("NCCL: {:?}", error.0))?;
@@ -82,7 +88,7 @@ pub(crate) fn describe_nccl() -> Result<(), String> {
     Ok(())
 }
 
-/// What the process does that looks at the GPU.
+/// Reports the GPUs. This runs in the process that examines them.
 pub(crate) fn describe_gpu() -> Result<(), String> {
     let gpu = match Device::open(0) {
         Ok(gpu) => gpu,
@@ -98,18 +104,18 @@ pub(crate) fn describe_gpu() -> Result<(), String> {
     Ok(())
 }
 
-/// What there is of GPUs.
+/// The GPUs that were found.
 pub(crate) struct Found {
     pub(crate) count: usize,
-    /// Of GPU 0.
+    /// Number of multiprocessors on GPU 0.
     pub(crate) multiprocessors: usize,
     pub(crate) name: String,
 }
 
-/// The GPUs, or why there is none.
+/// Returns the GPUs, or the reason why there are none.
 ///
 /// # Errors
-/// There is one, but it cannot be used.
+/// Returns a message if there is a GPU but it cannot be used.
 pub(crate) fn find_gpu() -> Result<Result<Found, String>, String> {
     let mut look = Players::one("gpu", "GPU 0", |_| {})?;
     let said = look.hear(1, PATIENCE)?.remove(0);
@@ -127,31 +133,31 @@ pub(crate) fn find_gpu() -> Result<Result<Found, String>, String> {
     }))
 }
 
-/// The NCCL that the user named.
+/// Returns the NCCL library that the user specified, if any.
 pub(crate) fn named() -> Option<Result<Library, String>> {
     let path = PathBuf::from(std::env::var_os(SETTING)?);
     let file = if path.is_dir() { path.join(FILE) } else { path };
     Some(Library::open(&file).map_err(|why| format!("{SETTING}: {why}")))
 }
 
-/// The newest NCCL that is found here.
+/// Returns the newest NCCL library that is found on this machine.
 pub(crate) fn newest() -> Option<Library> {
     let mut files: Vec<PathBuf> = in_loaders_path().chain(in_python()).collect();
     files.retain(|file| file.is_file());
-    // The same file by several ways is one.
+    // A file that was found in several ways counts only once.
     let mut seen = HashSet::new();
     files.retain(|file| file.canonicalize().is_ok_and(|file| seen.insert(file)));
     let libraries = files.iter().filter_map(|file| match Library::open(file) {
         Ok(library) => Some(library),
         Err(why) => {
-            println!("nccl: passed over: {why}");
+            println!("nccl: skipped a library: {why}");
             None
         }
     });
     libraries.max_by_key(|library| library.version)
 }
 
-/// Where the system's loader would look.
+/// Returns the files that the system's loader would find.
 fn in_loaders_path() -> impl Iterator<Item = PathBuf> {
     let theirs = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named: Vec<_> = std::env::split_paths(&theirs)
@@ -165,7 +171,7 @@ fn in_loaders_path() -> impl Iterator<Item = PathBuf> {
     named.into_iter().chain(cached_files(&cached))
 }
 
-/// The files of that name in a listing of the loader's cache.
+/// Returns the NCCL files in a listing of the loader's cache.
 fn cached_files(listing: &str) -> Vec<PathBuf> {
     let lines = listing.lines().filter(|line| line.trim().starts_with(FILE));
     lines
@@ -173,14 +179,14 @@ fn cached_files(listing: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Where PyTorch has its own.
+/// Returns the files that Python packages would use.
 fn in_python() -> Vec<PathBuf> {
     let said = |python| answer(Command::new(python).args(["-c", PYTHON])).unwrap_or_default();
     let said = ["python3", "python"].map(said).concat();
     said.lines().map(PathBuf::from).collect()
 }
 
-/// What a program prints, if it does.
+/// Returns what a program prints, or `None` if it fails.
 fn answer(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let output = output.ok().filter(|output| output.status.success())?;

@@ -1,8 +1,9 @@
-//! MPS, NVIDIA's service that runs kernels of several processes side by side: a daemon of this
-//! benchmark's own, in directories of its own. The GPU's settings stay as they are.
+//! Runs MPS, NVIDIA's service that lets kernels of several processes run at the same time. The
+//! benchmark uses a separate daemon with separate directories. The GPU's settings stay as they are.
 //!
-//! A process of its own keeps the daemon, out of reach of the terminal's signals, and stops it when
-//! this benchmark says so or is gone, however it went.
+//! A separate process, the keeper, starts the daemon. The terminal's signals do not reach it. The
+//! keeper stops the daemon when this benchmark asks it to or when the benchmark has exited for any
+//! reason.
 
 use crate::rank::say;
 use crate::world::Players;
@@ -16,19 +17,20 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "nvidia-cuda-mps-control";
-/// Where clients look for the daemon. An empty directory keeps them from any other daemon.
+/// The variable that holds the directory in which clients look for the daemon. If the directory is
+/// empty, clients do not find any daemon.
 pub(crate) const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
-/// How long the daemon may take to start, and to stop.
+/// Maximum time that the daemon may take to start, and to stop.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// The daemon, for as long as this lives.
+/// The MPS daemon, which runs for as long as this value exists.
 pub(crate) struct Mps {
     _keeper: Players,
     pub(crate) pipes: PathBuf,
 }
 
-/// Whether there is such a service here.
+/// Returns `true` if MPS is installed on this machine.
 pub(crate) fn is_found() -> bool {
     let places = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&places).any(|place| place.join(CONTROL).is_file())
@@ -39,7 +41,7 @@ impl Mps {
         let apart = |command: &mut Command| {
             command.process_group(0);
         };
-        let keeper = Players::one("mps", "the keeper of MPS", apart)?;
+        let keeper = Players::one("mps", "the MPS keeper", apart)?;
         let mut keeper = keeper.with_grace(3 * PATIENCE);
         let pipes = keeper.hear(1, 2 * PATIENCE)?.remove(0).into();
         Ok(Self {
@@ -48,14 +50,14 @@ impl Mps {
         })
     }
 
-    /// Whether a process of this job has come to the daemon.
+    /// Returns `true` if a process of this job has connected to the daemon.
     pub(crate) fn is_used(&self) -> bool {
         let listed = ask(&self.pipes, "get_server_list");
         listed.is_some_and(|list| list.bytes().any(|byte| byte.is_ascii_digit()))
     }
 }
 
-/// Tells the daemon; returns what it says, if it does so in time.
+/// Sends `order` to the daemon and returns its answer, or `None` if it does not answer in time.
 fn ask(pipes: &Path, order: &str) -> Option<String> {
     let mut control = Command::new(CONTROL)
         .env(PIPES, pipes)
@@ -64,7 +66,7 @@ fn ask(pipes: &Path, order: &str) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // It may have ended without reading; its status tells.
+    // The program may have exited without reading the order. Its exit status shows this.
     let _ = writeln!(control.stdin.take()?, "{order}");
     let is_over = wait_until(|| !matches!(control.try_wait(), Ok(None)));
     if !is_over {
@@ -75,7 +77,7 @@ fn ask(pipes: &Path, order: &str) -> Option<String> {
     (is_over && output.status.success()).then_some(said)
 }
 
-/// Waits until `is_so`; returns whether it came to be in time.
+/// Waits until `is_so` returns `true`. Returns `false` if this takes too long.
 fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     while !is_so() {
@@ -87,7 +89,8 @@ fn wait_until(mut is_so: impl FnMut() -> bool) -> bool {
     true
 }
 
-/// What the keeper does: starts the daemon, waits until `told` ends, stops the daemon.
+/// Runs the keeper, which starts the daemon, waits until `told` is closed, and then stops the
+/// daemon.
 pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
     let folder = tempfile::tempdir().map_err(|error| error.to_string())?;
     let (pipes, logs) = (folder.path().join("pipes"), folder.path().join("logs"));
@@ -95,7 +98,7 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
         std::fs::create_dir(directory).map_err(|error| error.to_string())?;
     }
     let mut daemon = Command::new(CONTROL);
-    // Should this process be killed, so is the daemon.
+    // If this process is killed, the daemon is killed too.
     bind_to_parent(&mut daemon);
     let mut daemon = daemon
         .arg("-f")
@@ -105,23 +108,23 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
-        .map_err(|error| format!("{CONTROL} cannot be started: {error}"))?;
+        .map_err(|error| format!("cannot start {CONTROL}: {error}"))?;
     let has_ended = |daemon: &mut Child| !matches!(daemon.try_wait(), Ok(None));
     let answers = wait_until(|| has_ended(&mut daemon) || ask(&pipes, "get_server_list").is_some());
     let is_there = answers && !has_ended(&mut daemon);
     if is_there {
         say(&pipes.to_string_lossy());
         while told.recv().is_ok() {}
-        // Clients that do not go within seconds are cut off.
+        // Clients that do not disconnect within a few seconds are cut off.
         ask(&pipes, "quit -t 5");
     }
     if !wait_until(|| has_ended(&mut daemon)) {
-        // With its servers.
+        // This also kills the daemon's servers.
         let _ = kill_process_group(Pid::from_child(&daemon), Signal::KILL);
         wait_until(|| has_ended(&mut daemon));
     }
     match is_there {
         true => Ok(()),
-        false => Err(format!("{CONTROL} does not work here")),
+        false => Err(format!("{CONTROL} does not work on this machine")),
     }
 }

@@ -1,7 +1,7 @@
-//! NCCL, through cudarc's safe calls, on buffers of the GPU.
+//! Measures NCCL on GPU buffers, using cudarc's safe calls.
 //!
-//! Where a library or a symbol is missing, cudarc panics. That ends only this process: the parent
-//! has looked for the libraries in another one, and reports what becomes of this.
+//! If a library or a symbol is missing, cudarc panics. This ends only this process. The parent has
+//! examined the libraries in a different process, and it reports what happens to this process.
 
 use crate::arrangement::{Case, RANKS};
 use crate::rank::{Library, own_gpu, own_rank};
@@ -12,26 +12,26 @@ use ringtree::plan::Collective;
 use std::ffi::c_char;
 use std::sync::Arc;
 
-/// A rank of NCCL.
+/// An NCCL rank.
 pub(crate) struct Nccl {
     comm: Comm,
     stream: Arc<CudaStream>,
     case: Case,
     input: CudaSlice<f32>,
     output: CudaSlice<f32>,
-    /// What a barrier sums.
+    /// The buffer that a barrier sums.
     token: CudaSlice<f32>,
 }
 
 fn refused(error: NcclError) -> String {
-    format!("NCCL: {:?}; NCCL_DEBUG=INFO says more", error.0)
+    format!("NCCL: {:?}; set NCCL_DEBUG=INFO to see more", error.0)
 }
 
 fn failed(error: DriverError) -> String {
     format!("CUDA: {error}")
 }
 
-/// Anything but success is a failure: these communicators block.
+/// Treats everything except success as a failure, because these communicators block.
 fn succeeded(answer: Result<NcclStatus, NcclError>) -> Result<(), String> {
     match answer.map_err(refused)? {
         NcclStatus::Success => Ok(()),
@@ -41,16 +41,16 @@ fn succeeded(answer: Result<NcclStatus, NcclError>) -> Result<(), String> {
 }
 
 impl Nccl {
-    /// A new job's id, as hexadecimal digits.
+    /// Creates the ID of a new job, as hexadecimal digits.
     pub(crate) fn make_id() -> Result<String, String> {
         let id = Id::new().map_err(refused)?;
         let bytes = id.internal().iter().flat_map(|byte| byte.to_ne_bytes());
         Ok(bytes.map(|byte| format!("{byte:02x}")).collect())
     }
 
-    /// Joins the others.
+    /// Joins the other ranks.
     pub(crate) fn join(id: &str) -> Result<Self, String> {
-        let unreadable = || "the id of NCCL's job cannot be read".to_owned();
+        let unreadable = || "cannot read the id of NCCL's job".to_owned();
         let mut bytes = [0 as c_char; 128];
         for (index, byte) in bytes.iter_mut().enumerate() {
             let digits = id.get(2 * index..2 * index + 2).ok_or_else(unreadable)?;
@@ -58,7 +58,7 @@ impl Nccl {
             *byte = c_char::from_ne_bytes([value]);
         }
         let context = CudaContext::new(own_gpu()?).map_err(failed)?;
-        // With a stream of its own, cudarc would record events around every call of NCCL.
+        // With a separate stream, cudarc would record events around every NCCL call.
         let stream = context.default_stream();
         let comm = Comm::from_rank(stream.clone(), own_rank()?, RANKS, Id::uninit(bytes));
         let one = || stream.alloc_zeros::<f32>(1).map_err(failed);
@@ -78,7 +78,7 @@ impl Nccl {
 
 impl Library for Nccl {
     fn path(&self) -> String {
-        // It has no call that says so; NCCL_DEBUG=INFO does.
+        // NCCL has no call that returns its path, but NCCL_DEBUG=INFO shows it.
         String::new()
     }
 

@@ -1,4 +1,4 @@
-//! ringtree's side, on buffers of the GPU. What it measures is decided here and nowhere else.
+//! Measures ringtree on GPU buffers. Only this module decides what is measured.
 
 use crate::arrangement::Case;
 use crate::rank::{Library, own_gpu};
@@ -8,14 +8,15 @@ use ringtree::plan::Collective;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::ops::Range;
 
-/// A rank of ringtree.
+/// A ringtree rank.
 pub(crate) struct Own {
     comm: Communicator,
     device: Device,
     stream: Stream,
     case: Case,
-    /// All collectives are in place, so it is as long as what all ranks have. NCCL's all-gather and
-    /// reduce-scatter are not: cudarc's safe calls lend no buffer twice.
+    /// All collectives work in place, so this buffer holds the data of all ranks. NCCL's all-gather
+    /// and reduce-scatter do not work in place, because cudarc's safe calls cannot borrow a buffer
+    /// twice.
     buffer: DeviceBuffer<f32>,
 }
 
@@ -24,7 +25,7 @@ fn failed(error: Error) -> String {
 }
 
 impl Own {
-    /// Joins the others, as the environment says.
+    /// Joins the other ranks, as specified by the environment.
     pub(crate) fn join() -> Result<Self, String> {
         let gpu = own_gpu()?;
         Self::try_join(gpu).map_err(failed)
@@ -47,7 +48,7 @@ impl Own {
         })
     }
 
-    /// The elements that are `length` long: all, or this rank's block.
+    /// Returns the range of `length` elements that this rank uses: all elements, or its block.
     fn part(&self, length: usize) -> Range<usize> {
         let start = match length == self.case.count() {
             true => 0,

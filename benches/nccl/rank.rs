@@ -1,4 +1,5 @@
-//! A rank, as a process of its own: it does what its parent says, line by line, and answers.
+//! Runs a rank as a separate process, which reads its parent's orders line by line and answers
+//! them.
 
 use crate::arrangement::{Case, RANKS};
 use crate::nccl::Nccl;
@@ -13,35 +14,35 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
-/// In front of every answer: NCCL prints to the standard output too.
+/// The prefix of every answer. It is needed because NCCL also prints to standard output.
 pub(crate) const MARK: &str = "says: ";
 
-/// Which rank this is.
+/// The variable that holds the rank of this process.
 pub(crate) const RANK: &str = "RINGTREE_NCCL_RANK";
-/// Which GPU it has.
+/// The variable that holds the number of this process's GPU.
 pub(crate) const GPU: &str = "RINGTREE_NCCL_GPU";
 
-/// A library whose calls are timed, and the buffers of one case.
+/// A library whose calls are timed, together with the buffers for one case.
 pub(crate) trait Library {
-    /// What the bytes travel over, if it says so.
+    /// Returns the path that the data takes, or an empty string if the library does not report it.
     fn path(&self) -> String;
 
-    /// Makes the buffers of `case`.
+    /// Creates the buffers for `case`.
     fn prepare(&mut self, case: Case) -> Result<(), String>;
 
-    /// Puts `input` where the next call takes it from.
+    /// Copies `input` to the buffer from which the next call reads it.
     fn load(&mut self, input: &[f32]) -> Result<(), String>;
 
-    /// Makes the case's call; it may be under way when this returns.
+    /// Issues the call for the case. The call may still be in flight when this function returns.
     fn call(&mut self) -> Result<(), String>;
 
-    /// Waits for all calls.
+    /// Waits until all calls have completed.
     fn settle(&mut self) -> Result<(), String>;
 
-    /// Waits for all ranks.
+    /// Waits until all ranks have reached this barrier.
     fn barrier(&mut self) -> Result<(), String>;
 
-    /// What the last call gave this rank.
+    /// Returns this rank's result of the last call.
     fn result(&mut self) -> Result<Vec<f32>, String>;
 }
 
@@ -49,7 +50,7 @@ pub(crate) fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
-/// Plays the part that the environment names.
+/// Runs the role that the environment names.
 pub(crate) fn play(role: &str) -> ExitCode {
     let told = listen();
     let end = match role {
@@ -58,7 +59,7 @@ pub(crate) fn play(role: &str) -> ExitCode {
         "mps" => mps::keep(&told),
         "nccl" => join_nccl(&told).and_then(|mut own| serve(&mut own, &told)),
         "ringtree" => Own::join().and_then(|mut own| serve(&mut own, &told)),
-        other => Err(format!("{ROLE}={other} is no part of this benchmark")),
+        other => Err(format!("{ROLE}={other} is not a role in this benchmark")),
     };
     match end {
         Ok(()) => ExitCode::SUCCESS,
@@ -69,8 +70,9 @@ pub(crate) fn play(role: &str) -> ExitCode {
     }
 }
 
-/// The parent's lines. When the parent is gone, so is this process, whatever it waits for; but
-/// the one that has MPS to stop finds the channel's end instead.
+/// Returns a channel that receives the parent's lines. If the parent exits, this process is killed,
+/// no matter what it is waiting for. The exception is the process that must stop MPS. It finds the
+/// channel closed instead.
 fn listen() -> Receiver<String> {
     let (heard, told) = channel();
     let stays = std::env::var(ROLE).is_ok_and(|role| role == "mps");
@@ -78,7 +80,7 @@ fn listen() -> Receiver<String> {
         let mut lines = std::io::stdin().lock().lines().map_while(Result::ok);
         let ended = lines.any(|line| line == "end" || heard.send(line).is_err());
         if !ended && !stays {
-            // Not by an exit, which would wait for the GPU.
+            // Kill this process, because a normal exit would wait for the GPU.
             let _ = kill_process(getpid(), Signal::KILL);
         }
     });
@@ -96,10 +98,10 @@ pub(crate) fn own_gpu() -> Result<usize, String> {
 fn number(name: &str) -> Result<usize, String> {
     let text = std::env::var(name).unwrap_or_default();
     text.parse()
-        .map_err(|_| format!("{name}={text} is no number"))
+        .map_err(|_| format!("{name}={text} is not a number"))
 }
 
-/// Rank 0 makes the job's id, and the parent tells it to the others.
+/// Joins NCCL's job. Rank 0 creates the job's ID, and the parent sends it to the other ranks.
 fn join_nccl(told: &Receiver<String>) -> Result<Nccl, String> {
     let id = match own_rank()? {
         0 => {
@@ -107,19 +109,21 @@ fn join_nccl(told: &Receiver<String>) -> Result<Nccl, String> {
             say(&format!("id {id}"));
             id
         }
-        _ => told.recv().map_err(|_| "the parent is gone".to_owned())?,
+        _ => told
+            .recv()
+            .map_err(|_| "the parent has exited".to_owned())?,
     };
     Nccl::join(&id)
 }
 
-/// Answers until there is nothing more to do.
+/// Answers the parent's orders until there are no more.
 fn serve(library: &mut dyn Library, told: &Receiver<String>) -> Result<(), String> {
     let rank = own_rank()?;
     let mut point: Option<Point> = None;
     say(&format!("joined {}", library.path()));
     for line in told {
         let (order, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        let unclear = || format!("'{line}' is no order");
+        let unclear = || format!("'{line}' is not an order");
         match order {
             "case" => {
                 let case = Case::from_line(rest).ok_or_else(unclear)?;
@@ -143,7 +147,7 @@ fn serve(library: &mut dyn Library, told: &Receiver<String>) -> Result<(), Strin
     Ok(())
 }
 
-/// A case, and this rank's part of its predictable inputs.
+/// A case, and this rank's part of the case's predictable inputs.
 struct Point {
     case: Case,
     rank: usize,
@@ -156,7 +160,8 @@ impl Point {
         Self { case, rank, inputs }
     }
 
-    /// Makes one call and counts wrong elements. Then zeros are in place, to be summed for ever.
+    /// Issues one call and returns the number of wrong elements. Afterwards, the buffers hold
+    /// zeros, which can be summed any number of times.
     fn check(&self, library: &mut dyn Library) -> Result<usize, String> {
         let Self { case, rank, inputs } = self;
         let block = case.block();
@@ -171,7 +176,7 @@ impl Point {
         library.settle()?;
         let output = library.result()?;
         if output.len() != case.output() {
-            return Err(format!("{} elements came out", output.len()));
+            return Err(format!("the call returned {} elements", output.len()));
         }
         let bytes: &[u8] = bytemuck::cast_slice(&output);
         let wrong = match case.collective {
@@ -191,7 +196,8 @@ impl Point {
         Ok(wrong)
     }
 
-    /// Time of `calls` calls. A root could run ahead, so there only calls between barriers tell.
+    /// Returns the time that `calls` calls take. If there is a root, it could run ahead of the
+    /// other ranks, so each call is timed after a barrier.
     fn batch(&self, library: &mut dyn Library, calls: u64) -> Result<Duration, String> {
         library.barrier()?;
         if self.case.collective.is_rooted() {

@@ -1,19 +1,19 @@
-//! What was measured, as a table and as CSV. No effects.
+//! Formats the measurements as a table and as CSV. Has no side effects.
 
 use super::arrangement::{Case, Gpus, Path, RANKS};
 use ringtree::plan::Collective;
 use std::fmt::Write as _;
 
-/// What one library took for one case.
+/// The measurement of one case with one library.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Timed {
-    /// Mean time a call, of the slowest rank, of the median batch.
+    /// Mean time per call on the slowest rank, in the median batch.
     pub(crate) time_s: f64,
-    /// Wrong elements, of all ranks, before and after.
+    /// Number of wrong elements on all ranks, in the calls checked before and after.
     pub(crate) wrong: usize,
 }
 
-/// One case, by both.
+/// One case, measured with both libraries.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
     pub(crate) case: Case,
@@ -21,21 +21,21 @@ pub(crate) struct Row {
     pub(crate) ringtree: Option<Timed>,
 }
 
-/// All cases of an arrangement.
+/// All cases in one arrangement.
 #[derive(Clone, Debug)]
 pub(crate) struct Table {
     pub(crate) path: Path,
     pub(crate) gpus: Gpus,
-    /// Such as `sockets, a GPU each`.
+    /// The name of the arrangement, such as `sockets, a GPU each`.
     pub(crate) title: String,
-    /// Such as `NCCL 2.30.7`.
+    /// The version of NCCL, such as `NCCL 2.30.7`.
     pub(crate) nccl: String,
-    /// Which way ringtree's device buffers go, as it says itself.
+    /// The path that ringtree's device buffers take, as reported by ringtree.
     pub(crate) ringtree: String,
     pub(crate) rows: Vec<Row>,
 }
 
-/// The middle one, or the mean of the two in the middle.
+/// Returns the middle value, or the mean of the two values in the middle.
 pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     values.sort_by(f64::total_cmp);
     let upper = *values.get(values.len() / 2)?;
@@ -43,7 +43,7 @@ pub(crate) fn median(mut values: Vec<f64>) -> Option<f64> {
     Some(f64::midpoint(lower, upper))
 }
 
-/// Bytes a second over the bus, in GB, as nccl-tests defines it.
+/// Returns the bus bandwidth in GB per second, as defined by nccl-tests.
 fn bus_gbs(case: Case, time_s: f64) -> f64 {
     let ranks = RANKS as f64;
     let factor = match case.collective {
@@ -55,7 +55,7 @@ fn bus_gbs(case: Case, time_s: f64) -> f64 {
 }
 
 impl Row {
-    /// ringtree's time by NCCL's: below 1, ringtree wins.
+    /// Returns ringtree's time divided by NCCL's. If the ratio is below 1, ringtree is faster.
     pub(crate) fn ratio(&self) -> Option<f64> {
         Some(self.ringtree?.time_s / self.nccl?.time_s)
     }
@@ -66,13 +66,13 @@ impl Row {
     }
 }
 
-/// A number, or nothing where there is none.
+/// Formats a number, or returns an empty string if there is none.
 fn cell(value: Option<f64>, decimals: usize) -> String {
     value.map_or(String::new(), |value| format!("{value:.decimals$}"))
 }
 
 impl Table {
-    /// What to say of the goal that a row has, if it has one.
+    /// Returns whether the row meets its goal, as text, or an empty string if it has no goal.
     fn verdict(&self, row: &Row) -> &'static str {
         let is_met = row
             .ratio()
@@ -88,7 +88,7 @@ impl Table {
         self.rows.iter().map(Row::wrong).sum()
     }
 
-    /// For people.
+    /// Returns the table in human-readable form.
     pub(crate) fn text(&self) -> String {
         let Self {
             title,
@@ -98,8 +98,8 @@ impl Table {
             ..
         } = self;
         let mut text = format!(
-            "\n{title}: {nccl} beside {ringtree}\n\
-             {RANKS} ranks, f32, sum; microseconds a call; ratio = ringtree's time by NCCL's\n\
+            "\n{title}: {nccl} compared with {ringtree}\n\
+             {RANKS} ranks, f32, sum; microseconds per call; ratio = ringtree's time / NCCL's\n\
              {:<14} {:>9} {:>12} {:>12} {:>6}\n",
             "collective", "bytes", "NCCL", "ringtree", "ratio"
         );
@@ -114,7 +114,7 @@ impl Table {
             }
             match self.verdict(row) {
                 "" => {}
-                verdict => remark.push_str(&format!("; at most NCCL's time: {verdict}")),
+                verdict => remark.push_str(&format!("; goal of at most NCCL's time: {verdict}")),
             }
             if row.wrong() > 0 {
                 let _ = write!(remark, "  {} elements WRONG", row.wrong());
@@ -132,12 +132,12 @@ impl Table {
         text
     }
 
-    /// The names of the columns.
+    /// The header line with the names of the columns.
     pub(crate) const CSV_HEADER: &str = "arrangement,collective,ranks,bytes,count,dtype,op,\
         nccl,nccl_time_us,nccl_busbw_gbs,nccl_wrong,\
         ringtree,ringtree_time_us,ringtree_busbw_gbs,ringtree_wrong,ratio,goal,remark\n";
 
-    /// For programs, without the names.
+    /// Returns the table as CSV, without the header line.
     pub(crate) fn csv(&self) -> String {
         let mut text = String::new();
         for row in &self.rows {

@@ -1,4 +1,5 @@
-//! The parent's side: processes of this very program that play parts, and what they say.
+//! Implements the parent's side: starts processes of this same program in different roles and
+//! receives their answers.
 
 use crate::ROLE;
 use crate::arrangement::{Case, RANKS};
@@ -10,23 +11,24 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// How long ranks may take to answer; a batch that is begun takes seconds.
+/// Maximum time that ranks may take to answer. A batch that has started takes seconds.
 const PATIENCE: Duration = Duration::from_secs(45);
-/// How long they may take to end.
+/// Maximum time that processes may take to exit.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Lines that are kept of what a process prints beside its answers.
+/// Number of lines that are kept of what a process prints in addition to its answers.
 const PRINTED_MAX: usize = 4;
 
-/// What player so-and-so said, or that it says nothing more.
+/// The index of a player and its answer, or `None` if it will not answer any more.
 type Heard = (usize, Option<String>);
 
-/// A process that plays a part.
+/// A process that runs in one of the roles.
 struct Player {
     name: String,
     child: Child,
     orders: ChildStdin,
-    /// The last of what it printed beside its answers: NCCL's complaints.
+    /// The last lines that the process printed in addition to its answers, such as NCCL's error
+    /// messages.
     printed: Arc<Mutex<VecDeque<String>>>,
 }
 
@@ -41,13 +43,13 @@ impl Player {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(|error| format!("{name} cannot be started: {error}"))?;
+            .map_err(|error| format!("{name}: cannot start its process: {error}"))?;
         let output = child.stdout.take().expect("invariant: it is piped");
         let orders = child.stdin.take().expect("invariant: it is piped");
         let printed = Arc::new(Mutex::new(VecDeque::new()));
         let keep = Arc::clone(&printed);
         std::thread::spawn(move || {
-            // Where nobody listens any more, what is said is read all the same.
+            // Keep reading even if nobody receives the answers any more.
             for line in BufReader::new(output).lines().map_while(Result::ok) {
                 if let Some((_, said)) = line.split_once(MARK) {
                     let _ = heard.send((index, Some(said.to_owned())));
@@ -68,7 +70,8 @@ impl Player {
         })
     }
 
-    /// The end of a sentence about its failure: what it printed last.
+    /// Returns a clause with the last lines that the process printed, to be appended to a message
+    /// about its failure.
     fn last_words(&self) -> String {
         let printed = self.printed.lock().unwrap_or_else(PoisonError::into_inner);
         let lines = printed.iter().map(|line| line.trim());
@@ -79,13 +82,13 @@ impl Player {
     }
 
     fn tell(&mut self, line: &str) {
-        // If it is gone, that will be heard, and with it why.
+        // If the process has exited, its exit and the reason are reported later.
         let _ = writeln!(self.orders, "{line}").and_then(|()| self.orders.flush());
     }
 }
 
-/// Processes that one answer is expected of at a time. When dropped, they are told to end, and
-/// those that do not are killed.
+/// Processes that each owe at most one answer at a time. When this value is dropped, the processes
+/// are asked to exit, and those that do not exit are killed.
 pub(crate) struct Players {
     players: Vec<Player>,
     heard: Receiver<Heard>,
@@ -93,7 +96,7 @@ pub(crate) struct Players {
 }
 
 impl Players {
-    /// Starts one process for each name, as this program in the part of `role`.
+    /// Starts one process of this program for each name, in the role `role`.
     pub(crate) fn start(
         role: &str,
         names: &[String],
@@ -117,7 +120,7 @@ impl Players {
         Ok(all)
     }
 
-    /// A single one.
+    /// Starts a single process.
     pub(crate) fn one(
         role: &str,
         name: &str,
@@ -126,14 +129,14 @@ impl Players {
         Self::start(role, &[name.to_owned()], |_, command| adapt(command))
     }
 
-    /// As it was, but with `grace` to end in.
+    /// Changes how long the processes may take to exit to `grace`.
     pub(crate) fn with_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
     }
 
-    /// The next answers of `count` players, in the players' order; an error as soon as any player
-    /// fails or ends.
+    /// Returns the next answers of `count` players, in the order of the players. Returns an error
+    /// as soon as any player fails or exits.
     pub(crate) fn hear(&mut self, count: usize, patience: Duration) -> Result<Vec<String>, String> {
         let deadline = Instant::now() + patience;
         let mut answers: Vec<Option<String>> = vec![None; self.players.len()];
@@ -153,15 +156,16 @@ impl Players {
                     let silent = answers.iter().position(Option::is_none).unwrap_or(0);
                     let player = &self.players[silent];
                     let (name, words) = (&player.name, player.last_words());
-                    return Err(format!("{name} said nothing for {patience:?}{words}"));
+                    return Err(format!("{name} did not answer within {patience:?}{words}"));
                 }
-                Err(RecvTimeoutError::Disconnected) => return Err("nobody is left".into()),
+                Err(RecvTimeoutError::Disconnected) => return Err("no process is left".into()),
             }
         }
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Waits for the end of one that has failed: what NCCL prints may come no sooner.
+    /// Waits until a player that has failed exits, because NCCL's output may not arrive before
+    /// that.
     fn hear_out(&mut self, index: usize) {
         let deadline = Instant::now() + GRACE;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -177,8 +181,8 @@ impl Players {
         let status = player.child.wait();
         let (name, words) = (&player.name, player.last_words());
         match status {
-            Ok(status) => format!("{name} ended ({status}){words}"),
-            Err(error) => format!("{name} ended: {error}"),
+            Ok(status) => format!("{name} exited ({status}){words}"),
+            Err(error) => format!("{name} exited: {error}"),
         }
     }
 }
@@ -194,7 +198,7 @@ impl Drop for Players {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let _ = child.kill();
-            // One that hangs in the driver may not go even then, and is left to the system.
+            // A process that hangs in the driver may not exit even then. It is left to the system.
             let deadline = Instant::now() + GRACE;
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));
@@ -203,14 +207,15 @@ impl Drop for Players {
     }
 }
 
-/// The ranks of one library, and what rank 0 says of its path.
+/// The ranks of one library, and the path that rank 0 reports.
 pub(crate) struct World {
     ranks: Players,
     pub(crate) path: String,
 }
 
 impl World {
-    /// Starts the ranks of the library called `role`, and waits until they have found each other.
+    /// Starts the ranks of the library called `role` and waits until they have connected to each
+    /// other.
     pub(crate) fn start(
         role: &str,
         settings: impl Fn(usize) -> Vec<(String, String)>,
@@ -223,7 +228,9 @@ impl World {
         })?;
         if role == "nccl" {
             let said = ranks.hear(1, PATIENCE)?.remove(0);
-            let id = said.strip_prefix("id ").ok_or("rank 0 gave no id")?;
+            let id = said
+                .strip_prefix("id ")
+                .ok_or("rank 0 did not send an id")?;
             for rank in &mut ranks.players[1..] {
                 rank.tell(id);
             }
@@ -233,7 +240,7 @@ impl World {
         Ok(Self { ranks, path })
     }
 
-    /// Tells all ranks the same; returns what they say, as numbers.
+    /// Sends the same line to all ranks and returns their answers, which are numbers.
     fn ask(&mut self, line: &str) -> Result<Vec<u64>, String> {
         for rank in &mut self.ranks.players {
             rank.tell(line);
@@ -241,23 +248,23 @@ impl World {
         let said = self.ranks.hear(RANKS, PATIENCE)?;
         let numbers = said.iter().map(|text| {
             let number = text.parse();
-            number.map_err(|_| format!("'{text}' is no answer to '{line}'"))
+            number.map_err(|_| format!("'{text}' is not an answer to '{line}'"))
         });
         numbers.collect()
     }
 
-    /// Prepares `case` with a checked call; returns how many elements were wrong.
+    /// Prepares `case`, issues a checked call and returns the number of wrong elements.
     pub(crate) fn prepare(&mut self, case: Case) -> Result<usize, String> {
         let wrong = self.ask(&format!("case {}", case.to_line()))?;
         Ok(wrong.iter().sum::<u64>() as usize)
     }
 
-    /// As [`World::prepare`], of the case that is prepared.
+    /// Like [`World::prepare`], but checks the case that is already prepared.
     pub(crate) fn check(&mut self) -> Result<usize, String> {
         Ok(self.ask("check")?.iter().sum::<u64>() as usize)
     }
 
-    /// What `calls` calls took the slowest rank.
+    /// Returns the time that the slowest rank took for `calls` calls.
     pub(crate) fn batch(&mut self, calls: u64) -> Result<Duration, String> {
         let nanoseconds = self.ask(&format!("batch {calls}"))?;
         let slowest = nanoseconds.into_iter().max();

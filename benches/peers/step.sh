@@ -1,20 +1,23 @@
 #!/bin/bash
-# One data-parallel step in ringtree and in PyTorch, each rank in a network namespace of its own.
+# Measures one data-parallel step in ringtree and in PyTorch, with each rank in its own network
+# namespace.
 #
 #   [variables] step.sh TABLE.csv NAMESPACE...
 #
-# The namespaces exist and are connected; the first is reached by the others at MASTER. Lines are
-# appended to TABLE.csv, whose summary is `step_time summary TABLE.csv`. Needs root, and the program
-# (cargo build --release --example step_time). Variables:
-#   MASTER     address of the first namespace              default 10.77.0.1
-#   INTERFACE  its name in every namespace, for Gloo       default eth0
-#   PYTHON     an interpreter with torch; empty: ours only
-#   ROUNDS     how often the two take turns                default 3
-#   TUNING     a tuning table; runs with it come besides   default none
-#   MEASURE    more options for `step_time measure`
-#   ALGORITHMS what ours is measured by                    default auto
-#   SIZES      bucket sizes that ours is measured with     default auto
-#   NICE       niceness of the ranks                       default 0
+# The namespaces must exist and be connected. The others must reach the first one at MASTER. Rows
+# are appended to TABLE.csv; `step_time summary TABLE.csv` prints their medians. Needs root, and the
+# program (cargo build --release --example step_time). Variables:
+#   MASTER     address of the first namespace                 default 10.77.0.1
+#   INTERFACE  Gloo's interface in every namespace            default eth0
+#   PYTHON     Python interpreter with torch                  default none: ringtree only
+#   ROUNDS     number of interleaved rounds                   default 3
+#   TUNING     tuning table for additional runs of ringtree   default none
+#   MEASURE    more options for `step_time measure`           default none
+#   ALGORITHMS algorithms of ringtree to measure              default auto
+#   SIZES      bucket sizes of ringtree to measure            default auto
+#   NICE       niceness of the ranks                          default 0
+#   LIMIT      seconds after which a rank is stopped          default 120
+#   PROGRAM    step_time program                              default the one in target/release
 set -u
 table=$1
 shift
@@ -24,7 +27,7 @@ program=${PROGRAM:-$here/../../target/release/examples/step_time}
 port=$((20000 + RANDOM % 9000))
 secret=$(od -An -N32 -tx1 /dev/urandom | tr -d ' \n')
 
-# Starts "$@" as one rank in every namespace; the first one's output is the answer.
+# Runs "$@" as one rank in every namespace. Only rank 0 prints a result.
 everywhere() {
   port=$((port + 7))
   local rank pids=()

@@ -1,9 +1,9 @@
-"""The step of `examples/step_time`, in PyTorch's DistributedDataParallel over Gloo.
+"""Measures the step of `examples/step_time` in PyTorch's DistributedDataParallel over Gloo.
 
-The same synthetic model: forward and backward sleep to a fixed timetable, all gradients of a layer
-come at once, there is no optimizer. Defaults throughout (buckets of 25 MiB, a first one of 1 MiB).
-Started as one rank of several: RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set. Prints a line
-of the same CSV as `step_time measure`.
+The synthetic model is the same: forward and backward sleep to a fixed timetable, all gradients of a
+layer become ready together, and there is no optimizer. DDP has its defaults: buckets of 25 MiB, the
+first one of 1 MiB. Start it as one rank of several, with RANK, WORLD_SIZE, MASTER_ADDR and
+MASTER_PORT set. Rank 0 prints a row of the same CSV as `step_time measure`.
 """
 
 import argparse
@@ -36,7 +36,7 @@ class Timetable:
 
 
 class LayerFunction(torch.autograd.Function):
-    """Passes its input on; its backward takes its time and has the gradients ready."""
+    """Returns its input. Its backward sleeps, then provides the gradients of the layer."""
 
     @staticmethod
     def forward(context, passed, layer, *parameters):
@@ -47,7 +47,7 @@ class LayerFunction(torch.autograd.Function):
     def backward(context, gradient):
         layer = context.layer
         layer.timetable.after_backward_of(layer.number)
-        # An alias that nobody else holds: autograd takes it over without a copy.
+        # Nothing else refers to these aliases, so autograd takes them without a copy.
         return (gradient, None, *[one.detach() for one in layer.gradients])
 
 
@@ -76,7 +76,7 @@ class Model(torch.nn.Module):
         self.pool = (torch.arange(length) * 37 % PERIOD).float()
 
     def values(self):
-        """Every gradient's memory, with what it is to hold apart from the rank."""
+        """Yields the memory of each gradient, with its values before the rank is added."""
         gradients = [one for layer in self.layers for one in layer.gradients]
         for number, gradient in enumerate(gradients):
             start = number * 13 % PERIOD
@@ -103,7 +103,7 @@ def read_options():
 
 
 def median_ms(times):
-    """Of the slowest rank in each step."""
+    """Returns the median over all steps of the slowest rank's time."""
     slowest = torch.tensor(times, dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return statistics.median(slowest.tolist()) * 1e3
@@ -133,8 +133,8 @@ def fill(model, rank):
 
 
 def check(model, world_size):
-    """What the parameters hold must be the average; also after more steps, for the average of
-    equal gradients is what they were."""
+    """Checks that the gradients are averages, also after more steps: averaging equal gradients
+    changes nothing."""
     average = (world_size - 1) / 2
     tensors = [one for layer in model.layers for one in layer.tensors]
     for tensor, (_, values) in zip(tensors, model.values()):
@@ -178,7 +178,7 @@ def main():
               f"{gradient_bytes},{forward_ms:.2f},{backward_ms:.2f},{step_ms:.2f},"
               f"{step_ms - forward_ms - backward_ms:.2f},{communication_ms:.2f}", flush=True)
     dist.barrier()
-    # Not through destructors, in which a peer's leaving can look like a failure.
+    # Skip destructors, in which a peer that exits can look like a failure.
     os._exit(0)
 
 

@@ -1,12 +1,12 @@
-//! A file of 5 MB goes from one host to seven over links of 1 MB/s, in three ways.
+//! Broadcasts a file of 5 MB from one host to seven others over links of 1 MB/s, in three ways.
 //!
-//! Point to point takes 35 s, a binomial tree 15 s, and what `auto` chooses little more than the
-//! 5 s in which the file fits through one link at all. The engine runs all three on real bytes;
-//! only the clock and the network are simulated.
+//! Point to point takes 35 s and a binomial tree 15 s. The choice of `auto` takes little more than
+//! 5 s, the time that the file needs on one link. The engine runs all three on real bytes; only the
+//! clock and the network are simulated.
 //!
-//! With `--sockets` it runs them once more, between eight processes on emulated hosts of this
-//! machine: real time, the kernel's TCP, links of 1 MB/s that carry Ethernet's and TCP's headers,
-//! too. That takes a minute and needs root; without it one line says so.
+//! With `--sockets`, they also run between eight processes on emulated hosts of this machine: in
+//! real time, over the kernel's TCP, on links of 1 MB/s that also carry the headers of Ethernet and
+//! TCP. This takes a minute and needs root; without root, the example prints a message.
 //!
 //! `cargo run --release --example 02_broadcast_5mb [-- [--sockets] PICTURE.svg]`
 
@@ -25,22 +25,22 @@ const HOSTS: usize = 8;
 const FILE_BYTES: usize = 5_000_000;
 const LINK_BYTES_PER_S: f64 = 1e6;
 const LATENCY: Duration = Duration::from_millis(1);
-/// How long a message keeps a host busy.
+/// Time for which a message occupies a host.
 const OVERHEAD: Duration = Duration::from_micros(100);
-/// What the kernel keeps of what a connection sends: what the link carries in an eighth second.
+/// Bytes that the kernel buffers for a sender: what the link carries in an eighth of a second.
 const SEND_BUFFER_BYTES: u64 = 128 << 10;
-/// How much of a full packet on the wire is the file's: the rest is headers and framing.
+/// Share of a full packet that is payload; the rest is headers and framing.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
-/// A lane shows steps of at least this part of the file.
+/// Smallest part of the file that a step of a lane shows.
 const STEP: f64 = 0.01;
 
-/// How the file is sent.
+/// A way to send the file.
 struct Way {
-    /// None for what ringtree chooses.
+    /// `None` for the choice of ringtree.
     algorithm: Option<Algorithm>,
     name: &'static str,
     note: &'static str,
-    /// How long the wire needs at least, framing left aside.
+    /// Minimum time on the wire in seconds, without framing.
     least_s: f64,
 }
 
@@ -65,7 +65,7 @@ const WAYS: [Way; 3] = [
     },
 ];
 
-/// How long it took, and which part of the file who held when: by rank, (seconds, part).
+/// Duration in seconds, and for each rank the parts of the file that it held: (seconds, part).
 type Run = (f64, Vec<Vec<(f64, f64)>>);
 
 fn main() -> ExitCode {
@@ -123,11 +123,11 @@ fn all_ways() -> Result<(), String> {
         .map_err(|error| format!("cannot write {path}: {error}"))
 }
 
-/// The hosts; where there can be none, a line says why.
+/// Creates the hosts. If that is impossible, prints why and returns `None`.
 fn emulated_hosts() -> Option<Network> {
     let shape = Shape {
         delay: LATENCY,
-        // With megabytes, a tree's rounds would run into each other and share the port.
+        // With megabytes, the rounds of a tree would overlap and share the port.
         send_buffer_bytes: Some(SEND_BUFFER_BYTES),
         ..Shape::new(HOSTS, LINK_BYTES_PER_S)
     };
@@ -145,8 +145,8 @@ fn panel(way: &Way, note: &str, lanes: Vec<Vec<(f64, f64)>>) -> Panel {
     }
 }
 
-/// The lanes of all ranks when `arrivals` come, each (seconds, rank, bytes), in order of time.
-/// Rank 0 holds the file from the beginning.
+/// Returns the lanes of all ranks for `arrivals`: (seconds, rank, bytes) in order of time. Rank 0
+/// has the file from the beginning.
 fn lanes(arrivals: impl IntoIterator<Item = (f64, usize, usize)>) -> Vec<Vec<(f64, f64)>> {
     let mut held = [0; HOSTS];
     let mut lanes: Vec<Vec<(f64, f64)>> = vec![Vec::new(); HOSTS];
@@ -162,7 +162,7 @@ fn lanes(arrivals: impl IntoIterator<Item = (f64, usize, usize)>) -> Vec<Vec<(f6
     lanes
 }
 
-/// What is sent.
+/// Returns the bytes of the file.
 fn file() -> Vec<u8> {
     (0..FILE_BYTES)
         .map(|index| (index * 7 % 251) as u8)

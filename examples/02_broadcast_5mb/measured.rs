@@ -1,7 +1,7 @@
-//! The broadcast between processes on emulated hosts, in real time.
+//! Measures the broadcast between processes on emulated hosts, in real time.
 //!
-//! The same program runs as each rank. It prints a line when all ranks are ready, which the parent
-//! takes for the beginning, and then how long the file took to reach it.
+//! Each rank is a copy of this program. It prints a line when all ranks are ready, at which the
+//! parent starts the clock, and then the time until it had the file.
 
 use super::{FILE_BYTES, HOSTS, Run, Way, file, lanes};
 use ringtree::plan::Collective;
@@ -11,14 +11,14 @@ use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Names the algorithm to the ranks.
+/// Variable with the algorithm.
 const ALGORITHM: &str = "BROADCAST_ALGORITHM";
-/// Where the ranks meet.
+/// The port at which the ranks connect.
 const PORT: u16 = 29500;
-/// After so long the ranks are ended: nothing here takes as long.
+/// Seconds after which the ranks are stopped; no broadcast takes that long.
 const LIMIT_S: &str = "90";
 
-/// Broadcasts the file between new processes, which check it.
+/// Broadcasts the file between new processes and checks the copies.
 pub(crate) fn run(network: &Network, way: &Way) -> Result<Run, String> {
     measure(network, way).map_err(|error| format!("{}: {error}", way.name))
 }
@@ -29,7 +29,7 @@ fn measure(network: &Network, way: &Way) -> io::Result<Run> {
         .algorithm
         .map_or("auto".into(), |algorithm| algorithm.to_string());
     let rank = |_host| {
-        // `timeout` ends a rank that hangs.
+        // `timeout` stops a rank that hangs.
         let mut command = Command::new("timeout");
         command.arg(LIMIT_S).arg(&program).stdout(Stdio::piped());
         command.env(ALGORITHM, &name);
@@ -66,7 +66,7 @@ fn measure(network: &Network, way: &Way) -> io::Result<Run> {
     });
     let mut lanes = lanes(arrivals);
     for (lane, time_s) in lanes.iter_mut().zip(&times_s).skip(1) {
-        // The network counts the bytes of messages, too; the rank knows when it had the file.
+        // The network also counts the bytes of headers of messages. The rank reports the exact end.
         lane.retain(|(at_s, part)| at_s < time_s && *part < 1.0);
         lane.push((*time_s, 1.0));
     }
@@ -84,7 +84,7 @@ fn broken(what: &str) -> io::Error {
     io::Error::other(format!("a rank on an emulated host: {what}"))
 }
 
-/// What each of the processes does.
+/// Runs one rank.
 pub(crate) fn one_rank() -> ringtree::Result<()> {
     let comm = Communicator::from_env()?;
     let algorithm = std::env::var(ALGORITHM).unwrap_or_default();
@@ -104,8 +104,8 @@ pub(crate) fn one_rank() -> ringtree::Result<()> {
     comm.broadcast(&mut copy, 0)?;
     let time: Duration = start.elapsed();
     comm.use_algorithm(None)?;
-    assert!(copy == file, "the file arrived as another one");
-    // A rank that ends takes its connections along: the others may still be receiving.
+    assert!(copy == file, "the file arrived damaged");
+    // A rank that exits closes its connections while the others may still be receiving.
     comm.barrier()?;
     println!("{}", time.as_secs_f64());
     Ok(())

@@ -1,4 +1,4 @@
-//! The broadcast over the simulated network, in virtual time.
+//! Runs the broadcast over the simulated network, in virtual time.
 
 use super::{FILE_BYTES, HOSTS, LATENCY, LINK_BYTES_PER_S, OVERHEAD, Run, lanes};
 use ringtree::plan::price::LinkCost;
@@ -38,7 +38,7 @@ pub(crate) fn run(algorithm: Option<Algorithm>) -> Result<Run, String> {
     });
     for (rank, end) in ends.into_iter().enumerate() {
         if !end.map_err(|error| error.to_string())? {
-            return Err(format!("rank {rank} received something else than was sent"));
+            return Err(format!("rank {rank} received a damaged file"));
         }
     }
     let network = network.lock().unwrap_or_else(PoisonError::into_inner);

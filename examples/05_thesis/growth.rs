@@ -1,4 +1,4 @@
-//! Growth of a time: linear or logarithmic in the number of ranks.
+//! Determines whether a time grows linearly or logarithmically with the number of ranks.
 
 /// A straight line through points, by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,11 +1,11 @@
-//! The thesis in one command: with a logarithmic schedule, the communication cost of a training
-//! step grows with ⌈log₂ n⌉, not with n.
+//! Shows that with a logarithmic schedule, the communication time of a training step grows with
+//! ⌈log₂ n⌉, not with n.
 //!
 //! `cargo run --release --example 05_thesis` simulates one data-parallel step of two models on 2 to
 //! 1,024 ranks with each algorithm, prints a table, and draws `docs/thesis.svg`. Every rank's
 //! engine executes its plans on real bytes, and every sum is checked. Only the network and its
-//! clock are simulated. Predictions continue the curves to 100,000 ranks. This needs minutes and 4
-//! GiB; `-- --ranks-max 64` finishes in seconds.
+//! clock are simulated. Predictions continue the curves to 100,000 ranks. This takes minutes and
+//! 4 GiB; `-- --ranks-max 64` finishes in seconds.
 //!
 //! With `-- --sockets`, as root, the example first measures the points that `docs/thesis.csv` does
 //! not contain. It runs real processes on 2 to 64 emulated hosts of this machine, each in its own
@@ -68,7 +68,7 @@ const PRICED: [usize; 6] = [2_048, 4_096, 10_000, 20_000, 50_000, 100_000];
 const MEASURED: &str = "docs/thesis.csv";
 const PICTURE: &str = "docs/thesis.svg";
 
-/// The same training step on more and more ranks, by every algorithm.
+/// Compare a training step with each algorithm on growing numbers of ranks.
 #[derive(Parser)]
 #[command(name = "05_thesis")]
 struct Arguments {
@@ -88,7 +88,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE", default_value = MEASURED)]
     csv: PathBuf,
 
-    /// Where to write the picture
+    /// The file for the picture
     #[arg(long, value_name = "FILE", default_value = PICTURE)]
     svg: PathBuf,
 }

@@ -1,4 +1,4 @@
-//! The step between real processes, each on an emulated host of its own.
+//! Measures the step between real processes, each on its own emulated host.
 
 use crate::real::{ALGORITHM, MODEL, STEPS};
 use crate::step::{MODELS, Model, WAYS};
@@ -11,7 +11,7 @@ use std::time::Duration;
 
 /// Numbers of ranks, powers of two and others.
 pub(crate) const RANKS: [usize; 8] = [2, 4, 7, 8, 16, 23, 32, 64];
-/// The links below TCP, which makes [`crate::ALPHA`] and [`crate::RATE_MBIT`] of them.
+/// The links below TCP, through which TCP achieves [`crate::ALPHA`] and [`crate::RATE_MBIT`].
 const DELAY: Duration = Duration::from_millis(5);
 const WIRE_MBIT: f64 = 10.0;
 /// The capacity of a link's queue: enough for all concurrent messages, so that none is lost.
@@ -106,7 +106,7 @@ impl Point {
 /// Reads the points of a file that [`complete`] wrote. A missing file contains none.
 ///
 /// # Errors
-/// Returns a sentence if the file cannot be read or contains another line.
+/// Returns a message if the file cannot be read or contains an invalid line.
 pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
     let text = match fs::read_to_string(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -117,7 +117,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
         .filter(|line| !line.is_empty() && *line != COLUMNS);
     lines
         .map(|line| {
-            let other = || format!("{}: '{line}' is no point", path.display());
+            let other = || format!("{}: '{line}' is not a point", path.display());
             Point::parse(line).ok_or_else(other)
         })
         .collect()
@@ -126,7 +126,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
 /// Measures the points up to `ranks_max` that the file does not contain, and appends each of them.
 ///
 /// # Errors
-/// Returns a sentence if hosts cannot be emulated, a rank fails, or the file cannot be written.
+/// Returns a message if hosts cannot be emulated, a rank fails, or the file cannot be written.
 pub(crate) fn complete(path: &Path, ranks_max: usize, steps: usize) -> Result<(), String> {
     let known = read(path)?;
     for ranks in RANKS.into_iter().filter(|ranks| *ranks <= ranks_max) {

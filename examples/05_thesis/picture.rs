@@ -1,4 +1,4 @@
-//! The picture: exposed communication against the number of ranks, one chart per model.
+//! Draws exposed communication against the number of ranks, one chart per model.
 
 use crate::drawing::chart::{Chart, Curve, Scale, charts};
 use crate::step::{BUCKETS, MODELS, Model};

@@ -1,4 +1,4 @@
-//! The step as one of several real ranks.
+//! Runs the step as one of several real ranks.
 
 use super::{ALPHA, RATE_MBIT, simulated::choice};
 use crate::step::{BUCKETS, Link, MODELS, Model};
@@ -22,7 +22,7 @@ pub(crate) fn take_part() -> Result<(), Error> {
     let said = |name| std::env::var(name).unwrap_or_default();
     let model = said(MODEL);
     let model = MODELS.iter().find(|one| one.name == model);
-    let model = model.ok_or_else(|| Error::usage(format!("{MODEL} names no model")))?;
+    let model = model.ok_or_else(|| Error::usage(format!("{MODEL} is not the name of a model")))?;
     let algorithm: Option<Algorithm> = said(ALGORITHM).parse().ok();
     let steps: usize = said(STEPS).parse().unwrap_or(1);
     let comm = Communicator::from_env()?;

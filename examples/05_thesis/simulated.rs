@@ -1,4 +1,4 @@
-//! The step in virtual time: each rank's engine executes its plans on real bytes.
+//! Runs the step in virtual time. Each rank's engine executes its plans on real bytes.
 
 use super::step::{BUCKETS, LAYERS_PER_BUCKET, Link, Model, OVERHEAD};
 use ringtree::plan::select::{Choice, TuningTable, choose, choose_concurrent};
@@ -29,7 +29,7 @@ fn script(model: &Model, link: &Link) -> Vec<Step> {
 /// Executes the step on `ranks` ranks and returns the exposed communication in milliseconds.
 ///
 /// # Errors
-/// Returns a sentence if a call fails, hangs, completes out of order or leaves a wrong element.
+/// Returns a message if a call fails, hangs, completes out of order or leaves a wrong element.
 pub(crate) fn exposed_ms(
     ranks: usize,
     algorithm: Option<Algorithm>,
@@ -61,7 +61,7 @@ pub(crate) fn exposed_ms(
 /// previous one.
 ///
 /// # Errors
-/// Returns a sentence if the algorithm does not implement all-reduce.
+/// Returns a message if the algorithm does not implement all-reduce.
 pub(crate) fn priced_ms(
     ranks: usize,
     algorithm: Option<Algorithm>,
@@ -81,7 +81,7 @@ pub(crate) fn priced_ms(
 /// of the given algorithm for one bucket.
 ///
 /// # Errors
-/// Returns a sentence if no algorithm implements the all-reduce.
+/// Returns a message if no algorithm implements the all-reduce.
 pub(crate) fn choice(
     ranks: usize,
     algorithm: Option<Algorithm>,

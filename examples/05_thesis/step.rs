@@ -1,4 +1,4 @@
-//! The training step: models, timetable, links.
+//! Describes the training step: models, timetable and links.
 
 use ringtree::plan::price::LinkCost;
 use ringtree::{Algorithm, TuningTable};

@@ -1,4 +1,4 @@
-//! How a time grows with something that doubles: curves over a logarithmic axis.
+//! Draws how times grow with the number of ranks: curves over a logarithmic axis.
 
 use super::page::{open, write_anchored, write_text};
 use ringtree::plan::units::Seconds;
@@ -12,16 +12,16 @@ const LABELS_WIDTH: f64 = 176.0;
 const HEAD_HEIGHT: f64 = 148.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const FOOT_HEIGHT: f64 = 66.0;
-/// What stands above each further row, and from one row to the next.
+/// Pixels above each further row, and from one row to the next.
 const ROW_HEAD_HEIGHT: f64 = 50.0;
 const ROW_PITCH: f64 = PLOT_HEIGHT + FOOT_HEIGHT + ROW_HEAD_HEIGHT;
 const CHARTS_A_ROW: usize = 2;
-/// Labels at the ends of curves stand at least so far apart.
+/// Minimum distance between labels at the ends of curves.
 const LABEL_PITCH: f64 = 17.0;
-/// At most so many ticks stand on a linear axis.
+/// Maximum number of ticks on a linear axis.
 const TICKS_MAX: f64 = 7.0;
 
-/// What a chart adds to the style of the page: a colour a curve.
+/// Style of a chart in addition to the page's, with one color per curve.
 const CHART_STYLE: &str = "
 .axis{stroke:#8896a6;stroke-width:1.2}.tick{font-size:11.5px;fill:#5f6c7b}
 .label{font-size:12.5px;font-weight:600}.curve{fill:none;stroke-width:2;stroke-linejoin:round}
@@ -33,38 +33,38 @@ const CHART_STYLE: &str = "
 .c3{stroke:#5aa0ea}.c4{stroke:#2cc48d}.d0{fill:#f47b52}.d1{fill:#dcae38}.d2{fill:#ad86e6}
 .d3{fill:#5aa0ea}.d4{fill:#2cc48d}}
 ";
-/// How many colours there are.
+/// Number of colors.
 const COLOURS: usize = 5;
 
-/// One curve; its place among the others gives it its colour, and the last is drawn heaviest.
+/// A curve. Its index determines its color; the last curve is drawn heaviest.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Curve {
-    /// Stands at its end.
+    /// Label at its end.
     pub(crate) name: String,
-    /// (x, seconds), by increasing x.
+    /// (x, seconds), in ascending order of x.
     pub(crate) points: Vec<(f64, f64)>,
-    /// Further points, computed in another way: dashes that continue the curve.
+    /// Points that are computed in another way and continue the curve as dashes.
     pub(crate) continued: Vec<(f64, f64)>,
-    /// Points that were measured rather than computed: open circles over the curve.
+    /// Measured points, drawn as open circles over the curve.
     pub(crate) measured: Vec<(f64, f64)>,
 }
 
 /// The axis of seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
-    /// From zero to so many seconds; a curve that goes higher leaves the chart, and its label
-    /// says where it ends.
+    /// From zero to this number of seconds. Higher curves leave the chart, and their labels show
+    /// where they end.
     Linear(f64),
-    /// Wide enough for all curves; what is not above zero is not drawn.
+    /// Wide enough for all curves. Points at or below zero are not drawn.
     Logarithmic,
 }
 
-/// One chart.
+/// A chart.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Chart {
-    /// What is drawn: "Step time".
+    /// Title, such as "Step time".
     pub(crate) name: String,
-    /// A few words on it.
+    /// Short explanation.
     pub(crate) note: String,
     /// The axis of seconds.
     pub(crate) scale: Scale,
@@ -72,10 +72,10 @@ pub(crate) struct Chart {
     pub(crate) curves: Vec<Curve>,
 }
 
-/// Places on the axis of x, above zero, and what stands there.
+/// Ticks of the x axis: values above zero with their labels.
 type Ticks<'a> = &'a [(f64, String)];
 
-/// `charts` in rows of two, each over a logarithmic axis called `x_name`, as a self-contained SVG.
+/// Draws `charts` in rows of two as a self-contained SVG, each over a logarithmic axis `x_name`.
 pub(crate) fn charts(
     title: &str,
     notes: &[&str],
@@ -106,12 +106,12 @@ pub(crate) fn charts(
     out
 }
 
-/// Where everything of one chart stands.
+/// Positions of the parts of a chart.
 struct Frame<'a> {
     chart: &'a Chart,
     left: f64,
     right: f64,
-    /// Of the plot.
+    /// Top of the plot.
     top: f64,
     /// The range of x.
     x_range: (f64, f64),
@@ -134,7 +134,7 @@ impl<'a> Frame<'a> {
                 });
                 let seconds = all.map(|(_, seconds)| *seconds);
                 let (least, most) = seconds.filter(|one| *one > 0.0).fold(none, widest);
-                // Somewhat below and above, so that no curve runs along the border.
+                // Leave space below and above, so that no curve runs along the border.
                 (least / 1.6, most * 1.3)
             }
         };
@@ -167,7 +167,7 @@ impl<'a> Frame<'a> {
         seconds <= self.y_range.1 && seconds >= self.y_range.0
     }
 
-    /// Round numbers of seconds: 1, 2 and 5 times the powers of ten, or multiples of one of them.
+    /// Returns round numbers of seconds: 1, 2 and 5 times powers of ten, or multiples of one.
     fn y_ticks(&self) -> Vec<f64> {
         let (least, most) = self.y_range;
         let steps_of = |power: i32| [1.0, 2.0, 5.0].map(|factor| factor * 10_f64.powi(power));
@@ -252,7 +252,7 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// The curve as far as it is inside; it leaves through the top.
+    /// Returns the path of the curve inside the plot, which it may leave through the top.
     fn path(&self, points: &[(f64, f64)]) -> String {
         let mut path = String::new();
         let mut before: Option<(f64, f64)> = None;
@@ -274,7 +274,7 @@ impl<'a> Frame<'a> {
         path
     }
 
-    /// Names and last values at the ends of the curves, pushed apart where they would overlap.
+    /// Writes names and last values at the ends of the curves, moved apart if they would overlap.
     fn draw_labels(&self, out: &mut String) {
         let ends = self.chart.curves.iter().enumerate();
         let mut labels: Vec<_> = ends
@@ -288,7 +288,7 @@ impl<'a> Frame<'a> {
             })
             .collect();
         labels.sort_by(|one, other| one.0.total_cmp(&other.0));
-        // From the bottom up, so that the lowest stand where they belong, above the axis.
+        // From the bottom up, so that the lowest labels keep their places above the axis.
         let mut lowest = self.top + PLOT_HEIGHT - 2.0;
         for (y, colour, text) in labels.iter().rev() {
             let y = y.min(lowest);

@@ -1,4 +1,4 @@
-//! Who holds what when: several runs of one collective above a shared axis of seconds.
+//! Draws how much of the data each rank has over time, for several runs of a collective.
 
 use super::page::{open, tick_length, write_anchored, write_rect, write_text};
 use std::fmt::Write;
@@ -13,30 +13,30 @@ const LANE_HEIGHT: f64 = 10.0;
 const LANE_PITCH: f64 = 13.0;
 const PANEL_GAP: f64 = 26.0;
 const AXIS_HEIGHT: f64 = 60.0;
-/// At most so many ticks stand on the axis.
+/// Maximum number of ticks on the axis.
 const TICKS_MAX: f64 = 9.0;
 
-/// What lanes add to the style of the page.
+/// Style of lanes in addition to the page's.
 const LANES_STYLE: &str = "
 .finish{font-size:21px;font-weight:700}
 .rank{font-size:9.5px;fill:#5f6c7b}.track{fill:#f0f3f7}.end{stroke:#1f2933;stroke-width:1.5}
 @media (prefers-color-scheme:dark){.rank{fill:#93a1b1}.track{fill:#1a222c}.end{stroke:#e6edf3}}
 ";
 
-/// One run of a collective.
+/// A run of a collective.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Panel {
-    /// What ran: "Binomial tree".
+    /// Title, such as "Binomial tree".
     pub(crate) name: String,
-    /// A few words on how: "3 rounds of the whole file".
+    /// Short explanation, such as "3 rounds of the complete file".
     pub(crate) note: String,
-    /// By rank: (seconds, part held from then on, 0 to 1), in ascending order of time. Before the
-    /// first sample a rank holds nothing.
+    /// Samples of each rank, indexed by rank: (seconds, part that it has from then on, 0 to 1), in
+    /// ascending order of time. Before the first sample, a rank has nothing.
     pub(crate) lanes: Vec<Vec<(f64, f64)>>,
 }
 
 impl Panel {
-    /// The time at which the last rank's part last grew, in seconds.
+    /// Returns the time in seconds after which no rank received more data.
     pub(crate) fn finish_s(&self) -> f64 {
         let growth = |lane: &Vec<(f64, f64)>| {
             let most = lane.iter().map(|(_, part)| *part).fold(0.0, f64::max);
@@ -51,8 +51,8 @@ impl Panel {
     }
 }
 
-/// `panels` one above the other over one axis of seconds, as a self-contained SVG: a lane a rank,
-/// blue and as high as the part of the data it holds, green once it holds all.
+/// Draws `panels` one above the other over one axis of seconds, as a self-contained SVG. Each rank
+/// has a lane, which is blue and as high as the part that it has, and green once it has everything.
 pub(crate) fn timeline(title: &str, note: &str, panels: &[Panel]) -> String {
     let panels_height: f64 = panels.iter().map(|panel| panel.height() + PANEL_GAP).sum();
     let bottom = HEAD_HEIGHT + panels_height - PANEL_GAP;
@@ -86,7 +86,7 @@ fn legend(out: &mut String) {
     }
 }
 
-/// Seconds to pixels.
+/// Scale from seconds to pixels.
 struct Axis {
     end_s: f64,
     tick_s: f64,
@@ -152,7 +152,7 @@ fn draw_panel(out: &mut String, panel: &Panel, axis: &Axis, top: f64) {
     write_text(out, (end + 10.0, middle + 7.0), "finish", &text);
 }
 
-/// Steps up to the moment the rank has everything, then one solid bar.
+/// Draws steps until the rank has everything, then a solid bar.
 fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s): (f64, f64)) {
     let complete_s = lane
         .iter()
@@ -172,7 +172,7 @@ fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s
         let _ = writeln!(out, "<path class=\"h3\" d=\"{path}H{end:.1}V{base:.1}Z\"/>");
     }
     if lane.iter().any(|(_, part)| *part >= 1.0) {
-        // The last to finish would have a bar of no width: it gets a sliver.
+        // The bar of the last rank would have no width, so it gets a minimum.
         end = end.min(axis.x(finish_s) - 2.0);
         let size = (axis.x(finish_s) - end, LANE_HEIGHT);
         write_rect(out, "done", (end, base - LANE_HEIGHT), size, 1.0);

@@ -1,4 +1,4 @@
-//! The pictures that the examples draw: each uses a part of this.
+//! Draws the pictures of the examples. Each example uses a part of this module.
 
 #![allow(dead_code)]
 

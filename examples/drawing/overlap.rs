@@ -1,4 +1,4 @@
-//! The picture of a timeline: what every rank computed, and under it what was on the links.
+//! Draws a timeline: the computation of every rank, and below it the buckets on its links.
 
 use super::page::{open, tick_length, write_anchored, write_rect, write_text};
 use ringtree::ddp::{RankSpans, Span, Timeline};
@@ -14,18 +14,18 @@ const MARGIN: f64 = 28.0;
 const NAMES_WIDTH: f64 = 118.0;
 const HEAD_HEIGHT: f64 = 122.0;
 const AXIS_HEIGHT: f64 = 54.0;
-/// Pixels of a row of computation and of one of communication, with the gap below it.
+/// Pixels of a row of computation and of a row of communication, with the gap below it.
 const WORK_HEIGHT: f64 = 22.0;
 const BUCKET_HEIGHT: f64 = 13.0;
 const ROW_GAP: f64 = 3.0;
 const RANK_GAP: f64 = 16.0;
-/// Pixels between neighbours.
+/// Pixels between neighboring bars.
 const SPAN_GAP: f64 = 1.0;
 /// Pixels of a letter of a span's name.
 const LETTER_WIDTH: f64 = 6.0;
-/// At most so many ticks stand on the axis.
+/// Maximum number of ticks on the axis.
 const TICKS_MAX: f64 = 10.0;
-/// What is drawn, by track: the class, the word in the legend, and its pixels there.
+/// Tracks that are drawn: name, class, text of the legend, and its pixels.
 const KINDS: [(&str, &str, &str, f64); 5] = [
     ("forward", "forward", "forward", 90.0),
     ("backward", "h4", "backward, by layer", 160.0),
@@ -34,7 +34,7 @@ const KINDS: [(&str, &str, &str, f64); 5] = [
     ("optimizer", "optimizer", "optimizer", 100.0),
 ];
 
-/// What a trace adds to the style of the page.
+/// Style of a trace in addition to the page's.
 const TRACE_STYLE: &str = "
 .in{font-size:10px;font-weight:600;fill:#ffffff}.in-bucket{font-size:9.5px;fill:#ffffff}
 .forward{fill:#8896a6}.optimizer{fill:#9567d6}.wait{fill:#e8973a}
@@ -43,9 +43,9 @@ const TRACE_STYLE: &str = "
 .optimizer{fill:#b18af0}.wait{fill:#f0a44c}.row{fill:#161d26}}
 ";
 
-/// What happened in `window`: for every rank a row of what it computed (the tracks `forward`,
-/// `backward`, `optimizer`, and `wait` for the time in `DataParallel::wait`), and under it its
-/// buckets on their way.
+/// Draws `window` of the timeline. For every rank, one row shows the computation (the tracks
+/// `forward`, `backward`, `optimizer`, and `wait` for the time in `DataParallel::wait`). The rows
+/// below show the buckets in flight.
 pub(crate) fn overlap(
     timeline: &Timeline,
     title: &str,
@@ -89,7 +89,7 @@ fn kind(track: &str) -> Option<&'static str> {
     found.map(|(_, class, ..)| *class)
 }
 
-/// Time to pixels.
+/// Scale from time to pixels.
 struct Frame {
     start_ms: f64,
     length_ms: f64,
@@ -138,7 +138,7 @@ fn milliseconds(time: Duration) -> f64 {
     time.as_secs_f64() * 1e3
 }
 
-/// One rank's part of the picture.
+/// The part of the picture for one rank.
 struct Lane<'a> {
     work: Vec<&'a Span>,
     buckets: Vec<Vec<&'a Span>>,
@@ -184,7 +184,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// `spans`, by ascending start, in as few rows as keep them apart.
+/// Distributes `spans`, in ascending order of start, among as few rows as possible.
 fn rows<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Vec<&'a Span>> {
     let mut rows: Vec<Vec<&Span>> = Vec::new();
     for span in spans {
@@ -197,14 +197,14 @@ fn rows<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Vec<&'a Span>> {
     rows
 }
 
-/// A bar with the span's name, or the last word of it, or nothing, as there is room.
+/// Draws a bar with the span's name, its last word or no text, depending on the space.
 fn draw_span(out: &mut String, frame: &Frame, span: &Span, y: f64, height: f64) {
     let Some(class) = kind(&span.track) else {
         return;
     };
     let begin = frame.x(milliseconds(span.start));
     let width = frame.x(milliseconds(span.end)) - begin;
-    // The gap is left out where it would leave nothing.
+    // Omit the gap if nothing else would remain.
     let drawn = (width - SPAN_GAP).max(width.min(0.6));
     write_rect(out, class, (begin, y), (drawn, height), 2.0);
     let last_word = span.name.rsplit(' ').next().unwrap_or_default();

@@ -1,9 +1,9 @@
-//! What all pictures begin with, as a self-contained SVG for light and for dark pages: paper, text,
-//! rectangles, and round numbers for axes.
+//! Writes the common parts of all pictures, which are self-contained SVGs for light and dark pages:
+//! background, text, rectangles, and round numbers for axes.
 
 use std::fmt::Write;
 
-/// Colours for a light page, then for a dark one.
+/// Colors for light pages, then for dark ones.
 const STYLE: &str = "
 text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
 .paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
@@ -14,7 +14,7 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;f
 .note{fill:#93a1b1}.h3{fill:#3079c4}.h4{fill:#5aa0ea}.done{fill:#2cc48d}.grid{stroke:#2b333d}}
 ";
 
-/// The opening tag, the style and the paper.
+/// Writes the opening tag, the style and the background.
 pub(crate) fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
     let _ = writeln!(
         out,
@@ -47,7 +47,7 @@ pub(crate) fn write_anchored(
     );
 }
 
-/// An upright rectangle with round corners.
+/// Writes a rectangle with round corners.
 pub(crate) fn write_rect(
     out: &mut String,
     class: &str,
@@ -62,7 +62,7 @@ pub(crate) fn write_rect(
     );
 }
 
-/// The smallest of 1, 2, 5 times a power of ten that is `rough` or longer.
+/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `rough`.
 pub(crate) fn tick_length(rough: f64) -> f64 {
     let power = 10_f64.powf(rough.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];

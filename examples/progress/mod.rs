@@ -1,14 +1,14 @@
-//! One progress bar per host, and the lines of rank 0.
+//! Shows one progress bar per host, and the lines of rank 0.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
-/// Progress as this rank shows it: a bar if standard output is a terminal, otherwise a few plain
-/// lines on standard error; nothing if another rank of the host shows it already.
+/// Progress display of this rank: a bar if standard output is a terminal, otherwise a few plain
+/// lines on standard error; nothing if another rank of the host shows it.
 ///
-/// The bar is drawn on standard output because launchers, this library's among them, hand that
-/// through to their ranks, and read standard error to report how a rank failed.
+/// The bar is drawn on standard output because launchers, including this library's, pass that on to
+/// their ranks, and read standard error to report how a rank failed.
 pub(crate) struct Progress {
     display: Display,
     step_count: u64,
@@ -20,12 +20,12 @@ enum Display {
     Nothing,
 }
 
-/// Plain lines that a run of any length prints.
+/// Number of plain lines of a run of any length.
 const LINES: u64 = 5;
 
 impl Progress {
-    /// The progress of `step_count` steps, of which `from` were done before, on the rank that is
-    /// `local_rank` on its host.
+    /// Creates the display of `step_count` steps, on the rank with number `local_rank` on its host.
+    /// `from` steps were done before.
     pub(crate) fn new(step_count: u64, from: u64, local_rank: usize) -> Self {
         let display = if local_rank != 0 {
             Display::Nothing
@@ -37,7 +37,7 @@ impl Progress {
             let bar = ProgressBar::with_draw_target(Some(step_count), target);
             bar.set_style(style.expect("invariant: the template is well formed"));
             bar.set_position(from);
-            // Otherwise the steps done before would count as done in no time.
+            // Otherwise, the earlier steps would count as done instantly.
             bar.reset_eta();
             Display::Bar(bar)
         } else {
@@ -52,7 +52,7 @@ impl Progress {
         }
     }
 
-    /// `done` steps are done.
+    /// Shows that `done` steps are done.
     pub(crate) fn advance(&self, done: u64) {
         match &self.display {
             Display::Bar(bar) => bar.set_position(done),
@@ -75,7 +75,7 @@ impl Progress {
         }
     }
 
-    /// Training is over: the bar goes.
+    /// Removes the bar at the end of the training.
     pub(crate) fn finish(self) {
         if let Display::Bar(bar) = self.display {
             bar.finish_and_clear();
@@ -83,14 +83,14 @@ impl Progress {
     }
 }
 
-/// Writes `line` and its end in one call. `eprintln!` writes the end by itself, and what another
-/// stream writes meanwhile to the same place would come between.
+/// Writes `line` and its newline in one call. `eprintln!` writes the newline separately, so output
+/// of another stream to the same place could come between.
 pub(crate) fn write_line(mut stream: impl Write, line: &str) {
-    // Training goes on when its progress cannot be told.
+    // Training continues if its progress cannot be shown.
     let _ = stream.write_all(format!("{line}\n").as_bytes());
 }
 
-/// The time that the steps after `done` will take, if those since `from` took `elapsed`.
+/// Estimates the time for the steps after `done`, if those since `from` took `elapsed`.
 fn time_left(elapsed: Duration, from: u64, done: u64, step_count: u64) -> Duration {
     elapsed.mul_f64((step_count - done) as f64 / (done - from) as f64)
 }

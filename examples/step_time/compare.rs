@@ -1,4 +1,4 @@
-//! What the data-parallel layer adds to the all-reduces it is made of.
+//! Measures the overhead of the data-parallel layer over its all-reduces.
 
 use crate::measure::{reducer, summary_ms};
 use crate::model::Model;
@@ -7,9 +7,9 @@ use ringtree::ddp::DataParallel;
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
-/// Steps without forward and backward, whose gradients lie in their buckets already, beside
-/// all-reduces of as long vectors, and of one long vector; in turns, so that a disturbance hits
-/// all.
+/// Compares steps without forward and backward, whose gradients are already in their buckets, with
+/// all-reduces of equally long vectors and of one long vector. They alternate, so that a
+/// disturbance affects all of them.
 pub(crate) fn compare(comm: &Communicator, job: &Job) -> Result<()> {
     let model = Model::new(job, comm);
     let mut reducer = reducer(comm, job, &model)?;

@@ -1,13 +1,13 @@
-//! The plot of the time that trainings take to a validation loss.
+//! Draws the time that trainings take to reach a validation loss.
 
 use crate::drawing::chart::{Chart, Curve, Scale, charts};
 use std::path::Path;
 
 const HEADER: &str = "way,step,seconds,validation_loss";
-/// Losses that are marked under the plot.
+/// Losses that are marked below the plot.
 const MARKED: [f64; 8] = [3.8, 3.4, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0];
 
-/// Draws the lines of `table`, a curve a way of training.
+/// Draws the rows of `table`, with one curve per way of training.
 pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), String> {
     let wrong = |path: &Path, what: String| format!("{}: {what}", path.display());
     let text = std::fs::read_to_string(table).map_err(|error| wrong(table, error.to_string()))?;
@@ -20,7 +20,7 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
         scale: Scale::Linear(slowest * 1.03),
         curves,
     };
-    // The lower a loss, the farther to the right.
+    // Lower losses are farther to the right.
     let ticks = MARKED.map(|loss| (1.0 / loss, format!("{loss:.1}")));
     let title = "Averaging every gradient, or training apart and meeting now and then";
     let drawn = charts(
@@ -33,7 +33,7 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
     std::fs::write(picture, drawn).map_err(|error| wrong(picture, error.to_string()))
 }
 
-/// For each way the losses that were lower than all before, by their inverse, and when.
+/// Returns a curve for each way: the inverse of each new lowest loss, and its time.
 fn curves(text: &str) -> Result<Vec<Curve>, String> {
     let mut lines = text.lines();
     if lines.next() != Some(HEADER) {
@@ -44,7 +44,7 @@ fn curves(text: &str) -> Result<Vec<Curve>, String> {
         let fields: Vec<&str> = line.split(',').collect();
         let number = |at: usize| fields.get(at)?.parse::<f64>().ok();
         let (Some(seconds), Some(loss)) = (number(2), number(3)) else {
-            return Err(format!("not a line of this table: {line}"));
+            return Err(format!("invalid row: {line}"));
         };
         if curves.last().is_none_or(|curve| curve.name != fields[0]) {
             curves.push(Curve {
@@ -54,7 +54,7 @@ fn curves(text: &str) -> Result<Vec<Curve>, String> {
                 measured: Vec::new(),
             });
         }
-        let points = &mut curves.last_mut().expect("invariant: one is there").points;
+        let points = &mut curves.last_mut().expect("invariant: one was pushed").points;
         if points.last().is_none_or(|(before, _)| 1.0 / loss > *before) {
             points.push((1.0 / loss, seconds));
         }

@@ -1,17 +1,17 @@
-//! How long a data-parallel step takes, and how much of its communication shows.
+//! Measures how long a data-parallel step takes, and how much of its communication is exposed.
 //!
 //! ```text
 //! cargo run --release --example step_time -- measure            # two ranks on this host
-//! cargo run --release --example step_time -- compare            # beside bare all-reduces
-//! cargo run --release --example step_time -- overlap --ranks 4  # what overlap gains or costs
+//! cargo run --release --example step_time -- compare            # with bare all-reduces
+//! cargo run --release --example step_time -- overlap --ranks 4  # gain or cost of overlap
 //! cargo run --release --example step_time -- plot docs/buckets.csv docs/buckets.svg
 //! cargo run --release --example step_time -- losses docs/local_steps.csv docs/local_steps.svg
 //! ```
 //!
-//! The model is synthetic: forward and backward sleep to a fixed timetable, so that everything else
-//! in a step is communication; in `overlap` backward computes. There is no optimizer. Every average
-//! is checked, outside the time measured. `benches/peers/step.sh` runs this and the same model in
-//! PyTorch on given hosts.
+//! The model is synthetic. Forward and backward sleep to a fixed timetable, so the rest of a step
+//! is communication. In `overlap`, backward computes. There is no optimizer. All averages are
+//! checked, outside the measured time. `benches/peers/step.sh` runs this example and the same model
+//! in PyTorch on given hosts.
 
 mod compare;
 #[path = "../drawing/mod.rs"]
@@ -32,7 +32,7 @@ use ringtree::{Communicator, Error, TuningTable};
 use std::process::ExitCode;
 use std::time::Duration;
 
-/// The links that are simulated: 1 Gbit/s and 0.25 ms.
+/// The simulated links: 1 Gbit/s and 0.25 ms.
 const LINK: LinkCost = LinkCost {
     alpha_s: 0.25e-3,
     overhead_s: 0.0,
@@ -40,7 +40,7 @@ const LINK: LinkCost = LinkCost {
     gamma_s_per_byte: 0.0,
 };
 
-/// Ranks that are spawned unless the command line says otherwise.
+/// Default number of ranks to spawn.
 const DEFAULT_RANKS: usize = 2;
 
 fn main() -> ExitCode {
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// Spawns the ranks, or is one of them and does `work`.
+/// Spawns the ranks, or does `work` if this process is one of them.
 fn ranks(job: &Job, work: impl FnOnce(&Communicator) -> Result<(), Error>) -> Result<i32, String> {
     job.check()?;
     let has = |name: &&str| std::env::var_os(name).is_some();
@@ -89,8 +89,8 @@ fn ranks(job: &Job, work: impl FnOnce(&Communicator) -> Result<(), Error>) -> Re
     done.map(|()| 0).map_err(|error| error.to_string())
 }
 
-/// The same in this process: the engine, the layer and all bytes are real, the clock and the
-/// network are not.
+/// Measures in this process: the engine, the data-parallel layer and all bytes are real; the clock
+/// and the network are simulated.
 fn simulated(measure: &Measure) -> Result<i32, String> {
     measure.job.check()?;
     let mut world = World::new(measure.job.ranks.unwrap_or(DEFAULT_RANKS));

@@ -1,4 +1,4 @@
-//! Steps to a timetable, and bare all-reduces of the same bytes between them.
+//! Measures steps to a timetable, and bare all-reduces of the same bytes between them.
 
 use crate::model::Model;
 use crate::options::{Job, Measure};
@@ -7,16 +7,16 @@ use ringtree::plan::Collective;
 use ringtree::{Communicator, Dtype, ReduceOp, Result};
 use std::time::Duration;
 
-/// Seconds a byte at 1 Gbit/s.
+/// Seconds per byte at 1 Gbit/s.
 const LINE_SECONDS_PER_BYTE: f64 = 8e-9;
 
-/// What `measure` prints.
+/// Header of the rows that `measure` prints.
 pub(crate) const HEADER: &str = concat!(
     "implementation,ranks,algorithm,size,bucket_bytes,buckets,gradient_bytes,",
     "forward_ms,backward_ms,step_ms,exposed_ms,communication_ms"
 );
 
-/// When what of a step is over, counted from its start.
+/// The end of each part of a step, relative to its start.
 struct Timetable {
     forward: Duration,
     backward: Duration,
@@ -39,7 +39,7 @@ impl Timetable {
         }
     }
 
-    /// Sleeps until the rank's clock says `deadline`.
+    /// Sleeps until `deadline` on the rank's clock.
     fn sleep_until(&self, comm: &Communicator, deadline: Duration) {
         let left = deadline.saturating_sub(comm.clock());
         if self.is_simulated {
@@ -55,14 +55,14 @@ impl Timetable {
     }
 }
 
-/// The data-parallel layer as the job wants it.
+/// Creates the data-parallel layer for the job.
 pub(crate) fn reducer(comm: &Communicator, job: &Job, model: &Model) -> Result<DataParallel> {
     comm.use_algorithm(job.algorithm)?;
     let options = Options::new().buckets(job.bucket);
     DataParallel::new(comm, model.parameters.clone(), options)
 }
 
-/// Milliseconds of the slowest rank: the median over what was measured, and the least.
+/// Returns the median and the minimum of the slowest rank's times, in milliseconds.
 pub(crate) fn summary_ms(comm: &Communicator, times: &[Duration]) -> Result<[f64; 2]> {
     let mut slowest: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
@@ -71,7 +71,7 @@ pub(crate) fn summary_ms(comm: &Communicator, times: &[Duration]) -> Result<[f64
     Ok([at(slowest.len() / 2), at(0)])
 }
 
-/// The job of one rank.
+/// Runs the job of one rank.
 pub(crate) fn measure(comm: &Communicator, measure: &Measure) -> Result<()> {
     let job = &measure.job;
     let model = Model::new(job, comm);
@@ -142,7 +142,7 @@ fn one_step(
     reducer.wait()
 }
 
-/// The CSV's fields on buckets: the algorithm of the largest and how it was chosen.
+/// Returns the CSV fields about buckets, with the algorithm of the largest one.
 fn buckets(comm: &Communicator, job: &Job, reducer: &DataParallel, bytes: usize) -> Result<String> {
     let largest = reducer.buckets().iter().map(|bucket| bucket.bytes()).max();
     let largest = largest.unwrap_or_default();
@@ -161,7 +161,7 @@ fn buckets(comm: &Communicator, job: &Job, reducer: &DataParallel, bytes: usize)
     Ok(format!("{chosen},{size},{largest},{count},{bytes}"))
 }
 
-/// A line a bucket, in milliseconds from the start of the step.
+/// Prints a line per bucket, in milliseconds from the start of the step.
 fn explain(statistics: &[BucketStatistics], start: Duration) {
     eprintln!("bucket    bytes  launched     ended  communication  exposed");
     for (index, bucket) in statistics.iter().enumerate() {

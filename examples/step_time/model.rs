@@ -1,19 +1,19 @@
-//! The synthetic model: parameters, and gradients that can be foretold.
+//! Defines the synthetic model: parameters, and predictable gradients.
 
 use crate::options::Job;
 use ringtree::ddp::{DataParallel, Parameter};
 use ringtree::{Communicator, Dtype, Error, Result};
 use std::ops::Range;
 
-/// Values repeat after this many elements; small integers, so that averages are exact.
+/// Period of the values, which are small integers, so that averages are exact.
 const PERIOD: usize = 101;
 
-/// Layers of weights and biases. Weight w of a layer has the number 2w in it, its bias 2w + 1.
+/// Layers of weights and biases. In a layer, weight w has number 2w and its bias number 2w + 1.
 pub(crate) struct Model {
-    /// In the order of forward.
+    /// All parameters, in the order of forward.
     pub(crate) parameters: Vec<Parameter>,
     layers: usize,
-    /// What gradients are taken from: this rank's, and the average of all ranks'.
+    /// Values of this rank's gradients, and of the averages.
     own: Vec<f32>,
     averaged: Vec<f32>,
 }
@@ -50,18 +50,18 @@ impl Model {
         }
     }
 
-    /// Bytes of all gradients.
+    /// Returns the bytes of all gradients.
     pub(crate) fn bytes(&self) -> usize {
         self.parameters.iter().map(Parameter::bytes).sum()
     }
 
-    /// The parameters of a layer.
+    /// Returns the parameters of a layer.
     pub(crate) fn layer(&self, layer: usize) -> Range<usize> {
         let each = self.parameters.len() / self.layers;
         layer * each..(layer + 1) * each
     }
 
-    /// The gradient that this rank reports.
+    /// Returns the gradient that this rank reports.
     pub(crate) fn gradient(&self, parameter: usize, step: usize) -> &[f32] {
         &self.own[self.place(parameter, step)]
     }
@@ -71,7 +71,7 @@ impl Model {
         start..start + self.parameters[parameter].count()
     }
 
-    /// Compares every average with what it must be.
+    /// Checks every average.
     pub(crate) fn check(&self, reducer: &DataParallel, step: usize) -> Result<()> {
         for (number, parameter) in self.parameters.iter().enumerate() {
             let expected = &self.averaged[self.place(number, step)];

@@ -1,4 +1,4 @@
-//! The command line.
+//! Defines the command line.
 
 use clap::{Args, Parser, Subcommand};
 use ringtree::Algorithm;
@@ -15,28 +15,28 @@ pub(crate) struct Options {
 
 #[derive(Subcommand, Debug)]
 pub(crate) enum Command {
-    /// Steps whose backward sleeps to a timetable; prints a line of CSV
+    /// Measure steps whose backward sleeps to a timetable; print a row of CSV
     Measure(Measure),
-    /// The data-parallel layer beside bare all-reduces of the same bytes, without any backward
+    /// Compare the data-parallel layer, without backward, with bare all-reduces of the same bytes
     Compare(Job),
-    /// Steps whose backward computes, with gradients reported as it makes them and at its end
+    /// Measure steps whose backward computes and reports gradients early or at its end
     Overlap {
         #[command(flatten)]
         job: Job,
-        /// How long backward takes where the rank has a core to itself
+        /// Time of backward if the rank has a core to itself
         #[arg(long, value_name = "MS", default_value_t = 40.0)]
         backward_ms: f64,
     },
-    /// Prints the header of those lines
+    /// Print the header of the rows
     Header,
-    /// Prints medians of such lines, as a table
+    /// Print medians of rows as a table
     Summary {
-        /// Lines that `measure` printed, under their header
+        /// Rows that `measure` printed, with their header
         table: PathBuf,
     },
-    /// Draws step time against bucket size
+    /// Draw step time against bucket size
     Plot {
-        /// Lines that `measure` printed, under their header
+        /// Rows that `measure` printed, with their header
         table: PathBuf,
         /// The SVG to write
         picture: PathBuf,
@@ -44,9 +44,9 @@ pub(crate) enum Command {
         #[arg(long, default_value = "")]
         note: String,
     },
-    /// Draw how long trainings took to a validation loss
+    /// Draw the time that trainings took to reach a validation loss
     Losses {
-        /// Lines of way, step, seconds and validation loss, under their header
+        /// Rows of way, step, seconds and validation loss, with their header
         table: PathBuf,
         /// The SVG to write
         picture: PathBuf,
@@ -61,38 +61,38 @@ pub(crate) struct Measure {
     #[command(flatten)]
     pub(crate) job: Job,
 
-    /// How long backward takes [default: what communication takes at least, at 1 Gbit/s]
+    /// Time of backward [default: the minimum time of communication at 1 Gbit/s]
     #[arg(long, value_name = "MS")]
     pub(crate) backward_ms: Option<f64>,
 
-    /// How long forward takes [default: a third of backward]
+    /// Time of forward [default: a third of backward]
     #[arg(long, value_name = "MS")]
     pub(crate) forward_ms: Option<f64>,
 
-    /// On ranks simulated in virtual time, over links of 1 Gbit/s and 0.25 ms
+    /// Simulate the ranks in virtual time, with links of 1 Gbit/s and 0.25 ms
     #[arg(long)]
     pub(crate) simulated: bool,
 
-    /// Leave out the bare all-reduces between the steps
+    /// Skip the bare all-reduces between the steps
     #[arg(long)]
     pub(crate) steps_only: bool,
 
-    /// The first field of the line
+    /// First field of the row
     #[arg(long, value_name = "NAME", default_value = "ringtree")]
     pub(crate) label: String,
 
-    /// Print where the time of the last step went, by bucket, on standard error
+    /// Print the times of the last step's buckets on standard error
     #[arg(long)]
     pub(crate) verbose: bool,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Job {
-    /// Ranks to spawn where this is not one of several already [default: 2]
+    /// Ranks to spawn, unless started as one of several [default: 2]
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<usize>,
 
-    /// Elements of all gradients, f32
+    /// Total number of gradient elements, f32
     #[arg(long, value_name = "N", default_value_t = 10_000_000)]
     pub(crate) parameters: usize,
 
@@ -100,7 +100,7 @@ pub(crate) struct Job {
     #[arg(long, value_name = "N", default_value_t = 12)]
     pub(crate) layers: usize,
 
-    /// Weights of a layer, each with a bias; all gradients of a layer come at once
+    /// Weights per layer, each with a bias; a layer's gradients become ready together
     #[arg(long, value_name = "N", default_value_t = 16)]
     pub(crate) weights: usize,
 
@@ -108,15 +108,15 @@ pub(crate) struct Job {
     #[arg(long, value_name = "BYTES", default_value = "auto", value_parser = bucket_size)]
     pub(crate) bucket: BucketSize,
 
-    /// The all-reduce's algorithm [default: the choice of each call]
+    /// Algorithm of the all-reduce [default: chosen for each call]
     #[arg(long, value_name = "NAME")]
     pub(crate) algorithm: Option<Algorithm>,
 
-    /// Steps that count
+    /// Measured steps
     #[arg(long, value_name = "N", default_value_t = 10)]
     pub(crate) steps: usize,
 
-    /// Steps before them, in which links open and buckets are laid out anew
+    /// Warm-up steps, in which links open and buckets are rebuilt
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub(crate) warm_up: usize,
 }
@@ -127,12 +127,12 @@ fn bucket_size(text: &str) -> Result<BucketSize, String> {
         number => number
             .parse()
             .map(BucketSize::Bytes)
-            .map_err(|_| "give a number of bytes, or auto".into()),
+            .map_err(|_| "expected a number of bytes, or auto".into()),
     }
 }
 
 impl Job {
-    /// Whether there is something to measure.
+    /// Checks that the options are valid.
     pub(crate) fn check(&self) -> Result<(), String> {
         for (name, value) in [
             ("ranks", self.ranks.unwrap_or(1)),
@@ -147,7 +147,7 @@ impl Job {
         let least = 4 * self.layers * self.weights;
         if self.parameters < least {
             return Err(format!(
-                "--parameters {} are too few for {} layers of {} weights; give {least} or more",
+                "--parameters {} is too small for {} layers of {} weights; use at least {least}",
                 self.parameters, self.layers, self.weights
             ));
         }

@@ -1,4 +1,4 @@
-//! What it gains or costs to send gradients while backward still computes.
+//! Measures the gain or cost of sending gradients while backward computes.
 
 use crate::measure::reducer;
 use crate::model::Model;
@@ -8,12 +8,12 @@ use ringtree::{Communicator, ReduceOp, Result};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Loops that the core is timed with.
+/// Iterations to time the core with.
 const PROBE_LOOPS: u32 = 1_000_000;
 
-/// Steps in pairs: one reports each layer's gradients as backward comes to them, the other all of
-/// them at its end. Backward is the same work in both; where ranks outnumber cores, they share
-/// them.
+/// Measures steps in pairs. One reports each layer's gradients as soon as backward has them, the
+/// other all of them at its end. Backward does the same work in both. If ranks outnumber cores,
+/// they share them.
 pub(crate) fn overlap(comm: &Communicator, job: &Job, backward_ms: f64) -> Result<()> {
     let model = Model::new(job, comm);
     let mut reducer = reducer(comm, job, &model)?;
@@ -22,7 +22,7 @@ pub(crate) fn overlap(comm: &Communicator, job: &Job, backward_ms: f64) -> Resul
     let mut pairs = Vec::new();
     for step in 0..job.warm_up + job.steps {
         let mut pair = [true, false].map(|overlaps| (overlaps, 0.0));
-        // Either comes first in turn, so that what one leaves behind hits both.
+        // The order alternates, so that effects on the next step affect both.
         pair.rotate_left(step % 2);
         for (overlaps, took_s) in &mut pair {
             comm.barrier()?;
@@ -79,7 +79,7 @@ fn one_step(
     reducer.wait()
 }
 
-/// Arithmetic that depends on itself.
+/// Computes for `loops` dependent iterations.
 fn compute(loops: u32) {
     let mut number = black_box(1.0f64);
     for _ in 0..loops {
@@ -88,7 +88,7 @@ fn compute(loops: u32) {
     black_box(number);
 }
 
-/// How many loops take so long: the quickest of some tries, in which no other rank had the core.
+/// Returns the iterations that take `wanted_ms`, by the fastest of several tries.
 fn loops_in(wanted_ms: f64) -> u32 {
     let probe = |_| {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! The plot of step time against bucket size.
+//! Draws step time against bucket size.
 
 use crate::drawing::page::{open, tick_length, write_anchored, write_text};
 use crate::rows::{Row, bound_ms, read};
@@ -16,7 +16,7 @@ const BOTTOM: f64 = 424.0;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// What the plot adds to the style of the page.
+/// Style of the plot in addition to the page's.
 const PLOT_STYLE: &str = "
 .name{font-size:13px;font-weight:600}.bound{stroke:#8896a6;stroke-width:1.5}
 .curve{fill:none;stroke-width:2.2}.s0{stroke:#3c7fcf}.s1{stroke:#17a673}.s2{stroke:#c77d1a}
@@ -25,7 +25,7 @@ const PLOT_STYLE: &str = "
 .d1{fill:#2cc48d}.s2{stroke:#e0a04a}.d2{fill:#e0a04a}.own{fill:#0f141b}}
 ";
 
-/// Draws the rows of `table`, whose ranks and timetable are one, a curve an algorithm.
+/// Draws the rows of `table`, one curve per algorithm. All rows must have equal ranks and times.
 pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), String> {
     let rows = read(table)?;
     let first = rows.first().ok_or("the table has no lines")?;
@@ -53,7 +53,7 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
     std::fs::write(picture, out).map_err(|error| format!("{}: {error}", picture.display()))
 }
 
-/// Sizes in powers of two to the right, seconds up.
+/// Axes: sizes in powers of two (horizontal), seconds (vertical).
 struct Axes {
     sizes_log2: RangeInclusive<f64>,
     times_ms: RangeInclusive<f64>,
@@ -114,7 +114,7 @@ impl Axes {
         write_anchored(out, (RIGHT + 10.0, y + 4.0), "note", "start", "all hidden");
     }
 
-    /// The fixed sizes of one algorithm, joined, and the automatic one beside them.
+    /// Draws the fixed sizes of an algorithm as a curve, and the automatic size as a circle.
     fn curve(&self, out: &mut String, class: usize, algorithm: &str, rows: &[&Row]) {
         let mut fixed: Vec<&&Row> = rows.iter().filter(|row| row.size != "auto").collect();
         fixed.sort_by(|one, other| size(one).total_cmp(&size(other)));
@@ -147,7 +147,7 @@ impl Axes {
     }
 }
 
-/// The bytes a bucket may have; where that was automatic, those of the largest.
+/// Returns the bucket size in bytes; if automatic, that of the largest bucket.
 fn size(row: &Row) -> f64 {
     row.size.parse().unwrap_or(row.bucket_bytes as f64)
 }

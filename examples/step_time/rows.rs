@@ -1,18 +1,18 @@
-//! The lines that `measure` prints, read back; repetitions become their median.
+//! Reads the rows that `measure` printed, and computes medians of repeated measurements.
 
 use crate::measure::HEADER;
 use std::path::Path;
 
-/// The medians of all lines that measure the same.
+/// Medians of all rows with the same settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) implementation: String,
     pub(crate) ranks: usize,
-    /// The algorithm asked for, or `auto`.
+    /// The requested algorithm, or `auto`.
     pub(crate) algorithm: String,
-    /// What `auto` took for the largest bucket.
+    /// The algorithm of the largest bucket.
     pub(crate) chosen: String,
-    /// The bucket size asked for.
+    /// The requested bucket size.
     pub(crate) size: String,
     pub(crate) bucket_bytes: usize,
     pub(crate) buckets: usize,
@@ -21,11 +21,11 @@ pub(crate) struct Row {
     pub(crate) step_ms: f64,
     pub(crate) exposed_ms: f64,
     pub(crate) communication_ms: f64,
-    /// How many lines these are medians of.
+    /// Number of rows.
     pub(crate) lines: usize,
 }
 
-/// Reads a table; rows are in the order of their first lines.
+/// Reads a table. Rows are in the order of their first occurrence.
 pub(crate) fn read(path: &Path) -> Result<Vec<Row>, String> {
     let wrong = |what: String| format!("{}: {what}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -35,7 +35,7 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Row>, String> {
     }
     let mut groups: Vec<Vec<Row>> = Vec::new();
     for line in lines {
-        let row = parse(line).ok_or_else(|| wrong(format!("not a line of this table: {line}")))?;
+        let row = parse(line).ok_or_else(|| wrong(format!("invalid row: {line}")))?;
         match groups.iter_mut().find(|group| same(&group[0], &row)) {
             Some(group) => group.push(row),
             None => groups.push(vec![row]),
@@ -99,8 +99,8 @@ fn median(group: &[Row]) -> Row {
     }
 }
 
-/// The least time a step of this row can take: forward, then backward or the fastest
-/// communication that the table has for as many ranks, whichever is longer.
+/// Returns the minimum time of a step: forward, plus the longer of backward and the fastest
+/// communication in the table for this number of ranks.
 pub(crate) fn bound_ms(row: &Row, rows: &[Row]) -> f64 {
     let alike = |other: &&Row| other.ranks == row.ranks && other.backward_ms == row.backward_ms;
     let times = rows
@@ -110,7 +110,7 @@ pub(crate) fn bound_ms(row: &Row, rows: &[Row]) -> f64 {
     row.forward_ms + times.fold(f64::INFINITY, f64::min).max(row.backward_ms)
 }
 
-/// Prints the rows for people.
+/// Prints the rows as a Markdown table.
 pub(crate) fn summarize(path: &Path) -> Result<(), String> {
     let rows = read(path)?;
     println!(

@@ -1,21 +1,21 @@
-//! The text as training samples, and which rank trains on which of them.
+//! Splits a text into training samples, and distributes them among ranks.
 
 use super::random::mix;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A text over the bytes that occur in it.
+/// A text as tokens: each byte that occurs in it has a number.
 pub(crate) struct Text {
-    /// The text; each byte replaced by its place in `vocabulary`.
+    /// The text, with each byte replaced by its index in `vocabulary`.
     tokens: Vec<u8>,
-    /// The bytes that occur, ascending.
+    /// The bytes that occur, in ascending order.
     vocabulary: Vec<u8>,
-    /// Tokens that a sample shows before the one to be predicted.
+    /// Number of tokens in a sample before the token to predict.
     context: usize,
 }
 
 impl Text {
-    /// The file `path`, or else this project's own sources.
+    /// Loads the file `path`, or this project's sources if there is none.
     pub(crate) fn load(path: Option<&Path>, context: usize) -> Result<Self, String> {
         let files = match path {
             Some(path) => vec![path.to_path_buf()],
@@ -29,7 +29,7 @@ impl Text {
         Self::new(&bytes, context)
     }
 
-    /// `bytes` as samples of `context` known tokens and one to predict.
+    /// Splits `bytes` into samples of `context` known tokens and one to predict.
     pub(crate) fn new(bytes: &[u8], context: usize) -> Result<Self, String> {
         if bytes.len() <= context {
             return Err(format!(
@@ -57,38 +57,38 @@ impl Text {
         })
     }
 
-    /// How many different bytes occur.
+    /// Returns the number of different bytes.
     pub(crate) fn vocabulary_size(&self) -> usize {
         self.vocabulary.len()
     }
 
-    /// The different bytes of the text, ascending.
+    /// Returns the different bytes of the text, in ascending order.
     pub(crate) fn vocabulary(&self) -> &[u8] {
         &self.vocabulary
     }
 
-    /// The byte that `token` stands for.
+    /// Returns the byte of `token`.
     pub(crate) fn byte(&self, token: u8) -> u8 {
         self.vocabulary[usize::from(token)]
     }
 
-    /// The whole text, as tokens.
+    /// Returns all tokens of the text.
     pub(crate) fn tokens(&self) -> &[u8] {
         &self.tokens
     }
 
-    /// How many samples the text holds: one for each token that has a full context before it.
+    /// Returns the number of samples: one for each token with a complete context before it.
     pub(crate) fn sample_count(&self) -> usize {
         self.tokens.len() - self.context
     }
 
-    /// What `sample` shows, and what is to be predicted from it.
+    /// Returns the context of `sample` and the token to predict.
     pub(crate) fn sample(&self, sample: usize) -> (&[u8], u8) {
         let end = sample + self.context;
         (&self.tokens[sample..end], self.tokens[end])
     }
 
-    /// The contexts of `samples`, one after the other, and what follows each.
+    /// Returns the contexts of `samples`, concatenated, and the token after each.
     pub(crate) fn batch(&self, samples: &[usize]) -> (Vec<u8>, Vec<u8>) {
         let mut contexts = Vec::with_capacity(samples.len() * self.context);
         let mut targets = Vec::with_capacity(samples.len());
@@ -106,7 +106,7 @@ fn own_sources() -> Result<Vec<PathBuf>, String> {
     let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let root = folders
         .find(|folder| folder.join("DESIGN.md").is_file())
-        .ok_or("the default text, this project's sources, is not here: name another by --text")?;
+        .ok_or("the default text, this project's sources, does not exist; pass --text FILE")?;
     let mut found = Vec::new();
     let mut directories = vec![root.join("src"), root.join("crates")];
     while let Some(directory) = directories.pop() {
@@ -128,12 +128,12 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> String {
     format!("cannot read the text {}: {error}", path.display())
 }
 
-/// Deals out the samples of a text, epoch after epoch, each epoch in an order of its own.
+/// Distributes the samples of a text among ranks, in a different order in every epoch.
 ///
-/// The samples form one endless stream: epoch 0 shuffled, then epoch 1 shuffled, and so on. Step
-/// k trains on the k-th `global_batch` samples of the stream, whatever the number of ranks; of
-/// these, each rank takes the part with its number. So no two ranks train on the same place of
-/// the stream, an epoch leaves nothing out, and a run can resume from its step number alone.
+/// The samples form one endless stream: epoch 0 shuffled, then epoch 1 shuffled, and so on. Step k
+/// trains on the k-th `global_batch` samples of the stream, whatever the number of ranks. Each rank
+/// takes the part with its number. So no two ranks train on the same position of the stream, an
+/// epoch contains every sample, and a run needs only its step number to resume.
 pub(crate) struct Sampler {
     sample_count: usize,
     global_batch: usize,
@@ -143,7 +143,7 @@ pub(crate) struct Sampler {
 }
 
 impl Sampler {
-    /// The share of `rank` among `world_size` ranks, which must divide `global_batch`.
+    /// Creates the sampler of `rank`. `world_size` must divide `global_batch`.
     pub(crate) fn new(
         sample_count: usize,
         global_batch: usize,
@@ -161,14 +161,14 @@ impl Sampler {
         }
     }
 
-    /// The samples of this rank in `step`.
+    /// Returns the samples of this rank in `step`.
     pub(crate) fn samples(&self, step: usize) -> impl Iterator<Item = usize> + '_ {
         let share = self.global_batch / self.world_size;
         let start = step * self.global_batch + self.rank * share;
         (start..start + share).map(|position| self.sample_at(position))
     }
 
-    /// The sample at `position` of the stream.
+    /// Returns the sample at `position` of the stream.
     fn sample_at(&self, position: usize) -> usize {
         let epoch = (position / self.sample_count) as u64;
         let key = mix(self.seed.wrapping_add(mix(epoch)));
@@ -176,11 +176,11 @@ impl Sampler {
     }
 }
 
-/// Where the shuffle of `0..count` that belongs to `key` puts `index`.
+/// Returns the position of `index` in the shuffle of `0..count` with `key`.
 ///
-/// A Feistel network permutes the numbers of an even number of bits, whatever its mixing function
-/// does (Luby, Rackoff, 1988); a result outside the range is sent through again until it falls
-/// inside (Black, Rogaway, 2002, "cycle walking"). Needs no memory, however long the text.
+/// A Feistel network permutes all numbers with an even number of bits, whatever its mixing function
+/// (Luby, Rackoff, 1988). A result outside the range is permuted again until it is inside (Black,
+/// Rogaway, 2002, "cycle walking"). This needs no memory, however long the text.
 fn shuffled(index: usize, count: usize, key: u64) -> usize {
     let bits = usize::BITS - (count - 1).leading_zeros();
     let half_bits = bits.div_ceil(2);
@@ -204,7 +204,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// The samples of all ranks in `step`, rank after rank.
+    /// Returns the samples of all ranks in `step`, in rank order.
     fn global(samples: usize, batch: usize, ranks: usize, seed: u64, step: usize) -> Vec<usize> {
         (0..ranks)
             .flat_map(|rank| {
@@ -215,8 +215,8 @@ mod tests {
     }
 
     proptest! {
-        /// Steps that make up whole epochs train on every sample once an epoch: nothing twice
-        /// (the ranks' shares are disjoint), nothing left out (together they are everything).
+        /// If steps make up complete epochs, each epoch has every sample once: none twice (the
+        /// ranks' shares are disjoint) and none missing (together they are complete).
         #[test]
         fn an_epoch_is_every_sample_once(
             share in 1..9usize, ranks in 1..9usize, steps in 1..40usize, epoch in 0..3usize,
@@ -231,7 +231,7 @@ mod tests {
             prop_assert_eq!(seen, (0..samples).collect::<Vec<_>>());
         }
 
-        /// Also where the batch does not divide the epoch, the stream leaves nothing out.
+        /// If the batch does not divide the epoch, the stream still contains every sample.
         #[test]
         fn epochs_follow_each_other_without_a_gap(
             samples in 1..300usize, share in 1..9usize, ranks in 1..9usize, seed: u64,

@@ -4,9 +4,9 @@
 //! cargo run --release --example train_text -- --ranks 4
 //! ```
 //!
-//! Every rank starts from rank 0's weights, trains on its own share of each batch, and takes the
-//! optimizer step that the gradients averaged over all ranks ask for. So the replicas stay equal
-//! to the bit, which the last lines check.
+//! Every rank starts with rank 0's weights and trains on its share of each batch. The gradients are
+//! averaged over all ranks before the optimizer step, so the replicas stay equal to the bit. The
+//! example checks this at the end.
 
 mod data;
 mod matrix;
@@ -28,22 +28,22 @@ use ringtree::launch::spawn_self;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::process::ExitCode;
 
-/// Ranks that are spawned unless the command line says otherwise.
+/// Default number of ranks to spawn.
 const DEFAULT_RANKS: usize = 4;
-/// Tokens that the model sees.
+/// Number of tokens that the model sees.
 const CONTEXT: usize = 16;
-/// Numbers in the vector learnt for a token.
+/// Length of the learned vector of a token.
 const EMBEDDING: usize = 24;
-/// Units of the hidden layers.
+/// Sizes of the hidden layers.
 const HIDDEN: &[usize] = &[256, 128];
-/// Lines of loss that a run of any length prints.
+/// Maximum number of printed losses.
 const LOSS_LINES: usize = 30;
-/// Bytes of text that the trained model writes.
+/// Number of bytes that the trained model writes.
 const SAMPLE_BYTES: usize = 300;
-/// Below 1, likely tokens are drawn more often than the model would have it.
+/// Values below 1 increase the probability of likely tokens.
 const TEMPERATURE: f32 = 0.6;
 
-/// What ends the program early: a line for standard error and an exit code.
+/// A failure: a message for standard error and an exit code.
 struct Failure {
     exit_code: u8,
     message: String,
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Spawns the ranks, or is one of them.
+/// Spawns the ranks, or trains if this process is one of them.
 fn run() -> Result<ExitCode, Failure> {
     let options = Options::read().map_err(Failure::usage)?;
     if ["RANK", "WORLD_SIZE"]
@@ -101,7 +101,7 @@ fn run() -> Result<ExitCode, Failure> {
     train_and_compare(&comm, &options, &text)
 }
 
-/// The whole job of one rank.
+/// Runs the job of one rank.
 fn train_and_compare(
     comm: &Communicator,
     options: &Options,
@@ -136,9 +136,9 @@ fn train_and_compare(
     Ok(ExitCode::from(u8::from(differing.is_some())))
 }
 
-/// Makes sure that all ranks have the same text and settings before they train on them.
+/// Checks that all ranks have the same text and settings before they train.
 fn agree_on_the_job(comm: &Communicator, options: &Options, text: &Text) -> Result<(), Failure> {
-    // Ranks may find the same text under different paths.
+    // The path of the text may differ between ranks.
     let settings = Options {
         text: None,
         ..options.clone()
@@ -151,12 +151,13 @@ fn agree_on_the_job(comm: &Communicator, options: &Options, text: &Text) -> Resu
     match replicas::differing(&replicas::gather(comm, &own)?) {
         None => Ok(()),
         Some(ranks) => Err(Failure::work(format!(
-            "the text or the options of {ranks} are not those of rank 0: start all ranks alike"
+            "the text or the options of {ranks} differ from those of rank 0; start all ranks with \
+             the same ones"
         ))),
     }
 }
 
-/// Trains `model` and returns its weights.
+/// Trains `model`. Returns its weights.
 fn train(
     comm: &Communicator,
     options: &Options,
@@ -222,16 +223,16 @@ fn train(
     Ok(weights)
 }
 
-/// The Euclidean length of `vector`.
+/// Returns the Euclidean length of `vector`.
 fn length(vector: &[f32]) -> f64 {
     let squares = vector.iter().map(|value| f64::from(*value).powi(2));
     squares.sum::<f64>().sqrt()
 }
 
-/// One line: what is trained, on what, by how many.
+/// Describes the training in one line.
 fn describe(comm: &Communicator, options: &Options, text: &Text, model: &Model) -> String {
     format!(
-        "{} parameters, {} bytes of text ({} different), {} samples a step over {} ranks",
+        "{} parameters, {} bytes of text ({} different), {} samples per step over {} ranks",
         model.parameter_count(),
         text.tokens().len(),
         text.vocabulary_size(),
@@ -240,7 +241,7 @@ fn describe(comm: &Communicator, options: &Options, text: &Text, model: &Model) 
     )
 }
 
-/// Prints text that the model writes, starting from a place of the training text.
+/// Prints text that the model writes after a random part of the training text.
 fn print_sample(model: &Model, weights: &[f32], text: &Text, seed: u64) {
     let mut random = Random::new(seed);
     let start = random.bits() as usize % text.sample_count();
@@ -255,7 +256,7 @@ fn print_sample(model: &Model, weights: &[f32], text: &Text, seed: u64) {
     println!("{}", String::from_utf8_lossy(&bytes));
 }
 
-/// A token, drawn by its probability.
+/// Draws a token by its probability.
 fn draw(probabilities: &[f32], random: &mut Random) -> u8 {
     let mut left = random.unit();
     for (token, probability) in (0..=u8::MAX).zip(probabilities) {
@@ -264,6 +265,6 @@ fn draw(probabilities: &[f32], random: &mut Random) -> u8 {
             return token;
         }
     }
-    // Rounding may leave a sum just below 1.
+    // Rounding can make the sum slightly less than 1.
     (probabilities.len() - 1) as u8
 }

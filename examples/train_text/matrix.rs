@@ -1,11 +1,11 @@
-//! One matrix product, blocked so that the compiler can keep it in vector registers.
+//! Multiplies matrices in blocks that the compiler can keep in vector registers.
 
 /// Rows of the result that one tile computes.
 const TILE_ROWS: usize = 4;
 /// Columns of the result that one tile computes.
 const TILE_COLUMNS: usize = 8;
 
-/// A matrix inside a slice; its transpose is the same values read with the steps exchanged.
+/// A matrix in a slice. The transpose has the same values with exchanged steps.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -16,7 +16,7 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// `values` as a matrix of `columns` columns, row after row.
+    /// Creates a matrix of `columns` columns from `values`, row by row.
     pub(crate) fn new(values: &'a [f32], columns: usize) -> Self {
         assert_eq!(values.len() % columns, 0, "whole rows");
         Matrix {
@@ -28,7 +28,7 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// The transpose, without moving a value.
+    /// Returns the transpose, without moving values.
     pub(crate) fn transposed(self) -> Self {
         Matrix {
             values: self.values,
@@ -39,8 +39,8 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Rewrites the matrix as strips of `width` rows: strip by strip, column by column, the
-    /// strip's rows side by side. Rows that complete the last strip are zero.
+    /// Copies the matrix into strips of `width` rows. A strip is stored column by column, with the
+    /// values of its rows side by side. The last strip is padded with zeros.
     fn strips(self, width: usize) -> Vec<f32> {
         let strip_count = self.rows.div_ceil(width);
         let mut packed = vec![0.0; strip_count * self.columns * width];
@@ -82,7 +82,7 @@ pub(crate) fn add_product(sum: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) 
     }
 }
 
-/// The product of one strip of rows and one strip of columns.
+/// Returns the product of a strip of rows and a strip of columns.
 fn multiply_strips(left: &[f32], right: &[f32]) -> [[f32; TILE_COLUMNS]; TILE_ROWS] {
     let mut tile = [[0.0; TILE_COLUMNS]; TILE_ROWS];
     let (left, _) = left.as_chunks::<TILE_ROWS>();
@@ -103,7 +103,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Every size, also those that leave tiles incomplete, and all transpositions.
+        /// Covers all sizes, including incomplete tiles, and all transpositions.
         #[test]
         fn the_product_is_the_sum_of_products(
             rows in 1..11usize, inner in 1..11usize, columns in 1..19usize,

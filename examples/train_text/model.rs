@@ -1,9 +1,9 @@
-//! A character-level language model with its backward pass written out.
+//! Implements a character-level language model with a hand-written backward pass.
 //!
-//! The last `context` tokens are looked up in a table of learnt vectors; these, side by side, go
-//! through layers of tanh units; a last layer gives a score (logit) for each possible next token.
-//! All parameters lie in one flat vector, and their gradients in another of the same layout, so
-//! that one all-reduce carries them.
+//! A table of learned vectors embeds the last `context` tokens. The concatenated vectors pass
+//! through layers of tanh units. The last layer computes a score (logit) for each possible next
+//! token. All parameters are in one flat vector, and their gradients in another with the same
+//! layout, so that one all-reduce averages them.
 
 use super::matrix::{Matrix, add_product};
 use super::random::Random;
@@ -11,34 +11,34 @@ use std::ops::Range;
 
 /// The sizes of a model.
 pub(crate) struct Shape {
-    /// Tokens that the model sees.
+    /// Number of tokens that the model sees.
     pub(crate) context: usize,
-    /// How many different tokens there are.
+    /// Number of different tokens.
     pub(crate) vocabulary: usize,
-    /// Numbers in the vector learnt for a token.
+    /// Length of the learned vector of a token.
     pub(crate) embedding: usize,
-    /// Units of each hidden layer.
+    /// Size of each hidden layer.
     pub(crate) hidden: Vec<usize>,
 }
 
-/// Where the parameters of a fully connected layer lie in the flat vector.
+/// Positions of the parameters of a fully connected layer in the flat vector.
 struct Layer {
-    /// The matrix, a row per input.
+    /// The matrix, with a row per input.
     weights: Range<usize>,
-    /// One number per output.
+    /// The bias, with a number per output.
     bias: Range<usize>,
 }
 
-/// The layout of a model's parameters, and how to compute with them.
+/// A model: the layout of its parameters, and its computations.
 pub(crate) struct Model {
     shape: Shape,
-    /// The table of token vectors, a row per token.
+    /// The table of token vectors, with a row per token.
     table: Range<usize>,
     layers: Vec<Layer>,
 }
 
 impl Model {
-    /// The model of these sizes.
+    /// Creates the model with these sizes.
     pub(crate) fn new(shape: Shape) -> Self {
         let mut end = 0;
         let mut take = |count: usize| {
@@ -62,13 +62,13 @@ impl Model {
         }
     }
 
-    /// Numbers in the flat vector of parameters.
+    /// Returns the length of the flat vector of parameters.
     pub(crate) fn parameter_count(&self) -> usize {
         let last = self.layers.last().expect("invariant: the output layer");
         last.bias.end
     }
 
-    /// Parameters to start from, drawn so that the signals of each layer have the same strength.
+    /// Draws initial parameters with which the signals of all layers are equally strong.
     pub(crate) fn initial_parameters(&self, seed: u64) -> Vec<f32> {
         let mut random = Random::new(seed);
         let mut parameters = vec![0.0; self.parameter_count()];
@@ -81,11 +81,11 @@ impl Model {
         parameters
     }
 
-    /// Adds `weight` × the gradient of the summed loss of a micro-batch to `gradients`, and
-    /// returns `weight` × that loss: with weight 1/n over n samples, the mean and its gradient,
-    /// in as many micro-batches as one likes.
+    /// Adds `weight` times the gradient of a micro-batch's summed loss to `gradients`. Returns
+    /// `weight` times that loss. With weight 1/n for n samples, the sums over any number of
+    /// micro-batches are the mean loss and its gradient.
     ///
-    /// `contexts` holds the samples' contexts one after the other, `targets` what follows each.
+    /// `contexts` contains the samples' contexts, concatenated, and `targets` the token after each.
     pub(crate) fn accumulate_gradients(
         &self,
         parameters: &[f32],
@@ -126,8 +126,8 @@ impl Model {
         loss
     }
 
-    /// The probability of each token to follow `context`; the nearer `temperature` is to 0, the
-    /// more is left to the likeliest.
+    /// Returns the probability of each token to follow `context`. The lower `temperature` is, the
+    /// more probable are the likeliest tokens.
     pub(crate) fn predict(&self, parameters: &[f32], context: &[u8], temperature: f32) -> Vec<f32> {
         let mut activations = self.forward(parameters, context);
         let mut logits = activations.pop().expect("invariant: the output layer");
@@ -136,7 +136,7 @@ impl Model {
         logits
     }
 
-    /// The inputs of each layer, then the logits; each a matrix with a row per sample.
+    /// Returns the inputs of each layer and the logits, all as matrices with a row per sample.
     fn forward(&self, parameters: &[f32], contexts: &[u8]) -> Vec<Vec<f32>> {
         let samples = contexts.len() / self.shape.context;
         let width = self.shape.embedding;
@@ -160,7 +160,7 @@ impl Model {
     }
 }
 
-/// `weight` × the summed cross-entropy of the predictions, and its derivative by the logits.
+/// Returns `weight` times the summed cross-entropy, and its derivative by the logits.
 fn cross_entropy(logits: &[f32], targets: &[u8], weight: f32) -> (f32, Vec<f32>) {
     let mut delta = logits.to_vec();
     let mut loss = 0.0;
@@ -186,7 +186,7 @@ fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
-/// Takes derivatives by the outputs of tanh to derivatives by its inputs.
+/// Converts derivatives by the outputs of tanh to derivatives by its inputs.
 fn through_tanh(delta: &mut [f32], outputs: &[f32]) {
     for (value, output) in delta.iter_mut().zip(outputs) {
         *value *= 1.0 - output * output;
@@ -215,7 +215,7 @@ mod tests {
         })
     }
 
-    /// Every single gradient against the slope between two nearby losses.
+    /// Compares every gradient with the slope between two nearby losses.
     #[test]
     fn gradients_are_the_slopes_of_the_loss() {
         let model = small_model();

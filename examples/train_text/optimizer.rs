@@ -1,25 +1,25 @@
-//! Adam (Kingma, Ba, 2015) over one flat vector of parameters.
+//! Implements Adam (Kingma, Ba, 2015) for one flat vector of parameters.
 //!
-//! Only additions, products, quotients and square roots, which every machine rounds alike: from
-//! the same gradients every rank takes the same step, to the bit.
+//! It only uses additions, products, quotients and square roots, which all machines round the same
+//! way. From equal gradients, every rank takes the same step, to the bit.
 
 const FIRST_DECAY: f32 = 0.9;
 const SECOND_DECAY: f32 = 0.99;
 const FLOOR: f32 = 1e-8;
-/// The share of the steps over which the learning rate rises to its full value.
+/// Share of the steps in which the learning rate rises to its peak.
 const WARM_UP_SHARE: f32 = 0.05;
 
-/// The running means of the gradients and of their squares.
+/// Running means of the gradients and of their squares.
 pub(crate) struct Adam {
     first: Vec<f32>,
     second: Vec<f32>,
-    /// What is missing in the running means because they started at zero.
+    /// Missing weight of the running means, which start at zero.
     first_missing: f32,
     second_missing: f32,
 }
 
 impl Adam {
-    /// The state before the first step of `parameter_count` parameters.
+    /// Creates the state for `parameter_count` parameters before the first step.
     pub(crate) fn new(parameter_count: usize) -> Self {
         Adam {
             first: vec![0.0; parameter_count],
@@ -46,7 +46,7 @@ impl Adam {
     }
 }
 
-/// The learning rate of `step` of `step_count`: a linear rise to `peak`, then a linear fall.
+/// Returns the learning rate of `step`, which rises linearly to `peak` and then falls linearly.
 pub(crate) fn learning_rate(peak: f32, step: usize, step_count: usize) -> f32 {
     let done = (step as f32 + 0.5) / step_count as f32;
     if done < WARM_UP_SHARE {
@@ -60,7 +60,7 @@ pub(crate) fn learning_rate(peak: f32, step: usize, step_count: usize) -> f32 {
 mod tests {
     use super::*;
 
-    /// The bias correction makes the first step exactly one learning rate long.
+    /// The bias correction makes the first step as long as the learning rate.
     #[test]
     fn the_first_step_goes_one_learning_rate_against_the_gradient() {
         let mut parameters = [1.0, 2.0, 3.0];

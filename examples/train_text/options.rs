@@ -1,36 +1,36 @@
-//! The command line.
+//! Defines the command line.
 
 use clap::Parser;
 use std::path::PathBuf;
 
 /// Train a small character-level model on text, data-parallel over processes.
 ///
-/// Started alone, spawns the ranks itself; started as one rank of several (RANK and WORLD_SIZE
-/// set, as `ringtree run` and torchrun do), joins the others.
+/// Without a launcher, the program spawns the ranks. If RANK and WORLD_SIZE are set, as by
+/// `ringtree run` and torchrun, it joins the other ranks.
 #[derive(Parser, Clone, Debug)]
 #[command(name = "train_text")]
 pub(crate) struct Options {
-    /// Processes to train on [default: 4, or the ranks it was launched among]
+    /// Number of ranks [default: 4, or the launcher's number]
     #[arg(long, value_name = "N")]
     pub(crate) ranks: Option<usize>,
 
-    /// The text to learn [default: this project's own sources]
+    /// Text to learn [default: the sources of this project]
     #[arg(long, value_name = "FILE")]
     pub(crate) text: Option<PathBuf>,
 
-    /// Steps of the optimizer
+    /// Optimizer steps
     #[arg(long, value_name = "N", default_value_t = 4000)]
     pub(crate) steps: usize,
 
-    /// Samples of a step, over all ranks
+    /// Samples per step, over all ranks
     #[arg(long, value_name = "N", default_value_t = 256)]
     pub(crate) batch: usize,
 
-    /// Micro-batches of a step on each rank; gradients travel after the last
+    /// Micro-batches per step on each rank; gradients are averaged after the last
     #[arg(long, value_name = "K", default_value_t = 1)]
     pub(crate) accumulate: usize,
 
-    /// The highest learning rate of the schedule
+    /// Peak of the learning rate
     #[arg(
         long,
         value_name = "RATE",
@@ -39,18 +39,18 @@ pub(crate) struct Options {
     )]
     pub(crate) learning_rate: f32,
 
-    /// What the initial weights, the order of the samples and the sample text depend on
+    /// Seed of the initial weights, the order of samples and the sample text
     #[arg(long, value_name = "S", default_value_t = 1)]
     pub(crate) seed: u64,
 
-    /// Change one weight on this rank before the replicas are compared
+    /// Change one weight of this rank before the replicas are compared
     #[arg(long, value_name = "R", hide = true)]
     pub(crate) corrupt_rank: Option<usize>,
 }
 
 impl Options {
-    /// The options of this process's command line, or one line that says what is wrong with it.
-    /// Answers `--help` and ends the process.
+    /// Parses the command line. Returns a message if it is invalid. For `--help`, prints the help
+    /// and exits.
     pub(crate) fn read() -> Result<Self, String> {
         Options::try_parse().map_err(|error| {
             if !error.use_stderr() {
@@ -63,13 +63,13 @@ impl Options {
         })
     }
 
-    /// Whether the options make sense for a job of `world_size` ranks.
+    /// Checks the options for a job of `world_size` ranks.
     pub(crate) fn check(&self, world_size: usize) -> Result<(), String> {
         if let Some(ranks) = self.ranks
             && ranks != world_size
         {
             return Err(format!(
-                "--ranks {ranks} disagrees with the {world_size} ranks of this job"
+                "--ranks {ranks} differs from the {world_size} ranks of this job"
             ));
         }
         for (name, value) in [
@@ -86,7 +86,7 @@ impl Options {
         if !self.batch.is_multiple_of(shares) {
             return Err(format!(
                 "--batch {} does not split into equal parts for {world_size} ranks of {} \
-                 micro-batches: choose a multiple of {shares}",
+                 micro-batches; use a multiple of {shares}",
                 self.batch, self.accumulate
             ));
         }
@@ -98,7 +98,7 @@ impl Options {
         }
         match self.corrupt_rank {
             Some(rank) if rank >= world_size => {
-                Err(format!("--corrupt-rank {rank} is no rank of {world_size}"))
+                Err(format!("--corrupt-rank {rank} is not below {world_size}"))
             }
             _ => Ok(()),
         }

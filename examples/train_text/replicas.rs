@@ -1,12 +1,12 @@
-//! Whether all ranks hold the same thing, without sending the thing itself.
+//! Compares data of all ranks by exchanging only fingerprints.
 
 use ringtree::{Communicator, Result};
 use sha2::{Digest, Sha256};
 
-/// The digest of what a rank holds.
+/// SHA-256 digest of a rank's data.
 pub(crate) type Fingerprint = [u8; 32];
 
-/// The fingerprint of `values`, to the bit.
+/// Returns the fingerprint of the bits of `values`.
 pub(crate) fn fingerprint(values: &[f32]) -> Fingerprint {
     let mut hash = Sha256::new();
     for value in values {
@@ -15,7 +15,7 @@ pub(crate) fn fingerprint(values: &[f32]) -> Fingerprint {
     hash.finalize().into()
 }
 
-/// The fingerprint of `parts`, one after the other.
+/// Returns the fingerprint of `parts` and their lengths.
 pub(crate) fn fingerprint_of_bytes(parts: &[&[u8]]) -> Fingerprint {
     let mut hash = Sha256::new();
     for part in parts {
@@ -25,20 +25,20 @@ pub(crate) fn fingerprint_of_bytes(parts: &[&[u8]]) -> Fingerprint {
     hash.finalize().into()
 }
 
-/// The first 16 hexadecimal digits of `fingerprint`.
+/// Returns the first 16 hexadecimal digits of `fingerprint`.
 pub(crate) fn short(fingerprint: &Fingerprint) -> String {
     let digits = fingerprint[..8].iter().map(|byte| format!("{byte:02x}"));
     digits.collect()
 }
 
-/// The fingerprints of all ranks, in rank order; every rank calls this with its own.
+/// Gathers the fingerprints of all ranks, in rank order.
 pub(crate) fn gather(comm: &Communicator, own: &Fingerprint) -> Result<Vec<Fingerprint>> {
     let mut bytes = vec![0; own.len() * comm.world_size()];
     comm.all_gather_into(own.as_slice(), &mut bytes)?;
     Ok(bytes.as_chunks().0.to_vec())
 }
 
-/// The ranks whose fingerprint is not rank 0's, as "rank 1" or "ranks 1, 3"; none if all agree.
+/// Returns the ranks that differ from rank 0, as "rank 1" or "ranks 1, 3", or `None`.
 pub(crate) fn differing(fingerprints: &[Fingerprint]) -> Option<String> {
     let ranks: Vec<String> = (0..fingerprints.len())
         .filter(|&rank| fingerprints[rank] != fingerprints[0])

@@ -1,5 +1,5 @@
-//! A libFuzzer program for every decoder of the library; `run` beside this folder builds it and
-//! says which one by `DECODER`.
+//! A libFuzzer program for every decoder of the library. The script `run` in this directory builds
+//! it and selects the decoder with `DECODER`.
 
 #![no_main]
 
@@ -15,7 +15,7 @@ static CHOSEN: LazyLock<&Decoder> = LazyLock::new(|| {
         eprintln!("DECODER must be one of {}", names.join(", "));
         std::process::exit(2);
     });
-    // Where the fuzzer starts: it reads the folders that it was given after this.
+    // Write the seeds before the fuzzer reads its directories.
     if let Some(folder) = std::env::var_os("SEEDS") {
         for (number, seed) in (chosen.seeds)().iter().enumerate() {
             let file = std::path::Path::new(&folder).join(format!("seed-{number}"));

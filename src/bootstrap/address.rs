@@ -1,4 +1,4 @@
-//! The addresses and the names of this process: to resolve, to listen on, to be known by.
+//! Resolves addresses, opens listeners and determines the names of this host.
 
 use crate::error::{Error, Result};
 use crate::limits::RESOLVE_RETRY_TIME;
@@ -11,43 +11,47 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Connections that the system holds for a listener; it lowers this to its own limit.
+/// Requested length of a listener's accept queue. The system caps it at its own limit.
 const BACKLOG: i32 = 4096;
-/// Between two attempts to resolve the rendezvous.
+/// The pause before name resolution is retried.
 const RESOLVE_PAUSE: Duration = Duration::from_millis(250);
 
-/// The addresses of `endpoint`, a host and a port, in the system's order; `what` names it in
-/// messages. A name that does not resolve is tried again for [`RESOLVE_RETRY_TIME`]. The library
-/// resolves no other name.
+/// Resolves `endpoint`, given as `HOST:PORT`, and returns its addresses in the order in which the
+/// system reports them.
+///
+/// `what` describes the endpoint in messages. If the name does not resolve, the function keeps
+/// retrying for up to [`RESOLVE_RETRY_TIME`]. The library resolves names nowhere else.
 pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<Vec<SocketAddr>> {
     let wrong = |why: &str| Error::configuration(format!("{what} {endpoint} {why}"));
     let deadline = deadline.min(Instant::now() + RESOLVE_RETRY_TIME);
     let addresses: Vec<SocketAddr> = loop {
         let why = match endpoint.to_socket_addrs() {
             Ok(addresses) if addresses.len() > 0 => break addresses.collect(),
-            Ok(_) => "it has no address".to_owned(),
+            Ok(_) => "the name has no address".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                return Err(wrong(&format!("is no HOST:PORT: {error}")));
+                return Err(wrong(&format!("is not HOST:PORT: {error}")));
             }
             Err(error) => error.to_string(),
         };
         if Instant::now() + RESOLVE_PAUSE >= deadline {
-            let message = format!("{what} {endpoint} cannot be resolved: {why}");
+            let message = format!("cannot resolve {what} {endpoint}: {why}");
             return Err(Error::join(message));
         }
         thread::sleep(RESOLVE_PAUSE);
     };
     let is_wildcard = |address: &SocketAddr| address.ip().is_unspecified();
     if addresses.iter().any(is_wildcard) {
-        return Err(wrong("is any address: name one host, where rank 0 is"));
+        return Err(wrong(
+            "is a wildcard address; use an address of rank 0's host",
+        ));
     }
     Ok(addresses)
 }
 
-/// The address by which this host reaches others: that of the default route; without one, an
-/// interface's, of the older kind first; or loopback.
+/// Returns the address from which this host reaches other hosts: the source address of the default
+/// route; if there is no such route, an interface address, preferably IPv4; failing that, loopback.
 pub(super) fn outward() -> IpAddr {
-    // Connecting a datagram socket sends nothing. No host has these addresses (RFC 5737, 3849).
+    // Connecting a datagram socket sends nothing. These addresses are reserved (RFC 5737, 3849).
     let routes = [("0.0.0.0:0", "192.0.2.1:9"), ("[::]:0", "[2001:db8::1]:9")];
     let route = |(own, other)| {
         let socket = UdpSocket::bind(own).ok()?;
@@ -65,8 +69,9 @@ pub(super) fn outward() -> IpAddr {
     usable.unwrap_or(IpAddr::from([127, 0, 0, 1]))
 }
 
-/// The port of `address`, or a free one if that is 0, kept for as long as the socket lives: it does
-/// not listen, and only a socket that asks for this very port gets it as well.
+/// Reserves the port of `address`, or a free port if that port is 0, for as long as the returned
+/// socket exists. The socket does not listen. Only a socket that explicitly requests this port can
+/// also bind to it.
 pub(super) fn reserve(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
@@ -76,28 +81,28 @@ pub(super) fn reserve(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     Ok((socket, bound.expect("invariant: the socket is of TCP")))
 }
 
-/// A listener on exactly `address`.
+/// Listens on `address`.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // A restarted job must not wait for the old connections' last minute.
+    // A restarted job must not have to wait until the old connections leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     listen_at(socket)
 }
 
-/// Lets a socket of [`bind_for_data`](super::listen::bind_for_data) listen.
+/// Starts listening on `socket`, which is already bound.
 pub(super) fn listen_at(socket: Socket) -> io::Result<TcpListener> {
     socket.listen(BACKLOG)?;
     socket.set_nonblocking(true)?;
     Ok(TcpListener::from_std(socket.into()))
 }
 
-/// The address of the interface `asked`, by name or by address; of the same family as `like` if it
-/// has one.
+/// Returns an address of the interface whose name or address is `asked`, preferably one of the same
+/// family as `like`.
 pub(super) fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
     let all =
-        interfaces::addresses().map_err(|error| Error::io("listing network interfaces", &error))?;
+        interfaces::addresses().map_err(|error| Error::io("cannot list interfaces", &error))?;
     let address = asked.parse::<IpAddr>().ok();
     let mut found = all
         .iter()
@@ -108,15 +113,16 @@ pub(super) fn interface_address(asked: &str, like: IpAddr) -> Result<IpAddr> {
     found.sort_by_key(|own| own.is_ipv4() != like.is_ipv4());
     found.first().copied().ok_or_else(|| {
         let mut names: Vec<&str> = all.iter().map(|(name, _)| name.as_str()).collect();
+        names.sort_unstable();
         names.dedup();
         Error::configuration(format!(
-            "RINGTREE_INTERFACE={asked} is no interface or address of this host, which has {}",
+            "RINGTREE_INTERFACE={asked} is not an interface or address of this host; use one of {}",
             names.join(", ")
         ))
     })
 }
 
-/// Whether an address reaches its host only with a scope, which an address alone does not carry.
+/// Returns `true` if the address is valid only with a scope ID, which an `IpAddr` cannot hold.
 fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(v6) if v6.is_unicast_link_local())
 }
@@ -127,17 +133,19 @@ fn first_line(path: &str) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// This host's name, for messages to people.
+/// Returns this host's name for messages.
 pub(crate) fn host_name() -> String {
     first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown host".to_owned())
 }
 
-/// A string that is the same for all ranks of this host and container, and differs elsewhere.
+/// Returns a string that is the same for all ranks on this host or in this container and different
+/// elsewhere.
 pub(super) fn host_id() -> String {
     format!("{}/{}", boot_id().unwrap_or_default(), host_name())
 }
 
-/// A string that changes whenever the kernel boots, and is the same in all its containers.
+/// Returns a string that changes each time the kernel boots and is the same in all containers on
+/// that kernel.
 pub(super) fn boot_id() -> Option<String> {
     first_line("/proc/sys/kernel/random/boot_id")
 }
@@ -152,10 +160,10 @@ mod tests {
         assert_eq!(interface_address("lo", like).unwrap(), like);
         assert_eq!(interface_address("127.0.0.1", like).unwrap(), like);
         let error = interface_address("nowhere0", like).unwrap_err().to_string();
-        assert!(
-            error.contains("nowhere0") && error.contains("lo"),
-            "{error}"
-        );
+        let (start, names) = error.split_once("; use one of ").unwrap();
+        assert!(start.contains("nowhere0"), "{error}");
+        let loopbacks = names.split(", ").filter(|name| *name == "lo");
+        assert_eq!(loopbacks.count(), 1, "{error}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! A start by an id: one that the program gives, or that rank 0 publishes in a key-value store.
+//! Joins using an ID that the program provides or that rank 0 publishes in a key-value store.
 
 use super::settings::Settings;
 use super::store::StoreError;
@@ -7,15 +7,15 @@ use crate::control::notices::RankNotices;
 use crate::error::{Error, Result};
 use std::time::{Duration, Instant};
 
-/// Where rank 0 puts the id of its newest start.
+/// The key under which rank 0 stores the ID of its most recent join.
 const ID: &str = "ringtree/id";
-/// A `get` of a start that can be cancelled waits so long at most.
+/// Maximum time that one `get` waits. It is short so that the join can be canceled.
 const GET_AT_MOST: Duration = Duration::from_millis(200);
-/// Between two looks at a store whose `get` does not wait.
+/// The pause between calls to a `get` that does not wait.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Settings {
-    /// Meets the others where `id` says, with its secret.
+    /// Uses the rendezvous and the secret from `id`.
     pub(crate) fn use_id(&mut self, id: &UniqueId) {
         self.rendezvous = id.address().to_string();
         self.next_port_too = false;
@@ -24,7 +24,7 @@ impl Settings {
         self.start.id = Some(id.clone());
     }
 
-    /// An error if the join was cancelled.
+    /// Returns an error if the join was canceled.
     pub(crate) fn check_cancelled(&self) -> Result<()> {
         match self.start.cancel.is_cancelled() {
             true => Err(self.cancelled()),
@@ -32,15 +32,15 @@ impl Settings {
         }
     }
 
-    /// This rank does not join after all.
+    /// Returns the error for a canceled join.
     pub(crate) fn cancelled(&self) -> Error {
         let rank = self.rank;
-        let line = format!("rank {rank} does not join: its program cancelled the start");
+        let line = format!("rank {rank} did not join: the program canceled the join");
         Error::join(line).with_rank(rank)
     }
 }
 
-/// Rank 0: makes an id and puts it into the store, if the start has one.
+/// On rank 0, creates an ID and puts it into the store if the program provides a store.
 pub(super) fn publish(settings: &mut Settings) -> Result<()> {
     let Some(store) = settings.start.store.clone() else {
         return Ok(());
@@ -55,8 +55,9 @@ pub(super) fn publish(settings: &mut Settings) -> Result<()> {
     Ok(())
 }
 
-/// Another rank: takes the newest id from the store, if the start has one. It is asked again
-/// before each attempt to reach rank 0, for what it says may be of an earlier start.
+/// On any other rank, reads the newest ID from the store if the program provides a store. This
+/// function is called before every attempt to reach rank 0, because the ID in the store may come
+/// from an earlier launch.
 pub(super) fn refresh(
     settings: &mut Settings,
     deadline: Instant,
@@ -74,8 +75,8 @@ pub(super) fn refresh(
         }
         if Instant::now() >= deadline {
             let line = format!(
-                "rank {}: rank 0 has put nothing into the store under '{ID}' within {} ms; is it \
-                 running, with the same store?",
+                "rank {}: rank 0 did not store '{ID}' within {} ms; check that rank 0 is running \
+                 and uses the same store",
                 settings.rank,
                 settings.timeout.as_millis()
             );
@@ -84,13 +85,16 @@ pub(super) fn refresh(
         }
         let rank = settings.rank;
         notices.still(|seconds| {
-            format!("rank {rank} has waited for {seconds} s for rank 0's address in the store")
+            format!(
+                "rank {rank} has waited {seconds} s for rank 0's address to appear in the store"
+            )
         });
         std::thread::sleep(PAUSE);
     };
     let id = UniqueId::from_bytes(&bytes).map_err(|error| {
-        let line = format!("rank {}: the store's '{ID}': {error}", settings.rank);
-        Error::join(line).with_rank(settings.rank)
+        let rank = settings.rank;
+        let line = format!("rank {rank}: '{ID}' in the store is invalid: {error}");
+        Error::join(line).with_rank(rank)
     })?;
     if settings
         .start
@@ -106,27 +110,27 @@ pub(super) fn refresh(
     Ok(())
 }
 
-/// Rank 0, when ranks are missing: how many have found its address.
+/// On rank 0, returns a clause that states how many ranks have read its address from the store.
 pub(super) fn found_line(settings: &Settings) -> String {
     let (Some(store), Some(id)) = (&settings.start.store, &settings.start.id) else {
         return String::new();
     };
     match store.add(&came(id), 0) {
         Ok(found) => format!(
-            "; {found} of {} others have read its address from the store",
+            "; {found} of {} other ranks have read its address from the store",
             settings.world_size - 1
         ),
-        Err(error) => format!("; the store fails as well: {error}"),
+        Err(error) => format!("; the store failed too: {error}"),
     }
 }
 
-/// How many ranks have found this id.
+/// Returns the key that counts the ranks that have read this ID.
 fn came(id: &UniqueId) -> String {
     format!("ringtree/came/{}", id.name())
 }
 
 fn failed(settings: &Settings, what: &str, key: &str, error: StoreError) -> Error {
     let rank = settings.rank;
-    let line = format!("rank {rank}: the store's {what} of '{key}' failed: {error}");
+    let line = format!("rank {rank}: the store failed to {what} '{key}': {error}");
     Error::join(line).with_rank(rank).with_source(error)
 }

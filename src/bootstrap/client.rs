@@ -1,4 +1,5 @@
-//! The join of every rank but 0: find rank 0, send it this rank's record, wait for the table.
+//! Joins as a rank other than 0: connects to rank 0, sends it this rank's record and receives the
+//! table of all ranks.
 
 use super::address;
 use super::listen;
@@ -22,17 +23,19 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first and the longest pause between two attempts to reach the rendezvous.
+/// The initial pause between attempts to reach the rendezvous.
 const RETRY_FIRST: Duration = Duration::from_millis(10);
+/// The longest pause between attempts to reach the rendezvous.
 const RETRY_MAX: Duration = Duration::from_millis(200);
 
-/// What a rank has after the join.
+/// The result of a join.
 pub(super) struct Gathered {
-    /// By rank: to rank 0, or at rank 0 to all others.
+    /// Control channels, keyed by rank. Rank 0 has a channel to every other rank, and every other
+    /// rank has one to rank 0.
     pub(super) channels: BTreeMap<usize, Channel>,
-    /// For data connections; it does not listen yet.
+    /// The socket for data connections, which is not listening yet.
     pub(super) listener: Socket,
-    /// All ranks, by rank.
+    /// All ranks, indexed by rank.
     pub(super) peers: Vec<Peer>,
 }
 
@@ -44,7 +47,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
     let deadline = settings.deadline();
     let Proven { stream, key, .. } = reach(settings, deadline)?;
     let settings = &*settings;
-    let unusable = |error| Error::io("setting up the control connection", &error);
+    let unusable = |error| Error::io("cannot set up the control connection", &error);
     let (local, remote) = stream
         .local_addr()
         .and_then(|local| Ok((local, stream.peer_addr()?)))
@@ -55,7 +58,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
         .map_err(unusable)?;
     let bound = listen::bind_for_data(settings, local.ip());
     let (listener, address) = bound.inspect_err(|error| {
-        // This rank's own error is told either way.
+        // This rank returns the error whether or not rank 0 receives the message.
         channel.send(&Message::Failed(error.clone()));
     })?;
     let record = Record {
@@ -74,7 +77,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
     })
 }
 
-/// This rank as the others see it.
+/// Returns this rank's entry in the table of ranks.
 pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -> Peer {
     Peer {
         address,
@@ -87,7 +90,7 @@ pub(super) fn own_peer(settings: &Settings, address: SocketAddr, place: Offer) -
     }
 }
 
-/// The rendezvous as it was given, with its address if that says more.
+/// Returns the rendezvous as configured, followed by its address if that differs.
 fn at(settings: &Settings, remote: SocketAddr) -> String {
     let given = &settings.rendezvous;
     if *given == remote.to_string() {
@@ -97,13 +100,13 @@ fn at(settings: &Settings, remote: SocketAddr) -> String {
     }
 }
 
-/// Tries the addresses of the rendezvous in turn until one proves to be rank 0. What a process says
-/// that proves nothing ends nothing: it is remembered for the message.
+/// Tries the rendezvous addresses in turn until one authenticates as rank 0. Answers from
+/// unauthenticated processes never end the join. They are only kept for the error message.
 fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     let mut pause = RETRY_FIRST;
     let mut told: Option<String> = None;
     let mut before = None;
-    // One rank of a host tells the user, as far as the ranks know their numbers there.
+    // If the ranks know their local ranks, only the first rank on each host prints notices.
     let is_first = settings.local_rank.is_none_or(|rank| rank == 0);
     let mut notices = RankNotices::new(is_first && !settings.stall_warning.is_zero());
     loop {
@@ -119,21 +122,22 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
                         return Err(Error::join(line));
                     }
                     if told.is_none() {
-                        notices.now(|| format!("{line}; it tries again"));
+                        notices.now(|| format!("{line}; retrying"));
                     }
                     refused = refused.or(Some(line));
                 }
-                // The given port tells more than the next one, which is tried after it.
+                // The failure at the configured port explains more than the failure at the next
+                // port.
                 Err(failure) => last = last.or(Some((remote, failure))),
             }
         }
-        // What the deadline has cut short tells less than the failure before it.
+        // An attempt that was cut short by the deadline explains less than the one before it.
         if Instant::now() >= deadline {
             last = before.take().or(last);
         }
         if Instant::now() + pause >= deadline {
             let line = match refused {
-                Some(line) => format!("{line}, for {} ms", settings.timeout.as_millis()),
+                Some(line) => format!("{line}; gave up after {} ms", settings.timeout.as_millis()),
                 None => unreached_line(settings, last, told),
             };
             return Err(Error::join(line));
@@ -145,7 +149,7 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
                 (None, None) => settings.rendezvous.clone(),
             };
             let rank = settings.rank;
-            format!("rank {rank} has looked for rank 0 for {seconds} s: {why}")
+            format!("rank {rank} has tried to reach rank 0 for {seconds} s: {why}")
         });
         told = refused.or(told);
         before = last;
@@ -154,8 +158,8 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
     }
 }
 
-/// Whether another try would be refused too. A rank 0 of an earlier attempt of the job exits once
-/// it learns that it was replaced.
+/// Returns `true` if a retry would also be rejected. If rank 0 belongs to an earlier attempt, it
+/// exits once it learns that it has been replaced, so a retry can reach the new rank 0.
 fn is_final(refusal: Refusal) -> bool {
     match refusal {
         Refusal::Attempt { ours, theirs } => ours < theirs,
@@ -163,7 +167,8 @@ fn is_final(refusal: Refusal) -> bool {
     }
 }
 
-/// Why no rendezvous was found: the last failure, and what some process `told` before.
+/// Returns the error text to use if rank 0 was not reached. It contains the last failure and, if
+/// present, the earlier rejection by an unauthenticated process in `told`.
 fn unreached_line(
     settings: &Settings,
     last: Option<(SocketAddr, Failure)>,
@@ -172,8 +177,8 @@ fn unreached_line(
     let (remote, failure) = last.expect("invariant: an address that did not refuse has failed");
     let told = told.map_or_else(String::new, |line| format!("; earlier, {line}"));
     format!(
-        "rank {}: no rendezvous at {} within {} ms: {failure}; is rank 0 running, and is this its \
-         address?{}{told}",
+        "rank {}: cannot reach rank 0 at {} within {} ms: {failure}; check that rank 0 is running \
+         and that this is its address{}{told}",
         settings.rank,
         at(settings, remote),
         settings.timeout.as_millis(),
@@ -181,7 +186,8 @@ fn unreached_line(
     )
 }
 
-/// The addresses to try, the given port before the next one.
+/// Returns the addresses to try: first those with the configured port, then those with the next
+/// port.
 fn candidates(settings: &Settings, deadline: Instant) -> Result<Vec<SocketAddr>> {
     let given = address::resolve("the rendezvous", &settings.rendezvous, deadline)?;
     for remote in &given {
@@ -200,24 +206,25 @@ fn refusal_line(settings: &Settings, remote: SocketAddr, refusal: Refusal) -> St
     let at = at(settings, remote);
     match refusal {
         Refusal::Secret if settings.start.has_id() => format!(
-            "rank {rank}: the rendezvous {at} refused the secret of this rank's unique id (is it \
-             the id that rank 0 has?)"
+            "rank {rank}: the rendezvous {at} rejected the secret of this rank's unique id (all \
+             ranks must use rank 0's id)"
         ),
         Refusal::Secret => format!(
-            "rank {rank}: the rendezvous {at} refused the job secret (RINGTREE_SECRET differs?)"
+            "rank {rank}: the rendezvous {at} rejected the job secret (RINGTREE_SECRET must be \
+             the same on all ranks)"
         ),
         Refusal::WorldSize { ours, theirs } => format!(
-            "rank {rank}: WORLD_SIZE is {ours} here, but {theirs} at rank 0 (rendezvous {at})"
+            "rank {rank}: WORLD_SIZE is {ours} here, but {theirs} on rank 0 (rendezvous {at})"
         ),
         Refusal::Attempt { ours, theirs } => format!(
-            "rank {rank}: this process is of attempt {ours} of the job, but the rendezvous {at} of \
-             attempt {theirs}: a restart has replaced this process, which ends"
+            "rank {rank}: this process belongs to attempt {ours} of the job, but the rendezvous \
+             {at} belongs to attempt {theirs}: a restart has replaced this process, which now exits"
         ),
         other => format!("rank {rank}: the rendezvous {at}: {other}"),
     }
 }
 
-/// One connection to `remote` and one handshake on it.
+/// Connects to `remote` and runs one handshake.
 fn attempt(
     settings: &Settings,
     remote: SocketAddr,
@@ -253,7 +260,7 @@ fn wait_for_table(
     let mut events = Events::with_capacity(16);
     let mut peers: Vec<Peer> = Vec::new();
     let mut missing = String::new();
-    // Rank 0 gives up first if it can, for it knows which ranks are missing.
+    // Let rank 0 time out first if possible, because it knows which ranks are missing.
     let deadline = deadline + JOIN_FAILURE_NOTICE / 10;
     loop {
         loop {
@@ -263,7 +270,8 @@ fn wait_for_table(
                     peers: piece,
                 }) => {
                     if first != peers.len() || first + piece.len() > settings.world_size {
-                        let message = format!("rank {rank}: {at} sent a table of another world");
+                        let message =
+                            format!("rank {rank}: {at} sent the table of a different world");
                         return Err(Error::join(message));
                     }
                     peers.extend(piece);
@@ -276,12 +284,14 @@ fn wait_for_table(
                 }
                 Received::Message(Message::Waiting(who)) => missing = format!("; {who}"),
                 Received::Message(_) => {
-                    let message = format!("rank {rank}: {at} sent something else than the table");
+                    let message = format!("rank {rank}: {at} sent an unexpected kind of message");
                     return Err(Error::join(message));
                 }
                 Received::Empty => break,
                 Received::Lost(why) => {
-                    let message = format!("rank {rank}: lost {at} during the join: {why}{missing}");
+                    let message = format!(
+                        "rank {rank}: lost the connection to {at} while joining: {why}{missing}"
+                    );
                     return Err(Error::join(message));
                 }
             }
@@ -293,16 +303,16 @@ fn wait_for_table(
         }
         if Instant::now() >= deadline {
             let error = Error::join(format!(
-                "rank {rank}: reached {at}, but not all ranks came within {} ms{missing}",
+                "rank {rank}: reached {at}, but not all ranks joined within {} ms{missing}",
                 settings.timeout.as_millis()
             ));
             let error = error.with_rank(rank).with_elapsed(settings.timeout);
-            // Rank 0 may have been started later: it learns why this rank is gone.
+            // Rank 0 may have started later. This message tells rank 0 why this rank left.
             channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }
         let until = settings.start.cancel.look_by(deadline);
         wait(poll, &mut events, Some(until))
-            .map_err(|error| Error::io("waiting for the other ranks", &error))?;
+            .map_err(|error| Error::io("cannot wait for the other ranks", &error))?;
     }
 }

@@ -1,28 +1,30 @@
-//! The environment variables that ringtree reads.
+//! Lists and checks the environment variables that ringtree reads.
 
 use crate::error::{Error, Result};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::fmt;
 
-/// What ringtree's own variables begin with.
+/// The prefix of ringtree's own variables.
 const PREFIX: &str = "RINGTREE_";
 
-/// What others set: Kubernetes for a Service of the name `ringtree`, and ringtree's own tests.
+/// Prefixes of variables to ignore: those that Kubernetes sets for a Service named `ringtree`, and
+/// those that ringtree's tests use.
 const PASSED_OVER: [&str; 3] = ["RINGTREE_SERVICE_", "RINGTREE_PORT", "RINGTREE_TEST_"];
 
-/// The meaning of a setting that this version does not carry out: any value of it but its default
-/// is refused rather than ignored.
-pub(super) const NOT_BUILT_YET: &str = "not built yet";
+/// The meaning of a setting that this version does not implement. Any value other than the default
+/// is an error.
+pub(super) const NOT_BUILT_YET: &str = "not implemented yet";
 
-/// A variable, what holds where it is not set, and what it says.
+/// An environment variable.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Variable {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// What holds where it is not set, or empty.
+    /// The value that applies if the variable is not set, or an empty string if there is no
+    /// default.
     pub default: &'static str,
-    /// What it says.
+    /// A description of the value.
     pub meaning: &'static str,
 }
 
@@ -40,29 +42,29 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable("WORLD_SIZE", "", "number of ranks"),
     variable(
         "LOCAL_RANK",
-        "found at startup",
+        "determined at startup",
         "rank of this process on its host, from 0",
     ),
     variable(
         "LOCAL_WORLD_SIZE",
-        "found at startup",
+        "determined at startup",
         "number of ranks on this host",
     ),
     variable("MASTER_ADDR", "", "address of rank 0's host"),
     variable(
         "MASTER_PORT",
         "",
-        "port that rank 0 listens on; the next port if another service holds it",
+        "port that rank 0 listens on; if another service holds it, the next port",
     ),
     variable(
         "RINGTREE_RENDEZVOUS",
         "MASTER_ADDR:MASTER_PORT",
-        "where rank 0 listens, as HOST:PORT",
+        "address that rank 0 listens on, as HOST:PORT",
     ),
     variable(
         "RINGTREE_SECRET",
         "",
-        "the job's secret, 64 hexadecimal digits, the same on all ranks; required across hosts",
+        "the job's secret: 64 hexadecimal digits, the same on all ranks; required across hosts",
     ),
     variable(
         "RINGTREE_SECRET_FILE",
@@ -77,52 +79,52 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "RINGTREE_STALL_WARNING_S",
         "10",
-        "seconds until a waiting call prints a warning; 0 silences that and startup notices",
+        "seconds until a waiting call prints a warning; 0 disables it and the startup notices",
     ),
     variable(
         "RINGTREE_TRANSPORT",
         "auto",
-        "tcp, shm, or auto: shared memory within a host, TCP between hosts",
+        "tcp, shm or auto (shared memory within a host, TCP between hosts)",
     ),
     variable(
         "RINGTREE_DEVICE_PATH",
         "auto",
-        "how GPU buffers travel: staged, mapped, or auto",
+        "how GPU buffers are transferred: staged, mapped or auto",
     ),
     variable(
         "RINGTREE_INTERFACE",
         "",
-        "network interface or address to listen on; by default the one that routes to rank 0",
+        "network interface or address to listen on; by default, the one that routes to rank 0",
     ),
     variable(
         "RINGTREE_HOST_ID",
         "",
-        "name of this host; ranks share memory only if these names are equal",
+        "name of this host; ranks share memory only if their hosts have the same name",
     ),
     variable(
         "RINGTREE_SITE",
         "",
-        "name of this host's site; links between sites count as slow and shared",
+        "name of this host's site; links between sites are treated as slow and shared",
     ),
     variable(
         "RINGTREE_ALGORITHM",
         "auto",
-        "algorithm for every collective that has it",
+        "algorithm to use for every collective that it implements",
     ),
     variable(
         "RINGTREE_TUNING",
         "",
-        "file that keeps measured link speeds, or built-in to measure nothing",
+        "file that keeps the measured link speeds, or built-in to measure nothing",
     ),
     variable(
         "RINGTREE_REPRODUCIBLE",
         "0",
-        "1: the bits of a sum do not depend on buffer size, algorithm or transport",
+        "1: the bits of a sum do not depend on the buffer size, algorithm or transport",
     ),
     variable(
         "RINGTREE_CHECK",
         "",
-        "calls: ranks compare each call before it starts; for tests of a program",
+        "calls: the ranks compare each call before it starts; meant for tests",
     ),
     variable(
         "RINGTREE_ATTEMPT",
@@ -148,10 +150,11 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable("RINGTREE_LOG", "", NOT_BUILT_YET),
 ];
 
-/// Refuses a variable that looks like one of ringtree's and is none.
+/// Checks that every name that begins with `RINGTREE_` is a known variable.
 ///
 /// # Errors
-/// [`Error::configuration`] names it, and the nearest that there is.
+/// Returns [`Error::configuration`] if a name is unknown. The message suggests the nearest known
+/// name.
 ///
 /// ```
 /// use ringtree::internal::bootstrap::check_names;
@@ -177,13 +180,13 @@ fn unknown(name: &str) -> Error {
     let own = own.filter(|one| one.starts_with(PREFIX));
     let nearest = own.min_by_key(|one| strsim::damerau_levenshtein(one, &name.to_uppercase()));
     Error::configuration(format!(
-        "{} is no setting of ringtree; the nearest is {}; `ringtree --help` lists all",
+        "unknown setting {}; the nearest is {}; see `ringtree --help` for all settings",
         name.escape_debug(),
         nearest.unwrap_or_default()
     ))
 }
 
-/// A list of all variables, a line each, for the end of a help text.
+/// Returns a list of all variables, one per line, for the end of a help text.
 #[must_use]
 pub fn listed() -> String {
     let width = VARIABLES.iter().map(|one| one.name.len()).max();
@@ -198,12 +201,12 @@ pub fn listed() -> String {
     VARIABLES.iter().map(line).collect()
 }
 
-/// Variables and their values, among them secrets.
+/// Environment variables and their values, which may include secrets.
 #[derive(Default)]
 pub(crate) struct Environment(pub(crate) BTreeMap<String, String>);
 
 impl Environment {
-    /// This process's, as it is now.
+    /// Returns a copy of the environment of this process.
     pub(crate) fn current() -> Self {
         let text = |(name, value): (OsString, OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -211,13 +214,15 @@ impl Environment {
         Self(std::env::vars_os().filter_map(text).collect())
     }
 
-    /// The value of a variable.
+    /// Returns the value of a variable.
     pub(crate) fn get(&self, name: &str) -> Option<String> {
         self.0.get(name).cloned()
     }
 
+    /// Like the function [`check_names`], but checks the variables in this environment.
+    ///
     /// # Errors
-    /// [`Error::configuration`] names a variable of the library's that there is not.
+    /// Returns [`Error::configuration`] if a name is unknown.
     pub(crate) fn check_names(&self) -> Result<()> {
         check_names(self.0.keys().map(OsString::from))
     }

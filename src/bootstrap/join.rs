@@ -1,4 +1,4 @@
-//! The join, from settings to a running control thread.
+//! Joins a rank to its world and starts its control thread.
 
 use super::address;
 use super::by_id;
@@ -19,25 +19,26 @@ use std::net::SocketAddr;
 use std::os::fd::RawFd;
 use std::sync::Arc;
 
-/// A rank that has met all others and whose control thread does not run yet.
+/// A rank that has joined its world but whose control thread is not running yet.
 pub(crate) struct Joined {
     membership: Membership,
     parts: Parts,
-    /// For data connections; it does not listen yet.
+    /// The socket for data connections, which is not listening yet.
     listener: Option<Socket>,
 }
 
-/// Meets all other ranks.
+/// Joins the world that `settings` describes, within its timeout.
 ///
 /// # Errors
-/// [`Error::join`] or [`Error::configuration`], one line that says what is wrong and where; within
-/// the settings' timeout.
+/// Returns [`Error::join`] if ranks are still missing when the timeout expires, cannot be reached,
+/// or have different settings; [`Error::configuration`] if a setting is invalid; [`Error::system`]
+/// if the operating system refuses to provide a resource.
 pub(crate) fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
     let settings = &mut settings.clone();
     descriptors::raise_limit();
     let (mut poll, control) =
-        thread::prepare().map_err(|error| Error::io("setting up the control thread", &error))?;
+        thread::prepare().map_err(|error| Error::io("cannot set up the control thread", &error))?;
     let (place, socket) = sharing::offer(settings);
     let (channels, listener, peers) = if settings.world_size == 1 {
         let nowhere = SocketAddr::from(([127, 0, 0, 1], 0));
@@ -93,18 +94,18 @@ pub(crate) fn join(settings: &Settings) -> Result<Joined> {
 }
 
 impl Joined {
-    /// This rank and all others.
+    /// Returns this rank's view of the world.
     #[must_use]
     pub(crate) fn membership(&self) -> &Membership {
         &self.membership
     }
 
-    /// Starts the control thread, which from now on calls `handler`. `data_events` is the epoll
-    /// descriptor of the data sockets (a `Reactor`'s), watched while the handler wants it; it must
-    /// stay open until its shutdown has returned.
+    /// Starts the control thread, which then calls `handler`. `data_events` is the epoll descriptor
+    /// of a `Reactor` for the data sockets. The thread watches this descriptor whenever the handler
+    /// requests it. The descriptor must stay open until the control thread has been shut down.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns [`Error::system`] if the operating system refuses to provide a resource.
     pub(crate) fn start(
         self,
         handler: Arc<dyn Handler>,
@@ -115,7 +116,7 @@ impl Joined {
             mut parts,
             listener,
         } = self;
-        let starting = |error| Error::io("starting the control thread", &error);
+        let starting = |error| Error::io("cannot start the control thread", &error);
         parts.listener = listener
             .map(address::listen_at)
             .transpose()

@@ -1,4 +1,5 @@
-//! Where a rank listens: rank 0 for the others, and each rank for data connections.
+//! Opens the listening sockets: the rendezvous socket of rank 0, and a socket for data connections
+//! on every rank.
 
 use super::address;
 use super::settings::Settings;
@@ -11,7 +12,8 @@ use std::io::ErrorKind;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Instant;
 
-/// The rendezvous' listener: passed on, or on the address (and port, or the next) that was given.
+/// Returns the listener for the rendezvous. It is either inherited, or opened on the configured
+/// address and port, or on the next port if that is allowed.
 pub(super) fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListener, SocketAddr)> {
     let at = &settings.rendezvous;
     if let Some(passed_on) = passed_on(settings)? {
@@ -37,16 +39,20 @@ pub(super) fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListe
     }
     let (address, error) = last.expect("invariant: a rendezvous has at least one address");
     let hint = match error.kind() {
-        ErrorKind::AddrInUse => "another process listens there (a second rank 0?)",
-        ErrorKind::AddrNotAvailable => "the rendezvous must be an address of rank 0's own host",
-        _ => "choose another port with RINGTREE_RENDEZVOUS=host:port",
+        ErrorKind::AddrInUse => {
+            "stop the process that is listening there (a second rank 0?), or choose a different \
+             port"
+        }
+        ErrorKind::AddrNotAvailable => "use an address of rank 0's host",
+        _ => "choose a different port with RINGTREE_RENDEZVOUS=HOST:PORT",
     };
     Err(Error::join(format!(
-        "rank 0 cannot listen at the rendezvous {at} ({address}): {error}; {hint}"
+        "rank 0 cannot listen on the rendezvous {at} ({address}): {error}; {hint}"
     )))
 }
 
-/// The listener that the program or its launcher passed on, unless an earlier join took it.
+/// Returns the listener that the program or its launcher provided, unless an earlier join has
+/// already taken it.
 fn passed_on(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
     let own = settings.start.take_listener();
     let name = match (&own, settings.listener_fd) {
@@ -67,48 +73,54 @@ fn passed_on(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
     let address = listener.local_addr().map_err(unusable)?;
     if address.ip().is_unspecified() {
         return Err(Error::configuration(format!(
-            "{name} listens on the wildcard {address}; bind it to one address"
+            "{name} listens on the wildcard address {address}; bind it to one address"
         )));
     }
     check_secretless(settings, address.ip())?;
     Ok(Some((TcpListener::from_std(listener), address)))
 }
 
-/// What to add to a message when the rendezvous can be reached from one host only.
+/// Returns a hint to append to messages if the job spans several hosts but the rendezvous is on
+/// loopback.
 pub(super) fn loopback_hint(settings: &Settings, address: IpAddr) -> String {
     if address.is_loopback() && settings.local_world_size_at_most() < settings.world_size {
         let host = settings.rendezvous.rsplit_once(':');
         let host = host.map_or(settings.rendezvous.as_str(), |(host, _)| host);
         format!(
-            "; note: {host} is {address} here, a loopback address, which other hosts cannot reach"
+            "; note: {host} is {address} on this host, which is a loopback address that other \
+             hosts cannot reach"
         )
     } else {
         String::new()
     }
 }
 
-/// Without a secret only loopback may be used.
+/// Checks that the job has a secret or that `address` is a loopback address.
 pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<()> {
     if settings.secret.is_some() || address.is_loopback() {
         return Ok(());
     }
     Err(Error::configuration(format!(
-        "RINGTREE_SECRET is not set, and without a secret only loopback addresses are used, which \
-         {address} is not: make one with `openssl rand -hex 32` and set RINGTREE_SECRET (or \
-         RINGTREE_SECRET_FILE) to it on every rank"
+        "RINGTREE_SECRET is not set, and {address} is not a loopback address; generate a secret \
+         with `openssl rand -hex 32` and set RINGTREE_SECRET (or RINGTREE_SECRET_FILE) on every \
+         rank"
     )))
 }
 
-/// A socket for data connections, on the address that routes to the rendezvous (`route`) or on the
-/// interface that was asked for, and its address. It listens once connections are accepted: until
-/// then strangers cannot fill its queue, and a peer that comes early dials again.
+/// Binds the socket for data connections and returns it together with its address. The socket is
+/// bound to the configured interface or, if none is configured, to the local address that routes to
+/// the rendezvous (`route`).
+///
+/// The socket does not listen until connections are accepted. Before that, unauthenticated peers
+/// cannot fill its queue, and a rank that connects too early retries.
 pub(super) fn bind_for_data(settings: &Settings, route: IpAddr) -> Result<(Socket, SocketAddr)> {
     let address = match &settings.interface {
         None => route,
         Some(asked) => address::interface_address(asked, route)?,
     };
     check_secretless(settings, address)?;
-    // Its address is not to be used again: while it does not listen, another process could take it.
+    // SO_REUSEADDR is not set, because with it, another process could bind the same address until
+    // the socket listens.
     let bind = || {
         let address = SocketAddr::new(address, 0);
         let domain = Domain::for_address(address);
@@ -120,7 +132,7 @@ pub(super) fn bind_for_data(settings: &Settings, route: IpAddr) -> Result<(Socke
     };
     bind().map_err(|error| {
         Error::io(
-            format_args!("listening for data connections on {address}"),
+            format_args!("cannot listen for data connections on {address}"),
             &error,
         )
     })

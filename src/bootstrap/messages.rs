@@ -1,4 +1,4 @@
-//! What the ranks say to rank 0 while they join, and what it answers.
+//! Defines the messages between rank 0 and the other ranks during a join.
 
 use crate::control::connections::Connections;
 use crate::control::descriptors::Room;
@@ -9,34 +9,34 @@ use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// What a rank says when it comes to the rendezvous.
+/// The record that a rank sends to rank 0.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Record {
     pub(crate) rank: usize,
     pub(crate) peer: Peer,
-    /// Settings that must be the same on all ranks, by name.
+    /// Names and values of the settings that must be the same on all ranks.
     #[serde(deserialize_with = "told_line")]
     pub(crate) agreed: Vec<(String, String)>,
-    /// How many files its process may have open.
+    /// The rank's limits on file descriptors and how many it uses.
     pub(crate) room: Room,
 }
 
 /// A message of the join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// To rank 0: I am here.
+    /// To rank 0: the sender's record.
     Record(Box<Record>),
-    /// From rank 0: the peers from rank `first` on.
+    /// From rank 0: entries of the table, starting with rank `first`.
     Table { first: usize, peers: Vec<Peer> },
-    /// To rank 0: this rank cannot join, or gives up, and why. From rank 0: the join failed, and
-    /// why.
+    /// To rank 0: the reason why this rank cannot join or gave up. From rank 0: the reason why the
+    /// join failed.
     Failed(Error),
-    /// From rank 0: the join goes on; which ranks are missing.
+    /// From rank 0: the join is still in progress. The text names the missing ranks.
     Waiting(#[serde(deserialize_with = "told_line")] String),
 }
 
-/// The whole table in pieces of at most `bytes_max` bytes of peers each (a single longer entry
-/// alone).
+/// Splits the table into messages that each hold at most `bytes_max` bytes of entries. An entry
+/// that is longer gets its own message.
 fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
     let mut pieces = Vec::new();
     let (mut first, mut bytes) = (0, 0);
@@ -58,11 +58,11 @@ fn table(peers: &[Peer], bytes_max: usize) -> Vec<Message> {
     pieces
 }
 
-/// The table on its way to all ranks: encoded once, and given to each channel piece by piece as the
-/// system takes it. So no more than a piece waits in any channel.
+/// Sends the table to all ranks. The table is encoded once and sent piece by piece, so that at most
+/// one piece is queued per channel.
 pub(super) struct Handout {
     pieces: Vec<Vec<u8>>,
-    /// The next piece of each channel that has not been given all.
+    /// Index of the next piece to send on each unfinished channel, keyed by channel.
     next: BTreeMap<usize, usize>,
 }
 
@@ -75,7 +75,7 @@ impl Handout {
         }
     }
 
-    /// Gives what the system takes now; whether all has been sent.
+    /// Sends as much as the system accepts now. Returns `true` if everything has been sent.
     pub(super) fn proceed(&mut self, connections: &mut Connections) -> bool {
         let is_flushed = connections.flush();
         self.next.retain(|id, at| {
@@ -156,7 +156,7 @@ mod tests {
     fn of_the_table_only_a_piece_waits_for_a_rank_that_does_not_read() {
         let (_poll, mut connections, ends) = connected(1);
         let id = 0;
-        // More than a queue may hold, and much more than the system takes.
+        // More than a queue may hold, and much more than the system buffers.
         let peers: Vec<Peer> = (0..60_000)
             .map(|port| Peer {
                 host_id: "h".repeat(400),
@@ -169,7 +169,7 @@ mod tests {
             assert!(connections.queued_bytes(id) <= 2 * CONTROL_MESSAGE_BYTES_MAX);
         }
         drop(ends);
-        // When it is lost, nothing is left to do.
+        // After the channel is lost, nothing is left to send.
         drop(connections.remove(id));
         assert!(table.proceed(&mut connections) || table.proceed(&mut connections));
     }

@@ -1,13 +1,14 @@
-//! The join: how a rank finds the others and becomes one of them. It ends where `control` begins.
+//! Joins the ranks into a world: each rank finds rank 0 and receives the table of all ranks.
 //!
-//! *Purpose.* [`settings`] from the [`environment`], the rendezvous at rank 0, and the
-//! authenticated [`join()`] that gives every rank the table of all peers. It leaves the connections
-//! that it made to the control thread. [`sharing`] finds out whether this process can share memory.
-//! [`unique_id`] and [`store`] are starts that a program carries itself.
+//! *Purpose.* Reads the [`settings`] from the [`environment`] and runs the authenticated [`join()`]
+//! at rank 0's rendezvous, where every rank receives the table of all peers. The connections are
+//! then passed on to the control thread. [`sharing`] checks whether this process can share memory.
+//! With [`unique_id`] and [`store`], a program can organize the join itself.
 //!
-//! *Invariants.* Sockets bind to the address that routes to the rendezvous, never to the wildcard.
-//! Without a secret only loopback is used. A join that fails says why in one line, on every rank
-//! that has come, within the timeout. A join that is cancelled leaves no thread and no socket.
+//! *Invariants.* Sockets bind to the address that routes to the rendezvous or to the interface that
+//! the user chose, never to the wildcard address. Without a secret, only loopback addresses are
+//! used. If a join fails, every rank that has joined reports the cause in one line within the
+//! timeout. A canceled join leaves no thread and no socket behind.
 //!
 //! *May import* `control`, `link`, `protocol`, `sys` and the base files.
 

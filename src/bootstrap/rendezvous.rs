@@ -1,8 +1,8 @@
-//! The join of rank 0: wait for all ranks, compare their settings, send the table.
+//! Joins as rank 0: waits for all ranks, compares their settings and sends them the table.
 //!
-//! Whatever is found wrong is told in one line to every rank that has come, and for a moment to the
-//! ranks that still come. Failed handshakes are only counted: rank 0 cannot tell a stranger from a
-//! rank with a wrong secret.
+//! If something is wrong, every rank that has joined receives a one-line error, and so does every
+//! rank that joins shortly afterwards. Failed handshakes are only counted, because rank 0 cannot
+//! distinguish a rank with a wrong secret from an unauthenticated peer.
 
 use super::by_id;
 use super::client::{Gathered, own_peer};
@@ -24,17 +24,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// Missing ranks named in a message; of more only the number is given.
+/// Maximum number of missing ranks that a message names. The others are only counted.
 const RANKS_NAMED_MAX: usize = 16;
-/// How long the last words of a failed join may take to be sent.
+/// Additional time after the deadline in which rank 0 may still send the error of a failed join.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
-/// Waits as rank 0 for all others.
+/// Joins as rank 0.
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
     let deadline = settings.deadline();
     let (listener, at) = listen(settings, deadline)?;
     let (data_listener, address) = listen::bind_for_data(settings, at.ip())?;
-    let unusable = |error| Error::io("setting up the rendezvous", &error);
+    let unusable = |error| Error::io("cannot set up the rendezvous", &error);
     let own = Record {
         rank: 0,
         peer: own_peer(settings, address, place),
@@ -71,7 +71,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
     Ok(gathering.into_gathered(data_listener))
 }
 
-/// A rank that holds the job's secret.
+/// A rank that has authenticated.
 struct Arrival {
     remote: SocketAddr,
     rank: usize,
@@ -80,7 +80,7 @@ struct Arrival {
 
 struct Failed {
     error: Error,
-    /// When rank 0 stops telling it to ranks that still come.
+    /// The time at which rank 0 stops reporting the error to ranks that are still joining.
     until: Instant,
 }
 
@@ -89,15 +89,19 @@ struct Gathering<'a> {
     at: SocketAddr,
     connections: Connections,
     own: Record,
-    /// By the number of their channel.
+    /// Connected ranks, keyed by channel number.
     arrived: BTreeMap<usize, Arrival>,
-    /// Ranks that came and are gone: until when they may come back, and what to say then.
+    /// Lost ranks. Each entry holds the time until which the rank may reconnect, and the error to
+    /// report if it does not.
     gone: BTreeMap<usize, (Instant, String)>,
-    /// Ranks that know of the failure. One may come twice, if it had no answer in time.
+    /// Ranks that have been notified of the failure. This is a set because a rank that receives no
+    /// answer in time reconnects.
     told: BTreeSet<usize>,
     failure: Option<Failed>,
+    /// Number of failed handshakes.
     strangers: usize,
-    /// The last of them; a refusal says more than a connection that broke.
+    /// The last failed handshake, preferably a rejection, which explains more than a broken
+    /// connection.
     stranger: Option<(IpAddr, Failure)>,
     deadline: Instant,
     next_notice: Instant,
@@ -106,7 +110,7 @@ struct Gathering<'a> {
 }
 
 impl Gathering<'_> {
-    /// Until every rank has sent its record, or all were told why the join failed.
+    /// Runs until every rank has sent its record, or until all ranks know why the join failed.
     fn run(&mut self, poll: &mut Poll) -> Result<()> {
         let mut events = Events::with_capacity(256);
         while !self.is_complete() {
@@ -135,7 +139,7 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// Tells the user for whom rank 0 waits, if it has waited long.
+    /// Prints a notice that names the missing ranks if one is due.
     fn say_that_it_waits(&mut self) {
         let is_quiet = self.failure.is_some() || self.is_complete();
         if is_quiet || Instant::now() < self.notices.next() {
@@ -145,13 +149,13 @@ impl Gathering<'_> {
         let world_size = self.settings.world_size;
         self.notices.still(|seconds| {
             format!(
-                "rank 0 has waited for {seconds} s at the rendezvous {at} for {missing} of \
-                 {world_size}"
+                "rank 0 has waited {seconds} s at the rendezvous {at} for {missing} of {world_size}"
             )
         });
     }
 
-    /// Sleeps until something happens, and handles it.
+    /// Sleeps until an event arrives or a timer expires, and then handles the events that have
+    /// arrived.
     fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> Result<()> {
         let end = self
             .failure
@@ -159,13 +163,14 @@ impl Gathering<'_> {
             .map_or(self.deadline, |failed| failed.until);
         let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
-        // A join that fails tells nobody that it waits: what was due then must not end each sleep.
+        // A failing join sends no waiting notices, so an overdue notice must not cut its sleeps
+        // short.
         let notices = [self.next_notice, self.notices.next()];
         let notices = notices.into_iter().filter(|_| self.failure.is_none());
         let until = gone.chain(next).chain(notices).chain([end]).min();
         let until = until.map(|until| self.settings.start.cancel.look_by(until));
         wait(poll, events, until)
-            .map_err(|error| Error::io("waiting for the other ranks", &error))?;
+            .map_err(|error| Error::io("cannot wait for the other ranks", &error))?;
         self.connections.note(events);
         if let Some(error) = self.connections.acceptor.starvation() {
             let cause = Room::here().exhausted(0, &error);
@@ -181,8 +186,8 @@ impl Gathering<'_> {
         Ok(())
     }
 
-    /// A rank that had come is gone. It counts as missing again; if it does not come back soon, the
-    /// join fails.
+    /// Handles the loss of a connected rank, which then counts as missing again. If the rank does
+    /// not reconnect within [`REJOIN_GRACE`], the join fails.
     fn lost(&mut self, id: usize, why: &str) {
         let Some(Arrival {
             remote,
@@ -197,14 +202,14 @@ impl Gathering<'_> {
             |Record { peer, .. }| format!("process {} on {}", peer.pid, peer.host_name),
         );
         let line = format!(
-            "rank {rank} ({who}) came to the rendezvous and died, or gave up: {why}; look at its \
-             last output and start again"
+            "rank {rank} ({who}) joined the rendezvous and then exited or gave up: {why}; check \
+             its last output and restart the job"
         );
         self.gone
             .insert(rank, (Instant::now() + REJOIN_GRACE, line));
     }
 
-    /// Fails the join if a rank that was lost did not come back.
+    /// Fails the join if a lost rank has not reconnected in time.
     fn miss_the_gone(&mut self, now: Instant) {
         let mut gone = self.gone.iter();
         if let Some((rank, (_, line))) = gone.find(|(_, (until, _))| *until <= now) {
@@ -213,7 +218,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// A handshake ended.
+    /// Handles the outcome of a handshake.
     fn settle(&mut self, outcome: Outcome) {
         match outcome.result {
             Ok(proven) => {
@@ -229,7 +234,8 @@ impl Gathering<'_> {
                 };
                 self.arrived.insert(id, arrival);
             }
-            // A rank of an earlier attempt was told that it was replaced, and counts as a stranger.
+            // A rank from an earlier attempt has already learned that it was replaced. It counts as
+            // a failed handshake below.
             Err(Failure::Refused(refusal, Some(hello)))
                 if hello.attempt >= self.settings.attempt =>
             {
@@ -237,15 +243,15 @@ impl Gathering<'_> {
             }
             Err(failure) => {
                 self.strangers += 1;
-                // Of a host that lacks the secret all ranks come, again and again.
+                // All ranks on a host without the secret keep retrying, so warn only once.
                 let lacks_secret = matches!(failure, Failure::Refused(Refusal::Secret, _));
                 if lacks_secret && !std::mem::replace(&mut self.has_warned_of_secret, true) {
                     let from = outcome.remote.ip();
                     let at = self.at;
                     self.notices.now(|| {
                         format!(
-                            "rank 0 turned a process on {from} away at the rendezvous {at}: it \
-                             holds another secret"
+                            "rank 0 rejected a process on {from} at the rendezvous {at}: it uses a \
+                             different secret"
                         )
                     });
                 }
@@ -257,7 +263,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// A rank that holds the job's secret was refused: the job is set up wrongly.
+    /// Fails the join because an authenticated rank was rejected.
     fn refused(&mut self, remote: SocketAddr, refusal: Refusal, hello: Hello) {
         let rank = hello.from;
         let why = match refusal {
@@ -266,20 +272,21 @@ impl Gathering<'_> {
                 remote.ip()
             ),
             Refusal::Attempt { ours, theirs } => format!(
-                "this process is of attempt {ours} of the job, but rank {rank} (from {}) of \
-                 attempt {theirs}: a restart has replaced this process, which ends",
+                "this process belongs to attempt {ours} of the job, but rank {rank} (from {}) \
+                 belongs to attempt {theirs}: a restart has replaced this process, which now exits",
                 remote.ip()
             ),
-            other => format!("rank {rank} (from {}) was refused: {other}", remote.ip()),
+            other => format!("rank {rank} (from {}) was rejected: {other}", remote.ip()),
         };
-        // This one learned it from the handshake.
+        // The rejected rank learned the reason from the handshake.
         self.told.insert(rank as usize);
         let error = Error::join(why).with_rank(0).with_peer(rank as usize);
         let error = error.within(self.settings.world_size);
         self.fail(error, JOIN_FAILURE_NOTICE);
     }
 
-    /// Takes a rank's record, or why it cannot join. A rank that sends anything else is cut off.
+    /// Handles a rank's record, or the error that the rank sends when it gives up. Disconnects a
+    /// rank that sends anything else.
     fn take(&mut self, id: usize, message: Message) {
         if let Message::Failed(error) = message {
             if let Some(arrival) = self.arrived.remove(&id) {
@@ -292,7 +299,7 @@ impl Gathering<'_> {
         let arrival = self.arrived.get(&id).filter(|one| one.record.is_none());
         let (Some(arrival), Message::Record(record)) = (arrival, message) else {
             self.connections.remove(id);
-            self.lost(id, "it sent no record of itself");
+            self.lost(id, "it sent no record");
             return;
         };
         let objection = self.objection(&record, arrival.rank, arrival.remote);
@@ -307,7 +314,7 @@ impl Gathering<'_> {
         }
     }
 
-    /// Fails the join if rank 0 cannot hold a connection to every rank.
+    /// Fails the join if rank 0 cannot hold a connection to every other rank.
     fn look_for_own_shortage(&mut self) {
         let others = self.settings.world_size - 1;
         if !self
@@ -316,15 +323,14 @@ impl Gathering<'_> {
             .holds(descriptors::needed(0, 0) + others as u64)
         {
             let why = format!(
-                "rank 0 (host {}) has too few descriptors for a connection to each of {others} \
-                 other ranks: {}",
+                "rank 0 (host {}) has too few descriptors to connect to {others} other ranks; {}",
                 self.own.peer.host_name, self.own.room
             );
             self.fail(Error::system(why), JOIN_FAILURE_NOTICE);
         }
     }
 
-    /// Fails the join if a rank has too few descriptors for the world that has come together.
+    /// Fails the join if a rank has too few descriptors for this world.
     fn look_for_shortage(&mut self) {
         self.own.room = Room::here();
         let records = || {
@@ -343,8 +349,8 @@ impl Gathering<'_> {
                 let needed = descriptors::needed(local, self.settings.world_size - 1 - local);
                 (!room.holds(needed)).then(|| {
                 format!(
-                    "rank {rank} (host {}) has too few descriptors: it needs {needed} more to be \
-                     one of {} ranks ({local} others share memory with it); {room}",
+                    "rank {rank} (host {}) has too few descriptors: it needs {needed} more for a \
+                     job of {} ranks ({local} others share memory with it); {room}",
                     peer.host_name, self.settings.world_size
                 )
             })
@@ -355,12 +361,12 @@ impl Gathering<'_> {
         }
     }
 
-    /// What is wrong with a rank's record.
+    /// Returns a message if a rank's record contradicts the handshake or another rank's record.
     fn objection(&self, record: &Record, rank: usize, remote: SocketAddr) -> Option<String> {
         let Peer { host_name, pid, .. } = &record.peer;
         if record.rank != rank {
             return Some(format!(
-                "rank {rank} (from {remote}) calls itself rank {}",
+                "a process from {remote} connected as rank {rank}, but its record is for rank {}",
                 record.rank
             ));
         }
@@ -370,8 +376,8 @@ impl Gathering<'_> {
             .filter_map(|arrival| arrival.record.as_ref());
         if let Some(first) = others.clone().find(|other| other.rank == rank) {
             return Some(format!(
-                "two processes say they are rank {rank}: process {} on {} and process {pid} on \
-                 {host_name}",
+                "two processes have rank {rank}: process {} on {} and process {pid} on \
+                 {host_name}; give each process its own RANK",
                 first.peer.pid, first.peer.host_name
             ));
         }
@@ -389,7 +395,7 @@ impl Gathering<'_> {
         differing.next().map(|name| {
             format!(
                 "{name} differs: it is {} on rank 0 (host {}) but {} on rank {rank} (host \
-                 {host_name}); it must be the same on all ranks",
+                 {host_name}); use the same on all ranks",
                 value(&self.own, name),
                 self.own.peer.host_name,
                 value(record, name),
@@ -409,12 +415,13 @@ impl Gathering<'_> {
         self.tell_failure();
     }
 
-    /// Sends the failure to the ranks that do not know it yet.
+    /// Sends the failure to the connected ranks that have not received it yet.
     fn tell_failure(&mut self) {
         let Some(failed) = &self.failure else { return };
         let message = Message::Failed(failed.error.clone());
         for (id, arrival) in &mut self.arrived {
-            // A second process of the same rank is told as well; both have sent their records.
+            // A second process with the same rank also receives the message, because both processes
+            // sent a record.
             if let Some(record) = arrival.record.take() {
                 self.connections.send(*id, &message);
                 self.told.insert(record.rank);
@@ -428,7 +435,7 @@ impl Gathering<'_> {
 
     fn tell(&mut self, message: &Message) {
         for id in self.arrived.keys() {
-            // A lost connection is noticed when it is read.
+            // A lost connection is detected when it is next read.
             self.connections.send(*id, message);
         }
     }
@@ -442,7 +449,7 @@ impl Gathering<'_> {
     }
 
     fn is_complete(&self) -> bool {
-        // No rank can be present twice: that would have been a failure.
+        // No rank is present twice, because a duplicate fails the join.
         let present = self
             .arrived
             .values()
@@ -451,7 +458,7 @@ impl Gathering<'_> {
         self.failure.is_none() && present + 1 == self.settings.world_size
     }
 
-    /// The ranks that have not come, in words.
+    /// Returns the ranks that have not sent their records.
     fn missing(&self) -> Vec<usize> {
         let present = self.present();
         let missing = (1..self.settings.world_size).filter(|rank| !present.contains(rank));
@@ -477,12 +484,12 @@ impl Gathering<'_> {
         let strangers = match &self.stranger {
             None => String::new(),
             Some((address, why)) => format!(
-                "; handshakes that failed: {}, one of them from {address}: {why}",
+                "; failed handshakes: {}, one of them from {address}: {why}",
                 self.strangers
             ),
         };
         format!(
-            "{} of {} did not come to the rendezvous {} ({}) within {} ms{strangers}{}{}",
+            "{} of {} did not reach the rendezvous {} ({}) within {} ms{strangers}{}{}",
             self.missing_line(),
             self.settings.world_size,
             self.settings.rendezvous,
@@ -493,18 +500,18 @@ impl Gathering<'_> {
         )
     }
 
-    /// Sends the table of all ranks to all ranks.
+    /// Sends the table of ranks to every rank.
     fn hand_out(&mut self, poll: &mut Poll) -> Result<()> {
         let ids = self.arrived.keys().copied();
         let mut table = Handout::new(&self.peers(), ids.collect());
         let mut events = Events::with_capacity(256);
         let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
-        // A rank that is lost here is reported by the control thread, like one lost later.
+        // If a rank is lost here, the control thread reports it in the same way as a later loss.
         let cancel = &self.settings.start.cancel;
         let goes_on = || Instant::now() < end && !cancel.is_cancelled();
         while !table.proceed(&mut self.connections) && goes_on() {
             wait(poll, &mut events, Some(cancel.look_by(end)))
-                .map_err(|error| Error::io("handing out the table of ranks", &error))?;
+                .map_err(|error| Error::io("cannot send the table of ranks", &error))?;
         }
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! What a rank must know before it can meet the others.
+//! Reads the settings of a rank from the environment.
 
 use super::environment::{NOT_BUILT_YET, VARIABLES};
 use super::start::Start;
@@ -13,7 +13,7 @@ use std::os::fd::RawFd;
 use std::str::FromStr;
 use std::time::{Duration, Instant};
 
-/// What says which of several processes this one is, and where they meet.
+/// Variables that determine the rank of a process or the rendezvous.
 const PLACE: &[&str] = &[
     "RANK",
     "WORLD_SIZE",
@@ -24,44 +24,43 @@ const PLACE: &[&str] = &[
     "RINGTREE_RENDEZVOUS",
 ];
 
-/// Launchers whose variables are not understood yet, and in which of them each says how many
-/// processes it has started.
+/// Launchers whose variables ringtree does not read yet, each with the variable in which it passes
+/// the number of processes.
 const OTHER_LAUNCHERS: &[(&str, &str)] = &[
     ("Open MPI", "OMPI_COMM_WORLD_SIZE"),
     ("an MPI launcher", "PMI_SIZE"),
     ("Slurm", "SLURM_STEP_NUM_TASKS"),
 ];
 
-/// What payload may travel over.
+/// The variable that selects the transport.
 const TRANSPORT: &str = "RINGTREE_TRANSPORT";
 
-/// How buffers on GPUs may travel.
+/// The variable that selects how GPU buffers are transferred.
 const DEVICE_PATH: &str = "RINGTREE_DEVICE_PATH";
 
-/// What is checked while a program is tested.
+/// The variable that enables checks for testing a program.
 const CHECK: &str = "RINGTREE_CHECK";
 
-/// Whether sums may depend on nothing but their operands.
+/// The variable that makes sums reproducible.
 const REPRODUCIBLE: &str = "RINGTREE_REPRODUCIBLE";
 
-/// Settings that must be the same on all ranks, with what they are when unset; besides these, the
-/// transport, the tuning, the checks and whether sums are reproducible.
+/// Settings whose text must be the same on all ranks, with their defaults.
 const AGREED: &[(&str, &str)] = &[("RINGTREE_ALGORITHM", "auto")];
 
-/// What payload may travel over: `RINGTREE_TRANSPORT`.
+/// The transport for data, set with `RINGTREE_TRANSPORT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// Shared memory where ranks can share it, TCP elsewhere.
+    /// Shared memory between ranks that can share it, and TCP between all others.
     #[default]
     Auto,
-    /// TCP alone.
+    /// Only TCP.
     Tcp,
-    /// Shared memory alone: the join fails unless all ranks can share theirs.
+    /// Only shared memory. Joining fails unless all ranks can share memory.
     Shm,
 }
 
 impl TransportChoice {
-    /// As it is spelt in settings.
+    /// Returns the name used in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -75,7 +74,10 @@ impl TransportChoice {
 impl FromStr for TransportChoice {
     type Err = String;
 
-    /// The transport of that name.
+    /// Returns the transport with that name.
+    ///
+    /// # Errors
+    /// Returns a message if the name is unknown.
     ///
     /// ```
     /// use ringtree::TransportChoice;
@@ -85,27 +87,28 @@ impl FromStr for TransportChoice {
     fn from_str(text: &str) -> std::result::Result<Self, String> {
         let all = [Self::Auto, Self::Tcp, Self::Shm];
         let found = all.into_iter().find(|choice| choice.name() == text);
-        found.ok_or_else(|| format!("{text}: no such transport; there are auto, tcp and shm"))
+        found.ok_or_else(|| format!("{text}: unknown transport; use auto, tcp or shm"))
     }
 }
 
-/// How buffers on GPUs may travel: `RINGTREE_DEVICE_PATH`. The ranks compare it when they attach
-/// their devices (`Communicator::attach`).
+/// The path that GPU buffers take, set with `RINGTREE_DEVICE_PATH`. Ranks compare this setting when
+/// they attach their devices (`Communicator::attach`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevicePathChoice {
-    /// Mapped where all ranks can map each other's GPU memory, staged elsewhere.
+    /// Mapped if all ranks can map each other's GPU memory, otherwise staged.
     #[default]
     Auto,
-    /// Through the memory of the hosts; no GPU memory is mapped, on any rank.
+    /// Staged through host memory. No rank maps GPU memory.
     Staged,
-    /// Mapped alone: attaching fails on all ranks unless all can map each other's GPU memory.
+    /// Always mapped. Attaching fails on all ranks unless all of them can map each other's GPU
+    /// memory.
     Mapped,
 }
 
 impl DevicePathChoice {
     const ALL: &[Self] = &[Self::Auto, Self::Staged, Self::Mapped];
 
-    /// As it is spelt in settings.
+    /// Returns the name used in settings.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -118,63 +121,69 @@ impl DevicePathChoice {
 
 ringtree_plan::named!(DevicePathChoice, "device path");
 
-/// What a rank must know before it can meet the others.
+/// The settings of a rank.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// This process among all, from 0.
+    /// The rank of this process, from 0.
     pub rank: usize,
-    /// How many processes there are.
+    /// The number of ranks.
     pub world_size: usize,
-    /// This process among those of its host, if that was said; the join finds it.
+    /// The rank of this process on its host, from 0. If `None`, the join determines it.
     pub local_rank: Option<usize>,
-    /// How many processes its host has, likewise.
+    /// The number of ranks on this host. If `None`, the join determines it.
     pub local_world_size: Option<usize>,
-    /// Where rank 0 waits for the others: `host:port`.
+    /// The address at which rank 0 listens, as `HOST:PORT`.
     pub rendezvous: String,
-    /// Whether another service may hold the rendezvous port, so that the next one is tried too.
+    /// If `true`, the next port is tried as well, because another service may hold the rendezvous
+    /// port.
     pub next_port_too: bool,
-    /// The job's secret; without one every address must be loopback.
+    /// The job's secret. Without one, every address must be a loopback address.
     pub secret: Option<Secret>,
-    /// How long the join may take, at most [`TIMEOUT_MAX`].
+    /// The time limit for the join, at most [`TIMEOUT_MAX`].
     pub timeout: Duration,
-    /// After how long a call that waits is told of; never, if that is zero.
+    /// The time that a call waits before it prints a warning. Zero turns off warnings and startup
+    /// notices.
     pub stall_warning: Duration,
-    /// Name or address of the interface for data connections, if not the one that routes to the
-    /// rendezvous.
+    /// The name or address of the interface for data connections. If `None`, the interface that
+    /// routes to the rendezvous is used.
     pub interface: Option<String>,
-    /// Ranks with different host ids share no memory; by default found from the system.
+    /// The name of this host. Ranks share memory only if their hosts have the same name. If `None`,
+    /// the name is derived from the system.
     pub host_id: Option<String>,
-    /// The name of this host's site: hosts of other sites are behind a slow link. Hosts without a
-    /// name are at one site.
+    /// The name of this host's site. Links between sites are treated as slow. Hosts without a site
+    /// name form one site.
     pub site: Option<String>,
-    /// What payload may travel over.
+    /// The transport for data.
     pub transport: TransportChoice,
-    /// How buffers on GPUs may travel.
+    /// The path that GPU buffers take.
     pub device_path: DevicePathChoice,
-    /// Whether all ranks agree before each call, and every send waits for its receive.
+    /// If `true`, the ranks compare each call before it starts, and every send waits for its
+    /// receive.
     pub checks_calls: bool,
-    /// Whether only algorithms that fold in rank order are used.
+    /// If `true`, only algorithms that reduce in rank order are used.
     pub is_reproducible: bool,
-    /// The algorithm asked for, if not `auto`.
+    /// The algorithm for every collective that it implements. `None` stands for `auto`.
     pub algorithm: Option<String>,
-    /// Where the table of link speeds comes from.
+    /// The source of the link speed table.
     pub tuning: TuningSource,
-    /// Settings that must be equal on all ranks, by name; beside them those that have a field:
-    /// the transport, the tuning, the checks and whether sums are reproducible.
+    /// Names and values of settings that must be the same on all ranks. [`Settings::to_agree`] adds
+    /// the transport, the tuning source, the checks and whether sums are reproducible.
     pub agreed: Vec<(String, String)>,
-    /// How often the job had been restarted when this process was started; processes of different
-    /// attempts refuse each other. From `RINGTREE_ATTEMPT`, which only `ringtree run` sets.
+    /// The number of times the job had been restarted when this process started. Processes from
+    /// different attempts reject each other. `ringtree run` sets this value through
+    /// `RINGTREE_ATTEMPT`.
     pub attempt: u16,
-    /// A listening socket for the rendezvous, inherited by rank 0 from its launcher.
+    /// The descriptor of a listening socket for the rendezvous, which rank 0 inherits from its
+    /// launcher.
     pub listener_fd: Option<RawFd>,
-    /// A file of the launcher's, inherited by each rank, for the rank's reports.
+    /// The descriptor of a file for the rank's reports. The rank inherits it from its launcher.
     pub report_fd: Option<RawFd>,
-    /// What the program brings.
+    /// Values that the program itself provides for the join.
     pub start: Start,
 }
 
 impl Settings {
-    /// The settings of one rank that takes all else from the defaults.
+    /// Returns settings for the given rank, with defaults for everything else.
     #[must_use]
     pub(crate) fn new(rank: usize, world_size: usize, rendezvous: &str) -> Self {
         Self {
@@ -204,18 +213,18 @@ impl Settings {
         }
     }
 
-    /// The settings in an environment: torchrun's variables, then our own.
+    /// Reads the settings from torchrun's and ringtree's variables.
     ///
     /// # Errors
-    /// [`Error::configuration`] names the variable and what it should be.
+    /// Returns [`Error::configuration`] if a variable is missing, malformed or not supported.
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         refuse_what_is_not_built(&set)?;
         if set("RANK").is_none() {
             refuse_other_launchers(&set)?;
         }
-        let rank = required(&set, "RANK", "this process's number among all, from 0")?;
-        let world_size = required(&set, "WORLD_SIZE", "the number of processes")?;
+        let rank = required(&set, "RANK", "the rank of this process, from 0")?;
+        let world_size = required(&set, "WORLD_SIZE", "the number of ranks")?;
         let (rendezvous, next_port_too) = rendezvous(&set, world_size)?;
         let mut settings = Self::new(rank, world_size, &rendezvous);
         settings.next_port_too = next_port_too;
@@ -224,7 +233,7 @@ impl Settings {
         settings.local_world_size = optional(&set, "LOCAL_WORLD_SIZE", local)?;
         settings.secret = secret(&set)?;
         settings.timeout = timeout(&set)?;
-        let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "seconds, or 0")?;
+        let seconds = optional(&set, "RINGTREE_STALL_WARNING_S", "a number of seconds")?;
         settings.stall_warning = seconds.map_or(STALL_WARNING_DEFAULT, Duration::from_secs);
         settings.interface = set("RINGTREE_INTERFACE");
         settings.host_id = set("RINGTREE_HOST_ID");
@@ -240,8 +249,8 @@ impl Settings {
             (None, None) => TuningSource::Measured,
         };
         settings.report_fd = optional(&set, REPORT_FD, "a file descriptor")?;
-        // Not TORCHELASTIC_RESTART_COUNT: torchrun counts failures of one host there, and so gives
-        // the hosts of one attempt different numbers.
+        // TORCHELASTIC_RESTART_COUNT is not used: torchrun counts the failures of each host in it,
+        // so its value differs between the hosts of one attempt.
         if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {
             settings.attempt = attempt;
         }
@@ -251,12 +260,14 @@ impl Settings {
         Ok(settings)
     }
 
-    /// The same; or, where the environment says nothing of other ranks, those of one rank alone.
+    /// Like [`from_env`](Self::from_env), but returns the settings of a single rank if no variable
+    /// in [`PLACE`] is set.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env), also for an environment that says a part of it; and
-    /// [`Error::configuration`] where a launcher whose variables are not understood has started
-    /// several processes, each of which would be alone.
+    /// Returns the same errors as [`from_env`](Self::from_env), including when only some of the
+    /// required variables are set. Also returns [`Error::configuration`] if a launcher whose
+    /// variables ringtree does not read has started several processes, because each process would
+    /// then be a single rank.
     pub(crate) fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         if PLACE.iter().any(|name| set(name).is_some()) {
@@ -270,10 +281,10 @@ impl Settings {
         })
     }
 
-    /// The settings in an environment, for a rank that its program has numbered.
+    /// Reads the settings of a rank whose program sets the rank and the number of ranks.
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env).
+    /// See [`from_env`](Self::from_env).
     pub(crate) fn for_rank(
         rank: usize,
         world_size: usize,
@@ -283,24 +294,25 @@ impl Settings {
             "RANK" => Some(rank.to_string()),
             "WORLD_SIZE" => Some(world_size.to_string()),
             "RINGTREE_RENDEZVOUS" => Some("127.0.0.1:29500".to_owned()),
-            // The launcher's socket is of the meeting that does not take place.
+            // The launcher's socket belongs to a rendezvous that this rank does not use.
             "RINGTREE_LISTENER_FD" => None,
             _ if PLACE.contains(&name) => None,
             _ => lookup(name),
         })
     }
 
-    /// How many processes its host may have, before the join has found out.
+    /// Returns an upper bound on the number of ranks on this host, for use before the join
+    /// determines the actual number.
     pub(super) fn local_world_size_at_most(&self) -> usize {
         self.local_world_size.unwrap_or(self.world_size)
     }
 
-    /// When a join that begins now has taken too long.
+    /// Returns the deadline for a join that starts now.
     pub(super) fn deadline(&self) -> Instant {
         Instant::now() + self.timeout.min(TIMEOUT_MAX)
     }
 
-    /// All that is compared with the other ranks.
+    /// Returns the names and values of all settings that must be the same on all ranks.
     pub(super) fn to_agree(&self) -> Vec<(String, String)> {
         let transport = (TRANSPORT.to_owned(), self.transport.name().to_owned());
         let check = if self.checks_calls { "calls" } else { "" };
@@ -311,32 +323,34 @@ impl Settings {
         self.agreed.iter().cloned().chain(besides).collect()
     }
 
-    /// Whether the numbers make sense together.
+    /// Checks that all numbers are in range.
     ///
     /// # Errors
-    /// [`Error::configuration`] names the one that does not.
+    /// Returns [`Error::configuration`] if a number is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let Self {
             rank, world_size, ..
         } = *self;
         let local_world_size = self.local_world_size_at_most();
         if world_size == 0 || world_size > WORLD_SIZE_MAX {
-            let message = format!("WORLD_SIZE is {world_size}; it must be 1 to {WORLD_SIZE_MAX}");
+            let message =
+                format!("WORLD_SIZE={world_size} is out of range: expected 1 to {WORLD_SIZE_MAX}");
             return Err(Error::configuration(message));
         }
         if rank >= world_size {
             return Err(Error::configuration(format!(
-                "RANK is {rank} but WORLD_SIZE is {world_size}: ranks count from 0 to {}",
+                "RANK={rank} is out of range: with WORLD_SIZE={world_size}, ranks are 0 to {}",
                 world_size - 1
             )));
         }
         if local_world_size == 0 || local_world_size > world_size {
             return Err(Error::configuration(format!(
-                "LOCAL_WORLD_SIZE is {local_world_size}; it must be 1 to WORLD_SIZE ({world_size})"
+                "LOCAL_WORLD_SIZE={local_world_size} is out of range: expected 1 to {world_size} \
+                 (WORLD_SIZE)"
             )));
         }
         if self.timeout.is_zero() {
-            let message = "RINGTREE_TIMEOUT_MS is 0; it must be at least 1".to_owned();
+            let message = "RINGTREE_TIMEOUT_MS=0 is out of range: expected at least 1".to_owned();
             return Err(Error::configuration(message));
         }
         Ok(())
@@ -344,7 +358,9 @@ impl Settings {
 }
 
 fn malformed(name: &str, value: &str, meaning: &str) -> Error {
-    Error::configuration(format!("{name} is {value:?}; it should be {meaning}"))
+    Error::configuration(format!(
+        "{name}={value:?} is malformed; set it to {meaning}"
+    ))
 }
 
 fn optional<T: FromStr>(
@@ -368,15 +384,16 @@ fn required<T: FromStr>(
 ) -> Result<T> {
     optional(set, name, meaning)?.ok_or_else(|| {
         Error::configuration(format!(
-            "{name} is not set; it should be {meaning} (`ringtree run` and torchrun set it)"
+            "{name} is not set; set it to {meaning}, or start the program with `ringtree run` or \
+             torchrun"
         ))
     })
 }
 
-/// Refuses an environment that asks for what there is not, for programs that never join.
+/// Checks the settings that do not depend on the rank, for programs that never join a world.
 ///
 /// # Errors
-/// [`Error::configuration`] names the setting.
+/// Returns [`Error::configuration`] if a setting is malformed or not supported.
 ///
 /// ```
 /// use ringtree::internal::bootstrap::check_environment;
@@ -393,26 +410,27 @@ pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> 
     device_path(&set).map(|_| ())
 }
 
-/// An error if a launcher whose variables are not understood has started several processes.
+/// Returns an error if several processes were started by a launcher whose variables ringtree does
+/// not read.
 fn refuse_other_launchers(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for (launcher, name) in OTHER_LAUNCHERS {
         if let Some(size) = set(name).filter(|size| size.trim() != "1") {
             return Err(Error::configuration(format!(
-                "{launcher} started this process ({name}={size}), and its variables are not \
-                 understood yet: start the program with `ringtree run`, or set RANK, WORLD_SIZE, \
-                 MASTER_ADDR and MASTER_PORT"
+                "{launcher} started this process ({name}={size}), but ringtree does not read that \
+                 launcher's variables yet; start the program with `ringtree run`, or set RANK, \
+                 WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
             )));
         }
     }
     Ok(())
 }
 
-/// An error that names a setting which asks for what is not built.
+/// Returns an error if a setting that is not implemented has a value other than the default.
 fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for one in VARIABLES.iter().filter(|one| one.meaning == NOT_BUILT_YET) {
         if let Some(value) = set(one.name).filter(|value| value.trim() != one.default) {
             return Err(Error::configuration(format!(
-                "{}={value} is not supported by ringtree {} yet: unset it",
+                "{}={value} is not supported by ringtree {} yet; unset it",
                 one.name,
                 env!("CARGO_PKG_VERSION")
             )));
@@ -442,7 +460,7 @@ fn checks_calls(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {
         None => Ok(false),
         Some("calls") => Ok(true),
         Some(other) => Err(Error::configuration(format!(
-            "{CHECK}={other}: no such check; there is calls"
+            "{CHECK}={other}: unknown check; use calls"
         ))),
     }
 }
@@ -452,14 +470,14 @@ fn is_reproducible(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {
         None | Some("0") => Ok(false),
         Some("1") => Ok(true),
         Some(other) => Err(Error::configuration(format!(
-            "{REPRODUCIBLE}={other}: it is 0 or 1"
+            "{REPRODUCIBLE}={other}: expected 0 or 1"
         ))),
     }
 }
 
-/// Where to meet, and whether the next port is to be tried as well.
+/// Returns the rendezvous, and `true` if the next port must be tried as well.
 fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Result<(String, bool)> {
-    let meaning = "the host:port at which rank 0 waits for the others";
+    let meaning = "the HOST:PORT at which rank 0 listens";
     if let Some(value) = set("RINGTREE_RENDEZVOUS") {
         let value = value.trim();
         let port = value
@@ -474,7 +492,7 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Resul
         return Ok(("127.0.0.1:0".to_owned(), false));
     }
     let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
-    let port: NonZeroU16 = required(set, "MASTER_PORT", "a port of rank 0's host, 1 to 65535")?;
+    let port: NonZeroU16 = required(set, "MASTER_PORT", "a port on rank 0's host, 1 to 65535")?;
     let bracketed = host.contains(':') && !host.starts_with('[');
     let rendezvous = if bracketed {
         format!("[{host}]:{port}")
@@ -484,15 +502,15 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Resul
     Ok((rendezvous, true))
 }
 
-/// The job's secret, if the environment gives one.
+/// Returns the job's secret if the environment contains one.
 pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
     let should = format!(
-        "{} hexadecimal digits (`openssl rand -hex 32`)",
+        "{} hexadecimal digits; generate them with `openssl rand -hex 32`",
         2 * NONCE_BYTES
     );
     if let Some(text) = set("RINGTREE_SECRET") {
-        // The value itself is not shown: it may be the secret with a typing error.
-        let message = format!("RINGTREE_SECRET should be {should}");
+        // The message omits the value, which may be the secret with a typo.
+        let message = format!("RINGTREE_SECRET must be {should}");
         return match Secret::from_hex(&text) {
             Some(secret) => Ok(Some(secret)),
             None => Err(Error::configuration(message)),
@@ -509,14 +527,14 @@ pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Sec
     match Secret::from_hex(&text) {
         Some(secret) => Ok(Some(secret)),
         None => Err(Error::configuration(format!(
-            "RINGTREE_SECRET_FILE={path} should hold {should}"
+            "RINGTREE_SECRET_FILE={path} must contain {should}"
         ))),
     }
 }
 
-/// How long the ranks, and the launchers, wait for each other.
+/// Returns how long ranks and launchers wait for each other.
 pub(crate) fn timeout(set: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
-    let timeout_ms = optional(set, "RINGTREE_TIMEOUT_MS", "milliseconds")?;
+    let timeout_ms = optional(set, "RINGTREE_TIMEOUT_MS", "a number of milliseconds")?;
     let timeout = timeout_ms.map_or(DEADLINE_DEFAULT, Duration::from_millis);
     Ok(timeout.min(TIMEOUT_MAX))
 }

@@ -1,7 +1,8 @@
-//! Whether this process can share memory, and why a rank cannot.
+//! Checks whether this process can share memory, and explains why ranks cannot share theirs.
 //!
-//! Every rank looks at its own process ([`Findings`]) and puts what it found into its record of the
-//! join. From the table that comes back all ranks conclude the same: see [`crate::control::peer`].
+//! Every rank checks its own process ([`Findings`]) and adds the result to the record that it sends
+//! when it joins. All ranks then reach the same conclusion from the table of all records; see
+//! [`crate::control::peer`].
 
 use super::address;
 use super::settings::{Settings, TransportChoice};
@@ -16,10 +17,11 @@ use rustix::fs::{SealFlags, fcntl_get_seals, stat};
 use rustix::io::Errno;
 use std::io::{self, Write};
 
-/// Channels that a communicator has when it is made: two of its own, two to measure with.
+/// Number of channels that exist while a communicator connects: two for the communicator itself and
+/// two for measurements.
 const CHANNELS_AT_CONNECT: usize = 4;
 
-/// In which way the hosts of two ranks differ.
+/// Returns a clause that explains how the hosts of two ranks differ.
 fn difference(one: &SharingKey<'_>, other: &SharingKey<'_>) -> String {
     if one.boot_id != other.boot_id {
         format!(
@@ -44,28 +46,29 @@ fn difference(one: &SharingKey<'_>, other: &SharingKey<'_>) -> String {
     }
 }
 
-/// What this process found out about sharing memory.
+/// The result of checking whether this process can share memory.
 #[derive(Debug)]
 pub struct Findings {
-    /// What tells this host from others where `RINGTREE_HOST_ID` is not set.
+    /// The name of this host if `RINGTREE_HOST_ID` is not set.
     pub host_id: String,
-    /// The kernel's boot.
+    /// The kernel's boot ID.
     pub boot_id: Result<String, String>,
     /// The inode of the network namespace.
     pub network: Result<u64, String>,
     /// The inode of the user namespace.
     pub users: Result<u64, String>,
-    /// The user's number.
+    /// The effective user ID.
     pub user: u32,
-    /// Whether memory could be made and sealed; if so, whether others are kept from writing it.
+    /// The outcome of creating sealed memory: `true` if the seals prevent other processes from
+    /// writing to it.
     pub memory: Result<bool, String>,
-    /// A socket for the other local ranks.
+    /// A socket for the other ranks on this host.
     pub socket: Result<LocalSocket, String>,
 }
 
 impl Findings {
-    /// Tries everything here and now, for `ranks` ranks on this host. What it makes is gone when
-    /// the findings are dropped.
+    /// Checks whether this process could be one of `ranks` ranks that share memory on this host.
+    /// Resources that the check creates are released when the findings are dropped.
     #[must_use]
     pub fn here(ranks: usize) -> Self {
         Self {
@@ -76,14 +79,15 @@ impl Findings {
             user: rustix::process::geteuid().as_raw(),
             memory: sealed_memory(ranks.clamp(1, RANKS_PER_HOST_MAX)),
             socket: LocalSocket::new()
-                .map_err(|error| format!("an abstract Unix socket was refused: {error}")),
+                .map_err(|error| format!("cannot create an abstract Unix socket: {error}")),
         }
     }
 
-    /// Where memory can be shared, with the socket for it; or the first thing in the way.
+    /// Returns what other ranks need to know to share memory with this process, and the socket for
+    /// it.
     ///
     /// # Errors
-    /// What is in the way, in words.
+    /// Returns the first reason why memory cannot be shared.
     pub fn place(self) -> Result<(Place, LocalSocket), String> {
         self.memory?;
         let socket = self.socket?;
@@ -99,44 +103,46 @@ impl Findings {
     }
 }
 
-/// What tells this process from others of its host.
+/// Returns the identity of this process on its host.
 pub(super) fn own_process() -> Option<Process> {
     let space = format!("{}/{}", address::boot_id()?, namespace("pid").ok()?);
     let started = process::started(std::process::id())?;
     Some(Process { space, started })
 }
 
-/// The inode of a namespace that this process is in; 0 where the kernel has only one.
+/// Returns the inode of this process's namespace of the given kind, or 0 if the kernel has only one
+/// such namespace.
 fn namespace(kind: &str) -> Result<u64, String> {
     let path = format!("/proc/self/ns/{kind}");
     match stat(&path) {
         Ok(found) => Ok(found.st_ino),
-        // Without /proc the boot id is unknown too, and nothing is shared.
+        // If /proc itself is missing, the boot ID is unknown too, so no memory is shared.
         Err(Errno::NOENT) => Ok(0),
-        Err(error) => Err(format!("{path} cannot be read: {error}")),
+        Err(error) => Err(format!("cannot read {path}: {error}")),
     }
 }
 
-/// Makes the memory that one of `ranks` ranks shares over a channel, and looks whether there is
-/// room for that of all of them.
+/// Creates the memory that one of `ranks` ranks shares over a channel, and checks that the address
+/// space can hold the memory of all ranks and channels. Returns `true` if other processes cannot
+/// write to the memory.
 fn sealed_memory(ranks: usize) -> Result<bool, String> {
-    let refused = |error| format!("sealed memory (memfd_create) was refused: {error}");
+    let refused = |error| format!("cannot create sealed memory (memfd_create): {error}");
     let (_region, file) = region(ranks).map_err(refused)?;
     let mapped = CHANNELS_AT_CONNECT * ranks * region_bytes(ranks);
     address_space_holds(mapped).map_err(|error| {
-        format!("{mapped} bytes of shared memory cannot be mapped (`ulimit -v`): {error}")
+        format!("cannot map {mapped} bytes of shared memory: {error}; raise `ulimit -v`")
     })?;
     let seals = fcntl_get_seals(&file).map_err(|error| refused(error.into()))?;
     Ok(seals.contains(SealFlags::FUTURE_WRITE))
 }
 
-/// What this rank offers to the others, and the socket that belongs to it.
+/// Returns this rank's offer to share memory with the other ranks, and the socket for it.
 pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
     if settings.world_size == 1 {
-        return (Err("it is alone".to_owned()), None);
+        return (Err("it is the only rank".to_owned()), None);
     }
     if settings.transport == TransportChoice::Tcp {
-        return (Err("RINGTREE_TRANSPORT is tcp".to_owned()), None);
+        return (Err("RINGTREE_TRANSPORT=tcp".to_owned()), None);
     }
     match Findings::here(settings.local_world_size_at_most()).place() {
         Ok((place, socket)) => (Ok(place), Some(socket)),
@@ -145,8 +151,8 @@ pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
                 && settings.local_world_size_at_most() > 1
             {
                 let rank = settings.rank;
-                let line = format!("ringtree: rank {rank} uses TCP on its own host too: {why}\n");
-                // A standard error that is closed must not end the join.
+                let line = format!("ringtree: rank {rank} uses TCP within its host: {why}\n");
+                // A closed standard error must not fail the join.
                 let _ = io::stderr().write_all(line.as_bytes());
             }
             (Err(why), None)
@@ -154,7 +160,8 @@ pub(super) fn offer(settings: &Settings) -> (Offer, Option<LocalSocket>) {
     }
 }
 
-/// Why not all ranks can share memory, by the first one that cannot.
+/// Returns a message that names the first rank that cannot share memory and explains why, or `None`
+/// if all ranks can share memory.
 pub(super) fn obstacle(peers: &[Peer]) -> Option<String> {
     if peers.len() == 1 {
         return None;
@@ -172,8 +179,8 @@ pub(super) fn obstacle(peers: &[Peer]) -> Option<String> {
             _ => return None,
         };
         Some(format!(
-            "RINGTREE_TRANSPORT is shm, but rank {rank} (host {}) {why}; with auto, ranks that \
-             cannot share memory use TCP",
+            "RINGTREE_TRANSPORT=shm, but rank {rank} (host {}) {why}; with \
+             RINGTREE_TRANSPORT=auto, ranks that cannot share memory use TCP",
             peer.host_name
         ))
     })

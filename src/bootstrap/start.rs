@@ -1,4 +1,4 @@
-//! What a program brings to its start instead of an environment.
+//! Holds the values that a program provides for its join in addition to the environment.
 
 use super::store::Store;
 use super::unique_id::UniqueId;
@@ -7,36 +7,36 @@ use std::fmt;
 use std::net::TcpListener;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What a program brings to its start: nothing by default.
+/// Values that a program provides for its join. All are unset by default.
 #[derive(Clone, Default)]
 pub(crate) struct Start {
-    /// Where the ranks find the id.
+    /// The store through which the ranks receive the unique ID.
     pub(crate) store: Option<Arc<dyn Store>>,
-    /// Where rank 0 waits for the others, until a join has taken it.
+    /// Rank 0's listener, until a join takes it.
     listener: Option<Arc<Mutex<Option<TcpListener>>>>,
-    /// Kept while ranks join, for it keeps the port.
+    /// The unique ID, which reserves its port while ranks join.
     pub(super) id: Option<UniqueId>,
-    /// Ends the join early.
+    /// Cancels the join.
     pub(crate) cancel: Cancel,
-    /// Ends a call that waits.
+    /// Interrupts a waiting call.
     pub(crate) interrupt: Option<Interrupt>,
 }
 
-/// Says whether the user has interrupted the thread that asks.
+/// A function that returns `true` if the user has interrupted the calling thread.
 pub(crate) type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
 impl Start {
-    /// Whether the secret is a unique id's.
+    /// Returns `true` if the secret comes from a unique ID.
     pub(super) fn has_id(&self) -> bool {
         self.id.is_some()
     }
 
-    /// Rank 0 waits at `listener`, or nowhere in particular.
+    /// Sets rank 0's listener. `None` removes it.
     pub(crate) fn listen_at(&mut self, listener: Option<TcpListener>) {
         self.listener = listener.map(|one| Arc::new(Mutex::new(Some(one))));
     }
 
-    /// The listener, if there is one that no join has taken.
+    /// Takes the listener unless a join has already taken it.
     pub(super) fn take_listener(&self) -> Option<TcpListener> {
         let listener = self.listener.as_ref()?.lock();
         listener.unwrap_or_else(PoisonError::into_inner).take()

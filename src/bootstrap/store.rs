@@ -1,20 +1,24 @@
-//! A key-value store that the program brings.
+//! Defines the interface of a key-value store that the program provides.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a store's functions fail with.
+/// The error type of a [`Store`].
 pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 
-/// A key-value store that all ranks reach, such as Redis, etcd or the store of another framework:
-/// a start needs these three functions of it, and calls them from one thread at a time.
+/// A key-value store that all ranks can reach, such as Redis, etcd or another framework's store.
 ///
-/// The store is *trusted*: rank 0 puts the world's secret there, so a process that can read it can
-/// join as any rank, and one that can write it can lead ranks astray. Every connection between
-/// ranks is authenticated with that secret, as in every start.
+/// Pass it to `Builder::store`. While a rank joins, the store's functions are called from one
+/// thread at a time.
 ///
-/// The keys begin with `ringtree/`. Worlds that share a store must not share keys: give each a
-/// prefix of its own. The same store serves one start of a world after another.
+/// The store is *trusted*: rank 0 stores the world's secret in it. A process that can read the
+/// store can join as any rank, and one that can write to it can redirect ranks to a different
+/// world. Connections between ranks are authenticated with this secret, just as they are without a
+/// store.
+///
+/// All keys begin with `ringtree/`. If several worlds share a store, add a different prefix to the
+/// keys of each world. If the same world is launched several times in sequence, every launch can
+/// use the same store.
 ///
 /// ```
 /// use ringtree::{Communicator, ReduceOp, Store, StoreError};
@@ -22,7 +26,7 @@ pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 /// use std::sync::{Arc, Condvar, Mutex};
 /// use std::time::Duration;
 ///
-/// /// For the ranks of one process.
+/// /// A store for ranks in the same process.
 /// #[derive(Default)]
 /// struct InMemory(Mutex<HashMap<String, Vec<u8>>>, Condvar);
 ///
@@ -62,23 +66,27 @@ pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 /// assert_eq!(ranks.map(|rank| rank.join().unwrap()), [Ok(3.0), Ok(3.0)]);
 /// ```
 pub trait Store: Send + Sync {
-    /// Puts `value` under `key`, in place of what was there.
+    /// Sets `key` to `value`.
     ///
     /// # Errors
-    /// The store's: the start ends with it.
+    /// Returns an error if the store fails. The join then fails with that error.
     fn set(&self, key: &str, value: &[u8]) -> std::result::Result<(), StoreError>;
 
-    /// What is under `key`; if nothing is, waits for it, `at_most` so long, and then `None`.
+    /// Returns the value of `key`, or `None` if it has no value.
+    ///
+    /// The call may wait for up to `at_most` until there is a value. If it returns `None`
+    /// immediately, it is called again.
     ///
     /// # Errors
-    /// The store's: the start ends with it.
+    /// Returns an error if the store fails. The join then fails with that error.
     fn get(&self, key: &str, at_most: Duration)
     -> std::result::Result<Option<Vec<u8>>, StoreError>;
 
-    /// Adds `amount` to the number under `key`, which begins as 0, in one step; the sum.
+    /// Atomically adds `amount` to the number stored under `key`, which is initially 0, and returns
+    /// the sum.
     ///
     /// # Errors
-    /// The store's: the start ends with it.
+    /// Returns an error if the store fails. The join then fails with that error.
     fn add(&self, key: &str, amount: i64) -> std::result::Result<i64, StoreError>;
 }
 

@@ -1,4 +1,4 @@
-//! Where the table of link speeds comes from: `RINGTREE_TUNING`.
+//! Selects the source of the link speed table, as set by `RINGTREE_TUNING`.
 
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
@@ -7,40 +7,42 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
 
-/// The setting.
+/// The variable that selects the source of the table.
 pub(crate) const TUNING: &str = "RINGTREE_TUNING";
-/// The table of an earlier attempt of the job, from the launcher.
+/// The variable in which the launcher passes on the table of an earlier attempt.
 pub(crate) const JOB_TUNING: &str = "RINGTREE_JOB_TUNING";
-/// The value that asks for the table that is built in.
+/// The value that selects the built-in table.
 const BUILT_IN: &str = "built-in";
 
-/// Where the table of link speeds comes from. The same on all ranks.
+/// The source of the link speed table. It must be the same on all ranks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum TuningSource {
-    /// It is measured when the ranks have met, if they are on several hosts.
+    /// A measurement at startup if the ranks are on several hosts; otherwise, the built-in table.
     #[default]
     Measured,
-    /// The launcher hands on, as text, what rank 0 of an earlier attempt of the job left.
+    /// The table, as text, that rank 0 measured in an earlier attempt and that the launcher passed
+    /// on.
     HandedOn(String),
-    /// The one that is built in.
+    /// The built-in table.
     BuiltIn,
-    /// A table as text, and where that came from. It is compared over ranks.
+    /// A table given as text. Ranks compare the text.
     Text {
-        /// A file's name, or whatever tells a reader where to look.
+        /// The name of the file, or some other description of where the text comes from.
         origin: String,
         /// The table.
         text: String,
     },
-    /// It is measured, and written to this file, which was not there.
+    /// A measurement at startup, which is then written to this file. The file does not exist yet.
     MeasuredInto(PathBuf),
 }
 
 impl TuningSource {
-    /// What a value of `RINGTREE_TUNING` asks for: `built-in`, or a file. One that is there is
-    /// read; one that is not will be written, once the table has been measured.
+    /// Returns the source selected by a value of `RINGTREE_TUNING`, which is either `built-in` or
+    /// the name of a file. If the file exists, it is read. Otherwise, the table will be measured
+    /// and written to the file.
     ///
     /// # Errors
-    /// [`Error::configuration`] if the file cannot be read.
+    /// Returns [`Error::configuration`] if the file exists but cannot be read.
     ///
     /// ```
     /// use ringtree::internal::bootstrap::TuningSource;
@@ -66,21 +68,22 @@ impl TuningSource {
         }
     }
 
-    /// What is compared over ranks. Ranks that have the file and ranks that have not would choose
-    /// by different tables.
+    /// Returns the name of the setting and the value that ranks compare. The value shows whether
+    /// the file exists, because a rank with the file and a rank without it would use different
+    /// tables.
     pub(super) fn to_agree(&self) -> (String, String) {
         let source = match self {
-            Self::Measured => "measured at connect".to_owned(),
+            Self::Measured => "measured at startup".to_owned(),
             Self::BuiltIn => BUILT_IN.to_owned(),
-            Self::MeasuredInto(_) => "a file that is not there yet".to_owned(),
-            Self::HandedOn(text) => format!("the launcher's, {}", content(text)),
+            Self::MeasuredInto(_) => "a file that does not exist yet".to_owned(),
+            Self::HandedOn(text) => format!("from the launcher, {}", content(text)),
             Self::Text { text, .. } => content(text),
         };
         (TUNING.to_owned(), source)
     }
 }
 
-/// What stands for the content of `text`.
+/// Returns a hash that represents the content of `text`.
 fn content(text: &str) -> String {
     let mut hash = String::from("content ");
     for byte in &Sha256::digest(text)[..8] {

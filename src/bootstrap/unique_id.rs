@@ -1,4 +1,5 @@
-//! A start as a value: where rank 0 waits, and the secret that the ranks prove.
+//! Defines the unique ID of a world, which consists of the address of rank 0 and the world's
+//! secret.
 
 use super::address;
 use crate::error::{Error, Result};
@@ -15,16 +16,17 @@ const MAGIC: [u8; 4] = *b"RTID";
 const VERSION: u8 = 1;
 const NONCE_BYTES: usize = 16;
 const SECRET_BYTES: usize = 32;
-/// All but the sum at the end.
+/// Number of bytes before the checksum.
 const SUMMED_BYTES: usize = 24 + NONCE_BYTES + SECRET_BYTES;
 
-/// All that the ranks of one world need to find each other and no stranger: the address at which
-/// rank 0 waits, a number of its own, and a secret, in [`UniqueId::BYTES`] bytes.
+/// An address and a secret that the ranks of one world use to find and authenticate each other.
 ///
-/// It is made on rank 0's host, in its process or in another, and goes to every rank by any means
-/// that strangers cannot read: *a process that has it can join as any rank*. Each world takes an
-/// id of its own. The port is kept free for as long as the id (or a clone) lives in the process
-/// that made it; let it live until rank 0 has connected.
+/// Create the ID on rank 0's host, in any process, and send it to every rank over a private
+/// channel: *any process that has the ID can join as any rank*. An ID is [`UniqueId::BYTES`] bytes
+/// long. Create a new ID for each world.
+///
+/// The ID reserves its port for as long as it, or a clone of it, exists in the process that created
+/// it. Keep it until rank 0 has connected.
 ///
 /// ```
 /// use ringtree::{Communicator, ReduceOp, UniqueId};
@@ -52,36 +54,43 @@ pub struct UniqueId {
     address: SocketAddr,
     nonce: [u8; NONCE_BYTES],
     secret: [u8; SECRET_BYTES],
-    /// Keeps the port, where the id was made: bound, but not listening.
+    /// Reserves the port in the process that created the ID. The socket is bound but not listening.
     _reserved: Option<Arc<Socket>>,
 }
 
 impl UniqueId {
-    /// The length of an id as bytes.
+    /// Number of bytes in an ID.
     pub const BYTES: usize = SUMMED_BYTES + 8;
 
-    /// A new id, with a free port of the address by which this host reaches others: that of the
-    /// default route; without one, an interface's; or loopback.
+    /// Creates an ID with a free port.
+    ///
+    /// Its address is the one from which this host reaches other hosts: the source address of the
+    /// default route; if there is no such route, an interface address; failing that, loopback.
     ///
     /// # Errors
-    /// [`Error::system`](Error::io) if the system has no port, or no random numbers.
+    /// Returns an [`Error`] of kind [`ErrorKind::System`](crate::ErrorKind::System) if no port or
+    /// no random numbers are available.
     pub fn new() -> Result<Self> {
         Self::at(address::outward())
     }
 
-    /// Likewise on the network interface `interface`: its name, or one of its addresses.
+    /// Like [`UniqueId::new`], but uses an address of the network interface `interface`, which is
+    /// given by its name or its address.
     ///
     /// # Errors
-    /// [`Error::configuration`] names the interfaces that there are; else as [`UniqueId::new`].
+    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
+    /// if there is no such interface. Also returns the same errors as [`UniqueId::new`].
     pub fn on(interface: &str) -> Result<Self> {
         let like = IpAddr::from([127, 0, 0, 1]);
         Self::at(address::interface_address(interface, like)?)
     }
 
     fn at(address: IpAddr) -> Result<Self> {
-        let (reserved, address) = address::reserve(SocketAddr::new(address, 0))
-            .map_err(|error| Error::io(format_args!("taking a port of {address}"), &error))?;
-        let unfilled = |error| Error::io("making a secret", &error);
+        let (reserved, address) =
+            address::reserve(SocketAddr::new(address, 0)).map_err(|error| {
+                Error::io(format_args!("cannot reserve a port on {address}"), &error)
+            })?;
+        let unfilled = |error| Error::io("cannot get random bytes", &error);
         Ok(Self {
             address,
             nonce: random::bytes().map_err(unfilled)?,
@@ -90,7 +99,7 @@ impl UniqueId {
         })
     }
 
-    /// Where rank 0 waits.
+    /// Returns the address at which rank 0 accepts the other ranks.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -100,12 +109,13 @@ impl UniqueId {
         Secret::new(self.secret)
     }
 
-    /// What names this id to people and in a store; it proves nothing.
+    /// Returns a public name for the ID, for use in messages and in store keys. The name is not
+    /// secret.
     pub(super) fn name(&self) -> String {
         hex(&self.nonce)
     }
 
-    /// The id as bytes: the secret is among them.
+    /// Returns the ID as bytes, which contain the secret.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let ip = match self.address.ip() {
@@ -129,7 +139,7 @@ impl UniqueId {
         bytes
     }
 
-    /// The id that these bytes are.
+    /// Decodes an ID from the bytes returned by [`UniqueId::to_bytes`].
     ///
     /// ```
     /// use ringtree::UniqueId;
@@ -141,7 +151,8 @@ impl UniqueId {
     /// ```
     ///
     /// # Errors
-    /// [`Error::configuration`]: they are none, or were changed on their way.
+    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
+    /// if the bytes are not an ID, have been changed, or come from an incompatible version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let wrong = |what: String| Err(Error::configuration(format!("the unique id {what}")));
         if bytes.len() != Self::BYTES {
@@ -150,11 +161,11 @@ impl UniqueId {
         }
         let (summed, told) = bytes.split_at(SUMMED_BYTES);
         if !summed.starts_with(&MAGIC) || sum(summed) != told {
-            return wrong("was changed on its way, or is none: hand on all its bytes".to_owned());
+            return wrong("is damaged or is not an id; pass all its bytes unchanged".to_owned());
         }
         if summed[4] != VERSION || summed[5] != 0 {
             return wrong(format!(
-                "is of version {}, this library's are of {VERSION}: use one version on all ranks",
+                "has version {}, expected {VERSION}; use one version of ringtree on all ranks",
                 summed[4]
             ));
         }
@@ -166,7 +177,7 @@ impl UniqueId {
         let port = u16::from_le_bytes([summed[6], summed[7]]);
         let ip = Ipv6Addr::from(ip).to_canonical();
         if port == 0 || ip.is_unspecified() {
-            return wrong("names no address".to_owned());
+            return wrong("contains no address".to_owned());
         }
         Ok(Self {
             address: SocketAddr::new(ip, port),
@@ -176,7 +187,7 @@ impl UniqueId {
         })
     }
 
-    /// The id in hexadecimal digits, twice [`UniqueId::BYTES`]: the secret is among them.
+    /// Returns the ID as `2 * UniqueId::BYTES` hexadecimal digits, which contain the secret.
     #[must_use]
     pub fn to_hex(&self) -> String {
         hex(&self.to_bytes())
@@ -186,7 +197,12 @@ impl UniqueId {
 impl FromStr for UniqueId {
     type Err = Error;
 
-    /// The id in these hexadecimal digits; surrounding white space is ignored.
+    /// Decodes an ID from the digits returned by [`UniqueId::to_hex`]. Ignores surrounding white
+    /// space.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`UniqueId::from_bytes`]. Also fails if the text does not consist
+    /// of pairs of hexadecimal digits.
     fn from_str(text: &str) -> Result<Self> {
         let digits = text.trim().as_bytes();
         let digit = |byte: &u8| char::from(*byte).to_digit(16);
@@ -194,13 +210,13 @@ impl FromStr for UniqueId {
             |pair: &[u8]| u8::try_from(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?).ok();
         let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
         let bytes = bytes.ok_or_else(|| {
-            Error::configuration("the unique id is not made of pairs of hexadecimal digits")
+            Error::configuration("the unique id must consist of pairs of hexadecimal digits")
         })?;
         Self::from_bytes(&bytes)
     }
 }
 
-/// Without the secret.
+/// Formats the ID without its secret.
 impl fmt::Debug for UniqueId {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "UniqueId({}, {})", self.address, self.name())
@@ -215,7 +231,7 @@ fn hex(bytes: &[u8]) -> String {
     })
 }
 
-/// FNV-1a: finds what changed by mistake.
+/// Returns an FNV-1a checksum, which detects accidental changes.
 fn sum(bytes: &[u8]) -> [u8; 8] {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)

@@ -1,4 +1,4 @@
-//! Collectives as values: any of them called in place, and what would run.
+//! Runs collectives that are chosen at run time, and predicts how a call would run.
 
 use super::Communicator;
 use super::buffer::BufferMut;
@@ -12,8 +12,11 @@ use crate::plan::spec::{Algorithm, Collective};
 use crate::protocol::call::Call;
 
 impl Communicator {
-    /// Any collective in place, for programs to which it is a value, such as benchmarks. `op` and
-    /// `root` count where the collective has one; a barrier leaves the buffer alone.
+    /// Runs `collective` in place. This is meant for programs, such as benchmarks, that choose the
+    /// collective at run time.
+    ///
+    /// `op` and `root` are ignored if the collective does not use them. A barrier does not use the
+    /// buffer.
     ///
     /// ```
     /// use ringtree::{Collective, ReduceOp};
@@ -28,7 +31,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn collective<B>(
         &self,
         collective: Collective,
@@ -48,8 +51,11 @@ impl Communicator {
         self.in_place(Call { op, root, ..call }, buffer)
     }
 
-    /// What would run for a call on `count` elements of `dtype` from or to `root` (0 where there is
-    /// none), and the seconds it is expected to take.
+    /// Returns the algorithm that an in-place call would use and the predicted time of the call in
+    /// seconds.
+    ///
+    /// The buffer of the call has `count` elements of type `dtype`. Pass 0 as `root` if the
+    /// collective does not have a root.
     ///
     /// ```
     /// use ringtree::Dtype;
@@ -65,7 +71,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank.
+    /// Returns [`Usage`](crate::ErrorKind::Usage) if `root` is out of range or the collective does
+    /// not support `count` elements.
     pub fn preview(
         &self,
         collective: Collective,
@@ -89,8 +96,11 @@ impl Communicator {
         Ok((algorithm, prepared.predicted_s))
     }
 
-    /// One line that says what would run for such a call, as [`Communicator::preview`] has it, over
-    /// what it was chosen and by how much, and what its predicted time is made of.
+    /// Returns one line that explains which algorithm is chosen.
+    ///
+    /// The line names the algorithm that [`Communicator::preview`] returns for these arguments and
+    /// the next best algorithm. It also shows the difference between the two and the parts of the
+    /// predicted time.
     ///
     /// ```
     /// use ringtree::{Collective, Dtype};
@@ -100,12 +110,13 @@ impl Communicator {
     /// });
     /// let line = lines[0].clone()?;
     /// assert!(line.starts_with("all-reduce of 8 B over 8 ranks: "), "{line}");
-    /// assert!(line.contains("; next best ") && line.contains(" for messages (o)"), "{line}");
+    /// assert!(line.contains("; next best ") && line.contains("(o), "), "{line}");
     /// # Ok::<(), ringtree::Error>(())
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank.
+    /// Returns [`Usage`](crate::ErrorKind::Usage) if `root` is out of range or the collective does
+    /// not support `count` elements.
     pub fn explain(
         &self,
         collective: Collective,

@@ -1,4 +1,4 @@
-//! Giving a communicator a device.
+//! Attaches devices to communicators.
 
 use super::Communicator;
 use super::device_buffer::DeviceBuffer;
@@ -9,32 +9,42 @@ use crate::error::{Error, Result};
 use crate::random;
 use std::sync::OnceLock;
 
-/// Bytes by which processes tell each other apart.
+/// Length in bytes of the mark by which ranks detect that they share a process.
 const MARK_BYTES: usize = 16;
 
 impl Communicator {
-    /// From now on every collective in place takes buffers on `device` too. All ranks call this,
-    /// each with its device, in the order of their calls on this communicator. Several ranks may
-    /// use one GPU; each is a process of its own.
+    /// Attaches `device`, so that every in-place collective also accepts buffers on that device.
+    /// All ranks must make this call, each with its own device, in the same order relative to their
+    /// other calls on this communicator. Several ranks may share a GPU, but each rank must be a
+    /// separate process.
     ///
-    /// Such a collective returns at once, unless much is under way already. It begins when what the
-    /// buffer's stream was told before is done, and what that stream is told afterwards begins when
-    /// it has ended, well or not: after the communicator's timeout at the latest, or when the job
-    /// has failed, the stream goes on, and the buffer's content is unspecified.
-    /// [`Communicator::synchronize`] says how it ended, and after a failure so does every later
-    /// call. Meanwhile the caller may do on the GPU whatever it likes.
+    /// This call may wait for all work on the GPU. The first call in a process makes the driver
+    /// compile kernels.
     ///
-    /// Where the ranks are processes of one host and their GPUs can map each other's memory, which
-    /// this call finds out, GPUs read it where it lies; elsewhere buffers pass through the hosts
-    /// ([`Communicator::device_path`] says which and why). `RINGTREE_DEVICE_PATH`, or
-    /// [`Builder::device_path`](crate::Builder::device_path), asks for one of the two: where one
-    /// rank is told `staged`, all ranks stage; where one is told `mapped` and it cannot be had, all
-    /// ranks get the same error. On the mapped path a communicator takes 64 MiB of the GPU's
-    /// memory. This call may wait for what the GPU was told to do, and the first of a process has
-    /// the driver compile kernels.
+    /// # Streams
+    /// A collective on a device buffer is ordered on the buffer's stream. It starts when the work
+    /// enqueued before it is done. Work enqueued after it starts when the collective has completed
+    /// or failed. The call returns immediately, unless many operations are already in flight. You
+    /// may use the GPU in the meantime.
     ///
-    /// Ranks that use several communicators with one GPU make their calls on all of them in the
-    /// same order, since the GPU may carry all of them out through one queue.
+    /// [`Communicator::synchronize`] waits for the result. If the call times out or the job fails,
+    /// the stream continues and the content of the buffer is unspecified. `synchronize` and every
+    /// later call then return the error.
+    ///
+    /// If ranks use several communicators on one GPU, they must issue the calls on all of these
+    /// communicators in the same order, because the GPU may run all of the calls through one queue.
+    ///
+    /// # Paths
+    /// If all ranks are processes on one host and their GPUs can map each other's memory, the GPUs
+    /// read that memory in place (the *mapped* path). Otherwise, buffers pass through host memory
+    /// (the *staged* path). `attach` selects the same path for all ranks.
+    /// [`Communicator::device_path`] returns this path and the reason for it. On the mapped path, a
+    /// communicator uses 64 MiB of GPU memory.
+    ///
+    /// To choose the path yourself, set `RINGTREE_DEVICE_PATH` or call
+    /// [`Builder::device_path`](crate::Builder::device_path). If one rank sets `staged`, all ranks
+    /// use the staged path. If one rank sets `mapped` and the mapped path is not possible, all
+    /// ranks get the same error.
     ///
     /// ```no_run
     /// use ringtree::{Communicator, Device, DeviceBuffer, ReduceOp};
@@ -52,11 +62,15 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::device`] is the device's; [`Error::usage`], on all ranks, where
-    /// some are threads of one process, or where one demands the mapped path and it cannot be had.
-    /// After any but [`Error::usage`] the communicator has failed.
+    /// Returns one of the [errors that all calls share](Communicator#errors) or an [`Error`] of one
+    /// of the following kinds:
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks if two ranks are threads of one
+    ///   process, or if a rank requires the mapped path and that path is not possible.
+    /// - [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver fails.
+    ///
+    /// After an error of any kind except `Usage`, the communicator has failed.
     pub fn attach(&self, device: &Device) -> Result<()> {
-        // A rank may have left because of an error that this rank has not heard of yet.
+        // A peer may have left because of an error that has not reached this rank yet.
         self.try_attach(device)
             .map_err(|error| self.first_cause(error))
     }
@@ -65,8 +79,8 @@ impl Communicator {
         self.synchronize()?;
         if self.transport() == "sim" {
             return Err(Error::usage(
-                "simulated ranks are threads of one process: collectives on devices are among \
-                 processes",
+                "cannot attach a device: simulated ranks are threads of one process; start each \
+                 rank as a separate process",
             ));
         }
         let mut marks = vec![[0; MARK_BYTES]; self.world_size()];
@@ -75,8 +89,9 @@ impl Communicator {
         for (rank, mark) in marks.iter().enumerate() {
             if let Some(other) = marks[..rank].iter().position(|one| one == mark) {
                 return Err(Error::usage(format!(
-                    "ranks {other} and {rank} are threads of one process: collectives on devices \
-                     are among processes, as threads would wait for each other in the driver"
+                    "cannot attach a device: ranks {other} and {rank} are threads of one process \
+                     and would wait for each other in the driver; start each rank as a separate \
+                     process"
                 )));
             }
         }
@@ -85,7 +100,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// A buffer like [`DeviceBuffer::new`]'s on the attached device, of `count` zeros.
+    /// Creates a buffer of `count` zeros on the attached device. The buffer is used on `stream`.
     ///
     /// ```no_run
     /// use ringtree::{Communicator, Device, ReduceOp};
@@ -102,7 +117,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if no device is attached; the device's.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if no device is
+    /// attached, if `stream` belongs to a different GPU, or if the size overflows. Returns an
+    /// [`Error`] of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver fails.
     pub fn alloc_on_device<T: Element>(
         &self,
         stream: &Stream,
@@ -113,17 +130,17 @@ impl Communicator {
         let device = attached.map(|attached| attached.device().clone());
         drop(issued);
         let device =
-            device.ok_or_else(|| Error::usage("no device is attached: call attach first"))?;
+            device.ok_or_else(|| Error::usage("no device is attached; call attach first"))?;
         DeviceBuffer::zeros(&device, stream, count)
     }
 }
 
-/// What no other process has.
+/// Returns random bytes that identify this process.
 fn own_mark() -> Result<[u8; MARK_BYTES]> {
     static MARK: OnceLock<[u8; MARK_BYTES]> = OnceLock::new();
     if let Some(mark) = MARK.get() {
         return Ok(*mark);
     }
-    let mark = random::bytes().map_err(|error| Error::io("no random number", &error))?;
+    let mark = random::bytes().map_err(|error| Error::io("cannot get random bytes", &error))?;
     Ok(*MARK.get_or_init(|| mark))
 }

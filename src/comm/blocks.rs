@@ -1,7 +1,6 @@
-//! Calls on buffers of one block a rank: gather, scatter, all-to-all; and buffers with a layout.
+//! Implements gather, scatter and all-to-all, and checks block layouts.
 //!
-//! Reduce-scatter and all-gather, which stand with the other collectives, take buffers with a
-//! layout as well.
+//! Reduce-scatter and all-gather, which also accept layouts, are in `collectives`.
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut, written_on_host};
@@ -36,8 +35,9 @@ impl<B: BufferMut> BufferMut for Blocks<'_, B> {
 }
 
 impl Communicator {
-    /// The root's `buffer` becomes all ranks' own blocks, in rank order; before, only the own block
-    /// of each counts, and the others' buffers are unspecified afterwards.
+    /// Replaces `buffer` on `root` with the blocks of all ranks, in rank order. Each rank
+    /// contributes only its own block of `buffer`. On the other ranks, the contents of `buffer` are
+    /// unspecified afterwards.
     ///
     /// ```
     /// let gathered = ringtree::simulate(3, |comm| {
@@ -49,16 +49,18 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     #[doc(alias = "MPI_Gather")]
     #[doc(alias = "MPI_Gatherv")]
     pub fn gather<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
         self.in_place(Call::new(Collective::Gather, 0).root(root), buffer)
     }
 
-    /// The root's `output` becomes all ranks' `input`s, in rank order. The others' outputs are not
-    /// looked at, so they may be empty. All inputs are equally long, unless `output` has
-    /// [counts](Layout::Counts), which all ranks give then.
+    /// Replaces `output` on `root` with the inputs of all ranks, in rank order.
+    ///
+    /// The other ranks can pass an empty `output`, because only the `output` on `root` is used. All
+    /// inputs must have the same length, unless all ranks pass an `output` with the same
+    /// [counts](Layout::Counts).
     ///
     /// ```
     /// use ringtree::Layout;
@@ -75,7 +77,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if a length does not fit the layout.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if a length does not match the layout.
     pub fn gather_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -94,8 +97,9 @@ impl Communicator {
         self.into(call, input, &mut [], layout)
     }
 
-    /// Every rank's own block of `buffer` becomes that of the root's; the rest is unspecified, but
-    /// on the root, whose buffer stays as it is.
+    /// Replaces each rank's own block of `buffer` with the same block of the buffer on `root`. The
+    /// rest of the buffer is unspecified afterwards, except on `root`, where the buffer stays
+    /// unchanged.
     ///
     /// ```
     /// let blocks = ringtree::simulate(3, |comm| {
@@ -110,16 +114,18 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     #[doc(alias = "MPI_Scatter")]
     #[doc(alias = "MPI_Scatterv")]
     pub fn scatter<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
         self.in_place(Call::new(Collective::Scatter, 0).root(root), buffer)
     }
 
-    /// Every rank's `output` becomes its block of the root's `input`. The others' inputs are not
-    /// looked at, so they may be empty. All outputs are equally long, unless `input` has
-    /// [counts](Layout::Counts), which all ranks give then.
+    /// Replaces `output` on every rank with that rank's block of the `input` that `root` passes.
+    ///
+    /// The other ranks can pass an empty `input`, because only the `input` on `root` is used. All
+    /// outputs must have the same length, unless all ranks pass an `input` with the same
+    /// [counts](Layout::Counts).
     ///
     /// ```
     /// let dealt = ringtree::simulate(2, |comm| {
@@ -131,7 +137,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if a length does not fit the layout.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if a length does not match the layout.
     pub fn scatter_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -150,7 +157,8 @@ impl Communicator {
         self.into(call, &[], output, layout)
     }
 
-    /// Block j of rank i's `buffer` becomes block i of rank j's. All blocks are equally long.
+    /// Exchanges blocks between all ranks. Block j of rank i becomes block i of rank j. All blocks
+    /// have the same length.
     ///
     /// ```
     /// let transposed = ringtree::simulate(2, |comm| {
@@ -162,19 +170,23 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if the ranks do not divide the length.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if the length is not a multiple of the number of ranks.
     #[doc(alias = "MPI_Alltoall")]
     pub fn all_to_all<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
         self.in_place(Call::new(Collective::AllToAll, 0), buffer)
     }
 
-    /// As [`Communicator::all_to_all`], from `input` into `output`, with blocks of any lengths: the
-    /// block for rank j has `send[j]` elements, and the one from rank i `receive[i]`. A rank knows
-    /// its own numbers only. If those of two ranks disagree, all ranks get an error that names
-    /// both, and no block is sent. With [`Layout::Even`] twice all blocks are equally long.
+    /// Like [`Communicator::all_to_all`], but reads `input`, writes `output`, and accepts blocks of
+    /// any length.
     ///
-    /// By counts, the ranks agree on them first, by an all-reduce of one number, which is a call of
-    /// its own: it has a number before that of the all-to-all.
+    /// The block for rank j has `send[j]` elements, and the block from rank i has `receive[i]`
+    /// elements. Each rank needs to know only its own counts. If the counts of two ranks do not
+    /// match, all ranks get an error that names both ranks, and no block is sent. If both layouts
+    /// are [`Layout::Even`], all blocks have the same length.
+    ///
+    /// If the layouts have counts, the ranks first compare the counts with an all-reduce of one
+    /// number. This all-reduce is a separate call, which is numbered before the all-to-all.
     ///
     /// ```
     /// // Rank 0 has three elements for rank 1 and keeps none; rank 1 has one for each.
@@ -190,8 +202,11 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if counts are given on one side only, do not fit the
-    /// buffers, or differ for the own block; [`Error::mismatch`] if those of two ranks disagree.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as:
+    ///
+    /// - [`Usage`](crate::ErrorKind::Usage) if only one layout has counts, if the counts do not
+    ///   match the buffers, or if `send` and `receive` differ for this rank's own block.
+    /// - [`Mismatch`](crate::ErrorKind::Mismatch) if the counts of two ranks do not match.
     #[doc(alias = "MPI_Alltoallv")]
     pub fn all_to_all_into<'a, I, O>(
         &self,
@@ -210,7 +225,7 @@ impl Communicator {
         let (Layout::Counts(sent), Layout::Counts(received)) = (send, receive) else {
             if send != receive {
                 return Err(Error::usage(
-                    "all_to_all_into takes counts for both sides, or for neither",
+                    "all_to_all_into needs counts for both buffers or for neither",
                 ));
             }
             check_length("output", output.len(), input.len())?;
@@ -225,7 +240,8 @@ impl Communicator {
         let rank = self.rank();
         if sent[rank] != received[rank] {
             return Err(Error::usage(format!(
-                "rank {rank} sends itself {} elements, but receives {} of itself",
+                "rank {rank} sends {} elements to itself, but receives {} from itself; pass equal \
+                 counts",
                 sent[rank], received[rank]
             )));
         }
@@ -245,11 +261,12 @@ impl Communicator {
         self.run_into(call, input, output, lengths)
     }
 
-    /// An error on every rank unless each two of them count alike what one sends the other, before
-    /// anything of the all-to-all `call` is sent.
+    /// Returns an error on every rank if the counts of two ranks do not match, before any block of
+    /// the all-to-all `call` is sent.
     ///
-    /// Every rank adds a hash of each number that it sends and subtracts that of each which it
-    /// receives. The sum over all ranks is 0 if they agree, and else but for one chance in 2⁶⁴ not.
+    /// Every rank adds a hash of each count that it sends and subtracts a hash of each count that
+    /// it receives. The sum over all ranks is 0 if the counts agree. Otherwise, it is 0 with a
+    /// probability of one in 2⁶⁴.
     fn agree_on_counts(&self, call: Call, sent: &[usize], received: &[usize]) -> Result<()> {
         let rank = self.rank();
         let mut sum = [0u64];
@@ -271,21 +288,21 @@ impl Communicator {
         self.in_place(Call::new(Collective::AllToAll, 0).agreeing(), &mut theirs)?;
         let mut both = sent.iter().map(|sent| *sent as u64).zip(theirs).enumerate();
         let Some((peer, (sent, received))) = both.find(|(_, (sent, theirs))| sent != theirs) else {
-            // The rank that finds a difference ends this with its error.
+            // The barrier fails with the error of the rank that finds a difference.
             self.barrier()?;
             return Err(Error::protocol(
-                "the ranks' counts differ, but not for any two of them",
+                "the counts of all ranks do not add up, but no two ranks differ; report a bug",
             ));
         };
         let call = call.numbered(number);
         let error = Error::mismatch(format!(
             "rank {rank} sends {sent} elements to rank {peer} in {call}, but rank {peer} receives \
-             {received} of it; the counts of two ranks must agree"
+             {received} from it; pass the same count on both ranks"
         ));
         Err(self.first_cause(call.mark(error.with_rank(rank).with_peer(peer))))
     }
 
-    /// How many elements all blocks have together, if this rank's has `own`.
+    /// Returns the number of elements in all blocks together, if this rank's block has `own`.
     fn count_of_blocks(
         &self,
         what: &str,
@@ -297,13 +314,14 @@ impl Communicator {
             Layout::Counts(_) => self.check_block((what, own), layout, 0, dtype),
             Layout::Even => own.checked_mul(self.world_size()).ok_or_else(too_many),
             Layout::Ceil => Err(Error::usage(
-                "one block does not say how long the others are: give counts, or call in place",
+                "Layout::Ceil cannot determine the lengths of all blocks from one block; pass \
+                 counts, or make the call in place",
             )),
         }
     }
 
     /// Checks that `what`, of `length` elements, is as long as this rank's block of a buffer of
-    /// `count`. Returns how many elements the whole buffer has by its layout.
+    /// `count`. Returns the number of elements that the full-length buffer has by its layout.
     pub(super) fn check_block(
         &self,
         (what, length): (&str, usize),
@@ -316,12 +334,14 @@ impl Communicator {
         check_length(what, length, block.len()).map(|()| total)
     }
 
-    /// How many elements a buffer of `count` has by its layout, which must fit the ranks.
+    /// Returns the number of elements that a buffer of `count` has by its layout. The layout must
+    /// fit the number of ranks.
     fn total(&self, layout: Layout, count: usize, dtype: Dtype) -> Result<usize> {
         let n = self.world_size();
         match layout {
             Layout::Counts(counts) if counts.len() != n => Err(Error::usage(format!(
-                "there are {} counts for {n} ranks",
+                "the layout has {} counts, but the communicator has {n} ranks; pass one count \
+                 per rank",
                 counts.len()
             ))),
             _ => {
@@ -331,7 +351,7 @@ impl Communicator {
         }
     }
 
-    /// The call with the layout of its whole buffer, if they fit.
+    /// Returns the call with the layout of its full-length buffer, if they fit.
     #[inline]
     pub(super) fn laid(&self, call: Call, layout: Layout) -> Result<Call> {
         let split = match layout {
@@ -347,7 +367,7 @@ impl Communicator {
         match layout {
             _ if collective.is_none() => Ok(Split::Even),
             Layout::Counts(_) if moves_blocks => Err(Error::usage(
-                "an all-to-all by counts is not in place: use all_to_all_into",
+                "all_to_all does not support counts; use all_to_all_into",
             )),
             Layout::Counts(counts) => {
                 let total = self.total(layout, call.count, call.dtype)?;
@@ -355,12 +375,12 @@ impl Communicator {
                 Ok(Split::by(counts))
             }
             Layout::Ceil if !moves_blocks => Ok(Split::Ceil),
-            // The blocks of an all-to-all are equally long.
+            // All blocks of an all-to-all have the same length.
             Layout::Ceil | Layout::Even => Ok(Split::Even),
         }
     }
 
-    /// Starts a gather, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::gather`].
     ///
     /// ```
     /// let gathered = ringtree::simulate(2, |comm| {
@@ -372,7 +392,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`].
+    /// Returns the same errors as [`Communicator::all_reduce_async`].
     pub fn gather_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -380,7 +400,7 @@ impl Communicator {
         self.start(Call::new(Collective::Gather, 0).root(root), buffer)
     }
 
-    /// Starts a scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::scatter`].
     ///
     /// ```
     /// let dealt = ringtree::simulate(2, |comm| {
@@ -391,7 +411,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`].
+    /// Returns the same errors as [`Communicator::all_reduce_async`].
     pub fn scatter_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -399,7 +419,7 @@ impl Communicator {
         self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
     }
 
-    /// Starts an all-to-all, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts an [`Communicator::all_to_all`].
     ///
     /// ```
     /// let transposed = ringtree::simulate(2, |comm| {
@@ -410,8 +430,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`]; [`Error::usage`] if the ranks do not divide the
-    /// length.
+    /// Returns the same errors as [`Communicator::all_reduce_async`], such as
+    /// [`Usage`](crate::ErrorKind::Usage) if the length is not a multiple of the number of ranks.
     pub fn all_to_all_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -421,5 +441,5 @@ impl Communicator {
 }
 
 fn too_many() -> Error {
-    Error::usage("no memory holds so many elements")
+    Error::usage("a buffer with all blocks cannot fit in memory; check its length or counts")
 }

@@ -1,4 +1,4 @@
-//! The door by which memory comes in.
+//! Defines the buffers that calls accept.
 
 #[cfg(feature = "cuda")]
 use crate::device::{self, Stream};
@@ -7,15 +7,15 @@ use crate::error::{Error, Result};
 use crate::plan::layout::Layout;
 use std::sync::Arc;
 
-/// Memory of a device that a collective works on.
+/// Device memory that a collective operates on.
 #[cfg(feature = "cuda")]
 #[derive(Clone, Debug)]
 pub struct DeviceMemory {
-    /// Where the elements are, from the first byte on.
+    /// The memory. The elements start at the first byte of the memory.
     pub memory: device::Memory,
-    /// How many there are.
+    /// Number of elements.
     pub count: usize,
-    /// What uses of it are ordered by.
+    /// The stream that orders all uses of the memory.
     pub stream: Stream,
 }
 
@@ -23,9 +23,9 @@ pub struct DeviceMemory {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Memory<'a, T> {
-    /// A slice of the process's own memory.
+    /// A slice in host memory.
     Host(&'a [T]),
-    /// A device's.
+    /// Memory on a device.
     #[cfg(feature = "cuda")]
     Device(DeviceMemory),
 }
@@ -34,15 +34,15 @@ pub enum Memory<'a, T> {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum MemoryMut<'a, T> {
-    /// A slice of the process's own memory.
+    /// A slice in host memory.
     Host(&'a mut [T]),
-    /// A device's.
+    /// Memory on a device.
     #[cfg(feature = "cuda")]
     Device(DeviceMemory),
 }
 
 impl<'a, T> Memory<'a, T> {
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -52,7 +52,7 @@ impl<'a, T> Memory<'a, T> {
         }
     }
 
-    /// The slice, for calls that know no other memory.
+    /// Returns the slice, for calls that support only host memory.
     pub(super) fn on_host(self) -> Result<&'a [T]> {
         match self {
             Self::Host(slice) => Ok(slice),
@@ -63,7 +63,7 @@ impl<'a, T> Memory<'a, T> {
 }
 
 impl<'a, T> MemoryMut<'a, T> {
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
@@ -73,7 +73,7 @@ impl<'a, T> MemoryMut<'a, T> {
         }
     }
 
-    /// The slice, for calls that know no other memory.
+    /// Returns the slice, for calls that support only host memory.
     pub(super) fn on_host(self) -> Result<&'a mut [T]> {
         match self {
             Self::Host(slice) => Ok(slice),
@@ -86,22 +86,24 @@ impl<'a, T> MemoryMut<'a, T> {
 #[cfg(feature = "cuda")]
 fn refused() -> Error {
     Error::usage(
-        "device buffers take part in collectives in place (all_reduce, broadcast, reduce, \
-         reduce_scatter, all_gather, gather, scatter, all_to_all), not in other calls",
+        "device buffers support only in-place collectives (all_reduce, broadcast, reduce, \
+         reduce_scatter, all_gather, gather, scatter, all_to_all); use host memory for other calls",
     )
 }
 
-/// A buffer whose elements can be read: a slice, an array, a `Vec`, a
-/// [`SharedBuffer`](crate::SharedBuffer), a device's, a reference, `Box` or `Arc` to one, or
-/// memory of a type of one's own. What the calls rest on is the slice that `memory` returns, not
-/// any promise of the type.
+/// A buffer whose elements can be read.
+///
+/// Slices, arrays, `Vec`, [`SharedBuffer`](crate::SharedBuffer) and device buffers implement this
+/// trait. References to a buffer, and a `Box` or an `Arc` that holds a buffer, implement it too.
+/// You can also implement it for your own types. Calls rely only on the slice that `memory`
+/// returns, and on no other property of the type.
 ///
 /// ```
 /// use ringtree::comm::buffer::Memory;
 /// use ringtree::{Buffer, Layout};
 /// use std::sync::Arc;
 ///
-/// /// Part of memory that others read too.
+/// /// A part of memory that other owners read too.
 /// struct Part(Arc<[f32]>, std::ops::Range<usize>);
 ///
 /// impl Buffer for Part {
@@ -125,29 +127,31 @@ fn refused() -> Error {
 /// assert_eq!(received[1], Ok([2.0, 3.0]));
 /// ```
 pub trait Buffer {
-    /// What it holds.
+    /// The type of the elements.
     type Element: Element;
 
-    /// Its memory.
+    /// Returns the memory of the buffer.
     fn memory(&self) -> Memory<'_, Self::Element>;
 
-    /// How it is split where a call works on one block a rank: [`Layout::Even`], if it has nothing
-    /// to say about that.
+    /// Returns the layout that calls with one block per rank use to split the buffer.
+    /// Implementations that do not need a specific layout return [`Layout::Even`].
     fn layout(&self) -> Layout<'_>;
 }
 
 /// A buffer whose elements can be read and written.
 pub trait BufferMut: Buffer {
-    /// Its memory: the same that [`Buffer::memory`] returns. A call refuses a buffer of which the
-    /// two are not equally long, or not both the host's or a device's.
+    /// Returns the same memory as [`Buffer::memory`].
+    ///
+    /// Calls return an error if the two methods return memory of different lengths, or if only one
+    /// of them returns host memory.
     fn memory_mut(&mut self) -> MemoryMut<'_, Self::Element>;
 }
 
-const HOST: &str = "of the host";
+const HOST: &str = "in host memory";
 #[cfg(feature = "cuda")]
-const DEVICE: &str = "of a device";
+const DEVICE: &str = "in device memory";
 
-/// The memory of a buffer that is to be written. Every call asks for it here.
+/// Checks a buffer and returns its memory for writing. All calls that write a buffer use this.
 pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
     let read = match buffer.memory() {
         Memory::Host(slice) => (slice.len(), HOST),
@@ -164,13 +168,13 @@ pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut
         return Ok(memory);
     }
     Err(Error::usage(format!(
-        "the buffer's Buffer::memory is {} elements {}, its BufferMut::memory_mut {} elements {}: \
-         they must be the same",
+        "Buffer::memory returns {} elements {}, but BufferMut::memory_mut returns {} elements {}; \
+         return the same memory from both",
         read.0, read.1, written.0, written.1
     )))
 }
 
-/// The same, for calls that know the host's memory alone.
+/// Like [`written`], for calls that support only host memory.
 pub(super) fn written_on_host<B>(buffer: &mut B) -> Result<&mut [B::Element]>
 where
     B: BufferMut + ?Sized,
@@ -196,7 +200,7 @@ impl<T: Element> BufferMut for [T] {
     }
 }
 
-/// A reference, a box or a shared pointer to a buffer is a buffer as well.
+/// Implements the traits for pointers to a buffer.
 macro_rules! pointers {
     ($($pointer:ty $(, $writes:ident)?;)*) => {$(
         impl<B: Buffer + ?Sized> Buffer for $pointer {

@@ -1,4 +1,4 @@
-//! The ways to get a communicator.
+//! Creates communicators from settings in the program and the environment.
 
 mod connect;
 
@@ -21,7 +21,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Gathers what a rank must know, then joins.
+/// A builder for a [`Communicator`]. Values set on the builder take precedence over the
+/// environment.
 ///
 /// ```no_run
 /// use ringtree::Communicator;
@@ -37,19 +38,19 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
-    /// All but the place is as it will be.
+    /// Final settings, except for those that [`Builder::placed`] fills in.
     settings: Settings,
-    /// What the program says of its place, by the variables that say it; what is empty here is
-    /// said by no variable.
+    /// Values that the program sets for this rank's place, under the names of their variables. They
+    /// override the environment. An empty value hides the variable.
     place: BTreeMap<&'static str, String>,
-    /// The environment when the builder was made: what the program does to its own afterwards, as
-    /// taking away what its children are not to inherit, changes nothing here.
+    /// Environment at the time when the builder was created. The program may change its environment
+    /// afterwards, for example to hide variables from its children.
     environment: Arc<Environment>,
 }
 
 impl Builder {
-    /// What the environment says of all but the place. What it says wrongly, [`Builder::placed`]
-    /// tells.
+    /// Creates a builder with the settings of `environment`, except for this rank's place. If
+    /// `environment` is malformed, [`Builder::placed`] returns the error.
     fn begun(environment: Environment) -> Self {
         let settings = Settings::for_rank(0, 1, |name| environment.get(name));
         let nothing = |_| Settings::new(0, 1, "127.0.0.1:0");
@@ -60,7 +61,7 @@ impl Builder {
         }
     }
 
-    /// What this process's environment says, if `settings` can be made of it.
+    /// Creates a builder with the settings that `settings` reads from this process's environment.
     fn made_of(settings: impl FnOnce(&Environment) -> Result<Settings>) -> Result<Self> {
         let environment = Environment::current();
         environment.check_names()?;
@@ -71,13 +72,13 @@ impl Builder {
         })
     }
 
-    /// The settings, with the place as the program says, and as far as it does not, the
-    /// environment.
+    /// Returns all settings. This rank's place comes from the program, and from the environment
+    /// where the program sets nothing.
     fn placed(&self) -> Result<Settings> {
         let lookup = |name: &str| self.environment.get(name);
         let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
         let place = Settings::from_env_or_alone(said)?;
-        // The launcher's socket is for the rank that it has made of this process.
+        // The launcher's socket is only for the rank and world size that the launcher has set.
         let as_launched = |name: &str| {
             let said = self.place.get(name);
             said.is_none_or(|said| lookup(name).as_ref() == Some(said))
@@ -95,16 +96,17 @@ impl Builder {
         })
     }
 
-    /// The ranks meet there, and not where the environment says.
+    /// Makes the ranks meet at `host_and_port` instead of at the rendezvous in the environment.
     fn meet_at(&mut self, host_and_port: &str) {
         self.place
             .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
-        // The launcher's socket is of the meeting that does not take place.
+        // The launcher's socket belongs to the rendezvous that is replaced.
         self.place.insert("RINGTREE_LISTENER_FD", String::new());
         self.settings.start.listen_at(None);
     }
 
-    /// What the environment says, to be changed in places.
+    /// Creates a builder with the settings from the environment. You can then change these
+    /// settings.
     ///
     /// ```no_run
     /// use ringtree::{Builder, TransportChoice};
@@ -114,13 +116,15 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::configuration`] names the variable.
+    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
+    /// if a required variable is not set or if a variable is unknown or malformed. The error names
+    /// the variable.
     pub fn from_env() -> Result<Self> {
         Self::made_of(|all| Settings::from_env(|name| all.get(name)))
     }
 
-    /// The same; or, in a program that no launcher has started, one rank alone. The other settings
-    /// (`RINGTREE_ALGORITHM` and the like) count there, too.
+    /// Like [`Builder::from_env`], but creates a builder for a single rank if no launcher has
+    /// started the program. Other settings, such as `RINGTREE_ALGORITHM`, apply in both cases.
     ///
     /// ```
     /// use ringtree::Builder;
@@ -131,14 +135,16 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::configuration`], as for [`Communicator::from_env_or_alone`].
+    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
+    /// under the same conditions as [`Communicator::from_env_or_alone`].
     pub fn from_env_or_alone() -> Result<Self> {
         Self::made_of(|all| Settings::from_env_or_alone(|name| all.get(name)))
     }
 
-    /// What the environment says besides, for a program that knows its rank: the variables that say
-    /// which process this is do not count. [`Builder::store`], [`Builder::unique_id`] or
-    /// [`Builder::rendezvous`] says where the ranks meet, or else the environment.
+    /// Creates a builder for a program that knows its rank. Variables that identify the process,
+    /// such as `RANK`, are ignored. All other settings come from the environment. This includes the
+    /// rendezvous, unless you set it with [`Builder::store`], [`Builder::unique_id`] or
+    /// [`Builder::rendezvous`].
     ///
     /// ```
     /// let comm = ringtree::Builder::for_rank(0, 1)?.connect()?;
@@ -147,14 +153,16 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::configuration`] names the variable.
+    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
+    /// if a variable is unknown or malformed. The error names the variable.
     pub fn for_rank(rank: usize, world_size: usize) -> Result<Self> {
         let lookup = |all: &Environment| Settings::for_rank(rank, world_size, |name| all.get(name));
         Ok(Self::made_of(lookup)?.rank(rank).world_size(world_size))
     }
 
-    /// This process's number among all, from 0. Its number on its host is found by the join, unless
-    /// [`Builder::local`] says it: the ranks of a host are numbered in their order.
+    /// Sets the rank of this process, counted from 0. Unless you also call [`Builder::local`],
+    /// `LOCAL_RANK` is then ignored, and the ranks on each host are numbered in rank order at
+    /// startup.
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
         self.place.insert("RANK", rank.to_string());
@@ -162,7 +170,8 @@ impl Builder {
         self
     }
 
-    /// How many processes there are.
+    /// Sets the number of ranks. Unless you also call [`Builder::local`], `LOCAL_WORLD_SIZE` is
+    /// then ignored.
     #[must_use]
     pub fn world_size(mut self, world_size: usize) -> Self {
         self.place.insert("WORLD_SIZE", world_size.to_string());
@@ -170,8 +179,9 @@ impl Builder {
         self
     }
 
-    /// This process's number on its host, and how many its host has: what the join would find,
-    /// unless ranks in containers of one host are to be numbered together.
+    /// Sets the local rank of this process and the number of ranks on its host. Both are determined
+    /// automatically at startup. You need this method only if the ranks on one host run in several
+    /// containers and should be numbered together.
     #[must_use]
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Self {
         let (rank, count) = (local_rank.to_string(), local_world_size.to_string());
@@ -180,9 +190,9 @@ impl Builder {
         self
     }
 
-    /// Where the ranks meet and the secret that they prove, as one value that rank 0's host made
-    /// and the program handed on: in place of [`Builder::rendezvous`] and [`Builder::secret`].
-    /// [`UniqueId`] has an example.
+    /// Sets the rendezvous and the secret from an ID, instead of [`Builder::rendezvous`] and
+    /// [`Builder::secret`]. Create the ID on the host of rank 0 and send it to every rank. See
+    /// [`UniqueId`] for an example.
     #[must_use]
     pub fn unique_id(mut self, id: &UniqueId) -> Self {
         self.meet_at(&id.address().to_string());
@@ -191,28 +201,30 @@ impl Builder {
         self
     }
 
-    /// The ranks meet through a store of the program, which is trusted: rank 0 makes a
-    /// [`UniqueId`] and puts it there. In place of [`Builder::rendezvous`], [`Builder::secret`] and
-    /// [`Builder::unique_id`]. [`Store`] has an example.
+    /// Connects the ranks through a key-value store that the program provides, instead of
+    /// [`Builder::rendezvous`], [`Builder::secret`] and [`Builder::unique_id`]. Rank 0 creates a
+    /// [`UniqueId`] and puts it into the store, so the store must be trusted. See [`Store`] for an
+    /// example.
     #[must_use]
     pub fn store(mut self, store: impl Store + 'static) -> Self {
-        // Where they meet is in the store.
+        // A placeholder: the store holds the rendezvous.
         self.meet_at("127.0.0.1:0");
         self.settings.start.store = Some(Arc::new(store));
         self
     }
 
-    /// The network interface for data connections, and for rank 0 of a start through a store: its
-    /// name, or one of its addresses. By default it is the one that routes to the others.
+    /// Sets the network interface for data connections, given by its name or by one of its
+    /// addresses. If you use [`Builder::store`], rank 0 also listens for the other ranks on this
+    /// interface. The default is the interface that routes to the other ranks.
     #[must_use]
     pub fn interface(mut self, name_or_address: &str) -> Self {
         self.settings.interface = Some(name_or_address.to_owned());
         self
     }
 
-    /// The name of this host's site, as `RINGTREE_SITE`: the links between sites are slow, and all
-    /// hosts of a site share them. Hosts without a name are at one site. All ranks of a host have
-    /// the same.
+    /// Sets the name of the site that this host belongs to, like `RINGTREE_SITE`. Links between
+    /// sites are slow and are shared by all hosts at a site. Hosts without a site name form one
+    /// site. All ranks on a host must set the same name.
     ///
     /// ```
     /// let comm = ringtree::Communicator::builder().site("berlin").connect()?;
@@ -225,16 +237,16 @@ impl Builder {
         self
     }
 
-    /// Where rank 0 waits for the others, as `host:port`.
+    /// Sets the address at which rank 0 waits for the other ranks, in the form `host:port`.
     #[must_use]
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
         self.meet_at(host_and_port);
         self
     }
 
-    /// Rank 0 waits for the others at `listener`, which the program has bound to one address; the
-    /// others are told that address, as by [`Builder::rendezvous`]. So no other process can take
-    /// the port between its choice and the start.
+    /// Makes rank 0 wait for the other ranks on `listener`, which the program has bound to one
+    /// address. Pass that address to the other ranks, for example with [`Builder::rendezvous`].
+    /// Because the port is already bound, no other process can take it before startup.
     ///
     /// ```
     /// use ringtree::{Communicator, Result};
@@ -252,35 +264,41 @@ impl Builder {
     /// ```
     ///
     /// # Errors
-    /// [`Error::system`](Error::io) if the listener has no address.
+    /// Returns an [`Error`] of kind [`ErrorKind::System`](crate::ErrorKind::System) if the
+    /// listener's address cannot be read.
     pub fn listener(mut self, listener: TcpListener) -> Result<Self> {
         let address = listener.local_addr();
         let address =
-            address.map_err(|error| Error::io("asking a listener for its address", &error))?;
+            address.map_err(|error| Error::io("cannot read a listener's address", &error))?;
         self.meet_at(&address.to_string());
         self.settings.start.listen_at(Some(listener));
         Ok(self)
     }
 
-    /// The job's secret, the same on all ranks; without one only loopback is accepted.
+    /// Sets the secret of the job, which must be the same on all ranks. Without a secret, only
+    /// loopback addresses are accepted.
     #[must_use]
     pub fn secret(mut self, secret: Secret) -> Self {
         self.settings.secret = Some(secret);
         self
     }
 
-    /// How long the join, and later each call, may take; 5 minutes if not set, at most
-    /// [`TIMEOUT_MAX`].
+    /// Sets the timeout of startup and of each later call. The default is 5 minutes, and the
+    /// maximum is [`TIMEOUT_MAX`].
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.settings.timeout = timeout.min(TIMEOUT_MAX);
         self
     }
 
-    /// How long a call waits before this rank says on standard error, in one line, for which ranks
-    /// it waits and where they are: `RINGTREE_STALL_WARNING_S`, 10 s if not set; zero means never.
-    /// A patient call says so only if ranks wait for each other. Unless it is zero, a start says
-    /// after 5 s, and then each 30 s, for whom it waits.
+    /// Sets how long a call waits before this rank prints a stall warning. The warning is one line
+    /// on standard error that names the ranks that the call is waiting for and shows where they
+    /// are. The default is the value of `RINGTREE_STALL_WARNING_S`, or 10 s if that variable is not
+    /// set. For a patient call, a warning is printed only if ranks wait for each other.
+    ///
+    /// A value of zero disables these warnings and also the notices at startup. Otherwise, a rank
+    /// that is waiting at startup prints the ranks that it is waiting for after 5 s, and then every
+    /// 30 s.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -294,14 +312,18 @@ impl Builder {
         self
     }
 
-    /// Asks `is_interrupted` whether to go on waiting, on each thread that waits in a call, for a
-    /// group or in leaving, each time it wakes from a sleep: every 50 ms or so, less often in a
-    /// patient call. Once it says yes, all that is under way in this process ends, and so do its
-    /// communicators, on all ranks, with an error that names this rank: a buffer is the program's
-    /// again only when its call has ended. The callback may make calls; these do not ask again. It
-    /// is for a language whose signals come to be seen only
-    /// when it is asked, and does not count while ranks join; there is [`Joining::cancel`] for
-    /// that.
+    /// Sets a callback that can interrupt waiting calls. It is meant for languages in which a
+    /// program receives signals only when it polls for them.
+    ///
+    /// A thread runs `is_interrupted` while it waits in a call, waits for a group to be created, or
+    /// drops a communicator. It does so each time it wakes from a sleep, which is about every 50
+    /// ms, or less often in a patient call. If the callback returns `true`, all operations in
+    /// flight in this process fail, and its communicators fail on all ranks with an error that
+    /// names this rank. All of them must fail because the program gets a buffer back only when the
+    /// call that uses it has ended.
+    ///
+    /// The callback may issue calls, and these calls do not run the callback again. The callback
+    /// does not run during startup. Use [`Joining::cancel`] there instead.
     ///
     /// ```
     /// let builder = ringtree::Communicator::builder();
@@ -315,20 +337,24 @@ impl Builder {
         self
     }
 
-    /// What payload may travel over, the same on all ranks.
+    /// Sets the transports that may carry payload. All ranks must set the same value.
     #[must_use]
     pub fn transport(mut self, transport: TransportChoice) -> Self {
         self.settings.transport = transport;
         self
     }
 
-    /// Whether calls are checked, the same on all ranks: `RINGTREE_CHECK=calls`. All ranks agree
-    /// before each collective, so that buffers stay untouched if they make different calls; and
-    /// every send waits until its receive is posted, so that a program that relies on sends that
-    /// return before is found out, with small messages too. It costs a message to rank 0 and back
-    /// before every call: it is for tests of a program.
+    /// Sets whether calls are checked, like `RINGTREE_CHECK=calls`. All ranks must set the same
+    /// value. Use this only to test a program, because it adds a round trip to rank 0 to every
+    /// call.
     ///
-    /// A call on device buffers by the mapped path begins on its streams without an agreement.
+    /// - Before each collective, all ranks compare their calls. If the calls differ, the buffers
+    ///   remain untouched.
+    /// - Every send waits until the matching receive has been posted. This exposes programs that
+    ///   rely on sends returning earlier, even if the messages are small.
+    ///
+    /// Calls on device buffers that use the mapped path are not compared before they start on their
+    /// streams.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -341,23 +367,29 @@ impl Builder {
         self
     }
 
-    /// Whether sums are reproducible, the same on all ranks: `RINGTREE_REPRODUCIBLE=1`. Every sum
-    /// is then one fold of all ranks' contributions in rank order, rounded once. So an element's
-    /// result depends on its operands alone, whatever the length of the buffer, the element's place
-    /// in it, the collective (all-reduce, reduce, reduce-scatter), the root and the transport; only
-    /// another number of ranks, or another order of them, changes bits. Algorithms are chosen among
-    /// those whose plans are proven to do that ([`crate::plan::reproducible`]); another one that is
-    /// asked for by name is refused where it would sum.
+    /// Sets whether sums are reproducible, like `RINGTREE_REPRODUCIBLE=1`. All ranks must set the
+    /// same value.
     ///
-    /// Partial sums never travel, so between hosts of g ranks each it takes about g times the bytes
-    /// of a choice that is free. docs/speed.md has the measured cost.
+    /// A reproducible sum combines the contributions of all ranks in rank order in a single
+    /// reduction, and the result is rounded once. The result for each element then depends only on
+    /// the operands of that element. It does not depend on the length of the buffer, the position
+    /// of the element, the collective (all-reduce, reduce, reduce-scatter), the root or the
+    /// transport. The bits change only if the number or the order of the ranks changes.
+    ///
+    /// Only algorithms whose plans are verified to sum in this way ([`crate::plan::reproducible`])
+    /// are chosen. If you request a different algorithm by name, calls that would use that
+    /// algorithm for a sum return an error.
+    ///
+    /// Partial sums are never sent. If each host has g ranks, reproducible sums therefore send
+    /// about g times as many bytes between hosts as an unrestricted choice of algorithm does. See
+    /// `docs/speed.md#reproducible-sums` for measurements.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::World};
     ///
-    /// let mut world = World::new(3); // its setting of that name, as there are no processes here
+    /// let mut world = World::new(3); // the same setting, for simulated ranks
     /// world.is_reproducible = true;
-    /// // Of seven elements a ring would sum the fifth as the second block's:
+    /// // A ring would sum the fifth of seven elements as part of the second block:
     /// let sums = world.run(|comm| {
     ///     let own = [1e8f32, 1.0, -1e8][comm.rank()];
     ///     let (mut short, mut long) = ([own; 1], [own; 7]);
@@ -365,7 +397,7 @@ impl Builder {
     ///     comm.all_reduce(&mut long, ReduceOp::Sum)?;
     ///     Ok::<_, ringtree::Error>((short[0], long[4]))
     /// });
-    /// // (1e8 + 1) − 1e8 in f32, and not 1.
+    /// // (1e8 + 1) − 1e8 is 0 in f32, not 1.
     /// assert_eq!(sums, vec![Ok((0.0, 0.0)); 3]);
     /// ```
     #[must_use]
@@ -374,16 +406,16 @@ impl Builder {
         self
     }
 
-    /// How buffers on GPUs may travel, once a device is attached.
+    /// Sets the path that GPU buffers may take once a device is attached.
     #[must_use]
     pub fn device_path(mut self, path: DevicePathChoice) -> Self {
         self.settings.device_path = path;
         self
     }
 
-    /// The table by which algorithms are chosen, the same on all ranks; so nothing is measured. A
-    /// program that must get the same bits again gives the table that it had ([`TuningTable`]'s
-    /// default is the built-in one).
+    /// Sets the table of link speeds that is used to choose algorithms, so that link speeds are not
+    /// measured. All ranks must set the same table. To get the same bits as in an earlier run, set
+    /// the table of that run. The default value of [`TuningTable`] is the built-in table.
     ///
     /// ```no_run
     /// use ringtree::{Communicator, TuningTable};
@@ -394,24 +426,33 @@ impl Builder {
     #[must_use]
     pub fn tuning(mut self, table: &TuningTable) -> Self {
         self.settings.tuning = TuningSource::Text {
-            origin: "the builder's".to_owned(),
+            origin: "Builder::tuning".to_owned(),
             text: table.to_string(),
         };
         self
     }
 
-    /// Joins the others beside what the program does meanwhile, on a thread that ends with the
-    /// start. [`Joining`] has an example.
+    /// Connects to the other ranks on a background thread, which exits once the connection attempt
+    /// has succeeded or failed. See [`Joining`] for an example.
     pub fn connect_async(mut self) -> Joining {
         let cancel = Cancel::new();
         self.settings.start.cancel = cancel.clone();
         Joining::start(cancel, move || self.connect())
     }
 
-    /// Joins the others.
+    /// Connects to the other ranks and waits until all of them have joined.
     ///
     /// # Errors
-    /// [`Error::configuration`] or [`Error::join`]: one line that says what is wrong.
+    /// Returns an [`Error`] of one of the following kinds:
+    /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if a setting is missing,
+    ///   unknown or malformed.
+    /// - [`ErrorKind::Join`](crate::ErrorKind::Join) if ranks are missing, cannot connect or have
+    ///   different settings.
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if the operating system refuses a
+    ///   resource.
+    ///
+    /// If link speeds are measured at startup, this method can also return the [errors that all
+    /// calls share](Communicator#errors).
     pub fn connect(self) -> Result<Communicator> {
         self.environment.check_names()?;
         connect::connect(&self.placed()?)
@@ -419,9 +460,9 @@ impl Builder {
 }
 
 impl Communicator {
-    /// A communicator of all ranks, by the environment's settings (`RANK`, `WORLD_SIZE`,
-    /// `MASTER_ADDR`, `MASTER_PORT` and ringtree's own), as `ringtree run` and torchrun set them.
-    /// Waits until all ranks have come.
+    /// Creates the communicator for all ranks from environment variables, and waits until all ranks
+    /// have joined. The variables are `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, which
+    /// `ringtree run` and torchrun set, and ringtree's own variables.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -431,14 +472,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::configuration`] names the variable; [`Error::join`] says which ranks are missing or
-    /// what differs between ranks.
+    /// Returns the same errors as [`Builder::from_env`] and [`Builder::connect`].
     pub fn from_env() -> Result<Self> {
         Builder::from_env()?.connect()
     }
 
-    /// The same; or, in a program that no launcher has started, a communicator of one rank alone.
-    /// So one program runs under `ringtree run` and by itself.
+    /// Like [`Communicator::from_env`], but creates a communicator for a single rank if no launcher
+    /// has started the program. The same program then runs both with and without `ringtree run`.
     ///
     /// ```
     /// let comm = ringtree::Communicator::from_env_or_alone()?;
@@ -447,22 +487,26 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// As [`from_env`](Self::from_env): a variable that names a rank, a number of ranks or a
-    /// meeting place, while another one is missing, is an error and does not make this rank alone.
-    /// [`Error::configuration`] also where `mpirun` or `srun` have started several processes, for
-    /// their variables are not understood yet, and each process would train alone.
+    /// Returns the same errors as [`from_env`](Self::from_env). It is an error if the environment
+    /// sets only some of the variables for the rank, the world size and the rendezvous. No
+    /// communicator for a single rank is created in this case.
+    ///
+    /// Also returns an [`Error`] of kind
+    /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if `mpirun` or `srun` has
+    /// started several processes. Their variables are not supported yet, so each process would
+    /// otherwise run as a single rank.
     pub fn from_env_or_alone() -> Result<Self> {
         Builder::from_env_or_alone()?.connect()
     }
 
-    /// Builds a communicator: what the program says counts, and as far as it says nothing, what the
-    /// environment says, as for [`Builder::from_env_or_alone`]. What is wrong there,
-    /// [`Builder::connect`] tells.
+    /// Returns a builder. Values that you set on the builder take precedence. The environment
+    /// supplies all other values, as with [`Builder::from_env_or_alone`]. If the environment is
+    /// malformed, [`Builder::connect`] returns the error.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
     /// let builder = ringtree::Communicator::builder();
-    /// // RINGTREE_TRANSPORT counts, RINGTREE_REPRODUCIBLE does not.
+    /// // RINGTREE_TRANSPORT applies. RINGTREE_REPRODUCIBLE is overridden.
     /// let comm = builder.reproducible(true).connect()?;
     /// # Ok(()) }
     /// ```

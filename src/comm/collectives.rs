@@ -1,8 +1,7 @@
-//! The collectives.
+//! Implements the collectives whose buffers have the same length on all ranks.
 //!
-//! A buffer of `count` elements has the same count on all ranks. Reduce-scatter and all-gather see
-//! it as one block a rank, see [`Communicator::block`]. Every call ends by the communicator's
-//! timeout; after an error other than [`Error::usage`] buffers are unspecified.
+//! Reduce-scatter and all-gather treat a buffer as one block per rank; see
+//! [`Communicator::block`]. Every call completes or fails within the timeout of its handle.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut, written, written_on_host};
 use super::work::{Failed, Work, release};
@@ -22,7 +21,9 @@ use crate::sys::memory::{Region, lend, lend_both};
 use std::sync::Arc;
 
 impl Communicator {
-    /// Every rank's `buffer` becomes the reduction of all of them.
+    /// Replaces `buffer` on every rank with the reduction of all ranks' buffers.
+    ///
+    /// Every rank gets the same bits.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -34,12 +35,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn all_reduce<B: BufferMut + ?Sized>(&self, buffer: &mut B, op: ReduceOp) -> Result<()> {
         self.in_place(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
-    /// As [`Communicator::all_reduce`], from `input`, which stays as it is, into `output`.
+    /// Like [`Communicator::all_reduce`], but reads `input`, which stays unchanged, and writes the
+    /// result to `output`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -51,7 +53,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if the lengths differ.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if the lengths differ.
     pub fn all_reduce_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -67,7 +70,7 @@ impl Communicator {
         )
     }
 
-    /// Every rank's `buffer` becomes the root's.
+    /// Replaces `buffer` on every rank with the buffer of `root`.
     ///
     /// ```
     /// let weights = ringtree::simulate(4, |comm| {
@@ -78,12 +81,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn broadcast<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
         self.in_place(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
-    /// The root's `buffer` becomes the reduction of all of them; the others' are unspecified.
+    /// Replaces `buffer` on `root` with the reduction of all ranks' buffers. On the other ranks,
+    /// the contents of `buffer` are unspecified afterwards.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -95,7 +99,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn reduce<B>(&self, buffer: &mut B, op: ReduceOp, root: usize) -> Result<()>
     where
         B: BufferMut + ?Sized,
@@ -103,8 +107,8 @@ impl Communicator {
         self.in_place(Call::new(Collective::Reduce, 0).op(op).root(root), buffer)
     }
 
-    /// As [`Communicator::reduce`], from `input` into `output`, which is unspecified but on the
-    /// root.
+    /// Like [`Communicator::reduce`], but reads `input`, which stays unchanged, and writes the
+    /// result to `output`. The contents of `output` are unspecified except on `root`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -116,7 +120,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if the lengths differ.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if the lengths differ.
     pub fn reduce_into<I, O>(
         &self,
         input: &I,
@@ -134,8 +139,8 @@ impl Communicator {
         self.into(call.op(op).root(root), input, output, Layout::Even)
     }
 
-    /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
-    /// rest is unspecified.
+    /// Replaces this rank's own block of `buffer` with the reduction of that block across all
+    /// ranks. The rest of the buffer is unspecified afterwards.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -148,7 +153,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn reduce_scatter<B>(&self, buffer: &mut B, op: ReduceOp) -> Result<()>
     where
         B: BufferMut + ?Sized,
@@ -156,8 +161,8 @@ impl Communicator {
         self.in_place(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
-    /// As [`Communicator::reduce_scatter`], from the whole `input` into `output`, which is as long
-    /// as this rank's block.
+    /// Like [`Communicator::reduce_scatter`], but reads `input`, which contains all blocks and
+    /// stays unchanged, and writes this rank's own block to `output`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -169,7 +174,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if `output` is not as long as the block.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if `output` and the block have different lengths, or if
+    /// `op` is [`ReduceOp::PreMulSum`].
     pub fn reduce_scatter_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -182,16 +189,16 @@ impl Communicator {
         self.check_block(own, layout, input.len(), I::Element::DTYPE)?;
         if op.factor().is_some() {
             return Err(Error::usage(format!(
-                "reduce_scatter_into takes no {op}, for which its output has no room; multiply a \
-                 copy and take reduce_scatter"
+                "reduce_scatter_into does not support {op} because the scaled input does not fit \
+                 into its output; scale a copy and use reduce_scatter"
             )));
         }
         let call = Call::new(Collective::ReduceScatter, input.len());
         self.into(call.op(op), input, output, layout)
     }
 
-    /// Every rank's `buffer` becomes all ranks' own blocks, in rank order; before, only the own
-    /// block of each counts.
+    /// Replaces `buffer` on every rank with the blocks of all ranks, in rank order. Each rank
+    /// contributes only its own block of `buffer`.
     ///
     /// ```
     /// let gathered = ringtree::simulate(3, |comm| {
@@ -203,12 +210,12 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn all_gather<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
         self.in_place(Call::new(Collective::AllGather, 0), buffer)
     }
 
-    /// `output` becomes all ranks' `input`s, in rank order.
+    /// Replaces `output` on every rank with the inputs of all ranks, in rank order.
     ///
     /// ```
     /// let gathered = ringtree::simulate(2, |comm| {
@@ -219,8 +226,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::usage`] if `input` is not as long as this rank's block of
-    /// `output`.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage) if `input` and this rank's block of `output` have
+    /// different lengths.
     pub fn all_gather_into<I, O>(&self, input: &I, output: &mut O) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -236,19 +244,19 @@ impl Communicator {
         self.into(call, input, output, layout)
     }
 
-    /// Returns on no rank before every rank has called it.
+    /// Waits until every rank has called `barrier`.
     ///
     /// ```
     /// assert!(ringtree::simulate(5, |comm| comm.barrier()).into_iter().all(|end| end.is_ok()));
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn barrier(&self) -> Result<()> {
         self.in_place(Call::barrier(), &mut [0u8])
     }
 
-    /// Starts an all-reduce and returns at once; `work.wait()` gives the buffer back.
+    /// Starts an all-reduce and returns immediately. [`Work::wait`] returns the buffer.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -261,8 +269,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn all_reduce_async<B>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -270,7 +278,7 @@ impl Communicator {
         self.start(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
-    /// Starts a broadcast, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::broadcast`].
     ///
     /// ```
     /// let copies = ringtree::simulate(3, |comm| {
@@ -280,8 +288,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn broadcast_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -289,7 +297,7 @@ impl Communicator {
         self.start(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
-    /// Starts a reduce, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::reduce`].
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -300,8 +308,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn reduce_async<B>(
         &self,
         buffer: B,
@@ -314,7 +322,7 @@ impl Communicator {
         self.start(Call::new(Collective::Reduce, 0).op(op).root(root), buffer)
     }
 
-    /// Starts a reduce-scatter, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::reduce_scatter`].
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -326,8 +334,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn reduce_scatter_async<B>(&self, buffer: B, op: ReduceOp) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -335,7 +343,7 @@ impl Communicator {
         self.start(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
-    /// Starts an all-gather, as [`Communicator::all_reduce_async`] does an all-reduce.
+    /// Like [`Communicator::all_reduce_async`], but starts an [`Communicator::all_gather`].
     ///
     /// ```
     /// let gathered = ringtree::simulate(2, |comm| {
@@ -347,8 +355,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn all_gather_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -357,9 +365,9 @@ impl Communicator {
     }
 }
 
-/// Issuing.
+/// Functions that issue collectives.
 impl Communicator {
-    /// Runs a collective on all elements of `buffer` to its end.
+    /// Runs a collective on all elements of `buffer` and waits for it.
     pub(super) fn in_place<B>(&self, call: Call, buffer: &mut B) -> Result<()>
     where
         B: BufferMut + ?Sized,
@@ -381,15 +389,15 @@ impl Communicator {
             }),
             #[cfg(feature = "cuda")]
             MemoryMut::Device(_) if call.split != Split::Even => Err(Error::usage(
-                "buffers of a device are split evenly; use host memory for another layout",
+                "device buffers support only an even layout; use host memory for other layouts",
             )),
             #[cfg(feature = "cuda")]
             MemoryMut::Device(memory) => self.on_device(&mut *self.enter()?, call, memory),
         }
     }
 
-    /// Runs a collective from `input` into `output`, of which the whole one has this layout, to its
-    /// end.
+    /// Runs a collective from `input` into `output` and waits for it. `layout` is that of the
+    /// full-length buffer.
     pub(super) fn into<T: Element>(
         &self,
         call: Call,
@@ -401,7 +409,7 @@ impl Communicator {
         self.run_into(call, input, output, of_blocks(&call, layout))
     }
 
-    /// The same with blocks of these lengths.
+    /// Like [`Communicator::into`], but with blocks of these lengths.
     pub(super) fn run_into<T: Element>(
         &self,
         call: Call,
@@ -411,7 +419,7 @@ impl Communicator {
     ) -> Result<()> {
         if call.op.is_some_and(|op| op.factor().is_some()) && T::DTYPE.is_float() {
             self.check_peer("root", call.root)?;
-            // What is sent is the product, which only the output has room for.
+            // The rank sends its product, which only `output` has space for.
             output.copy_from_slice(input);
             return self.in_place(call, output);
         }
@@ -426,7 +434,7 @@ impl Communicator {
         })
     }
 
-    /// Returns the call's number.
+    /// Runs a collective and returns its number.
     #[inline]
     pub(super) fn run(
         &self,
@@ -456,7 +464,7 @@ impl Communicator {
         }
     }
 
-    /// Waits for an operation; its memory is in `memory` then.
+    /// Waits for an operation and puts its memory back into `memory`.
     pub(super) fn finish(&self, ticket: Ticket, memory: &mut Memory) -> Result<()> {
         let (given_back, end) = self.0.parts.runtime.get()?.wait(ticket);
         *memory = given_back;
@@ -480,8 +488,8 @@ impl Communicator {
         }
     }
 
-    /// Starts a collective on all elements of a buffer of this layout, and leaves it to the polling
-    /// threads. If it cannot, the memory stays where it is.
+    /// Starts a collective on all elements of a buffer of this layout, for the polling threads to
+    /// advance. After an error, `memory` still contains the buffer.
     pub(super) fn post_collective(
         &self,
         call: Call,
@@ -512,7 +520,7 @@ impl Communicator {
         runtime.post(parts.group, Order::Collectives, &mut start)
     }
 
-    /// The next call of the group's order: its number, and its program.
+    /// Returns the number and the program of the next call in the group's order.
     #[inline]
     pub(super) fn issue<'a>(
         &self,
@@ -537,7 +545,7 @@ impl Communicator {
     }
 }
 
-/// The lengths of the blocks of a call, which are the same on all ranks.
+/// Returns the block lengths of a call, which are the same on all ranks.
 fn of_blocks<'a>(call: &Call, layout: Layout<'a>) -> Lengths<'a> {
     let layout = match call.split {
         Split::Even => Layout::Even,
@@ -550,7 +558,7 @@ fn of_blocks<'a>(call: &Call, layout: Layout<'a>) -> Lengths<'a> {
     }
 }
 
-/// A forced algorithm holds where it can carry out the collective; the rest is chosen.
+/// Returns the forced algorithm if it supports the collective, or `None` to choose one.
 pub(super) fn forced(algorithm: Option<Algorithm>, call: Call) -> Option<Algorithm> {
     let collective = call.collective()?;
     algorithm.filter(|algorithm| entry(collective, *algorithm).is_some())
@@ -561,6 +569,6 @@ pub(super) fn check_length(what: &str, length: usize, wanted: usize) -> Result<(
         return Ok(());
     }
     Err(Error::usage(format!(
-        "{what} has {length} elements, but must have {wanted}"
+        "{what} has {length} elements, but must have {wanted}; pass a buffer of that length"
     )))
 }

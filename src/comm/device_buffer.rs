@@ -1,4 +1,4 @@
-//! Buffers on a device.
+//! Provides buffers on a device.
 
 use super::buffer::{Buffer, BufferMut, DeviceMemory, Memory, MemoryMut};
 use crate::device::{self, Device, Stream};
@@ -12,9 +12,10 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Elements on a device, and the stream by which they are used. Collectives on it are ordered on
-/// that stream: they begin when what was enqueued before is done, and what is enqueued after begins
-/// when they have ended.
+/// A buffer of elements on a device, together with the stream on which they are used.
+///
+/// Collectives on the buffer are ordered on that stream. They start when the work enqueued before
+/// them is done. Work enqueued after them starts when they have completed or failed.
 ///
 /// ```no_run
 /// use ringtree::{Device, DeviceBuffer};
@@ -31,25 +32,25 @@ pub struct DeviceBuffer<T: Element> {
     stream: Stream,
     memory: device::Memory,
     count: usize,
-    /// What content passed through, kept for the next time.
+    /// Pinned memory that content has passed through, kept for reuse.
     areas: Mutex<Vec<Area>>,
     elements: PhantomData<T>,
 }
 
-/// Pinned memory, and behind its bytes a word that becomes `number` when the stream's last copy
-/// from or to it is done.
+/// Pinned memory, followed by a word that becomes `number` when the stream's last copy from or to
+/// the memory is done.
 struct Area {
     pinned: Arc<Pinned>,
     bytes: usize,
     number: u32,
 }
 
-/// Areas that streams still used when their buffers were dropped. The next buffer that asks for
-/// pinned memory looks at them again.
+/// Areas that streams still used when their buffers were dropped. They are checked again when a
+/// buffer next needs pinned memory.
 static LEFT: Mutex<Vec<(Device, Area)>> = Mutex::new(Vec::new());
 
 impl Area {
-    /// Gives the pinned memory back for the next buffer, once the stream no longer uses it.
+    /// Returns the pinned memory to the pool, immediately or once the stream no longer uses it.
     fn leave(self, device: &Device) {
         match self.is_free() {
             true => self.pinned.give_back(device.gpu()),
@@ -57,7 +58,7 @@ impl Area {
         }
     }
 
-    /// Gives back the areas of dropped buffers that no stream uses any more.
+    /// Returns the areas of dropped buffers to the pool if no stream uses them any more.
     fn reclaim() {
         for (device, area) in lock(&LEFT).extract_if(.., |(_, area)| area.is_free()) {
             area.pinned.give_back(device.gpu());
@@ -73,7 +74,7 @@ impl Area {
         word.is_ok_and(|word| word == self.number)
     }
 
-    /// The word says so when the stream has done what it was told so far.
+    /// Enqueues a write of the word, which then shows that the work enqueued so far is done.
     fn mark(&mut self, stream: &Stream) -> Result<()> {
         self.number = self.number.wrapping_add(1);
         stream.write_word(&self.pinned, self.word_at(), self.number)
@@ -85,24 +86,26 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    /// A buffer on `device`, used on `stream`, with this content.
+    /// Creates a buffer on `device` that contains a copy of `content` and is used on `stream`.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `stream`
+    /// belongs to a different GPU, or of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if
+    /// the driver fails.
     pub fn new(device: &Device, stream: &Stream, content: &[T]) -> Result<Self> {
         let mut buffer = Self::allocate(device, stream, content.len())?;
         buffer.write(content)?;
         Ok(buffer)
     }
 
-    /// A buffer of `count` zeros, which the device makes itself.
+    /// Creates a buffer of `count` zeros, which the device writes.
     pub(super) fn zeros(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
         let buffer = Self::allocate(device, stream, count)?;
         stream.clear(&buffer.memory)?;
         Ok(buffer)
     }
 
-    /// A buffer of undefined content.
+    /// Creates a buffer with undefined content.
     fn allocate(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
         // A device cannot allocate zero bytes.
         let memory = device.allocate(bytes_of(count, T::DTYPE)?.max(1))?;
@@ -111,7 +114,8 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// A buffer that is `memory`, whole, such as a slice of cudarc's that was wrapped.
+    /// Creates a buffer that consists of all of `memory`, which can be a cudarc slice wrapped by
+    /// [`Device::wrap_slice`].
     #[must_use]
     pub fn from_memory(device: &Device, stream: &Stream, memory: device::Memory) -> Self {
         Self {
@@ -124,41 +128,46 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// The memory. It is freed when its last clone is dropped.
+    /// Returns the memory of the buffer. The memory is freed when its last clone is dropped.
     #[must_use]
     pub fn device_memory(&self) -> &device::Memory {
         &self.memory
     }
 
-    /// The memory, such as a slice of cudarc's that is to be unwrapped.
+    /// Drops the buffer and returns its memory. You can then, for example, unwrap a cudarc slice
+    /// with [`Device::unwrap_slice`].
     #[must_use]
     pub fn into_memory(self) -> device::Memory {
         self.memory.clone()
     }
 
-    /// How many elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns `true` if the buffer has no elements.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Enqueues a copy of `content`, from the buffer's start on, and returns at once; `content` may
-    /// be changed then. The pinned memory that it passes through is kept for the next time; while
-    /// the stream still uses it, more is pinned, which is cheap neither in time nor in memory.
+    /// Enqueues a copy of `content` to the start of the buffer and returns immediately. You may
+    /// change `content` as soon as this method has returned.
+    ///
+    /// The copy passes through pinned memory, which the buffer keeps for reuse. If the stream is
+    /// still using that memory, the call pins additional memory, which takes extra time and space.
     ///
     /// # Errors
-    /// [`Error::usage`] if it is longer than the buffer; the device's.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `content` is
+    /// longer than the buffer, or of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the
+    /// driver fails.
     pub fn write(&mut self, content: &[T]) -> Result<()> {
         let bytes: &[u8] = bytemuck::cast_slice(content);
         if content.len() > self.count {
             return Err(Error::usage(format!(
-                "{} elements for a buffer of {}",
+                "cannot write {} elements to a buffer of {} elements",
                 content.len(),
                 self.count
             )));
@@ -176,10 +185,11 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(())
     }
 
-    /// The content, when everything that the stream was told is done: this waits for it.
+    /// Waits until all work enqueued on the stream is done, and returns the content of the buffer.
     ///
     /// # Errors
-    /// The device's.
+    /// Returns an [`Error`] of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver
+    /// fails.
     pub fn read(&self) -> Result<Vec<T>> {
         let mut content = vec![T::zeroed(); self.len()];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut content);
@@ -195,7 +205,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(content)
     }
 
-    /// Pinned memory of at least `bytes` bytes that no stream uses: what was kept, or more.
+    /// Returns pinned memory of at least `bytes` bytes that no stream uses, kept or new.
     fn area(&self, bytes: usize) -> Result<Area> {
         let mut areas = lock(&self.areas);
         let free = areas.iter().position(Area::is_free);
@@ -218,7 +228,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(area)
     }
 
-    /// Keeps it for the next time, unless there are enough.
+    /// Keeps `area` for reuse, unless the buffer already keeps enough areas.
     fn keep(&self, area: Area) {
         let mut areas = lock(&self.areas);
         match areas.len() < BUFFER_AREAS_MAX {

@@ -1,4 +1,4 @@
-//! Communicators of some of a communicator's ranks.
+//! Creates groups: communicators of some or all of a communicator's ranks.
 
 use super::builder::transport_name;
 use super::tuning::TuningOrigin;
@@ -7,23 +7,27 @@ use crate::error::{Error, Result};
 use crate::limits::MEMBERS_LISTED_MAX;
 use crate::plan::select::TuningTable;
 
-/// What a rank tells the others of a split: whether it has a colour, the colour, the key.
+/// Words that each rank contributes to a split: whether it has a color, the color and the key.
 const WORDS_OF_A_RANK: usize = 3;
 
-/// Groups.
+/// Creation of groups.
 impl Communicator {
-    /// A communicator of the ranks that give the same `color`, numbered by `key`, and where keys
-    /// are equal by their ranks here. A rank without a colour (`None`) is in no group. All ranks
-    /// call it, in the order of their calls on this communicator.
+    /// Creates one group for each color and returns the group that this rank belongs to. The
+    /// members of a group are the ranks that pass the same `color`, ordered by `key`. Ranks with
+    /// equal keys keep the order that they have in this communicator. A rank that passes `None`
+    /// does not join a group and gets `None`. All ranks must make this call in the same order
+    /// relative to their other calls on this communicator.
     ///
-    /// A group has an order of calls of its own: what is issued on it neither waits for other
-    /// communicators nor holds them up. It starts with this one's timeout, table of speeds and
-    /// algorithm, and has the same local rank. It takes no thread; its connections and its shared
-    /// memory are made where a call first needs them, less than 1 MiB a rank for 8 ranks that
-    /// share memory. It can be split again. Each rank makes its calls on several groups in
-    /// whatever order it likes, if no two ranks wait for each other in different ones.
+    /// Each group has its own order of calls, so its calls neither wait for calls on other
+    /// communicators nor hold them up. A rank can use several groups in any order, as long as no
+    /// two ranks wait for each other in different groups.
     ///
-    /// A grid of data-parallel and tensor-parallel groups:
+    /// A group inherits the timeout, the table of link speeds, the algorithm and the local rank. It
+    /// can be split again, and it does not need a thread. Its connections and its shared memory are
+    /// created when a call first needs them. In a group of 8 ranks that share memory, each rank
+    /// needs less than 1 MiB.
+    ///
+    /// This example creates a grid of data-parallel and tensor-parallel groups:
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -40,8 +44,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]: those of a collective on this communicator, then those of
-    /// [`Communicator::subgroup`].
+    /// Returns one of the [errors that all calls share](Communicator#errors), or one of the errors
+    /// of [`Communicator::subgroup`].
     pub fn split(&self, color: impl Into<Option<usize>>, key: usize) -> Result<Option<Self>> {
         let color = color.into();
         let mut told = vec![[0u64; WORDS_OF_A_RANK]; self.world_size()];
@@ -63,18 +67,20 @@ impl Communicator {
         })
     }
 
-    /// A communicator of the ranks `ranks` of this one, numbered in the order of the list. Only its
-    /// members call it, all with the same list; the others need not know. It is no call in this
-    /// communicator's order: nothing waits for it but its members, for each other. A rank that
-    /// calls it twice with the same list gets two groups. The members have the timeout of the
-    /// handle to come, see [`Communicator::with_timeout`] and [`Communicator::patient`].
+    /// Creates a group of the ranks in `ranks`, numbered in the order of the list. Only these
+    /// members make this call, and all of them must pass the same list. A rank that makes this call
+    /// twice with the same list gets two groups. See [`Communicator::split`] for a description of
+    /// groups.
     ///
-    /// [`Communicator::split`] says what a group is. Rank 0 of the world gives groups their
-    /// numbers, so it must not have left; its program is not disturbed. A communicator that has
-    /// failed can still be the parent: the ranks that are left can make a group without the one
-    /// that is gone.
+    /// The call is not part of this communicator's order of calls. The members wait only for each
+    /// other, and no longer than the timeout of the handle (see [`Communicator::with_timeout`] and
+    /// [`Communicator::patient`]).
     ///
-    /// Messages name a rank by its number in the group and, where it differs, in the world:
+    /// Rank 0 of the world assigns the group numbers, so it must not have left. This does not
+    /// interrupt the program on rank 0. The parent communicator may have failed. In that case, the
+    /// surviving ranks can create a group without the lost rank.
+    ///
+    /// Error messages show the rank in the group, followed by the world rank if the two differ:
     /// `rank 1 (world rank 5)`.
     ///
     /// ```
@@ -91,22 +97,32 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] if the list has a rank twice, one that there is not, or not the caller's;
-    /// [`Error::peer_lost`] if a member is gone, [`Error::deadline`] with the members that did not
-    /// come in time: then all members that came get the same error, and this communicator is as it
-    /// was. Where the user [interrupted](super::builder::Builder::interrupt) this process, its
-    /// error says so.
+    /// Returns an [`Error`] of one of the following kinds:
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the list is too long, repeats a rank,
+    ///   contains a nonexistent rank or does not contain this rank, or if this rank is already
+    ///   waiting for too many groups.
+    /// - [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if a member is lost or has left.
+    /// - [`ErrorKind::Deadline`](crate::ErrorKind::Deadline) if some members did not make this call
+    ///   in time. The error lists the missing members.
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if rank 0 of the world is not a member and
+    ///   is lost or has left.
+    ///
+    /// If a member is lost or missing, all members that made this call get the same error. The
+    /// parent communicator is not affected. If the user
+    /// [interrupted](super::builder::Builder::interrupt) this process, the error reports the
+    /// interruption.
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Self> {
         self.make_group(ranks, false)
     }
 
-    /// Makes a group of `ranks`; if it `ends_with` this communicator, which fails meanwhile, none.
+    /// Creates a group of `ranks`. With `ends_with`, returns an error if this communicator fails
+    /// meanwhile.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let made = Self::assemble(self.parts_of_group(ranks, ends_with)?);
         Ok(Self(made.0, self.1, 0))
     }
 
-    /// What a group of `ranks` is made of; see [`Communicator::make_group`].
+    /// Returns the parts of a group of `ranks`; see [`Communicator::make_group`].
     fn parts_of_group(&self, ranks: &[usize], ends_with: bool) -> Result<Parts> {
         let rank = self.place_in(ranks)?;
         let algorithm = self.enter()?.algorithm;
@@ -142,9 +158,10 @@ impl Communicator {
         })
     }
 
-    /// Another communicator of the same ranks, with an order and links of its own: what is issued
-    /// on one does not wait for what is issued on the other. It starts with this one's settings.
-    /// All ranks call it, in the order of their calls on this communicator.
+    /// Creates another communicator for the same ranks, with its own order of calls and its own
+    /// links, so that calls on one communicator do not wait for calls on the other. It inherits the
+    /// settings of this communicator. All ranks must make this call in the same order relative to
+    /// their other calls on this communicator.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -158,13 +175,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Those of [`Communicator::split`].
+    /// Returns the same errors as [`Communicator::split`].
     pub fn duplicate(&self) -> Result<Self> {
         let all = self.split(0, 0)?;
-        Ok(all.expect("invariant: it has a colour"))
+        Ok(all.expect("invariant: every rank passes a color"))
     }
 
-    /// A duplicate that chooses its algorithms by `table`.
+    /// Creates a duplicate that uses `table` to choose its algorithms.
     pub(super) fn duplicate_by(&self, table: TuningTable, origin: TuningOrigin) -> Result<Self> {
         let all: Vec<usize> = (0..self.world_size()).collect();
         let parts = self.parts_of_group(&all, true);
@@ -177,27 +194,27 @@ impl Communicator {
         Ok(Self(made.0, self.1, 0))
     }
 
-    /// This rank's place in a list of ranks, of which a group is to be made.
+    /// Returns this rank's index in the list of a new group's members.
     fn place_in(&self, ranks: &[usize]) -> Result<usize> {
         let mut seen = vec![false; self.world_size()];
         for rank in ranks {
             self.check_peer("member", *rank)?;
             if std::mem::replace(&mut seen[*rank], true) {
                 return Err(Error::usage(format!(
-                    "rank {rank} is twice in the list of a group's members"
+                    "cannot create a group: rank {rank} is listed twice"
                 )));
             }
         }
         if ranks.len() > MEMBERS_LISTED_MAX {
             return Err(Error::usage(format!(
-                "a group of {} ranks is too large: at most {MEMBERS_LISTED_MAX} can be listed",
+                "cannot create a group of {} ranks: the limit is {MEMBERS_LISTED_MAX}",
                 ranks.len()
             )));
         }
         let own = ranks.iter().position(|rank| *rank == self.rank());
         own.ok_or_else(|| {
             Error::usage(format!(
-                "rank {} is not in the list of the group's members; only members make a group",
+                "cannot create a group: rank {} is not in the list; call subgroup only on members",
                 self.rank()
             ))
         })

@@ -1,4 +1,4 @@
-//! A start beside the program's own work.
+//! Connects to the other ranks in the background while the program does other work.
 
 use super::Communicator;
 use crate::control::cancel::Cancel;
@@ -9,9 +9,11 @@ use std::thread::JoinHandle;
 
 type Thread = JoinHandle<Result<Communicator>>;
 
-/// A start under way, from [`Builder::connect_async`](super::builder::Builder::connect_async).
+/// A connection attempt in the background, started by
+/// [`Builder::connect_async`](super::builder::Builder::connect_async).
 ///
-/// Dropping it cancels the start and waits for its thread: no thread and no descriptor is left.
+/// Dropping this value cancels the connection attempt and waits for its thread, so no thread or
+/// file descriptor remains.
 ///
 /// ```
 /// use ringtree::{Communicator, UniqueId};
@@ -29,12 +31,12 @@ type Thread = JoinHandle<Result<Communicator>>;
 /// let alone = builder(0).connect_async();
 /// alone.cancel();
 /// let error = alone.wait().unwrap_err();
-/// assert!(error.to_string().contains("cancelled"), "{error}");
+/// assert!(error.to_string().contains("canceled"), "{error}");
 /// # Ok(()) }
 /// ```
-#[must_use = "dropping it cancels the start"]
+#[must_use = "dropping it cancels the connection attempt"]
 pub struct Joining {
-    /// None once its result was taken.
+    /// Thread that connects, or the error that prevented it; `None` once the result was taken.
     thread: Option<Result<Thread>>,
     cancel: Cancel,
     made_in: Generation,
@@ -47,7 +49,7 @@ impl Joining {
     ) -> Self {
         let builder = std::thread::Builder::new().name("ringtree-join".to_owned());
         let thread = count_forks().and_then(|()| builder.spawn(connect));
-        let thread = thread.map_err(|error| Error::io("starting the joining thread", &error));
+        let thread = thread.map_err(|error| Error::io("cannot start a thread to connect", &error));
         Self {
             thread: Some(thread),
             cancel,
@@ -55,16 +57,16 @@ impl Joining {
         }
     }
 
-    /// Whether the start has ended, one way or the other: then neither [`Joining::poll`] nor
-    /// [`Joining::wait`] waits.
+    /// Returns `true` if the connection attempt has succeeded or failed. In this case,
+    /// [`Joining::wait`] does not block.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let goes_on = matches!(&self.thread, Some(Ok(thread)) if !thread.is_finished());
         !(goes_on && self.made_in.is_current())
     }
 
-    /// The communicator or why there is none, once the start has ended; `None` while it goes on,
-    /// and after the result was taken.
+    /// Returns the communicator or the error once the connection attempt has ended. Returns `None`
+    /// while the attempt is in progress and after the result has been taken.
     ///
     /// ```
     /// use ringtree::Communicator;
@@ -85,20 +87,28 @@ impl Joining {
         }
     }
 
-    /// Waits for the start to end.
+    /// Waits until the connection attempt has ended, and returns the communicator.
     ///
     /// # Errors
-    /// As [`Builder::connect`](super::builder::Builder::connect); [`Error::join`] after
-    /// [`Joining::cancel`], and [`Error::usage`] if [`Joining::poll`] has given the result.
+    /// Returns the same errors as [`Builder::connect`](super::builder::Builder::connect). Also
+    /// returns an [`Error`] of one of the following kinds:
+    /// - [`ErrorKind::Join`](crate::ErrorKind::Join) after a call to [`Joining::cancel`].
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Joining::poll`] has already returned
+    ///   the result, or in a forked child.
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if the thread could not be started, or if
+    ///   it panicked.
     pub fn wait(mut self) -> Result<Communicator> {
-        let taken = || Err(Error::usage("the result of this start was taken by `poll`"));
+        let taken = || Err(Error::usage("`poll` has already returned the result"));
         self.take().unwrap_or_else(taken)
     }
 
-    /// Cancels the start, unless it has ended: it ends within moments with an error, or, where a
-    /// name is being resolved or a store asked, when that returns. If this rank has met rank 0,
-    /// the other ranks end at once with one line that says which rank cancelled; else they miss
-    /// this rank at the end of their timeout.
+    /// Cancels the connection attempt, unless it has already ended. A canceled attempt fails within
+    /// moments. If it is resolving a name or querying a store, it fails when that operation
+    /// returns.
+    ///
+    /// If this rank has already reached rank 0, the other ranks immediately get an error that names
+    /// this rank as the one that canceled. Otherwise, they report this rank as missing when their
+    /// timeout expires.
     pub fn cancel(&self) {
         if self.made_in.is_current() {
             self.cancel.cancel();
@@ -109,11 +119,11 @@ impl Joining {
         let end = self.thread.take()?.and_then(|thread| {
             if !self.made_in.is_current() {
                 return Err(Error::usage(
-                    "this process was forked from one that joins; the start is its parent's: a \
-                     child that is to be a rank starts by itself",
+                    "cannot use a connection attempt of the parent process in a forked child; to \
+                     make the child a rank, connect it with a new builder",
                 ));
             }
-            let panicked = |_| Err(Error::system("the thread of a start panicked"));
+            let panicked = |_| Err(Error::system("the connecting thread panicked"));
             thread.join().unwrap_or_else(panicked)
         });
         Some(end)

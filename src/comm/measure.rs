@@ -1,4 +1,4 @@
-//! What the links of a communicator cost, measured.
+//! Measures the costs of a communicator's links.
 
 use super::Communicator;
 use crate::dtype::Dtype;
@@ -19,14 +19,15 @@ use crate::plan::spec::Algorithm;
 use crate::reduce::Kernel;
 
 impl Communicator {
-    /// Measures what the links of this communicator cost, in some milliseconds, and says it as a
-    /// table: the same on all ranks, for it is made of the times of all. Classes of links
-    /// that it does not have are as in the built-in table. Nothing else changes. All ranks call it,
-    /// in the order of their calls.
+    /// Measures the costs of this communicator's links and returns them as a table. This takes a
+    /// few milliseconds. The table is computed from the times measured on all ranks, so it is the
+    /// same on all ranks. For link classes that the communicator does not have, the table contains
+    /// the built-in values. The communicator itself does not change. All ranks must make this call
+    /// in the same order relative to their other calls on this communicator.
     ///
-    /// A communicator of all ranks does this when it is made, if they are on several hosts and no
-    /// [setting or launcher](crate::TuningOrigin) gives the table; it chooses its algorithms by
-    /// what comes out, [rounded](TuningTable::rounded).
+    /// Ranks on several hosts also measure their links at startup, unless a [setting or the
+    /// launcher](crate::TuningOrigin) supplies the table. They then use the
+    /// [rounded](TuningTable::rounded) table to choose algorithms.
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
@@ -42,7 +43,7 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn measure(&self) -> Result<TuningTable> {
         let topology = self.0.parts.topology();
         let asked_for = self.algorithm();
@@ -53,7 +54,7 @@ impl Communicator {
         for stopwatch in &mut stopwatches {
             stopwatch.warm_up()?;
         }
-        // What disturbs one pass, such as ranks that have only just started, leaves the others.
+        // A disturbance, such as ranks that have just started, spoils one pass and not the others.
         for _ in 0..MEASURING_PASSES {
             for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_through()) {
                 stopwatch.pass()?;
@@ -65,20 +66,20 @@ impl Communicator {
     }
 }
 
-/// One probe under way.
+/// A probe that is being timed.
 struct Stopwatch<'a> {
     comm: &'a Communicator,
     probe: Probe,
     kernel: Kernel,
     buffer: Vec<f32>,
-    /// What is folded into it.
+    /// Messages that this rank receives, or the operand that is folded into `buffer`.
     other: Vec<f32>,
-    /// The ranks that this one sends to and receives from at once, where messages are timed.
-    /// Without one it takes no part.
+    /// Pairs of ranks that this rank sends to and receives from at the same time, if messages are
+    /// timed. A rank without a pair takes no part.
     peers: Vec<(usize, usize)>,
-    /// The time of each pass.
+    /// Times measured so far, in seconds per call; the least one counts.
     times_s: Vec<f64>,
-    /// All seconds spent, the same on all ranks.
+    /// Seconds spent so far, the same on all ranks.
     used_s: f64,
 }
 
@@ -99,9 +100,9 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// The first calls make links and touch memory, of which a row of segments takes turns. A
-    /// connection's window opens as bytes pass: a long message is made longer until its bytes do
-    /// not pass faster for it, or until the time is up.
+    /// Warms up the links. The first calls create links and touch memory; in shared memory, calls
+    /// use the segments of a row in turn. The window of a connection opens as bytes pass, so a long
+    /// message is lengthened until its time per byte no longer falls, or until the time is up.
     fn warm_up(&mut self) -> Result<()> {
         if self.probe.class == LinkClass::Shm {
             return self.batch_s(MEASURING_WARM_UP_CALLS).map(|_| ());
@@ -140,9 +141,8 @@ impl<'a> Stopwatch<'a> {
         self.other.resize(bytes / size_of::<f32>(), 0.0);
     }
 
-    /// Finds once more how long the exercise takes: of the batches the least. Many short batches,
-    /// because whatever else the machine does can only make one longer, and then does not spoil all
-    /// of them.
+    /// Times the exercise once more and records the least time of many short batches. Other work on
+    /// the machine can only lengthen a batch, and does not spoil all of them.
     fn pass(&mut self) -> Result<()> {
         let budget_s = self.budget_s() / MEASURING_PASSES as f64;
         let (mut batches, mut calls) = (1, 1);
@@ -156,7 +156,8 @@ impl<'a> Stopwatch<'a> {
             }
             times_s.append(&mut self.batches_s(batches, calls)?);
             calls = calls_a_batch(least(&times_s));
-            // As many as there is time for: to agree on times takes longer than many a batch.
+            // Run as many batches as fit the remaining time, because agreeing on their times may
+            // take longer than a batch.
             let left_s = budget_s - (self.used_s - before_s);
             let wanted = (left_s / (least(&times_s) * calls as f64)) as usize;
             batches = wanted.min(MEASURING_BATCHES_MAX - times_s.len()).max(1);
@@ -165,22 +166,22 @@ impl<'a> Stopwatch<'a> {
         Ok(())
     }
 
-    /// The probe, and the seconds that its exercise takes: the same on all ranks.
+    /// Returns the probe and the time of its exercise in seconds, the same on all ranks.
     fn end(self) -> (Probe, f64) {
         (self.probe, least(&self.times_s))
     }
 
-    /// Whether a window that opens slowly could make it look slower than it is.
+    /// Returns `true` if a window that opens slowly could make the link look slower than it is.
     fn is_long_message(&self) -> bool {
         self.probe.exercise == Exercise::Shift(1) && self.probe.number == Number::Beta
     }
 
-    /// Whether its time is up.
+    /// Returns `true` if the time of this probe is used up.
     fn is_through(&self) -> bool {
         self.used_s > self.budget_s()
     }
 
-    /// How long this probe may take.
+    /// Returns the time that this probe may take, in seconds.
     fn budget_s(&self) -> f64 {
         let of_all = match self.probe.class {
             LinkClass::Shm => MEASURING_SHARED_MEMORY,
@@ -189,10 +190,12 @@ impl<'a> Stopwatch<'a> {
         of_all.as_secs_f64() / NUMBERS_A_CLASS
     }
 
-    /// Times some batches of calls: of each, the seconds of a call, on average over the ranks that
-    /// take part. Around a ring, a rank that begins late finds a message waiting, and lets another
-    /// rank wait as long: the two cancel. Where a rank waits for several, two calls that are not
-    /// timed let all ranks end at once.
+    /// Times `batches` batches of `calls` calls. Returns the seconds per call of each batch,
+    /// averaged over the ranks that take part.
+    ///
+    /// Around a ring, a rank that starts late finds a message waiting, and makes another rank wait
+    /// equally long, so the errors cancel. If a rank waits for several others, two untimed calls
+    /// first synchronize the ranks.
     fn batches_s(&mut self, batches: usize, calls: usize) -> Result<Vec<f64>> {
         let is_even = matches!(self.probe.exercise, Exercise::Shift(1) | Exercise::Fold);
         if !is_even {
@@ -212,13 +215,14 @@ impl<'a> Stopwatch<'a> {
         Ok(times_s)
     }
 
-    /// How much this rank's times count: 1, or 0 where it has no peer to exchange with.
+    /// Returns the weight of this rank's times: 1, or 0 if the exercise needs a peer and this rank
+    /// has none.
     fn weight(&self) -> f64 {
         let needs_peers = matches!(self.probe.exercise, Exercise::Pair | Exercise::Shift(_));
         f64::from(!needs_peers || !self.peers.is_empty())
     }
 
-    /// Seconds that one of `calls` takes on this rank, on average.
+    /// Runs `calls` calls and returns the average seconds per call on this rank.
     fn batch_s(&mut self, calls: usize) -> Result<f64> {
         if let Exercise::AllReduce(algorithm) = self.probe.exercise {
             self.comm.use_algorithm(Some(algorithm))?;
@@ -228,7 +232,7 @@ impl<'a> Stopwatch<'a> {
             self.once()?;
         }
         let seconds = (self.comm.clock() - start).as_secs_f64();
-        // There and back were two messages.
+        // A call of a pair sends one message in each direction.
         let messages = if self.probe.exercise == Exercise::Pair {
             2 * calls
         } else {
@@ -275,10 +279,10 @@ impl<'a> Stopwatch<'a> {
     }
 }
 
-/// The ranks that rank `rank` sends to and receives from in an exercise.
+/// Returns the pairs of ranks that `rank` sends to and receives from in an exercise.
 fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)> {
     match probe.exercise {
-        // Neighbours of a host; of an odd number the last is left over.
+        // Neighbors on a host. The last of an odd number takes no part.
         Exercise::Pair => {
             let host = topology.host_of(rank);
             let place = topology.place_of(rank) ^ 1;
@@ -306,10 +310,10 @@ fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)>
     }
 }
 
-/// L, o, G and γ share the time of a class.
+/// Number of costs per class of links (L, o, G and γ), which share the time of the class.
 const NUMBERS_A_CLASS: f64 = 4.0;
 
-/// The least; nothing of nothing.
+/// Returns the least time; 0 if there are none.
 fn least(times_s: &[f64]) -> f64 {
     times_s
         .iter()
@@ -318,7 +322,7 @@ fn least(times_s: &[f64]) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// As many calls as it takes to make a batch long enough for the clock.
+/// Returns the number of calls that makes a batch long enough for the clock.
 fn calls_a_batch(call_s: f64) -> usize {
     let calls = MEASURING_BATCH.as_secs_f64() / call_s;
     (calls as usize).clamp(1, MEASURING_CALLS_MAX)

@@ -1,14 +1,22 @@
-//! The public API: communicators, collectives, point-to-point, handles.
+//! Provides the public API: communicators, collectives and point-to-point messages.
 //!
-//! *Purpose.* [`Communicator`] is what training code holds. [`buffer`] is the door by which memory
-//! comes in, [`shared_buffer`] memory that peers can read, [`collectives`] and [`pairs`] the calls,
-//! [`views`] handles with other deadlines, [`work`] the handles of asynchronous calls, `values`
-//! small values by serde, `own_operator` an all-reduce by a function of the program, [`builder`]
-//! the ways to get a communicator; `measure` finds what its links cost, and [`tuning`] says where
-//! its table comes from; `recording` writes down what its collectives do when.
+//! *Purpose.* Training code makes all its calls on a [`Communicator`].
 //!
-//! *Invariants.* No panic crosses this room's public functions and no call waits for ever. All
-//! ranks issue the operations of a communicator in the same order; breaking it is a named error.
+//! - [`builder`] and [`joining`]: connecting ranks. `groups`: communicators for some of the ranks.
+//! - [`collectives`], [`blocks`] and `any`: the collectives. `own_operator`: all-reduce with a
+//!   custom function. [`pairs`]: messages between two ranks. `values`: calls that send serde
+//!   values.
+//! - [`work`] and [`scope`]: asynchronous operations. [`views`]: handles with a different timeout,
+//!   tag or name.
+//! - [`buffer`]: the buffers that calls accept. [`shared_buffer`]: buffers that peers can read in
+//!   place.
+//! - `measure`: measurements of link speeds. [`tuning`]: the tuning table and its origin.
+//!   `recording`: recordings of when collectives run.
+//!
+//! *Invariants.* A public function panics only if code that the program supplies panics or if a
+//! completed [`Work`](work::Work) is polled again. Every call has a timeout, unless it is made
+//! through a handle from [`Communicator::patient`]. All ranks must issue the operations of a
+//! communicator in the same order. If they do not, they get an error that quotes the calls.
 //!
 //! *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`,
 //! `plan`, `protocol` and the base files.
@@ -60,30 +68,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tuning::TuningOrigin;
 
-/// What a communicator is made of; all but the rank numbers is equal on all ranks.
+/// Everything that a communicator is assembled from. Fields that determine plans, such as `hosts`
+/// and `tuning`, are the same on all ranks.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) rank: usize,
-    /// The ranks of the world that it has.
+    /// The world ranks of the group.
     pub(crate) members: Members,
     pub(crate) local_rank: usize,
-    /// By rank, the number of its host: ranks with equal ones share memory.
+    /// Host number of each rank. Ranks with the same number share memory.
     pub(crate) hosts: Arc<[usize]>,
-    /// By rank, the number of its host's site.
+    /// Number of the site of each rank's host.
     pub(crate) sites: Arc<[usize]>,
-    /// The group's number in the engine.
+    /// The engine's number for the group.
     pub(crate) group: u32,
     pub(crate) runtime: OwnRuntime,
     pub(crate) transport_name: &'static str,
     pub(crate) timeout: Duration,
-    /// How buffers on devices may travel: this rank's setting, which the others' may differ from.
+    /// The permitted paths for buffers on devices. Other ranks may have a different setting.
     pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
     pub(crate) tuning_origin: TuningOrigin,
     pub(crate) algorithm: Option<Algorithm>,
-    /// Whether all ranks agree before each call, and every send waits for its receive.
+    /// `true` if all ranks agree before each collective and every send waits for its receive.
     pub(crate) checks_calls: bool,
-    /// Whether only algorithms that fold in rank order are used.
+    /// `true` if only algorithms that fold in rank order are used.
     pub(crate) is_reproducible: bool,
 }
 
@@ -97,11 +106,14 @@ impl Parts {
     }
 }
 
-/// A group of ranks that work together, as a handle whose calls have a certain timeout, and
-/// whose messages a certain tag.
+/// A handle to a group of ranks that exchange data.
 ///
-/// All ranks issue the operations of a communicator in the same order. Threads may share one: calls
-/// are queued in the order of arrival, which must then be the same on all ranks.
+/// The handle also holds the [timeout](Communicator::with_timeout) of its calls and the
+/// [tag](Communicator::with_tag) of its messages.
+///
+/// All ranks must issue the operations of a communicator in the same order. Threads can share a
+/// communicator. Their calls are queued in the order in which they arrive, and this order must be
+/// the same on all ranks.
 ///
 /// ```
 /// use ringtree::ReduceOp;
@@ -113,12 +125,47 @@ impl Parts {
 /// assert!(sums.into_iter().all(|sum| sum == Ok([6.0, 4.0])));
 /// ```
 ///
-/// A process that forks goes on as before. Its child holds a copy that makes no calls: each is
-/// refused with [`Error::usage`] and reaches no other rank, and dropping the copy does nothing.
-/// (A child that is made by a bare `clone`, without the C library's `fork`, is not recognized.)
+/// # Errors
+///
+/// Every call that communicates can return an [`Error`] of the following [kinds](crate::ErrorKind):
+///
+/// - [`Usage`](crate::ErrorKind::Usage) if this process is a forked child, or if an argument is
+///   invalid. Examples of invalid arguments are a rank that is out of range, a buffer of the wrong
+///   length, and an operator that does not support the element type. Correct the program. Other
+///   ranks may already be waiting for the call.
+/// - [`Mismatch`](crate::ErrorKind::Mismatch) if ranks made different calls. Make the same calls in
+///   the same order, with the same arguments, on all ranks.
+/// - [`PeerLost`](crate::ErrorKind::PeerLost) if a rank died, cannot be reached, or left while
+///   others needed it. Read the last output of that rank, and restart the job from a checkpoint.
+/// - [`Deadline`](crate::ErrorKind::Deadline) if the call did not complete within its timeout.
+///   Check the ranks in [`Error::missing`]. If they are only slow, raise the timeout.
+/// - [`Protocol`](crate::ErrorKind::Protocol) if a peer sent invalid data. Check that all ranks run
+///   the same build. If they do, report a bug.
+/// - [`System`](crate::ErrorKind::System) if the operating system refused to provide a resource,
+///   such as memory or a file descriptor. Fix the cause that the message names.
+///
+/// Calls on GPU buffers can also return [`Device`](crate::ErrorKind::Device) if a GPU or its driver
+/// failed.
+///
+/// After a `Usage` error, the communicator remains usable. After any other error, the communicator
+/// has failed. All calls in flight and all later calls then return the first error on all ranks,
+/// and the contents of their buffers are unspecified. Restart the job, or let the surviving ranks
+/// form a [`subgroup`](Communicator::subgroup).
+///
+/// [`Communicator::failure`] returns the first error. An error that the program has passed to
+/// [`Communicator::fail`] can be of any kind. The documentation of each method describes any errors
+/// that differ from this list.
+///
+/// # Forks
+///
+/// A process that forks keeps its communicators. The child process holds copies of them. Calls on
+/// these copies return [`Usage`](crate::ErrorKind::Usage) and do not reach any other rank. Dropping
+/// the copies has no effect. A child that is created by a bare `clone`, without the C library's
+/// `fork`, is not recognized as a child and must not make any calls.
 pub struct Communicator(Handle, Duration, u32);
 
-/// A communicator's core. A forked child drops none: what it holds is its parent's to close.
+/// A reference to a communicator's core. A forked child never drops the core, because only the
+/// parent may close what it holds.
 #[derive(Clone)]
 struct Handle(Arc<Core>);
 
@@ -139,35 +186,36 @@ impl Drop for Handle {
     }
 }
 
-/// A communicator without its face: operations under way keep it alive.
+/// State that all handles of a communicator share. Operations in flight keep it alive.
 struct Core {
     parts: Parts,
-    /// Locked by the thread that issues a collective, which does not wait for its end meanwhile.
+    /// Locked while a thread issues a collective, but not while it waits for the result.
     issued: Mutex<Issued>,
-    /// Threads that wait for `issued`, and the first of them: a thread that comes later than they
-    /// did does not overtake them.
+    /// Number of threads that wait for `issued`. Threads that arrive later must not overtake them.
     queued: AtomicUsize,
+    /// Held by the thread that locks `issued` next.
     first_in_line: Mutex<()>,
-    /// Locked by the thread that allocates: the ranks exchange one allocation at a time.
+    /// Held by the thread that allocates, because ranks exchange one allocation at a time.
     allocating: shared_buffer::Turn,
 }
 
-/// What has been issued so far, and the programs made for it.
+/// Counts of issued operations, and the programs prepared for them.
 struct Issued {
     collectives: u64,
     cache: Cache,
-    /// Allocations so far, and where those that are there lie.
+    /// Number of allocations so far.
     allocations: u64,
+    /// Address ranges of the allocations that still exist.
     extents: Vec<Extent>,
-    /// The device that buffers may be on.
+    /// The device whose buffers collectives accept.
     #[cfg(feature = "cuda")]
     attached: Option<Attached>,
-    /// The algorithm to use wherever it can be.
+    /// The algorithm to use for every collective that it supports.
     algorithm: Option<Algorithm>,
 }
 
 impl Issued {
-    /// Whether peers can read some of the memory where it lies.
+    /// Returns `true` if peers can read part of `memory` in place.
     #[inline]
     fn exposes(&self, memory: &Memory) -> bool {
         let regions = || memory.input.iter().chain(&memory.output).map(Region::bytes);
@@ -202,26 +250,30 @@ impl Communicator {
         Self(Handle(Arc::new(core)), timeout, 0)
     }
 
-    /// This process's number in the group, from 0.
+    /// Returns the rank of this process in the group, counted from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.0.parts.rank
     }
 
-    /// How many ranks there are.
+    /// Returns the number of ranks in the group.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.0.parts.world_size()
     }
 
-    /// This process's number on its host, from 0: the same in every communicator.
+    /// Returns the local rank of this process, which is its number on its host, counted from 0. In
+    /// a group, a process keeps the local rank that it has in the world.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.0.parts.local_rank
     }
 
-    /// The elements of a buffer of `count` that are this rank's own block in `reduce_scatter` and
-    /// `all_gather`: the buffer is split evenly, the first `count mod n` blocks one longer.
+    /// Returns the range of this rank's own block in a buffer of `count` elements.
+    ///
+    /// Collectives with one block per rank, such as `reduce_scatter` and `all_gather`, split a
+    /// buffer evenly unless it has a different [`Layout`](crate::Layout). The first `count %
+    /// world_size` blocks have one more element than the others.
     ///
     /// ```
     /// let blocks = ringtree::simulate(3, |comm| comm.block(7));
@@ -233,7 +285,8 @@ impl Communicator {
         start(self.rank())..start(self.rank() + 1)
     }
 
-    /// What the bytes travel over, as `bench` names it.
+    /// Returns the name of the transport: `"shm"`, `"tcp"`, `"shm+tcp"` or, for simulated ranks,
+    /// `"sim"`.
     ///
     /// ```
     /// let names = ringtree::simulate(2, |comm| comm.transport());
@@ -244,7 +297,7 @@ impl Communicator {
         self.0.parts.transport_name
     }
 
-    /// Whether sums are [reproducible](builder::Builder::reproducible).
+    /// Returns `true` if sums are [reproducible](builder::Builder::reproducible).
     ///
     /// ```
     /// let are_they = ringtree::simulate(2, |comm| comm.is_reproducible());
@@ -255,8 +308,11 @@ impl Communicator {
         self.0.parts.is_reproducible
     }
 
-    /// Uses `algorithm` from now on wherever it carries out the collective; `None` returns to the
-    /// chooser. All ranks must do the same between the same calls.
+    /// Uses `algorithm` for all later collectives that it supports. `None` restores the automatic
+    /// choice.
+    ///
+    /// All ranks must make this call with the same `algorithm` and between the same two
+    /// collectives.
     ///
     /// ```
     /// use ringtree::{Algorithm, ReduceOp};
@@ -271,28 +327,34 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] in a forked child.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) in a forked child.
     pub fn use_algorithm(&self, algorithm: Option<Algorithm>) -> Result<()> {
         self.enter()?.algorithm = algorithm;
         Ok(())
     }
 
-    /// "I have completed everything up to `number`": what a rank says before the *commit* of a
-    /// step, the call after which it relies on every rank having completed the same. The commit
-    /// must end on no rank before every rank has begun it, as a barrier or an all-reduce of at
-    /// least one element does. Marks start at 0 and only grow; nothing is sent. After a failure
-    /// the mark stands, and this does nothing: the commit then returns the failure.
+    /// Records that this rank has completed everything up to `number`.
     ///
-    /// See [`Communicator::agreed_mark`] for what it is good for.
+    /// A rank sets its mark before it makes the *commit* call of a step. After the commit, the rank
+    /// relies on every rank having completed the step. The commit must therefore not complete on
+    /// any rank before every rank has started it. A barrier guarantees this, and so does an
+    /// all-reduce of at least one element.
+    ///
+    /// Marks start at 0 and never decrease. This method does not communicate. After a failure, it
+    /// has no effect, and the commit returns the error.
+    ///
+    /// See [`Communicator::agreed_mark`] for an example.
     pub fn mark(&self, number: u64) {
         if let Ok(runtime) = self.0.parts.runtime.get() {
             runtime.mark(self.0.parts.group, number);
         }
     }
 
-    /// This rank gives up for a reason that the communicator does not know, such as the failure of
-    /// another communicator that the same work needs. Every call under way and every later one
-    /// ends, on all ranks, with the first error: `cause`, unless another error was first.
+    /// Aborts the communicator on all ranks.
+    ///
+    /// Use this for a failure that the communicator cannot detect, such as the failure of another
+    /// communicator that the same work depends on. All calls in flight and all later calls return
+    /// the first error on all ranks. That error is `cause`, unless another error occurred first.
     ///
     /// ```
     /// use ringtree::Error;
@@ -311,8 +373,8 @@ impl Communicator {
         }
     }
 
-    /// The first error, with which every call ends from now on; `None` while this rank knows of
-    /// none. No other rank is asked.
+    /// Returns the first error, which is also the error that all later calls return. Returns `None`
+    /// if this rank does not know of an error. This method does not communicate.
     ///
     /// ```
     /// use ringtree::Error;
@@ -335,18 +397,26 @@ impl Communicator {
         }
     }
 
-    /// After a call has failed: the mark that all survivors agree on, the least of theirs. So a
-    /// step counts exactly if every survivor had [marked](Communicator::mark) it, also where its
-    /// commit failed; a rank that passed the commit finds that it counts.
+    /// Returns the mark that the surviving ranks agree on after a failure, which is the lowest of
+    /// their marks.
     ///
-    /// `None` after `at_most` (the answer takes a round trip to the lowest rank that has not left,
-    /// or about a second longer if a rank is silent), immediately if a rank died that may have
-    /// answered others, or if nothing has failed. A rank without an answer that has passed the
-    /// commit knows that the step counts; one that has not is in doubt: the others may have an
-    /// answer, and it may be either.
+    /// A step counts if and only if every surviving rank had [marked](Communicator::mark) it, even
+    /// if the commit of the step failed. A step whose commit completed on any rank always counts.
     ///
-    /// A number *above* this rank's own mark says that it was silent for so long that the others
-    /// gave it up: they count a step that it has not completed, so its state is of no more use.
+    /// Returns `None` in the following cases:
+    ///
+    /// - No answer has arrived after `at_most`. An answer takes one round trip to the lowest rank
+    ///   that has not left, or about a second longer if a rank is silent.
+    /// - Nothing has failed, or a rank that may have answered other ranks has died. In either case,
+    ///   the method returns immediately.
+    ///
+    /// Without an answer, a rank that has completed the commit still knows that the step counts. A
+    /// rank that has not completed the commit cannot know whether the step counts. Other ranks may
+    /// have received an answer, and the answer may be either yes or no.
+    ///
+    /// If the result is *above* this rank's mark, the other ranks have given up on this rank
+    /// because it was silent for too long. They count a step that this rank has not completed, so
+    /// the state of this rank is no longer usable.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::World};
@@ -379,19 +449,19 @@ impl Communicator {
         runtime.get().ok()?.agreed_mark(*group, at_most)
     }
 
-    /// The algorithm that [`Communicator::use_algorithm`] or a setting asks for.
+    /// Returns the algorithm that [`Communicator::use_algorithm`] or a setting has requested.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
         self.enter().ok()?.algorithm
     }
 
-    /// The time on this rank's clock, which starts somewhere and never goes back. Simulated ranks
-    /// have the simulation's clock.
+    /// Returns the time on this rank's clock. The clock starts at an arbitrary value and never goes
+    /// backwards. Simulated ranks use the clock of the simulation.
     #[must_use]
     pub fn clock(&self) -> Duration {
         self.0.parts.runtime.now()
     }
 
-    /// Whether this process is a child that was forked from the rank: every call is refused.
+    /// Returns `true` in a forked child of the rank, where every call returns an error.
     pub(crate) fn is_forked(&self) -> bool {
         self.0.parts.runtime.is_forked()
     }
@@ -402,11 +472,11 @@ impl Communicator {
         }
     }
 
-    /// Entry to every collective, in the order in which threads come. The guard is not kept while
-    /// the call waits for peers.
+    /// Locks the issue order for a collective, in order of thread arrival. Callers drop the guard
+    /// before they wait for peers.
     ///
     /// # Errors
-    /// [`Error::usage`] in a forked child.
+    /// Returns [`Error::usage`] in a forked child.
     #[inline]
     fn enter(&self) -> Result<MutexGuard<'_, Issued>> {
         let runtime = self.0.parts.runtime.get()?;
@@ -440,13 +510,13 @@ impl Communicator {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "{what} {peer} is no rank; there are {}, numbered from 0",
-            self.world_size()
+            "{what} {peer} is out of range: ranks are 0 to {}",
+            self.world_size() - 1
         )))
     }
 }
 
-/// A call that panicked has issued what it counted.
+/// Locks `mutex` even if it is poisoned: a call that panics leaves the counts consistent.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -464,7 +534,7 @@ impl Drop for Core {
         let Ok(runtime) = runtime.get() else { return };
         if std::thread::panicking() {
             let who = members.name(*rank);
-            let why = format!("{who} panicked; look at its last output and restart the job");
+            let why = format!("{who} panicked; check its last output and restart the job");
             runtime.fail(*group, &Error::peer_lost(*rank, why));
         }
         runtime.leave(*group, *timeout);

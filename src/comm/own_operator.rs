@@ -1,7 +1,7 @@
-//! All-reduce by an operator of the program's own.
+//! Implements all-reduce with a custom operator.
 //!
-//! The contributions are gathered piece by piece, and every rank folds them itself, on the thread
-//! that called: the engine never runs a program's function.
+//! Contributions are gathered piece by piece. Every rank combines them on the calling thread,
+//! because the engine never runs a function that the program supplies.
 
 use super::Communicator;
 use super::buffer::{BufferMut, written_on_host};
@@ -11,21 +11,25 @@ use crate::limits::{OPERATOR_NAME_BYTES_MAX, OPERATOR_SCRATCH_BYTES};
 use bytemuck::Zeroable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// What ranks compare before they fold, in bytes: a count, a type and a name.
+/// Bytes of the header that ranks compare before they fold: a count, a type and a name.
 const HEADER_BYTES: usize = 9 + OPERATOR_NAME_BYTES_MAX;
 
 impl Communicator {
-    /// Every rank's `buffer` becomes the fold of all of them by `combine`, element by element, in
-    /// rank order from the left: combine(combine(rank 0's, rank 1's), rank 2's) and so on.
+    /// Replaces `buffer` on every rank with the reduction of all ranks' buffers by the function
+    /// `combine`.
     ///
-    /// `name` tells operators apart: ranks that pass different ones get an error that says so. All
-    /// ranks fold the same elements in the same order, so all end with the same bits if `combine`
-    /// depends on nothing but its arguments. It should be associative and commutative, for a later
-    /// version may fold in another order.
+    /// Each element is reduced from left to right in rank order: `combine` is applied to the
+    /// elements of ranks 0 and 1, then to that result and the element of rank 2, and so on. All
+    /// ranks combine the same elements in the same order, so they get the same bits if the result
+    /// of `combine` depends only on its arguments. `combine` should be associative and commutative,
+    /// because a later version may combine elements in a different order.
     ///
-    /// Every rank receives every other rank's whole buffer, in pieces: n − 1 times the bytes,
-    /// where a sum by [`Communicator::all_reduce`] takes twice. This takes several calls, between
-    /// which no other thread may call the communicator.
+    /// `name` identifies the operator. If ranks pass different names, all ranks get an error.
+    ///
+    /// Every rank receives the complete buffers of all other ranks, in pieces. With n ranks, it
+    /// receives n − 1 times the size of the buffer, whereas a sum with [`Communicator::all_reduce`]
+    /// needs only twice the size. This method makes several calls, and no other thread may use the
+    /// communicator between these calls.
     ///
     /// ```
     /// // The element that is largest in magnitude, with its sign:
@@ -38,9 +42,14 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]. [`Error::mismatch`] on every rank if ranks pass different names, lengths
-    /// or types. [`Error::usage`] for a device's buffer, a name longer than 64 bytes, and on a rank
-    /// on which `combine` panics: its buffer is unspecified then, and the communicator is fine.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as:
+    ///
+    /// - [`Mismatch`](crate::ErrorKind::Mismatch) on every rank if ranks pass different names,
+    ///   lengths or types. The communicator remains usable.
+    /// - [`Usage`](crate::ErrorKind::Usage) if the buffer is in device memory or the name is longer
+    ///   than 64 bytes.
+    /// - [`Usage`](crate::ErrorKind::Usage) if `combine` panics. Only the rank on which it panics
+    ///   gets this error. The contents of that rank's buffer are then unspecified.
     pub fn all_reduce_with<B>(
         &self,
         buffer: &mut B,
@@ -59,7 +68,7 @@ impl Communicator {
             let mut all = vec![B::Element::zeroed(); piece.len() * world_size];
             all[piece.len() * self.rank()..][..piece.len()].copy_from_slice(piece);
             self.all_gather(&mut all)?;
-            // After a panic the others' pieces still have to be served.
+            // After a panic, the other ranks still need this rank's contributions.
             panicked = panicked || !folds(&all, piece, &combine);
         }
         if panicked {
@@ -70,12 +79,12 @@ impl Communicator {
         Ok(())
     }
 
-    /// An error on every rank unless all reduce so many elements of one type by one operator.
+    /// Returns an error on every rank unless all ranks pass the same count, type and name.
     fn compare_operators(&self, name: &str, count: usize, dtype: Dtype) -> Result<()> {
         if name.len() > OPERATOR_NAME_BYTES_MAX {
             return Err(Error::usage(format!(
-                "the operator's name '{name}' has {} bytes; at most {OPERATOR_NAME_BYTES_MAX} are \
-                 taken",
+                "the operator name '{name}' has {} bytes, which exceeds the limit of \
+                 {OPERATOR_NAME_BYTES_MAX}; use a shorter name",
                 name.len()
             )));
         }
@@ -89,8 +98,8 @@ impl Communicator {
         match headers.iter().position(|header| *header != headers[0]) {
             None => Ok(()),
             Some(rank) => Err(Error::mismatch(format!(
-                "rank 0 reduces {}, rank {rank} {}; all ranks must reduce the same by the same \
-                 operator",
+                "rank 0 reduces {}, but rank {rank} reduces {}; pass the same length, type and \
+                 operator on all ranks",
                 describe(&headers[0]),
                 describe(&headers[rank])
             ))),
@@ -98,7 +107,8 @@ impl Communicator {
     }
 }
 
-/// Folds the ranks' equally long pieces in `all` into `piece`; whether `combine` did not panic.
+/// Folds the equally long pieces of all ranks in `all` into `piece`. Returns `false` if `combine`
+/// panicked.
 fn folds<T: Element>(all: &[T], piece: &mut [T], combine: &impl Fn(T, T) -> T) -> bool {
     let length = piece.len();
     let fold = || {

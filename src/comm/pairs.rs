@@ -1,4 +1,5 @@
-//! Point to point: send and receive, in one order for each directed pair of ranks.
+//! Sends and receives messages between two ranks. Each pair of sender and receiver has a separate
+//! order of messages.
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, written_on_host};
@@ -12,12 +13,14 @@ use crate::sys::memory::{Claim, Region, lend, lend_both, lend_shared};
 use std::sync::Arc;
 
 impl Communicator {
-    /// Sends `buffer` to `peer`, which must receive as many elements of the same type. May return
-    /// before it does, and may wait until it does.
+    /// Sends `buffer` to `peer`, which must receive the same number of elements of the same type.
     ///
-    /// The messages from one rank to another are received in the order in which they were sent,
-    /// whichever calls send and receive them. Two ranks that both send and then both receive may
-    /// wait for each other: [`Communicator::sendrecv`] and [`Communicator::group`] do not.
+    /// The call may return before `peer` receives the message, or it may wait until `peer` does.
+    ///
+    /// Messages from one rank to another are received in the order in which they were sent, no
+    /// matter which calls send and receive them. Two ranks that both send before they receive can
+    /// block each other. In this case, use [`Communicator::sendrecv`] or [`Communicator::group`]
+    /// instead.
     ///
     /// ```
     /// let received = ringtree::simulate(2, |comm| {
@@ -33,7 +36,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::mismatch`] if the peer receives something else.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) if `peer` expects a different length or type.
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let slice = buffer.memory().on_host()?;
         lend_shared(slice, |region| {
@@ -44,7 +48,7 @@ impl Communicator {
         })
     }
 
-    /// Receives into `buffer` what `peer` sends.
+    /// Receives a message from `peer` into `buffer`.
     ///
     /// ```
     /// let passed_on = ringtree::simulate(3, |comm| {
@@ -62,7 +66,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::mismatch`] if the peer sends something else.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) if `peer` sends a different length or type.
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
         let slice = written_on_host(buffer)?;
         lend(slice, |region| {
@@ -73,11 +78,11 @@ impl Communicator {
         })
     }
 
-    /// Receives into `buffer` a message from whichever rank one comes from, and returns that rank.
+    /// Receives a message from any rank into `buffer` and returns the sender.
     ///
-    /// The message is the next one of its sender, as for [`Communicator::recv`]; a receive that
-    /// was issued earlier gets its message first. Senders get their turns. A rank that calls this
-    /// keeps a connection to every other rank that it shares no memory with.
+    /// The message is the next one from that sender, as with [`Communicator::recv`]. Receives that
+    /// were issued earlier get their messages first. Senders are served fairly. A rank that calls
+    /// this method keeps a connection to every other rank with which it does not share memory.
     ///
     /// ```
     /// let squares = ringtree::simulate(4, |comm| {
@@ -97,14 +102,16 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::mismatch`] if the message is of another length or type;
-    /// [`Error::usage`] if `buffer` is empty, since an empty message does not travel.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) if the message has a different length or type, or
+    /// [`Usage`](crate::ErrorKind::Usage) if `buffer` is empty, because empty messages are not
+    /// sent.
     pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
         let slice = written_on_host(buffer)?;
         if slice.is_empty() || self.world_size() == 1 {
             let why = match slice.is_empty() {
-                true => "an empty message does not travel: recv_any needs room for an element",
-                false => "there is no other rank to receive from",
+                true => "recv_any cannot receive an empty message; pass at least one element",
+                false => "recv_any cannot receive a message: this is the only rank",
             };
             return Err(Error::usage(why));
         }
@@ -116,14 +123,16 @@ impl Communicator {
                 memory = end.0;
                 end.1.map(|()| sender)
             });
-            let sender = "invariant: a message that came has a sender";
+            let sender = "invariant: a received message has a sender";
             (memory.output, end.map(|from| from.expect(sender)))
         })
     }
 
-    /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time: all
-    /// ranks of a ring, or both of a pair, can call it at once. Lengths and types may differ. A
-    /// rank that is both itself copies.
+    /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time.
+    ///
+    /// All ranks of a ring, or both ranks of a pair, can make this call at the same time. `input`
+    /// and `output` can have different lengths and types. If `to` and `from` are both this rank,
+    /// the call copies `input` to `output`.
     ///
     /// ```
     /// let shifted = ringtree::simulate(3, |comm| {
@@ -137,7 +146,9 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::mismatch`] if a peer sends or receives something else.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) if a peer sends or expects a different length or
+    /// type.
     pub fn sendrecv<I, O>(&self, input: &I, to: usize, output: &mut O, from: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -165,9 +176,11 @@ impl Communicator {
         })
     }
 
-    /// Starts sending `buffer` to `peer` and returns at once; `work.wait()` gives the buffer back
-    /// when it is the program's again, which may be before `peer` has received it. Any number of
-    /// messages may be under way. A buffer that is only read, such as an `Arc<[f32]>`, will do.
+    /// Starts sending `buffer` to `peer` and returns immediately.
+    ///
+    /// [`Work::wait`] returns the buffer once the program can use it again, which may be before
+    /// `peer` has received the message. Any number of messages can be in flight. The buffer
+    /// is only read, so it can be an `Arc<[f32]>`.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -188,8 +201,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn send_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
     where
         B: Buffer + Send + 'static,
@@ -199,13 +212,13 @@ impl Communicator {
         self.start_pair(MessageEnd::To(peer), sent(held.0), held.1)
     }
 
-    /// Starts receiving from `peer` and returns at once; `work.wait()` gives the buffer back with
-    /// what came.
+    /// Starts receiving from `peer` and returns immediately. [`Work::wait`] returns the buffer,
+    /// which then contains the message.
     ///
     /// ```
     /// let ends = ringtree::simulate(2, |comm| {
     ///     let peer = 1 - comm.rank();
-    ///     // Both post what they will receive, then send.
+    ///     // Both ranks post their receive, then send.
     ///     let incoming = comm.recv_async(vec![0u32; 2], peer)?;
     ///     comm.send(&[peer as u32, 7], peer)?;
     ///     Ok::<_, ringtree::Error>(incoming.wait()?)
@@ -214,8 +227,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`], or the first error if the communicator has failed, with the buffer; the
-    /// rest comes from `wait`.
+    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
     pub fn recv_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
     where
         B: BufferMut + Send + 'static,
@@ -240,7 +253,7 @@ impl Communicator {
         }
     }
 
-    /// Starts one end of a message, and leaves it to the polling threads.
+    /// Starts one end of a message, for the polling threads to advance.
     pub(super) fn post_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
         self.on_message(end, memory, |start| {
@@ -248,7 +261,7 @@ impl Communicator {
         })
     }
 
-    /// Begins one end of a message that the caller waits for soon.
+    /// Begins one end of a message for which the caller waits soon.
     pub(super) fn begin_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
         self.on_message(end, memory, |start| {
@@ -267,7 +280,7 @@ impl Communicator {
         }
         let region = memory.input.as_ref().or(memory.output.as_ref());
         let Some((count, dtype)) = region.map(|one| (one.count(), one.dtype())) else {
-            return Err(Error::usage("a message needs a buffer"));
+            return Err(Error::usage("a message must have a buffer"));
         };
         let message = Prepared::message(self.rank(), end, (count, dtype), self.2)?;
         let prepared = Arc::new(message);
@@ -291,7 +304,7 @@ impl Communicator {
     }
 }
 
-/// What is sent is only read.
+/// Returns the memory of a send, which only reads `region`.
 pub(super) fn sent(region: Region) -> Memory {
     Memory {
         input: Some(region),
@@ -299,14 +312,14 @@ pub(super) fn sent(region: Region) -> Memory {
     }
 }
 
-/// The message of a rank to itself.
+/// Copies the message of a rank to itself.
 fn copy<I: Element, O: Element>(input: &[u8], output: &mut [u8]) -> Result<()> {
     if I::DTYPE == O::DTYPE && input.len() == output.len() {
         output.copy_from_slice(input);
         return Ok(());
     }
     Err(Error::mismatch(format!(
-        "a rank sends itself {} {} and receives {} {}",
+        "a rank sends {} {} to itself, but receives {} {}; use the same length and type",
         input.len() / size_of::<I>(),
         I::DTYPE,
         output.len() / size_of::<O>(),

@@ -1,4 +1,4 @@
-//! What the collectives of a communicator do when, and what they are predicted to do.
+//! Records the steps of collectives and their times, and predicts these times.
 //!
 //! *May import* what the room may.
 
@@ -10,7 +10,7 @@ use crate::protocol::call::{Call, Medium, Split};
 
 pub(crate) use crate::engine::log::{CallRecord, Recording, StepRecord, What};
 
-/// What it takes to predict a call message by message; the same on all ranks.
+/// All inputs for a prediction of a call's messages, the same on all ranks.
 #[derive(Debug)]
 pub(crate) struct Question {
     request: Request,
@@ -20,18 +20,19 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// What each message is predicted to do when.
+    /// Predicts the times of each message.
     ///
     /// # Errors
-    /// A sentence: why that is not predicted.
+    /// Returns a message if the call cannot be predicted.
     pub(crate) fn answer(&self) -> std::result::Result<Schedule, String> {
         schedule(&self.request, self.count, self.element_bytes, &self.table)
     }
 }
 
 impl Communicator {
-    /// Runs `body`, and returns what the collectives of this communicator did meanwhile that it
-    /// began. Nothing is written down of what another thread has written down already.
+    /// Runs `body`, and returns its result with a recording of the collectives that this
+    /// communicator started meanwhile. The recording is empty if another thread is already
+    /// recording.
     pub(crate) fn recorded<R>(&self, body: impl FnOnce() -> R) -> (R, Recording) {
         let (runtime, group) = (self.0.parts.runtime.get(), self.0.parts.group);
         let ours = runtime.ok().filter(|one| one.start_log(group));
@@ -40,13 +41,13 @@ impl Communicator {
         (result, recording)
     }
 
-    /// What it takes to predict `call`, whose algorithm has been chosen.
+    /// Returns the inputs for a prediction of `call`, whose algorithm has been chosen.
     ///
     /// # Errors
-    /// A sentence: why it is not predicted.
+    /// Returns a message if the call cannot be predicted.
     pub(crate) fn question_of(&self, call: &Call) -> std::result::Result<Question, String> {
         if call.split != Split::Even || call.medium != Medium::Host {
-            return Err("only blocks of even lengths in the host's memory are predicted".into());
+            return Err("only calls with even blocks in host memory can be predicted".into());
         }
         let chosen = call.collective().zip(call.algorithm);
         let (collective, algorithm) = chosen.ok_or("no algorithm was chosen")?;
@@ -67,12 +68,13 @@ impl Communicator {
         })
     }
 
-    /// Whether [`Communicator::clock`] is the same clock in both: they are of one world.
+    /// Returns `true` if both communicators have the same [clock](Communicator::clock), which they
+    /// do in one world.
     pub(crate) fn has_the_clock_of(&self, other: &Self) -> bool {
         self.0.parts.runtime.is(&other.0.parts.runtime)
     }
 
-    /// Whether the ranks of both are the same, in the same order.
+    /// Returns `true` if both communicators have the same ranks in the same order.
     pub(crate) fn has_the_ranks_of(&self, other: &Self) -> bool {
         self.0.parts.members == other.0.parts.members
     }

@@ -1,4 +1,4 @@
-//! Asynchronous operations on borrowed buffers.
+//! Runs asynchronous operations on borrowed buffers.
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, written_on_host};
@@ -15,9 +15,10 @@ use crate::sys::memory::{Lender, Loan, Region, lending};
 use std::cell::RefCell;
 
 impl Communicator {
-    /// Runs `body`, in which operations on borrowed buffers can be under way while the caller
-    /// computes. Every one of them has ended when `scope` returns, even if `body` panics; the
-    /// first error of one that was not waited for is returned.
+    /// Runs `body`, which can start operations on borrowed buffers and compute while they are in
+    /// flight.
+    ///
+    /// All operations have completed when `scope` returns, even if `body` panics.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -35,7 +36,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// What `body` returns, or the error of an operation that was not waited for.
+    /// If `body` fails, returns its error. Otherwise, returns the first error of an operation that
+    /// `body` did not wait for.
     pub fn scope<'buffers, R>(
         &self,
         body: impl FnOnce(&Scope<'_, 'buffers>) -> Result<R>,
@@ -52,10 +54,12 @@ impl Communicator {
         })
     }
 
-    /// Runs `body`, which issues sends and receives, and returns when all of them have ended. Their
-    /// order does not matter, but for that of the messages between the same two ranks: where all
-    /// ranks send first and then receive, or the other way round, no rank waits for another.
-    /// Messages need not travel before `body` has returned, so it had better not compute.
+    /// Runs `body`, which issues sends and receives, and returns when all of them have completed.
+    ///
+    /// The order of the calls does not matter, except for messages between the same two ranks. Even
+    /// if all ranks first send and then receive, or first receive and then send, no rank blocks
+    /// another. Messages might not be transferred before `body` returns, so `body` should not do
+    /// any computation.
     ///
     /// ```
     /// let gathered = ringtree::simulate(4, |comm| {
@@ -76,8 +80,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// What `body` returns, or the first error of a message. If `body` fails, what it had issued
-    /// is still waited for.
+    /// If `body` fails, returns its error. Otherwise, returns the first error of a message. Even if
+    /// `body` fails, this method waits for the messages that `body` has issued.
     pub fn group<'buffers, R>(
         &self,
         body: impl FnOnce(&Exchange<'_, 'buffers>) -> Result<R>,
@@ -86,27 +90,27 @@ impl Communicator {
     }
 }
 
-/// Issues operations on buffers that outlive the scope.
+/// A scope for operations on buffers that outlive the scope, created by [`Communicator::scope`].
 pub struct Scope<'scope, 'buffers> {
     comm: &'scope Communicator,
     lender: &'scope Lender<'buffers>,
     pending: RefCell<Vec<Ticket>>,
 }
 
-/// An operation of a scope on the buffer to which `R` is the reference. Dropping it leaves the
-/// waiting to the end of the scope.
-#[must_use = "an error of the operation comes from `wait`, or else from the scope"]
+/// An operation of a scope. It borrows its buffer through the reference `R`. If this value is
+/// dropped, the scope waits for the operation before it returns.
+#[must_use = "call `wait` to get the operation's error here; otherwise, the scope returns it"]
 pub struct ScopedWork<'work, 'scope, 'buffers, R> {
     scope: &'work Scope<'scope, 'buffers>,
     ticket: Ticket,
     loan: Loan<R>,
 }
 
-/// Issues the messages of a [group](Communicator::group).
+/// A group of messages, created by [`Communicator::group`].
 pub struct Exchange<'scope, 'buffers>(&'scope Scope<'scope, 'buffers>);
 
 impl<'scope, 'buffers> Scope<'scope, 'buffers> {
-    /// Starts an all-reduce of `buffer`, as [`Communicator::all_reduce`].
+    /// Starts a [`Communicator::all_reduce`] of `buffer`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -124,7 +128,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_reduce_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn all_reduce<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -133,7 +138,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
-    /// Starts a broadcast of `buffer`, as [`Communicator::broadcast`].
+    /// Starts a [`Communicator::broadcast`] of `buffer`.
     ///
     /// ```
     /// let copies = ringtree::simulate(3, |comm| {
@@ -145,7 +150,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::broadcast_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn broadcast<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -154,7 +160,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
-    /// Starts a reduce-scatter of `buffer`, as [`Communicator::reduce_scatter`].
+    /// Starts a [`Communicator::reduce_scatter`] of `buffer`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -169,7 +175,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::reduce_scatter_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn reduce_scatter<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -178,7 +185,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
-    /// Starts an all-gather of `buffer`, as [`Communicator::all_gather`].
+    /// Starts a [`Communicator::all_gather`] of `buffer`.
     ///
     /// ```
     /// let gathered = ringtree::simulate(2, |comm| {
@@ -191,7 +198,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_gather_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn all_gather<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -199,7 +207,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::AllGather, 0), buffer)
     }
 
-    /// Starts a gather of `buffer`, as [`Communicator::gather`].
+    /// Starts a [`Communicator::gather`] of `buffer`.
     ///
     /// ```
     /// let gathered = ringtree::simulate(2, |comm| {
@@ -211,7 +219,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::gather_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn gather<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -220,7 +229,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::Gather, 0).root(root), buffer)
     }
 
-    /// Starts a scatter of `buffer`, as [`Communicator::scatter`].
+    /// Starts a [`Communicator::scatter`] of `buffer`.
     ///
     /// ```
     /// let dealt = ringtree::simulate(2, |comm| {
@@ -232,7 +241,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::scatter_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn scatter<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -241,7 +251,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
     }
 
-    /// Starts an all-to-all of `buffer`, as [`Communicator::all_to_all`].
+    /// Starts a [`Communicator::all_to_all`] of `buffer`.
     ///
     /// ```
     /// let transposed = ringtree::simulate(2, |comm| {
@@ -253,7 +263,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::all_to_all_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn all_to_all<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -261,7 +272,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         self.start(Call::new(Collective::AllToAll, 0), buffer)
     }
 
-    /// Starts sending `buffer` to `peer`, as [`Communicator::send_async`].
+    /// Starts sending `buffer` to `peer`, like [`Communicator::send_async`].
     ///
     /// ```
     /// let received = ringtree::simulate(2, |comm| {
@@ -269,7 +280,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     ///     comm.scope(|scope| {
     ///         let sent = scope.send(&own, peer)?;
     ///         let received = scope.recv(&mut theirs, peer)?.wait()?;
-    ///         received[0] += 10.0; // while `own` may still be on its way
+    ///         received[0] += 10.0; // `own` may still be in flight
     ///         sent.wait().map(drop)
     ///     })?;
     ///     Ok::<_, ringtree::Error>(theirs[..2].to_vec())
@@ -278,7 +289,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// ```
     ///
     /// # Errors
-    /// As [`Communicator::send_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn send<B: Buffer + ?Sized>(
         &self,
         buffer: &'buffers B,
@@ -290,10 +302,11 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         Ok(self.work(ticket, loan))
     }
 
-    /// Starts receiving into `buffer` what `peer` sends, as [`Communicator::recv_async`].
+    /// Starts receiving from `peer` into `buffer`, like [`Communicator::recv_async`].
     ///
     /// # Errors
-    /// As [`Communicator::recv_async`].
+    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
+    /// returns all other [errors](Communicator#errors).
     pub fn recv<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,
@@ -341,7 +354,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
             .lend_shared(buffer, |whole: &B| whole.memory().on_host())
     }
 
-    /// Notes the operation that `start` starts. If it cannot, it leaves the memory where it is.
+    /// Starts an operation and records it. If `start` fails, takes back the memory.
     fn issue(
         &self,
         mut memory: Memory,
@@ -355,7 +368,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         started
     }
 
-    /// Waits for one operation; its region comes back, unless that was done before.
+    /// Waits for one operation and returns its region. The region is `None` if the scope has
+    /// already waited for the operation.
     fn end(&self, ticket: Ticket) -> (Option<Region>, Result<()>) {
         let mut pending = self.pending.borrow_mut();
         let Some(at) = pending.iter().position(|each| *each == ticket) else {
@@ -372,7 +386,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         }
     }
 
-    /// Waits for every operation that is left; returns the first error.
+    /// Waits for all remaining operations and returns the first error.
     fn finish(&self) -> Result<()> {
         let mut result = Ok(());
         loop {
@@ -387,14 +401,15 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
 
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
-        // Only after a panic in the body is anything left; its errors have nowhere to go.
+        // Operations remain only if the body panicked. Their errors cannot be returned.
         let _ = self.finish();
     }
 }
 
 impl<R> ScopedWork<'_, '_, '_, R> {
-    /// Waits for the operation, and gives back the reference to its buffer: it can be used while
-    /// other operations of the scope are under way.
+    /// Waits for the operation and returns the reference to its buffer.
+    ///
+    /// The buffer can then be used while other operations of the scope are in flight.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -411,7 +426,8 @@ impl<R> ScopedWork<'_, '_, '_, R> {
     /// ```
     ///
     /// # Errors
-    /// Any of [`crate::Error`]; the buffer can be used again when the scope has ended.
+    /// Returns one of the [errors that all calls share](Communicator#errors). The buffer can then
+    /// be used again only after the scope has returned.
     pub fn wait(self) -> Result<R> {
         let (region, result) = self.scope.end(self.ticket);
         let buffer = self.scope.lender.settle(region, self.loan);
@@ -423,16 +439,18 @@ impl<'buffers> Exchange<'_, 'buffers> {
     /// Sends `buffer` to `peer` as part of the group.
     ///
     /// # Errors
-    /// As [`Communicator::send_async`].
+    /// Returns an error if the call is invalid or the communicator has failed.
+    /// [`Communicator::group`] returns all other [errors](Communicator#errors).
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &'buffers B, peer: usize) -> Result<()> {
         let (region, _) = self.0.lend_shared(buffer)?;
         self.issue(MessageEnd::To(peer), sent(region))
     }
 
-    /// Receives into `buffer` what `peer` sends as part of the group.
+    /// Receives a message from `peer` into `buffer` as part of the group.
     ///
     /// # Errors
-    /// As [`Communicator::recv_async`].
+    /// Returns an error if the call is invalid or the communicator has failed.
+    /// [`Communicator::group`] returns all other [errors](Communicator#errors).
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &'buffers mut B, peer: usize) -> Result<()> {
         let (region, _) = self.0.lend(buffer)?;
         self.issue(MessageEnd::From(peer), Memory::in_place(region))

@@ -1,4 +1,4 @@
-//! Buffers that the other ranks of the host can read where they lie.
+//! Allocates buffers that the other ranks on the host can read in place.
 
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::{Communicator, Parts};
@@ -13,23 +13,24 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-/// A buffer of the communicator's, see [`Communicator::alloc`]. It is a slice in every respect, and
-/// parts of it can be sent as well as the whole.
+/// A buffer that the other ranks on the host can read in place, created by [`Communicator::alloc`].
+///
+/// It dereferences to a slice. Calls accept parts of the buffer as well as the complete buffer.
 pub struct SharedBuffer<T: Element> {
     home: Home<T>,
     count: usize,
 }
 
-/// Where the elements are.
+/// The memory of the elements.
 enum Home<T> {
-    /// In memory that the host's ranks share.
+    /// Memory that the ranks of the host share, and the process that created it.
     Shared(OwnRegion, Generation),
-    /// In this process alone: there is no rank to share with.
+    /// Memory of this process only, because there is no rank to share with.
     Private(Vec<T>),
 }
 
 impl<T: Element> SharedBuffer<T> {
-    /// Whether the other ranks of this host read the buffer where it lies.
+    /// Returns `true` if the other ranks on this host read the buffer in place.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.home, Home::Shared(..))
@@ -87,7 +88,7 @@ impl<T: Element> fmt::Debug for SharedBuffer<T> {
 
 impl<T: Element> Drop for SharedBuffer<T> {
     fn drop(&mut self) {
-        // In a forked child it is the parent's, which still has it.
+        // In a forked child, the buffer belongs to the parent, which still uses it.
         if let Home::Shared(region, made_in) = &self.home
             && made_in.is_current()
         {
@@ -97,16 +98,19 @@ impl<T: Element> Drop for SharedBuffer<T> {
 }
 
 impl Communicator {
-    /// A buffer of `count` zeros in memory that the other ranks of this host can read: where a
-    /// plan sends from it what nothing overwrites meanwhile, they read it where it lies, and the
-    /// copy into the transport's own memory is saved. Where there is no rank to share with, it is
-    /// ordinary memory.
+    /// Allocates a buffer of `count` zeros that the other ranks on this host can read in place.
     ///
-    /// All ranks call it with the same `count`, in the order of their calls on this communicator.
-    /// The buffer is the communicator's: another one takes it for any other slice. Its memory is
-    /// free again when all ranks have dropped theirs and have allocated once more, or are gone. A
-    /// forked child has the same memory, not a copy: it may read it, as far as calls of its parent
-    /// do not write it, and had better not write.
+    /// If a plan sends data from the buffer and nothing overwrites that data in the meantime, the
+    /// other ranks read it in place. This saves a copy into transport memory. If there is no other
+    /// rank to share the buffer with, it is ordinary memory.
+    ///
+    /// All ranks must make this call with the same `count` and in the same order relative to their
+    /// other calls on this communicator. Only this communicator benefits from the shared memory.
+    /// Other communicators treat the buffer like any other slice. The memory is freed once every
+    /// rank has dropped its buffer and has called `alloc` again, or has exited.
+    ///
+    /// A forked child shares the memory rather than getting a copy. The child can read the parts
+    /// that its parent's calls do not write. It should not write to the buffer.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -120,16 +124,20 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] where no memory holds so much; [`Error::protocol`] if another rank wants
-    /// another size, [`Error::deadline`] and [`Error::peer_lost`] name ranks that did not take
-    /// part, [`Error::system`] is the system's: after these the communicator has failed.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as:
+    ///
+    /// - [`Usage`](crate::ErrorKind::Usage) if `count` elements cannot fit in memory.
+    /// - [`Protocol`](crate::ErrorKind::Protocol) if another rank passes a different `count`.
+    /// - [`Deadline`](crate::ErrorKind::Deadline) or [`PeerLost`](crate::ErrorKind::PeerLost) if
+    ///   some ranks did not take part. The error names these ranks.
+    /// - [`System`](crate::ErrorKind::System) if the operating system refused the memory.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedBuffer<T>> {
         let bytes = count
             .checked_mul(size_of::<T>())
             .filter(|bytes| *bytes <= isize::MAX as usize / 2)
             .ok_or_else(|| {
                 let dtype = T::DTYPE;
-                Error::usage(format!("no memory holds {count} elements of {dtype}"))
+                Error::usage(format!("{count} elements of {dtype} cannot fit in memory"))
             })?;
         self.0.parts.runtime.get()?;
         let _one_at_a_time = self.0.allocating.take()?;
@@ -140,14 +148,15 @@ impl Communicator {
         };
         let home = home.map_err(|error| self.first_cause(error))?;
         let mut buffer = SharedBuffer { home, count };
-        // Touched now, not by the first call.
+        // Touch the pages now instead of in the first call.
         buffer.fill(T::zeroed());
-        // No rank exposes memory that another does not know yet.
+        // A rank must not expose memory that another rank does not know yet.
         self.barrier()?;
         Ok(buffer)
     }
 
-    /// The communicator fails because of `error`, unless something was before; what that is.
+    /// Aborts the communicator with `error` and returns the first error, which may be an earlier
+    /// one. An error of kind `Usage` aborts nothing and is returned unchanged.
     pub(crate) fn first_cause(&self, error: Error) -> Error {
         if error.is_usage() {
             return error;
@@ -178,7 +187,7 @@ impl Communicator {
     }
 }
 
-/// The thread that makes a buffer: of one communicator one at a time.
+/// A lock that lets one thread at a time allocate from a communicator.
 #[derive(Default)]
 pub(super) struct Turn {
     owner: Mutex<Option<ThreadId>>,
@@ -186,18 +195,18 @@ pub(super) struct Turn {
 }
 
 impl Turn {
-    /// Waits for the turn, which is given back when what is returned is dropped.
+    /// Waits until this thread may allocate. Dropping the result lets the next thread allocate.
     ///
     /// # Errors
-    /// [`Error::usage`] if this thread has it: its interrupt's callback may make calls, but not
-    /// this one, in which the other ranks would wait for the first one's end.
+    /// Returns [`Error::usage`] if this thread already allocates. Its interrupt callback may make
+    /// other calls, but the other ranks would first wait for the interrupted allocation.
     fn take(&self) -> Result<impl Drop> {
         let own = Some(std::thread::current().id());
         let owner = super::lock(&self.owner);
         if *owner == own {
             return Err(Error::usage(
-                "this thread waits in alloc of this communicator already, and was interrupted: \
-                 make the buffer once that call has returned",
+                "an interrupt callback cannot call alloc while the interrupted call is an alloc \
+                 on the same communicator; call it after that alloc has returned",
             ));
         }
         let freed = self.given_back.wait_while(owner, |owner| owner.is_some());
@@ -215,13 +224,13 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Ordinary memory, all zero.
+/// Allocates ordinary memory, all zero.
 fn private<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(count).map_err(|_| {
         let bytes = count * size_of::<T>();
         Error::system(format!(
-            "this machine has no memory for a buffer of {bytes} bytes"
+            "not enough memory for a buffer of {bytes} bytes; allocate a smaller buffer"
         ))
     })?;
     elements.resize(count, T::zeroed());

@@ -1,5 +1,4 @@
-//! Where the table comes from by which a communicator chooses its algorithms, and communicators
-//! with another table.
+//! Provides the table of link speeds that a communicator uses to choose algorithms.
 //!
 //! *May import* what the room may.
 
@@ -24,19 +23,19 @@ use std::path::Path;
 /// A separate group leaves call 1 of the world to the user's first call.
 pub(super) const MEASURING: u32 = FIRST_MADE - 1;
 
-/// Where a communicator's table of link speeds comes from. The same on all ranks.
+/// The source of a communicator's table of link speeds, the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TuningOrigin {
-    /// `RINGTREE_TUNING`, or [`Builder::tuning`](crate::Builder::tuning).
+    /// The setting `RINGTREE_TUNING` or a call to [`Builder::tuning`](crate::Builder::tuning).
     Setting,
-    /// [`Communicator::with_tuning`] took it over, from a checkpoint for example.
+    /// A record that [`Communicator::with_tuning`] adopted, for example from a checkpoint.
     Kept,
-    /// The launcher handed it on: it was measured in an earlier attempt of the job.
+    /// A measurement from an earlier attempt of the job, passed on by the launcher.
     Launcher,
-    /// The ranks, of several hosts, measured it when they met, and rounded it.
+    /// A rounded measurement that ranks on several hosts made at startup.
     Measured,
-    /// The built-in one: the ranks are those of one machine, or simulated.
+    /// The built-in table, which is used if the ranks are simulated or all on one machine.
     BuiltIn,
 }
 
@@ -44,31 +43,32 @@ impl fmt::Display for TuningOrigin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Setting => "set by RINGTREE_TUNING or the program",
-            Self::Kept => "kept by an earlier run",
+            Self::Kept => "kept from an earlier run",
             Self::Launcher => "measured in an earlier attempt of the job",
-            Self::Measured => "measured when the ranks met",
+            Self::Measured => "measured at startup",
             Self::BuiltIn => "built-in",
         })
     }
 }
 
-/// What became of a kept table: see [`Communicator::with_tuning`].
+/// The result of [`Communicator::with_tuning`].
 #[derive(Debug)]
 #[must_use]
 pub enum Adoption {
-    /// A new communicator of the same ranks, which chooses by the table.
+    /// A new communicator with the same ranks, which uses the table to choose algorithms.
     Adopted(Communicator),
-    /// The table is not used. Printed, the reason is one line, which says that bits may differ.
+    /// The reason why the table is not used. `Display` formats the reason as a one-line warning
+    /// that bits may differ.
     Refused(TuningMismatch),
 }
 
 /// The table of link speeds.
 impl Communicator {
-    /// The table by which algorithms are chosen, the same on all ranks: the built-in one where
-    /// they are those of one machine. On several hosts it was measured when the communicator of
-    /// all ranks was made, and rounded to coarse steps, unless
-    /// [`TuningOrigin`] says otherwise. Another table may choose other algorithms, which sum in
-    /// another order.
+    /// Returns the table that is used to choose algorithms. The table is the same on all ranks. If
+    /// all ranks are on one machine, this is the built-in table. If the ranks are on several hosts,
+    /// the table was measured at startup and rounded to coarse steps, unless
+    /// [`Communicator::tuning_origin`] returns a different source. With a different table,
+    /// different algorithms may be chosen, and these may sum in a different order.
     ///
     /// ```
     /// use ringtree::TuningTable;
@@ -80,7 +80,7 @@ impl Communicator {
         self.0.parts.tuning
     }
 
-    /// Where the table comes from.
+    /// Returns the source of the table that is used to choose algorithms.
     ///
     /// ```
     /// use ringtree::TuningOrigin;
@@ -92,22 +92,23 @@ impl Communicator {
         self.0.parts.tuning_origin
     }
 
-    /// The table with what it is good for, to be kept: a checkpoint holds its text.
-    /// [`Communicator::with_tuning`] takes it back.
+    /// Returns a record of the table and of the rank placement for which the table is valid. You
+    /// can store the record in a checkpoint and pass it to [`Communicator::with_tuning`] in a later
+    /// run.
     #[must_use]
     pub fn tuning_record(&self) -> TuningRecord {
         TuningRecord::new(self.tuning(), &self.0.parts.topology())
     }
 
-    /// A communicator of the same ranks that chooses its algorithms by a kept table, so that sums
-    /// have the bits that they had in the run that kept it. A table never changes under a
-    /// communicator: this one keeps its own. Otherwise the new one is a
-    /// [duplicate](Communicator::duplicate). All ranks call it with the same record, in the order
-    /// of their calls.
+    /// Creates a [duplicate](Communicator::duplicate) that uses the table from an earlier run to
+    /// choose algorithms, so that sums have the same bits as in that run. The table of this
+    /// communicator does not change. All ranks must make this call with the same record and in the
+    /// same order relative to their other calls on this communicator.
     ///
-    /// The table is refused unless it is for as many ranks, on hosts shared in the same way, and
-    /// of this version; and if `RINGTREE_TUNING` or the builder gives another, which goes first.
-    /// Then no communicator is made.
+    /// Returns [`Adoption::Refused`] and does not create a communicator if the record is for a
+    /// different number of ranks, a different placement of ranks on hosts, or a different version.
+    /// The same applies if `RINGTREE_TUNING` or the builder sets a different table, because that
+    /// table takes precedence.
     ///
     /// ```
     /// use ringtree::{Adoption, TuningOrigin, TuningTable};
@@ -131,7 +132,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] on all ranks if one gives another record; those of
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks if
+    /// two ranks pass different records. Otherwise, returns the same errors as
     /// [`Communicator::duplicate`].
     pub fn with_tuning(&self, kept: &TuningRecord) -> Result<Adoption> {
         let mut told = vec![0u64; self.world_size()];
@@ -139,8 +141,8 @@ impl Communicator {
         self.all_gather(&mut told)?;
         if let Some(rank) = told.iter().position(|hash| *hash != told[0]) {
             return Err(Error::usage(format!(
-                "rank {rank} gives with_tuning another table than rank 0; all ranks must give the \
-                 same, such as that of the checkpoint that they loaded together"
+                "rank {rank} and rank 0 passed different records to with_tuning; pass the same \
+                 record on all ranks, such as the one from the checkpoint that they all loaded"
             )));
         }
         if let Err(why) = kept.fits(&self.0.parts.topology()) {
@@ -162,8 +164,8 @@ impl Communicator {
 
 impl Communicator {
     /// Returns the best algorithm for `calls` concurrent all-reduces of `count` elements
-    /// ([`choose_concurrent`]). Returns `None` where the choice for a single call applies: the
-    /// program or a setting names an algorithm or an order of sums, or all ranks share one host.
+    /// ([`choose_concurrent`]). Returns `None` if the choice for a single call applies: the program
+    /// or a setting fixes the algorithm or the order of sums, or all ranks share one host.
     pub(crate) fn algorithm_among(
         &self,
         count: usize,
@@ -182,23 +184,24 @@ impl Communicator {
     }
 }
 
-/// What is known of the table before the ranks meet.
+/// The state of the table before the ranks connect.
 pub(super) enum Start {
-    /// A setting gives it.
+    /// A table from a setting.
     Set(TuningTable),
-    /// The launcher hands on that of an earlier attempt.
+    /// The record of an earlier attempt, passed on by the launcher.
     HandedOn(TuningRecord),
-    /// It is measured where ranks have a network between them.
+    /// No table: the ranks measure it if a network connects them.
     Open,
-    /// It is measured wherever there are other ranks: a setting asks for that.
+    /// No table: because of a setting, the ranks measure it if there are several.
     ToMeasure,
 }
 
 impl Start {
-    /// What the settings say.
+    /// Reads the settings.
     ///
     /// # Errors
-    /// [`Error::configuration`] for a text that is no table.
+    /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
+    /// if the text of a table or record is malformed.
     pub(super) fn of(settings: &Settings) -> Result<Self> {
         let wrong = |name: &str, what| Error::configuration(format!("{name}: {what}"));
         match &settings.tuning {
@@ -216,12 +219,12 @@ impl Start {
         }
     }
 
-    /// The table of these ranks, unless they are to measure it: a function of what all of them
-    /// know.
+    /// Returns the table of these ranks, or `None` if they must measure it. The result depends only
+    /// on values that all ranks know.
     ///
-    /// On one machine there is nothing to measure but how busy its cores are at this moment: the
-    /// built-in table has what shared memory and loopback cost, and a choice depends on the ratios
-    /// of its numbers alone.
+    /// On one machine, a measurement would only add how busy the cores are at this moment. The
+    /// built-in table has the costs of shared memory and loopback, and a choice depends only on the
+    /// ratios of its numbers.
     pub(super) fn known_by(
         &self,
         ranks: &Membership,
@@ -242,8 +245,9 @@ impl Start {
     }
 }
 
-/// The table that the ranks measure together. If a setting names a file for it, the first rank of
-/// each host keeps it there as it is; otherwise it is rounded, and rank 0 tells the launcher.
+/// Measures the table together with all other ranks. If a setting names a file for it, the first
+/// rank of each host writes the unrounded table there. Otherwise the table is rounded, and rank 0
+/// passes it to the launcher.
 pub(super) fn measured(
     parts: &Parts,
     settings: &Settings,
@@ -266,37 +270,37 @@ pub(super) fn measured(
     Ok((table, TuningOrigin::Measured))
 }
 
-/// Leaves the table with the launcher, for later attempts, and tells the user what depends on it.
+/// Prints the measured costs for the user and passes the record to the launcher for later attempts.
 fn tell(record: &TuningRecord, settings: &Settings) {
     let link = record.table().tcp;
     let (alpha_us, overhead_us) = (link.alpha_s * 1e6, link.overhead_s * 1e6);
     let beta_ns = link.beta_s_per_byte * 1e9;
     if !settings.is_reproducible {
         eprintln!(
-            "ringtree: algorithms are chosen for a network of {alpha_us:.3} µs on the way, \
-             {overhead_us:.3} µs a message and {beta_ns:.3} ns a byte, as measured and rounded; \
-             a start that measures another may \
-             end with other bits; RINGTREE_TUNING=FILE keeps the table"
+            "ringtree: measured network (rounded): latency {alpha_us:.3} µs, overhead \
+             {overhead_us:.3} µs per message, {beta_ns:.3} ns per byte; if a later start measures \
+             different values, the last bits of sums may differ; set RINGTREE_TUNING=FILE to keep \
+             this table"
         );
     }
     if let Some(descriptor) = settings.report_fd
         && let Err(error) = Report::Table(record.to_string()).append(descriptor)
     {
         eprintln!(
-            "ringtree: rank 0 cannot leave its table of link speeds with the launcher: {error}; \
-             ranks that are started again measure anew, and may end with other bits"
+            "ringtree: rank 0 cannot pass its table of link speeds to the launcher: {error}; after \
+             a restart, the ranks will measure again, and the last bits of sums may differ"
         );
     }
 }
 
-/// Writes `table`, on the ranks that have it to write, to the file at `path`, whole or not at all.
-/// Ends on all ranks when all have written; with the error of one, on all.
+/// Writes `table` to the file at `path` atomically, on the ranks that pass a table. Returns on all
+/// ranks when all have written. If one rank cannot write, all ranks get its error.
 fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result<()> {
     let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
     if let Some(Err(error)) = table.map(write) {
         let path = path.display();
         comm.fail(&Error::configuration(format!(
-            "{TUNING}={path}: rank {} cannot write the measured table there: {error}",
+            "{TUNING}={path}: rank {} cannot write the measured table: {error}",
             comm.rank()
         )));
     }

@@ -1,12 +1,13 @@
-//! Small values, by serde: metrics, settings, lists of names.
+//! Sends small serde values, such as metrics, settings and lists of names.
 //!
-//! A value travels as its bytes in postcard's format, after their number. What a peer announces
-//! allocates nothing: room grows piece by piece, as the bytes come.
+//! A value is sent as its length, followed by its bytes in postcard's format. No memory is
+//! allocated for the length that a peer announces. Instead, the memory grows piece by piece as the
+//! bytes arrive.
 //!
-//! *All ranks stay in step.* A rank whose value cannot be encoded, or is too long, announces that
-//! instead, so no other rank waits for it. All that is announced is received before any of it is
-//! decoded, so nothing is left for the next call. A rank that cannot receive it, for want of
-//! memory, ends the communicator on all ranks ([`in_step`]).
+//! *All ranks stay in step.* A rank whose value cannot be encoded or is too long announces that
+//! instead, so that no other rank waits for it. A rank receives everything that was announced
+//! before it decodes any of it, so that nothing is left for the next call. A rank that lacks the
+//! memory to receive a value aborts the communicator on all ranks ([`in_step`]).
 
 use super::Communicator;
 use crate::error::{Error, Result};
@@ -16,20 +17,25 @@ use serde::de::DeserializeOwned;
 use std::any::type_name;
 use std::ops::Range;
 
-/// What a rank announces that has no value.
+/// The announcement of a rank without a value.
 const NO_VALUE: u64 = u64::MAX;
-/// What a value that the library itself sends consists of, in messages.
+/// The contents of the library's values, as messages name them.
 const BYTES: &str = "names and settings";
 
 impl Communicator {
-    /// The value that `root` passes, on every rank. What other ranks pass is dropped.
+    /// Sends the value that `root` passes to all ranks and returns it on each of them. The values
+    /// that other ranks pass are dropped.
     ///
-    /// For values of some kilobytes that are made once or now and then; tensors travel faster by
-    /// [`Communicator::broadcast`]. At most 100 MB are taken. Floats keep every bit. A value takes
-    /// several calls, between which no other thread may call the communicator. A type must
-    /// decode without being told what comes, as derived ones do but for `serde(untagged)`,
-    /// `serde(flatten)` and `serde_json::Value`: send those as text. All ranks name the same type,
-    /// by the same path: two programs take it from a crate that both use.
+    /// Use this for values of a few kilobytes that are sent only once or occasionally. For tensors,
+    /// [`Communicator::broadcast`] is faster. A value can take up to 100 MB. Floats are transferred
+    /// exactly. This method makes several calls, and no other thread may use the communicator
+    /// between these calls.
+    ///
+    /// The encoding does not describe the type. Therefore, `serde_json::Value` and types with
+    /// `serde(untagged)` or `serde(flatten)` cannot be decoded. Send such values as text. Other
+    /// types that derive `Serialize` and `Deserialize` can be decoded. All ranks must use the same
+    /// type with the same path. If the ranks run two different programs, the type must come from a
+    /// crate that both programs use.
     ///
     /// ```
     /// let settings = ringtree::simulate(3, |comm| {
@@ -40,9 +46,12 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]. [`Error::usage`] on every rank if `root` is no rank, passes `None` or a
-    /// value that cannot be encoded, and on a rank whose `T` is not the root's; the communicator
-    /// is fine then.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage):
+    ///
+    /// - on every rank, if `root` is out of range, passes `None`, or passes a value that cannot be
+    ///   encoded.
+    /// - on a rank whose type `T` differs from the type on `root`.
     pub fn broadcast_value<T>(&self, value: Option<T>, root: usize) -> Result<T>
     where
         T: Serialize + DeserializeOwned,
@@ -50,14 +59,14 @@ impl Communicator {
         if self.rank() != root {
             return decode(root, &broadcast(self, Ok(Vec::new()), root)?);
         }
-        let value = value.ok_or_else(|| Error::usage("the root of a value passes one"));
+        let value = value.ok_or_else(|| Error::usage("the root must pass a value, not None"));
         let encoded = value.as_ref().map_err(Error::clone).and_then(encode);
         broadcast(self, encoded, root).and(value)
     }
 
-    /// Every rank's value, in rank order, on every rank.
+    /// Returns the values of all ranks on every rank, in rank order.
     ///
-    /// See [`Communicator::broadcast_value`] for what can be a value.
+    /// See [`Communicator::broadcast_value`] for the types that can be sent.
     ///
     /// ```
     /// let losses = ringtree::simulate(3, |comm| {
@@ -69,8 +78,11 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]. [`Error::usage`] on every rank if one has a value that cannot be encoded,
-    /// and on a rank that passes another type than a peer; the communicator is fine then.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage):
+    ///
+    /// - on every rank, if any rank's value cannot be encoded.
+    /// - on a rank whose type differs from the type on a peer.
     pub fn all_gather_value<T>(&self, value: &T) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned,
@@ -78,9 +90,9 @@ impl Communicator {
         decode_all(all_gather(self, encode(value))?)
     }
 
-    /// Every rank's value, in rank order, on `root`; `None` on the others.
+    /// Returns the values of all ranks in rank order on `root`, and `None` on the other ranks.
     ///
-    /// See [`Communicator::broadcast_value`] for what can be a value.
+    /// See [`Communicator::broadcast_value`] for the types that can be sent.
     ///
     /// ```
     /// let hosts = ringtree::simulate(2, |comm| {
@@ -92,8 +104,11 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Any of [`Error`]. [`Error::usage`] on every rank if `root` is no rank or a value cannot be
-    /// encoded, and on a root that passes another type than a peer; the communicator is fine then.
+    /// Returns one of the [errors that all calls share](Communicator#errors), such as
+    /// [`Usage`](crate::ErrorKind::Usage):
+    ///
+    /// - on every rank, if `root` is out of range or any rank's value cannot be encoded.
+    /// - on `root`, if its type differs from the type on a peer.
     pub fn gather_value<T>(&self, value: &T, root: usize) -> Result<Option<Vec<T>>>
     where
         T: Serialize + DeserializeOwned,
@@ -107,22 +122,22 @@ impl Communicator {
 fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     let what = type_name::<T>();
     let bytes = postcard::to_extend(value, mark::<T>().to_vec())
-        .map_err(|error| Error::usage(format!("a value of {what} cannot be encoded: {error}")))?;
+        .map_err(|error| Error::usage(format!("cannot encode a value of type {what}: {error}")))?;
     bounded(bytes, what)
 }
 
-/// `bytes` of a value of the type `what`, unless they are too many to be sent.
+/// Returns `bytes` of a value of `what`, or an error if there are too many to send.
 fn bounded(bytes: Vec<u8>, what: &str) -> Result<Vec<u8>> {
     match bytes.len() {
         ..=VALUE_BYTES_MAX => Ok(bytes),
         long => Err(Error::usage(format!(
-            "a value of {what} has {long} bytes, but at most {VALUE_BYTES_MAX} are sent; tensors \
-             travel by broadcast and all_gather"
+            "a value of {what} takes {long} bytes, which exceeds the limit of {VALUE_BYTES_MAX}; \
+             send tensors with broadcast or all_gather"
         ))),
     }
 }
 
-/// Every rank's value, of what all ranks have sent.
+/// Decodes the values of all ranks.
 fn decode_all<T: DeserializeOwned>(parts: Vec<Vec<u8>>) -> Result<Vec<T>> {
     let parts = parts.iter().enumerate();
     parts.map(|(rank, part)| decode(rank, part)).collect()
@@ -133,14 +148,14 @@ fn decode<T: DeserializeOwned>(rank: usize, bytes: &[u8]) -> Result<T> {
     let value = of_type.and_then(|bytes| postcard::from_bytes(bytes).ok());
     value.ok_or_else(|| {
         Error::usage(format!(
-            "what rank {rank} sent is no {}; all ranks must name one type in one call",
+            "cannot decode the value from rank {rank} as {}; use the same type on all ranks",
             type_name::<T>()
         ))
     })
 }
 
-/// What a value's bytes begin with, as they do not say themselves what they are: the hash (FNV-1a)
-/// of its type's name.
+/// Returns the prefix of a value's bytes: the FNV-1a hash of the name of its type. The encoding
+/// itself does not identify the type.
 fn mark<T>() -> [u8; 4] {
     let hash = type_name::<T>()
         .bytes()
@@ -150,17 +165,17 @@ fn mark<T>() -> [u8; 4] {
     hash.to_le_bytes()
 }
 
-/// `bytes` of `root`, on every rank.
+/// Returns the `bytes` of `root` on every rank.
 pub(crate) fn broadcast_bytes(comm: &Communicator, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
     broadcast(comm, bounded(bytes, BYTES), root)
 }
 
-/// Every rank's `bytes`, on every rank.
+/// Returns the `bytes` of all ranks on every rank.
 pub(crate) fn all_gather_bytes(comm: &Communicator, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     all_gather(comm, bounded(bytes, BYTES))
 }
 
-/// Every rank's `bytes`, on `root`.
+/// Returns the `bytes` of all ranks on `root`, and `None` on the other ranks.
 pub(crate) fn gather_bytes(
     comm: &Communicator,
     bytes: Vec<u8>,
@@ -169,7 +184,8 @@ pub(crate) fn gather_bytes(
     gather(comm, bounded(bytes, BYTES), root)
 }
 
-/// Sends `bytes`, which [`receive_bytes`] receives; on both ranks an error, if they are too many.
+/// Sends `bytes` to a rank that calls [`receive_bytes`]. If there are too many, both ranks get an
+/// error.
 pub(crate) fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
     in_step(comm, || {
         let own = bounded(bytes, BYTES);
@@ -178,7 +194,7 @@ pub(crate) fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Resu
     })
 }
 
-/// What `from` sends by [`send_bytes`].
+/// Receives the bytes that `from` sends with [`send_bytes`].
 pub(crate) fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
     in_step(comm, || {
         let mut announced = [0];
@@ -187,9 +203,12 @@ pub(crate) fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>>
     })
 }
 
-/// Ends the communicator, on all ranks, with an error of `exchange` that they do not all have:
-/// they would wait for messages that do not come, or take those of one call for another's. An
-/// error of usage they have, or what it is about has been received.
+/// Runs `exchange`, and aborts the communicator on all ranks if it fails with an error that not all
+/// ranks have. The others would wait for messages that do not arrive, or take messages of one call
+/// for those of another.
+///
+/// A usage error aborts nothing: either all ranks have it, or everything that it concerns has been
+/// received.
 fn in_step<R>(comm: &Communicator, exchange: impl FnOnce() -> Result<R>) -> Result<R> {
     exchange().map_err(|error| comm.first_cause(error))
 }
@@ -248,7 +267,7 @@ fn all_gather(comm: &Communicator, own: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>>
     })
 }
 
-/// The bytes that every rank has; an error on every rank if one has none.
+/// Returns the number of bytes of each rank, or an error on every rank if a rank has no value.
 fn all_lengths(comm: &Communicator, own: &Result<Vec<u8>>) -> Result<Vec<usize>> {
     let mut announced = vec![0; comm.world_size()];
     announced[comm.rank()] = announcement(own);
@@ -279,24 +298,25 @@ fn announcement(own: &Result<Vec<u8>>) -> u64 {
     own.as_ref().map_or(NO_VALUE, |bytes| bytes.len() as u64)
 }
 
-/// The bytes that `rank` has announced.
+/// Returns the number of bytes that `rank` has announced.
 fn length(announced: u64, rank: usize) -> Result<usize> {
     if announced == NO_VALUE {
         return Err(Error::usage(format!(
-            "rank {rank} has no value that could be sent; its own error says why"
+            "rank {rank} cannot send its value; check the error on that rank"
         )));
     }
     let length = usize::try_from(announced).unwrap_or(usize::MAX);
     if length > VALUE_BYTES_MAX {
         return Err(Error::protocol(format!(
-            "rank {rank} announced {announced} bytes; at most {VALUE_BYTES_MAX} are taken"
+            "rank {rank} announced {announced} bytes, which exceeds the limit of \
+             {VALUE_BYTES_MAX}; run the same version on all ranks"
         )));
     }
     Ok(length)
 }
 
-/// The pieces in which so many bytes travel: none is longer than what has come before it, but for
-/// the first one.
+/// Returns the pieces in which `length` bytes are sent. Except for the first, no piece is longer
+/// than everything before it.
 fn pieces(length: usize) -> impl Iterator<Item = Range<usize>> {
     let after = move |piece: &Range<usize>| {
         let longest = piece.end.max(VALUE_PIECE_BYTES);
@@ -305,12 +325,12 @@ fn pieces(length: usize) -> impl Iterator<Item = Range<usize>> {
     std::iter::successors(after(&(0..0)), after).take_while(|piece| !piece.is_empty())
 }
 
-/// Makes room for the bytes before `end`, where there is none yet.
+/// Extends `bytes` to `end` bytes if it is shorter.
 fn grow(bytes: &mut Vec<u8>, end: usize) -> Result<()> {
     let missing = end.saturating_sub(bytes.len());
     bytes
         .try_reserve_exact(missing)
-        .map_err(|_| Error::system(format!("no memory for {end} bytes of a value")))?;
+        .map_err(|_| Error::system(format!("not enough memory for a value of {end} bytes")))?;
     bytes.resize(bytes.len() + missing, 0);
     Ok(())
 }

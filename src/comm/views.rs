@@ -1,4 +1,4 @@
-//! Handles of one communicator whose calls have different deadlines, or different tags.
+//! Creates handles to a communicator with different timeouts or tags, and names communicators.
 
 use super::Communicator;
 use crate::engine::group::Group;
@@ -6,8 +6,8 @@ use crate::limits::{COMMUNICATOR_NAME_BYTES_MAX, PATIENT, TIMEOUT_MAX};
 use std::time::Duration;
 
 impl Communicator {
-    /// How long a call through this handle may take before it ends with an error;
-    /// [`PATIENT`] if it starts no clock.
+    /// Returns how long a call through this handle may take before it fails. Returns [`PATIENT`] if
+    /// calls through this handle start no clock.
     ///
     /// ```
     /// use ringtree::sim::simulate::{World, sleep};
@@ -28,18 +28,21 @@ impl Communicator {
         self.1
     }
 
-    /// The same communicator, with the same order of calls, as a handle whose calls may take
-    /// `timeout` (at most [`TIMEOUT_MAX`]). Ranks may give the same call different timeouts: the
-    /// first that runs out ends the call, and the communicator, on all ranks, and the error says
-    /// whose it was.
+    /// Returns a handle to the same communicator whose calls have the given `timeout`, which is
+    /// limited to [`TIMEOUT_MAX`]. Both handles share the same order of calls.
     ///
-    /// The clock of a call on host memory starts when the call is made, or when it is started if
-    /// it is asynchronous. On a device it starts when the call is enqueued, not when the stream
-    /// comes to it: the timeout must allow for the work before it in the stream.
+    /// Ranks may set different timeouts for the same call. When the first of these timeouts
+    /// expires, the call and the communicator fail on all ranks. The error names the rank whose
+    /// timeout expired.
     ///
-    /// Making a handle costs a reference count. A [`duplicate`](Communicator::duplicate) made
-    /// through it has its timeout; [`alloc`](Communicator::alloc) and
-    /// `attach` exchange memory by the communicator's own timeout.
+    /// The clock of a call on host memory starts when you make the call, even if the call is
+    /// asynchronous. The clock of a call on a device starts when you enqueue the call, not when the
+    /// stream reaches it, so the timeout must allow for earlier work in the stream.
+    ///
+    /// Creating a handle only increments a reference count. A
+    /// [`duplicate`](Communicator::duplicate) of a handle inherits its timeout. When
+    /// [`alloc`](Communicator::alloc) and `attach` exchange memory, they use the timeout that the
+    /// communicator was created with.
     ///
     /// ```
     /// use ringtree::sim::simulate::sleep;
@@ -58,10 +61,12 @@ impl Communicator {
         Self(self.0.clone(), timeout.min(TIMEOUT_MAX), self.2)
     }
 
-    /// The same communicator as a handle whose messages carry `tag`: a message is received by the
-    /// tag that it was sent with, which is 0 without this. Messages are received in the order in
-    /// which they were sent all the same. Where the next one has another tag, nothing is received,
-    /// and the receiver gets an error; it names both tags if the sender has not left.
+    /// Returns a handle to the same communicator whose messages carry `tag`. The default tag is 0.
+    /// A message must be received with the tag that it was sent with.
+    ///
+    /// Tags do not change the order of messages: messages are received in the order in which they
+    /// were sent. If the next message has a different tag, nothing is received and the receiver
+    /// gets an error. The error names both tags, unless the sender has left.
     ///
     /// ```
     /// let ends = ringtree::simulate(2, |comm| {
@@ -84,13 +89,13 @@ impl Communicator {
         Self(self.0.clone(), self.1, tag)
     }
 
-    /// This communicator, which messages call `name` from now on: errors, the warning of a call
-    /// that waits long, and which rank waits for which. Each rank should give the same name. Names
-    /// end after [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The trainer names its own communicators
-    /// "gradients", a trace "trace".
+    /// Sets the name that identifies this communicator in errors, in stall warnings and in reports
+    /// about ranks that wait for each other. Set the same name on all ranks. Names are truncated to
+    /// [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The trainer names its communicators "gradients", and
+    /// a trace names its communicator "trace".
     ///
-    /// Ranks that wait for each other in different communicators are told so by the warning, and
-    /// by the deadline's error:
+    /// If ranks wait for each other in different communicators, both the stall warning and the
+    /// timeout error report this:
     ///
     /// ```
     /// let ends = ringtree::simulate(2, |comm| {
@@ -116,7 +121,7 @@ impl Communicator {
         self
     }
 
-    /// What [`Communicator::named`] called it.
+    /// Returns the name set by [`Communicator::named`], or `None` if no name has been set.
     ///
     /// ```
     /// let names = ringtree::simulate(2, |comm| {
@@ -133,18 +138,20 @@ impl Communicator {
         runtime.with_group(parts.group, name).flatten()
     }
 
-    /// The same communicator, with the same order of calls, as a handle whose calls start no
-    /// clock: the workers of a server wait in such a broadcast for the next request, for as long
-    /// as it takes. A rank that waits sleeps.
+    /// Returns a handle to the same communicator whose calls start no clock and therefore have no
+    /// timeout. Both handles share the same order of calls. For example, the workers of a server
+    /// can wait for the next request in a patient broadcast, no matter how long that takes. Ranks
+    /// sleep while they wait.
     ///
-    /// The first rank that makes the same collective *without* patience starts the clock of all
-    /// ranks, with its timeout. So a root that broadcasts a request through the communicator
-    /// itself, or one `with_timeout`, gets an error, as all ranks do, if a worker does not come.
-    /// The ranks that wait hear of it from that rank through rank 0, within some milliseconds if
-    /// they have waited for more than a second, and otherwise within about a second. A receive
-    /// waits until its message comes.
+    /// The first rank that makes the same collective call through a handle that is *not* patient
+    /// starts the clock of all ranks, with its own timeout. If the root broadcasts a request with a
+    /// timeout and a worker does not take part, the root and all other ranks get an error. The
+    /// waiting ranks learn through rank 0 that the clock has started. They do so within
+    /// milliseconds if they have been waiting for more than a second, and otherwise within about a
+    /// second.
     ///
-    /// That a rank has died, or makes another call, is told at once all the while.
+    /// A patient receive waits until its message arrives. If a rank dies or makes a different call,
+    /// waiting ranks still get the error immediately.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::sleep};

@@ -1,4 +1,4 @@
-//! Handles of operations under way.
+//! Defines handles for operations in flight that own their buffers.
 
 use super::Handle;
 use crate::engine::Ticket;
@@ -11,15 +11,19 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// An operation under way that owns its buffer, which may be a `Vec`, a `Box<[T]>`, a
-/// [`SharedBuffer`](crate::SharedBuffer) or any other [`Buffer`](crate::Buffer) that threads may
-/// hand on. The operation goes on by itself; [`Work::wait`] gives the buffer back. Dropping the
-/// `Work` lets the operation finish and the buffer go.
+/// An operation in flight that owns its buffer.
 ///
-/// It is a [`Future`] too, for any executor: the thread that ends the operation rings the waker.
-/// An executor that drops the future detaches the operation, which cannot be cancelled.
+/// The buffer can be a `Vec`, a `Box<[T]>`, a [`SharedBuffer`](crate::SharedBuffer) or any other
+/// [`Buffer`](crate::Buffer) that is `Send`. The operation advances in the background.
+/// [`Work::wait`] returns the buffer. If the `Work` is dropped, the operation still completes, and
+/// its buffer is dropped afterwards.
 ///
-/// It keeps its communicator's group alive: the goodbye waits for the last handle.
+/// `Work` is also a [`Future`] and works with any executor. When the operation completes, it wakes
+/// the task. Dropping the future does not cancel the operation, which then completes in the
+/// background.
+///
+/// `Work` keeps the group of its communicator alive. This rank leaves the group only after the last
+/// handle has been dropped.
 ///
 /// ```
 /// use ringtree::ReduceOp;
@@ -33,7 +37,7 @@ use std::time::Duration;
 /// #     }
 /// # }
 /// let sums = ringtree::simulate(2, |comm| {
-///     // `block_on` stands for the executor that the program has.
+///     // `block_on` stands for the executor of the program.
 ///     block_on(async {
 ///         let sum = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?.await?;
 ///         Ok::<_, ringtree::Error>(sum)
@@ -41,15 +45,16 @@ use std::time::Duration;
 /// });
 /// assert_eq!(sums[0], Ok(vec![2.0; 4]));
 /// ```
-#[must_use = "the result of the operation comes from `wait`"]
+#[must_use = "call `wait` to get the result of the operation"]
 pub struct Work<B> {
     core: Handle,
-    /// Until the buffer was given back.
+    /// `None` once the buffer has been returned.
     under_way: Option<(Ticket, Claim<B>)>,
 }
 
-/// An operation that failed, with the buffer that it was given, whose content is unspecified. The
-/// operator `?` makes an [`Error`] of it.
+/// A failed operation and its buffer. The contents of the buffer are unspecified.
+///
+/// The operator `?` converts it into an [`Error`].
 ///
 /// ```
 /// use ringtree::{Error, ReduceOp};
@@ -64,9 +69,9 @@ pub struct Work<B> {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failed<B> {
-    /// Why it failed.
+    /// The error that made the operation fail.
     pub error: Error,
-    /// The buffer.
+    /// The buffer of the operation.
     pub buffer: B,
 }
 
@@ -82,7 +87,7 @@ impl<B> fmt::Display for Failed<B> {
     }
 }
 
-/// The error, without the buffer, which may be large.
+/// Prints the error without the buffer, which may be large.
 impl<B> fmt::Debug for Failed<B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(formatter)
@@ -96,7 +101,7 @@ impl<B> std::error::Error for Failed<B> {
 }
 
 impl<B: 'static> Work<B> {
-    /// The operation of this ticket, whose memory is a region that holds a `B`.
+    /// Creates the handle of an operation whose memory is a region that holds a `B`.
     pub(super) fn new(core: Handle, ticket: Ticket, claim: Claim<B>) -> Self {
         Self {
             core,
@@ -107,13 +112,16 @@ impl<B: 'static> Work<B> {
     /// Waits for the operation and returns the buffer.
     ///
     /// # Errors
-    /// Any of [`Error`], with the buffer, whose contents are unspecified then.
+    /// Returns [`Failed`], which contains one of the [errors that all calls
+    /// share](crate::Communicator#errors) and the buffer. The contents of the buffer are then
+    /// unspecified.
     pub fn wait(self) -> Result<B, Failed<B>> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
 
-    /// Whether the operation has ended, so that `wait` would return at once; what is under way
-    /// advances meanwhile.
+    /// Returns `true` if the operation has completed. In this case, `wait` returns immediately.
+    ///
+    /// Calling this method also advances the operations in flight.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -135,7 +143,7 @@ impl<B: 'static> Work<B> {
         under_way.is_none_or(|((ticket, _), runtime)| runtime.has_ended(*ticket))
     }
 
-    /// As `wait`, with the moment of the end on the rank's clock.
+    /// Like `wait`, but also returns the time of completion on the rank's clock.
     pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), Failed<B>> {
         let (ticket, claim) = self.take();
         let runtime = match self.core.parts.runtime.get() {
@@ -151,17 +159,17 @@ impl<B: 'static> Work<B> {
 
     fn take(&mut self) -> (Ticket, Claim<B>) {
         let under_way = self.under_way.take();
-        under_way.expect("a `Work` must not be polled after it was ready")
+        under_way.expect("a `Work` must not be polled again after it has returned `Ready`")
     }
 }
 
-/// What a forked child gets of its parent's operation.
+/// Returns the error, with the buffer, of a forked child that uses an operation of its parent.
 fn refused<B>(claim: Claim<B>, error: Error) -> Failed<B> {
     let buffer = claim.take().expect("invariant: a forked child is refused");
     Failed { error, buffer }
 }
 
-/// The buffer of an operation that has ended.
+/// Returns the buffer of a completed operation.
 fn given_back<B: 'static>((memory, result): End) -> Result<B, Failed<B>> {
     let buffer = release(memory.input.or(memory.output));
     match result {
@@ -170,7 +178,7 @@ fn given_back<B: 'static>((memory, result): End) -> Result<B, Failed<B>> {
     }
 }
 
-/// The buffer that a region holds.
+/// Returns the buffer that a region holds.
 pub(super) fn release<B: 'static>(region: Option<Region>) -> B {
     let buffer = region.and_then(Region::release);
     buffer.expect("invariant: an operation returns the region that it was given")
@@ -180,7 +188,7 @@ impl<B: 'static> Future for Work<B> {
     type Output = Result<B, Failed<B>>;
 
     /// # Panics
-    /// If it was ready before.
+    /// Panics if it is called again after it has returned `Ready`.
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let (ticket, claim) = self.take();
         let runtime = match self.core.parts.runtime.get() {

@@ -1,14 +1,15 @@
-//! A listener and the handshakes in progress, incoming and outgoing.
+//! Accepts connections and advances incoming and outgoing handshakes.
 //!
-//! Connections whose other end has proven nothing are bounded in number, in time, and in what they
-//! cost:
+//! Connections from unauthenticated peers are limited in number, in time and in cost:
 //!
-//! - Each has one deadline for its whole handshake.
-//! - Of [`HANDSHAKES_PENDING_MAX`] places none is refused to a newcomer. It takes the place of the
-//!   handshake that has come least far; among equals, of one from the address that has most
-//!   places, and there of the oldest. So silent connections go before those that speak.
-//! - A rank that runs spends at most one part in [`STRANGERS_SHARE`] of its time on them. What is
-//!   above it waits in the kernel's queue. The join has nothing else to do and knows no such bound.
+//! - Each connection has a single deadline for its complete handshake.
+//! - At most [`HANDSHAKES_PENDING_MAX`] handshakes are pending. If this limit is reached, a new
+//!   connection replaces the handshake from which the fewest bytes have arrived. If several
+//!   handshakes tie, it replaces the oldest one from the address that has the most pending
+//!   handshakes. So silent connections are dropped before connections that send data.
+//! - A running rank spends at most one part in [`STRANGERS_SHARE`] of its time on them, and further
+//!   connections wait in the kernel's queue. This limit does not apply during the join, because a
+//!   joining rank has nothing else to do.
 
 use super::descriptors;
 use super::failure::Failure;
@@ -23,33 +24,34 @@ use std::io::{self, ErrorKind};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// The listener's token.
+/// Token of the listener.
 pub(super) const LISTENER: Token = Token(1);
-/// Connections are accepted for so long at most before the owner sees to its other ones.
+/// Maximum time spent accepting connections before the owner turns to its other connections.
 const ADMITTING_AT_ONCE: Duration = Duration::from_millis(2);
-/// After the system refused a connection for want of something, when the next one is tried.
+/// Length of the pause if the system lacks the resources to accept a connection.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// Handshakes have tokens from here on, none used twice.
+/// The lowest token of a handshake. No token is used twice.
 pub(super) const FIRST_HANDSHAKE: usize = 1 << 32;
 
-/// How a handshake ended.
+/// The result of a handshake.
 pub(crate) struct Outcome {
     pub(crate) remote: SocketAddr,
-    /// The group and the peer of an outgoing connection.
+    /// Group and peer of an outgoing connection.
     pub(crate) dialed: Option<(u32, usize)>,
     pub(crate) result: Result<Proven, Failure>,
 }
 
-/// A handshake in progress, and what it has cost so far.
+/// A handshake in progress, with the time that has been spent on it so far.
 struct Pending {
     handshake: Handshake,
     cost: Duration,
 }
 
-/// What strangers have cost, as the time until which they are paid for.
+/// The share of the owner's time that unauthenticated peers may use.
 struct Budget {
-    /// Of the owner's time they may take one part in so many.
+    /// The reciprocal of the share.
     share: u32,
+    /// The instant at which the time that the peers have used will no longer exceed their share.
     paid_until: Instant,
 }
 
@@ -58,13 +60,13 @@ impl Budget {
         self.paid_until = self.paid_until.max(now) + cost * (self.share - 1);
     }
 
-    /// It was no stranger.
+    /// Refunds the cost of a peer that has been authenticated in the meantime.
     fn refund(&mut self, cost: Duration) {
         let back = self.paid_until.checked_sub(cost * (self.share - 1));
         self.paid_until = back.unwrap_or(self.paid_until);
     }
 
-    /// When the next stranger may cost something.
+    /// Returns the instant from which unauthenticated peers may use time again.
     fn next(&self) -> Instant {
         let burst = STRANGERS_BURST;
         self.paid_until
@@ -82,12 +84,14 @@ pub(crate) struct Acceptor {
     handshakes: BTreeMap<usize, Pending>,
     next_token: usize,
     budget: Budget,
-    /// Connections may wait at the listener without a new event for them: when to look.
+    /// The instant at which to accept waiting connections even without a new event of the listener.
     admit_at: Option<Instant>,
-    /// Since when this process could not open a connection for lack of descriptors, and the error.
+    /// The instant at which this process first failed to open a connection for lack of descriptors,
+    /// with the error.
     starved: Option<(Instant, io::Error)>,
-    /// Likewise since when no handshake could be proven. Connections that are accepted say nothing
-    /// against it: each takes the last descriptor, and gives it back.
+    /// Like `starved`, but records handshakes in which no proof was possible. Accepting a
+    /// connection does not reset this field, because each connection takes the last descriptor and
+    /// then gives it back.
     unproven: Option<(Instant, io::Error)>,
 }
 
@@ -122,12 +126,12 @@ impl Acceptor {
         })
     }
 
-    /// The job's secret, if it has one.
+    /// Returns the job's secret, or `None` if the job has no secret.
     pub(super) fn secret(&self) -> Option<&Secret> {
         self.secret.as_ref()
     }
 
-    /// The attempt of the job that both ends must be of.
+    /// Returns the attempt that both ends of a connection must belong to.
     pub(super) fn attempt(&self) -> u16 {
         self.expected.attempt
     }
@@ -149,12 +153,14 @@ impl Acceptor {
         Ok(token)
     }
 
-    /// This process could not open a connection that its rank needs, because of `error`.
+    /// Records that this process could not open a connection that its rank needs, because of
+    /// `error`.
     pub(super) fn starve(&mut self, error: io::Error) {
         self.starved.get_or_insert((Instant::now(), error));
     }
 
-    /// Why this process can open no connection any more, once that has lasted for a while.
+    /// Returns the reason why this process cannot open connections, if this condition has lasted
+    /// for [`DESCRIPTORS_GRACE`].
     pub(crate) fn starvation(&mut self) -> Option<io::Error> {
         let lasts = |(since, _): &mut (Instant, io::Error)| since.elapsed() >= DESCRIPTORS_GRACE;
         let starved = self.starved.take_if(lasts);
@@ -162,8 +168,8 @@ impl Acceptor {
         starved.map(|(_, error)| error)
     }
 
-    /// Accepts connections while the budget lasts. Called when the listener is ready, and by
-    /// [`Acceptor::expire`] when connections were left waiting.
+    /// Accepts connections while the budget lasts. This method is called when the listener is
+    /// ready, and by [`Acceptor::expire`] if connections may still be waiting.
     pub(super) fn admit(&mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
         let end = Instant::now() + ADMITTING_AT_ONCE;
@@ -187,8 +193,8 @@ impl Acceptor {
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == ErrorKind::ConnectionAborted => {}
                 Err(error) => {
-                    // Out of descriptors or memory: try again when something has ended. If no
-                    // stranger holds the descriptors, this process has too few.
+                    // Out of descriptors or memory: try again later. If no unauthenticated peer
+                    // holds descriptors, this process has too few.
                     if descriptors::are_exhausted(&error) && self.strangers().next().is_none() {
                         self.starve(error);
                     }
@@ -200,7 +206,7 @@ impl Acceptor {
         }
     }
 
-    /// Takes a connection that was accepted at `began`.
+    /// Starts the handshake of a connection that was accepted at `began`.
     fn take(&mut self, stream: TcpStream, remote: SocketAddr, began: Instant) -> Option<Outcome> {
         if self.secret.is_none() && !remote.ip().is_loopback() {
             return None;
@@ -220,7 +226,8 @@ impl Acceptor {
             .filter(|(_, handshake)| handshake.is_strange())
     }
 
-    /// Drops the stranger that has the least right to its place.
+    /// Drops a connection of an unauthenticated peer to make space for another connection. The
+    /// module documentation explains which connection is dropped.
     fn make_room(&mut self) {
         let mut places: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (_, handshake) in self.strangers() {
@@ -235,12 +242,14 @@ impl Acceptor {
         }
     }
 
-    /// Goes on with the handshake of `token`, if it is one; how it ended, if it did.
+    /// Advances the handshake with this `token`. Returns its outcome when it ends, or `None` if it
+    /// continues or if no handshake has this token.
     pub(super) fn advance(&mut self, token: Token) -> Option<Outcome> {
         self.proceed(token, Instant::now())
     }
 
-    /// Goes on with the handshake of `token`, which has cost time since `began`.
+    /// Like [`Acceptor::advance`], but accounts for the time that has been spent on the handshake
+    /// since `began`.
     fn proceed(&mut self, token: Token, began: Instant) -> Option<Outcome> {
         let pending = self.handshakes.get_mut(&token.0)?;
         let was_strange = pending.handshake.is_strange();
@@ -287,7 +296,8 @@ impl Acceptor {
         })
     }
 
-    /// Ends the handshakes that have taken too long, and accepts connections in their place.
+    /// Ends handshakes that have passed their deadline, and accepts waiting connections if it is
+    /// time to do so.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Outcome> {
         let late = |(token, one): (&usize, &Pending)| {
             (one.handshake.deadline <= now).then_some(Token(*token))
@@ -295,7 +305,7 @@ impl Acceptor {
         let late: Vec<Token> = self.handshakes.iter().filter_map(late).collect();
         let mut outcomes = Vec::new();
         for token in late {
-            let failure = Failure::Broken("no answer to the handshake in time".into());
+            let failure = Failure::Broken("the handshake timed out".into());
             outcomes.extend(self.end(token, Some(failure)));
         }
         if self.admit_at.is_some_and(|at| at <= now) {
@@ -304,7 +314,7 @@ impl Acceptor {
         outcomes
     }
 
-    /// When [`Acceptor::expire`] is due even if nothing happens.
+    /// Returns the instant at which [`Acceptor::expire`] is due if no event occurs.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let deadlines = self.handshakes.values().map(|one| one.handshake.deadline);
         deadlines.chain(self.admit_at).min()
@@ -314,10 +324,10 @@ impl Acceptor {
         self.listener.is_some()
     }
 
-    /// Stops listening and drops what is in progress.
+    /// Stops listening and drops the handshakes in progress.
     pub(super) fn close(&mut self) {
         if let Some(mut listener) = self.listener.take() {
-            // Closing deregisters it as well.
+            // If this fails, closing the listener deregisters it.
             let _ = self.registry.deregister(&mut listener);
         }
         self.handshakes.clear();
@@ -342,12 +352,12 @@ mod tests {
         assert_eq!(budget.next(), now + second * 9 / 10 - STRANGERS_BURST);
         budget.refund(second / 10);
         assert!(budget.next() <= now);
-        // What was not used is not saved up.
+        // Unused time does not accumulate.
         budget.charge(now + 60 * second, second / 10);
         assert!(budget.next() > now + 60 * second);
         budget.share = 1;
         budget.paid_until = now;
         budget.charge(now, second);
-        assert!(budget.next() <= now, "in a join nothing is counted");
+        assert!(budget.next() <= now, "the join has no bound");
     }
 }

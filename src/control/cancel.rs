@@ -1,23 +1,23 @@
-//! How another thread ends a wait of the join early.
+//! Lets a different thread cancel a wait during the join.
 
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A wait that can be cancelled looks at least so often whether it was.
+/// Longest interval at which a cancelable wait checks whether it has been canceled.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// Whether something was cancelled; all clones are one. By default it never is.
+/// A cancellation flag that is shared by all clones. The default flag cannot be set.
 #[derive(Clone, Default)]
 pub(crate) struct Cancel(Option<Arc<Inner>>);
 
 #[derive(Default)]
 struct Inner {
     is_cancelled: AtomicBool,
-    /// What ends the wait that is under way.
+    /// An action that ends the current wait.
     act: Mutex<Option<Act>>,
 }
 
@@ -28,13 +28,13 @@ impl Inner {
 }
 
 impl Cancel {
-    /// One that can be cancelled.
+    /// Creates a flag that can be set.
     #[must_use]
     pub(crate) fn new() -> Self {
         Self(Some(Arc::default()))
     }
 
-    /// Cancels, for ever.
+    /// Sets the flag permanently and runs the action that was passed to [`Cancel::on_cancel`].
     pub(crate) fn cancel(&self) {
         let Some(inner) = &self.0 else {
             return;
@@ -46,14 +46,15 @@ impl Cancel {
         }
     }
 
-    /// Whether it was cancelled.
+    /// Returns `true` if the flag is set.
     #[must_use]
     pub(crate) fn is_cancelled(&self) -> bool {
         let inner = self.0.as_ref();
         inner.is_some_and(|inner| inner.is_cancelled.load(Ordering::Relaxed))
     }
 
-    /// When a wait that ends at `until` must look here: by then, and soon if it can be cancelled.
+    /// Returns the instant at which a wait that ends at `until` must check the flag: `until`
+    /// itself, or an earlier instant if the flag can be set.
     #[must_use]
     pub(crate) fn look_by(&self, until: Instant) -> Instant {
         match self.0 {
@@ -62,7 +63,8 @@ impl Cancel {
         }
     }
 
-    /// From now on cancelling also runs `act`, once; at once if it was cancelled before.
+    /// Sets the action that [`Cancel::cancel`] runs once. If the flag is already set, runs it
+    /// immediately.
     pub(crate) fn on_cancel(&self, act: impl FnOnce() + Send + 'static) {
         let Some(inner) = &self.0 else {
             return;
@@ -74,7 +76,7 @@ impl Cancel {
         }
     }
 
-    /// Forgets what cancelling was to run; whether it was cancelled before.
+    /// Removes the action. Returns `true` if the flag is set.
     #[must_use]
     pub(crate) fn disarm(&self) -> bool {
         if let Some(inner) = &self.0 {

@@ -1,4 +1,4 @@
-//! One authenticated connection: sealed messages over a non-blocking stream.
+//! Exchanges sealed messages with another process over a non-blocking stream.
 
 use super::message::{decode, encode};
 use crate::limits::{CONTROL_QUEUE_BYTES_MAX, CONTROL_UNACKNOWLEDGED_MAX};
@@ -12,39 +12,40 @@ use socket2::SockRef;
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 
-/// Bytes read from the system at once.
+/// Maximum number of bytes per read system call.
 const READ_BYTES: usize = 16 << 10;
 
-/// An authenticated connection to one other process.
+/// An authenticated connection to another process.
 pub(crate) struct Channel {
     stream: TcpStream,
     opener: Opener,
     sealer: Sealer,
     queued: Vec<u8>,
     sent: usize,
-    /// Nothing more is sent.
+    /// `true` if this end will not send anything else.
     is_finished: bool,
-    /// Why nothing more can be sent. What the other end has sent is still read.
+    /// The reason why nothing else can be sent. Bytes that the other end has sent are still read.
     broken: Option<String>,
 }
 
-/// What reading a channel came to.
+/// The result of reading a channel.
 pub(crate) enum Received<M> {
     /// A message.
     Message(M),
-    /// Nothing more now.
+    /// No message is available at present.
     Empty,
-    /// Nothing more ever, and why.
+    /// The reason why no more messages can arrive.
     Lost(String),
 }
 
 impl Channel {
-    /// The end that opened the connection, or the one that accepted it.
+    /// Creates one end of a connection: the end that opened it if `initiator` is `true`, or else
+    /// the end that accepted it.
     pub(crate) fn new(stream: TcpStream, key: ConnectionKey, initiator: bool) -> Self {
-        // If the other host vanishes with our bytes unacknowledged, the connection breaks in
-        // seconds rather than after the quarter of an hour that Linux would try. A healthy peer is
-        // never cut off, because its control thread always reads. If the option is refused, only
-        // that case is noticed later.
+        // If the other host vanishes with our bytes unacknowledged, the connection breaks within
+        // seconds instead of the quarter of an hour for which Linux would retry. A healthy peer is
+        // never disconnected, because its control thread always reads. If the option cannot be set,
+        // only that case is detected later.
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(CONTROL_UNACKNOWLEDGED_MAX));
         let (outward, inward) = if initiator {
             (Direction::FromInitiator, Direction::FromAcceptor)
@@ -62,53 +63,56 @@ impl Channel {
         }
     }
 
-    /// From now on `registry`, and no other, reports by `token` that the channel is ready.
+    /// Registers the channel with `registry` under `token`, which replaces an earlier registration.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // It fails for a channel that was not registered.
+        // Fails if the channel was not registered.
         let _ = registry.deregister(&mut self.stream);
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut self.stream, token, interest)
     }
 
-    /// Queues `message` and sends what the system takes now. If the connection is lost,
-    /// [`Channel::flush_and_receive`] says so after what is left to read.
+    /// Queues `message` and sends as many bytes as the system accepts now. If the connection is
+    /// lost, [`Channel::flush_and_receive`] reports the loss after it has returned all messages
+    /// that are left to read.
     pub(crate) fn send(&mut self, message: &impl Serialize) {
         self.send_encoded(&encode(message));
     }
 
-    /// Likewise a message that is encoded already.
+    /// Like [`Channel::send`], but takes an encoded message.
     pub(super) fn send_encoded(&mut self, bytes: &[u8]) {
         if self.is_finished || self.broken.is_some() {
             return;
         }
         if bytes.len() > SEALED_BYTES_MAX {
             let long = bytes.len();
-            return self.breaks(format!("a control message of {long} bytes is too long"));
+            return self.breaks(format!(
+                "a control message of {long} bytes exceeds the limit of {SEALED_BYTES_MAX}"
+            ));
         }
         if self.sent > self.queued.len() / 2 {
             self.queued.drain(..self.sent);
             self.sent = 0;
         }
         if self.queued.len() - self.sent + bytes.len() > CONTROL_QUEUE_BYTES_MAX {
-            return self.breaks("it reads no control messages: its queue is full".into());
+            return self.breaks("it is not reading control messages: its queue is full".into());
         }
         self.sealer.seal(bytes, &mut self.queued);
         self.flush();
     }
 
-    /// Nothing more can be sent.
+    /// Drops everything in the queue because nothing else can be sent.
     fn breaks(&mut self, why: String) {
         self.broken = Some(why);
         self.queued.clear();
         self.sent = 0;
     }
 
-    /// Whether nothing more can be sent.
+    /// Returns `true` if nothing else can be sent.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
 
-    /// Sends what the system takes now.
+    /// Sends as many bytes as the system accepts now.
     pub(super) fn flush(&mut self) {
         while self.sent < self.queued.len() {
             match self.stream.write(&self.queued[self.sent..]) {
@@ -122,35 +126,35 @@ impl Channel {
         self.sent = 0;
     }
 
-    /// Bytes that have not been handed to the system.
+    /// Returns the number of queued bytes that have not been passed to the system yet.
     pub(super) fn queued_bytes(&self) -> usize {
         self.queued.len() - self.sent
     }
 
-    /// Whether everything queued has been handed to the system.
+    /// Returns `true` if everything in the queue has been passed to the system.
     pub(super) fn is_flushed(&self) -> bool {
         self.queued.is_empty()
     }
 
-    /// Says that nothing more will be sent; the other end then closes.
+    /// Closes the sending direction. The other end then closes the connection.
     pub(super) fn finish(&mut self) {
         if !std::mem::replace(&mut self.is_finished, true) {
-            // It fails for a connection that is already closed.
+            // Fails if the connection is already closed.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }
 
-    /// Sends what the system takes now, then receives.
+    /// Sends as many bytes as the system accepts now, then receives.
     pub(crate) fn flush_and_receive<M: DeserializeOwned>(&mut self) -> Received<M> {
         self.flush();
         match (self.receive(), &self.broken) {
-            // What the other end sent before the connection broke still counts.
+            // Messages that the other end sent before the connection broke are still delivered.
             (Received::Empty, Some(why)) => Received::Lost(why.clone()),
             (received, _) => received,
         }
     }
 
-    /// The next message.
+    /// Receives the next message.
     fn receive<M: DeserializeOwned>(&mut self) -> Received<M> {
         loop {
             match self.opener.next_message() {

@@ -1,10 +1,11 @@
-//! The connections of one poll: a listener, handshakes in progress, and authenticated channels.
+//! Manages the connections of one poll: a listener, handshakes in progress, and authenticated
+//! channels.
 //!
-//! Ranks use it when they join and afterwards, launchers while they run. The owner polls, gives
-//! the events to [`Connections::note`] and then takes what they brought by [`Connections::next`],
-//! one at a time, so that no more than one message is held in memory. The channels take turns, and
-//! after [`MESSAGES_AT_ONCE`] messages the owner sees to its other duties: a peer that never stops
-//! sending holds up neither.
+//! Ranks use this module during the join and afterwards, and launchers use it while they run. The
+//! owner polls, passes the events to [`Connections::note`] and then takes the results from
+//! [`Connections::next`], one at a time, so that at most one message is in memory. The channels
+//! take turns, and after [`MESSAGES_AT_ONCE`] messages, the owner turns to its other duties. So a
+//! peer that never stops sending blocks neither the other channels nor the owner.
 
 use super::acceptor::{Acceptor, FIRST_HANDSHAKE, LISTENER};
 use super::channel::{Channel, Received};
@@ -22,39 +23,39 @@ use std::time::Instant;
 
 pub(crate) use super::acceptor::Outcome;
 
-/// Channel `id` has this token + `id`. Lower tokens are the listener's and the owner's own;
-/// handshakes have theirs far above.
+/// Token of channel 0. The token of channel `id` is this number plus `id`. The listener and the
+/// owner use lower tokens, and handshakes use much higher tokens.
 const CHANNEL_FIRST: usize = 16;
 
-/// What happened on a connection.
+/// An event on a connection.
 pub(crate) enum Incoming<M> {
-    /// A handshake ended.
+    /// The end of a handshake.
     Handshake(Outcome),
-    /// A message arrived on this channel.
+    /// A message that was received on this channel.
     Message(usize, M),
-    /// This channel is closed, and why.
+    /// The loss of this channel, with its cause.
     Lost(usize, String),
 }
 
-/// A listener, handshakes in progress, and channels by a number.
+/// A listener, handshakes in progress, and numbered channels.
 pub(crate) struct Connections {
     registry: Registry,
     /// The listener and the handshakes in progress.
     pub(crate) acceptor: Acceptor,
     channels: BTreeMap<usize, Channel>,
     next_id: usize,
-    /// Channels that may have something to read or room to write.
+    /// Channels that may have data to read or space for data to write.
     ready: BTreeSet<usize>,
-    /// The channel whose message was taken last.
+    /// The channel from which a message was taken last.
     last: usize,
-    /// Messages that may be taken before the next look at what is ready.
+    /// Number of messages that may be taken before the next [`Connections::note`].
     left: usize,
     outcomes: VecDeque<Outcome>,
 }
 
 impl Connections {
-    /// No channels yet; `listener`, if there is one, accepts what is `expected`. Without a secret
-    /// it accepts only from loopback addresses.
+    /// Creates a set of connections that has no channels yet. `listener` accepts connections that
+    /// match `expected`. Without a secret, it accepts only connections from loopback addresses.
     pub(crate) fn new(
         registry: &Registry,
         listener: Option<TcpListener>,
@@ -73,8 +74,8 @@ impl Connections {
         })
     }
 
-    /// Adds a channel, which this end dialed or accepted, under a number that was never used;
-    /// returns the number.
+    /// Adds a channel, which this end dialed if `dialed` is `true` and accepted otherwise. Returns
+    /// the number of the channel, which is never reused.
     pub(crate) fn add(&mut self, proven: Proven, dialed: bool) -> io::Result<usize> {
         let id = self.next_id;
         self.next_id += 1;
@@ -83,7 +84,8 @@ impl Connections {
         Ok(id)
     }
 
-    /// Adds a channel under the number `id`. What it received before counts as arrived now.
+    /// Adds a channel under the number `id`. Messages that the channel received earlier are treated
+    /// as if they were received now.
     pub(crate) fn insert(&mut self, id: usize, mut channel: Channel) -> io::Result<()> {
         channel.register(&self.registry, Token(CHANNEL_FIRST + id))?;
         self.channels.insert(id, channel);
@@ -91,12 +93,12 @@ impl Connections {
         Ok(())
     }
 
-    /// Takes a channel away, to use it elsewhere or to close it.
+    /// Removes a channel, so that it can be used elsewhere or closed.
     pub(crate) fn remove(&mut self, id: usize) -> Option<Channel> {
         self.channels.remove(&id)
     }
 
-    /// The numbers of the channels.
+    /// Returns the numbers of all channels.
     pub(crate) fn ids(&self) -> Vec<usize> {
         self.channels.keys().copied().collect()
     }
@@ -109,7 +111,7 @@ impl Connections {
         self.channels.is_empty()
     }
 
-    /// Takes note of what `events` say is ready, and of handshakes that are late.
+    /// Processes the poll's `events` and the deadlines of handshakes.
     pub(crate) fn note(&mut self, events: &Events) {
         for event in events {
             match event.token() {
@@ -127,7 +129,7 @@ impl Connections {
         self.left = MESSAGES_AT_ONCE;
     }
 
-    /// When [`Connections::note`] is due even if nothing happens.
+    /// Returns the instant at which [`Connections::note`] is due if no event occurs.
     pub(crate) fn next_deadline(&self) -> Option<Instant> {
         match self.ready.is_empty() {
             true => self.acceptor.next_deadline(),
@@ -135,7 +137,8 @@ impl Connections {
         }
     }
 
-    /// The next thing that happened, if anything is left that may be taken now.
+    /// Returns the next event, or `None` if there is no event or if [`Connections::note`] must be
+    /// called first.
     pub(crate) fn next<M: DeserializeOwned>(&mut self) -> Option<Incoming<M>> {
         if let Some(outcome) = self.outcomes.pop_front() {
             return Some(Incoming::Handshake(outcome));
@@ -166,14 +169,14 @@ impl Connections {
         None
     }
 
-    /// Queues `message` for a channel and sends what the system takes now. A channel that is not
-    /// there any more, or breaks, takes everything and sends nothing: [`Connections::next`] reports
-    /// its loss after the messages that it has received.
+    /// Queues `message` for a channel and sends as many bytes as the system accepts now. If the
+    /// channel no longer exists or breaks, the message is dropped. [`Connections::next`] reports
+    /// the loss of the channel after it has returned the messages that the channel had received.
     pub(crate) fn send(&mut self, id: usize, message: &impl Serialize) {
         self.send_encoded(id, &encode(message));
     }
 
-    /// Likewise a message that is encoded already.
+    /// Like [`Connections::send`], but takes an encoded message.
     pub(crate) fn send_encoded(&mut self, id: usize, message: &[u8]) {
         if let Some(channel) = self.channels.get_mut(&id) {
             channel.send_encoded(message);
@@ -183,26 +186,28 @@ impl Connections {
         }
     }
 
-    /// Bytes that wait to be sent on a channel; none if it is not there any more.
+    /// Returns the number of bytes that are waiting to be sent on a channel, or 0 if the channel no
+    /// longer exists.
     pub(crate) fn queued_bytes(&self, id: usize) -> usize {
         self.channels.get(&id).map_or(0, Channel::queued_bytes)
     }
 
-    /// Sends what the system takes now; whether nothing is left to send. A channel that breaks has
-    /// nothing left: [`Connections::next`] reports its loss.
+    /// Sends as many bytes as the system accepts now. Returns `true` if nothing is left to send. A
+    /// channel that breaks has nothing left to send, and its loss is reported by
+    /// [`Connections::next`].
     pub(crate) fn flush(&mut self) -> bool {
         self.channels.values_mut().for_each(Channel::flush);
         self.is_flushed()
     }
 
-    /// Whether nothing is left to send.
+    /// Returns `true` if nothing is left to send.
     pub(crate) fn is_flushed(&self) -> bool {
         self.channels.values().all(Channel::is_flushed)
     }
 
-    /// Tells every channel that has nothing left to send that nothing more will come. The other
-    /// end then closes. Closing first would be wrong: with unread bytes it resets the connection,
-    /// and what the other end had not read yet could be lost.
+    /// Closes the sending direction of every channel that has nothing left to send. The other end
+    /// then closes the connection. This end must not close it first, because closing a connection
+    /// that has unread bytes resets it, and bytes that the other end has not read could be lost.
     pub(super) fn finish_flushed(&mut self) {
         for channel in self.channels.values_mut() {
             if channel.is_flushed() {
@@ -211,13 +216,13 @@ impl Connections {
         }
     }
 
-    /// Closes everything.
+    /// Closes the listener and all connections.
     pub(crate) fn close(&mut self) {
         self.acceptor.close();
         self.channels.clear();
     }
 
-    /// Whether nothing can come any more.
+    /// Returns `true` if nothing else can arrive.
     pub(crate) fn is_closed(&self) -> bool {
         self.channels.is_empty() && !self.acceptor.is_listening()
     }
@@ -234,7 +239,7 @@ pub(crate) mod tests {
     use mio::Poll;
     use std::time::Duration;
 
-    /// Connections with channels 0 to `count` - 1, and the other ends of these.
+    /// Returns connections with channels 0 to `count` - 1, and the other ends of these channels.
     pub(crate) fn connected(count: usize) -> (Poll, Connections, Vec<Channel>) {
         let expected = Expected {
             purpose: Purpose::Control,
@@ -320,7 +325,7 @@ pub(crate) mod tests {
         let (mut poll, mut connections, mut ends) = connected(1);
         let mut end = ends.remove(0);
         (1..4_usize).for_each(|number| end.send(&number));
-        // Bytes that it has not read make the end's close a reset, which fails the next write.
+        // Unread bytes turn the close of this end into a reset, which fails the next write.
         drop(end);
         let end = Instant::now() + Duration::from_secs(20);
         let mut events = Events::with_capacity(16);

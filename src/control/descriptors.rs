@@ -1,4 +1,4 @@
-//! How many files a process may have open: `ulimit -n`, raised, counted and told.
+//! Raises the limit on open files (`ulimit -n`) and checks that enough descriptors are left.
 
 use crate::error::Error;
 use rustix::io::Errno;
@@ -8,55 +8,58 @@ use std::fmt;
 use std::fs;
 use std::io;
 
-/// Descriptors that a rank needs, once its record is sent, beside those of its peers: for the
-/// control thread, for handshakes, for its own memory.
+/// Number of descriptors that a rank needs after it has sent its record, not counting the
+/// descriptors for its peers. They are used by the control thread, by handshakes and by the rank's
+/// own memory.
 const OWN_MAX: u64 = 8;
-/// Data connections to other hosts that every plan of several hosts needs.
+/// Number of data connections to other hosts that every plan for several hosts needs.
 const REMOTE_LINKS_MIN: u64 = 2;
 
-/// Raises this process's soft limit of open files to its hard limit, which needs no privilege. The
-/// soft limit is low for programs that use `select`; the children of this process inherit it.
+/// Raises this process's soft limit on open files to its hard limit, which requires no privileges.
+/// The default soft limit is low only because of programs that use `select`. Children of this
+/// process inherit the new limit.
 pub(crate) fn raise_limit() {
     let limit = getrlimit(Resource::Nofile);
     let raised = Rlimit {
         current: limit.maximum,
         ..limit
     };
-    // Refused only where the system has a limit of its own; then the soft limit stays.
+    // This fails only if the system has another limit; the soft limit then stays.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
-/// Whether `error` says that this process, or the system, has too many files open.
+/// Returns `true` if `error` means that this process or the system has too many open files.
 pub(crate) fn are_exhausted(error: &io::Error) -> bool {
     let errno = error.raw_os_error();
     errno == Some(Errno::MFILE.raw_os_error()) || errno == Some(Errno::NFILE.raw_os_error())
 }
 
-/// Descriptors that a rank needs with `local` other ranks on its host and `remote` on others. The
-/// local ranks hand over their memory at the same time, for two channels at most.
+/// Returns the number of descriptors that a rank needs if there are `local` other ranks on its host
+/// and `remote` ranks on other hosts. The local ranks share their memory at the same time, for at
+/// most two channels.
 pub(crate) fn needed(local: usize, remote: usize) -> u64 {
     let remote = (remote as u64).min(REMOTE_LINKS_MIN);
     OWN_MAX + 2 * local as u64 + remote
 }
 
-/// How many files a process has open and may have open.
+/// The number of files that a process has open, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Room {
     open: u64,
-    /// `None` is no limit.
+    /// `None` means unlimited.
     soft: Option<u64>,
     hard: Option<u64>,
 }
 
 impl Room {
-    /// This process's, now.
+    /// Returns the current values for this process.
     pub(crate) fn here() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
         let open = match fs::read_dir("/proc/self/fd") {
-            // The folder itself is among them while it is read.
+            // The directory itself is open while it is read.
             Ok(entries) => (entries.count() as u64).saturating_sub(1),
             Err(error) if are_exhausted(&error) => current.unwrap_or(0),
-            // Without /proc they cannot be counted, and none is missed.
+            // Without /proc, files cannot be counted; assume that the limit suffices.
             Err(_) => 0,
         };
         Room {
@@ -66,14 +69,15 @@ impl Room {
         }
     }
 
-    /// The error of `rank`, this process, which could open no connection because of `error`.
+    /// Returns the error for `rank`, which is this process's rank and could not open a connection
+    /// because of `error`.
     pub(crate) fn exhausted(self, rank: usize, error: &io::Error) -> Error {
         Error::system(format!(
             "rank {rank} cannot open a connection that it needs: {error}; {self}"
         ))
     }
 
-    /// Whether so many more fit.
+    /// Returns `true` if the process may open `more` additional files.
     pub(crate) fn holds(self, more: u64) -> bool {
         self.soft
             .is_none_or(|soft| soft >= self.open.saturating_add(more))
@@ -87,7 +91,8 @@ impl fmt::Display for Room {
         let open = self.open;
         write!(
             formatter,
-            "`ulimit -n` is {soft} there (hard limit {hard}) and {open} files are open; raise it"
+            "`ulimit -n` is {soft} there (hard limit {hard}) and {open} files are open; raise \
+             the limit"
         )
     }
 }

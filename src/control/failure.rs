@@ -1,20 +1,21 @@
-//! Why there is no connection to another process.
+//! Defines the reasons why a connection to another process can fail.
 
 use crate::protocol::handshake::{Hello, Refusal};
 use std::fmt;
 use std::io::{self, ErrorKind};
 
-/// Why a handshake brought no connection.
+/// The reason why a handshake failed.
 #[derive(Clone, Debug)]
 pub(crate) enum Failure {
-    /// One end refused the other. If this end did, with what the other end had proven to be.
+    /// One end refused the other. The hello is included if this end refused an authenticated
+    /// initiator.
     Refused(Refusal, Option<Hello>),
     /// No process listens at the address.
     NoListener,
-    /// The connection did not last.
+    /// The connection could not be established or was broken.
     Broken(String),
-    /// This process has too many files open to find out whose process is at the other end: the
-    /// system's number of the error.
+    /// This process has too many open files to look up the user at the other end. Contains the
+    /// system's error number.
     Starved(i32),
 }
 

@@ -1,4 +1,4 @@
-//! The handle on the control thread, and what the thread calls back.
+//! Defines the handle to the control thread and the trait whose methods the thread calls.
 
 use super::message::TO_ALL;
 use crate::error::Error;
@@ -18,34 +18,39 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// What the control thread calls. All methods are called on that thread, one at a time, and must
-/// not block for long: no control message moves meanwhile.
+/// Callbacks of the control thread. All methods are called on that thread, one at a time. They must
+/// not block for long, because no control messages move while they run.
 pub(crate) trait Handler: Send + Sync {
-    /// A control message from rank `from`, perhaps this one.
+    /// Receives a control message from rank `from`, which may be this rank.
     fn control(&self, from: usize, group: u32, payload: &[u8]);
-    /// The connection to `rank` closed or broke, or none can be made because no process listens
-    /// there; `why` reads on after "rank 3: ". Rank 0 loses any rank this way; the others only rank
-    /// 0, which relays their control messages, and after that those that they connect to.
+    /// Reports that the connection to `rank` was closed or broke, or that no process listens there.
+    /// `why` continues a text such as "rank 3: ". On rank 0, `rank` can be any rank. On the other
+    /// ranks, it is rank 0 while that rank relays control messages, and afterwards any rank that
+    /// they connect to.
     fn control_lost(&self, rank: usize, why: String);
-    /// The process of `rank`, which runs on this host, has ended. Its last control messages may
-    /// still be on their way.
+    /// Reports that the process of `rank`, which ran on this host, has ended. Its last control
+    /// messages may not have arrived yet.
     fn process_ended(&self, rank: usize);
-    /// A data connection is ready: authenticated, non-blocking, without Nagle's delay, and
-    /// registered in no poll. Both ends get theirs, whichever dialed.
+    /// Receives a data connection that is authenticated and non-blocking, has Nagle's algorithm
+    /// disabled, and is not registered with a poll. Each of the two ranks receives its own end, no
+    /// matter which rank dialed.
     fn stream(&self, group: u32, stream: DataStream);
-    /// No data connection to `peer` came about within the join's timeout, or it was refused.
+    /// Reports that no data connection to `peer` could be established within the join's timeout, or
+    /// that the peer refused the connection.
     fn stream_failed(&self, group: u32, peer: usize, why: String);
-    /// This process lacks what it needs to go on as a rank, and the others are to be told why.
+    /// Reports that this process lacks resources that it needs as a rank. The handler notifies the
+    /// other ranks of `cause`.
     fn cannot_go_on(&self, cause: Error);
-    /// How long the control thread may sleep at most, if operations are under way that no thread
-    /// polls: then data sockets that become ready wake it, too. Asked before each sleep;
-    /// [`ControlHandle::poke`] after it changes.
+    /// Returns how long the control thread may sleep if operations that no thread polls are in
+    /// flight, or `None` if there are no such operations. During such a sleep, the thread is also
+    /// woken by data sockets that become ready. The thread calls this method before each sleep.
+    /// Call [`ControlHandle::poke`] when the value changes.
     fn wake_after(&self) -> Option<Duration>;
-    /// Called after each wake-up: make progress with asynchronous operations here.
+    /// Advances asynchronous operations. The thread calls this after each wake-up.
     fn awake(&self);
 }
 
-/// What a thread of this process asks the control thread to do.
+/// A request to the control thread from another thread of this process.
 pub(super) enum Command {
     Send {
         to: u32,
@@ -62,27 +67,27 @@ pub(super) enum Command {
     Stop,
 }
 
-/// What the handles and the control thread share.
+/// State that the handles share with the control thread.
 pub(super) struct Shared {
     commands: (Sender<Command>, Receiver<Command>),
-    /// Payload bytes of the commands that wait.
+    /// Number of payload bytes in queued commands.
     queued_bytes: AtomicUsize,
-    /// Whether a command was dropped because too many bytes waited.
+    /// `true` if a command was dropped because too many bytes were queued.
     has_overflowed: AtomicBool,
     waker: Waker,
-    /// It becomes readable when the thread is to be woken later.
+    /// Timer for [`ControlHandle::poke_later`], which becomes readable when it expires.
     timer: OwnedFd,
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Whether data sockets that become ready wake the thread.
+    /// `true` if data sockets that become ready wake the control thread.
     pub(super) watches_data: AtomicBool,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Whole between any two statements: a panic of another holder leaves nothing half done.
+    // The value is valid between any two statements, so a panic while locked does no harm.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A timer that is not set.
+/// Creates a timer that is not set.
 pub(super) fn timer() -> io::Result<OwnedFd> {
     let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
     Ok(timerfd_create(TimerfdClockId::Monotonic, flags)?)
@@ -93,8 +98,8 @@ impl Shared {
         *lock(&self.thread) = Some(thread);
     }
 
-    /// Returns the oldest command, and whether commands were lost because the thread did not keep
-    /// up.
+    /// Returns the oldest command, together with `true` if commands were dropped because the thread
+    /// did not keep up.
     pub(super) fn take(&self) -> (Option<Command>, bool) {
         let command = self.commands.1.try_recv().ok();
         if let Some(Command::Send { payload, .. }) = &command {
@@ -116,18 +121,18 @@ impl Shared {
                 return;
             }
         }
-        // It fails only once the receiver is gone, which is here.
+        // This cannot fail, because `self` holds the receiver.
         let _ = self.commands.0.send(command);
         self.wake();
     }
 
     fn wake(&self) {
-        // It fails only when the counter behind it is full, and then the thread wakes anyway.
+        // This fails only if the waker's counter is full, and then the thread wakes anyway.
         let _ = self.waker.wake();
     }
 }
 
-/// Speaks to the control thread; clones speak to the same.
+/// A handle to the control thread. Clones refer to the same thread.
 #[derive(Clone)]
 pub(crate) struct ControlHandle {
     pub(super) shared: Arc<Shared>,
@@ -140,7 +145,7 @@ impl fmt::Debug for ControlHandle {
 }
 
 impl ControlHandle {
-    /// A handle that wakes the control thread by `waker`, or later by `timer`.
+    /// Creates a handle that wakes the control thread with `waker`, or later with `timer`.
     pub(super) fn new(waker: Waker, timer: OwnedFd) -> Self {
         let shared = Arc::new(Shared {
             commands: channel::unbounded(),
@@ -154,23 +159,23 @@ impl ControlHandle {
         Self { shared }
     }
 
-    /// Payload bytes that wait for the control thread.
+    /// Returns the number of payload bytes that are queued for the control thread.
     #[cfg(test)]
     pub(crate) fn queued_bytes(&self) -> usize {
         self.shared.queued_bytes.load(Ordering::Relaxed)
     }
 
-    /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, by way
-    /// of rank 0 while that is there; to this rank itself it is delivered too. Messages between two
-    /// ranks stay in order. What cannot be sent any more is dropped: [`Handler::control_lost`] has
-    /// said so.
+    /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, which may
+    /// be this rank. Rank 0 relays the message as long as it runs. Messages from one rank to
+    /// another stay in order. Messages to a lost rank, which [`Handler::control_lost`] has
+    /// reported, are dropped.
     pub(crate) fn send(&self, to: usize, group: u32, payload: &[u8]) {
         if let Ok(to) = u32::try_from(to) {
             self.push_send(to, group, payload);
         }
     }
 
-    /// Sends a control message to every rank but this one.
+    /// Sends a control message to every other rank.
     pub(crate) fn send_all(&self, group: u32, payload: &[u8]) {
         self.push_send(TO_ALL, group, payload);
     }
@@ -180,19 +185,21 @@ impl ControlHandle {
         self.shared.push(Command::Send { to, group, payload });
     }
 
-    /// Asks for a data connection to `peer`. The lower rank dials, and the higher one asks it to;
-    /// the call is fine on either side, and again while one is being dialed.
+    /// Requests a data connection to `peer`. The lower rank dials, and the higher rank asks it to
+    /// dial. Either rank may call this method, and may call it again while the connection is being
+    /// dialed.
     pub(crate) fn dial(&self, group: u32, peer: usize) {
         self.shared.push(Command::Dial { group, peer });
     }
 
-    /// There is no such group any more: its connections that are not established are given up.
+    /// Drops the connections of a group that are not established yet, because the group no longer
+    /// exists.
     pub(crate) fn forget(&self, group: u32) {
         self.shared.push(Command::Forget { group });
     }
 
-    /// Whether data sockets that become ready wake the control thread. In one order with what the
-    /// thread does before it sleeps: it says that it no longer watches, and then asks
+    /// Returns `true` if data sockets that become ready wake the control thread. The load is
+    /// sequentially consistent with the stores of the thread, which clears the flag before it calls
     /// [`Handler::wake_after`].
     #[must_use]
     pub(crate) fn is_watching(&self) -> bool {
@@ -204,20 +211,21 @@ impl ControlHandle {
         self.shared.wake();
     }
 
-    /// Like [`ControlHandle::poke`], but `after` a time above zero. It replaces an earlier request.
+    /// Like [`ControlHandle::poke`], but waits for the time `after`, which must not be zero.
+    /// Replaces any earlier request.
     pub(crate) fn poke_later(&self, after: Duration) {
         let time = Itimerspec {
             it_interval: Timespec::default(),
             it_value: Timespec::try_from(after).unwrap_or_default(),
         };
         let flags = TimerfdTimerFlags::empty();
-        // It fails only for a time that is not normal.
+        // This fails only for an invalid time.
         let _ = timerfd_settime(&self.shared.timer, flags, &time);
     }
 
-    /// Sends what was queued before, closes every connection of the control thread, and ends it;
-    /// within about a second. The handler is not called any more once this returns. On the
-    /// control thread itself it only asks for that.
+    /// Sends the queued messages, closes all connections of the control thread, and ends the thread
+    /// within about a second. The handler is not called after this method has returned. If called
+    /// on the control thread itself, the method only requests the shutdown.
     pub(crate) fn shutdown(&self) {
         self.shared.push(Command::Stop);
         let thread = lock(&self.shared.thread).take();
@@ -225,7 +233,7 @@ impl ControlHandle {
             if thread.thread().id() == thread::current().id() {
                 return;
             }
-            // A panic on that thread was already printed; there is nothing left to clean up.
+            // A panic of that thread was already printed, and nothing is left to clean up.
             let _ = thread.join();
         }
     }

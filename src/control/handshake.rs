@@ -1,5 +1,6 @@
-//! The one driver of a handshake: it carries the frames of an initiator or an acceptor over a
-//! non-blocking connection. [`connect`] waits for the end; an acceptor drives many in one poll.
+//! Drives a handshake by sending and receiving the frames of an initiator or an acceptor over a
+//! non-blocking connection. [`connect`] blocks until a single handshake is complete. An `Acceptor`
+//! drives many handshakes in one poll.
 
 use super::cancel::Cancel;
 use super::failure::Failure;
@@ -17,16 +18,17 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-/// A connection both of whose ends have proven themselves.
+/// A connection whose ends have authenticated each other.
 pub(crate) struct Proven {
     pub(crate) stream: TcpStream,
     pub(crate) hello: Hello,
     pub(crate) key: ConnectionKey,
 }
 
-/// Connects to `remote` and waits until both ends have proven themselves: by `deadline`, and for
-/// [`HANDSHAKE_TIMEOUT`] at most, however the other end spreads its bytes. Once the connection
-/// stands, the first answer must come within `to_answer`. It ends soon after `cancel`.
+/// Connects to `remote` and waits until both ends have authenticated each other. The wait ends at
+/// `deadline` and takes at most [`HANDSHAKE_TIMEOUT`], even if bytes keep arriving. Once the
+/// connection is established, the first answer must arrive within `to_answer`. Fails soon after
+/// `cancel` is set.
 pub(crate) fn connect(
     remote: SocketAddr,
     secret: Option<&Secret>,
@@ -51,11 +53,11 @@ pub(crate) fn connect(
                 let answer_by = *answer_by.get_or_insert(end.min(now + to_answer));
                 let is_answered = handshake.received >= ANSWER_BYTES;
                 let until = if is_answered { end } else { answer_by };
-                (until, "something there does not answer the handshake")
+                (until, "the process there did not answer the handshake")
             }
         };
         if cancel.is_cancelled() {
-            return Err(Failure::Broken("the start was cancelled".to_owned()));
+            return Err(Failure::Broken("the start was canceled".to_owned()));
         }
         if now >= until {
             return Err(Failure::Broken(late.to_owned()));
@@ -79,8 +81,8 @@ impl Side {
         }
     }
 
-    /// Whether the other end has proven that it holds the secret, as far as the next frame needs
-    /// it.
+    /// Returns `true` if this end is an initiator, or an acceptor whose initiator has proven that
+    /// it holds the secret.
     fn is_initiator_or_proven(&self) -> bool {
         match self {
             Side::Initiator(_) => true,
@@ -100,14 +102,14 @@ impl Side {
 pub(super) struct Handshake {
     pub(super) stream: TcpStream,
     pub(super) remote: SocketAddr,
-    /// By when the handshake must be complete.
+    /// The time by which the handshake must be complete.
     pub(super) deadline: Instant,
-    /// Bytes that the other end has sent: the farther it has come, the more there are.
+    /// Number of bytes received, which measures the progress of the handshake.
     pub(super) received: usize,
-    /// The group and the peer of an outgoing connection.
+    /// Group and peer of an outgoing connection.
     pub(super) dialed: Option<(u32, usize)>,
     side: Side,
-    /// The job has no secret, so the kernel is asked who is there.
+    /// `true` in a job without a secret, where the kernel is asked for the user at the other end.
     asks_for_user: bool,
     is_connected: bool,
     inbox: Vec<u8>,
@@ -116,7 +118,7 @@ pub(super) struct Handshake {
 }
 
 impl Handshake {
-    /// Takes a connection that came in.
+    /// Starts the handshake of an accepted connection.
     pub(super) fn accept(
         stream: TcpStream,
         remote: SocketAddr,
@@ -133,7 +135,7 @@ impl Handshake {
         Ok(Self::new(stream, remote, side, secret.is_none()))
     }
 
-    /// Opens a connection.
+    /// Opens a connection and starts its handshake.
     pub(super) fn dial(
         remote: SocketAddr,
         secret: Option<&Secret>,
@@ -170,13 +172,14 @@ impl Handshake {
         }
     }
 
-    /// Whether the connection came in and its other end has not proven that it holds the secret.
+    /// Returns `true` if the connection was accepted and its other end has not proven that it holds
+    /// the secret.
     pub(super) fn is_strange(&self) -> bool {
         matches!(&self.side, Side::Acceptor(acceptor) if !acceptor.is_proven())
             && self.done.is_none()
     }
 
-    /// Goes as far as it can now; whether the handshake is complete.
+    /// Advances the handshake without blocking. Returns `true` if it is complete.
     pub(super) fn advance(&mut self) -> Result<bool, Failure> {
         if !self.is_connected && !self.check_connected()? {
             return Ok(false);
@@ -203,7 +206,7 @@ impl Handshake {
                     }
                 }
                 Ok(Output::Done { reply, hello, key }) => {
-                    // The acceptor waits longer than this, so it still has the connection.
+                    // The acceptor waits longer than this, so until then it has the connection.
                     let is_late = Instant::now() > self.deadline + HANDSHAKE_TIMEOUT;
                     if is_late && matches!(self.side, Side::Initiator(_)) {
                         return Err(Failure::Broken("the answer was read too late".into()));
@@ -216,7 +219,7 @@ impl Handshake {
                     proven,
                     refusal,
                 }) => {
-                    // Sent if the socket takes it at once, as a new one always does.
+                    // A new socket always accepts this immediately. Otherwise, it is not sent.
                     let _ = self.stream.write(&reply);
                     return Err(Failure::Refused(refusal, proven));
                 }
@@ -225,9 +228,9 @@ impl Handshake {
         }
     }
 
-    /// The connection, once [`Handshake::advance`] said that the handshake is complete.
+    /// Returns the connection after [`Handshake::advance`] has returned `true`.
     pub(super) fn into_proven(self) -> Result<Proven, Failure> {
-        let cut = || Failure::Broken("the handshake was cut short".into());
+        let cut = || Failure::Broken("the handshake is not complete".into());
         let (hello, key) = self.done.ok_or_else(cut)?;
         Ok(Proven {
             stream: self.stream,
@@ -253,7 +256,7 @@ impl Handshake {
         Ok(self.is_connected)
     }
 
-    /// Whether everything is sent.
+    /// Sends as many bytes as the system accepts now. Returns `true` if nothing is left to send.
     fn flush(&mut self) -> Result<bool, Failure> {
         while !self.outbox.is_empty() {
             match self.stream.write(&self.outbox) {
@@ -268,8 +271,9 @@ impl Handshake {
         Ok(true)
     }
 
-    /// Whether the next frame is whole. Reads no byte beyond it: what follows the last frame of a
-    /// handshake belongs to the channel that takes the connection over.
+    /// Receives bytes of the next frame. Returns `true` if the frame is complete. Never reads
+    /// beyond the frame, because bytes after the last frame of a handshake belong to the channel
+    /// that takes over the connection.
     fn fill(&mut self) -> Result<bool, Failure> {
         let wanted = self.side.bytes_wanted();
         while self.inbox.len() < wanted {

@@ -1,22 +1,25 @@
-//! What passes between the ranks of one host besides their memory: descriptors and wake-ups.
+//! Passes descriptors and wake-ups between the ranks on a host.
 //!
-//! Every process has one abstract Unix datagram socket. Its name is random and in no file system,
-//! and it vanishes with the process. A datagram begins with the receiver's [`Word`], which only the
-//! ranks of the job know. One that holds nothing else wakes the receiver; any other must be a
-//! [`HandOver`] with one descriptor.
+//! Every process has an abstract Unix datagram socket. Its name is random and does not appear in a
+//! file system, and the socket disappears with the process. Each datagram begins with the
+//! receiver's [`Word`], which only the ranks of the job know. A datagram that contains nothing else
+//! wakes the receiver. Any other datagram must be a [`HandOver`] with one descriptor.
 //!
-//! Every process in the network namespace can write to the socket, and closing a stranger's
-//! descriptor can block for as long as the stranger likes. So a filter of the socket lets the
-//! kernel drop what does not begin with the word, while the sender sends it: the receiver neither
-//! sees it nor closes its descriptors. At most [`DATAGRAMS_AT_ONCE`] are taken in a row.
+//! Every process in the network namespace can write to the socket, and closing a descriptor that an
+//! unauthenticated peer has sent can block for as long as the peer likes. So the socket has a
+//! filter. If a datagram does not begin with the word, the kernel drops it during the sender's
+//! call, and the receiver neither sees the datagram nor closes its descriptors. At most
+//! [`DATAGRAMS_AT_ONCE`] datagrams are received in a row.
 //!
-//! The kernel queues only about ten datagrams per socket. So an exchange tries to send and to
-//! receive in turn and never blocks in either: each rank empties its own queue while it exchanges,
-//! so a full queue is only full for a while. A descriptor for another channel is kept for that
-//! channel, for two threads may exchange at once and a local rank may be ahead.
+//! The kernel queues only about ten datagrams per socket. So an exchange alternates between sending
+//! and receiving, and blocks in neither. Each rank empties its own queue during an exchange, so a
+//! queue is full only for a while. A descriptor for a different channel is kept for that channel,
+//! because two threads may be exchanging descriptors at the same time, and because a local rank may
+//! run ahead.
 //!
 //! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
-//! So a rank whose socket is closed, and from which nothing is in our queue, will never send one.
+//! So if a rank's socket is closed and our queue contains nothing from that rank, it will not send
+//! a descriptor.
 
 mod exchange;
 
@@ -45,10 +48,10 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Random bytes in a socket's name.
+/// Number of random bytes in a socket's name.
 const NAME_BYTES: usize = 16;
 
-/// The socket that the other local ranks will write to.
+/// This rank's socket, to which the other local ranks write.
 #[derive(Debug)]
 pub struct LocalSocket {
     socket: OwnedFd,
@@ -57,10 +60,10 @@ pub struct LocalSocket {
 }
 
 impl LocalSocket {
-    /// A socket with a fresh name.
+    /// Creates a socket with a new random name.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error if the socket cannot be created.
     pub fn new() -> io::Result<Self> {
         let mut name = "ringtree-".to_owned();
         for byte in random::bytes::<NAME_BYTES>()? {
@@ -70,7 +73,7 @@ impl LocalSocket {
         let token = Token(random::bytes()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
-        // Before the socket has a name: nothing gets in earlier.
+        // Attach the filter before the socket has a name, so that no datagram arrives earlier.
         SockRef::from(&socket).attach_filter(&only_behind(token.word()))?;
         rustix::net::bind(&socket, &address(&name)?)?;
         keep_from_children(&socket);
@@ -81,13 +84,13 @@ impl LocalSocket {
         })
     }
 
-    /// Its abstract name.
+    /// Returns the abstract name of the socket.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// This rank's share of the local ranks' nonce.
+    /// Returns this rank's share of the local ranks' nonce.
     #[must_use]
     pub fn token(&self) -> &Token {
         &self.token
@@ -98,10 +101,11 @@ fn address(name: &str) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
-/// The filter that passes datagrams which begin with `word`. Of a shorter one the kernel drops all.
+/// Returns the filter that accepts only datagrams that begin with `word`. The kernel drops
+/// datagrams that are too short to match.
 fn only_behind(word: Word) -> [SockFilter; 6] {
     let [a, b, c, d, e, f, g, h] = word;
-    // The codes fit 16 bits.
+    // All codes fit 16 bits.
     let step =
         |code: u32, jump: (u8, u8), value| SockFilter::new(code as u16, jump.0, jump.1, value);
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -117,11 +121,11 @@ fn only_behind(word: Word) -> [SockFilter; 6] {
     ]
 }
 
-/// Descriptors that arrived, by channel and sender. `None` stands for one that the kernel dropped
-/// because this process had no descriptor number left.
+/// Received descriptors, indexed by channel and sender. `None` represents a descriptor that the
+/// kernel dropped because this process had no free descriptor number.
 type Stash = BTreeMap<u32, BTreeMap<usize, Option<OwnedFd>>>;
 
-/// Speaks to the other ranks that share memory with this one.
+/// This rank's connection to the other ranks that share memory with it.
 pub(crate) struct LocalPeers {
     rank: usize,
     attempt: u16,
@@ -129,7 +133,7 @@ pub(crate) struct LocalPeers {
     nonce: Nonce,
     socket: OwnedFd,
     word: Word,
-    /// The other local ranks' sockets and words, by rank.
+    /// Sockets and words of the other local ranks, indexed by rank.
     addresses: BTreeMap<usize, (SocketAddrUnix, Word)>,
     stash: Mutex<Stash>,
     reactor: OnceLock<Arc<Reactor>>,
@@ -143,11 +147,11 @@ impl fmt::Debug for LocalPeers {
 }
 
 impl LocalPeers {
-    /// Speaks to the ranks among `peers` that share memory with `rank`, over `socket`, whose name
-    /// is in this rank's own entry.
+    /// Creates the connection over `socket` to those ranks among `peers` that share memory with
+    /// `rank`. The name of `socket` is in this rank's own entry.
     ///
     /// # Errors
-    /// [`Error::join`]: a local rank's entry is malformed.
+    /// Returns [`Error::join`] if the entry of a local rank is malformed.
     pub(crate) fn new(
         socket: LocalSocket,
         (rank, attempt): (usize, u16),
@@ -163,7 +167,7 @@ impl LocalPeers {
             tokens.push(&place.token);
             if local != rank {
                 let address = address(&place.socket).map_err(|error| {
-                    Error::join(format!("rank {local}'s local socket: {error}"))
+                    Error::join(format!("rank {local} has an invalid local socket: {error}"))
                 })?;
                 addresses.insert(local, (address, place.token.word()));
             }
@@ -181,18 +185,18 @@ impl LocalPeers {
         })
     }
 
-    /// Whether another rank shares memory with this one.
+    /// Returns `true` if another rank shares memory with this rank.
     #[must_use]
     pub(crate) fn has_peers(&self) -> bool {
         !self.addresses.is_empty()
     }
 
-    /// From now on a local rank's [`LocalPeers::wake`] ends the sleeps of `reactor`. Call
-    /// [`LocalPeers::drain`] after each sleep: only a datagram that arrives after it ends the next.
-    /// Call this once.
+    /// Lets local ranks end the sleeps of `reactor` with [`LocalPeers::wake`]. Call this method
+    /// once. Call [`LocalPeers::drain`] after each sleep, because the next sleep is ended only by a
+    /// datagram that arrives after that call.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the system's error if the socket cannot be watched.
     pub(crate) fn end_sleeps_of(&self, reactor: &Arc<Reactor>) -> io::Result<()> {
         if self.reactor.set(Arc::clone(reactor)).is_ok() {
             reactor.watch(&self.socket)?;
@@ -200,35 +204,41 @@ impl LocalPeers {
         Ok(())
     }
 
-    /// Ends the current or the next sleep of a local rank. Never blocks. A datagram that does not
-    /// fit is dropped: a full queue wakes its owner anyway.
+    /// Ends the current or the next sleep of a local rank. Never blocks. If the queue is full, the
+    /// datagram is dropped.
     pub(crate) fn wake(&self, rank: usize) {
         if let Some((address, word)) = self.addresses.get(&rank) {
-            // A full queue wakes its owner, and a rank that is gone needs no waking.
+            // A full queue wakes its owner anyway, and a rank that is gone does not sleep.
             let _ = rustix::net::sendto(&self.socket, word, send_flags(), address);
         }
     }
 
-    /// Takes what has arrived since the last call. For the thread that sleeps in the reactor.
+    /// Receives the datagrams that have arrived. Only the thread that sleeps in the reactor calls
+    /// this.
     pub(crate) fn drain(&self) {
         self.receive(&mut self.lock());
     }
 
-    /// Likewise, for any other thread: what was meant for the sleeping one ends its sleep.
+    /// Like [`LocalPeers::drain`], but called by any other thread. If a datagram is for the
+    /// sleeping thread, ends the sleep of that thread.
     pub(crate) fn drain_beside_sleeper(&self) {
         if self.receive(&mut self.lock()) {
             self.wake_sleeper();
         }
     }
 
-    /// Sends the descriptor `own` to every local rank and returns the descriptors that they send,
-    /// by rank, ascending. All local ranks make the same call at about the same time, once per
-    /// channel. With `bytes`, each descriptor returned is a sealed memfd of exactly so many bytes,
-    /// which no process can make shorter; without, it may be anything.
+    /// Sends the descriptor `own` to every local rank, and returns the descriptors that these ranks
+    /// send, in ascending order of rank. All local ranks make the same call at about the same time,
+    /// once per channel. If `bytes` is set, each returned descriptor is a sealed memfd of exactly
+    /// that length, which no process can shorten. Otherwise, each may be any descriptor.
     ///
     /// # Errors
-    /// [`Error::peer_lost`] names a rank that is gone, [`Error::deadline`] the ranks that sent none
-    /// in time, [`Error::protocol`] one that sent something else; or the system's.
+    /// Returns:
+    /// - [`Error::peer_lost`] if a rank is gone.
+    /// - [`Error::deadline`], naming the missing ranks, if the exchange takes longer than
+    ///   `at_most`.
+    /// - [`Error::protocol`] if a rank sent a different kind of descriptor.
+    /// - [`Error::system`] if the system refuses a request.
     pub(crate) fn exchange(
         &self,
         channel: u32,
@@ -240,11 +250,13 @@ impl LocalPeers {
         self.exchange_among(&others, channel, (own, bytes), at_most, &|| true)
     }
 
-    /// The same among this rank and `others`, which are local ranks. Ten times a second it is asked
-    /// whether it `goes_on`; if not, it ends as at its deadline.
+    /// Like [`LocalPeers::exchange`], but exchanges descriptors with only the local ranks `others`.
+    /// Calls `goes_on` at intervals of
+    /// [`HAND_OVER_PROBE_EVERY`](crate::limits::HAND_OVER_PROBE_EVERY), and if it returns `false`,
+    /// fails in the same way as at the deadline.
     ///
     /// # Errors
-    /// Those of [`LocalPeers::exchange`].
+    /// Returns the same errors as [`LocalPeers::exchange`].
     pub(crate) fn exchange_among(
         &self,
         others: &[usize],
@@ -262,8 +274,9 @@ impl LocalPeers {
         handed
     }
 
-    /// Takes the descriptors that have come for channels that are `wanted`: channel, sender, and
-    /// the descriptor, unless this process had no number left for it.
+    /// Removes the received descriptors of channels that are `wanted`. Returns the channel, the
+    /// sender and the descriptor of each. The descriptor is `None` if this process had no free
+    /// descriptor number for it.
     pub(crate) fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
         let mut stash = self.lock();
         let all = std::mem::take(&mut *stash).into_iter();
@@ -276,29 +289,30 @@ impl LocalPeers {
         taken.into_iter().flat_map(each).collect()
     }
 
-    /// Closes what has come for channels that are not `wanted`.
+    /// Closes the received descriptors of channels that are not `wanted`.
     pub(crate) fn keep_only(&self, wanted: impl Fn(u32) -> bool) {
         self.lock().retain(|channel, _| wanted(*channel));
     }
 
-    /// What has come, if it is sealed memory of this length.
+    /// Returns the received descriptor if it is sealed memory of this length.
     ///
     /// # Errors
-    /// It is not, or this process had no number left for it.
+    /// Returns [`Error::protocol`] if the descriptor is anything else, and [`Error::system`] if
+    /// this process had no free descriptor number for it.
     pub(crate) fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
-        let refused =
-            || Error::system(format!("its descriptor was refused here; {}", Room::here()));
+        let refused = || Error::system(format!("no file descriptor was free; {}", Room::here()));
         let file = file.ok_or_else(refused)?;
         check(&file, bytes).map_err(Error::protocol)?;
         Ok(file)
     }
 
     fn lock(&self) -> MutexGuard<'_, Stash> {
-        // Whole between any two statements: a panic of another holder leaves nothing half done.
+        // The stash is valid between any two statements, so a panic while locked does no harm.
         self.stash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes what is in the socket's queue; whether it concerns the sleeping thread.
+    /// Receives the datagrams that are in the socket's queue. Returns `true` if any of them is for
+    /// the sleeping thread.
     fn receive(&self, stash: &mut Stash) -> bool {
         let mut is_waking = false;
         for _ in 0..DATAGRAMS_AT_ONCE {
@@ -312,7 +326,7 @@ impl LocalPeers {
                 Err(_) => return is_waking,
             }
         }
-        // More may be queued, and the reactor tells of it only once.
+        // More datagrams may be queued, and the reactor does not report them again.
         self.wake_sleeper();
         is_waking
     }
@@ -323,7 +337,7 @@ impl LocalPeers {
         }
     }
 
-    /// Takes one datagram.
+    /// Receives one datagram.
     fn receive_one(&self) -> rustix::io::Result<Datagram> {
         let mut bytes = [0; WORD_BYTES + HAND_OVER_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
@@ -347,7 +361,7 @@ impl LocalPeers {
         }
         let claim = said.and_then(Claim::decode);
         Ok(match claim.filter(|claim| self.believes(claim)) {
-            // The kernel cuts off descriptors that this process has no number for.
+            // The kernel drops a descriptor if this process has no free number for it.
             Some(claim) if descriptors.len() == 1 || is_cut => {
                 Datagram::HandOver(claim.said, descriptors.pop())
             }
@@ -365,14 +379,16 @@ impl LocalPeers {
             && claim.is_proven(&self.secret, &self.nonce)
     }
 
-    /// Whether the socket of `rank` took our descriptor for `channel`, or why it never will.
+    /// Sends the descriptor `own` for `channel` to `rank`. Returns `false` if the socket of `rank`
+    /// cannot accept it at present.
     ///
     /// # Errors
-    /// [`Error::peer_lost`] if that rank is gone; or the system's.
+    /// Returns [`Error::peer_lost`] if `rank` is gone, [`Error::usage`] if it does not share memory
+    /// with this rank, and [`Error::system`] if the system refuses to send.
     pub(crate) fn hand_over(&self, channel: u32, own: impl AsFd, rank: usize) -> Result<bool> {
         let own = own.as_fd();
         let Some((address, word)) = self.addresses.get(&rank) else {
-            let why = format!("rank {rank} shares no memory with rank {}", self.rank);
+            let why = format!("rank {} does not share memory with rank {rank}", self.rank);
             return Err(Error::usage(why));
         };
         let message = HandOver {
@@ -396,12 +412,12 @@ impl LocalPeers {
         );
         match sent {
             Ok(_) => Ok(true),
-            // Its queue is full, or too many descriptors are on their way on this host.
+            // Its queue is full, or too many descriptors are in flight on this host.
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS | Errno::INTR) => Ok(false),
             Err(Errno::CONNREFUSED) => Err(self.gone(rank)),
             Err(error) => Err(Error::system(format!(
-                "rank {} cannot hand its memory to rank {rank}: {error}; RINGTREE_TRANSPORT=tcp \
-                 does without",
+                "rank {} cannot share its memory with rank {rank}: {error}; set \
+                 RINGTREE_TRANSPORT=tcp to avoid shared memory",
                 self.rank
             ))
             .with_rank(self.rank)
@@ -410,10 +426,10 @@ impl LocalPeers {
         }
     }
 
-    /// Whether the socket of `rank` is closed.
+    /// Returns `true` if the socket of `rank` is closed.
     fn is_gone(&self, rank: usize) -> bool {
         self.addresses.get(&rank).is_some_and(|(address, _)| {
-            // Without the word nothing arrives there, but that there is a socket is checked.
+            // The filter drops a datagram without the word, but sending fails without a socket.
             let sent = rustix::net::sendto(&self.socket, &[], send_flags(), address);
             sent == Err(Errno::CONNREFUSED)
         })
@@ -423,7 +439,8 @@ impl LocalPeers {
         Error::peer_lost(
             rank,
             format!(
-                "rank {rank} is gone: rank {} waited for its shared memory",
+                "rank {rank} is gone while rank {} waits for its shared memory; check that rank's \
+                 last output and restart the job",
                 self.rank
             ),
         )
@@ -447,16 +464,16 @@ fn number(rank: usize) -> u32 {
     u32::try_from(rank).unwrap_or(u32::MAX)
 }
 
-/// What a datagram was.
+/// The contents of a datagram.
 enum Datagram {
     Wake,
-    /// Its proof is valid; without the descriptor if that was cut off.
+    /// A message with a valid proof, and its descriptor, unless the kernel dropped the descriptor.
     HandOver(HandOver, Option<OwnedFd>),
     Strange,
 }
 
-/// Keeps a descriptor for its channel. A sender's second one for a channel is closed, and so is one
-/// for a channel beyond the limit.
+/// Keeps a descriptor for its channel. If the sender has already sent a descriptor for the channel,
+/// or if [`HANDED_CHANNELS_MAX`] channels already have descriptors, closes it instead.
 fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
     if stash.len() < HANDED_CHANNELS_MAX || stash.contains_key(&said.channel) {
         let channel = stash.entry(said.channel).or_default();

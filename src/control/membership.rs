@@ -1,4 +1,4 @@
-//! A process among the other ranks of its job.
+//! Describes this process and the other ranks of its job.
 
 use super::handle::ControlHandle;
 use super::local::LocalPeers;
@@ -6,44 +6,50 @@ use super::peer::{self, Peer};
 use crate::error::{Error, Result};
 use std::sync::Arc;
 
-/// This process among the others, after the join.
+/// This process's membership in its job, after the join.
 #[derive(Clone, Debug)]
 pub(crate) struct Membership {
     /// This rank.
     pub rank: usize,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: usize,
-    /// All ranks, this one included, by rank.
+    /// All ranks, including this rank, indexed by rank.
     pub peers: Arc<Vec<Peer>>,
-    /// Speaks to the other ranks that share memory with this one, if there are any.
+    /// Connection to the other ranks that share memory with this rank; `None` if there are no such
+    /// ranks.
     pub local: Option<Arc<LocalPeers>>,
-    /// Speaks to the control thread. It can send at once; the thread delivers once it has started.
+    /// Handle to the control thread. The handle accepts messages immediately, and the thread
+    /// delivers them once it has started.
     pub control: ControlHandle,
 }
 
 impl Membership {
-    /// The ranks that can share memory with this one, itself included, ascending.
+    /// Returns the ranks that can share memory with this rank, including itself, in ascending
+    /// order.
     #[must_use]
     pub(crate) fn local_ranks(&self) -> Vec<usize> {
         peer::local_ranks(&self.peers, self.rank)
     }
 
-    /// By rank, the lowest rank that it can share memory with. The same on every rank.
+    /// Returns the host of each rank, indexed by rank. A host is identified by the lowest rank that
+    /// the rank can share memory with. All ranks get the same result.
     #[must_use]
     pub(crate) fn hosts(&self) -> Vec<usize> {
         peer::hosts(&self.peers)
     }
 
-    /// By rank, the lowest rank whose host is at the same site. The same on every rank.
+    /// Returns the site of each rank, indexed by rank. A site is identified by the lowest rank
+    /// whose host is at that site. All ranks get the same result.
     ///
     /// # Errors
-    /// [`Error::configuration`]: the ranks of one host are given several sites.
+    /// Returns [`Error::configuration`] if ranks on the same host have different sites.
     pub(crate) fn sites(&self) -> Result<Vec<usize>> {
         peer::sites(&self.peers).map_err(Error::configuration)
     }
 
-    /// Whether nothing but one machine is between the ranks: all have one host id, and take
-    /// connections at one address, or at addresses of loopback. The same on every rank.
+    /// Returns `true` if all ranks run on the same machine. This is the case if all have the same
+    /// host id and accept connections at the same address, or at loopback addresses. All ranks get
+    /// the same result.
     #[must_use]
     pub(crate) fn are_of_one_machine(&self) -> bool {
         let first = &self.peers[0];
@@ -55,7 +61,8 @@ impl Membership {
         })
     }
 
-    /// This rank's number among those with its host id, from 0, and how many those are.
+    /// Returns this rank's index among the ranks that have its host id, and the number of such
+    /// ranks.
     #[must_use]
     pub(crate) fn place_on_host(&self) -> (usize, usize) {
         let host_id = &self.peers[self.rank].host_id;
@@ -63,7 +70,8 @@ impl Membership {
         (count(&self.peers[..self.rank]), count(&self.peers))
     }
 
-    /// Whether this is the lowest rank with its host id, which does what is done once per host.
+    /// Returns `true` if this is the lowest rank with its host id. That rank performs the tasks
+    /// that are done once per host.
     #[must_use]
     pub(crate) fn is_first_of_host(&self) -> bool {
         self.place_on_host().0 == 0

@@ -1,26 +1,27 @@
-//! Messages as bytes: every message of the control plane is a serde type in postcard's format.
+//! Encodes and decodes messages. Every message of the control plane is a serde type, encoded in the
+//! postcard format.
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// `message` as bytes.
+/// Encodes `message`.
 pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
     postcard::to_stdvec(message).expect("invariant: the length of every sequence is known")
 }
 
-/// The message that `bytes` are; `None` if they are none, or if bytes follow it.
+/// Decodes a message. Returns `None` if `bytes` is not exactly one message.
 ///
-/// No string is longer than `bytes`, and no sequence reserves more than 1 MiB before its elements
-/// have been read.
+/// No decoded string is longer than `bytes`, and no sequence reserves more than 1 MiB before its
+/// elements have been read.
 pub(crate) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Option<M> {
     let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
     rest.is_empty().then_some(message)
 }
 
-/// The receiver of a message that goes to every rank but its sender.
+/// The receiver of a message to every rank except its sender.
 pub(super) const TO_ALL: u32 = u32::MAX;
 
-/// A message between two ranks, which rank 0 passes on.
+/// A message between two ranks, which rank 0 forwards.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Relay {
     pub(crate) from: u32,

@@ -1,17 +1,21 @@
-//! The control plane: what runs between the ranks of a job for as long as the process lives.
+//! Connects the processes of a job so that they can exchange control messages for as long as each
+//! process runs.
 //!
-//! *Purpose.* Authenticated connections for small messages, and the thread that owns them. The
-//! ranks form a star: each has one connection to rank 0, which relays. A [`ControlHandle`] sends,
-//! a [`Handler`] is called with what arrives. The same thread accepts and dials data connections.
-//! It also watches the processes of the host's other ranks ([`process`]).
-//! [`local`] passes descriptors and wake-ups between the ranks of one host. [`peer`] describes a
-//! rank and says which ranks can share memory. `bootstrap` makes these connections when a rank
-//! joins, and the launchers of a job's hosts use the same ones (`connections`). `report` is what a
-//! rank leaves for its launcher.
+//! *Purpose.*
+//! - Authenticated connections carry small messages. These connections are owned by the control
+//!   thread. They form a star: each rank has one connection to rank 0, which relays messages. A
+//!   [`ControlHandle`] sends messages, and a [`Handler`] receives them. The control thread also
+//!   accepts and dials data connections, and watches the processes of the other ranks on its host
+//!   ([`process`]).
+//! - [`local`] passes descriptors and wake-ups between the ranks on a host.
+//! - [`peer`] describes a rank and determines which ranks can share memory.
+//! - `connections` is also used by `bootstrap`, which opens these connections when a rank joins,
+//!   and by the launchers on a job's hosts.
+//! - `report` writes a rank's reports to its launcher.
 //!
 //! *Invariants.* Until a handshake has succeeded, a remote end can make this process read only
-//! frames of fixed size and hold only a bounded number of connections, each for a bounded time.
-//! The control thread sleeps unless something happens.
+//! frames of fixed size and hold only a limited number of connections, each for a limited time. The
+//! control thread sleeps unless there is something to do.
 //!
 //! *May import* `link`, `protocol` and the base files.
 

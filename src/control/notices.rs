@@ -1,4 +1,4 @@
-//! Lines that tell the user of a wait, on standard error.
+//! Prints messages about waits to standard error.
 
 use crate::error::Printable;
 use crate::limits::{START_TOLD_AFTER, START_TOLD_EVERY};
@@ -7,15 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// When a start that waits for other processes tells the user so: first after
-/// [`START_TOLD_AFTER`], then each [`START_TOLD_EVERY`].
+/// The schedule for messages during a launch that is waiting for other processes. The first message
+/// is due after [`START_TOLD_AFTER`], and then one is due every [`START_TOLD_EVERY`].
 pub(crate) struct Notices {
     began: Instant,
     next: Instant,
 }
 
 impl Notices {
-    /// The wait begins now.
+    /// Creates the schedule for a wait that begins now.
     pub(crate) fn new() -> Self {
         let began = Instant::now();
         Self {
@@ -24,12 +24,13 @@ impl Notices {
         }
     }
 
-    /// When the next line is due.
+    /// Returns the instant at which the next message is due.
     pub(crate) fn next(&self) -> Instant {
         self.next
     }
 
-    /// How many seconds the wait has lasted, if a line is due; the next one is due later then.
+    /// If a message is due, schedules the next one and returns the number of seconds that the wait
+    /// has lasted. Otherwise, returns `None`.
     pub(crate) fn due(&mut self) -> Option<u64> {
         let now = Instant::now();
         (now >= self.next).then(|| {
@@ -39,7 +40,7 @@ impl Notices {
     }
 }
 
-/// The same for a rank, which shows its lines itself.
+/// Like [`Notices`], but used by a rank, which prints the messages itself.
 pub(crate) struct RankNotices {
     notices: Notices,
     warnings: Warnings,
@@ -47,7 +48,8 @@ pub(crate) struct RankNotices {
 }
 
 impl RankNotices {
-    /// The wait begins now. A rank that does not speak leaves it to another one of its host.
+    /// Creates the schedule for a wait that begins now. If `speaks` is `false`, prints nothing,
+    /// because another rank on the host prints the messages.
     pub(crate) fn new(speaks: bool) -> Self {
         Self {
             notices: Notices::new(),
@@ -56,19 +58,20 @@ impl RankNotices {
         }
     }
 
-    /// When the next line is due.
+    /// Returns the instant at which the next message is due.
     pub(crate) fn next(&self) -> Instant {
         self.notices.next()
     }
 
-    /// Shows the line that `line` makes of the seconds of the wait, if one is due.
+    /// Prints a message if one is due. `line` creates the message from the number of seconds that
+    /// the wait has lasted.
     pub(crate) fn still(&mut self, line: impl FnOnce(u64) -> String) {
         if let Some(seconds) = self.notices.due() {
             self.now(|| line(seconds));
         }
     }
 
-    /// Shows a line.
+    /// Prints a message.
     pub(crate) fn now(&self, line: impl FnOnce() -> String) {
         if self.speaks {
             self.warnings.show(line());
@@ -76,23 +79,23 @@ impl RankNotices {
     }
 }
 
-/// Shows lines, and does not wait until the reader of standard error takes them: while one line has
-/// not been taken, later ones are dropped.
+/// Prints messages without waiting for the reader of standard error. Until a message has been
+/// written completely, later messages are dropped.
 #[derive(Clone, Default)]
 pub(crate) struct Warnings {
-    /// Whether a line has yet to be taken.
+    /// `true` while a message is being written.
     is_shown: Arc<AtomicBool>,
 }
 
 impl Warnings {
-    /// Shows `line`, or drops it.
+    /// Prints `line`, or drops it.
     pub(crate) fn show(&self, line: String) {
         if self.is_shown.swap(true, Ordering::Relaxed) {
             return;
         }
         let is_shown = Arc::clone(&self.is_shown);
         let show = move || {
-            // A rank without standard error goes on.
+            // A rank without standard error continues.
             let _ = std::io::stderr().write_all(shown(&line).as_bytes());
             is_shown.store(false, Ordering::Relaxed);
         };
@@ -103,7 +106,8 @@ impl Warnings {
     }
 }
 
-/// The bytes that a terminal gets for `line`, parts of which may come from peers.
+/// Returns the text to print for `line`. Parts of the line may come from peers, so control
+/// characters are escaped.
 fn shown(line: &str) -> String {
     format!("ringtree: {}\n", Printable(line))
 }

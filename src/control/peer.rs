@@ -1,9 +1,10 @@
-//! A rank as the others see it, and which ranks can share memory.
+//! Describes a rank to the other ranks, and determines which ranks can share memory.
 //!
-//! All ranks have the same table of peers, so all of them conclude the same. Two ranks share memory
-//! if they have the same [`SharingKey`]: the host id that was set or found, the same boot of the
-//! same kernel, the same network namespace (abstract sockets, which pass descriptors, live there),
-//! and the same user. A rank that was refused sealed memory or such a socket shares with no rank.
+//! All ranks have the same table of peers, so all of them reach the same conclusions. Two ranks
+//! share memory if they have the same [`SharingKey`]: the same host id (whether set or detected),
+//! the same boot of the same kernel, the same network namespace (which contains the abstract
+//! sockets that pass descriptors), and the same user. If the system refuses to give a rank sealed
+//! memory or such a socket, the rank does not share memory with any other rank.
 
 use crate::error::{told_line, told_name};
 use crate::protocol::hand_over::Token;
@@ -13,32 +14,32 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// A rank as the others see it.
+/// The description of a rank that is known to all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Peer {
-    /// Where it takes data connections.
+    /// Address at which the rank accepts data connections.
     pub address: SocketAddr,
-    /// Its host's name, for messages to people; never resolved.
+    /// Name of the host, for human-readable messages; never resolved.
     #[serde(deserialize_with = "told_name")]
     pub host_name: String,
-    /// Ranks with different host ids share no memory.
+    /// ID of the host. Ranks with different host ids do not share memory.
     #[serde(deserialize_with = "told_name")]
     pub host_id: String,
-    /// The name of its host's site; empty where none was given.
+    /// Name of the host's site; empty if none was set.
     #[serde(deserialize_with = "told_name")]
     pub site: String,
-    /// Where it can share memory, or why it shares with no rank.
+    /// The place where the rank can share memory, or the reason why it cannot share memory.
     #[serde(deserialize_with = "told_line")]
     pub place: Offer,
-    /// Its process id on its host.
+    /// Process ID on the host.
     pub pid: u32,
-    /// What else tells its process from others; `None` where that cannot be found out.
+    /// Additional identification of the process; `None` if it cannot be determined.
     pub process: Option<Process>,
 }
 
 impl Peer {
-    /// What must be the same for two ranks to share memory; `None` for one that shares with
-    /// no rank.
+    /// Returns the properties that must be equal for two ranks to share memory, or `None` if this
+    /// rank does not share memory with any rank.
     #[must_use]
     pub(crate) fn sharing_key(&self) -> Option<SharingKey<'_>> {
         let place = self.place.as_ref().ok()?;
@@ -52,56 +53,57 @@ impl Peer {
     }
 }
 
-/// What tells a process from all others, together with its number.
+/// The properties that, together with its process ID, identify a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
-    /// The kernel's boot and the process namespace, in which the number means something.
+    /// The boot of the kernel and the process namespace in which the process ID is valid.
     #[serde(deserialize_with = "told_name")]
     pub space: String,
-    /// When it started, in clock ticks since the boot: numbers are used again.
+    /// Start time in clock ticks since boot. It is needed because process IDs are reused.
     pub started: u64,
 }
 
-/// Where a rank can share memory, or why it shares with no rank.
+/// The place where a rank can share memory, or the reason why it cannot share memory.
 pub(crate) type Offer = Result<Place, String>;
 
-/// Where a rank can share memory, and how it is reached there.
+/// The place where a rank can share memory, and the address of its socket there.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
-    /// The kernel's boot.
+    /// ID of the kernel's current boot.
     #[serde(deserialize_with = "told_name")]
     pub boot_id: String,
-    /// The inode of the network namespace.
+    /// Inode of the network namespace.
     pub network: u64,
-    /// The inode of the user namespace, which gives the user's number its meaning.
+    /// Inode of the user namespace in which the user ID is valid.
     pub users: u64,
-    /// The user's number.
+    /// User ID.
     pub user: u32,
-    /// The name of the rank's abstract socket.
+    /// Name of the rank's abstract socket.
     #[serde(deserialize_with = "told_name")]
     pub socket: String,
     /// The rank's share of the nonce of its local ranks.
     pub token: Token,
 }
 
-/// What must be the same for two ranks to share memory.
+/// The properties that must be equal for two ranks to share memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct SharingKey<'a> {
-    /// `RINGTREE_HOST_ID`, or what was found.
+    /// `RINGTREE_HOST_ID` if it is set, or else the detected host ID.
     pub host_id: &'a str,
-    /// The kernel's boot.
+    /// ID of the kernel's current boot.
     pub boot_id: &'a str,
-    /// The inode of the network namespace.
+    /// Inode of the network namespace.
     pub network: u64,
-    /// The inode of the user namespace.
+    /// Inode of the user namespace.
     pub users: u64,
-    /// The user's number.
+    /// User ID.
     pub user: u32,
 }
 
-/// What all ranks of `peers` know and no process of another user, in a job without a secret. Each
-/// rank of the join was asked for its user; with this, its later connections need not be. `None`
-/// if no rank has drawn random bytes.
+/// Returns a secret for a job that has none. All ranks in `peers` know this secret, and no process
+/// of any other user knows it. The user of each rank was checked during the join, so with this
+/// secret, the users of later connections need no check. Returns `None` if no rank has drawn random
+/// bytes.
 pub(crate) fn joint_secret(peers: &[Peer]) -> Option<Secret> {
     let mut hash = Sha256::new();
     let mut is_random = false;
@@ -112,7 +114,7 @@ pub(crate) fn joint_secret(peers: &[Peer]) -> Option<Secret> {
     is_random.then(|| Secret::new(hash.finalize().into()))
 }
 
-/// The ranks that can share memory with `rank`, itself included, ascending.
+/// Returns the ranks that can share memory with `rank`, including itself, in ascending order.
 pub(crate) fn local_ranks(peers: &[Peer], rank: usize) -> Vec<usize> {
     let Some(key) = peers[rank].sharing_key() else {
         return vec![rank];
@@ -122,7 +124,8 @@ pub(crate) fn local_ranks(peers: &[Peer], rank: usize) -> Vec<usize> {
         .collect()
 }
 
-/// By rank, the lowest rank that it can share memory with.
+/// Returns the host of each rank, indexed by rank. A host is identified by the lowest rank that the
+/// rank can share memory with.
 pub(super) fn hosts(peers: &[Peer]) -> Vec<usize> {
     let mut first_of = BTreeMap::new();
     let keys = peers.iter().map(Peer::sharing_key).enumerate();
@@ -133,10 +136,11 @@ pub(super) fn hosts(peers: &[Peer]) -> Vec<usize> {
     .collect()
 }
 
-/// By rank, the lowest rank whose host is at the same site.
+/// Returns the site of each rank, indexed by rank. A site is identified by the lowest rank whose
+/// host is at that site.
 ///
 /// # Errors
-/// A sentence: the ranks of one host are given several sites.
+/// Returns a message if ranks on the same host have different sites.
 pub(super) fn sites(peers: &[Peer]) -> Result<Vec<usize>, String> {
     let mut first_of = BTreeMap::new();
     for (rank, (peer, host)) in peers.iter().zip(hosts(peers)).enumerate() {
@@ -144,7 +148,7 @@ pub(super) fn sites(peers: &[Peer]) -> Result<Vec<usize>, String> {
         if peer.site != *first {
             return Err(format!(
                 "RINGTREE_SITE is {first:?} on rank {host} and {:?} on rank {rank}, which share \
-                 host {}; give all ranks of a host the same",
+                 host {}; set the same value on all ranks on a host",
                 peer.site, peer.host_name
             ));
         }
@@ -157,7 +161,7 @@ pub(super) fn sites(peers: &[Peer]) -> Result<Vec<usize>, String> {
 pub(crate) mod tests {
     use super::*;
 
-    /// A rank at a place with these marks: host, boot, network, user.
+    /// Returns a rank with these properties: host, boot, network, user.
     pub(crate) fn peer(marks: [u32; 4]) -> Peer {
         Peer {
             address: ([127, 0, 0, 1], 1).into(),
@@ -184,7 +188,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Ranks on these hosts; on host 9 no rank can share.
+    /// Returns ranks on these hosts. On host 9, no rank can share memory.
     pub(crate) fn hosts(hosts: &[u32]) -> Vec<Peer> {
         let one = |host: &u32| match host {
             9 => refused(),

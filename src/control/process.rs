@@ -1,16 +1,17 @@
-//! Whether the process of another rank of this host lives, whatever becomes of its connections.
+//! Detects when the processes of other ranks on this host end, independently of connections.
 //!
-//! A connection tells of a death only to its other end. So a rank also watches the processes of its
-//! host: their ends reach every one of their neighbours at once. That counts where a connection
-//! stays open after a death (a child of the process holds it), and where the only rank that has a
-//! connection to the dead one cannot tell of it (rank 0 is stopped).
+//! A closed connection reveals a death only to its other end. So a rank also watches the processes
+//! of the other ranks on its host, and learns immediately when they end. This matters if a
+//! connection stays open after a death because a child of the process holds it. It also matters if
+//! the only rank with a connection to the dead rank is rank 0, and cannot report the death because
+//! it is stopped.
 
 use super::peer::Peer;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::fs;
 use std::os::fd::OwnedFd;
 
-/// When the process `pid` of this host started, in clock ticks since the boot.
+/// Returns the time at which the process `pid` on this host started, in clock ticks since boot.
 pub(crate) fn started(pid: u32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is a name in parentheses, which may hold spaces. This is field 22.
@@ -18,16 +19,16 @@ pub(crate) fn started(pid: u32) -> Option<u64> {
     fields.split_whitespace().nth(19)?.parse().ok()
 }
 
-/// What is known of another rank's process.
+/// The state of another rank's process.
 pub(super) enum Life {
-    /// It becomes readable when the process ends.
+    /// The process is running. The descriptor becomes readable when the process ends.
     Watched(OwnedFd),
     Ended,
-    /// It runs elsewhere, or the system does not say.
+    /// The process is running elsewhere, or the system does not report its state.
     Unknown,
 }
 
-/// The process of `peer`, as the process of `own` sees it.
+/// Returns the state of `peer`'s process, as seen from the process of `own`.
 pub(super) fn life(own: &Peer, peer: &Peer) -> Life {
     let (Some(ours), Some(theirs)) = (&own.process, &peer.process) else {
         return Life::Unknown;
@@ -36,7 +37,8 @@ pub(super) fn life(own: &Peer, peer: &Peer) -> Life {
     let Some(pid) = pid.filter(|_| ours.space == theirs.space && own.pid != peer.pid) else {
         return Life::Unknown;
     };
-    // What was found under the number before the descriptor was there may be another process.
+    // Read the start time after opening the descriptor: before that, the number could belong to
+    // another process.
     match (pidfd_open(pid, PidfdFlags::NONBLOCK), started(peer.pid)) {
         (Ok(descriptor), Some(started)) if started == theirs.started => Life::Watched(descriptor),
         (Ok(_), Some(_)) | (Err(rustix::io::Errno::SRCH), _) => Life::Ended,

@@ -1,8 +1,9 @@
-//! What a rank reports to its launcher, in a file that it inherits.
+//! Writes and reads a rank's reports to its launcher, which are stored in a file that the rank
+//! inherits.
 //!
-//! The launcher makes the file and names its descriptor in `RINGTREE_REPORT_FD`. The rank appends
-//! its reports; the launcher reads them when the rank has ended. A report that the rank did not
-//! finish, because it was killed, is ignored.
+//! The launcher creates the file and sets `RINGTREE_REPORT_FD` to its descriptor. The rank appends
+//! its reports, and the launcher reads them when the rank has ended. If the rank was killed while
+//! writing a report, the incomplete report is ignored.
 
 use crate::error::Error;
 use crate::limits::REPORTS_BYTES_MAX;
@@ -13,30 +14,32 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::os::fd::RawFd;
 
-/// Names the descriptor of the file.
+/// Environment variable that contains the descriptor of the file.
 pub(crate) const REPORT_FD: &str = "RINGTREE_REPORT_FD";
-/// The name of the file itself, by which a rank recognizes it.
+/// Name by which a rank recognizes the file.
 pub(crate) const FILE_NAME: &str = "ringtree-report";
-/// Characters of an error that are recorded: they distinguish it from any other, and a launcher
-/// that reads the first KiB of a line finds them there.
+/// Maximum number of characters of an error that are recorded. They are enough to distinguish the
+/// error from any other, and they fit in the first KiB of a line, which is the part that a launcher
+/// reads.
 const TEXT_CHARACTERS_MAX: usize = 200;
 
-/// One report of a rank.
+/// A report from a rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Report {
-    /// The table of link speeds that rank 0 measured, as text.
+    /// The table of link speeds that rank 0 has measured, as text.
     Table(String),
-    /// An error that the rank's program gets.
+    /// An error that the rank's program receives.
     Failed {
-        /// The other rank of the world that is lost, if the error says so.
+        /// World rank of another rank that is lost, if the error names such a rank.
         blames: Option<u32>,
-        /// How the error's line begins.
+        /// The beginning of the line that shows the error.
         text: String,
     },
 }
 
 impl Report {
-    /// The report of rank `own` of the world that `error` ended its group of `members`.
+    /// Creates the report in which world rank `own` states that its group of `members` failed with
+    /// `error`.
     pub(crate) fn failed(error: &Error, members: &Members, own: usize) -> Self {
         let lost = error.peer().filter(|_| error.is_peer_lost());
         let lost = lost.map(|rank| members.world_rank(rank));
@@ -49,13 +52,15 @@ impl Report {
         }
     }
 
-    /// Appends the report to the launcher's file, whose descriptor is `descriptor`.
+    /// Appends the report to the launcher's file, which has this descriptor.
     ///
     /// # Errors
-    /// The descriptor is not such a file, or the system refuses to write; the file is full.
+    /// Returns an error of kind [`ErrorKind::InvalidInput`] if the descriptor does not refer to
+    /// such a file, an error of kind [`ErrorKind::FileTooLarge`] if the file is full, or the
+    /// system's error.
     pub(crate) fn append(&self, descriptor: RawFd) -> io::Result<()> {
-        // The number may mean another file by now, so the name is compared. Opening the file by
-        // that name leaves the inherited descriptor alone.
+        // The number may refer to another file by now, so compare the name. Opening the file again
+        // does not affect the inherited descriptor.
         let path = format!("/proc/self/fd/{descriptor}");
         let name = fs::read_link(&path)?;
         if !name
@@ -67,7 +72,7 @@ impl Report {
         let bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
         let mut file = File::options().append(true).open(&path)?;
         let length = file.metadata()?.len() + bytes.len() as u64;
-        // The system ends a process that writes beyond its limit (SIGXFSZ).
+        // The system kills a process that writes beyond its limit (SIGXFSZ).
         let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
         if length > limit.min(REPORTS_BYTES_MAX as u64) {
             return Err(ErrorKind::FileTooLarge.into());
@@ -75,7 +80,7 @@ impl Report {
         file.write_all(&bytes)
     }
 
-    /// Takes the complete reports at the beginning of `bytes`.
+    /// Removes and returns the complete reports at the beginning of `bytes`.
     pub(crate) fn take_all(bytes: &mut Vec<u8>) -> Vec<Self> {
         let (mut reports, mut rest) = (Vec::new(), &bytes[..]);
         while let Ok((report, after)) = postcard::take_from_bytes(rest) {
@@ -102,8 +107,8 @@ mod tests {
 
     #[test]
     fn the_lost_rank_is_blamed_by_its_number_in_the_world_and_only_by_others() {
-        let lost = Error::peer_lost(0, "so much for the first one ");
-        let text = "so much for the first one".to_owned();
+        let lost = Error::peer_lost(0, "rank 0 died ");
+        let text = "rank 0 died".to_owned();
         assert_eq!(of_a_peer(&lost, 2), (Some(5), text.clone()));
         assert_eq!(of_a_peer(&lost, 5), (None, text));
         for error in [

@@ -1,11 +1,11 @@
-//! The control thread.
+//! Runs the control thread.
 //!
-//! The ranks form a star: every rank has one connection to rank 0, which passes messages on. So
-//! rank 0 holds n - 1 connections and every other rank one, a message takes at most two hops, and
-//! messages from one rank to another stay in order. When rank 0 has left, a rank connects to those
-//! that it sends messages to ([`messages`]). The thread sleeps in its own poll; while
-//! asynchronous operations are in flight it watches the data sockets' epoll descriptor as well, and
-//! always the processes of its host's other ranks.
+//! The ranks form a star: every rank has one connection to rank 0, which forwards messages. So rank
+//! 0 holds n - 1 connections, and every other rank holds one. A message takes at most two hops, and
+//! messages from one rank to another stay in order. After rank 0 has left, each rank connects to
+//! the ranks that it sends messages to ([`messages`]). The thread sleeps in its own poll, in which
+//! it also watches the processes of the other ranks on its host. While asynchronous operations are
+//! in flight, it also watches the epoll descriptor of the data sockets.
 
 mod messages;
 
@@ -34,21 +34,22 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The waker's token; 1 is the listener's.
+/// Token of the waker. The listener has token 1.
 const WAKER: Token = Token(0);
-/// In the place of a group's number: asks the receiver to dial the channel that the payload names.
+/// Group number of a message that asks the receiver to dial the channel in the payload.
 const PLEASE_DIAL: u32 = u32::MAX - 1;
-/// The token of the data sockets' epoll descriptor.
+/// Token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
-/// The token of the handle's timer, which only ends a sleep.
+/// Token of the handle's timer, which only ends a sleep.
 const TIMER: Token = Token(3);
-/// The process of rank r has this token + r, above those of channels and below those of handshakes.
+/// Token of the process of rank 0. The token of rank r is this number plus r. These tokens are
+/// above the tokens of channels and below the tokens of handshakes.
 const PROCESS_FIRST: usize = 1 << 31;
-/// The first and the longest pause before a data connection is dialed again.
+/// The first pause before a connection is dialed again. Pauses grow up to `REDIAL_MAX`.
 const REDIAL_FIRST: Duration = Duration::from_millis(10);
 const REDIAL_MAX: Duration = Duration::from_millis(500);
 
-/// A poll, and the handle that will wake the control thread in it.
+/// Creates a poll and the handle that wakes the control thread when it sleeps in the poll.
 pub(crate) fn prepare() -> io::Result<(Poll, ControlHandle)> {
     let poll = Poll::new()?;
     let waker = Waker::new(poll.registry(), WAKER)?;
@@ -59,10 +60,10 @@ pub(crate) fn prepare() -> io::Result<(Poll, ControlHandle)> {
     Ok((poll, ControlHandle::new(waker, timer)))
 }
 
-/// What the join leaves to the control thread.
+/// The resources that the join passes to the control thread.
 pub(crate) struct Parts {
     pub(crate) poll: Poll,
-    /// By rank.
+    /// Control connections, indexed by rank.
     pub(crate) channels: BTreeMap<usize, Channel>,
     pub(crate) listener: Option<TcpListener>,
     pub(crate) secret: Option<Secret>,
@@ -70,7 +71,7 @@ pub(crate) struct Parts {
     pub(crate) attempt: u16,
 }
 
-/// Starts the control thread of `membership`.
+/// Starts the control thread for `membership`.
 pub(crate) fn start(
     membership: &Membership,
     parts: Parts,
@@ -85,9 +86,9 @@ pub(crate) fn start(
     Ok(())
 }
 
-/// A connection that was asked for and is not established yet.
+/// A connection that was requested but is not established yet.
 struct Dial {
-    /// Until when a data connection is tried.
+    /// The time until which a data connection is retried.
     deadline: Instant,
     pause: Duration,
     /// `None` while a handshake is in progress.
@@ -100,29 +101,32 @@ struct ControlThread {
     handler: Arc<dyn Handler>,
     rank: usize,
     peers: Arc<Vec<Peer>>,
-    /// The channel of the star to a rank has the rank's number; see [`Messages`] for others.
+    /// Connections of this rank. In the star, the channel to a rank has the rank's number. For
+    /// other channels, see [`Messages`].
     connections: Connections,
     dials: BTreeMap<(u32, usize), Dial>,
-    /// The processes of other ranks that live, by rank.
+    /// Watched processes of other ranks, indexed by rank.
     processes: BTreeMap<usize, OwnedFd>,
-    /// Data connections that this rank needs and its peer dials, by group and peer; and those that
-    /// came before this rank needed them.
+    /// Data connections that this rank needs and that its peer dials, identified by group and peer.
     awaited: BTreeSet<(u32, usize)>,
+    /// Data connections that arrived before this rank needed them, identified by group and peer.
     early: BTreeSet<(u32, usize)>,
     /// Data connections that this rank has dialed.
     dialed: BTreeSet<(u32, usize)>,
-    /// The last groups that were dropped: a peer may have asked for a connection before it had it.
+    /// The groups that were dropped last. Requests from peers to dial connections of these groups
+    /// may arrive late.
     forgotten: VecDeque<u32>,
     timeout: Duration,
     data_events: Option<RawFd>,
     data_watched: bool,
-    /// Set once this process shuts down: until when it waits for the others to close.
+    /// While this process is shutting down: the time until which it waits for the other processes
+    /// to close their connections.
     leaving_until: Option<Instant>,
     messages: Messages,
 }
 
 impl Dial {
-    /// Tries again after a pause, which grows.
+    /// Schedules the next attempt after a pause, and doubles the pause.
     fn retry(&mut self, now: Instant) {
         self.next_attempt = Some(now + self.pause);
         self.pause = (self.pause * 2).min(REDIAL_MAX);
@@ -172,7 +176,7 @@ impl ControlThread {
         })
     }
 
-    /// The thread's body.
+    /// Runs the thread until it has shut down.
     fn run(mut self) {
         let mut events = Events::with_capacity(256);
         self.catch_up();
@@ -192,7 +196,7 @@ impl ControlThread {
             let timeout = self.sleep_at_most(asked);
             let until = timeout.map(|timeout| Instant::now() + timeout);
             if let Err(error) = wait(&mut self.poll, &mut events, until) {
-                let why = format!("this process cannot wait for its connections: {error}");
+                let why = format!("this process cannot poll its connections: {error}");
                 self.lose_all(&why);
                 return;
             }
@@ -207,7 +211,7 @@ impl ControlThread {
         }
     }
 
-    /// Handles what arrived, or was lost, before the thread ran.
+    /// Processes messages that arrived and losses that occurred before the thread was running.
     fn catch_up(&mut self) {
         if self.rank == 0 {
             for rank in 1..self.peers.len() {
@@ -220,7 +224,8 @@ impl ControlThread {
         self.watch_processes();
     }
 
-    /// Watches the processes of the other ranks of this host, or of the next so many.
+    /// Watches the processes of the other ranks on this host: at most [`PROCESSES_WATCHED_MAX`] of
+    /// them, beginning with the next higher rank.
     fn watch_processes(&mut self) {
         let peers = Arc::clone(&self.peers);
         let count = peers.len();
@@ -231,7 +236,7 @@ impl ControlThread {
                     let number = descriptor.as_raw_fd();
                     let token = Token(PROCESS_FIRST + rank);
                     let registry = self.poll.registry();
-                    // Without it a death is noticed by connections alone.
+                    // If this fails, only connections reveal a death.
                     if registry
                         .register(&mut SourceFd(&number), token, Interest::READABLE)
                         .is_ok()
@@ -248,7 +253,7 @@ impl ControlThread {
         }
     }
 
-    /// Tells of the processes that have ended, after what they had sent.
+    /// Reports the processes that have ended, after delivering the messages that they had sent.
     fn note_ended(&mut self, events: &Events) {
         for event in events {
             let rank = event.token().0.checked_sub(PROCESS_FIRST);
@@ -271,7 +276,8 @@ impl ControlThread {
         }
     }
 
-    /// How long the thread may sleep, if the handler has `asked` for that time.
+    /// Returns how long the thread may sleep: until the next deadline, but no longer than the time
+    /// that the handler has `asked` for.
     fn sleep_at_most(&self, asked: Option<Duration>) -> Option<Duration> {
         let now = Instant::now();
         let left = |at: Instant| at.saturating_duration_since(now);
@@ -289,7 +295,7 @@ impl ControlThread {
         loop {
             let (command, overflowed) = self.shared.take();
             if overflowed {
-                self.lose_all("more control messages were queued than can be sent");
+                self.lose_all("too many control messages are queued");
             }
             match command {
                 None => return,
@@ -316,7 +322,8 @@ impl ControlThread {
     fn dial(&mut self, group: u32, peer: usize) {
         if peer < self.rank && !self.early.remove(&(group, peer)) {
             self.awaited.insert((group, peer));
-            // Its program may be in a call of another group, which waits for this rank.
+            // The peer's program might not request this connection: it may be blocked in a call of
+            // another group that waits for this rank.
             self.send_own(number(peer), PLEASE_DIAL, group.to_le_bytes().to_vec());
         }
         let dials_first = self.rank < peer && peer < self.peers.len();
@@ -336,7 +343,7 @@ impl ControlThread {
         self.redial();
     }
 
-    /// `peer` needs a connection that this rank dials, unless it has.
+    /// Dials a connection at the request of `peer`, unless this rank has already dialed it.
     fn answer_dial(&mut self, group: u32, peer: usize) {
         let is_due = self.rank < peer && !self.forgotten.contains(&group);
         if is_due && self.dials.len() < DIALS_ASKED_MAX {
@@ -355,7 +362,7 @@ impl ControlThread {
         }
     }
 
-    /// Starts the handshakes whose time has come.
+    /// Starts the handshakes that are due.
     fn redial(&mut self) {
         let now = Instant::now();
         let due = |dial: &Dial| dial.next_attempt.is_some_and(|at| at <= now);
@@ -392,8 +399,8 @@ impl ControlThread {
         }
     }
 
-    /// A rank that lacks descriptors for a connection that it needs is the cause of what follows,
-    /// and not the peer at the other end. A stranger's connection is not needed.
+    /// Fails this rank if it lacks descriptors for a connection that it needs, so that errors name
+    /// this rank and not the peer. Connections from unauthenticated peers are not needed.
     fn look_for_starvation(&mut self) {
         if self.dials.is_empty() && self.awaited.is_empty() {
             return;
@@ -404,7 +411,7 @@ impl ControlThread {
         }
     }
 
-    /// A handshake for data ended.
+    /// Processes the result of a handshake.
     fn settle(&mut self, outcome: Outcome) {
         match (outcome.dialed, outcome.result) {
             (None, Ok(proven)) if proven.hello.group == CONTROL_CHANNEL => self.accept(proven),
@@ -425,13 +432,13 @@ impl ControlThread {
                 }
             }
             (Some((group, peer)), Err(failure)) => self.dial_failed(group, peer, &failure),
-            // The other end proved nothing, and its connection is closed.
+            // The other end was not authenticated, and its connection is closed.
             (None, Err(_)) => {}
         }
     }
 
     fn hand_on(&self, group: u32, peer: usize, stream: TcpStream) {
-        // An acceptor's expectations bound the rank.
+        // The handshake has checked that the rank is in range.
         let host = |rank: usize| self.peers[rank].host_name.clone();
         let hosts = (host(self.rank), host(peer));
         self.handler.stream(
@@ -451,7 +458,7 @@ impl ControlThread {
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };
-        // Another process may have the listener's port by now: what it says proves nothing.
+        // Another process may use the listener's port by now, so only a proven refusal is final.
         let hopeless = matches!(failure, Failure::Refused(refusal, _) if refusal.is_proven());
         let now = Instant::now();
         if !hopeless && now + dial.pause < dial.deadline {
@@ -465,9 +472,10 @@ impl ControlThread {
         self.handler.stream_failed(group, peer, why);
     }
 
-    /// Watches the data sockets while operations are under way that no thread polls, and only then;
-    /// returns in which time one should. It asks once: a thread that takes the operations over and
-    /// leaves them again afterwards finds that this one watches, and for how long.
+    /// Watches the data sockets only while operations that no thread polls are in flight. Returns
+    /// the time after which they should be polled. Calls [`Handler::wake_after`] only once, because
+    /// a thread that later takes over the operations and leaves them again can see that this thread
+    /// is watching the sockets, and for how long.
     fn watch_data(&mut self) -> Option<Duration> {
         let watches = &self.shared.watches_data;
         watches.store(false, Ordering::SeqCst);
@@ -490,7 +498,7 @@ impl ControlThread {
         } else {
             registry.deregister(&mut source)
         };
-        // If it cannot be watched, `wake_after` alone paces the progress.
+        // If the descriptor cannot be watched, only the time of `wake_after` drives progress.
         self.data_watched = wanted && done.is_ok();
         watches.store(self.data_watched, Ordering::SeqCst);
         asked

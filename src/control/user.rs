@@ -1,8 +1,8 @@
-//! Whose process is at the other end of a connection within this host.
+//! Checks which user runs the process at the other end of a connection within this host.
 //!
-//! In a job without a secret a handshake proves nothing, and any user of the host can connect to a
-//! loopback address. So the kernel is asked: `/proc/net/tcp` and `tcp6` list every socket of the
-//! network namespace with the user that made it.
+//! In a job without a secret, a handshake proves nothing, and any user of the host can connect to a
+//! loopback address. So this module asks the kernel: `/proc/net/tcp` and `tcp6` list every socket
+//! in the network namespace, together with the user that created it.
 
 use super::descriptors;
 use super::failure::Failure;
@@ -11,37 +11,43 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
-/// The list may miss a socket while others come and go, so it is read so often.
+/// Number of times that the list is read. A single read may miss a socket while others are being
+/// opened and closed.
 const LOOKS: usize = 3;
-/// The state of a connection that stands.
+/// The state of an established connection.
 const ESTABLISHED: &str = "01";
 
-/// Whether the process at the other end of `stream` is one of this process's user.
+/// Checks that the process at the other end of `stream` runs as the same user as this process.
 ///
 /// # Errors
-/// It is not, or that cannot be told: why, in words.
+/// Returns [`Failure::Broken`] if that process runs as a different user or its user cannot be
+/// determined, and [`Failure::Starved`] if this process has too many open files.
 pub(super) fn check(stream: &TcpStream) -> Result<(), Failure> {
     let ours = rustix::process::geteuid().as_raw();
     let ends = stream
         .peer_addr()
         .and_then(|theirs| Ok((theirs, stream.local_addr()?)));
     let (theirs, here) = ends?;
-    let advice = "without RINGTREE_SECRET all ranks must be of one user; set it on every rank";
+    let advice = "without RINGTREE_SECRET, all ranks must run as the same user; set it on every \
+                  rank";
     let why = match look_up(theirs, here) {
         Ok(Some(user)) if user == ours => return Ok(()),
         Ok(Some(user)) => {
-            format!("the process at {theirs} is of user {user}, this one of user {ours}; {advice}")
+            format!(
+                "the process at {theirs} runs as user {user}, but this process runs as user \
+                     {ours}; {advice}"
+            )
         }
         Ok(None) => format!("the kernel lists no process at {theirs}; {advice}"),
         Err(error) => match error.raw_os_error() {
             Some(code) if descriptors::are_exhausted(&error) => return Err(Failure::Starved(code)),
-            _ => format!("whose process is at {theirs} cannot be told: {error}; {advice}"),
+            _ => format!("cannot find the user of the process at {theirs}: {error}; {advice}"),
         },
     };
     Err(Failure::Broken(why))
 }
 
-/// The user whose socket is connected from `theirs` to `here`.
+/// Returns the user that owns the socket that is connected from `theirs` to `here`.
 fn look_up(theirs: SocketAddr, here: SocketAddr) -> io::Result<Option<u32>> {
     let table = match theirs {
         SocketAddr::V4(_) => "/proc/net/tcp",
@@ -57,7 +63,8 @@ fn look_up(theirs: SocketAddr, here: SocketAddr) -> io::Result<Option<u32>> {
     Ok(None)
 }
 
-/// The user in a line of the table, if it is about the connection from `theirs` to `here`.
+/// Returns the user in a line of the table, if the line describes the connection from `theirs` to
+/// `here`.
 fn user_in(line: &str, theirs: SocketAddr, here: SocketAddr) -> Option<u32> {
     // sl local_address rem_address st tx:rx tr:when retrnsmt uid
     let mut columns = line.split_whitespace().skip(1);
@@ -67,8 +74,8 @@ fn user_in(line: &str, theirs: SocketAddr, here: SocketAddr) -> Option<u32> {
     is_it.then(|| columns.nth(3)?.parse().ok()).flatten()
 }
 
-/// An address as the table has it: words of 32 bits in the CPU's order, and the port, in
-/// hexadecimal digits.
+/// Parses an address from the table, which contains words of 32 bits in the CPU's byte order, and
+/// the port, in hexadecimal digits.
 fn address(text: &str) -> Option<SocketAddr> {
     let (digits, port) = text.split_once(':')?;
     let mut bytes = Vec::with_capacity(16);
@@ -99,7 +106,7 @@ mod tests {
                 continue;
             };
             let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            // Tests beside this one fork.
+            // Concurrent tests fork.
             crate::link::tcp::keep_from_children(&far);
             let (near, theirs) = listener.accept().unwrap();
             let here = near.local_addr().unwrap();

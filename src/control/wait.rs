@@ -1,10 +1,11 @@
-//! Sleeping in a poll.
+//! Sleeps in a poll.
 
 use mio::{Events, Poll};
 use std::io::{self, ErrorKind};
 use std::time::Instant;
 
-/// Sleeps until `poll` has events, or until `until`, or for ever if that is `None`.
+/// Sleeps until `poll` has events or `until` has passed. `None` sets no time limit. May return
+/// earlier.
 pub(crate) fn wait(poll: &mut Poll, events: &mut Events, until: Option<Instant>) -> io::Result<()> {
     let left = until.map(|until| until.saturating_duration_since(Instant::now()));
     match poll.poll(events, left) {

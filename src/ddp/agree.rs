@@ -1,4 +1,5 @@
-//! What all ranks must have in common, compared before it can do harm.
+//! Compares values that must be the same on all ranks, so that a difference is reported before it
+//! does any harm.
 
 use crate::comm::Communicator;
 use crate::comm::values::{all_gather_bytes, broadcast_bytes};
@@ -8,7 +9,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 
-/// Rank 0's `entries`, on every rank.
+/// Returns rank 0's `entries` on every rank.
 pub(super) fn broadcast_entries(
     comm: &Communicator,
     entries: Vec<(String, Vec<f32>)>,
@@ -19,10 +20,11 @@ pub(super) fn broadcast_entries(
         .collect();
     let names = serde_json::to_vec(&names).expect("invariant: names and numbers are valid JSON");
     let names = broadcast_bytes(comm, names, 0)?;
-    // The other ranks go on with what rank 0 has sent: an error that they do not have ends all.
+    // The other ranks continue with what rank 0 sent, so an error on this rank only must fail the
+    // communicator.
     let names: Vec<(String, usize)> = serde_json::from_slice(&names).map_err(|error| {
         comm.first_cause(Error::protocol(format!(
-            "rank 0 sent no list of states: {error}"
+            "cannot decode the list of states from rank 0: {error}"
         )))
     })?;
     let mut mine = entries.into_iter().map(|(_, values)| values);
@@ -38,22 +40,23 @@ pub(super) fn broadcast_entries(
     names.into_iter().map(one).collect()
 }
 
-/// Room for the values of a state, of which rank 0 says how many they are.
+/// Allocates the values of a state. `count` comes from rank 0.
 fn room(name: &str, count: usize) -> Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| {
         Error::system(format!(
-            "no memory for the state '{name}' of {count} values, which rank 0 has"
+            "cannot allocate the {count} values that rank 0 has for the state '{name}'"
         ))
     })?;
     values.resize(count, 0.0);
     Ok(values)
 }
 
-/// Compares `lines` over the ranks.
+/// Checks that all ranks have the same `lines`.
 ///
 /// # Errors
-/// [`Error::mismatch`] on every rank, with the first line that differs from rank 0's.
+/// Returns [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on every rank, with the first line
+/// that differs from rank 0's.
 pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let own = lines.join("\n").into_bytes();
     let expected = broadcast_bytes(comm, own, 0)?;
@@ -65,7 +68,7 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
             .get(*at)
             .is_none_or(|expected| *expected != line(*at))
     });
-    // The first place, and of the ranks that differ there the lowest.
+    // The first line that differs and, among the ranks where it differs, the lowest.
     let (world_size, rank) = (comm.world_size() as u64, comm.rank() as u64);
     let mut first = [differs.map_or(u64::MAX, |at| at as u64 * world_size + rank)];
     comm.all_reduce(&mut first, ReduceOp::Min)?;
@@ -76,8 +79,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
     let its = broadcast_bytes(comm, line(at).into(), culprit)?;
     Err(Error::mismatch(format!(
-        "rank {culprit} has {}, rank 0 has {}; all ranks must give the same parameters in the same \
-         order, with the same options",
+        "rank {culprit} has {}, rank 0 has {}; pass the same parameters in the same order, and the \
+         same options, on all ranks",
         String::from_utf8_lossy(&its),
         expected.get(at).copied().unwrap_or("nothing"),
     ))
@@ -85,7 +88,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     .with_peer(culprit))
 }
 
-/// Every rank's complaints, on every rank, without duplicates.
+/// Collects the complaints of all ranks and returns them on every rank, without duplicates. If only
+/// some ranks have a complaint, the lowest of these ranks is added to it.
 pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
     let mut sayers = BTreeMap::<String, Vec<usize>>::new();
     let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
@@ -107,20 +111,21 @@ pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<St
     Ok(said.collect())
 }
 
-/// Returns `own`, or an error on every rank if loading failed on any: it says why, and on which.
+/// Returns `own`, or an error on every rank if loading failed on any rank. The message names the
+/// causes and the ranks.
 pub(super) fn agree<T>(comm: &Communicator, own: Result<T>) -> Result<T> {
     let word = own.as_ref().err().map(Error::to_string);
     let words = gather_words(comm, word.as_slice())?;
     match own {
         Ok(own) if words.is_empty() => Ok(own),
         _ => Err(Error::usage(format!(
-            "the state is loaded in part: {}",
+            "cannot finish loading the state, which is now partly overwritten: {}",
             words.join("; ")
         ))),
     }
 }
 
-/// Every rank's value.
+/// Returns the value of every rank, indexed by rank.
 pub(super) fn gather_json<T>(comm: &Communicator, own: &T) -> Result<Vec<T>>
 where
     T: Serialize + DeserializeOwned,
@@ -130,14 +135,15 @@ where
 }
 
 pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
-    serde_json::to_vec(value).expect("invariant: what ranks exchange has only text for keys")
+    serde_json::to_vec(value).expect("invariant: the keys of exchanged values are strings")
 }
 
-/// The value that `text` is; otherwise the communicator ends on all ranks, as it says what follows.
+/// Decodes `text`. If that fails, the communicator fails on all ranks, because the next calls
+/// depend on the value.
 pub(super) fn from_json<T: DeserializeOwned>(comm: &Communicator, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {
         comm.first_cause(Error::protocol(format!(
-            "what a rank sent of its state is malformed: {error}"
+            "cannot decode the state that a rank sent: {error}"
         )))
     })
 }

@@ -1,4 +1,4 @@
-//! While backward runs: gradients are reported, full buckets are launched.
+//! Collects the gradients that are reported during the backward pass, and launches full buckets.
 
 use super::carrier::Place;
 use super::parallel::{Content, DataParallel, Phase};
@@ -8,31 +8,34 @@ use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::reduce::Kernel;
 
-/// A gradient that is being made in its bucket.
+/// Mutable access to a parameter's gradient in its bucket.
 #[derive(Debug)]
 pub struct GradientMut<'a, T> {
     /// The parameter's elements.
     pub elements: &'a mut [T],
-    /// Whether this is the step's first gradient of the parameter: the elements are an earlier
-    /// step's, to be overwritten. Add to them otherwise.
+    /// `true` if this is the parameter's first gradient in the step. In that case, overwrite the
+    /// elements, because they belong to an earlier step. Otherwise, add to them.
     pub is_first: bool,
 }
 
-/// Backward.
+/// Methods that report gradients and read their averages.
 impl DataParallel {
-    /// Marks the beginning of backward, for the statistics. Without it backward begins with the
-    /// first report.
+    /// Marks the start of the backward pass for [`DataParallel::statistics`].
+    ///
+    /// Without this call, the backward pass is assumed to start with the first report.
     pub fn start_backward(&mut self) {
         self.full_at = Some(self.comms[0].clock());
     }
 
-    /// Adds `gradient` to what the parameter has got in this step. Unless in
-    /// [`DataParallel::no_sync`] it is complete then, and is sent as soon as its bucket is
-    /// full.
+    /// Adds `gradient` to the parameter's gradient for this step.
+    ///
+    /// Outside [`DataParallel::no_sync`], this also completes the gradient, which is then sent as
+    /// soon as its bucket is full.
     ///
     /// # Errors
-    /// [`Error::usage`] for another length or type, or for a parameter that was complete already;
-    /// the first error, if an exchange failed.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `parameter` does not exist, if
+    /// `gradient` has the wrong length or type, or if the parameter's gradient is already complete
+    /// in this step. If a step has failed, returns the first error.
     pub fn report<T: Element>(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         self.begin(parameter)?;
         let is_first = !self.is_used[parameter];
@@ -57,8 +60,10 @@ impl DataParallel {
         self.ready(parameter)
     }
 
-    /// The parameter's gradient where it lies in its bucket, for a backward pass that writes it
-    /// there, without a copy. Say [`DataParallel::ready`] when it is complete.
+    /// Returns mutable access to the parameter's gradient in its bucket, so that the backward pass
+    /// can write the gradient there without a copy.
+    ///
+    /// Call [`DataParallel::ready`] when the gradient is complete.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
@@ -80,7 +85,7 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// As [`DataParallel::report`].
+    /// Returns the same errors as [`DataParallel::report`].
     pub fn gradient_mut<T: Element>(&mut self, parameter: usize) -> Result<GradientMut<'_, T>> {
         self.begin(parameter)?;
         self.own::<T>(parameter)?;
@@ -89,11 +94,12 @@ impl DataParallel {
         Ok(GradientMut { elements, is_first })
     }
 
-    /// The parameter's gradient is complete; or, if none came in this step, there will be none.
-    /// In [`DataParallel::no_sync`] nothing is, and this does nothing.
+    /// Marks the parameter's gradient as complete, or as missing if none was reported in this step.
+    ///
+    /// Does nothing inside [`DataParallel::no_sync`].
     ///
     /// # Errors
-    /// As [`DataParallel::report`].
+    /// Returns the same errors as [`DataParallel::report`].
     pub fn ready(&mut self, parameter: usize) -> Result<()> {
         self.begin(parameter)?;
         if !self.is_synchronising {
@@ -107,8 +113,10 @@ impl DataParallel {
         self.keep_failure(result)
     }
 
-    /// Runs `body`, in which gradients only accumulate: nothing is complete, nothing is sent. The
-    /// last backward pass of a step runs outside.
+    /// Runs `body`, during which gradients only accumulate: no gradient becomes complete, and
+    /// nothing is sent.
+    ///
+    /// Run the last backward pass of a step outside `body`.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
@@ -129,24 +137,32 @@ impl DataParallel {
         result
     }
 
-    /// Whether reports complete gradients (as at first) or only accumulate, as in
-    /// [`DataParallel::no_sync`]; returns what it was. For adapters that cannot pass a closure.
+    /// Sets whether a report completes a gradient (the default) or only accumulates it, as in
+    /// [`DataParallel::no_sync`].
+    ///
+    /// Returns the previous setting. This method is intended for adapters that cannot pass a
+    /// closure.
     pub fn set_synchronising(&mut self, is_synchronising: bool) -> bool {
         std::mem::replace(&mut self.is_synchronising, is_synchronising)
     }
 
-    /// The averaged gradient of the step that ended with [`DataParallel::wait`]; none if no rank
-    /// had one, so that the parameter is to be left alone.
+    /// Returns the parameter's averaged gradient for the step that [`DataParallel::wait`] ended.
+    ///
+    /// Returns `None` if no rank reported a gradient or if the step was skipped. In that case, do
+    /// not update the parameter.
     ///
     /// # Errors
-    /// [`Error::usage`] before `wait`, or for another type; what failed before.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if called before `wait`, if
+    /// `parameter` does not exist, if `T` is not the parameter's type, if
+    /// [`Options::sharded`](super::Options::sharded) is set, or if a carrier stores the gradients.
+    /// If a step has failed, returns the first error.
     pub fn gradient<T: Element>(&self, parameter: usize) -> Result<Option<&[T]>> {
         self.check_parameter(parameter)?;
         self.check_averaged()?;
         if self.is_sharded {
             return Err(Error::usage(
-                "with `sharded` each rank has the average of its share alone; let a \
-                 `ddp::Optimizer` take the step",
+                "cannot read a gradient when `sharded` is set, because each rank has only its \
+                 share of the averages; update the weights with `ddp::Optimizer`",
             ));
         }
         let place = &self.layout.places[parameter];
@@ -160,13 +176,15 @@ impl DataParallel {
     }
 }
 
-/// Gradients that a [`Carrier`](super::Carrier) keeps.
+/// Methods for gradients that a [`Carrier`](super::Carrier) stores.
 impl DataParallel {
-    /// Where the parameter's gradient is to be put, or added; it counts as used. Say
-    /// [`DataParallel::ready`] when it is complete.
+    /// Returns the place where the parameter's gradient must be written or added, and marks the
+    /// parameter as used.
+    ///
+    /// Call [`DataParallel::ready`] when the gradient is complete.
     ///
     /// # Errors
-    /// As [`DataParallel::report`].
+    /// Returns the same errors as [`DataParallel::report`].
     pub fn place(&mut self, parameter: usize) -> Result<Place<'_>> {
         self.begin(parameter)?;
         if self.readiness.is_ready(parameter) {
@@ -176,11 +194,12 @@ impl DataParallel {
         Ok(self.place_of(parameter, is_first))
     }
 
-    /// Where the parameter's averaged gradient lies, after [`DataParallel::wait`]; nowhere if no
-    /// rank had one.
+    /// Returns the place of the parameter's averaged gradient after [`DataParallel::wait`], or
+    /// `None` if no rank reported a gradient.
     ///
     /// # Errors
-    /// As [`DataParallel::gradient`].
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if called before `wait` or if
+    /// `parameter` does not exist. If a step has failed, returns the first error.
     pub fn averaged_place(&self, parameter: usize) -> Result<Option<Place<'_>>> {
         self.check_parameter(parameter)?;
         self.check_averaged()?;
@@ -197,7 +216,7 @@ impl DataParallel {
     }
 }
 
-/// Inside a step.
+/// State of the current step.
 impl DataParallel {
     pub(super) fn check_averaged(&self) -> Result<()> {
         self.check_alive()?;
@@ -205,23 +224,24 @@ impl DataParallel {
             return Ok(());
         }
         Err(Error::usage(
-            "gradients are averaged when `wait` has returned",
+            "cannot use averages in the middle of a step; call `wait` first",
         ))
     }
 
-    /// An optimizer takes its step along the averages.
+    /// Marks the averages as used by an optimizer. Returns an error if an optimizer has already
+    /// used them.
     pub(super) fn spend(&mut self) -> Result<()> {
         self.check_averaged()?;
         match std::mem::replace(&mut self.is_spent, true) {
             false => Ok(()),
             true => Err(Error::usage(
-                "an optimizer takes one step after each `wait`: along the averages that are there \
-                 a step was taken, or `wait` was not called yet",
+                "no averages are left for an optimizer step: a step was already taken, or `wait` \
+                 was never called; take one step after each `wait`",
             )),
         }
     }
 
-    /// Begins a step if none has begun.
+    /// Begins a step unless one is in progress.
     fn begin(&mut self, parameter: usize) -> Result<()> {
         self.check_alive()?;
         self.check_parameter(parameter)?;
@@ -250,7 +270,7 @@ impl DataParallel {
         }
     }
 
-    /// The elements of a parameter whose gradient is not complete.
+    /// Returns the elements of a parameter whose gradient is not complete.
     fn own<T: Element>(&mut self, parameter: usize) -> Result<&mut [T]> {
         if self.readiness.is_ready(parameter) {
             return Err(self.complete_already(parameter));
@@ -266,7 +286,8 @@ impl DataParallel {
         Ok(&mut all[place.range.clone()])
     }
 
-    /// Takes over rank 0's order of the first step, from the next step on.
+    /// Adopts the order in which rank 0 reported gradients in the first step. It applies from the
+    /// next step on.
     pub(super) fn agree_on_order(&mut self) -> Result<()> {
         let mut order = self.readiness.order.clone();
         let late = self
@@ -289,7 +310,7 @@ impl DataParallel {
 
     pub(super) fn keep_failure<R>(&mut self, result: Result<R>) -> Result<R> {
         if let Err(error) = &result {
-            // What failed may be one of several communicators, or this rank's hook alone.
+            // Only one of several communicators may have failed, or only this rank's hook.
             self.fail(error);
         }
         result
@@ -300,22 +321,22 @@ impl DataParallel {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "there is no parameter {parameter}; {} are registered, numbered from 0",
+            "parameter {parameter} is out of range: {} parameters are registered, numbered from 0",
             self.parameters.len()
         )))
     }
 
     fn complete_already(&self, parameter: usize) -> Error {
         Error::usage(format!(
-            "the gradient of {} was complete already in this step; accumulate inside `no_sync`, \
-             and call `wait` once a step",
+            "the gradient of {} is already complete in this step; accumulate inside `no_sync`, and \
+             call `wait` once per step",
             self.parameters[parameter]
         ))
     }
 
     fn other_type<T: Element>(&self, parameter: usize) -> Error {
         Error::usage(format!(
-            "the gradient of {} is not of {}",
+            "the gradient of {} does not have type {}; use the registered type",
             self.parameters[parameter],
             T::DTYPE
         ))
@@ -324,7 +345,7 @@ impl DataParallel {
 
 fn not_here(is_carried: bool) -> Error {
     Error::usage(match is_carried {
-        true => "the gradients are not in host memory: ask the carrier for them",
-        false => "the gradients are under way",
+        true => "the gradients are not in host memory; get them from the carrier",
+        false => "the gradients are in flight; call `wait` first",
     })
 }

@@ -1,17 +1,17 @@
-//! Gradients outside host memory.
+//! Averages gradients that are stored outside host memory.
 
 use super::hooks::BucketInfo;
 use crate::comm::Communicator;
 use crate::error::Result;
 use std::ops::Range;
 
-/// Keeps buckets of gradients outside host memory, such as on a GPU, and averages them there. A
-/// trainer made by [`DataParallel::with_carrier`](super::DataParallel::with_carrier) decides which
-/// bucket is launched when, and whether a step counts.
+/// Stores buckets of gradients outside host memory, such as on a GPU, and averages them there.
 ///
-/// In every step the training loop asks where each gradient belongs
-/// ([`DataParallel::place`](super::DataParallel::place)), has the carrier write it there, and marks
-/// it as [`ready`](super::DataParallel::ready).
+/// Pass the carrier to [`DataParallel::with_carrier`](super::DataParallel::with_carrier). The
+/// resulting model decides when each bucket is launched and whether a step counts. In every step,
+/// the training loop gets the place of each gradient from
+/// [`DataParallel::place`](super::DataParallel::place), has the carrier write the gradient to that
+/// place, and calls [`DataParallel::ready`](super::DataParallel::ready).
 ///
 #[cfg_attr(feature = "cuda", doc = "```no_run")]
 #[cfg_attr(not(feature = "cuda"), doc = "```ignore")]
@@ -19,7 +19,7 @@ use std::ops::Range;
 /// use ringtree::{Communicator, Device, DeviceBuffer, Dtype, ReduceOp, Result, Stream};
 /// use std::sync::{Arc, Mutex};
 ///
-/// /// A bucket of f32 on a device. The trainer shares it.
+/// /// Buckets of f32 on a device, shared with the training loop.
 /// struct OnDevice {
 ///     device: Device,
 ///     stream: Stream,
@@ -53,7 +53,7 @@ use std::ops::Range;
 /// let weight = vec![Parameter::new("weight", &[2], Dtype::F32)];
 /// let mut model = DataParallel::with_carrier(comm, weight, Options::new(), carrier)?;
 /// let bucket = model.place(0)?.bucket.index;
-/// // A kernel would write the gradient there.
+/// // In a real program, a kernel writes the gradient there.
 /// buckets.lock().unwrap()[bucket].write(&[1.0, comm.rank() as f32])?;
 /// model.ready(0)?;
 /// model.wait()?;
@@ -62,41 +62,42 @@ use std::ops::Range;
 /// # Ok(()) }
 /// ```
 pub trait Carrier: Send {
-    /// Prepares to average buckets over `comm`, which only the carrier uses for device buffers. All
-    /// ranks call it, once.
+    /// Prepares to average buckets over `comm`. Only the carrier uses this communicator for device
+    /// buffers. The method is called once on every rank.
     ///
     /// # Errors
-    /// Any; the model is not registered then.
+    /// Returns an error if the preparation fails. The model is then not registered.
     fn attach(&mut self, comm: &Communicator) -> Result<()>;
 
-    /// Begins a step: all buckets, of this layout, count as zeros until a gradient is written. The
-    /// averages of the step before are not read any more.
+    /// Begins a step with `buckets`. Their elements count as zero until a gradient is written to
+    /// them. The averages of the previous step are not read any more.
     ///
     /// # Errors
-    /// Any; training has failed then, on all ranks.
+    /// Returns an error if the step cannot begin. Training then fails on all ranks.
     fn begin(&mut self, buckets: &[BucketInfo]) -> Result<()>;
 
-    /// Starts averaging a bucket, and returns at once. All ranks call it for the same
-    /// buckets in the same order, once a step.
+    /// Starts averaging a bucket and returns immediately. This method is called once per step for
+    /// each bucket, in the same order on all ranks.
     ///
     /// # Errors
-    /// As for [`Carrier::begin`].
+    /// Returns an error if averaging cannot start. Training then fails on all ranks.
     fn launch(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()>;
 
-    /// Waits until the averages of a launched bucket are complete.
+    /// Waits until all averages of a launched bucket have been computed.
     ///
     /// # Errors
-    /// As for [`Carrier::begin`].
+    /// Returns an error if averaging fails. Training then fails on all ranks.
     fn land(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()>;
 }
 
-/// Where a gradient belongs that a [`Carrier`] keeps.
+/// Location of a gradient that a [`Carrier`] stores.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place<'a> {
-    /// The bucket.
+    /// The bucket that contains the gradient.
     pub bucket: &'a BucketInfo,
-    /// The parameter's elements of it.
+    /// Range of the parameter's elements in the bucket.
     pub range: Range<usize>,
-    /// Whether this is the step's first gradient of the parameter. A later one is to be added.
+    /// `true` if this is the parameter's first gradient in the step. Add later gradients to the
+    /// first one.
     pub is_first: bool,
 }

@@ -1,4 +1,4 @@
-//! A bucket in flight: the stages of its exchange.
+//! Runs the stages of a bucket's exchange.
 
 use super::hooks::{BucketInfo, Exchange, Hook, Next};
 use super::values::{Pending, Values};
@@ -12,21 +12,21 @@ use std::time::Duration;
 pub(super) struct Flight {
     pending: Pending,
     pub(super) stage: usize,
-    /// Whether a hook decides what follows; else the first exchange is all.
+    /// `true` if a hook decides what follows. Otherwise, the first exchange is the only one.
     is_hooked: bool,
 }
 
-/// The state of a bucket in flight.
+/// Outcome of [`Flight::proceed`].
 pub(super) enum Landing {
-    /// In flight, in this stage or the next.
+    /// In flight, in the next stage.
     Flying(Flight),
-    /// The averaged gradients, and when the last exchange ended.
+    /// The averaged gradients, and the time at which the last exchange completed.
     Landed(Values, Duration),
 }
 
 impl Flight {
-    /// Issues the first exchange of the bucket. An all-reduce of all its elements is carried out by
-    /// `algorithm`, unless the hook names another.
+    /// Issues the first exchange of the bucket. An all-reduce of all its elements uses `algorithm`,
+    /// unless the hook names an algorithm.
     pub(super) fn launch(
         comm: &Communicator,
         hook: &mut dyn Hook,
@@ -52,7 +52,7 @@ impl Flight {
         })
     }
 
-    /// Issues the only exchange of a bucket of whose average each rank gets its block.
+    /// Issues the only exchange of a bucket with sharded averages, which gives each rank its block.
     pub(super) fn scatter(comm: &Communicator, gradients: Values) -> Result<Self> {
         Ok(Self {
             pending: gradients.reduce_scatter(comm, ReduceOp::Avg)?,
@@ -61,12 +61,12 @@ impl Flight {
         })
     }
 
-    /// Whether its current exchange has ended.
+    /// Returns `true` if the current exchange has completed.
     pub(super) fn has_ended(&self) -> bool {
         self.pending.has_ended()
     }
 
-    /// Waits for its current exchange, and issues the next if there is one.
+    /// Waits for the current exchange, and issues the next one if the hook requests it.
     pub(super) fn proceed(
         self,
         comms: &[Communicator],
@@ -83,7 +83,7 @@ impl Flight {
                 Ok(Landing::Landed(gradients.into(), ended_at))
             }
             Next::Done(gradients) => Err(Error::usage(format!(
-                "the hook '{}' made {} gradients of {}; a hook must return as many as it got",
+                "the hook '{}' returned {} gradients, expected {}; return one gradient per element",
                 hook.name(),
                 gradients.len(),
                 bucket.count
@@ -95,7 +95,7 @@ impl Flight {
                     is_hooked: true,
                 })),
                 None => Err(Error::usage(format!(
-                    "the hook '{}' asks for more than its {} stages",
+                    "the hook '{}' requests more than its {} stages; increase `Hook::stages`",
                     hook.name(),
                     comms.len()
                 ))),

@@ -1,55 +1,55 @@
-//! Which parameter's gradient lies where: the buckets, as data.
+//! Assigns each parameter's gradient to a place in a bucket.
 
 use super::parameter::Parameter;
 use crate::dtype::Dtype;
 use std::ops::Range;
 
-/// Where a parameter's gradient lies.
+/// Location of a parameter's gradient.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) bucket: usize,
-    /// Its elements of the bucket.
+    /// The parameter's elements in the bucket.
     pub(crate) range: Range<usize>,
 }
 
-/// Gradients of one type that travel together.
+/// Gradients of one type that are sent together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// The type of all of them.
+    /// Type of all elements.
     pub dtype: Dtype,
-    /// The parameters, in the order in which they lie in it.
+    /// Numbers of the parameters, in the order in which their elements are stored.
     pub parameters: Vec<usize>,
-    /// Elements of all of them.
+    /// Total number of elements of all parameters.
     pub count: usize,
 }
 
 impl Bucket {
-    /// Its bytes.
+    /// Returns the size of the bucket in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.count * self.dtype.size()
     }
 }
 
-/// How large buckets may be, in bytes. A larger parameter has a bucket to itself.
+/// Maximum sizes of buckets, in bytes. A larger parameter gets its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) first_bytes: usize,
     pub(crate) bytes: usize,
 }
 
-/// All buckets, in the order in which they are launched.
+/// All buckets, in launch order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) buckets: Vec<Bucket>,
-    /// By parameter.
+    /// Indexed by parameter.
     pub(crate) places: Vec<Place>,
 }
 
 impl Layout {
-    /// Fills buckets with `parameters` in the given order of their numbers. A bucket holds one
-    /// type; buckets are launched in the order of their last parameters, for that is when they are
-    /// full.
+    /// Fills buckets with `parameters`, in the order of their numbers in `order`. All elements of a
+    /// bucket have the same type. Buckets are launched in the order of their last parameters,
+    /// because a bucket is full when the gradient of its last parameter is complete.
     pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
         let mut full: Vec<(usize, Bucket)> = Vec::new();
         let mut open: Vec<(usize, Bucket)> = Vec::new();

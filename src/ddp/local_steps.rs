@@ -1,4 +1,5 @@
-//! Training with little communication: many local steps, then one that all ranks take together.
+//! Trains with little communication: each rank takes many local steps, and then all ranks take an
+//! outer step together.
 
 use super::agree::compare;
 #[cfg(feature = "checkpoint")]
@@ -10,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 
-/// How ranks that train apart come together.
+/// Settings of the outer step, in which ranks that train independently combine their weights.
 ///
 /// ```
 /// use ringtree::ddp::Outer;
@@ -19,11 +20,12 @@ use crate::op::ReduceOp;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outer {
-    /// Local steps from one outer step to the next.
+    /// Number of local steps per outer step.
     pub every: u64,
-    /// The learning rate of the outer step; 1 without momentum averages the weights.
+    /// Learning rate of the outer step. With a learning rate of 1 and no momentum, the outer step
+    /// averages the weights.
     pub learning_rate: f64,
-    /// How much of the outer steps before goes into one (Nesterov's momentum).
+    /// Fraction of the previous outer steps that is added to each outer step (Nesterov momentum).
     pub momentum: f64,
 }
 
@@ -37,17 +39,25 @@ impl Default for Outer {
     }
 }
 
-/// Low-communication training, as DiLoCo does it (Douillard et al. 2023, "DiLoCo: Distributed
-/// Low-Communication Training of Language Models", algorithm 1): each rank takes
-/// [`Outer::every`] steps of its own optimizer on its own data. Then the ranks average by how much
-/// their weights have changed, and take a step of Nesterov's gradient descent along that average,
-/// from the weights that they had in common before. Against [`DataParallel`](super::DataParallel),
-/// which exchanges a gradient every step, as many bytes travel every [`Outer::every`] steps: for
-/// links that are slow beside the training.
+/// Low-communication training with DiLoCo (Douillard et al. 2023, "DiLoCo: Distributed
+/// Low-Communication Training of Language Models", algorithm 1).
 ///
-/// What is one *rank* here may be a group that trains with `DataParallel` inside: make the model on
-/// a group of the ranks of one host ([`Communicator::split`]), and `LocalSteps` on a group of one
-/// rank of each host. Ranks that train alone make the model on a group of themselves.
+/// Each rank takes [`Outer::every`] steps with its own optimizer on its own data. Then the ranks
+/// average the changes to their weights. Starting from the weights that they last had in common,
+/// they take one step along that average with Nesterov momentum. In [`Outer::every`] steps, this
+/// exchanges as many bytes as [`DataParallel`](super::DataParallel) exchanges in each step. Use it
+/// if your links are slow compared with the computation.
+///
+/// If every rank trains independently, create its model on a group that contains only that rank,
+/// and create `LocalSteps` on all ranks.
+///
+/// The ranks of a host can also train one model together with `DataParallel`, on a group of that
+/// host's ranks ([`Communicator::split`]). In this case, you can create `LocalSteps` on a group
+/// that contains only rank 0 of each model, which is one rank per host. `LocalSteps` then changes
+/// the weights of only these ranks. To copy the new weights to the other ranks of a host, call
+/// [`DataParallel::broadcast`](super::DataParallel::broadcast) on all ranks of that host after
+/// [`LocalSteps::new`] and then after every [`Outer::every`] steps. The tests of `LocalSteps` cover
+/// only models with one rank each.
 ///
 /// ```
 /// use ringtree::ddp::{LocalSteps, Outer, Parameter};
@@ -58,7 +68,7 @@ impl Default for Outer {
 ///     let outer = Outer { every: 10, ..Outer::default() };
 ///     let mut local = LocalSteps::new(comm, &parameters, &mut weights[..], outer)?;
 ///     for _step in 0..600 {
-///         // Each rank's loss has its minimum elsewhere: at 0, 1, 2 and 3.
+///         // The ranks' losses have their minimums at 0, 1, 2 and 3.
 ///         weights[0][0] -= 0.02 * (weights[0][0] - comm.rank() as f32);
 ///         local.step(&mut weights[..])?; // every tenth time, the ranks meet
 ///     }
@@ -73,21 +83,26 @@ pub struct LocalSteps {
     comm: Communicator,
     parameters: Vec<Parameter>,
     outer: Outer,
-    /// The weights after the last outer step, parameter after parameter; the same on all ranks.
+    /// Weights of all parameters after the last outer step, in order. Equal on all ranks.
     common: Vec<f32>,
-    /// The momentum of the outer steps, likewise.
+    /// Momentum of the outer steps, in the same order. Equal on all ranks.
     velocity: Vec<f32>,
-    /// Local steps since the last outer one.
+    /// Number of local steps since the last outer step.
     since: u64,
 }
 
 impl LocalSteps {
-    /// Gives all ranks rank 0's `weights`, from which they train apart. All ranks call it, with the
-    /// same parameters and numbers.
+    /// Replaces `weights` on all ranks with the weights of rank 0. Each rank then trains
+    /// independently, starting from these weights.
+    ///
+    /// All ranks must call this function with the same `parameters` and `outer`.
     ///
     /// # Errors
-    /// [`Error::usage`] for numbers or types that it does not work on, or weights of another
-    /// length; [`Error::mismatch`] if ranks differ; any of the communicator's.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a value in `outer` is out of range, if a
+    /// parameter is not f32, or if the weights of a rank have the wrong length. Returns
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if `parameters` or `outer` differ
+    /// between ranks.
     pub fn new(
         comm: &Communicator,
         parameters: &[Parameter],
@@ -97,7 +112,7 @@ impl LocalSteps {
         let mut lines = vec![format!("{outer:?}")];
         lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
         compare(comm, &lines)?;
-        // All ranks have the same, so all of them get the same answer.
+        // All ranks have the same values here, so all get the same result.
         check(parameters, &outer)?;
         let count = parameters.iter().map(Parameter::count).sum();
         let mut this = Self {
@@ -113,7 +128,7 @@ impl LocalSteps {
         Ok(this)
     }
 
-    /// Takes over rank 0's weights.
+    /// Adopts rank 0's weights.
     fn begin(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
         self.visit(weights, |_, common, _, weights| {
             common.copy_from_slice(weights)
@@ -124,26 +139,30 @@ impl LocalSteps {
         })
     }
 
-    /// Counts a local step, which the program's optimizer has just taken. If it is the last before
-    /// an outer step, all ranks take that, and `weights` are the same on all of them: it returns
-    /// whether they are. All ranks call it after each of their steps.
+    /// Counts a local step that your optimizer has just taken.
+    ///
+    /// After every [`Outer::every`] local steps, takes an outer step together with the other ranks
+    /// and returns `true`. The `weights` are then the same on all ranks. All ranks must call this
+    /// method after each of their local steps.
     ///
     /// # Errors
-    /// On every rank: [`Error::usage`] for weights of another length on one; any of the
-    /// communicator's. The weights are then this rank's own still, or already the common ones.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on every rank if the weights of a rank have
+    /// the wrong length. In that case, `weights` are either still this rank's own weights or
+    /// already the common weights.
     pub fn step(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<bool> {
         self.since += 1;
         if self.since < self.outer.every {
             return Ok(false);
         }
-        // The others wait for this rank.
+        // The other ranks wait for this rank, so the communicator must fail.
         let met = self.meet(weights);
         met.inspect_err(|error| self.comm.fail(error))?;
         self.since = 0;
         Ok(true)
     }
 
-    /// Takes the outer step, with all ranks.
+    /// Takes the outer step together with the other ranks.
     fn meet(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
         let mut change = vec![0.0; self.common.len()];
         self.visit(weights, |place, common, _, weights| {
@@ -164,19 +183,22 @@ impl LocalSteps {
         })
     }
 
-    /// Names what goes into a checkpoint beside the weights, between an outer step and the next
-    /// local one; see [`Parts`]. What the local optimizers remember
-    /// differs from rank to rank ([`Parts::own`]).
+    /// Names the state that must be saved in a checkpoint in addition to the weights. See
+    /// [`Parts`].
+    ///
+    /// Call this method between an outer step and the next local step. The state of the local
+    /// optimizers differs between ranks, so use [`Parts::own`] to name it.
     ///
     /// # Errors
-    /// [`Error::usage`] after a local step, when the ranks' weights differ; those of
-    /// [`Parts::tensor`].
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a local step has been taken since
+    /// the last outer step, because the weights then differ between ranks. Also returns the same
+    /// errors as [`Parts::tensor`].
     #[cfg(feature = "checkpoint")]
     pub fn parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         if self.since > 0 {
             return Err(Error::usage(format!(
-                "the ranks have taken {} of {} local steps, and their weights differ: save when \
-                 `LocalSteps::step` has returned true",
+                "cannot save after {} of {} local steps, because the weights differ between ranks; \
+                 save when `LocalSteps::step` returns true",
                 self.since, self.outer.every
             )));
         }
@@ -185,7 +207,8 @@ impl LocalSteps {
         parts.tensor("outer/velocity", &count, &mut self.velocity)
     }
 
-    /// Shows each parameter's weights, with its place in `common` and `velocity` and what is there.
+    /// Calls `each` for every parameter, with its range in `common` and `velocity`, its elements
+    /// there, and its weights.
     fn visit(
         &mut self,
         weights: &mut (impl Weights + ?Sized),
@@ -197,7 +220,10 @@ impl LocalSteps {
             start = place.end;
             let common = &mut self.common[place.clone()];
             let velocity = &mut self.velocity[place.clone()];
-            let mut visited = Err(Error::usage(format!("{parameter} has no weights")));
+            let mut visited = Err(Error::usage(format!(
+                "`Weights::visit` did not call its closure for {parameter}; call it with the \
+                 parameter's weights"
+            )));
             weights.visit(number, &mut |weights| {
                 visited = check_length(parameter, weights)
                     .map(|()| each(place.clone(), common, velocity, weights));
@@ -211,7 +237,7 @@ impl LocalSteps {
 fn check(parameters: &[Parameter], outer: &Outer) -> Result<()> {
     if let Some(parameter) = parameters.iter().find(|one| one.dtype != Dtype::F32) {
         return Err(Error::usage(format!(
-            "local steps work on f32, which {parameter} is not"
+            "local steps require f32 parameters, found {parameter}"
         )));
     }
     let Outer {
@@ -225,8 +251,8 @@ fn check(parameters: &[Parameter], outer: &Outer) -> Result<()> {
         return Ok(());
     }
     Err(Error::usage(format!(
-        "{outer:?}: `every` must be at least 1, `learning_rate` above 0, `momentum` from 0 to \
-         below 1"
+        "{outer:?} is out of range: `every` must be at least 1, `learning_rate` positive and \
+         finite, and `momentum` at least 0 and below 1"
     )))
 }
 

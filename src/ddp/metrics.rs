@@ -1,5 +1,5 @@
-//! What rank 0 writes down about a run: one JSON object a line, under the run's id. A run that
-//! resumes goes on in the same file.
+//! Records the metrics of a run. Rank 0 writes one JSON object per line, which includes the ID of
+//! the run. A resumed run continues in the same file.
 
 use super::parallel::DataParallel;
 use crate::comm::Communicator;
@@ -12,23 +12,26 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// What the program knows of a step; the rest of a [`Line`] is measured.
+/// The metrics that a program provides for a step. [`Metrics::write`] adds the other fields of a
+/// [`Line`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// The loss of the step's global batch.
+    /// Loss of the step's global batch.
     pub loss: f64,
-    /// The learning rate of the step.
+    /// Learning rate of the step.
     pub learning_rate: f64,
-    /// Samples since the line before, of all ranks.
+    /// Number of samples that all ranks have processed since the previous line.
     pub samples: u64,
-    /// Tokens since the line before, of all ranks, where samples have tokens.
+    /// Number of tokens that all ranks have processed since the previous line, if the samples
+    /// consist of tokens.
     pub tokens: Option<u64>,
-    /// What else there is to say, by name, such as a validation loss or a gradient's norm.
+    /// Other metrics by name, such as the validation loss or the gradient norm.
     pub more: BTreeMap<String, f64>,
 }
 
 impl Measured {
-    /// A step of `samples`, of all ranks.
+    /// Creates the metrics of a step. `samples` is the number of samples that all ranks have
+    /// processed since the previous line.
     #[must_use]
     pub fn new(loss: f64, learning_rate: f64, samples: u64) -> Self {
         Self {
@@ -39,14 +42,14 @@ impl Measured {
         }
     }
 
-    /// Samples of a step of language models have tokens, of all ranks.
+    /// Sets the number of tokens that all ranks have processed, for language models.
     #[must_use]
     pub fn tokens(self, tokens: u64) -> Self {
         let tokens = Some(tokens);
         Self { tokens, ..self }
     }
 
-    /// A further number, by its name.
+    /// Adds another metric called `name`.
     #[must_use]
     pub fn with(mut self, name: &str, number: f64) -> Self {
         self.more.insert(name.to_owned(), number);
@@ -54,36 +57,36 @@ impl Measured {
     }
 }
 
-/// A line of the file.
+/// One line of the metrics file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
-    /// The run's id.
+    /// ID of the run.
     pub run: String,
-    /// Steps that have ended.
+    /// Number of completed steps.
     pub step: u64,
-    /// The loss of the step's global batch.
+    /// Loss of the step's global batch.
     pub loss: f64,
-    /// The learning rate of the step.
+    /// Learning rate of the step.
     pub learning_rate: f64,
-    /// Seconds since the line before, or since the file was opened.
+    /// Seconds since the previous line, or since the file was opened.
     pub seconds: f64,
-    /// Samples of all ranks in a second.
+    /// Samples processed by all ranks per second.
     pub samples_per_s: f64,
-    /// Tokens of all ranks in a second.
+    /// Tokens processed by all ranks per second.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// Milliseconds of the step's communication that backward did not hide.
+    /// Communication in the step that the backward pass did not hide, in milliseconds.
     pub exposed_ms: f64,
-    /// Bytes of the gradients that the step averaged, on each rank.
+    /// Bytes of gradients that were averaged in the step, per rank.
     pub bytes: u64,
-    /// Ranks that took part.
+    /// Number of ranks.
     pub ranks: usize,
-    /// [`Measured::more`].
+    /// Other metrics; see [`Measured::more`].
     #[serde(flatten)]
     pub more: BTreeMap<String, f64>,
 }
 
-/// The file of a run's metrics, which rank 0 writes; on other ranks it does nothing.
+/// The metrics file of a run. Only rank 0 writes to the file.
 ///
 /// ```
 /// use ringtree::ddp::{DataParallel, Measured, Metrics, Options, Parameter};
@@ -113,22 +116,24 @@ pub struct Line {
 pub struct Metrics {
     run: String,
     ranks: usize,
-    /// On rank 0.
+    /// `true` on rank 0.
     is_told: bool,
     file: Option<(File, PathBuf)>,
     since: Instant,
 }
 
 impl Metrics {
-    /// Goes on with the lines of `run` in the file `path` up to `step`: lines beyond are removed,
-    /// for those steps are taken once more, and so is half a line that a kill has left. Lines of
-    /// other runs stay. [`Run::metrics`](super::checkpoint::Run::metrics) does it with the numbers
-    /// of a checkpoint.
+    /// Opens the file `path` so that the metrics of `run` continue after `step`.
     ///
-    /// With `None` for the path nothing is written, and [`Metrics::write`] only makes the lines.
+    /// Removes the run's lines for later steps, because these steps will be repeated. Also removes
+    /// a partial line that a killed process left behind. Keeps the lines of other runs.
+    /// [`Run::metrics`](super::checkpoint::Run::metrics) calls this function with the values from a
+    /// checkpoint. If `path` is `None`, nothing is written, and [`Metrics::write`] only returns the
+    /// lines.
     ///
     /// # Errors
-    /// [`Error::system`] on rank 0 if the file cannot be read or written.
+    /// Returns [`ErrorKind::System`](crate::ErrorKind::System) on rank 0 if the file cannot be read
+    /// or written.
     pub fn open(
         comm: &Communicator,
         path: impl Into<Option<PathBuf>>,
@@ -146,11 +151,12 @@ impl Metrics {
         })
     }
 
-    /// Adds a line about the step that `model` has ended. Returns it on rank 0, also for the
-    /// program to print.
+    /// Writes a line about the step that `model` has just completed. Returns the line on rank 0 and
+    /// `None` on the other ranks.
     ///
     /// # Errors
-    /// [`Error::system`] on rank 0 if it cannot be written.
+    /// Returns [`ErrorKind::System`](crate::ErrorKind::System) on rank 0 if the line cannot be
+    /// written.
     pub fn write(&mut self, model: &DataParallel, measured: Measured) -> Result<Option<Line>> {
         if !self.is_told {
             return Ok(None);
@@ -163,7 +169,7 @@ impl Metrics {
             more,
         } = measured;
         let now = Instant::now();
-        // Never 0: what is divided by it must be finite to be read again.
+        // Never 0, because an infinite rate could not be read back from JSON.
         let seconds = (now - self.since).as_secs_f64().max(1e-9);
         self.since = now;
         let bytes = model.statistics().iter().map(|bucket| bucket.bytes as u64);
@@ -189,10 +195,10 @@ impl Metrics {
         Ok(Some(line))
     }
 
-    /// All lines of `run` in the file `path`; none if there is no such file.
+    /// Returns all lines of `run` in the file `path`, or an empty list if the file does not exist.
     ///
     /// # Errors
-    /// [`Error::system`] if it cannot be read.
+    /// Returns [`ErrorKind::System`](crate::ErrorKind::System) if the file cannot be read.
     pub fn read(path: impl AsRef<Path>, run: &str) -> Result<Vec<Line>> {
         let text = text_of(path.as_ref())?;
         let lines = text
@@ -202,7 +208,7 @@ impl Metrics {
     }
 }
 
-/// What says of a line where it belongs.
+/// Fields that identify a line.
 #[derive(Deserialize)]
 struct Place {
     run: String,
@@ -224,7 +230,7 @@ fn open(path: &Path, run: &str, step: u64) -> Result<File> {
         whole_file::make_folder(folder).map_err(failed)?;
     }
     if kept != old {
-        // In one step, so that a kill does not lose what there was.
+        // Replaced atomically, so that a kill does not lose the lines.
         whole_file::replace(path, &[kept.as_bytes()]).map_err(failed)?;
     }
     let mut options = OpenOptions::new();
@@ -235,19 +241,20 @@ fn text_of(path: &Path) -> Result<String> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        // Not as if it were empty: it would be lost.
+        // If the file counted as empty, it would be overwritten.
         Err(error) => Err(cannot("read", path, &error)),
     }
 }
 
 fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::io(
-        format_args!("cannot {what} the metrics {}", path.display()),
+        format_args!("cannot {what} the metrics file {}", path.display()),
         error,
     )
 }
 
-/// Whether `line` is of `run` and beyond `step`, or all that a kill has left of a line.
+/// Returns `true` if `line` belongs to a step of `run` after `step`, or is a partial line that a
+/// kill left.
 fn is_outdated(line: &str, run: &str, step: u64) -> bool {
     match serde_json::from_str::<Place>(line) {
         Ok(place) => place.run == run && place.step > step,
@@ -286,7 +293,7 @@ mod tests {
             lines.iter().map(|line| line.step).collect::<Vec<_>>()
         };
         assert_eq!(steps("a"), [1, 2, 3, 4]);
-        // Another run in the same file has its own lines, and leaves those of the first.
+        // Another run in the same file has its own lines and keeps those of the first.
         write(&path, "b", 0, &[1]);
         write(&path, "a", 2, &[]);
         assert_eq!((steps("a"), steps("b")), (vec![1, 2], vec![1]));

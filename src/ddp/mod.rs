@@ -1,67 +1,86 @@
-//! Data-parallel training: every rank has a copy of the model, trains on its own part of the data,
-//! and takes the step that the averaged gradients of all ranks ask for.
+//! Data-parallel training: every rank trains its own copy of the model on its part of the data and
+//! updates that copy with the gradients averaged across all ranks.
 //!
-//! # What is here
+//! # Overview
 //!
-//! - [`DataParallel`] averages gradients while backward runs; its [`Options`] say how, and a
-//!   [`Hook`] what travels ([`HalfHook`]: 16 bits; [`PowerSgd`]: low-rank factors).
-//! - An [`Optimizer`] takes the step: every rank for all weights or, with [`Options::sharded`],
-//!   for its share. A program may have its own optimizer. [`LocalSteps`] is for links too slow for
-//!   an exchange in every step.
-//! - [`DistributedSampler`] deals the samples of a data set out to the ranks.
-//! - [`checkpoint::Run`] resumes a training in one call, and saves it while it goes on.
-//! - [`Metrics`] writes a line a step. [`Trace`] shows where the time of steps went.
-//! - A [`Carrier`] averages gradients that do not lie in host memory.
+//! - [`DataParallel`] averages gradients while the backward pass runs. [`Options`] control how they
+//!   are averaged. A [`Hook`] controls what is sent: [`HalfHook`] sends 16-bit values, and
+//!   [`PowerSgd`] sends low-rank factors.
+//! - [`Optimizer`] updates the weights. Each rank updates all weights or, with
+//!   [`Options::sharded`], only its share. You can also write your own optimizer. [`LocalSteps`] is
+//!   for links that are too slow to exchange gradients in every step.
+//! - [`DistributedSampler`] distributes the samples of a data set among the ranks.
+//! - [`checkpoint::Run`] resumes training with a single call and saves checkpoints in the
+//!   background.
+//! - [`Metrics`] writes one line of metrics per step. [`Trace`] shows how the time in each step was
+//!   spent.
+//! - [`Carrier`] averages gradients that are stored outside host memory, such as on a GPU.
 //!
-//! `examples/15_training.rs` is a whole training with all of it.
+//! `examples/15_training.rs` is a complete training program that uses most of these types.
 //!
-//! # The order of calls
+//! # Order of calls
 //!
-//! Once, on all ranks alike:
+//! When training starts, on all ranks:
 //!
-//! 1. [`checkpoint::Run::open`] reads the newest checkpoint. Left out, the training starts from the
-//!    beginning each time.
-//! 2. [`DataParallel::new`] on [`Run::comm`](checkpoint::Run::comm). On another communicator it
-//!    works too, but sums may differ in their last bits from those before the interruption.
-//! 3. [`DataParallel::broadcast`], if the ranks' initial weights may differ. Left out, replicas
-//!    that start apart stay apart, and nothing tells.
-//! 4. [`Run::resume`](checkpoint::Run::resume) before the first step. Left out, `save` is refused.
+//! 1. Call [`checkpoint::Run::open`], which reads the newest checkpoint. Without this call,
+//!    training always starts from the beginning.
+//! 2. Call [`DataParallel::new`] on [`Run::comm`](checkpoint::Run::comm). On a different
+//!    communicator, sums may differ in their last bits from the sums before the interruption.
+//! 3. Call [`DataParallel::broadcast`] if the initial weights may differ between ranks. Without
+//!    this call, weights that differ remain different, and no error is reported.
+//! 4. Call [`Run::resume`](checkpoint::Run::resume) before the first step. Without this call,
+//!    `save` returns an error.
 //!
 //! In every step:
 //!
-//! 1. [`DistributedSampler::next_batch`]; at the end of an epoch,
-//!    [`set_epoch`](DistributedSampler::set_epoch) with the next. Left out, there are no more
-//!    samples.
-//! 2. For all micro-batches but the last, backward inside [`DataParallel::no_sync`]: gradients add
-//!    up on the rank. Left out, the second report of a parameter is an error.
-//! 3. Backward of the last micro-batch reports each gradient by [`DataParallel::report`] as soon as
-//!    it is there. A parameter that a rank with data does not report is an error in `wait`, on
-//!    all ranks, unless [`Options::allow_unused`] says that this is meant.
-//! 4. [`DataParallel::wait`] on all ranks, once. Left out on one rank, the others wait for it.
-//! 5. [`Optimizer::step`], once, or [`DataParallel::gradient`] and the program's own step: the same
-//!    on all ranks, from the same averages. An optimizer that draws random numbers seeds them alike
-//!    on all ranks; forward draws others on each, by [`stream_seed`].
-//! 6. [`Run::save`](checkpoint::Run::save) now and then, on all ranks; it returns before the file
-//!    is written. [`Run::finish`](checkpoint::Run::finish) at the end waits for the last.
+//! 1. Call [`DistributedSampler::next_batch`]. At the end of an epoch, it returns `None` until
+//!    [`set_epoch`](DistributedSampler::set_epoch) selects the next epoch.
+//! 2. Run the backward pass of every micro-batch except the last one inside
+//!    [`DataParallel::no_sync`], which adds up the gradients on each rank. Outside `no_sync`,
+//!    reporting a parameter a second time is an error.
+//! 3. Run the backward pass of the last micro-batch. Pass each gradient to [`DataParallel::report`]
+//!    as soon as it is computed. If a rank that has data does not report a parameter, `wait`
+//!    returns an error on all ranks unless you set [`Options::allow_unused`].
+//! 4. Call [`DataParallel::wait`] once on every rank. If one rank does not call it, the other ranks
+//!    wait for that rank.
+//! 5. Call [`Optimizer::step`] once. If you wrote your own optimizer, read
+//!    [`DataParallel::gradient`] and compute the same update on all ranks. Seed the optimizer's
+//!    random numbers identically on all ranks, but use [`stream_seed`] to seed the random numbers
+//!    of the forward pass differently on each rank.
+//! 6. Call [`Run::save`](checkpoint::Run::save) from time to time on all ranks. It returns before
+//!    the file is written. At the end of training, call [`Run::finish`](checkpoint::Run::finish),
+//!    which waits until the last file is written.
 //!
-//! All ranks make the same calls. The trainer has communicators of its own, which messages call
-//! "gradients", and [`checkpoint::Run`] has "checkpoint". Ranks may come to wait for each other in
-//! different ones, as after `if rank == 0 { comm.all_reduce(&mut loss, op)? }`, a save on one rank
-//! or a step that one rank leaves out. Then one line on standard error says after 10 s
-//! (`RINGTREE_STALL_WARNING_S`) which rank waits for which in which call of which communicator
-//! ([`Communicator::named`](crate::Communicator::named) names the program's own), and that they
-//! wait for each other; of a rank that is merely late it says where that is. The deadline, after
-//! five minutes unless set otherwise, ends the call with the same words.
+//! # Ranks that wait for each other
 //!
-//! Ranks that have different numbers of batches call [`DataParallel::join`] when they have run out,
-//! with [`Options::uneven_data`]. After an error in a step no average can be read on any rank; end
-//! the process, and let the launcher start all ranks again (`ringtree run --max-restarts`).
+//! All ranks must make the same calls. [`DataParallel`] and [`checkpoint::Run`] use separate
+//! communicators, which messages refer to as "gradients" and "checkpoint". Ranks can deadlock in
+//! calls on different communicators. This happens, for example, after
+//! `if rank == 0 { comm.all_reduce(&mut loss, op)? }`, after a save on one rank only, or if one
+//! rank skips a step.
+//!
+//! After 10 s (`RINGTREE_STALL_WARNING_S`), a warning on standard error names the ranks and the
+//! calls in which they wait for each other. To give your own communicators a name in this warning,
+//! use [`Communicator::named`](crate::Communicator::named). If a rank is only late, the warning
+//! shows where that rank is. When the timeout expires, which is after five minutes by default, the
+//! call returns an error with the same text.
+//!
+//! # Uneven data and errors
+//!
+//! With [`Options::uneven_data`], ranks may have different numbers of batches. A rank calls
+//! [`DataParallel::join`] when it has no batches left.
+//!
+//! If a step fails, no rank can read the averages. Exit the process and let the launcher restart
+//! all ranks (`ringtree run --max-restarts`).
 
-// For who works on the room. *Invariants.* All ranks issue the same operations in the same order,
-// in whatever order their gradients come. A gradient is averaged exactly once. No rank reads an
-// average before every rank has all of them. The room starts no thread but the one that writes a
-// checkpoint, and knows no framework. `layout` packs gradients into buckets, `readiness` says which
-// bucket may go, `step` ends a step on all ranks or on none.
+// For contributors. `layout` packs gradients into buckets, `readiness` decides which buckets can be
+// launched, and `step` ends a step either on all ranks or on none. docs/internals/training.md
+// explains the design.
+//
+// *Invariants.* All ranks issue the same operations in the same order, even if their gradients
+// arrive in different orders. Each gradient is averaged exactly once. No rank reads an average
+// before every rank has all averages of the step. The module starts no thread except the checkpoint
+// writer, and depends on no framework.
 //
 // *May import* `comm`, `plan`, `reduce`, `sys` and the base files.
 

@@ -1,10 +1,11 @@
-//! The norm of the averaged gradient, which all ranks agree on, and clipping by it.
+//! Computes the norm of the averaged gradient, which has the same bits on all ranks, and clips the
+//! gradient.
 //!
-//! After the exchange each rank sums the squares of its block of each bucket, in f64: one pass over
-//! 1/n of the gradient. The ranks exchange these sums and add them in the order of buckets and, in
-//! a bucket, of ranks. So all ranks hold the same bits; and a rank that has only its block of each
-//! bucket ([`Options::sharded`](super::Options::sharded)) computes what a rank with all of them
-//! does.
+//! After the exchange, each rank sums the squares of its block of each bucket in f64, which takes
+//! one pass over 1/n of the gradient. The ranks exchange these sums and add them in bucket order
+//! and, within each bucket, in rank order. Therefore, all ranks get the same bits. A rank that has
+//! only its block of each bucket ([`Options::sharded`](super::Options::sharded)) computes the same
+//! norm as a rank that has all blocks.
 
 use super::options::NonFinite;
 use super::parallel::{Content, DataParallel};
@@ -12,15 +13,17 @@ use super::values::Values;
 use crate::error::{Error, Result};
 
 impl DataParallel {
-    /// The Euclidean norm of the averaged gradient of the last step, over all parameters, before it
-    /// was clipped; only with [`Options::clip_norm`](super::Options::clip_norm). The same bits on
-    /// all ranks.
+    /// Returns the Euclidean norm of the last step's averaged gradient, taken over all parameters
+    /// before clipping.
+    ///
+    /// The norm has the same bits on all ranks. This method requires
+    /// [`Options::clip_norm`](super::Options::clip_norm).
     #[must_use]
     pub fn gradient_norm(&self) -> Option<f64> {
         self.norm
     }
 
-    /// Finds the norm, with all ranks; each has its block of every bucket.
+    /// Computes the norm with all ranks. Each rank contributes its block of every bucket.
     pub(super) fn agree_on_norm(&mut self) -> Result<()> {
         self.norm = None;
         if self.clip.is_none() {
@@ -41,8 +44,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Shortens the gradient that this rank has to the norm that was asked for, or leaves the step
-    /// out or fails if the norm is not finite and that was asked for.
+    /// Scales this rank's gradient to the maximum norm if it is longer. If the norm is not finite,
+    /// applies [`NonFinite`].
     pub(super) fn clip(&mut self) -> Result<()> {
         let (Some(longest), Some(norm)) = (self.clip, self.norm) else {
             return Ok(());
@@ -65,7 +68,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// The norm is infinite or not a number, on all ranks.
+    /// Handles a norm that is infinite or NaN on all ranks.
     fn without_norm(&mut self, norm: f64) -> Result<()> {
         match self.on_non_finite {
             NonFinite::Ignore => {}
@@ -73,8 +76,8 @@ impl DataParallel {
             NonFinite::Fail => {
                 return Err(Error::usage(format!(
                     "the norm of the averaged gradient of step {} is {norm}: every rank's gradient \
-                     was finite, but not their sum or its square; a smaller learning rate or loss \
-                     scale may help, `NonFinite::Skip` leaves such steps out",
+                     is finite, but the sum of the gradients or its square is not; reduce the \
+                     learning rate or the loss scale, or use `NonFinite::Skip` to skip such steps",
                     self.steps
                 )));
             }
@@ -83,10 +86,10 @@ impl DataParallel {
     }
 }
 
-/// Sums that are added up beside each other, so that the compiler can use vector instructions.
+/// Number of independent sums, so that the compiler can use vector instructions.
 const LANES: usize = 8;
 
-/// The sum of the squares, in an order that depends on their number alone.
+/// Returns the sum of the squares. The order of additions depends only on the number of values.
 pub(super) fn squares<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> f64 {
     let mut lanes = [0.0; LANES];
     for values in values.chunks(LANES) {
@@ -99,7 +102,7 @@ pub(super) fn squares<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> f64 {
 }
 
 impl Values {
-    /// The sum of the squares of floating-point elements.
+    /// Returns the sum of the squares of floating-point elements.
     fn squares(&self, range: std::ops::Range<usize>) -> f64 {
         match self {
             Self::F32(values) => squares(&values[range], f64::from),
@@ -110,8 +113,8 @@ impl Values {
         }
     }
 
-    /// Multiplies floating-point elements. Each product is rounded once to the elements' type from
-    /// a factor and a product of f32 (f64 for f64).
+    /// Multiplies floating-point elements by `factor`. Factor and product are f32 (f64 for f64),
+    /// and each product is rounded once to the elements' type.
     fn scale(&mut self, range: std::ops::Range<usize>, factor: f64) {
         let short = factor as f32;
         match self {
@@ -134,10 +137,11 @@ mod tests {
     use crate::ddp::{BucketSize, Options, Parameter};
     use crate::dtype::Dtype;
 
-    /// The norm, the gradients after `wait`, and how many steps were left out.
+    /// The norm, the gradients after `wait`, and the number of skipped steps.
     type End = Result<(Option<f64>, Vec<f32>, u64)>;
 
-    /// One step of `ranks` ranks; rank r reports r + 1 times 1, 2, 3, … over three parameters.
+    /// Runs one step on `ranks` ranks. Rank r reports `factor` · (r + 1) · (1, 2, 3, …) for each of
+    /// three parameters.
     fn step(ranks: usize, options: fn() -> Options, factor: f32) -> Vec<End> {
         crate::simulate(ranks, move |comm| {
             let counts = [5, 1, 300];
@@ -197,7 +201,7 @@ mod tests {
 
     #[test]
     fn a_norm_that_overflows_is_treated_as_a_gradient_that_is_not_finite() {
-        // Every gradient is finite, the sum of the largest is not.
+        // Every gradient is finite, but the sum of the largest is not.
         let large = f32::MAX / 601.0;
         let ignored = step(2, || Options::new().clip_norm(1.0), large);
         assert_eq!(ignored[0].as_ref().unwrap().0, Some(f64::INFINITY));

@@ -1,25 +1,29 @@
-//! What the trainer may choose.
+//! Options of [`DataParallel`](super::DataParallel).
 
 use super::hooks::{Hook, Plain};
 use super::size::BucketSize;
 
-/// What is done with a step in which a gradient of a rank is infinite or not a number. Looked at is
-/// what each rank reports, before it is averaged; a sum that overflows is not found.
+/// Treatment of steps in which a rank's gradient is infinite or NaN.
+///
+/// Each rank checks the gradients that it reports before they are averaged. An overflow in their
+/// sum is not detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NonFinite {
-    /// Nothing looks: the averages are not finite either, on all ranks.
+    /// Gradients are not checked. If a gradient is not finite on one rank, its average is not
+    /// finite on any rank.
     #[default]
     Ignore,
-    /// No parameter has a gradient in this step, on any rank, and
-    /// [`DataParallel::skipped`](super::DataParallel::skipped) counts it.
+    /// The step is skipped, so no parameter has a gradient on any rank.
+    /// [`DataParallel::skipped`](super::DataParallel::skipped) counts such steps.
     Skip,
-    /// [`DataParallel::wait`](super::DataParallel::wait) fails on all ranks, with an error of the
-    /// kind [`Usage`](crate::ErrorKind::Usage). From a checkpoint the same numbers would come
-    /// again: a program that then ends with exit code 2 is not restarted by `ringtree run`.
+    /// [`DataParallel::wait`](super::DataParallel::wait) returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks. A restart from a checkpoint
+    /// would compute the same numbers again, so exit with code 2 to prevent `ringtree run` from
+    /// restarting the job.
     Fail,
 }
 
-/// How gradients are averaged. All ranks choose the same.
+/// Options for averaging gradients. Pass the same options on all ranks.
 ///
 /// ```
 /// use ringtree::ddp::{BucketSize, Options};
@@ -43,7 +47,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Buckets of automatic size, averaged as they are.
+    /// Creates the default options, with an automatic bucket size and without a hook.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -57,7 +61,7 @@ impl Options {
         }
     }
 
-    /// What all ranks must choose alike, in words.
+    /// Returns human-readable lines of the options, which ranks compare.
     pub(super) fn lines(&self) -> Vec<String> {
         let Self {
             size,
@@ -69,23 +73,23 @@ impl Options {
             is_sharded,
         } = self;
         vec![
-            format!("the bucket size {size:?}"),
-            format!("the hook {} of {} stages", hook.name(), hook.stages()),
+            format!("bucket size {size:?}"),
+            format!("hook {} with {} stages", hook.name(), hook.stages()),
             format!("uneven data: {has_uneven_data}"),
             format!("unused parameters allowed: {allows_unused}"),
-            format!("gradients that are not finite: {non_finite:?}"),
-            format!("clipping by the norm: {clip:?}"),
-            format!("a share of the averages on each rank: {is_sharded}"),
+            format!("treatment of non-finite gradients: {non_finite:?}"),
+            format!("maximum norm: {clip:?}"),
+            format!("sharded averages: {is_sharded}"),
         ]
     }
 
-    /// How large buckets are.
+    /// Sets the bucket size.
     #[must_use]
     pub fn buckets(self, size: BucketSize) -> Self {
         Self { size, ..self }
     }
 
-    /// What is done with f32 gradients.
+    /// Sets the hook that processes f32 gradients.
     #[must_use]
     pub fn hook(self, hook: impl Hook + 'static) -> Self {
         Self {
@@ -94,11 +98,14 @@ impl Options {
         }
     }
 
-    /// A step may leave parameters without a gradient, on all ranks or on some, which is an error
-    /// otherwise. Where all ranks leave a parameter out, it has no gradient:
-    /// [`DataParallel::unused`](super::DataParallel::unused) lists such ones. Where some do, it
-    /// counts as zero on these. Ranks in [`DataParallel::join`](super::DataParallel::join) leave
-    /// all out, with or without this.
+    /// Allows steps in which ranks report no gradient for a parameter. Without this option, such a
+    /// step returns an error.
+    ///
+    /// If no rank reports a gradient for a parameter, the parameter has no gradient, and
+    /// [`DataParallel::unused`](super::DataParallel::unused) lists the parameter. If only some
+    /// ranks report a gradient, it counts as zero on the other ranks. Ranks in
+    /// [`DataParallel::join`](super::DataParallel::join) never report gradients, with or without
+    /// this option.
     #[must_use]
     pub fn allow_unused(self) -> Self {
         Self {
@@ -107,8 +114,10 @@ impl Options {
         }
     }
 
-    /// What is done with a step in which a gradient of a rank is infinite or not a number. Looking
-    /// takes one pass over the gradients, which must lie in host memory.
+    /// Sets the treatment of steps in which a rank's gradient is infinite or NaN.
+    ///
+    /// [`NonFinite::Skip`] and [`NonFinite::Fail`] require an additional pass over the gradients,
+    /// which must be in host memory.
     ///
     /// ```
     /// use ringtree::Dtype;
@@ -130,13 +139,14 @@ impl Options {
         Self { non_finite, ..self }
     }
 
-    /// Averaged gradients that are longer than `longest`, over all parameters together, are
-    /// shortened to that Euclidean norm before anyone reads them;
-    /// [`DataParallel::gradient_norm`](super::DataParallel::gradient_norm) says what it was. Every
-    /// rank sums the squares of 1/n of the averages, and one small all-gather a step agrees on the
-    /// norm; another pass is taken only where there is something to shorten. A norm that is
-    /// infinite or not a number shortens nothing, and is treated as
-    /// [`Options::non_finite`] says. The gradients must lie in host memory.
+    /// Limits the Euclidean norm of the averaged gradient, taken over all parameters, to `longest`.
+    ///
+    /// A gradient with a larger norm is scaled down to this norm before it can be read.
+    /// [`DataParallel::gradient_norm`](super::DataParallel::gradient_norm) returns the norm before
+    /// scaling. Each rank sums the squares of 1/n of the averages, and one small all-gather per
+    /// step combines these sums. A second pass over the averages is needed only if the gradient
+    /// must be scaled. If the norm is infinite or NaN, the gradient is not scaled, and
+    /// [`Options::non_finite`] applies. The gradients must be in host memory.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
@@ -158,11 +168,13 @@ impl Options {
         }
     }
 
-    /// Each rank gets its share of the averages alone, by a reduce-scatter instead of an
-    /// all-reduce, and updates that share of the weights: an [`Optimizer`](super::Optimizer) does
-    /// so, and gives all ranks all weights again. Its state then takes 1/n of the memory (the
-    /// first stage of ZeRO: Rajbhandari et al. 2020). Not with a hook, and for gradients in host
-    /// memory.
+    /// Gives each rank only its share of the averages, which the rank uses to update its share of
+    /// the weights.
+    ///
+    /// A reduce-scatter replaces the all-reduce. An [`Optimizer`](super::Optimizer) updates each
+    /// rank's share and then distributes all weights to all ranks. Its state takes 1/n of the
+    /// memory (ZeRO stage 1: Rajbhandari et al. 2020). This option cannot be combined with hooks
+    /// and requires gradients in host memory.
     #[must_use]
     pub fn sharded(self) -> Self {
         Self {
@@ -171,8 +183,10 @@ impl Options {
         }
     }
 
-    /// Ranks may run out of data before others do: every step starts with a small all-reduce, and
-    /// a rank without data calls [`DataParallel::join`](super::DataParallel::join).
+    /// Allows some ranks to run out of data before others.
+    ///
+    /// With this option, every step starts with a small all-reduce. A rank that has no data left
+    /// calls [`DataParallel::join`](super::DataParallel::join).
     #[must_use]
     pub fn uneven_data(self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! The gradients of a model, averaged over ranks while backward runs.
+//! Averages the gradients of a model across all ranks while the backward pass runs.
 
 use super::agree::{agree, broadcast_entries, compare};
 use super::carrier::Carrier;
@@ -17,30 +17,30 @@ use crate::error::{Error, Result};
 use crate::plan::{Algorithm, Collective};
 use std::time::Duration;
 
-/// Where a bucket's gradients are.
+/// Location of a bucket's gradients.
 pub(super) enum Content {
     Here(Values),
     Flying(Flight),
-    /// The carrier knows.
+    /// Stored by the carrier.
     Carried,
-    /// Lost to an error.
+    /// Lost because of an error.
     Lost,
 }
 
-/// What may be done now.
+/// Phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The averaged gradients of a step can be read; the next report begins another.
+    /// Averages can be read. The next report begins a step.
     Averaged,
-    /// Gradients come in.
+    /// Gradients are being reported.
     Collecting,
 }
 
-/// The gradients of a model's parameters, averaged over all ranks.
+/// The gradients of a model's parameters, averaged across all ranks.
 ///
-/// The trainer registers its parameters once. In every step it reports gradients, in any order,
-/// while backward runs; full buckets start their way at once. [`DataParallel::wait`] ends the
-/// step, and every rank reads the same averages.
+/// Register the parameters once. In every step, report gradients in any order while the backward
+/// pass runs. Full buckets are sent while the backward pass continues. [`DataParallel::wait`] ends
+/// the step. Afterwards, every rank can read the same averages.
 ///
 /// ```
 /// use ringtree::Dtype;
@@ -53,9 +53,9 @@ pub(super) enum Phase {
 ///     ];
 ///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
 ///     let mut weights = vec![comm.rank() as f32; 6];
-///     model.broadcast(&mut [&mut weights])?; // every rank starts from rank 0's
+///     model.broadcast(&mut [&mut weights])?; // every rank starts with rank 0's
 ///     for _step in 0..3 {
-///         model.report(1, &[comm.rank() as f32; 2])?; // as backward makes them
+///         model.report(1, &[comm.rank() as f32; 2])?; // in the order of backward
 ///         model.report(0, &[1.0f32; 6])?;
 ///         model.wait()?;
 ///         let gradient = model.gradient::<f32>(0)?.expect("it was reported");
@@ -68,13 +68,14 @@ pub(super) enum Phase {
 /// # assert!(ends[0].is_ok());
 /// ```
 pub struct DataParallel {
-    /// One for each stage of the hook; the first for everything else, too.
+    /// One communicator per stage of the hook. The first is also used for everything else.
     pub(super) comms: Vec<Communicator>,
     pub(super) parameters: Vec<Parameter>,
     limits: Limits,
     pub(super) layout: Layout,
     pub(super) infos: Vec<BucketInfo>,
-    /// By bucket: what its all-reduce is best carried out by beside the others'.
+    /// Best algorithm for each bucket's all-reduce with all buckets in flight, indexed by bucket.
+    /// `None` if the call chooses.
     pub(super) algorithms: Vec<Option<Algorithm>>,
     pub(super) hook: Box<dyn Hook>,
     pub(super) carrier: Option<Box<dyn Carrier>>,
@@ -84,58 +85,67 @@ pub struct DataParallel {
     pub(super) contents: Vec<Content>,
     pub(super) readiness: Readiness,
     pub(super) phase: Phase,
-    /// Whether an optimizer has taken its step along the last averages, or there are none yet.
+    /// `true` if an optimizer has used the last averages, or there are no averages yet.
     pub(super) is_spent: bool,
-    /// Whether all ranks had the gradients of the last step, and a reason not to use them.
+    /// `true` if all ranks had the gradients of the last step and rejected it for the same reason.
     pub(super) is_refused: bool,
     pub(super) is_synchronising: bool,
-    /// By parameter: whether a gradient came in this step; once averaged, whether on any rank.
+    /// Indexed by parameter: `true` if this rank reported a gradient in this step. After the
+    /// commit, `true` if any rank did.
     pub(super) is_used: Vec<bool>,
-    /// The first parameter whose gradient of this step is not finite on this rank.
+    /// First parameter whose gradient of this step is not finite on this rank.
     pub(super) own_non_finite: Option<usize>,
-    /// A rank and a parameter whose gradient of the last step was not finite.
+    /// Rank and parameter of a gradient of the last step that was not finite.
     pub(super) found_non_finite: Option<(usize, usize)>,
     pub(super) skipped: u64,
-    /// The norm that longer gradients are shortened to.
+    /// Maximum norm of the averaged gradient.
     pub(super) clip: Option<f64>,
-    /// The norm of the last step's averages, before they were shortened.
+    /// Norm of the last step's averages before clipping.
     pub(super) norm: Option<f64>,
-    /// Each rank gets its block of each bucket alone.
+    /// `true` if each rank gets only its block of each bucket.
     pub(super) is_sharded: bool,
-    /// The sum over ranks that have data, in a step that asks for it.
+    /// All-reduce that counts the ranks with data, with [`Options::uneven_data`].
     pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
-    /// Commits that this value has passed; not the steps, which a checkpoint may set.
+    /// Number of commits that this value has completed. A checkpoint sets `steps`, but not this.
     pub(super) commits: u64,
     pub(super) exposed: Duration,
     pub(super) order: Vec<usize>,
-    /// The order from the next step on.
+    /// Order from the next step on.
     pub(super) next_order: Option<Vec<usize>>,
     pub(super) order_since: Option<u64>,
     pub(super) statistics: Vec<BucketStatistics>,
-    /// When the bucket before was full, or backward began.
+    /// Time at which the previous bucket was full, or backward began.
     pub(super) full_at: Option<Duration>,
     pub(super) failure: Option<Error>,
 }
 
-/// Registering.
+/// Methods for registration and state.
 impl DataParallel {
-    /// Registers `parameters`, the same on all ranks, in the order in which forward uses them. All
-    /// ranks call it, in the order of their calls on `comm`.
+    /// Registers `parameters`, which should be in the order in which the forward pass uses them.
+    ///
+    /// All ranks must call this function with the same parameters and options, and in the same
+    /// order relative to their other calls on `comm`.
     ///
     /// # Errors
-    /// [`Error::usage`] for parameters that are not floating-point or share a name;
-    /// [`Error::mismatch`] if ranks register different ones: it names the first; any other of
-    /// `comm`'s.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a parameter is not floating-point, if two
+    /// parameters have the same name, or if an option is invalid. Returns
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if ranks pass different parameters or
+    /// options. The message names the first difference.
     pub fn new(comm: &Communicator, parameters: Vec<Parameter>, options: Options) -> Result<Self> {
         Self::register(comm, parameters, options, None)
     }
 
-    /// As [`DataParallel::new`], for gradients that `carrier` keeps and averages. They are averaged
-    /// as they are, without a hook. All ranks have a carrier, or none has.
+    /// Like [`DataParallel::new`], but `carrier` stores and averages the gradients, and no hook is
+    /// used.
+    ///
+    /// Use a carrier either on all ranks or on none.
     ///
     /// # Errors
-    /// Those of [`DataParallel::new`]; [`Error::usage`] for a hook; the carrier's.
+    /// Returns the same errors as [`DataParallel::new`] and [`Carrier::attach`]. Also returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `options` sets a hook, `non_finite`,
+    /// `clip_norm` or `sharded`.
     pub fn with_carrier(
         comm: &Communicator,
         parameters: Vec<Parameter>,
@@ -144,7 +154,7 @@ impl DataParallel {
     ) -> Result<Self> {
         if options.hook.name() != Plain.name() {
             return Err(Error::usage(format!(
-                "the hook {} is for gradients in host memory, but these lie elsewhere: choose none",
+                "the hook {} requires gradients in host memory; remove the hook",
                 options.hook.name()
             )));
         }
@@ -226,7 +236,7 @@ impl DataParallel {
         Ok(this)
     }
 
-    /// Makes the buckets of `self.order`.
+    /// Creates the buckets for `self.order`.
     pub(super) fn lay_out(&mut self) {
         self.layout = Layout::new(&self.parameters, &self.order, self.limits);
         let comm = &self.comms[0];
@@ -261,25 +271,29 @@ impl DataParallel {
         self.statistics = self.layout.buckets.iter().map(statistics).collect();
     }
 
-    /// The parameters, by number.
+    /// Returns the parameters, indexed by number.
     #[must_use]
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
     }
 
-    /// The buckets, in the order in which they are launched.
+    /// Returns the buckets in launch order.
     #[must_use]
     pub fn buckets(&self) -> &[Bucket] {
         &self.layout.buckets
     }
 
-    /// Replaces weights (or buffers, such as running means) by rank 0's. All ranks call it with as
-    /// many, as long ones.
+    /// Replaces `weights` on all ranks with the weights of rank 0.
+    ///
+    /// All ranks must pass the same number of slices, with the same lengths. You can also use this
+    /// method for buffers, such as running means.
     ///
     /// # Errors
-    /// Any of [`Error`]; [`Error::mismatch`] names lengths that differ.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if the number of slices or their lengths
+    /// differ between ranks. The message names the first difference.
     pub fn broadcast<T: Element>(&self, weights: &mut [&mut [T]]) -> Result<()> {
-        // Slices travel together, so an equal sum of lengths would hide that they differ.
+        // Several slices are sent in one buffer. The call compares only their total length.
         let length =
             |(at, one): (usize, &&mut [T])| format!("slice {at} of {} elements", one.len());
         let mut lengths = vec![format!("{} slices", weights.len())];
@@ -288,7 +302,7 @@ impl DataParallel {
         let flat_elements = crate::limits::BUCKET_BYTES_MAX / size_of::<T>();
         let mut rest = weights;
         while !rest.is_empty() {
-            // As many as fit together, or one.
+            // As many slices as fit into one buffer, but at least one.
             let mut elements = 0;
             let fitting = rest.iter().take_while(|one| {
                 elements += one.len();
@@ -309,21 +323,28 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Parameters in the order in which they lie in the buckets, and the step (from 0) since which
-    /// that holds; none while the order is the one of the registration. A checkpoint carries both:
-    /// another order may sum in other buckets, by other algorithms.
+    /// Returns the numbers of the parameters in bucket order, and the first step (counted from 0)
+    /// that uses this order.
+    ///
+    /// Returns `None` while the registration order is used. A checkpoint stores both values,
+    /// because a different order may sum gradients in different buckets and with different
+    /// algorithms.
     #[must_use]
     pub fn order(&self) -> Option<(&[usize], u64)> {
         let since = self.order_since?;
         Some((self.next_order.as_deref().unwrap_or(&self.order), since))
     }
 
-    /// Goes on as after `steps` steps, with the order that a checkpoint carried. All ranks do the
-    /// same, between steps. [`Run::resume`](super::checkpoint::Run::resume) does this and
-    /// [`DataParallel::restore_hook`]; a program calls them only where it keeps its state itself.
+    /// Sets the number of completed steps and the bucket order to the values from a checkpoint.
+    ///
+    /// All ranks must call this method with the same values, between steps.
+    /// [`Run::resume`](super::checkpoint::Run::resume) restores these values and the hook's state
+    /// ([`DataParallel::restore_hook`]). Call the two methods yourself only if you save the state
+    /// without `Run`.
     ///
     /// # Errors
-    /// [`Error::usage`] if `order` does not name every parameter once.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `order` does not name every
+    /// parameter exactly once. If a step has failed, returns the first error.
     pub fn restore(&mut self, steps: u64, order: Option<(Vec<usize>, u64)>) -> Result<()> {
         self.check_alive()?;
         if let Some((order, since)) = order {
@@ -333,14 +354,14 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Lays the buckets out in this order from the next step on.
+    /// Uses this bucket order from the next step on.
     pub(super) fn take_order(&mut self, order: Vec<usize>, since: u64) -> Result<()> {
         let mut sorted = order.clone();
         sorted.sort_unstable();
         if !sorted.iter().copied().eq(0..self.parameters.len()) {
             return Err(Error::usage(format!(
-                "the order of the buckets does not name each of the {} parameters once; is the \
-                 checkpoint of another model?",
+                "the bucket order must name each of the {} parameters exactly once; check that the \
+                 checkpoint belongs to this model",
                 self.parameters.len()
             )));
         }
@@ -349,49 +370,53 @@ impl DataParallel {
         Ok(())
     }
 
-    /// The hook's state of this rank, for a checkpoint; [`Run::save`](super::checkpoint::Run::save)
-    /// takes it by itself.
+    /// Returns the hook's state on this rank, for use in a checkpoint.
+    ///
+    /// [`Run::save`](super::checkpoint::Run::save) saves this state automatically.
     #[must_use]
     pub fn hook_state(&self) -> Vec<(String, Vec<f32>)> {
         self.hook.state()
     }
 
-    /// Gives the hook what [`DataParallel::hook_state`] returned in an earlier run; what is equal
-    /// on all ranks comes from rank 0, for there may be more ranks than there were. All ranks call
-    /// it, between steps.
+    /// Restores the hook state that [`DataParallel::hook_state`] returned in an earlier run.
+    ///
+    /// State that is the same on all ranks is taken from rank 0, because there may be more ranks
+    /// than before. All ranks must call this method, between steps.
     ///
     /// # Errors
-    /// [`Error::usage`] on every rank if the hook of one does not take it up; any of the
-    /// communicator's.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on every rank if the hook of any rank rejects
+    /// its state.
     pub fn restore_hook(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         self.check_alive()?;
         let taken = self.take_hook_state(state);
         agree(&self.comms[0], taken)
     }
 
-    /// Does what [`DataParallel::restore_hook`] does, but may fail on this rank only.
+    /// Like [`DataParallel::restore_hook`], but may return an error on this rank only.
     pub(super) fn take_hook_state(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         let is_shared = |entry: &(String, Vec<f32>)| self.hook.is_shared(&entry.0);
         let (shared, mut own): (Vec<_>, Vec<_>) = state.into_iter().partition(is_shared);
         own.extend(broadcast_entries(&self.comms[0], shared)?);
         let name = self.hook.name();
         let restored = self.hook.restore(own);
-        let wrong = |what| format!("the state is not one of the hook {name}: {what}");
+        let wrong = |what| format!("cannot restore the state of the hook {name}: {what}");
         restored.map_err(|what| Error::usage(wrong(what)))
     }
 
-    /// Whether no gradient has come since the last step ended.
+    /// Returns `true` if no gradient was reported since the last step ended.
     pub(super) fn is_between_steps(&self) -> bool {
         self.phase == Phase::Averaged
     }
 
-    /// How many steps have ended.
+    /// Returns the number of completed steps, including skipped steps.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// The numbers of the parameters that no rank reported a gradient for in the last step.
+    /// Returns the numbers of the parameters for which no rank reported a gradient in the last
+    /// step.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
@@ -412,42 +437,45 @@ impl DataParallel {
         numbers.filter(|number| !self.is_used[*number]).collect()
     }
 
-    /// How many steps were left out because of [`NonFinite::Skip`].
+    /// Returns the number of steps that were skipped because of [`NonFinite::Skip`].
     #[must_use]
     pub fn skipped(&self) -> u64 {
         self.skipped
     }
 
-    /// Where a gradient of the last step was not finite: the lowest rank that had one, and its
-    /// first such parameter; only with [`NonFinite::Skip`] or [`NonFinite::Fail`].
+    /// Returns the lowest rank that had a non-finite gradient in the last step, and the first
+    /// parameter in bucket order that had such a gradient on that rank.
+    ///
+    /// This method requires [`NonFinite::Skip`] or [`NonFinite::Fail`].
     #[must_use]
     pub fn non_finite(&self) -> Option<(usize, usize)> {
         self.found_non_finite
     }
 
-    /// How long the last step's `wait` took: all communication that backward did not hide, the
-    /// commit included.
+    /// Returns how long the last step's call to `wait` took. This is all communication that the
+    /// backward pass did not hide, including the commit.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.exposed
     }
 
-    /// This rank gives up for a reason of its own: every call of the step under way, and every
-    /// later one, ends on all ranks, with `cause` unless something else was before. Without it the
-    /// others would wait for this rank until their deadline.
+    /// Aborts training on all ranks because of a failure that only this rank knows about.
+    ///
+    /// Every call in flight and every later call returns `cause`, or an earlier error if there was
+    /// one. Without this call, the other ranks wait for this rank until they time out.
     pub fn fail(&mut self, cause: &Error) {
         self.failure.get_or_insert_with(|| cause.clone());
         self.comms.iter().for_each(|comm| comm.fail(cause));
     }
 
-    /// Where the time of the last step went, by bucket.
+    /// Returns the timing of each bucket in the last step.
     #[must_use]
     pub fn statistics(&self) -> &[BucketStatistics] {
         &self.statistics
     }
 }
 
-/// The communicator of a hook's stage.
+/// Creates the communicator for a stage of the hook.
 fn own_comm(comm: &Communicator, stage: usize) -> Result<Communicator> {
     let name = match stage {
         0 => "gradients".to_owned(),
@@ -460,21 +488,20 @@ fn check_options(options: &Options, is_carried: bool) -> Result<()> {
     let looks = options.non_finite != NonFinite::Ignore;
     if is_carried && (looks || options.clip.is_some() || options.is_sharded) {
         return Err(Error::usage(
-            "gradients that lie on a device are not looked at: leave out `non_finite`, `clip_norm` \
-             and `sharded`",
+            "`non_finite`, `clip_norm` and `sharded` require gradients in host memory; remove \
+             these options",
         ));
     }
     if options.is_sharded && options.hook.name() != Plain.name() {
         return Err(Error::usage(format!(
-            "the hook {} makes whole averages, but `sharded` gives each rank its share alone: \
-             choose one of them",
+            "the hook {} needs complete averages, but `sharded` gives each rank only its share; \
+             remove one of the two",
             options.hook.name()
         )));
     }
     match options.clip {
         Some(longest) if !(longest > 0.0 && longest.is_finite()) => Err(Error::usage(format!(
-            "gradients cannot be shortened to a norm of {longest}: give `clip_norm` a positive \
-             number"
+            "`clip_norm` is {longest}, but it must be positive and finite; pass a valid norm"
         ))),
         _ => Ok(()),
     }
@@ -485,12 +512,13 @@ fn check(parameters: &[Parameter]) -> Result<()> {
     for parameter in parameters {
         if !parameter.dtype.is_float() {
             return Err(Error::usage(format!(
-                "{parameter} has no floating-point gradient"
+                "parameter {parameter} is not floating-point; register only floating-point \
+                 parameters"
             )));
         }
         if !names.insert(&parameter.name) {
             return Err(Error::usage(format!(
-                "two parameters are called {}; give each a name of its own",
+                "two parameters are named {}; give each parameter a unique name",
                 parameter.name
             )));
         }

@@ -1,22 +1,22 @@
-//! What the trainer registers.
+//! Describes the parameters of a model.
 
 use crate::dtype::Dtype;
 use std::fmt;
 
-/// A parameter of the model, as all ranks know it. Its number is its place in the list that was
-/// registered.
+/// A model parameter. All ranks register the same list of parameters. The number of a parameter is
+/// its index in this list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Its name, as messages and checkpoints use it.
+    /// Name, used in messages and checkpoints.
     pub name: String,
-    /// Its extents; the product is the number of elements.
+    /// Extent of each dimension. The product of the extents is the number of elements.
     pub shape: Vec<usize>,
-    /// The type of its gradient: a floating-point one.
+    /// Type of the gradient, which must be floating-point.
     pub dtype: Dtype,
 }
 
 impl Parameter {
-    /// A parameter.
+    /// Creates a parameter.
     #[must_use]
     pub fn new(name: &str, shape: &[usize], dtype: Dtype) -> Self {
         Self {
@@ -26,13 +26,13 @@ impl Parameter {
         }
     }
 
-    /// Its elements.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         self.shape.iter().product()
     }
 
-    /// Its bytes.
+    /// Returns the size of the parameter in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.count() * self.dtype.size()

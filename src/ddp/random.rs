@@ -1,17 +1,17 @@
-//! Random numbers that are a function of what a checkpoint holds.
+//! Computes random numbers from values that are stored in checkpoints.
 //!
-//! Everything here is arithmetic on 64-bit integers, the same on every platform, and will stay as
-//! it is: a checkpoint of today continues with the numbers of today.
+//! All functions use 64-bit integer arithmetic and return the same numbers on every platform. They
+//! must not change: a run that resumes from an old checkpoint must continue with the same numbers.
 
-/// The increment of SplitMix64: 2⁶⁴ divided by the golden ratio, odd.
+/// Increment of SplitMix64: 2⁶⁴ divided by the golden ratio, an odd number.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Keeps the shuffles apart from the ranks' streams of the same seed.
+/// Distinguishes the shuffles from the ranks' streams with the same seed.
 const SHUFFLE: u64 = 0x5348_5546_464C_4521;
-/// Bits of a stream's number that hold the rank.
+/// Number of bits in a stream's number that hold the rank.
 const RANK_BITS: u32 = 20;
 
-/// The finalizer of SplitMix64: every bit of the input changes every bit of the output with
-/// probability one half, and no two inputs have the same output.
+/// Applies the finalizer of SplitMix64: every bit of the input changes every bit of the output with
+/// probability one half, and different inputs have different outputs.
 ///
 /// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014), with
 /// the constants of Stafford's variant 13.
@@ -21,13 +21,15 @@ fn mix(word: u64) -> u64 {
     word ^ word >> 31
 }
 
-/// What a rank seeds its generator with at the beginning of a step, for dropout, augmentation and
-/// the like. After a restart the step gets the same numbers again, and no generator's state has to
-/// be saved.
+/// Returns the seed for a rank's random numbers in a step, such as those for dropout or data
+/// augmentation.
 ///
-/// It is `mix(mix(seed + G) ^ (step rotated left by 20) ^ rank)`, with SplitMix64's finalizer
-/// `mix` and increment `G`. For one seed, different (step, rank) have different results as long as
-/// there are fewer than 2²⁰ ranks and 2⁴⁴ steps.
+/// Use it to seed a generator at the start of each step. After a restart, the step then draws the
+/// same numbers again, so you do not have to save the generator's state.
+///
+/// The seed is `mix(mix(seed + G) ^ (step rotated left by 20) ^ rank)`, where `mix` is the
+/// finalizer of SplitMix64 and `G` is its increment. With the same `seed`, different pairs of step
+/// and rank give different results if there are fewer than 2²⁰ ranks and fewer than 2⁴⁴ steps.
 ///
 /// ```
 /// use ringtree::ddp::stream_seed;
@@ -41,8 +43,8 @@ pub fn stream_seed(seed: u64, step: u64, rank: usize) -> u64 {
     mix(mix(seed.wrapping_add(GOLDEN)) ^ step.rotate_left(RANK_BITS) ^ rank as u64)
 }
 
-/// 0..`length` in the order that `seed` and `epoch` determine: the algorithm of Fisher and Yates
-/// from the last place down (Durstenfeld's), with SplitMix64.
+/// Returns 0..`length` in the order that `seed` and `epoch` determine. Uses the algorithm of Fisher
+/// and Yates from the last position down (Durstenfeld's version) with SplitMix64.
 pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut generator = SplitMix64::new(mix(mix(seed ^ SHUFFLE).wrapping_add(epoch)));
     let mut order: Vec<_> = (0..length).collect();
@@ -52,12 +54,13 @@ pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
     order
 }
 
-/// Numbers evenly distributed from −1 to 1, which `seed` and `name` determine.
+/// Fills `numbers` with values from −1 to 1, evenly distributed and determined by `seed` and
+/// `name`.
 pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     let named = |state: u64, byte: u8| mix(state.wrapping_add(u64::from(byte) + 1));
     let mut generator = SplitMix64::new(name.bytes().fold(mix(seed), named));
     for number in numbers {
-        // The highest 24 bits, all of which an f32 holds.
+        // The highest 24 bits, because an f32 holds 24 bits exactly.
         let fraction = (generator.next() >> 40) as f32 / (1 << 24) as f32;
         *number = 2.0 * fraction - 1.0;
     }
@@ -78,13 +81,13 @@ impl SplitMix64 {
         mix(self.state)
     }
 
-    /// A number below `bound`, which is not 0, each equally likely.
+    /// Returns a number below `bound`, each with the same probability. `bound` must not be 0.
     ///
     /// Source: Lemire, "Fast Random Integer Generation in an Interval" (ACM TOMACS 2019).
     fn below(&mut self, bound: u64) -> u64 {
         loop {
             let product = u128::from(self.next()) * u128::from(bound);
-            // Of the 2⁶⁴ low halves, those below 2⁶⁴ mod `bound` would be one too many for some.
+            // Without the low halves below 2⁶⁴ mod `bound`, all results have equally many products.
             if product as u64 >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }
@@ -100,7 +103,7 @@ mod tests {
 
     #[test]
     fn the_numbers_of_today_stay() {
-        // The first outputs for seed 1234567 are in many publications of the generator.
+        // Many publications of the generator list the first outputs for seed 1234567.
         let mut generator = SplitMix64::new(1_234_567);
         assert_eq!(generator.next(), 6_457_827_717_110_365_317);
         assert_eq!(generator.next(), 3_203_168_211_198_807_973);

@@ -1,31 +1,33 @@
-//! Which rank trains on which samples.
+//! Distributes the samples of a data set among the ranks.
 
 use super::random::permutation;
 use crate::error::{Error, Result};
 
-/// What is done when the samples do not divide evenly.
+/// Treatment of samples that do not divide evenly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
-    /// The first samples of the epoch come again at its end.
+    /// The first samples of the epoch are repeated at its end.
     Pad,
-    /// The last samples of the epoch are left out.
+    /// The last samples of the epoch are dropped.
     Drop,
 }
 
-/// Deals the samples of a data set out to the ranks, in another order every epoch.
+/// An iterator over this rank's samples from a data set, in a different order in every epoch.
 ///
-/// An epoch is a sequence of all samples: a permutation that depends on the length, the seed and
-/// the epoch, on nothing else. Of n ranks, rank r takes the entries r, r + n, r + 2n, …, so every
-/// sample goes to one rank and all ranks get as many. For that the sequence is padded with its own
-/// beginning, or cut ([`DistributedSampler::drop_last`]).
+/// In each epoch, all samples form a sequence, which is a permutation that depends only on the
+/// length, the seed and the epoch. With n ranks, rank r gets the entries r, r + n, r + 2n, …, so
+/// every sample goes to exactly one rank and all ranks get the same number of samples. To make that
+/// possible, the sequence is either padded with samples from its start or shortened
+/// ([`DistributedSampler::drop_last`]).
 ///
-/// With a global batch of B samples every rank takes B / n a step, and the ranks together the next
-/// B entries of the sequence: step k trains on the same samples, however many ranks there are.
+/// With a global batch of B samples, every rank gets B / n samples per step, and all ranks together
+/// get the next B entries of the sequence. Step k therefore trains on the same samples regardless
+/// of the number of ranks.
 ///
-/// The sampler is the iterator over this rank's samples in the epoch. Where it stands is one
-/// number, [`position`](DistributedSampler::position), that is the same on all ranks after as many
-/// steps and means the same for any number of ranks; with it, a checkpoint can
-/// [`resume`](DistributedSampler::resume).
+/// The progress within an epoch is a single number, the [`position`](DistributedSampler::position).
+/// After the same number of steps, the position is the same on all ranks. It has the same meaning
+/// for any number of ranks. A checkpoint stores the position, and
+/// [`resume`](DistributedSampler::resume) restores it.
 ///
 /// ```
 /// use ringtree::ddp::DistributedSampler;
@@ -41,7 +43,7 @@ enum Tail {
 ///         seen.extend(batch);
 ///         seen.extend(rank_1.next_batch().expect("ranks have as many"));
 ///     }
-///     assert_eq!(seen.len(), 12); // two come twice
+///     assert_eq!(seen.len(), 12); // two are repeated
 ///     assert!((0..10).all(|sample| seen.contains(&sample)));
 /// }
 /// # Ok(()) }
@@ -54,37 +56,38 @@ pub struct DistributedSampler {
     world_size: usize,
     tail: Tail,
     is_shuffled: bool,
-    /// A multiple of the world size; one sample a rank if none is set.
+    /// A multiple of the world size. `None` means one sample per rank.
     global_batch: Option<usize>,
     epoch: u64,
-    /// All samples, in this epoch's order.
+    /// All samples, in the order of this epoch.
     order: Vec<usize>,
-    /// Entries of the epoch's sequence that all ranks together have taken.
+    /// Number of entries of the epoch's sequence that all ranks together have taken.
     position: usize,
-    /// Where the sequence ends: `position` then.
+    /// Value of `position` at the end of the sequence.
     end: usize,
 }
 
 impl DistributedSampler {
-    /// Deals `length` samples, 0 and up, at the beginning of epoch 0. It holds 8 bytes a sample.
+    /// Creates a sampler for the samples 0 to `length` − 1 that starts at the beginning of epoch 0.
+    ///
+    /// The sampler uses 8 bytes of memory per sample.
     ///
     /// # Errors
-    /// [`Error::usage`] if there is no such rank, or no sample.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `rank` is out of range or `length`
+    /// is 0.
     pub fn new(length: usize, seed: u64, rank: usize, world_size: usize) -> Result<Self> {
         if rank >= world_size {
             return Err(Error::usage(format!(
-                "there is no rank {rank} among {world_size} to deal samples to"
+                "rank {rank} is out of range: the {world_size} ranks are numbered from 0"
             )));
         }
         if length == 0 {
-            return Err(Error::usage(
-                "the data set has no samples to deal out; is it empty, or its path wrong?",
-            ));
+            return Err(Error::usage("the data set has no samples; check its path"));
         }
         if length < world_size && rank == 0 {
             eprintln!(
-                "ringtree: the data set has {length} samples for {world_size} ranks: unless the \
-                 last are dropped, some come several times an epoch"
+                "ringtree: the data set has only {length} samples for {world_size} ranks; some \
+                 samples are repeated in each epoch unless the last samples are dropped"
             );
         }
         let mut this = Self {
@@ -104,7 +107,7 @@ impl DistributedSampler {
         Ok(this)
     }
 
-    /// Leaves samples out at the end of an epoch, where else some would come twice.
+    /// Drops samples at the end of each epoch instead of repeating samples.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         self.tail = Tail::Drop;
@@ -112,7 +115,7 @@ impl DistributedSampler {
         self
     }
 
-    /// Keeps the samples in their order, as for validation.
+    /// Keeps the samples in order instead of shuffling them, for example for validation.
     #[must_use]
     pub fn in_order(mut self) -> Self {
         self.is_shuffled = false;
@@ -120,17 +123,20 @@ impl DistributedSampler {
         self
     }
 
-    /// Makes epochs of whole batches of so many samples, all ranks' together, which
-    /// [`DistributedSampler::next_batch`] then returns. Then the steps of an epoch, too, are as
-    /// many for any number of ranks.
+    /// Sets the number of samples per step across all ranks. [`DistributedSampler::next_batch`]
+    /// then returns this rank's part of these samples.
+    ///
+    /// With this setting, epochs consist of complete batches and have the same number of steps
+    /// regardless of the number of ranks.
     ///
     /// # Errors
-    /// [`Error::usage`] if the ranks cannot take equal parts of it.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `samples` is 0 or not a multiple of
+    /// the number of ranks.
     pub fn global_batch(mut self, samples: usize) -> Result<Self> {
         if samples == 0 || !samples.is_multiple_of(self.world_size) {
             return Err(Error::usage(format!(
-                "a global batch of {samples} samples has no equal parts for {} ranks; take a \
-                 multiple of {}",
+                "cannot divide a global batch of {samples} samples equally among {} ranks; use a \
+                 positive multiple of {}",
                 self.world_size, self.world_size
             )));
         }
@@ -139,42 +145,45 @@ impl DistributedSampler {
         Ok(self)
     }
 
-    /// Goes to the beginning of an epoch. All ranks choose the same.
+    /// Moves to the beginning of `epoch`. All ranks must choose the same epoch.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.resume(epoch, 0);
     }
 
-    /// The epoch.
+    /// Returns the current epoch.
     #[must_use]
     pub fn epoch(&self) -> u64 {
         self.epoch
     }
 
-    /// How many samples the data set has.
+    /// Returns the number of samples in the data set.
     #[must_use]
     pub fn samples(&self) -> usize {
         self.length
     }
 
-    /// The seed of its permutations.
+    /// Returns the seed of the permutations.
     #[must_use]
     pub fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// How many entries of the epoch's sequence all ranks together have taken, if all have taken as
-    /// many as this one. A checkpoint carries it with the epoch.
+    /// Returns how many entries of the epoch's sequence all ranks together have taken, assuming
+    /// that each rank has taken as many as this rank.
+    ///
+    /// A checkpoint stores this number together with the epoch.
     #[must_use]
     pub fn position(&self) -> u64 {
         self.position as u64
     }
 
-    /// Goes to where a sampler of the same length and seed stood, on any rank.
+    /// Moves to `position` in `epoch`. The position may come from any rank's sampler that has the
+    /// same length and seed.
     ///
-    /// With as many ranks as then, every rank continues exactly as it would have. With another
-    /// number of ranks, they share out what was left of the epoch: none of it is left out (but for
-    /// what [`DistributedSampler::drop_last`] drops of it), and nothing that was taken before comes
-    /// again (but for the padding).
+    /// With the same number of ranks, every rank continues exactly as it would have without the
+    /// interruption. With a different number of ranks, the ranks share the rest of the epoch. Every
+    /// remaining sample is used, except the samples that [`DistributedSampler::drop_last`] drops,
+    /// and no earlier sample is repeated, except as padding.
     pub fn resume(&mut self, epoch: u64, position: u64) {
         if epoch != self.epoch || self.order.len() != self.length {
             self.order = if self.is_shuffled {
@@ -188,16 +197,16 @@ impl DistributedSampler {
         self.end = self.find_end();
     }
 
-    /// This rank's part of the next global batch, or its next sample alone if no
-    /// [`DistributedSampler::global_batch`] is set; `None` at the end of the epoch.
+    /// Returns this rank's part of the next global batch, or its next sample if no
+    /// [`DistributedSampler::global_batch`] is set. Returns `None` at the end of the epoch.
     pub fn next_batch(&mut self) -> Option<Vec<usize>> {
         let each = self.global_batch.unwrap_or(self.world_size) / self.world_size;
         let batch: Vec<_> = self.take(each).collect();
         (!batch.is_empty()).then_some(batch)
     }
 
-    /// The position at which the epoch ends, seen from where it stands now: after whole batches,
-    /// and as many samples on all ranks.
+    /// Returns the position at which the epoch ends if it continues from the current position:
+    /// after complete batches, and with the same number of samples on all ranks.
     fn find_end(&self) -> usize {
         let start = match self.global_batch {
             None => self.position,
@@ -266,7 +275,7 @@ mod tests {
             (0..world_size).map(rank).collect()
         }
 
-        /// Samples that are no multiple of this are padded or dropped.
+        /// Returns the divisor of the number of samples per epoch, after padding or dropping.
         fn unit(&self, world_size: usize) -> usize {
             self.global_batch.unwrap_or(world_size)
         }
@@ -289,7 +298,7 @@ mod tests {
         prop::sample::select(vec![1usize, 2, 3, 4, 6, 8, 12])
     }
 
-    /// How often each sample comes in what the ranks yield.
+    /// Returns how often the ranks yield each sample.
     fn counts(length: usize, ranks: Vec<DistributedSampler>) -> Vec<usize> {
         let mut counts = vec![0; length];
         ranks
@@ -328,7 +337,7 @@ mod tests {
             for (rank, mut undisturbed) in case.ranks(world_size).into_iter().enumerate() {
                 let taken = (undisturbed.len() as f64 * part) as usize;
                 undisturbed.by_ref().take(taken).for_each(drop);
-                // Any rank's position serves.
+                // Every rank has the same position, so any can be used.
                 let position = (taken * world_size) as u64;
                 prop_assert_eq!(undisturbed.position(), position);
                 let mut resumed = case.ranks(world_size).remove(rank);
@@ -358,10 +367,10 @@ mod tests {
             let total: usize = now.iter().sum();
             let fresh = (0..case.length).filter(|at| seen[*at] == 0 && now[*at] > 0).count();
             if case.is_dropping {
-                prop_assert_eq!(total, fresh, "nothing comes twice");
+                prop_assert_eq!(total, fresh, "no sample is repeated");
                 prop_assert!(left - fresh < case.unit(after) + after);
             } else {
-                prop_assert_eq!(fresh, left, "nothing is left out");
+                prop_assert_eq!(fresh, left, "no sample is skipped");
                 prop_assert!(total - fresh < case.unit(after) + after);
             }
         }
@@ -408,7 +417,7 @@ mod tests {
     #[test]
     fn misuse_is_explained() {
         let error = DistributedSampler::new(7, 1, 2, 2).unwrap_err().to_string();
-        assert!(error.contains("no rank 2"), "{error}");
+        assert!(error.contains("rank 2 is out of range"), "{error}");
         let sampler = DistributedSampler::new(7, 1, 1, 2).unwrap();
         let error = sampler.global_batch(5).unwrap_err().to_string();
         assert!(error.contains("multiple of 2"), "{error}");

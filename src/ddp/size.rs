@@ -1,30 +1,31 @@
-//! How large a bucket is.
+//! Chooses the bucket size.
 
 use super::layout::Limits;
 use crate::limits::{BUCKET_BYTES_MAX, BUCKET_BYTES_MIN};
 
-/// How many bytes of gradients travel together.
+/// Bucket size in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketSize {
-    /// From the number of ranks, the bytes of all gradients and the tuning table; never above
+    /// Chosen from the number of ranks, the total size of all gradients and the tuning table, up to
     /// 25 MiB.
     ///
-    /// Two costs pull at it. Nothing can be sent before the first bucket is full, and nothing hides
-    /// the last one: both shrink with the bucket. Every bucket pays for its messages: that grows
-    /// with the number of buckets. The size taken is the one for which filling one bucket plus
-    /// communicating all of them takes least, where backward takes as long as communication, which
-    /// is when overlap matters most. If a bucket of s bytes takes a + b·s, of B bytes in all, that
-    /// is s = √(B·a / b).
+    /// The size is a trade-off between two costs. Nothing can be sent until the first bucket is
+    /// full, and the backward pass does not hide the communication of the last bucket. Both delays
+    /// are shorter with smaller buckets. On the other hand, every bucket has a fixed cost for its
+    /// messages, so more buckets cost more. The chosen size minimizes the time that it takes to
+    /// fill one bucket and to communicate all buckets. This assumes that the backward pass takes as
+    /// long as the communication, which is when overlap matters most. If a bucket of s bytes takes
+    /// a time of a + b·s, the optimal size for a total of B bytes is s = √(B·a / b).
     #[default]
     Auto,
-    /// At most this many bytes (a larger parameter has a bucket to itself). PyTorch's default is
-    /// 25 MiB, with a first bucket of 1 MiB.
+    /// At most this many bytes. A parameter that is larger gets its own bucket. PyTorch's default
+    /// is 25 MiB, with a first bucket of 1 MiB.
     Bytes(usize),
 }
 
 impl BucketSize {
-    /// The limits, where all gradients have `total_bytes` and `seconds` predicts the all-reduce of
-    /// some bytes.
+    /// Returns the limits for gradients of `total_bytes` bytes. `seconds` predicts how long an
+    /// all-reduce of a number of bytes takes.
     pub(super) fn limits(self, total_bytes: usize, seconds: impl Fn(usize) -> f64) -> Limits {
         let bytes = match self {
             Self::Bytes(bytes) => bytes.max(1),
@@ -37,7 +38,7 @@ impl BucketSize {
     }
 }
 
-/// The first bucket is this much smaller than the others, so that the links start early.
+/// Divisor for the size of the first bucket, which is smaller so that the links start early.
 const FIRST_BUCKET_SHARE: usize = 4;
 
 fn automatic(total_bytes: usize, seconds: impl Fn(usize) -> f64) -> usize {
@@ -58,10 +59,10 @@ mod tests {
     #[test]
     fn the_automatic_size_follows_the_square_root_and_keeps_within_bounds() {
         let link = |a: f64, b: f64| move |bytes: usize| a + b * bytes as f64;
-        // 40 MB, 0.5 ms a collective, 1 Gbit/s: the square root is 1.58 MB.
+        // 40 MB, 0.5 ms per collective, 1 Gbit/s: the square root is 1.58 MB.
         let bytes = automatic(40_000_000, link(0.5e-3, 8e-9));
         assert!((1 << 20..=2 << 20).contains(&bytes), "{bytes}");
-        // Four times the model or the latency: twice the bucket.
+        // Four times the model or the latency doubles the bucket.
         assert_eq!(automatic(160_000_000, link(0.5e-3, 8e-9)), 2 * bytes);
         assert_eq!(automatic(40_000_000, link(2e-3, 8e-9)), 2 * bytes);
         assert_eq!(automatic(40_000_000, link(10.0, 8e-9)), BUCKET_BYTES_MAX);

@@ -1,30 +1,31 @@
-//! Where the time of a step went.
+//! Defines the timing data of the buckets in a step.
 
 use std::time::Duration;
 
-/// One bucket's part of a step. Moments are on this rank's clock, [`Communicator::clock`].
+/// Timing of one bucket in a step. All times are measured on this rank's clock,
+/// [`Communicator::clock`].
 ///
 /// [`Communicator::clock`]: crate::Communicator::clock
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketStatistics {
-    /// Bytes of the gradients.
+    /// Size of the gradients in bytes.
     pub bytes: usize,
-    /// How many parameters' gradients these are.
+    /// Number of parameters in the bucket.
     pub parameters: usize,
-    /// Backward time that went into it: from when the bucket before it was full (or backward
-    /// began) until it was full itself.
+    /// Duration of the backward pass for this bucket. It is measured from the time when the
+    /// previous bucket was full, or when the backward pass started, until this bucket was full.
     pub backward: Duration,
-    /// When its communication began.
+    /// Time at which the communication began.
     pub launched_at: Duration,
-    /// When its communication had ended.
+    /// Time at which the communication completed.
     pub ended_at: Duration,
-    /// How long the trainer waited for it with nothing else to do: communication that backward
-    /// did not hide.
+    /// Time that [`DataParallel::wait`](super::DataParallel::wait) spent waiting for this bucket.
+    /// This is the communication that the backward pass did not hide.
     pub exposed: Duration,
 }
 
 impl BucketStatistics {
-    /// How long its communication took, hidden or not.
+    /// Returns how long the communication took, whether or not it was hidden.
     #[must_use]
     pub fn communication(&self) -> Duration {
         self.ended_at.saturating_sub(self.launched_at)

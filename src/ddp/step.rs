@@ -1,9 +1,10 @@
-//! The end of a step: launch the rest, wait for all buckets, agree that the step counts.
+//! Ends a step: launches the remaining buckets, waits for all buckets, and agrees with the other
+//! ranks that the step counts.
 //!
-//! A step ends with the *commit*: one small all-reduce that a rank enters when all its buckets are
-//! there, and whose result is which parameters some ranks used and some left out. No rank leaves it
-//! before every rank has entered, so a rank that takes its optimizer step knows that every rank has
-//! all the gradients of this step.
+//! A step ends with the *commit*, a small all-reduce that a rank enters when it has all its
+//! buckets. The result shows which parameters were used by some ranks and skipped by others. No
+//! rank leaves the commit before every rank has entered it. Therefore, a rank that updates its
+//! weights knows that every rank has all gradients of this step.
 
 use super::flight::{Flight, Landing};
 use super::options::NonFinite;
@@ -13,19 +14,27 @@ use crate::op::ReduceOp;
 use std::ops::Range;
 use std::time::Duration;
 
-/// So many unused parameters are named.
+/// Maximum number of unused parameters that an error names.
 const UNUSED_NAMED: usize = 8;
 
 impl DataParallel {
-    /// Ends the step: launches what is left (zeros where no gradient came), waits for all buckets,
-    /// and agrees with all ranks that the step counts. Then the optimizer takes its step, with
-    /// [`DataParallel::gradient`].
+    /// Ends the step: waits until every rank has all averages and all ranks agree that the step
+    /// counts.
+    ///
+    /// Before it waits, this method launches the remaining buckets, with zeros in place of missing
+    /// gradients. Call it once per step on every rank. Afterwards, update the weights, either with
+    /// an [`Optimizer`](super::Optimizer) or with the averages from [`DataParallel::gradient`].
     ///
     /// # Errors
-    /// The first error; no gradient can be read then, so no parameter is updated.
-    /// [`Error::usage`] on all ranks if no rank reported anything in this step, or, without
-    /// [`Options::allow_unused`](super::Options::allow_unused), if one of them reported nothing for
-    /// some parameter.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks in these cases:
+    ///
+    /// - No rank reported a gradient in this step.
+    /// - A rank with data reported no gradient for a parameter, and
+    ///   [`Options::allow_unused`](super::Options::allow_unused) is not set.
+    /// - A gradient is not finite, and [`NonFinite::Fail`] is set.
+    ///
+    /// After an error, no averages can be read, so no rank updates a parameter.
     pub fn wait(&mut self) -> Result<()> {
         self.check_alive()?;
         let result = self.begin_step();
@@ -34,8 +43,12 @@ impl DataParallel {
         self.keep_failure(result)
     }
 
-    /// Takes part in the steps of ranks that still have data, until none has. `on_step` is called
-    /// after each and takes the optimizer's step, as the others do. Averages divide by all ranks.
+    /// Takes part in the steps of the other ranks, with zeros as gradients, until no rank has any
+    /// data left.
+    ///
+    /// Calls `on_step` after each step. The closure must update the weights in the same way as the
+    /// other ranks do. Averages are sums divided by the total number of ranks, including those
+    /// without data.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
@@ -59,13 +72,15 @@ impl DataParallel {
     /// ```
     ///
     /// # Errors
-    /// [`Error::usage`] without [`Options::uneven_data`](super::Options::uneven_data), or in the
-    /// middle of a step; what `on_step` returns; any of the communicator's.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if
+    /// [`Options::uneven_data`](super::Options::uneven_data) is not set or if called in the middle
+    /// of a step. Also returns any error that `on_step` returns.
     pub fn join(&mut self, mut on_step: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.check_alive()?;
         if !self.has_uneven_data || self.phase != Phase::Averaged {
             return Err(Error::usage(
-                "`join` is called between two steps, with the option `uneven_data`",
+                "`join` must be called between two steps and requires the option `uneven_data`",
             ));
         }
         loop {
@@ -82,7 +97,7 @@ impl DataParallel {
         }
     }
 
-    /// Announces, once a step, that this rank has data.
+    /// Announces that this rank has data, once per step.
     pub(super) fn announce(&mut self) -> Result<()> {
         if self.has_uneven_data && self.active.is_none() {
             let active = self.comms[0].all_reduce_async(vec![1u32], ReduceOp::Sum)?;
@@ -91,7 +106,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Launches full buckets.
+    /// Launches `buckets`, and then the next stages of buckets whose exchange has completed.
     pub(super) fn launch(&mut self, buckets: Range<usize>) -> Result<()> {
         for index in buckets {
             self.launch_one(index)?;
@@ -107,7 +122,7 @@ impl DataParallel {
         }
         let Content::Here(mut values) = std::mem::replace(&mut self.contents[index], Content::Lost)
         else {
-            return Err(Error::usage("the bucket is under way"));
+            return Err(Error::usage("the bucket is already in flight"));
         };
         let element_bytes = values.dtype().size();
         for number in &self.layout.buckets[index].parameters {
@@ -140,8 +155,8 @@ impl DataParallel {
         self.full_at = Some(now);
     }
 
-    /// Issues the next stages of buckets whose exchanges have ended. A bucket enters a stage only
-    /// after the bucket before it has.
+    /// Issues the next stages of buckets whose exchange has completed. A bucket enters a stage only
+    /// after the previous bucket has entered it.
     fn advance(&mut self) -> Result<()> {
         if self.comms.len() == 1 {
             return Ok(());
@@ -163,7 +178,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Waits for the current exchange of a bucket.
+    /// Waits for the current exchange of a bucket, and issues its next stage if there is one.
     fn proceed(&mut self, index: usize) -> Result<()> {
         let content = std::mem::replace(&mut self.contents[index], Content::Lost);
         self.contents[index] = match content {
@@ -182,7 +197,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Launches the rest, waits for everything and commits. A rank in `join` has no data.
+    /// Launches the remaining buckets, waits for all buckets, and commits. `has_data` is `false` in
+    /// `join`.
     fn finish(&mut self, has_data: bool) -> Result<()> {
         let start = self.comms[0].clock();
         let rest = self.readiness.rest();
@@ -218,11 +234,14 @@ impl DataParallel {
         Ok(())
     }
 
-    /// After an error: how many steps count, by the agreement of all that are left. One more than
-    /// [`DataParallel::steps`] means that the step in which this rank failed counts, for every
-    /// survivor had all its gradients; its averages cannot be read here any more.
+    /// Returns the number of steps that count after an error, as agreed on by all surviving ranks.
     ///
-    /// None after `at_most` or if rank 0 is gone: then the step is in doubt. See
+    /// If this number is one more than [`DataParallel::steps`], the step in which this rank failed
+    /// counts, because every surviving rank had all gradients of that step. However, this rank can
+    /// no longer read the averages.
+    ///
+    /// Returns `None` if the ranks do not agree within `at_most` or if rank 0 is lost. In that
+    /// case, it is unknown whether the step counts. See
     /// [`Communicator::agreed_mark`](crate::Communicator::agreed_mark).
     ///
     /// ```
@@ -245,19 +264,19 @@ impl DataParallel {
     pub fn steps_that_count(&self, at_most: Duration) -> Option<u64> {
         let commits = self.comms[0].agreed_mark(at_most)?;
         match self.is_refused {
-            // All ranks had their gradients, and the same reason not to use them.
+            // All ranks had their gradients, and rejected the step for the same reason.
             true => Some(self.steps),
             false => Some((self.steps + commits).saturating_sub(self.commits)),
         }
     }
 
-    /// Called when this rank has all its buckets; returns when all ranks have theirs. `is_used`
-    /// then holds which parameters any rank used.
+    /// Waits until all ranks have all their buckets. Call it when this rank has its buckets.
+    /// Afterwards, `is_used` marks the parameters that any rank used.
     fn commit(&mut self, has_data: bool) -> Result<()> {
         let own = self.is_used.clone();
         let count = own.len();
-        // For each parameter, whether a rank used it; then, whether one left it out; and whether a
-        // gradient of a rank is not finite.
+        // One bit per parameter: a rank used it. Then one bit per parameter: a rank with data
+        // skipped it. Then one bit: a gradient of a rank is not finite.
         let mut words = vec![0u32; 2 * count / 32 + 1];
         let mut set = |at: usize| words[at / 32] |= 1 << (at % 32);
         for (at, is_used) in own.iter().enumerate() {
@@ -275,12 +294,12 @@ impl DataParallel {
         self.is_used = (0..count).map(any).collect();
         self.found_non_finite = None;
         let verdict = self.judge(&any, &own, has_data);
-        // A failure on the way says nothing about the step.
+        // A failure of the communicator is not a verdict on the step.
         self.is_refused = verdict.is_err() && self.comms[0].failure().is_none();
         verdict
     }
 
-    /// Whether the step counts, by what all ranks have said in its commit.
+    /// Decides whether the step counts, from the result of the commit.
     fn judge(&mut self, any: &dyn Fn(usize) -> bool, own: &[bool], has_data: bool) -> Result<()> {
         let count = own.len();
         if any(2 * count) {
@@ -294,7 +313,8 @@ impl DataParallel {
         }
     }
 
-    /// That some ranks have a gradient for `parameter` and others, which have data, have none.
+    /// Returns the error for a `parameter` that some ranks reported and other ranks with data did
+    /// not. An all-gather finds the ranks to name.
     fn forgotten(&self, parameter: usize, is_used: bool, has_data: bool) -> Result<Error> {
         let comm = &self.comms[0];
         let mut all = vec![0u8; comm.world_size()];
@@ -302,9 +322,8 @@ impl DataParallel {
         comm.all_gather(&mut all)?;
         let [without, with] = [1, 2].map(|state| all.iter().position(|one| *one == state));
         Ok(Error::usage(format!(
-            "rank {} reported no gradient for {} in step {}, and rank {} did; report it on every \
-             rank that has data, or say `Options::allow_unused`, with which it counts as zero \
-             where it is left out",
+            "rank {} reported no gradient for {} in step {}, but rank {} did; report it on every \
+             rank that has data, or set `Options::allow_unused` to count missing gradients as zero",
             without.unwrap_or_default(),
             self.parameters[parameter],
             self.steps,
@@ -312,7 +331,8 @@ impl DataParallel {
         )))
     }
 
-    /// Finds out, with all ranks, which gradient is not finite, and leaves the step out or fails.
+    /// Determines with all ranks which gradient is not finite. Then skips the step or returns an
+    /// error.
     fn left_out(&mut self) -> Result<()> {
         let comm = &self.comms[0];
         let mut first = vec![u64::MAX; comm.world_size()];
@@ -327,9 +347,8 @@ impl DataParallel {
             && let Some((rank, parameter)) = self.found_non_finite
         {
             return Err(Error::usage(format!(
-                "the gradient of {} on rank {rank} is infinite or not a number in step {}; a \
-                 smaller learning rate or clipping may help, `NonFinite::Skip` leaves such steps \
-                 out",
+                "the gradient of {} on rank {rank} is infinite or NaN in step {}; reduce the \
+                 learning rate, clip gradients, or use `NonFinite::Skip` to skip such steps",
                 self.parameters[parameter], self.steps
             )));
         }
@@ -337,13 +356,14 @@ impl DataParallel {
         Ok(())
     }
 
-    /// No parameter has a gradient in this step.
+    /// Skips the step: no parameter has a gradient in it.
     pub(super) fn leave_out(&mut self) {
         self.skipped += 1;
         self.is_used.fill(false);
     }
 
-    /// Parameters that no rank used are an error, the same on all ranks, unless that is meant.
+    /// Returns an error, the same on all ranks, if no rank used any parameter, or if unused
+    /// parameters are not allowed and no rank used one of them.
     fn check_used(&self) -> Result<()> {
         let unused = self.unused();
         let all = self.parameters.len();
@@ -352,7 +372,7 @@ impl DataParallel {
         }
         if unused.len() == all {
             return Err(Error::usage(
-                "no rank reported a gradient in this step; `wait` ends a step: call it once, after \
+                "no rank reported a gradient in this step; call `wait` once per step, after \
                  `report`",
             ));
         }
@@ -365,7 +385,7 @@ impl DataParallel {
         };
         Err(Error::usage(format!(
             "no rank reported a gradient for {} of {all} parameters: {}{others}; if the model does \
-             not use them in every step, say `Options::allow_unused`",
+             not use them in every step, set `Options::allow_unused`",
             unused.len(),
             names.join(", ")
         )))

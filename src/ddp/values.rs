@@ -1,4 +1,4 @@
-//! A vector of elements whose type is known only at run time.
+//! Stores elements whose type is known only at run time.
 
 use crate::comm::Communicator;
 use crate::comm::work::Work;
@@ -11,7 +11,8 @@ use std::time::Duration;
 
 macro_rules! values {
     ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
-        /// Elements of some type. A vector becomes one, and back, without a copy.
+        /// A vector of elements whose type is known only at run time. It can be converted to and
+        /// from a `Vec` without a copy.
         ///
         /// ```
         /// use ringtree::Dtype;
@@ -27,7 +28,7 @@ macro_rules! values {
         }
 
         impl Values {
-            /// As many zeros.
+            /// Creates `count` zeros of type `dtype`.
             #[must_use]
             pub fn zeros(dtype: Dtype, count: usize) -> Self {
                 match dtype {
@@ -35,25 +36,25 @@ macro_rules! values {
                 }
             }
 
-            /// The elements' type.
+            /// Returns the type of the elements.
             #[must_use]
             pub fn dtype(&self) -> Dtype {
                 match self { $(Self::$variant(_) => Dtype::$variant,)* }
             }
 
-            /// The elements' bytes.
+            /// Returns the bytes of the elements.
             #[must_use]
             pub fn bytes(&self) -> &[u8] {
                 match self { $(Self::$variant(values) => bytemuck::cast_slice(values),)* }
             }
 
-            /// The same, to be written; any bytes are valid elements.
+            /// Returns the bytes of the elements for writing. Any bytes form valid elements.
             #[must_use]
             pub fn bytes_mut(&mut self) -> &mut [u8] {
                 match self { $(Self::$variant(values) => bytemuck::cast_slice_mut(values),)* }
             }
 
-            /// Starts an all-reduce of them.
+            /// Starts an all-reduce of the elements.
             pub(super) fn all_reduce(self, comm: &Communicator, op: ReduceOp) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
@@ -62,7 +63,7 @@ macro_rules! values {
                 }
             }
 
-            /// Starts an all-gather of them.
+            /// Starts an all-gather of the elements.
             pub(super) fn all_gather(self, comm: &Communicator) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
@@ -71,7 +72,7 @@ macro_rules! values {
                 }
             }
 
-            /// Starts a reduce-scatter of them.
+            /// Starts a reduce-scatter of the elements.
             pub(super) fn reduce_scatter(
                 self,
                 comm: &Communicator,
@@ -85,7 +86,7 @@ macro_rules! values {
             }
         }
 
-        /// Values in flight.
+        /// A collective in flight that owns its elements.
         pub(super) enum Pending {
             $($variant(Work<Vec<$rust>>),)*
         }
@@ -95,7 +96,7 @@ macro_rules! values {
                 match self { $(Self::$variant(work) => work.has_ended(),)* }
             }
 
-            /// Waits for them; also returns when they were complete.
+            /// Waits for the collective. Also returns the time at which it completed.
             pub(super) fn wait(self) -> Result<(Values, Duration)> {
                 match self {
                     $(Self::$variant(work) => {
@@ -116,7 +117,7 @@ macro_rules! values {
             impl TryFrom<Values> for Vec<$rust> {
                 type Error = Dtype;
 
-                /// The vector, or the type that its elements have instead.
+                /// Returns the vector, or the actual type of the elements if it differs.
                 fn try_from(values: Values) -> std::result::Result<Self, Dtype> {
                     match values {
                         Values::$variant(values) => Ok(values),
@@ -131,7 +132,7 @@ macro_rules! values {
 for_each_dtype!(values);
 
 impl Values {
-    /// Whether all of `range` are finite; whole numbers are.
+    /// Returns `true` if all elements of `range` are finite, as integers always are.
     pub(super) fn are_finite(&self, range: Range<usize>) -> bool {
         match self {
             Self::F32(values) => all(&values[range], |one| one.is_finite()),
@@ -142,26 +143,27 @@ impl Values {
         }
     }
 
-    /// How many there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         self.bytes().len() / self.dtype().size()
     }
 
-    /// The elements, if they are of this type.
+    /// Returns the elements if their type is `T`.
     #[must_use]
     pub fn as_slice<T: Element>(&self) -> Option<&[T]> {
         (self.dtype() == T::DTYPE).then(|| bytemuck::cast_slice(self.bytes()))
     }
 
-    /// The elements, to be written, if they are of this type.
+    /// Returns the elements as a mutable slice if their type is `T`.
     #[must_use]
     pub fn as_mut_slice<T: Element>(&mut self) -> Option<&mut [T]> {
         (self.dtype() == T::DTYPE).then(|| bytemuck::cast_slice_mut(self.bytes_mut()))
     }
 }
 
-/// Whether all are so, looked at in blocks without a branch for each.
+/// Returns `true` if `is_so` holds for all values. Checks blocks of values, without a branch per
+/// value.
 fn all<T: Copy>(values: &[T], is_so: impl Fn(T) -> bool) -> bool {
     let mut blocks = values.chunks(1024);
     blocks.all(|block| block.iter().fold(true, |so_far, one| so_far & is_so(*one)))

@@ -1,4 +1,5 @@
-//! Messages in postcard's format: what rank 0 passes on, the join, the launchers.
+//! Decoders of messages in postcard's format: those that rank 0 relays, of the join, and of
+//! launchers.
 
 use super::Decoder;
 use crate::bootstrap::messages::{Message as JoinMessage, Record};
@@ -27,13 +28,13 @@ pub(super) const JOIN: Decoder = Decoder {
     seeds: || encoded(join_messages()),
 };
 
-/// What a program hands on by means of its own.
+/// An id that a program distributes by its own means.
 pub(super) const UNIQUE_ID: Decoder = Decoder {
     name: "unique-id",
     run: |bytes| {
         if let Ok(id) = UniqueId::from_bytes(bytes) {
             assert_eq!(id.to_bytes(), bytes);
-            let again: UniqueId = id.to_hex().parse().expect("what was encoded decodes");
+            let again: UniqueId = id.to_hex().parse().expect("an encoded id can be decoded");
             assert_eq!(again.to_bytes(), bytes);
         }
         if let Ok(text) = std::str::from_utf8(bytes) {
@@ -41,7 +42,7 @@ pub(super) const UNIQUE_ID: Decoder = Decoder {
         }
     },
     seeds: || {
-        let id = UniqueId::on("127.0.0.1").expect("this host has loopback");
+        let id = UniqueId::on("127.0.0.1").expect("this host has a loopback address");
         vec![id.to_bytes().to_vec(), id.to_hex().into_bytes()]
     },
 };
@@ -68,16 +69,16 @@ pub(super) const REPORTS: Decoder = Decoder {
     },
 };
 
-/// What decodes is decoded from its own encoding to the same.
+/// Checks that a decoded message, encoded and decoded again, has the same encoding.
 fn value<M: Serialize + DeserializeOwned>(bytes: &[u8]) {
     if let Some(message) = decode::<M>(bytes) {
         let once = encode(&message);
-        let again = decode::<M>(&once).expect("what was encoded decodes");
+        let again = decode::<M>(&once).expect("an encoded message can be decoded");
         assert_eq!(encode(&again), once);
     }
 }
 
-/// The messages as bytes.
+/// Returns the encoded messages.
 pub(super) fn encoded<M: Serialize>(messages: impl IntoIterator<Item = M>) -> Vec<Vec<u8>> {
     messages.into_iter().map(|one| encode(&one)).collect()
 }

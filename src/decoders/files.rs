@@ -1,4 +1,4 @@
-//! Files: tuning tables, and checkpoints' manifests, tensors and names.
+//! Decoders of files: tuning tables, recordings, and manifests, tensors and names of checkpoints.
 
 use super::{Decoder, Input};
 use crate::ddp::checkpoint::manifest::{Manifest, TensorFile, end};
@@ -15,7 +15,7 @@ pub(super) const TUNING: Decoder = Decoder {
     seeds: || vec![TuningTable::default().to_string().into_bytes()],
 };
 
-/// A manifest without the checksum that ends it, or all of one.
+/// A manifest without its final checksum, or a complete one.
 pub(super) const MANIFEST: Decoder = Decoder {
     name: "manifest",
     run: |bytes| {
@@ -44,7 +44,7 @@ pub(super) const NAMES: Decoder = Decoder {
     },
 };
 
-/// The clocks of another rank, as it tells them twice, and what it has recorded.
+/// Two readings of another rank's clocks, and its recording.
 pub(super) const RECORDING: Decoder = Decoder {
     name: "recording",
     run: recording,
@@ -62,7 +62,7 @@ pub(super) const RECORDING: Decoder = Decoder {
         let mut clocks = vec![0; 32];
         (clocks[1], clocks[18]) = (9, 9);
         let honest = [clocks, spans(early, late)].concat();
-        // Clocks that drift by centuries, and a span that ends before it began.
+        // Clocks that drift by centuries, and a span that ends before it begins.
         let clocks = [[0; 8], [255; 8], [255; 8], [0; 8]].concat();
         vec![honest, [clocks, spans(late, early)].concat()]
     },
@@ -92,7 +92,7 @@ fn tuning(bytes: &[u8]) {
 
 fn manifest(bytes: &[u8]) {
     if let Ok(manifest) = Manifest::decode(bytes) {
-        let once = manifest.encode().expect("what was decoded has an encoding");
+        let once = manifest.encode().expect("a decoded manifest is valid");
         assert_eq!(Manifest::decode(&once), Ok(manifest));
     }
 }
@@ -114,14 +114,14 @@ fn manifests() -> Vec<Vec<u8>> {
             sha256: "0".repeat(64),
         },
     };
-    let whole = manifest.encode().expect("a manifest");
+    let whole = manifest.encode().expect("the manifest is valid");
     let body = whole[..whole.len() - end(&[]).len()].to_vec();
     vec![whole, body]
 }
 
 fn tensors(bytes: &[u8]) {
     if let Ok(tensors) = decode(bytes) {
-        // A file may hold what this library's writer refuses, but then it says so.
+        // A file may contain tensors that this library's writer rejects with an error.
         if header_and_order(named(&tensors)).is_ok() {
             assert_eq!(decode(&file(&tensors)), Ok(tensors));
         }
@@ -133,7 +133,7 @@ fn named(tensors: &BTreeMap<String, Tensor>) -> impl Iterator<Item = (&str, &Ten
 }
 
 fn file(tensors: &BTreeMap<String, Tensor>) -> Vec<u8> {
-    let (mut bytes, order) = header_and_order(named(tensors)).expect("these can be written");
+    let (mut bytes, order) = header_and_order(named(tensors)).expect("the tensors are valid");
     for tensor in order {
         bytes.extend_from_slice(tensor.bytes());
     }
@@ -157,6 +157,6 @@ fn name(bytes: &[u8]) {
         assert_eq!(names::manifest(step), text);
     }
     if names::step_of_tensors(text).is_some() {
-        assert!(!text.contains(['/', '\0']), "a name, not a path");
+        assert!(!text.contains(['/', '\0']), "a name must not be a path");
     }
 }

@@ -1,5 +1,6 @@
-//! What authenticates connections and descriptors. The fuzzer cannot guess a MAC, so some inputs
-//! say how honest bytes are changed on their way.
+//! Decoders of the messages that authenticate connections and descriptors.
+//!
+//! The fuzzer cannot guess a MAC. So some inputs describe how honest bytes are changed in transit.
 
 use super::{Decoder, Input};
 use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, TOKEN_BYTES, Token};
@@ -8,7 +9,7 @@ use crate::protocol::handshake::{
 };
 use crate::protocol::sealed::{Direction, Opener, Sealer};
 
-/// What a stranger sends to a listener.
+/// Bytes that an unauthenticated peer sends to a listener.
 pub(super) const ACCEPTOR: Decoder = Decoder {
     name: "acceptor",
     run: |bytes| {
@@ -17,7 +18,7 @@ pub(super) const ACCEPTOR: Decoder = Decoder {
         while !input.is_empty() {
             match acceptor.input(input.take(acceptor.bytes_wanted())) {
                 Ok(Output::Reply(_)) => assert!(!acceptor.is_proven()),
-                Ok(Output::Done { .. }) => panic!("a stranger was believed"),
+                Ok(Output::Done { .. }) => panic!("an unauthenticated peer was accepted"),
                 Ok(Output::Refuse { proven, .. }) => assert!(proven.is_none()),
                 Err(refusal) => assert!(!refusal.to_string().is_empty()),
             }
@@ -26,7 +27,7 @@ pub(super) const ACCEPTOR: Decoder = Decoder {
     seeds: || vec![[initiator(HELLO).1, vec![0; 32]].concat()],
 };
 
-/// What a stranger answers to a rank that has connected to it.
+/// Bytes that an unauthenticated peer answers to a rank that has connected to it.
 pub(super) const INITIATOR: Decoder = Decoder {
     name: "initiator",
     run: |bytes| {
@@ -35,7 +36,7 @@ pub(super) const INITIATOR: Decoder = Decoder {
         while !input.is_empty() {
             match initiator.input(input.take(initiator.bytes_wanted())) {
                 Ok(Output::Reply(_)) => {}
-                Ok(_) => panic!("a stranger was believed"),
+                Ok(_) => panic!("an unauthenticated peer was accepted"),
                 Err(refusal) => assert!(!refusal.to_string().is_empty()),
             }
         }
@@ -53,7 +54,7 @@ pub(super) const INITIATOR: Decoder = Decoder {
     },
 };
 
-/// A hello's fields, and what is added to the bytes that then travel between two honest ends.
+/// The fields of a hello, and the numbers added to the bytes that two honest ends then exchange.
 pub(super) const TAMPERED: Decoder = Decoder {
     name: "tampered",
     run: tampered,
@@ -73,7 +74,7 @@ pub(super) const TAMPERED: Decoder = Decoder {
     },
 };
 
-/// Bytes on a sealed stream, in pieces; or messages that are sealed first.
+/// Bytes of a sealed stream, in pieces; or messages that are sealed first.
 pub(super) const SEALED: Decoder = Decoder {
     name: "sealed",
     run: sealed,
@@ -138,21 +139,21 @@ fn acceptor() -> Acceptor {
     Acceptor::new(&secret(), expected, [2; 32])
 }
 
-/// The key of the connection that two honest ends make.
+/// Returns the key of the connection between two honest ends.
 fn key() -> ConnectionKey {
     let (mut initiator, mut frame) = initiator(HELLO);
     let mut acceptor = acceptor();
     for _ in 0..2 {
         let Ok(Output::Reply(reply)) = acceptor.input(&frame) else {
-            panic!("an honest initiator was refused");
+            panic!("the acceptor rejected an honest initiator");
         };
         frame = match initiator.input(&reply) {
             Ok(Output::Reply(reply)) => reply,
             Ok(Output::Done { key, .. }) => return key,
-            other => panic!("an honest acceptor was refused: {other:?}"),
+            other => panic!("the initiator rejected an honest acceptor: {other:?}"),
         };
     }
-    panic!("the handshake has four frames");
+    panic!("the handshake has more than four frames");
 }
 
 fn tampered(bytes: &[u8]) {
@@ -200,7 +201,7 @@ fn tampered(bytes: &[u8]) {
                 is_accepted = true;
                 reply
             }
-            Ok(Output::Refuse { .. }) => panic!("an initiator refuses by closing"),
+            Ok(Output::Refuse { .. }) => panic!("an initiator must reject by closing"),
             Err(_) => return,
         };
     }
@@ -221,7 +222,7 @@ fn sealed(bytes: &[u8]) {
     }
     if !is_honest {
         stream = input.0.to_vec();
-        // The one message of this key that a seed holds.
+        // The only message with this key that a seed contains.
         sent.push(b"message");
     }
     let mut opened = 0;
@@ -229,9 +230,9 @@ fn sealed(bytes: &[u8]) {
         opener.feed(piece);
         loop {
             match opener.next_message() {
-                Ok(Some(message)) => assert_eq!(message, sent[opened], "never forged"),
+                Ok(Some(message)) => assert_eq!(message, sent[opened], "a message was forged"),
                 Ok(None) => break,
-                Err(_) if is_honest => panic!("an honest message was refused"),
+                Err(_) if is_honest => panic!("an honest message was rejected"),
                 Err(_) => return,
             }
             opened += 1;

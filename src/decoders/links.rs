@@ -1,4 +1,4 @@
-//! What a peer's links carry: frames on a stream, cells in shared memory.
+//! Decoders of the bytes on a peer's links: frames on a stream, cells in shared memory.
 
 use super::{Decoder, Input};
 use crate::link::frame::{HEADER_BYTES, Header};
@@ -23,7 +23,7 @@ pub(super) const FRAME: Decoder = Decoder {
     seeds: || vec![header(&MESSAGES[0]).encode().to_vec()],
 };
 
-/// A stream as a peer writes it, which ends after the last byte.
+/// A stream as a peer writes it. It ends after the last byte.
 pub(super) const STREAM: Decoder = Decoder {
     name: "stream",
     run: stream,
@@ -39,7 +39,7 @@ pub(super) const STREAM: Decoder = Decoder {
     },
 };
 
-/// Cells as a peer writes them into memory that it shares.
+/// Cells as a peer writes them into shared memory.
 pub(super) const CELLS_OF_A_PEER: Decoder = Decoder {
     name: "cells",
     run: cells,
@@ -86,7 +86,7 @@ fn header(message: &Message) -> Header {
     }
 }
 
-/// What a peer has written, read in pieces of at most so many bytes.
+/// Bytes that a peer has written, read in pieces of at most `piece` bytes.
 struct Wire {
     bytes: Vec<u8>,
     read: usize,
@@ -113,7 +113,7 @@ impl Write for Wire {
     }
 }
 
-/// Takes the next bytes of `message`, folded or straight into place; returns how many.
+/// Consumes the next bytes of `message`, in place or directly into a buffer. Returns their number.
 fn take(
     link: &mut dyn Link,
     message: &Message,
@@ -151,13 +151,13 @@ fn stream(bytes: &[u8]) {
                 }
             }
         }
-        assert_eq!(so_far, message.bytes, "no more than the message");
+        assert_eq!(so_far, message.bytes, "a link must not exceed the message");
     }
 }
 
-/// Places of the shared memory: this rank's and the peer's.
+/// Number of places in the shared memory: this rank's and the peer's.
 const PLACES: usize = 2;
-/// The number of the memory that the peer exposes, and its bytes.
+/// Number and size in bytes of the allocation that the peer exposes.
 const NUMBER: u64 = 3;
 const EXPOSED_BYTES: usize = 4096;
 
@@ -189,7 +189,7 @@ fn cells(bytes: &[u8]) {
     }
 }
 
-/// Writes cell `count` of the peer's ring, of the message that is expected or of any.
+/// Writes cell `count` of the peer's ring, for the expected message or for any other.
 fn forge(lying: &OwnRegion, count: u32, what: u8, input: &mut Input<'_>) {
     let at = Layout::new(PLACES).ring(0) + (count as usize % CELLS) * CELL_WORDS;
     let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;

@@ -1,12 +1,12 @@
-//! Every decoder of bytes that come from outside this process, as one list.
+//! Lists all decoders of bytes that come from outside this process.
 //!
-//! *Purpose.* The fuzzer in `fuzz/` and the test that replays its corpus (`replay`) run the same
-//! functions on the same list. Only they compile this module. A decoder that is not on the list is
-//! not fuzzed: what reads a new kind of message or file adds a line.
+//! *Purpose.* The fuzzer in `fuzz/` and the test that replays its corpus (`replay`) run the
+//! functions in this list. Nothing else compiles this module. A decoder that is not in the list is
+//! not fuzzed, so code that reads a new kind of message or file must add an entry.
 //!
-//! *Invariants.* [`Decoder::run`] takes any bytes. It panics if the code under it does, or if it
-//! breaks a promise: what decodes is decoded again from its own encoding to an equal value; what
-//! proves nothing is never believed.
+//! *Invariants.* [`Decoder::run`] accepts any bytes. It panics if the decoder panics or breaks a
+//! promise: a decoded value, encoded and decoded again, is equal to itself, and an input that
+//! proves no secret is never accepted.
 //!
 //! *May import* `link`, `sys`, `control`, `bootstrap`, `launch`, `ddp`, `plan`, `protocol` and the
 //! base files.
@@ -24,15 +24,15 @@ mod session;
 /// A decoder, the name of its corpus, and inputs that it accepts.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
-    /// What it decodes, in words that may be a folder's name.
+    /// The name of the decoder, which is also the name of its corpus directory.
     pub name: &'static str,
-    /// Decodes any bytes, and checks what came of it.
+    /// Decodes any bytes and checks the result.
     pub run: fn(&[u8]),
-    /// What the encoders write: where a fuzzer starts.
+    /// Returns inputs from the encoders, with which the fuzzer begins.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
-/// All of them.
+/// All decoders.
 pub const DECODERS: &[Decoder] = &[
     links::FRAME,
     links::STREAM,
@@ -57,11 +57,11 @@ pub const DECODERS: &[Decoder] = &[
     files::RECORDING,
 ];
 
-/// What is left of an input: its bytes as numbers, zeros once it is used up.
+/// The rest of an input. Its bytes become numbers, which are zero after its end.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// At most `count` bytes.
+    /// Takes at most `count` bytes.
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;

@@ -1,6 +1,6 @@
-//! Whatever bytes come from outside, a decoder ends in a value or a refusal, and never takes more
-//! than a small multiple of their length in memory: every decoder on its seeds, on the corpus that
-//! the fuzzer has found, and on simple changes of both.
+//! Checks that every decoder returns a value or an error for any bytes, and holds only a small
+//! multiple of their length in memory. It runs every decoder on its seeds, on the fuzzer's corpus,
+//! and on simple changes of both.
 
 use super::{DECODERS, Decoder};
 use crate::sys::counting::most_held_in;
@@ -8,13 +8,14 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::path::PathBuf;
 
-/// Bytes that a decoder may hold whatever comes: a sequence reserves at most 1 MiB before its
-/// elements are read, and buffers of links have fixed sizes.
+/// Number of bytes that a decoder may hold for any input. A sequence reserves at most 1 MiB before
+/// its elements are read, and the buffers of links have fixed sizes.
 const HELD_BYTES_MAX: usize = 3 << 20;
-/// And for each byte of its input: a short element is a large value.
+/// Number of additional bytes for each byte of the input, because a short element can be a large
+/// value.
 const HELD_PER_BYTE_MAX: usize = 256;
 
-/// Runs `decoder` on `bytes`; says which input it was if that goes wrong.
+/// Runs `decoder` on `bytes`. Panics with the input if that fails.
 fn run(decoder: &Decoder, bytes: &[u8]) {
     let (outcome, held) = most_held_in(|| std::panic::catch_unwind(|| (decoder.run)(bytes)));
     let allowed = HELD_BYTES_MAX + HELD_PER_BYTE_MAX * bytes.len();
@@ -23,7 +24,7 @@ fn run(decoder: &Decoder, bytes: &[u8]) {
     assert!(held <= allowed, "{name} held {held} bytes of {bytes:02x?}");
 }
 
-/// What the decoder's encoder writes, and what the fuzzer has found.
+/// Returns the decoder's seeds and the inputs that the fuzzer has found.
 fn inputs(decoder: &Decoder) -> Vec<Vec<u8>> {
     let mut inputs = (decoder.seeds)();
     for entry in fs::read_dir(corpus().join(decoder.name)).unwrap() {
@@ -60,7 +61,7 @@ fn what_is_cut_or_has_an_extreme_byte_does_too() {
     for decoder in DECODERS {
         run(decoder, &[]);
         for seed in (decoder.seeds)() {
-            // Long inputs repeat themselves; a few hundred places of each are enough.
+            // Long inputs repeat themselves, so a few hundred positions of each are sufficient.
             for at in (0..seed.len()).step_by(seed.len() / 256 + 1) {
                 run(decoder, &seed[..at]);
                 for byte in [0, 1, 0x7f, 0x80, 0xff] {

@@ -1,5 +1,5 @@
-//! Messages between the sessions of a group, and what a session makes of them; likewise of groups
-//! that are being made.
+//! Decoders of the messages between the sessions of a group, with the session's reactions; and the
+//! same for groups that are being created.
 
 use super::control::encoded;
 use super::{Decoder, Input};
@@ -14,7 +14,8 @@ use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
 const WORLD_SIZE: usize = 4;
-/// Messages that one step of a session may send at most: an answer to each rank and a few more.
+/// Maximum number of messages that one step of a session may send: an answer to each rank and a few
+/// more.
 const SENT_MAX: usize = 4 * WORLD_SIZE;
 
 pub(super) const MESSAGE: Decoder = Decoder {
@@ -31,7 +32,7 @@ pub(super) const MESSAGE: Decoder = Decoder {
     seeds: || encoded(messages().into_iter().chain([long_title()])),
 };
 
-/// What ranks tell rank 0's registrar, one after another, and what it answers.
+/// Notices that ranks send to rank 0's registrar, one after another, and its answers.
 pub(super) const NOTICES: Decoder = Decoder {
     name: "notices",
     run: notices,
@@ -93,7 +94,7 @@ fn notices(bytes: &[u8]) {
         assert_eq!(Notice::decode(&notice.encode()), Some(notice.clone()));
         joined += usize::from(matches!(notice, Notice::Join { .. }));
         let told = registrar.receive(from, notice);
-        assert!(told.len() <= joined, "more are told than have asked");
+        assert!(told.len() <= joined, "more answers than requests");
         for (to, answer) in told {
             let is_answer = matches!(answer, Notice::Made { .. } | Notice::Refused { .. });
             assert!(is_answer && to < WORLD_SIZE);
@@ -101,7 +102,7 @@ fn notices(bytes: &[u8]) {
     }
 }
 
-/// What happens to one session, step by step: messages, its own calls, deaths, time.
+/// Events of one session, step by step: messages, its own calls, deaths, time.
 pub(super) const SESSION: Decoder = Decoder {
     name: "session",
     run: session,
@@ -171,7 +172,7 @@ fn messages() -> Vec<Message> {
     ]
 }
 
-/// A title that fills a control message.
+/// Returns a message whose title fills a control message.
 fn long_title() -> Message {
     let place = Place {
         rank: 1,
@@ -243,7 +244,7 @@ fn session(bytes: &[u8]) {
         let error = session.first_error().cloned();
         assert!(
             first.is_none() || first == error,
-            "the first error stays the first"
+            "the first error must not change"
         );
         first = error;
         assert!(
@@ -260,7 +261,7 @@ fn session(bytes: &[u8]) {
     }
 }
 
-/// What the session sends now can be sent, and is not much.
+/// Checks that every message that the session sends now can be decoded, and limits their number.
 fn told(session: &mut Session) {
     for _ in 0..SENT_MAX {
         let Some((to, message)) = session.next_message() else {

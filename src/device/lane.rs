@@ -1,30 +1,33 @@
-//! The streams of a communicator on its GPU, and the words between them and the host.
+//! Provides the streams of a communicator on its GPU, and the words through which they synchronize
+//! with the host.
 //!
-//! A [`Lane`] has two streams, so that copies go both ways at once and pieces of a call overlap.
-//! The caller's thread enqueues a call in *rounds*: bounded parts of it that end together.
+//! A [`Lane`] has two streams, so that the GPU can copy in both directions at the same time and the
+//! pieces of a call overlap. The caller's thread enqueues a call in *rounds*, bounded parts of the
+//! call whose pieces end together.
 //!
 //! ```text
-//! both streams:  wait for the user's stream;
-//! each round:    "in" writes BEGUN = the round's number;  what the round does, on both streams;
-//!                "out" waits for "in", writes END = the round's number
-//! at the end:    "out" records an event, which the user's stream awaits
+//! call    both streams:  wait for the user's stream
+//! round   "in":          write BEGUN = the round's number;  the round's work, on both streams
+//!         "out":         wait for "in";  write END = the round's number
+//! call    "out":         record an event, for which the user's stream waits
 //! ```
 //!
-//! Every entry waits only for entries before it and for words that this rank's host can store
-//! without the driver: so it does not matter how many streams share one queue of the GPU.
+//! Every entry waits only for earlier entries and for words that this rank's host can store without
+//! the driver. Any number of streams may therefore share one hardware queue of the GPU.
 //!
-//! Numbers grow by one and wrap around; words are compared as on a circle.
+//! Numbers grow by one and wrap around. Words are compared cyclically.
 
 use crate::error::Result;
 use crate::limits::DEVICE_ENTRIES_MAX;
 use crate::sys::cuda::{Event, Gpu, Pinned, Stream};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Entries of one stream for a round beside what the round does, with the joints to the user's.
+/// Entries of one stream for a round in addition to its work, including those that order it with
+/// the user's stream.
 pub(crate) const ENTRIES_BESIDE: usize = 5;
 
-/// Where the words are, in bytes: cache lines of their own, and from `DONE` on as many words as
-/// pieces can be under way, used in turns.
+/// Byte offsets of the words, each in its own cache line. From `DONE` on, there are as many words
+/// as pieces can be in flight, used in turn.
 pub(super) const READY: usize = 0;
 const END: usize = 64;
 const BEGUN: usize = 128;
@@ -38,24 +41,27 @@ pub(crate) struct Lane {
     gpu: Arc<Gpu>,
     pub(super) input: Stream,
     pub(super) output: Stream,
-    /// The user's stream has come to the call; the stream "in", and "out", have come to their ends.
+    /// Point of the user's stream at which the call begins.
     begun: Event,
+    /// Point of the stream "in" at which a round's entries end.
     is_in: Event,
+    /// Point of the stream "out" at which the call ends.
     ended: Event,
     pub(super) words: Arc<Pinned>,
-    /// The numbers given last.
+    /// Number of the newest piece.
     pub(super) piece: u32,
+    /// Number of the newest round.
     round: u32,
 }
 
-/// Lanes that no communicator has, through with everything.
+/// Lanes of dropped communicators, without work in flight.
 static IDLE: Mutex<Vec<Lane>> = Mutex::new(Vec::new());
 
 impl Lane {
-    /// A lane on the GPU, used before or new.
+    /// Returns an idle lane on the GPU, or creates one.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn take(gpu: &Arc<Gpu>) -> Result<Self> {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(at) = idle.iter().position(|lane| Arc::ptr_eq(&lane.gpu, gpu)) {
@@ -63,7 +69,7 @@ impl Lane {
         }
         drop(idle);
         let words = Pinned::take(gpu, WORDS_BYTES)?;
-        // They bore something else, perhaps.
+        // The pinned memory may have been used before.
         for at in (0..WORDS_BYTES).step_by(size_of::<u32>()) {
             words.store(at, 0)?;
         }
@@ -80,28 +86,28 @@ impl Lane {
         })
     }
 
-    /// Keeps it for the next that asks. It is through with everything.
+    /// Keeps this lane, which has no work in flight, for the next communicator.
     pub(crate) fn give_back(self) {
         let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push(self);
     }
 
-    /// What comes is behind everything that the user's stream was told so far.
+    /// Makes later entries of both streams wait for the work enqueued so far on the user's stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn begin(&self, user: &Stream) -> Result<()> {
         user.record(&self.begun)?;
         self.input.wait(&self.begun)?;
         self.output.wait(&self.begun)
     }
 
-    /// The number of the round that is enqueued next.
+    /// Returns the number of the next round.
     pub(super) fn next_round(&self) -> u32 {
         self.round.wrapping_add(1)
     }
 
-    /// Begins a round.
+    /// Begins a round and returns its number.
     pub(super) fn begin_round(&mut self) -> Result<u32> {
         self.round = self.next_round();
         self.input.write_word(&self.words, BEGUN, self.round)?;
@@ -109,42 +115,46 @@ impl Lane {
     }
 
     /// Ends the round that was begun last.
+    ///
+    /// The stream "out" writes the word after the entries of both streams.
     pub(super) fn end_round(&self) -> Result<()> {
         self.input.record(&self.is_in)?;
         self.output.wait(&self.is_in)?;
         self.output.write_word(&self.words, END, self.round)
     }
 
-    /// What the user's stream is told from now on is behind everything enqueued here.
+    /// Makes later entries of the user's stream wait for all entries of this lane.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn join(&self, user: &Stream) -> Result<()> {
         self.output.record(&self.ended)?;
         user.wait(&self.ended)
     }
 
-    /// Whether the streams are through with a round.
+    /// Returns `true` if the streams have ended a round.
     pub(crate) fn has_ended(&self, round: u32) -> bool {
         has_ended(&self.words, round)
     }
 }
 
-/// Whether the streams have come to the round, and whether they are through with it.
+/// Returns `true` if the streams have reached a round.
 pub(super) fn has_begun(words: &Pinned, round: u32) -> bool {
     has_come(words, BEGUN, round)
 }
 
+/// Returns `true` if the streams have ended a round.
 pub(super) fn has_ended(words: &Pinned, round: u32) -> bool {
     has_come(words, END, round)
 }
 
-/// Whether the word is there or beyond.
+/// Returns `true` if the word at `at` has reached `number`, cyclically.
 pub(super) fn has_come(words: &Pinned, at: usize, number: u32) -> bool {
-    let word = words.load(at).expect("invariant: a word of the lane");
+    let word = words.load(at).expect("invariant: the word is in the lane");
     word.wrapping_sub(number).cast_signed() >= 0
 }
 
+/// Returns the offset of the word DONE of piece `number`.
 pub(super) fn done_at(number: u32) -> usize {
     DONE + number as usize % DONE_WORDS * size_of::<u32>()
 }

@@ -1,26 +1,28 @@
-//! The mapped path: the ranks of a host read each other's GPU memory where it lies.
+//! Runs the mapped path, on which the ranks of a host read each other's GPU memory in place.
 //!
 //! Each rank exports a *window* of its GPU's memory, divided into frames, and a page of words in
-//! host memory; all others map both. For an operation the caller's thread enqueues the entries of
-//! the rank's [script](crate::engine::medium::enqueued), on the lane's streams in turns:
+//! host memory. All other ranks map both. For an operation, the caller's thread enqueues the
+//! entries of the rank's [script](crate::engine::medium::enqueued). Operations alternate between
+//! the lane's two streams:
 //!
 //! ```text
-//! wait until the readers of the frame's last operation are through
-//! for each entry:  copy into the own frame;  notify a peer;  wait for a peer's notification;
+//! wait until the frame's last operation has been read by all its readers
+//! for each entry:  copy into own frame;  notify a peer;  wait for a peer's notification;
 //!                  copy or reduce out of peers' frames
-//! tell all peers whose frames were read
+//! notify all peers whose frames were read
 //! ```
 //!
-//! *Every word that a stream awaits lies in its own rank's page* ([numbering](super::numbering)),
-//! so its host releases the stream by storing words, whatever has become of the peers.
+//! *Every word that a stream waits for is in its own rank's page* ([numbering](super::numbering)).
+//! The host can therefore release the stream by storing words, no matter what has happened to the
+//! peers.
 //!
-//! *A released stream runs on with nonsense and notifies its peers.* So a call counts as good only
-//! once the hosts have met behind it: each rank posts a barrier of the engine, which begins where
-//! its [gate](MappedGate) says that the streams are through, unreleased. A rank whose operation has
-//! failed never takes part, so no barrier behind nonsense ends well.
+//! *A released stream computes garbage and notifies its peers.* A call therefore succeeds only once
+//! the hosts have passed a barrier after it. Each rank posts this barrier to the engine. The
+//! barrier begins when its [gate](MappedGate) sees that the streams have ended. A rank whose
+//! operation has failed never takes part in the barrier, so no barrier succeeds after garbage.
 //!
-//! *Memory* is held by all processes that have mapped it, so no rank can take it away from under
-//! another; a rank may leave at any time.
+//! *The driver frees memory only when no process has it mapped.* Therefore, no rank can take memory
+//! away from a peer, and a rank may leave at any time.
 
 use super::lane::{ENTRIES_BESIDE, Lane, has_begun, has_ended};
 use super::numbering::{Numbering, Order, page_bytes};
@@ -33,28 +35,29 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What a released word is ahead of any number that a stream awaits.
+/// Number added to a word to release it. The word is then ahead of any number that a stream waits
+/// for.
 const RELEASED: u32 = 1 << 30;
 
 /// Bytes of a window.
 pub(crate) const WINDOW_BYTES: usize = DEVICE_FRAMES * DEVICE_FRAME_BYTES;
 
-/// What a rank gives the others to map.
+/// Memory that a rank offers to the other ranks to map.
 pub(crate) struct Offer {
     window: Memory,
     words: Arc<Pinned>,
-    /// The window's descriptor, then that of the words.
+    /// Descriptors of the window and of the words.
     pub(crate) files: [OwnedFd; 2],
 }
 
 impl Offer {
-    /// Memory of the GPU and words, for `world_size` ranks. The driver may wait for what the GPU
-    /// was told to do.
+    /// Creates a window and words for `world_size` ranks. The driver may wait for all work on the
+    /// GPU.
     ///
     /// # Errors
-    /// The driver's or the system's: memory cannot be exported here.
+    /// Returns an error of the driver or the system if memory cannot be exported.
     pub(crate) fn new(gpu: &Arc<Gpu>, world_size: usize) -> Result<Self> {
-        // Unmapped without the lock: meanwhile other threads drop communicators, which takes it.
+        // Unmap without the lock, because other threads take it to drop communicators.
         let retired = std::mem::take(&mut *lock(&RETIRED));
         drop(retired);
         let (window, window_file) = Memory::exported(gpu, WINDOW_BYTES)?;
@@ -67,26 +70,27 @@ impl Offer {
     }
 }
 
-/// Windows that no communicator has, to be unmapped: the driver may wait then for everything that
-/// the GPU was told to do, a user's stream that stands still included.
+/// Windows of dropped communicators. Unmapping them may wait for all work on the GPU, including a
+/// user's stream that is stuck.
 static RETIRED: Mutex<Vec<Windows>> = Mutex::new(Vec::new());
 
 /// The windows and words of all ranks of a communicator.
 pub(crate) struct Windows {
     rank: usize,
-    /// By rank.
+    /// Windows, indexed by rank.
     memory: Vec<Memory>,
+    /// Pages of words, indexed by rank.
     words: Vec<Arc<Pinned>>,
     numbering: Numbering,
-    /// Whether the own words were released, once and for all.
+    /// `true` once this rank's words were released, which is permanent.
     is_released: Arc<AtomicBool>,
 }
 
 impl Windows {
-    /// Maps what the others offer: by rank, ascending, without this one.
+    /// Maps `theirs`, the offers of the other ranks in ascending order of ranks.
     ///
     /// # Errors
-    /// The driver's or the system's: this GPU does not reach the memory of a peer.
+    /// Returns an error of the driver or the system if this GPU cannot reach a peer's memory.
     pub(crate) fn map(
         gpu: &Arc<Gpu>,
         rank: usize,
@@ -111,18 +115,19 @@ impl Windows {
         })
     }
 
-    /// Has the windows unmapped when the process makes others. No stream uses them any more.
+    /// Retires the windows, which no stream uses any more. They are unmapped when the process next
+    /// creates windows.
     pub(crate) fn retire(self) {
         lock(&RETIRED).push(self);
     }
 
-    /// Whether the host has released the words that the streams await: then no word says any more
-    /// what has happened, and nothing may be enqueued.
+    /// Returns `true` if the host has released the words that the streams wait for. The words are
+    /// then meaningless, and nothing more may be enqueued.
     pub(crate) fn is_released(&self) -> bool {
         self.is_released.load(Ordering::Relaxed)
     }
 
-    /// The gate of a call whose rounds, so many, are what the lane is told next.
+    /// Returns the gate of a call that consists of the next `rounds` rounds of the lane.
     pub(crate) fn next_gate(&self, lane: &Lane, rounds: usize) -> MappedGate {
         let first = lane.next_round();
         MappedGate {
@@ -135,10 +140,11 @@ impl Windows {
         }
     }
 
-    /// Enqueues a round of operations on `memory`, which all ranks enqueue; its number.
+    /// Enqueues a round of operations on `memory` and returns its number. All ranks enqueue the
+    /// same operations.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn enqueue(
         &mut self,
         lane: &mut Lane,
@@ -174,21 +180,21 @@ impl Windows {
     }
 }
 
-/// The memories of one operation.
+/// The memory that an operation uses.
 struct Frames<'a> {
     rank: usize,
     windows: &'a [Memory],
     frame: usize,
-    /// The user's.
+    /// Buffer of the user.
     memory: &'a Memory,
 }
 
 impl Frames<'_> {
-    /// Where `bytes` bytes from the place on lie.
+    /// Returns the memory and offset of `bytes` bytes at `place`.
     fn span(&self, place: &Place, bytes: usize) -> (&Memory, usize) {
         assert!(
             place.memory == Where::Buffer || place.at + bytes <= DEVICE_FRAME_BYTES,
-            "invariant: pieces are cut so that their messages end within a frame"
+            "invariant: pieces are small enough for their messages to fit into a frame"
         );
         let in_frame = self.frame * DEVICE_FRAME_BYTES + place.at;
         match place.memory {
@@ -223,19 +229,20 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Entries of one stream for a round of these scripts, at most.
+/// Returns the maximum number of entries in one stream for a round of these scripts.
 pub(crate) fn entries(scripts: &[Arc<Script>]) -> usize {
     let of =
         |script: &Arc<Script>| script.entries.len() + script.sources.len() + script.readers.len();
     ENTRIES_BESIDE + scripts.iter().map(of).sum::<usize>()
 }
 
-/// Ties a call's barrier to the streams: it begins when they are through with the call's rounds.
+/// A gate between a call's barrier and the streams. The barrier begins when the streams have ended
+/// the call's rounds. If the call fails, the gate releases the streams.
 pub(crate) struct MappedGate {
     lane: Arc<Pinned>,
     first: u32,
     last: u32,
-    /// The words that the streams of this rank await.
+    /// Words that the streams of this rank wait for.
     own: Arc<Pinned>,
     bytes: usize,
     is_released: Arc<AtomicBool>,
@@ -257,7 +264,7 @@ impl Gate for MappedGate {
         for at in (0..self.bytes).step_by(size_of::<u32>()) {
             let word = self.own.load(at);
             let released = word.and_then(|word| self.own.store(at, word.wrapping_add(RELEASED)));
-            released.expect("invariant: a word of the page");
+            released.expect("invariant: the word is in the page");
         }
     }
 }

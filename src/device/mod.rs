@@ -1,17 +1,22 @@
-//! Devices: GPUs, their memory and streams, as far as collectives need them.
+//! Connects collectives to GPUs, their memory and their streams.
 //!
-//! *Purpose.* [`Device`] is a GPU, [`Stream`] a queue of what it is told to do, [`Memory`] a part
-//! of its memory: a user's, wrapped, or one that was allocated here. `lane` has a communicator's
-//! streams; `staging` copies between a device's memory and the host's, tied to operations of the
-//! host by words; `mapped` has GPUs read each other's memory.
+//! *Purpose.* A [`Device`] is a GPU, a [`Stream`] is a queue of work for the GPU, and [`Memory`] is
+//! a part of its memory, which either was allocated here or belongs to the user and is wrapped.
+//! - `lane`: the streams of a communicator
+//! - `staging`: copies between device and host memory, synchronized with the engine by words
+//! - `mapped`: GPUs that read each other's memory
+//! - `numbering`: the words of mapped calls
+//!
+//! `docs/internals/gpu.md` describes both paths.
 //!
 //! *Invariants.*
-//! - *Only the caller's thread enters the driver*: in the call itself, in `synchronize` and where a
-//!   value is dropped. The engine, the control thread and every deadline load and store words in
-//!   host memory, and nothing else. So nothing that a rank owes to others waits for a driver.
-//! - *A stream waits for words that this rank's host can write*, and for streams that do.
-//! - *Nothing is asked of streams*: that they have done something is a word that they write.
-//! - *What streams may still use is leaked*, rather than waited for without end.
+//! - *Only the caller's thread enters the driver*: during the call, in `synchronize`, or when a
+//!   value is dropped. The engine, the control thread and the deadlines only load and store words
+//!   in host memory. Therefore, nothing that a rank owes to its peers waits for a driver.
+//! - *A stream waits only for words that this rank's host can write*, and for streams that follow
+//!   this rule.
+//! - *The library never queries a stream.* A stream reports progress by writing a word.
+//! - *Memory that a stream still uses after a bounded wait is leaked.*
 //!
 //! *May import* `engine`, `sys` and the base files.
 
@@ -30,22 +35,24 @@ use crate::sys::cuda::{self, Gpu};
 use cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-/// How many GPUs this process may use, at least one.
+/// Returns the number of GPUs that this process may use. The result is at least 1.
 ///
 /// # Errors
-/// [`Error::no_device`](crate::Error::no_device) says why there is none.
+/// Returns an error of kind [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) if no GPU is
+/// usable. The error names the cause.
 pub fn count() -> Result<usize> {
     cuda::gpu_count()
 }
 
-/// A GPU; clones are one.
+/// A GPU. Clones are handles to the same GPU.
 #[derive(Clone, Debug)]
 pub struct Device {
     gpu: Arc<Gpu>,
 }
 
 impl Device {
-    /// GPU number `ordinal` of this process, through its primary context.
+    /// Opens the GPU that has the number `ordinal` in this process. The GPU is used through its
+    /// primary context.
     ///
     /// ```
     /// use ringtree::Device;
@@ -58,46 +65,52 @@ impl Device {
     /// ```
     ///
     /// # Errors
-    /// [`Error::no_device`](crate::Error::no_device) says why there is none;
-    /// [`Error::device`](crate::Error::device): it cannot be used.
+    /// Returns an error of kind [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice), which names
+    /// the cause, if there is no such GPU. Returns an error of kind
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) if the GPU cannot be used.
     pub fn open(ordinal: usize) -> Result<Self> {
         Gpu::open(ordinal).map(|gpu| Self { gpu })
     }
 
-    /// What it is.
+    /// Returns the properties of the GPU.
     #[must_use]
     pub fn description(&self) -> &Description {
         self.gpu.facts()
     }
 
-    /// A stream of its own, which waits for no other.
+    /// Creates a stream that does not wait for any other stream.
     ///
     /// # Errors
-    /// [`Error::device`](crate::Error::device).
+    /// Returns an error of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver
+    /// fails.
     pub fn stream(&self) -> Result<Stream> {
         Stream::new(&self.gpu)
     }
 
-    /// Memory of the device, of undefined content.
+    /// Allocates memory on the device. The content of the memory is undefined.
     ///
     /// # Errors
-    /// [`Error::device`](crate::Error::device): there is not so much.
+    /// Returns an error of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the memory
+    /// cannot be allocated.
     pub fn allocate(&self, bytes: usize) -> Result<Memory> {
         Memory::new(&self.gpu, bytes)
     }
 
-    /// The user's stream, to be ordered with others. It is kept as long as this is.
+    /// Wraps a cudarc stream and keeps it alive for as long as the returned stream exists.
     ///
     /// # Errors
-    /// [`Error::usage`](crate::Error::usage): it is of another context than the primary one.
+    /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the stream does
+    /// not belong to the primary context of this GPU.
     pub fn wrap_stream(&self, stream: Arc<CudaStream>) -> Result<Stream> {
         cuda::wrap_stream(&self.gpu, stream)
     }
 
-    /// The slice's memory. Its first use is on `stream`, after all that cudarc knows of.
+    /// Wraps a cudarc slice. The first use of the wrapped slice must be on `stream`. That use is
+    /// ordered after all earlier uses of the slice that cudarc tracks.
     ///
     /// # Errors
-    /// As [`Device::wrap_stream`].
+    /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the slice or the
+    /// stream does not belong to the primary context of this GPU.
     pub fn wrap_slice<T: Element>(
         &self,
         slice: CudaSlice<T>,
@@ -106,21 +119,23 @@ impl Device {
         cuda::wrap_slice(&self.gpu, slice, stream)
     }
 
-    /// Gives the slice back, once all collectives that use it have ended and
-    /// [`synchronize`](crate::Communicator::synchronize) has said so.
+    /// Unwraps a cudarc slice. Before you call this, wait with
+    /// [`synchronize`](crate::Communicator::synchronize) until all collectives that use the slice
+    /// have ended.
     ///
     /// # Errors
-    /// The memory, if something else has it too, or it is not of such a slice.
+    /// Returns `memory` if it has other clones or if it is not a wrapped slice of this type.
     pub fn unwrap_slice<T: Element>(memory: Memory) -> std::result::Result<CudaSlice<T>, Memory> {
         cuda::unwrap_slice(memory)
     }
 
-    /// Has the driver compile and load kernels in PTX, for good; as in a first launch, the
-    /// driver may wait for everything that the GPU was told to do.
+    /// Makes the driver compile kernels from PTX and load them permanently. Like the first launch
+    /// of a kernel, this call may wait for all work on the GPU.
     ///
     /// # Errors
-    /// [`Error::usage`](crate::Error::usage): the text is no PTX, which starts with a `.version`
-    /// line. [`Error::device`](crate::Error::device): the driver does not take it.
+    /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the text is not
+    /// PTX, which starts with a `.version` line. Returns an error of kind
+    /// [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver rejects the text.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
         self.gpu.load_kernels(text)
     }

@@ -1,39 +1,40 @@
-//! Which words the streams of a mapped call await and write.
+//! Numbers the words that the streams of a mapped call wait for and write.
 //!
-//! A rank's operations take the lane's two streams in turns, and with each stream a frame of its
-//! own: what is said here of a link holds for each of its frames apart, so that one stream never
-//! depends on how far the other is. Both ends of a link count its messages and its operations
-//! alike.
+//! A rank's operations alternate between the lane's two streams, and each stream has a separate
+//! frame. All counts of a link are kept separately for each frame, so that one stream never depends
+//! on the progress of the other. Both ends of a link count its messages and operations identically.
 //!
-//! Each rank has a page of words, which its peers' streams write and its own await: words for
-//! messages that have come to lie in a peer's frame, and words for operations in which a peer has
-//! read this rank's frame. A word is awaited for number `m`, and again for `m` + [`WORDS`]. Fewer
-//! numbers than [`WORDS`] of a link are enqueued at a time, because every wait comes with another
-//! entry; so no write that comes late, such as after the host has released the words, takes back
-//! what a wait needs. After a release nothing is enqueued any more.
+//! Each rank has a page of words that its peers' streams write and its own streams wait for. There
+//! are words for messages that are ready in a peer's frame, and words for operations in which a
+//! peer has read this rank's frame.
+//!
+//! A stream waits for a word to reach number `m`, and later to reach `m` + [`WORDS`]. At any time,
+//! fewer than [`WORDS`] numbers of a link are enqueued, because every wait comes with another
+//! entry. Therefore, a late write, such as one after the host has released the words, cannot undo
+//! the number that a wait needs. After a release, nothing more is enqueued.
 
 use crate::engine::medium::enqueued::{Entry, Script};
 use crate::limits::{DEVICE_ENTRIES_MAX, DEVICE_FRAMES};
 
-/// Words for the numbers of a link, used in turns.
+/// Words for the numbers of a link, used in turn.
 const WORDS: usize = DEVICE_ENTRIES_MAX / 2;
-/// Words for one peer: of its messages, then of its reading.
+/// Bytes of the words for one peer: per frame, those for its messages, then those for its reads.
 const PEER_BYTES: usize = DEVICE_FRAMES * 2 * WORDS * size_of::<u32>();
-/// Whole pages are registered with the driver; no platform of this crate has larger ones.
+/// The driver registers complete pages. No platform of this crate has larger ones.
 const PAGE_BYTES: usize = 64 << 10;
 
 /// Messages that a link may carry in one operation.
 pub(crate) const MESSAGES_MAX: usize = WORDS / 2;
 
-/// Bytes of a rank's page of words among so many ranks.
+/// Returns the length in bytes of a rank's page of words in a group of `world_size` ranks.
 pub(crate) fn page_bytes(world_size: usize) -> usize {
     (world_size * PEER_BYTES).next_multiple_of(PAGE_BYTES)
 }
 
-/// What a stream is told.
+/// An entry for a stream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Order<'a> {
-    /// Wait until the own word at byte `at` is at least `number`.
+    /// Wait until the word at byte `at` of this rank's page is at least `number`.
     Wait { at: usize, number: u32 },
     /// Write `number` to the word at byte `at` of `peer`'s page.
     Write { peer: usize, at: usize, number: u32 },
@@ -41,24 +42,26 @@ pub(crate) enum Order<'a> {
     Move(&'a Entry),
 }
 
-/// What is counted of one peer and frame.
+/// Counts for one peer and frame.
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    /// Messages to it and from it.
+    /// Messages to the peer.
     sent: u32,
+    /// Messages from the peer.
     received: u32,
-    /// Operations in which it reads this rank's frame, and in which this rank reads its.
+    /// Operations in which the peer reads this rank's frame.
     given: u32,
+    /// Operations in which this rank reads the peer's frame.
     read: u32,
 }
 
 /// Numbers the messages and operations of one rank.
 pub(crate) struct Numbering {
     rank: usize,
-    /// By frame and peer.
+    /// Counts, indexed by frame and peer.
     counts: [Vec<Counts>; DEVICE_FRAMES],
     operations: usize,
-    /// By frame, its readers in the operation that used it last.
+    /// Readers of each frame in the operation that used it last.
     readers: [Vec<usize>; DEVICE_FRAMES],
 }
 
@@ -72,15 +75,15 @@ impl Numbering {
         }
     }
 
-    /// The frame, and with it the stream, of the operation that comes next.
+    /// Returns the frame, and thus the stream, of the next operation.
     pub(crate) fn frame(&self) -> usize {
         self.operations % DEVICE_FRAMES
     }
 
-    /// Says what the next operation tells its stream.
+    /// Passes the entries of the next operation to `tell`, in order.
     ///
     /// # Errors
-    /// The first of `tell`.
+    /// Returns the first error of `tell`.
     pub(crate) fn operation<'a, E>(
         &mut self,
         script: &'a Script,
@@ -134,17 +137,20 @@ impl Numbering {
     }
 }
 
-/// The number of an operation's message, if the link has carried so many before it.
+/// Returns the number on the link of an operation's message `number`, if `before` messages precede
+/// the operation.
 fn message(before: u32, number: u32) -> u32 {
     before.wrapping_add(number).wrapping_add(1)
 }
 
-/// Where in a rank's page `peer` says that message `number` lies in its frame.
+/// Returns the offset in a rank's page of the word that shows that message `number` is in the frame
+/// of `peer`.
 fn ready_at(peer: usize, frame: usize, number: u32) -> usize {
     word_at(peer, frame * 2, number)
 }
 
-/// Where in a rank's page `peer` says that it has read this rank's frame `number` times.
+/// Returns the offset in a rank's page of the word that shows that `peer` has read the rank's frame
+/// `number` times.
 fn read_at(peer: usize, frame: usize, number: u32) -> usize {
     word_at(peer, frame * 2 + 1, number)
 }

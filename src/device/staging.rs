@@ -1,18 +1,17 @@
-//! The staged path: copies between a device's memory and pinned memory of the host, tied to the
-//! host's operations by words.
+//! Copies between device memory and pinned host memory for the staged path, synchronized with the
+//! engine's operations by words.
 //!
-//! For each round of a call the caller's thread enqueues on the streams of its
-//! [lane](super::lane)
+//! For each round of a call, the caller's thread enqueues these entries on the streams of the
+//! [lane](super::lane) before it does anything else:
 //!
 //! ```text
 //! stream "in":   for each piece: copy in,  write READY = its number
 //! stream "out":  for each piece: wait for DONE = its number, copy out
 //! ```
 //!
-//! and all of that before it does anything else. The host's operation on a piece begins when it
-//! sees READY, and stores DONE when it has ended, well or not ([`StagedGate`]). The entries of "in"
-//! come before those of "out", so nothing is enqueued behind a wait that the waited-for operation
-//! needs.
+//! The engine's operation on a piece begins when READY has the piece's number. When the operation
+//! has succeeded or failed, [`StagedGate`] stores DONE. All entries of "in" are enqueued before
+//! those of "out", so no copy in is enqueued after a wait for the operation that needs it.
 
 use super::lane::{ENTRIES_BESIDE, Lane, READY, done_at, has_come};
 use crate::engine::gate::Gate;
@@ -20,28 +19,32 @@ use crate::error::Result;
 use crate::sys::cuda::{Memory, Pinned, Rows};
 use std::sync::Arc;
 
-/// A piece of a call: what is copied in and out. The host's part of all rows is the piece's own.
+/// A piece of a call, with the rows that are copied in and out. On the host, all rows are in the
+/// piece's part of the pinned memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Elements of the host's operation.
+    /// Number of elements of the engine's operation.
     pub(crate) count: usize,
-    /// Where its bytes begin in the round's pinned memory, and how many there are.
+    /// Offset in the round's pinned memory.
     pub(crate) host_at: usize,
+    /// Length in bytes.
     pub(crate) bytes: usize,
-    /// Where all of its bytes lie, from its first on.
+    /// Rows of all bytes of the piece, in order.
     pub(crate) rows: Vec<Rows>,
+    /// Rows that are copied to the host.
     pub(crate) inputs: Vec<Rows>,
+    /// Rows that are copied back to the device.
     pub(crate) outputs: Vec<Rows>,
 }
 
-/// Entries of one of the queues for a round of these pieces, at most.
+/// Returns the maximum number of entries in each stream for a round of these pieces.
 pub(crate) fn entries(pieces: &[Piece]) -> usize {
     let of = |piece: &Piece| 1 + piece.inputs.len().max(piece.outputs.len());
     ENTRIES_BESIDE + pieces.iter().map(of).sum::<usize>()
 }
 
 impl Lane {
-    /// The gate of the next piece.
+    /// Returns the gate of the next piece.
     pub(crate) fn next_gate(&mut self) -> StagedGate {
         self.piece = self.piece.wrapping_add(1);
         StagedGate {
@@ -50,11 +53,11 @@ impl Lane {
         }
     }
 
-    /// Enqueues a round, whose pieces' gates were the last that were taken; its number. The words
-    /// of its pieces are stored by the host, whatever happens.
+    /// Enqueues a round of `pieces`, whose gates were the last ones taken, and returns its number.
+    /// The host stores the words of these pieces even if their operations fail.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn enqueue(
         &mut self,
         memory: &Memory,
@@ -82,8 +85,8 @@ impl Lane {
     }
 }
 
-/// Ties a piece's operation to the lane's streams: it begins when its input lies in pinned memory,
-/// and when it has ended, well or not, the stream "out" goes on.
+/// A gate between a piece's operation and the lane's streams. The operation begins when its input
+/// is in pinned memory. When it has succeeded or failed, the stream "out" continues.
 pub(crate) struct StagedGate {
     words: Arc<Pinned>,
     number: u32,
@@ -96,6 +99,6 @@ impl Gate for StagedGate {
 
     fn open(&self, _succeeded: bool) {
         let stored = self.words.store(done_at(self.number), self.number);
-        stored.expect("invariant: a word of the lane");
+        stored.expect("invariant: the word is in the lane");
     }
 }

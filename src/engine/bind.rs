@@ -1,4 +1,4 @@
-//! Binding a plan to lengths and places: chunks become bytes.
+//! Binds a plan to lengths and memory, which turns its chunks into ranges of bytes.
 
 use super::program::{
     Action, Dependency, Endpoint, Lane, Piece, Program, ProgramStep, Space, in_order,
@@ -7,27 +7,28 @@ use crate::plan::layout::{Division, Layout};
 use crate::plan::spec::{Collective, Demand};
 use crate::plan::{ChunkRange, Plan, Request, Source, Step};
 
-/// Where a call's elements come from and where its result goes.
+/// The location of a call's elements and of its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// One buffer is both.
+    /// A single buffer holds both.
     #[default]
     InPlace,
-    /// From an input that is only read into an output. The input of an all-gather and of a gather,
-    /// and the output of a reduce-scatter and of a scatter, are this rank's block alone. Only the
-    /// root has an input of a scatter, and an output of a gather.
+    /// The elements are in an input, which is only read, and the result is in an output. The input
+    /// of an all-gather or gather consists of only this rank's block, and so does the output of a
+    /// reduce-scatter or scatter. Only the root has the input of a scatter and the output of a
+    /// gather.
     Into,
 }
 
-/// How many elements a call is about, and how its blocks lie in the input and in the output. The
-/// two layouts differ in an all-to-all by counts alone.
+/// The number of elements in a call, and the layouts of its blocks. The two layouts differ only in
+/// an all-to-all with counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lengths<'a> {
-    /// Elements of the whole buffer; with counts, their sum says it.
+    /// Number of elements in the complete buffer. If counts are given, their sum applies instead.
     pub count: usize,
-    /// The blocks that are read.
+    /// Layout of the blocks that are read.
     pub input: Layout<'a>,
-    /// The blocks that are written.
+    /// Layout of the blocks that are written.
     pub output: Layout<'a>,
 }
 
@@ -41,8 +42,10 @@ impl From<usize> for Lengths<'_> {
 }
 
 impl Program {
-    /// Binds `plan` to buffers of such `lengths` in elements of `element_bytes` each. `is_local`
-    /// tells which ranks share this rank's host: what several of them are sent is written once.
+    /// Binds `plan` to buffers of these `lengths`, whose elements have `element_bytes` bytes.
+    ///
+    /// `is_local` returns `true` for ranks on this rank's host. Bytes that are sent to several of
+    /// these ranks are written once.
     ///
     /// ```
     /// use ringtree::internal::engine::Placement;
@@ -61,7 +64,7 @@ impl Program {
     /// let program = Program::bind(&plan(&request)?, 100, 4, Placement::InPlace, &|_| false);
     /// let [send, reduce] = program.steps.as_slice() else { panic!("one exchange") };
     /// assert!(matches!(send.action, Action::Send { .. }));
-    /// // The reduction overwrites a byte once that byte has been sent.
+    /// // The reduction overwrites a byte after that byte has been sent.
     /// assert_eq!((reduce.bytes, reduce.dependencies[0].step), (400, 0));
     /// # Ok::<(), String>(())
     /// ```
@@ -100,28 +103,30 @@ impl Program {
     }
 }
 
-/// Where each chunk lies.
+/// The locations of the chunks.
 struct Places {
-    /// The first byte of each chunk of the whole buffer, and one past the last, as it is written.
+    /// First byte of each chunk in the complete buffer as it is written, followed by the end of the
+    /// last chunk.
     starts: Vec<usize>,
-    /// The same, as it is read before a step has written it.
+    /// Counterpart of `starts` for chunks that are read before a step has written them.
     input_starts: Vec<usize>,
-    /// How many chunks the buffer has; scratch chunks come after them.
+    /// Number of chunks in the buffer. Scratch chunks come after these.
     chunks: usize,
     placement: Placement,
-    /// This rank's own chunks, if it has some: all of its input, all of its output, or neither.
+    /// This rank's own chunks, or all chunks if the collective has no blocks.
     block: std::ops::Range<usize>,
+    /// `true` if the input holds only this rank's own chunks.
     is_input_own: bool,
     output: Output,
-    /// Where the plan's own scratch starts.
+    /// Offset of the plan's scratch. Chunks that the output cannot hold come before this offset.
     scratch_start: usize,
-    /// Whether a message without elements is dropped: where two ranks alone know its length, and
-    /// have agreed on it.
+    /// `true` if messages without elements are dropped, because the lengths are known to only two
+    /// ranks, which have agreed on them.
     drops_empty: bool,
     element_bytes: usize,
 }
 
-/// Which chunks an output has room for.
+/// The chunks that an output can hold.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Output {
     All,
@@ -152,7 +157,7 @@ impl Places {
             Collective::Gather if rank != root => Output::None,
             _ => Output::All,
         };
-        // What the output has no room for goes through scratch.
+        // Chunks that the output cannot hold are kept in scratch.
         let scratch_start = match output {
             Output::All => 0,
             Output::Own | Output::None => starts[plan.chunks],
@@ -184,15 +189,15 @@ impl Places {
         }
     }
 
-    /// Where the chunk's first content is read, before a step has written it.
+    /// Returns the piece from which a chunk is read before a step has written it.
     fn input(&self, chunk: usize) -> Piece {
-        // Where the input is this rank's chunks, only they have content, and only they are read.
+        // If the input holds only this rank's chunks, no other chunk has content, and none is read.
         let start = self.input_starts[self.block.start].min(self.input_starts[chunk]);
         let base = if self.is_input_own { start } else { 0 };
         self.piece(Space::Input, &self.input_starts, chunk, base)
     }
 
-    /// Where the chunk is written, and read once a step has written it.
+    /// Returns the piece to which a chunk is written, and from which it is read afterwards.
     fn home(&self, chunk: usize) -> Piece {
         let starts = &self.starts;
         if chunk >= self.chunks {
@@ -215,13 +220,14 @@ impl Places {
     }
 }
 
-/// Where chunk `index` begins if buffers with these `starts` follow one another.
+/// Returns the start of chunk `index` in a sequence of adjacent buffers that all have these
+/// `starts`.
 fn periodic(starts: &[usize], index: usize) -> usize {
     let chunks = starts.len() - 1;
     (index / chunks) * starts[chunks] + starts[index % chunks]
 }
 
-/// The steps that touched a chunk last: (step, byte of its stream).
+/// The last accesses to a chunk. Each is identified by a step and a byte of the step's stream.
 #[derive(Clone, Default)]
 struct Touch {
     write: Option<(usize, usize)>,
@@ -233,15 +239,16 @@ struct Binder<'a> {
     places: Places,
     is_local: &'a dyn Fn(usize) -> bool,
     program: Program,
-    /// By peer, its lane among the program's.
+    /// Index of the lane that sends to each peer, indexed by peer.
     send_lanes: Vec<Option<usize>>,
     receive_lanes: Vec<Option<usize>>,
     last: Vec<Touch>,
 }
 
 impl Binder<'_> {
-    /// Whether the chunk is read where the input lies: no step has written it yet. One without
-    /// bytes lies nowhere: no step writes it, and it must not make its neighbours look unwritten.
+    /// Returns `true` if the chunk is read from the input because no step has written it. Returns
+    /// `false` for chunks without bytes. No step writes these chunks, and they must not make their
+    /// neighbors look unwritten.
     fn is_input(&self, chunk: usize) -> bool {
         self.places.placement == Placement::Into
             && chunk < self.places.chunks
@@ -249,7 +256,7 @@ impl Binder<'_> {
             && self.last[chunk].write.is_none()
     }
 
-    /// Where the chunk is read now.
+    /// Returns the piece from which the chunk must be read now.
     fn source(&self, chunk: usize) -> Piece {
         if self.is_input(chunk) {
             self.places.input(chunk)
@@ -266,8 +273,9 @@ impl Binder<'_> {
         pieces
     }
 
-    /// Where the chunks are written, and, if this rank's bytes are an operand that lies elsewhere,
-    /// where that lies, in pieces of the same lengths.
+    /// Returns the pieces to which the chunks are written. If this rank's bytes are an operand that
+    /// is stored in different memory, also returns the pieces of that operand, which have the same
+    /// lengths.
     fn destinations(&self, ranges: &[ChunkRange], reads_own: bool) -> (Vec<Piece>, Vec<Piece>) {
         let (mut pieces, mut own): (Vec<Piece>, Vec<Piece>) = (Vec::new(), Vec::new());
         let reads_input = reads_own && chunks(ranges).any(|chunk| self.is_input(chunk));
@@ -381,7 +389,7 @@ impl Binder<'_> {
             },
         };
         let mut dependencies = Vec::new();
-        // A receive that only stores reads nothing, but waiting for the last writer is the same.
+        // A receive that only stores reads nothing, but must also wait for the last writer.
         self.touch(index, ranges, true, &mut dependencies);
         self.push(round, action, places, dependencies);
     }
@@ -408,7 +416,8 @@ impl Binder<'_> {
         self.push(round, action, places, dependencies);
     }
 
-    /// A message without elements has the bytes of one, behind all else in scratch.
+    /// Gives each message without elements the bytes of one element, which follows all other
+    /// scratch.
     fn fill_what_is_empty(&mut self) {
         let nothing = Piece {
             space: Space::Scratch,
@@ -421,7 +430,8 @@ impl Binder<'_> {
         }
     }
 
-    /// What the plan leaves where it was, and the caller wants in the output, is copied there.
+    /// Adds copies of the chunks that the plan leaves in the input but that the caller needs in the
+    /// output.
     fn copy_what_is_left(&mut self) {
         let request = &self.plan.request;
         let pieces = self.places.chunks / request.world_size.max(1);
@@ -461,7 +471,8 @@ impl Binder<'_> {
         });
     }
 
-    /// Notes that step `index` writes or reads `ranges`, and what it must wait for.
+    /// Records that step `index` reads or writes `ranges`, and adds the dependencies of these
+    /// accesses.
     fn touch(
         &mut self,
         index: usize,
@@ -477,7 +488,7 @@ impl Binder<'_> {
                 self.source(chunk)
             };
             let bytes = place.bytes;
-            // The input is never written: nothing waits for its readers.
+            // The input is never written, so nothing waits for its readers.
             let is_input = !writes && self.is_input(chunk);
             let touch = &mut self.last[chunk];
             if bytes > 0 {
@@ -505,7 +516,7 @@ impl Binder<'_> {
     }
 }
 
-/// How much scratch the steps use.
+/// Returns the number of bytes of scratch that the steps use.
 fn scratch_bytes(steps: &[ProgramStep]) -> usize {
     let end = |pieces: &Vec<Piece>| {
         let used = pieces.iter().filter(|one| one.space == Space::Scratch);
@@ -526,12 +537,12 @@ fn chunks(ranges: &[ChunkRange]) -> impl Iterator<Item = usize> + '_ {
     ranges.iter().flat_map(|range| range.first..range.end())
 }
 
-/// Whether `next` begins where `last` ends.
+/// Returns `true` if `next` begins where `last` ends.
 fn follows(last: &Piece, next: &Piece) -> bool {
     last.space == next.space && last.offset + last.bytes == next.offset
 }
 
-/// Adds a piece, as part of the one before it where it goes on from there.
+/// Appends a piece, or extends the last piece if `next` follows it.
 fn append(pieces: &mut Vec<Piece>, next: Piece) {
     match pieces.last_mut() {
         Some(last) if follows(last, &next) => last.bytes += next.bytes,
@@ -540,7 +551,7 @@ fn append(pieces: &mut Vec<Piece>, next: Piece) {
     }
 }
 
-/// The next message of step `step` on the lane of `peer`, which is made if need be.
+/// Adds a message of step `step` to the lane of `peer`. Creates the lane if it does not exist yet.
 fn endpoint(
     lanes: &mut Vec<Lane>,
     lane_of_peer: &mut [Option<usize>],
@@ -559,12 +570,12 @@ fn endpoint(
     Endpoint {
         lane,
         peer,
-        // Far fewer messages than 2^32.
+        // A lane has far fewer than 2^32 messages.
         number: (steps.len() - 1) as u32,
     }
 }
 
-/// Adds a dependency, as part of the one before it where it goes on from there.
+/// Adds a dependency, or extends a recent dependency if `new` continues it.
 fn add_dependency(dependencies: &mut Vec<Dependency>, new: Dependency) {
     let joins = |old: &&mut Dependency| {
         old.step == new.step && old.at + old.bytes == new.at && old.from + old.bytes == new.from

@@ -1,4 +1,4 @@
-//! Choosing, building and remembering the programs of a communicator.
+//! Chooses, builds and caches the programs of a communicator.
 
 use super::bind::{Lengths, Placement};
 use super::program::{Arithmetic, Program};
@@ -17,70 +17,72 @@ use crate::reduce::Kernel;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A call, ready to be started under any number.
+/// A call that is ready to start under any number.
 #[derive(Debug)]
 pub struct Prepared {
-    /// The call, with the algorithm and the pieces that were chosen.
+    /// The call, including the chosen algorithm and number of pieces.
     pub call: Call,
-    /// The call's digest.
+    /// Digest of the call.
     pub digest: u32,
-    /// The lengths of its blocks, where the call gives those that all ranks know.
+    /// Lengths of the blocks, if the caller passed them and they are known to all ranks.
     pub counts: Option<Arc<[usize]>>,
-    /// What this rank does.
+    /// The program that this rank runs.
     pub program: Program,
-    /// How it reduces.
+    /// The arithmetic that the program performs.
     pub arithmetic: Arithmetic,
-    /// The seconds that the call is expected to take.
+    /// Predicted time of the call in seconds.
     pub predicted_s: f64,
-    /// Which end of a message it is, if it is one.
+    /// This rank's end of the message; `None` for a collective.
     pub end: Option<MessageEnd>,
 }
 
-/// What one of two ranks does with a message.
+/// One rank's end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MessageEnd {
-    /// It sends to this rank.
+    /// A send to this rank.
     To(usize),
-    /// It receives from this rank.
+    /// A receive from this rank.
     From(usize),
-    /// It receives from the first rank of so many that sends.
+    /// A receive from whichever rank sends first, in a group of this size.
     FromAny(usize),
 }
 
-/// What a program depends on, beside what a communicator's cache knows.
+/// Everything that determines a program, except for the properties that are constant in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The call, without a number; its algorithm is set if the caller forces one.
+    /// The call, without a number. Its algorithm is set if the caller forces one.
     pub call: Call,
-    /// Whether input and output are one.
+    /// Placement of the input and the output.
     pub placement: Placement,
-    /// Whether the memory lies where the ranks of the host can read it.
+    /// `true` if the ranks on the host can read the memory.
     pub is_exposed: bool,
 }
 
-/// The programs of one rank of a communicator.
+/// The programs that one rank of a communicator runs.
 #[derive(Debug)]
 pub struct Cache {
     rank: usize,
     topology: Topology,
     tuning: TuningTable,
-    /// Whether only algorithms that fold in rank order are used.
+    /// `true` if only algorithms that reduce in rank order are used.
     in_rank_order: bool,
-    /// The other ranks of this host that memory is shared with.
+    /// The other ranks on this host that share memory, in ascending order.
     local: Vec<usize>,
-    /// Plans know blocks and no lengths. By what differs between the requests of one rank of one
-    /// communicator.
+    /// Plans for this rank. A plan does not depend on lengths, so the key consists of the variable
+    /// parts of a request: collective, algorithm, root and pieces.
     plans: HashMap<(Collective, Algorithm, usize, usize), Arc<Plan>>,
-    /// Programs for even buffers, by their length among others.
+    /// Programs for all calls except those with counts.
     all: HashMap<Key, Arc<Prepared>>,
-    /// The last one that was asked for: a loop asks for the same again and again.
+    /// The program that was returned last. A loop requests the same program again and again.
     last: Option<(Key, Arc<Prepared>)>,
-    /// The last program whose lengths came with the call: the next call has others.
+    /// The last program for a call with counts. It is not reused, because counts differ from call
+    /// to call.
     once: Option<Arc<Prepared>>,
 }
 
 impl Cache {
-    /// A cache for `rank`, which shares memory with the ranks `local`.
+    /// Creates the cache for `rank`, which shares memory with the ranks in `local`. These must be
+    /// in ascending order.
     #[must_use]
     pub fn new(rank: usize, topology: Topology, tuning: TuningTable, local: Vec<usize>) -> Self {
         Self {
@@ -96,26 +98,27 @@ impl Cache {
         }
     }
 
-    /// The same with algorithms alone that fold in rank order.
+    /// Restricts the cache to algorithms that reduce in rank order, if `wanted`.
     #[must_use]
     pub fn in_rank_order(mut self, wanted: bool) -> Self {
         self.in_rank_order = wanted;
         self
     }
 
-    /// The program of the call on an even buffer, as [`Cache::laid`].
+    /// Returns the program for the call on an evenly divided buffer. See [`Cache::laid`].
     ///
     /// # Errors
-    /// As [`Cache::laid`].
+    /// Returns the same errors as [`Cache::laid`].
     pub fn get(&mut self, key: Key) -> Result<&Arc<Prepared>> {
         self.laid(key, Lengths::from(key.call.count))
     }
 
-    /// The program of the call on blocks of such `lengths`, made if need be. One by counts is
-    /// bound anew for each call, from a plan that is kept.
+    /// Returns the program for the call on blocks of these `lengths`. Builds the program if it is
+    /// not cached. For a call with counts, the program is bound from a cached plan every time.
     ///
     /// # Errors
-    /// [`Error::usage`] if no algorithm carries out the call, or no memory holds so much.
+    /// Returns the same errors as [`Cache::choice`]. Also returns [`Error::usage`] if a custom
+    /// algorithm fails verification, or if the operator is not defined for the type.
     #[inline]
     pub fn laid(&mut self, key: Key, lengths: Lengths) -> Result<&Arc<Prepared>> {
         if let Split::Counts(_) = key.call.split {
@@ -141,20 +144,21 @@ impl Cache {
         Ok(last.expect("invariant: the last one was just set"))
     }
 
-    /// What carries out a collective, and what it was chosen over.
+    /// Chooses the algorithm of a collective.
     ///
     /// # Errors
-    /// A usage error: no such collective of so many elements, or the algorithm that the call names
-    /// does not carry it out.
+    /// Returns [`Error::usage`] if the call is a message, if the collective does not accept its
+    /// count, if the elements do not fit in memory, or if the call names an algorithm that does not
+    /// support it.
     pub fn choice(&self, call: Call) -> Result<Choice> {
         let Some(collective) = call.collective() else {
-            return Err(Error::usage("a message is prepared by `message`"));
+            return Err(Error::usage("cannot choose an algorithm for a message"));
         };
         let bytes = bytes_of(call.count, call.dtype)?;
         let is_even = call.split == Split::Even;
         if is_even && collective.whole_count(call.count, self.topology.world_size) != call.count {
             return Err(Error::usage(format!(
-                "{} ranks do not divide {} elements into equal blocks; pad them, or use \
+                "cannot split {1} elements into {0} equal blocks; pad the buffer, or use \
                  all_to_all_into with counts",
                 self.topology.world_size, call.count
             )));
@@ -224,11 +228,11 @@ impl Cache {
         })
     }
 
-    /// What every rank does in place in a call of which the algorithm has been chosen, if all of
-    /// them read what one of them writes.
+    /// Returns the programs of all ranks for an in-place call whose algorithm has been chosen. All
+    /// ranks count as local, because each can read the memory that the others write.
     ///
     /// # Errors
-    /// [`Error::usage`] if the algorithm does not carry out the call.
+    /// Returns [`Error::usage`] if the algorithm does not support the call.
     pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
         let program = |rank| {
             let (count, element_bytes) = (call.count, call.dtype.size());
@@ -245,7 +249,7 @@ impl Cache {
         (0..self.topology.world_size).map(program).collect()
     }
 
-    /// What this rank does, made if need be.
+    /// Returns this rank's plan, which is built if it is not cached.
     fn planned(&mut self, request: &Request) -> Result<Arc<Plan>> {
         let Request {
             collective,
@@ -261,7 +265,7 @@ impl Cache {
         if self.plans.len() >= PROGRAMS_CACHED_MAX {
             self.plans.clear();
         }
-        // What a program's own algorithm makes of the request is trusted once it is proven.
+        // Plans of a custom algorithm are trusted only after verification.
         if algorithm.is_own() {
             prove(request).map_err(Error::usage)?;
         }
@@ -270,7 +274,8 @@ impl Cache {
         Ok(plan)
     }
 
-    /// What the plan of `rank` depends on in a collective of which the algorithm has been chosen.
+    /// Returns the request that determines the plan of `rank` for a collective whose algorithm has
+    /// been chosen.
     fn request(&self, call: &Call, rank: usize) -> Result<Request> {
         let chosen = call.collective().zip(call.algorithm);
         let Some((collective, algorithm)) = chosen else {
@@ -289,10 +294,10 @@ impl Cache {
 }
 
 impl Prepared {
-    /// What `rank` does with a message of `count` elements.
+    /// Prepares the end of a message of `count` elements that belongs to `rank`.
     ///
     /// # Errors
-    /// [`Error::usage`] if no memory holds so much.
+    /// Returns [`Error::usage`] if the message does not fit in memory.
     pub fn message(
         rank: usize,
         end: MessageEnd,
@@ -303,7 +308,7 @@ impl Prepared {
         let (peer, to) = match end {
             MessageEnd::To(peer) => (peer, peer),
             MessageEnd::From(peer) => (peer, rank),
-            // Another rank stands for the sender until the sender is known.
+            // A placeholder until the sender is known.
             MessageEnd::FromAny(_) => (usize::from(rank == 0), rank),
         };
         let call = Call::message(count, dtype, to).tagged(tag);
@@ -322,7 +327,7 @@ impl Prepared {
         })
     }
 
-    /// The same receive, from `peer`.
+    /// Returns a copy of this receive that has `peer` as its sender.
     #[must_use]
     pub fn received_from(&self, peer: usize) -> Self {
         let bytes = self.program.longest_bytes.unwrap_or(0);
@@ -338,8 +343,9 @@ impl Prepared {
     }
 }
 
-/// The algorithm for blocks of which two ranks alone know the lengths: the one asked for, if every
-/// block goes straight to its receiver by it, else the first of that kind.
+/// Returns the algorithm for blocks whose lengths are known to only two ranks. Such an algorithm
+/// must send every block directly to its receiver. Returns `asked` if it does so, otherwise the
+/// first algorithm in the registry that does.
 fn direct(collective: Collective, asked: Option<Algorithm>) -> Option<Algorithm> {
     let entries = REGISTRY.iter().filter(|entry| entry.is_direct);
     let direct = entries.filter(|entry| entry.collectives.contains(&collective));
@@ -348,21 +354,22 @@ fn direct(collective: Collective, asked: Option<Algorithm>) -> Option<Algorithm>
     direct.find(|one| Some(*one) == asked).or(first)
 }
 
-/// The bytes of `count` elements.
+/// Returns the number of bytes that `count` elements occupy.
 ///
 /// # Errors
-/// [`Error::usage`] if no memory holds so much.
+/// Returns [`Error::usage`] if the elements do not fit in memory.
 pub(crate) fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())
         .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(|| Error::usage(format!("no memory holds {count} elements of {dtype}")))
+        .ok_or_else(|| Error::usage(format!("{count} elements of {dtype} cannot fit in memory")))
 }
 
 fn kernel(dtype: Dtype, op: ReduceOp) -> Result<Kernel> {
     Kernel::new(dtype, op).ok_or_else(|| {
         Error::usage(format!(
-            "{op} is not defined for {dtype}; bit operators are for integers, factors for floats"
+            "{op} is not defined for {dtype}; use bitwise operators only with integers, and \
+             factors only with floats"
         ))
     })
 }

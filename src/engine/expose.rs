@@ -1,23 +1,24 @@
-//! Programs for memory that the ranks of the host can read where it lies.
+//! Adapts programs to memory that the ranks on the host can read in place.
 
 use super::program::{Action, Dependency, Program, ProgramStep, Space, in_order};
 
 impl Program {
-    /// The same program for memory that peers can read: sends of `bytes_min` bytes and more expose
-    /// their bytes instead of having them copied, and a *completion* follows each, which ends when
-    /// the receivers have read them. Whatever overwrites the bytes waits for that; and so does the
-    /// end. What the program overwrites itself is exposed only if `overwritten_too`.
+    /// Returns the version of the program for memory that peers can read. Sends of at least
+    /// `bytes_min` bytes expose their bytes instead of having them copied. Each of these sends is
+    /// followed by a *completion*, which waits until the receivers have read the bytes. Steps that
+    /// overwrite the bytes wait for the completion, and so does the end of the program. Bytes that
+    /// the program itself overwrites are exposed only if `overwritten_too` is `true`.
     ///
-    /// A send exposes its bytes only if nothing of its own round overwrites them: two ranks that
-    /// exchange what they hold would wait for each other. What overwrites them in a later round
-    /// waits for receives of an earlier one, as all waiting in [`in_order`] does.
+    /// A send exposes its bytes only if no step of its own round overwrites them. Otherwise, two
+    /// ranks that exchange bytes would wait for each other. A step that overwrites the bytes in a
+    /// later round waits for receives of an earlier round, as all waits in [`in_order`] do.
     #[must_use]
     pub fn exposing(mut self, bytes_min: usize, overwritten_too: bool) -> Self {
         let count = self.steps.len();
         let is_exposed: Vec<_> = (0..count)
             .map(|step| self.can_expose(step, bytes_min, overwritten_too))
             .collect();
-        // By step, its completion.
+        // Completion of each step, indexed by step.
         let completion_of: Vec<_> = is_exposed
             .iter()
             .enumerate()
@@ -48,7 +49,8 @@ impl Program {
         })
     }
 
-    /// Makes step `send` expose its bytes; returns its completion, at the end of the steps.
+    /// Makes step `send` expose its bytes. Appends the completion of the step and returns the index
+    /// of the completion.
     fn expose(&mut self, send: usize) -> usize {
         let completion = self.steps.len();
         let first_reader = self.readers;
@@ -79,8 +81,8 @@ impl Program {
     }
 }
 
-/// The first `count` steps in order, each completion before the first step that waits for it, or
-/// at the end.
+/// Returns the first `count` steps in order, and inserts each completion before the first step that
+/// waits for it, or at the end if no step does.
 fn with_completions(steps: &[ProgramStep], count: usize) -> Vec<usize> {
     let mut order = Vec::with_capacity(steps.len());
     let mut is_placed = vec![false; steps.len()];

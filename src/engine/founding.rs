@@ -1,4 +1,5 @@
-//! Groups that are being made, as one process sees it; on rank 0 of the world, the registrar too.
+//! Creates groups. This module holds the requests of this process and, on rank 0 of the world, the
+//! registrar.
 
 use crate::error::{Error, Result};
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
@@ -8,30 +9,31 @@ use crate::protocol::session::To;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A control message: group, the rank of the world at its other end, bytes.
+/// A control message, which consists of its group, the world rank at the other end, and its bytes.
 type Relayed<Rank> = (u32, Rank, Vec<u8>);
 
-/// A group that this process waits for.
+/// A group that this process has requested and is waiting for.
 struct Asked {
     serial: u32,
     members: Members,
-    /// Whether rank 0 knows that this process waits no longer.
+    /// `true` once rank 0 has been notified that this process is no longer waiting.
     has_withdrawn: bool,
-    /// Why this process has given up, if it has.
+    /// The error with which this process has aborted the request.
     cause: Option<Error>,
     answer: Option<Result<u32>>,
 }
 
-/// What a process knows of groups that there are not yet.
+/// A process's view of the groups that do not exist yet.
 #[derive(Default)]
 pub(super) struct Founding {
     registrar: Registrar,
     asked: Vec<Asked>,
     serials: u32,
-    /// Messages of members that are ahead: they know the group's number, this process not yet.
+    /// Messages from members that have run ahead and know the group's number before this process
+    /// does.
     early: Vec<Relayed<usize>>,
     early_bytes: usize,
-    /// Why rank 0 relays nothing any more.
+    /// The reason why rank 0 no longer relays messages.
     relay_gone: Option<String>,
     pub(super) outbox: VecDeque<Relayed<To>>,
 }
@@ -47,7 +49,7 @@ impl Founding {
         }
     }
 
-    /// Asks for a group of `members` that is made from `parent`; returns the request's number.
+    /// Requests a group of `members` from the group `parent`. Returns the number of the request.
     pub(super) fn ask(&mut self, parent: u32, members: &Members) -> u32 {
         let serial = self.serials;
         self.serials = self.serials.wrapping_add(1);
@@ -75,16 +77,16 @@ impl Founding {
         serial
     }
 
-    /// The answer to a request, once it has come.
+    /// Returns the answer to a request, if the answer has arrived.
     pub(super) fn answer(&self, serial: u32) -> Option<Result<u32>> {
         let mut asked = self.asked.iter();
         let asked = asked.find(|one| one.serial == serial)?;
-        // Rank 0 knows that this process did not wait, but not why.
+        // Rank 0 knows that this process stopped waiting, but not why.
         let why = |error| asked.cause.clone().unwrap_or(error);
         asked.answer.clone().map(|answer| answer.map_err(why))
     }
 
-    /// This process gives up: it waits for none of the groups that it has asked for.
+    /// Aborts all requests of this process with `cause`.
     pub(super) fn give_up(&mut self, cause: &Error) {
         for Asked {
             cause: own,
@@ -96,18 +98,19 @@ impl Founding {
         }
     }
 
-    /// Why this process has given up, if it has.
+    /// Returns the error with which this process aborted a request, or `None` if the request was
+    /// not aborted.
     pub(super) fn cause(&self, serial: u32) -> Option<Error> {
         let mut asked = self.asked.iter();
         asked.find(|one| one.serial == serial)?.cause.clone()
     }
 
-    /// Whether this process waits for a group.
+    /// Returns `true` if this process is waiting for a group.
     pub(super) fn is_awaited(&self) -> bool {
         !self.asked.is_empty()
     }
 
-    /// Tells rank 0, once, that this process waits no longer; its answer still comes.
+    /// Notifies rank 0, once, that this process is no longer waiting. Rank 0 still sends an answer.
     pub(super) fn withdraw(&mut self, serial: u32, waited: Duration) {
         let mut asked = self.asked.iter_mut();
         let its = asked.find(|one| one.serial == serial && !one.has_withdrawn);
@@ -118,17 +121,17 @@ impl Founding {
         }
     }
 
-    /// The request is done with: the group that was made, if any, has been added.
+    /// Removes a request. If its group was created, the group must have been added.
     pub(super) fn close(&mut self, serial: u32) {
         self.asked.retain(|one| one.serial != serial);
         if self.asked.is_empty() {
-            // Of groups that there are not any more.
+            // The remaining messages are for groups that no longer exist.
             self.early.clear();
             self.early_bytes = 0;
         }
     }
 
-    /// Keeps a message for a group that may be made here in a moment.
+    /// Keeps a message for a group that may be created here soon.
     pub(super) fn keep(&mut self, group: u32, from: usize, payload: &[u8]) {
         let bytes = self.early_bytes + payload.len();
         if !self.asked.is_empty() && bytes <= CONTROL_QUEUE_BYTES_MAX {
@@ -137,7 +140,7 @@ impl Founding {
         }
     }
 
-    /// The messages that came early for a group.
+    /// Removes and returns the messages that arrived early for a group.
     pub(super) fn take_early(&mut self, group: u32) -> Vec<Relayed<usize>> {
         let its = |one: &mut Relayed<usize>| one.0 == group;
         let taken: Vec<_> = self.early.extract_if(.., its).collect();
@@ -146,7 +149,8 @@ impl Founding {
         taken
     }
 
-    /// A notice came; whether it tells of a process that is gone, which one, and why.
+    /// Processes a notice. If the notice reports a lost process, returns the rank of the process
+    /// and the cause.
     pub(super) fn receive(&mut self, from: usize, notice: Notice) -> Option<(usize, String)> {
         let (serial, answer) = match notice {
             Notice::Made { serial, number } if from == RELAY => (serial, Ok(number)),
@@ -170,7 +174,7 @@ impl Founding {
         None
     }
 
-    /// Rank 0 relays nothing any more.
+    /// Records the reason why rank 0 no longer relays messages, and fails all requests.
     pub(super) fn relay_gone(&mut self, why: String) {
         let why = self.relay_gone.get_or_insert(why);
         for asked in &mut self.asked {
@@ -180,13 +184,13 @@ impl Founding {
         }
     }
 
-    /// Whether rank 0 relays messages, as far as this process knows.
+    /// Returns `false` if this process knows that rank 0 no longer relays messages.
     pub(super) fn has_relay(&self) -> bool {
         self.relay_gone.is_none()
     }
 
-    /// Rank 0 has lost the control connection of another process, and tells all ranks, unless that
-    /// had left in peace.
+    /// Reports to all ranks that the control connection of another process is lost, unless that
+    /// process left after a goodbye. Only rank 0 does this.
     pub(super) fn announce(&mut self, rank: usize, why: &str) {
         if self.registrar.has_left(rank) {
             return;
@@ -201,8 +205,8 @@ impl Founding {
         self.say(To::All, &lost);
     }
 
-    /// This process leaves: rank 0 need not tell the others that it is gone, and if it is rank 0,
-    /// the others learn that no messages are relayed any more.
+    /// Announces that this process is leaving, so that rank 0 does not report it as lost. If this
+    /// process is rank 0, the other processes learn that it no longer relays messages.
     pub(super) fn leave(&mut self, is_relay: bool) {
         let to = if is_relay { To::All } else { To::Rank(RELAY) };
         if self.has_relay() {
@@ -211,14 +215,15 @@ impl Founding {
     }
 }
 
-/// The error of a rank that waits for a group which rank 0 cannot make any more.
+/// Returns the error for a rank that is waiting for a group that rank 0 can no longer create.
 fn no_relay(members: &Members, why: &str) -> Error {
     let rank = members.rank_of(RELAY);
     let name = rank.map_or("rank 0 of the world".to_owned(), |rank| {
         members.name(rank).to_string()
     });
     let message = format!(
-        "{name} is gone, which gives groups their numbers: {why}; make groups while it is there"
+        "{name} is gone, so no group can be created: {why}; create all groups while that rank is \
+         running"
     );
     match rank {
         Some(rank) => Error::peer_lost(rank, message),

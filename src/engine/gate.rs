@@ -1,15 +1,16 @@
-//! What an operation on a device's memory waits for, and what waits for it.
+//! Defines the connection between an operation and a device's stream.
 
-/// Ties an operation to a device's stream by words in host memory. The engine calls it from the
-/// polling thread with its lock held: an implementation only loads and stores memory.
+/// Connects an operation to a device's stream through words in host memory. The engine calls these
+/// methods on the polling thread with its lock held, so an implementation must do nothing except
+/// load and store memory.
 pub trait Gate: Send {
-    /// Whether the operation may begin.
+    /// Returns `true` if the operation may begin.
     fn is_ready(&self) -> bool;
-    /// Whether the stream has come to the operation: if it has, and the operation may not begin,
-    /// then peers hold it up.
+    /// Returns `true` if the stream has reached the operation. If it has but the operation may not
+    /// begin, peers are holding up the operation.
     fn has_come(&self) -> bool {
         self.is_ready()
     }
-    /// The operation has ended, with a result or without one: the stream may go on. Called once.
+    /// Lets the stream continue because the operation has ended. This method is called once.
     fn open(&self, succeeded: bool);
 }

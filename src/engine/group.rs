@@ -1,4 +1,4 @@
-//! The operations of one set of ranks, as one of them sees it.
+//! Holds the operations of a group, as one of its ranks sees them.
 
 use super::cache::MessageEnd;
 use super::log::Log;
@@ -13,35 +13,35 @@ use crate::protocol::session::Session;
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// One set of ranks, as one of them sees it.
+/// A group, as one of its ranks sees it.
 pub struct Group {
     pub(super) rank: usize,
     pub(super) session: Session,
     pub(super) collectives: Queue,
     pub(super) pairs: Queue,
     pub(super) numbers: Numbers,
-    /// The thread that made the last call; 0 before the first.
+    /// Number of the thread that made the last call; 0 before the first call.
     pub(super) caller: u64,
     pub(super) alarm: Alarm,
-    /// Whether [`Group::take_failure`] has returned the first error.
+    /// `true` once [`Group::take_failure`] has returned the first error.
     pub(super) is_failure_taken: bool,
 }
 
-/// How many messages this rank has issued.
+/// Counts of the sends and receives that this rank has issued, indexed by peer.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) sent: HashMap<usize, u64>,
     pub(super) received: HashMap<usize, u64>,
-    /// Receives under way that have no number yet.
+    /// Number of receives that are in flight and have no number yet.
     pub(super) waiting: usize,
-    /// The rank that the next receive from any rank looks at first, so that each gets its turn.
+    /// The rank that the next receive from any rank checks first, so that every rank gets its turn.
     pub(super) first: usize,
 }
 
-/// When a group warns of a call that waits, and the warning.
+/// The warning about a call that waits for a long time.
 #[derive(Clone, Debug)]
 pub(super) struct Alarm {
-    /// A call that has waited this long is warned of; never, if that is zero.
+    /// The time after which a warning about a waiting call is due. Zero disables warnings.
     pub(super) after: Duration,
     pub(super) line: Option<String>,
 }
@@ -56,13 +56,15 @@ impl Default for Alarm {
 }
 
 impl Group {
-    /// The group of all ranks, as `rank` of `world_size` sees it, with links for each order.
+    /// Creates the group of all `world_size` ranks, as `rank` sees it, with separate links for each
+    /// order.
     #[must_use]
     pub fn new(rank: usize, world_size: usize, collectives: Links, pairs: Links) -> Self {
         Self::among(rank, Members::everyone(world_size), [collectives, pairs])
     }
 
-    /// The group of these members, as its rank `rank` sees it, with links for each order.
+    /// Creates the group of `members`, as its rank `rank` sees it, with separate links for each
+    /// order.
     #[must_use]
     pub fn among(rank: usize, members: Members, [collectives, pairs]: [Links; 2]) -> Self {
         let count = members.count();
@@ -78,45 +80,45 @@ impl Group {
         }
     }
 
-    /// The group's ranks.
+    /// Returns the members of the group.
     #[must_use]
     pub fn members(&self) -> &Members {
         self.session.members()
     }
 
-    /// Whether the first error is known.
+    /// Returns `true` if the first error is known.
     #[must_use]
     pub fn has_failed(&self) -> bool {
         self.session.first_error().is_some()
     }
 
-    /// The first error; or this rank's own, while it is not known which one was first.
+    /// Returns the first error if it is known, or else this rank's pending error.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         self.session.error()
     }
 
-    /// This rank's number in it.
+    /// Returns this rank's group rank.
     #[must_use]
     pub fn rank(&self) -> usize {
         self.rank
     }
 
-    /// From now on calls are checked: all ranks make the same collective before it begins, and a
-    /// send waits for its receive.
+    /// Enables call checking. A collective then begins only after all ranks have made the same
+    /// call, and a send waits for its receive.
     pub fn check_calls(&mut self) {
         self.session.check_calls();
     }
 
-    /// Collectives can expose what lies in this memory.
+    /// Allows collectives to expose the memory of `allocation`.
     pub fn admit(&mut self, allocation: Allocation) {
         if let Some(local) = self.collectives.links.make_local() {
             local.admit(allocation);
         }
     }
 
-    /// From now on it is written down what collectives do when; false, and nothing changes, if that
-    /// is done already.
+    /// Starts recording collectives in `log`. If a recording is already in progress, returns
+    /// `false` and changes nothing.
     pub fn start_log(&mut self, log: Log) -> bool {
         let is_free = self.collectives.log.is_none();
         if is_free {
@@ -125,7 +127,7 @@ impl Group {
         is_free
     }
 
-    /// Writes down no more; what was written.
+    /// Stops recording and returns the log.
     pub fn take_log(&mut self) -> Option<Log> {
         self.collectives.log.take().map(|log| *log)
     }
@@ -137,10 +139,11 @@ impl Group {
         }
     }
 
-    /// Starts an operation; returns its place. It keeps the memory.
+    /// Starts an operation and returns its slot. The operation takes ownership of the memory.
     ///
     /// # Errors
-    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    /// Returns the group's first error if the group has failed. In this case, the memory stays in
+    /// `start`.
     pub fn post(&mut self, order: Order, start: &mut Start<'_>) -> Result<usize> {
         if let Some(error) = self.session.first_error().cloned() {
             if let Some(gate) = start.gate.take() {
@@ -176,13 +179,17 @@ impl Group {
         Ok(index)
     }
 
-    /// Starts a collective, and runs it step by step while the caller waits, if nothing else is
-    /// under way and every link takes its messages whole. `patience` says, after so many fruitless
-    /// looks, whether to look once more. `None` when it has ended, the memory being in `start`
-    /// still; else the place of the operation, which has the memory and is to be polled.
+    /// Starts a collective. If nothing else is in flight and every link accepts the collective's
+    /// messages completely, runs it step by step while the caller waits. Calls `patience` with the
+    /// number of consecutive polls that moved nothing. `patience` returns `true` to poll again.
+    ///
+    /// Returns `None` if the collective has ended; the memory is still in `start`. Otherwise,
+    /// returns the slot of the operation, which has taken ownership of the memory and must be
+    /// polled.
     ///
     /// # Errors
-    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    /// Returns the group's first error if the group has failed. In this case, the memory stays in
+    /// `start`.
     #[inline]
     pub fn run(
         &mut self,
@@ -196,7 +203,7 @@ impl Group {
         if !is_alone || start.gate.is_some() || !queue.takes_whole(&prepared.program) {
             return self.post(Order::Collectives, start).map(Some);
         }
-        // Links that take whole messages are open.
+        // Only open links accept complete messages, so no link needs to be opened here.
         queue.note(sequence, prepared);
         let index = queue.place(&prepared.program);
         let Slot { run, scratch, .. } = &mut queue.slots[index];
@@ -219,7 +226,7 @@ impl Group {
         Ok(Some(index))
     }
 
-    /// Advances every operation as far as it goes now; says whether anything moved.
+    /// Advances every operation until it must wait. Returns `true` if anything moved.
     pub fn poll(&mut self) -> bool {
         if self.session.has_error() {
             return self.settle();
@@ -248,12 +255,13 @@ impl Group {
         advanced
     }
 
-    /// Takes an operation that has ended. `None` while it is under way.
+    /// Takes the result of an operation that has ended. Returns `None` while the operation is in
+    /// flight.
     pub fn take(&mut self, order: Order, slot: usize) -> Option<End> {
         self.queue(order).take(slot)
     }
 
-    /// The rank from which a receive that has ended came.
+    /// Returns the sender of a receive that has ended.
     pub fn sender(&self, slot: usize) -> Option<usize> {
         match self.pairs.slots[slot].message_end() {
             Some(MessageEnd::From(peer)) => Some(peer),
@@ -261,8 +269,8 @@ impl Group {
         }
     }
 
-    /// Lets an operation finish by itself; its memory is [let go](Group::let_go) then. One that has
-    /// ended is taken.
+    /// Lets an operation continue without its caller. When the operation ends, its memory is
+    /// [released](Group::let_go). If the operation has already ended, returns its result.
     pub fn abandon(&mut self, order: Order, slot: usize) -> Option<End> {
         let queue = self.queue(order);
         let end = queue.take(slot);
@@ -270,51 +278,52 @@ impl Group {
         end
     }
 
-    /// The memory of abandoned operations that have ended.
+    /// Removes and returns the memory of abandoned operations that have ended.
     pub fn let_go(&mut self) -> impl Iterator<Item = Memory> {
         let queues = [&mut self.collectives, &mut self.pairs].into_iter();
         queues.flat_map(|queue| queue.let_go.drain(..))
     }
 
-    /// Whether there is some.
+    /// Returns `true` if [`Group::let_go`] would return memory.
     #[must_use]
     pub fn has_let_go(&self) -> bool {
         !self.collectives.let_go.is_empty() || !self.pairs.let_go.is_empty()
     }
 
-    /// Whether an operation that was abandoned is under way.
+    /// Returns `true` if an abandoned operation is in flight.
     #[must_use]
     pub fn has_abandoned(&self) -> bool {
         self.collectives.has_abandoned() || self.pairs.has_abandoned()
     }
 
-    /// Whether an operation that was not taken yet has ended, and when, if that was noted.
+    /// Returns `true` if an operation has ended, together with the time at which it ended, if that
+    /// was recorded. The result of the operation must not have been taken.
     #[must_use]
     pub fn ended(&mut self, order: Order, slot: usize) -> (bool, Option<Duration>) {
         let slot = &self.queue(order).slots[slot];
         (slot.result.is_some(), slot.ended_at)
     }
 
-    /// Whether an operation has ended that bears no time yet.
+    /// Returns `true` if an operation has ended but the time has not been recorded.
     #[must_use]
     pub fn has_unstamped(&self) -> bool {
         self.collectives.unstamped + self.pairs.unstamped > 0
     }
 
-    /// Notes `now` as the end of what has ended since the last call.
+    /// Records `now` as the end of all operations that have ended since the last call.
     pub fn stamp(&mut self, now: Duration) {
         self.collectives.stamp(now);
         self.pairs.stamp(now);
     }
 
-    /// Whether an operation waits for a device, which wakes no thread.
+    /// Returns `true` if an operation is waiting for a device. A device does not wake any thread.
     #[must_use]
     pub fn awaits_gate(&self) -> bool {
         let mut operations = self.collectives.operations();
         operations.any(|slot| !slot.has_begun())
     }
 
-    /// Whether any operation is under way.
+    /// Returns `true` if any operation is in flight.
     #[must_use]
     pub fn is_calling(&self) -> bool {
         !self.collectives.order.is_empty() || !self.pairs.order.is_empty()

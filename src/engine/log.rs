@@ -1,8 +1,9 @@
-//! What the collectives of a group do when, written down while someone asks for it.
+//! Records, on request, when the steps of a group's collectives run.
 //!
-//! A [`Log`] is a buffer of moments that is reserved beforehand. The engine writes into it when a
-//! step begins and when it has ended; what the steps are is looked up afterwards, in the program.
-//! Without a log there is nothing but a test for one, where a call begins and where bytes move.
+//! A [`Log`] is a buffer of timestamps that is allocated in advance. The engine writes to it when a
+//! step begins and when it ends. All other details of the steps are taken from their programs
+//! afterwards. If there is no log, the only cost is to check for one when a call begins and when
+//! bytes move.
 
 use super::cache::Prepared;
 use super::program::{Action, Endpoint, ProgramStep};
@@ -11,19 +12,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Reads the time.
+/// A function that returns the time.
 pub(crate) type Clock = Box<dyn Fn() -> Duration + Send>;
 
-/// The moments of a group's collectives, in the order in which they came.
+/// The recorded events of a group's collectives, in chronological order.
 pub struct Log {
     clock: Clock,
-    /// When the engine began the attempt that is under way.
+    /// The time at which the engine began the current attempt.
     tried_at: Duration,
     calls: Vec<Begun>,
     calls_max: usize,
     moments: Vec<Moment>,
     moments_max: usize,
-    /// Steps that have begun, whether there was room for them or not.
+    /// Number of steps that have begun, including steps that were not recorded.
     steps_begun: u64,
 }
 
@@ -41,55 +42,56 @@ struct Moment {
     at: Duration,
 }
 
-/// What was written down.
+/// A finished recording.
 #[derive(Debug, Default)]
 pub struct Recording {
-    /// The calls, in their order.
+    /// The recorded calls, in order.
     pub calls: Vec<CallRecord>,
-    /// Steps of these or of other calls for which there was no room, or of which not both ends were
-    /// seen.
+    /// Number of steps that are missing, either because the log was full or because only their
+    /// start or only their end was recorded. They may belong to calls other than those in `calls`.
     pub dropped: u64,
 }
 
-/// A call that was written down.
+/// A recorded call.
 #[derive(Debug)]
 pub struct CallRecord {
     /// The call, with its number.
     pub call: Call,
-    /// When this rank began it.
+    /// The time at which this rank began the call.
     pub began: Duration,
-    /// What the rank did, in the order of the plan.
+    /// This rank's steps, in plan order.
     pub steps: Vec<StepRecord>,
 }
 
-/// A step that was written down.
+/// A recorded step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StepRecord {
-    /// The plan's round, from 0.
+    /// Round of the plan, counted from 0.
     pub round: usize,
-    /// What it was.
+    /// The kind of the step, with its peers.
     pub what: What,
-    /// Bytes of each message, or of what a local step wrote.
+    /// Number of bytes in each message, or number of bytes that a local step wrote.
     pub bytes: usize,
-    /// When the engine began the attempt that moved the first bytes.
+    /// The time at which the engine began the attempt that moved the first bytes.
     pub began: Duration,
-    /// When the last bytes had moved: a send's were with the link, a receive's in their place.
+    /// The time at which the last bytes had moved. A send had then passed them to the link, or a
+    /// receive had stored them.
     pub ended: Duration,
 }
 
-/// What a step did.
+/// The kind of a step, with its peers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum What {
-    /// Sent the same bytes to these ranks.
+    /// A send of the same bytes to these ranks.
     Send(Vec<usize>),
-    /// Stored a message, or reduced several.
+    /// A receive from these ranks, which stored one message or reduced several messages.
     Receive(Vec<usize>),
-    /// Copied or reduced bytes of this rank.
+    /// A copy or reduction of this rank's bytes.
     Local,
 }
 
 impl Log {
-    /// A log with room for so many steps, and as many calls.
+    /// Creates a log for `steps_max` steps and as many calls.
     #[must_use]
     pub fn new(clock: Clock, steps_max: usize) -> Self {
         let (calls_max, moments_max) = (steps_max, 2 * steps_max);
@@ -104,7 +106,7 @@ impl Log {
         }
     }
 
-    /// A call begins.
+    /// Records the start of a call.
     pub fn call(&mut self, sequence: u64, prepared: &Arc<Prepared>) {
         if self.calls.len() < self.calls_max {
             self.calls.push(Begun {
@@ -115,12 +117,13 @@ impl Log {
         }
     }
 
-    /// The engine tries to move the first bytes of a step.
+    /// Records that the engine is about to try to move the first bytes of a step.
     pub fn tries(&mut self) {
         self.tried_at = (self.clock)();
     }
 
-    /// Bytes of a step of call `sequence` have moved: its first, its last, or others.
+    /// Records that bytes of a step of call `sequence` have moved. These include the first bytes of
+    /// the step if `is_first` is `true`, and its last bytes if `is_last` is `true`.
     pub fn moved(&mut self, sequence: u64, step: usize, is_first: bool, is_last: bool) {
         if is_first {
             self.steps_begun += 1;
@@ -143,7 +146,7 @@ impl Log {
         }
     }
 
-    /// Looks up what was written down.
+    /// Ends the recording and adds the details of the steps from their programs.
     #[must_use]
     pub fn finish(self) -> Recording {
         let mut begins = HashMap::new();
@@ -182,7 +185,8 @@ impl Log {
     }
 }
 
-/// A completion is left out: it is what its readers record as their receives.
+/// Returns the record of a step. Completions are skipped, because their readers record them as
+/// receives.
 fn record_of(step: &ProgramStep, [began, ended]: [Duration; 2]) -> Option<StepRecord> {
     let peers = |ends: &[Endpoint]| ends.iter().map(|one| one.peer).collect();
     let what = match &step.action {
@@ -208,7 +212,7 @@ mod tests {
     use crate::engine::cache::MessageEnd;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// A log whose clock ticks a second at each look.
+    /// Returns a log whose clock advances by a second at each reading.
     fn log(steps_max: usize) -> Log {
         let ticks = AtomicU64::new(0);
         let clock = move || Duration::from_secs(ticks.fetch_add(1, Ordering::Relaxed));
@@ -223,7 +227,7 @@ mod tests {
     fn a_step_lasts_from_the_attempt_that_moved_something_to_its_last_byte() {
         let mut log = log(1);
         log.call(7, &prepared());
-        log.tries(); // in vain
+        log.tries(); // without success
         log.tries();
         log.moved(7, 0, true, false);
         log.moved(7, 0, false, false);

@@ -1,9 +1,9 @@
-//! Numbers of messages, and which message a receive from any rank gets.
+//! Assigns numbers to messages, and matches receives from any rank with messages.
 //!
-//! The messages of a directed pair of ranks are numbered in the order in which their sender issued
-//! them, and received in the order in which their receiver issued its receives. A receive from any
-//! rank gets its number when a message has come that no earlier receive is for. Until then, later
-//! receives have none either, so that none overtakes it.
+//! The messages of a directed pair of ranks are numbered in the order in which the sender issued
+//! them, and are received in the order in which the receiver issued its receives. A receive from
+//! any rank gets its number when a message arrives that belongs to no earlier receive. Until then,
+//! later receives do not get a number either, so no later receive overtakes it.
 
 use super::cache::MessageEnd;
 use super::group::Group;
@@ -11,7 +11,8 @@ use super::medium::Broken;
 use super::queue::Slot;
 
 impl Slot {
-    /// The ranks that may send what the operation still waits to be matched with.
+    /// Returns the number of ranks in the group if the operation is a receive from any rank that
+    /// has no sender yet.
     pub(super) fn unmatched(&self) -> Option<usize> {
         match self.message_end() {
             Some(MessageEnd::FromAny(world_size)) => Some(world_size),
@@ -21,7 +22,8 @@ impl Slot {
 }
 
 impl Group {
-    /// Where calls are checked: senders begin while a receive from any rank waits for a message.
+    /// Notifies senders whether a receive from any rank is waiting, if calls are checked. While
+    /// such a receive is waiting, sends may begin.
     fn tell_of_receives_from_any(&mut self) {
         if self.session.checks_calls() {
             let waits = self
@@ -32,7 +34,8 @@ impl Group {
         }
     }
 
-    /// Numbers the message of an operation that is issued now, or has it wait for a number.
+    /// Assigns a number to the message of an operation that was just issued, or lets it wait for a
+    /// number.
     pub(super) fn number(&mut self, index: usize) {
         self.tell_of_receives_from_any();
         match self.pairs.slots[index].message_end() {
@@ -59,14 +62,15 @@ impl Group {
         }
     }
 
-    /// Numbers the receives that wait for it, up to the first from any rank to which no message
-    /// has come.
+    /// Assigns numbers to the waiting receives, up to the first receive from any rank whose message
+    /// has not arrived.
     ///
     /// # Errors
-    /// No rank can send to the operation in this place any more.
+    /// Returns the slot of a receive from any rank, and a broken link, if no rank is able to send
+    /// to it any longer.
     pub(super) fn number_waiting(&mut self) -> Result<(), (usize, Broken)> {
         let mut at = 0;
-        // Ranks whose next message an earlier receive is for.
+        // Ranks whose next message belongs to an earlier receive.
         let mut taken = Vec::new();
         while let Some(index) = self
             .pairs
@@ -104,7 +108,11 @@ impl Group {
         self.numbers.waiting > 0
     }
 
-    /// A rank of which a message has come, but for those `taken`.
+    /// Returns a rank that is not in `taken` and from which a message has arrived. Each search
+    /// starts after the previous result.
+    ///
+    /// # Errors
+    /// Returns a broken link if no rank is able to send any longer.
     fn first_sender(
         &mut self,
         world_size: usize,
@@ -219,7 +227,7 @@ mod tests {
         slot
     }
 
-    /// The sender and the content, if the receive has ended.
+    /// Returns the sender and the content if the receive has completed.
     fn taken(group: &mut Group, slot: usize) -> Option<(usize, u64)> {
         group.poll();
         let sender = group.sender(slot);
@@ -240,15 +248,15 @@ mod tests {
         let later = post(receiver, MessageEnd::From(1), 0);
         let other = post(receiver, MessageEnd::FromAny(RANKS), 0);
         let last = post(receiver, MessageEnd::From(2), 0);
-        // The first message of rank 1 is for the receive from rank 1, not for the one from any.
+        // The first message of rank 1 belongs to `first`, not to `any`.
         post(one, MessageEnd::To(0), 10);
         assert_eq!(taken(receiver, first), Some((1, 10)));
         assert_eq!(taken(receiver, any), None);
-        // The next one is for the receive from any rank, which was issued before the second.
+        // The next one belongs to `any`, which was issued before `later`.
         post(one, MessageEnd::To(0), 11);
         assert_eq!(taken(receiver, later), None);
         assert_eq!(taken(receiver, any), Some((1, 11)));
-        // While rank 1 owes a message to a receive of its own, any rank means rank 2.
+        // The next message of rank 1 belongs to `later`, so only rank 2 can match `other`.
         post(two, MessageEnd::To(0), 20);
         post(two, MessageEnd::To(0), 21);
         assert_eq!(taken(receiver, other), Some((2, 20)));

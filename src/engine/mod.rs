@@ -1,17 +1,21 @@
-//! Running programs over links.
+//! Runs programs over links.
 //!
-//! *Purpose.* One interpreter for every algorithm and every transport. [`cache`] chooses, builds
-//! and remembers programs; [`bind`] makes one of a plan; [`run`](self) is the interpreter, over a
-//! [`medium`]; `queue` holds the operations of one order, [`group`] both orders of one set of
-//! ranks, [`Engine`] all groups of a process, by their ranks in the world; `founding` makes groups;
-//! [`log`] writes down what collectives do when;
-//! `watch` keeps deadlines and tells of failures, `waits` where threads are blocked.
+//! *Purpose.* One interpreter runs every algorithm on every transport.
 //!
-//! *Invariants.* The engine knows no algorithm, no clock and no thread; it never blocks. Data
-//! dependencies, counted in bytes, are all that orders the steps of a program, so a segment is
-//! reduced and sent on while later ones are in flight. A rank's sends leave in plan order;
-//! `progress.md` says why no operation waits for ever. Operations of a queue use a link in the
-//! order of their calls. In the steady state nothing is allocated.
+//! - [`cache`] chooses, builds and caches programs. [`bind`] creates a program from a plan.
+//! - [`run`](self) is the interpreter. It moves bytes through a [`medium`].
+//! - `queue` holds the operations of one order. [`group`] holds both orders of one set of ranks.
+//!   [`Engine`] holds all groups of a process and is called with world ranks.
+//! - `founding` creates groups.
+//! - `watch` handles deadlines and failures. `waits` records which calls block threads.
+//! - [`log`] records when the steps of collectives run.
+//!
+//! *Invariants.* The engine does not know any algorithm, does not use clocks or threads, and never
+//! blocks. The steps of a program are ordered only by data dependencies, which are counted in
+//! bytes. So a segment is reduced and forwarded while later segments are in flight. A rank's sends
+//! leave in plan order, and the operations of a queue use a link in the order of their calls.
+//! `progress.md` explains why no operation waits forever. In the steady state, nothing is
+//! allocated.
 //!
 //! *May import* `link`, `reduce`, `sys`, `plan`, `protocol` and the base files.
 
@@ -45,35 +49,37 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 use waits::Waits;
 
-/// Every group of a process, polled together.
+/// All groups of a process, which are polled together.
 #[derive(Default)]
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     founding: Founding,
-    /// The failure of a group that the program has not survived, as far as is known.
+    /// The failure of a group, if a group has failed and the program has not survived the failure
+    /// yet.
     failure: Option<Failure>,
-    /// Ranks of the world that are gone, and why: groups that come later are told.
+    /// Lost world ranks, with the cause of each loss. Groups that are added later learn of these
+    /// losses.
     lost: BTreeMap<usize, String>,
     waits: Waits,
 }
 
-/// The failure of a group. It explains why another group is left only until the program makes a
-/// call in any: then it has survived the failure.
+/// The failure of a group. Goodbyes in other groups quote the failure until the program makes a
+/// call in a working group, because the program has then survived the failure.
 struct Failure {
     group: u32,
     error: Error,
-    /// Collectives and messages that each group had made by then.
+    /// Numbers of collectives and messages that each group had made by then.
     made: Vec<(u32, (u64, u64))>,
 }
 
-/// Names an operation that was started and not yet taken.
+/// Identifies an operation that was started and whose result has not been taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// The group's number.
+    /// Number of the group.
     pub group: u32,
-    /// Which of its orders.
+    /// The order of the group that contains the operation.
     pub order: Order,
-    /// The operation's place.
+    /// Index of the operation's slot.
     pub slot: usize,
 }
 
@@ -82,7 +88,8 @@ impl Engine {
     pub fn add_group(&mut self, number: u32, mut group: Group) {
         self.waits.prepare(number, &mut group);
         self.groups.push((number, group));
-        // What a rank said before it was gone comes first: it may have left in peace.
+        // Early messages come before losses, because a goodbye among them means that the rank left
+        // cleanly.
         for (_, from, payload) in self.founding.take_early(number) {
             self.control(number, from, &payload);
         }
@@ -96,49 +103,53 @@ impl Engine {
         }
     }
 
-    /// Asks the other `members` to make a group from the group `parent` with this process; returns
-    /// the number of the request, by which [`Engine::founded`] tells what became of it.
+    /// Requests a group of `members` from the group `parent`. Returns the number of the request,
+    /// for [`Engine::founded`].
     pub fn found(&mut self, parent: u32, members: &Members) -> u32 {
         self.founding.ask(parent, members)
     }
 
-    /// The number of the group that was asked for, or why there is none, once that is known.
+    /// Returns the number of the requested group, or the error that prevented its creation. Returns
+    /// `None` while the outcome is not known.
     #[must_use]
     pub fn founded(&self, request: u32) -> Option<Result<u32>> {
         self.founding.answer(request)
     }
 
-    /// Why this process, which waits for a group, has given up meanwhile, if it has.
+    /// Returns the error with which this process aborted the request, or `None` if the request was
+    /// not aborted.
     #[must_use]
     pub fn founding_cause(&self, request: u32) -> Option<Error> {
         self.founding.cause(request)
     }
 
-    /// This process cannot go on, for a reason of its own: every group gives up, and it waits for
-    /// none that there is not yet.
+    /// Fails every group and aborts every request for a group, because this process cannot
+    /// continue.
     pub fn give_up(&mut self, cause: &Error) {
         let groups = self.groups();
         groups.for_each(|group| group.give_up(cause.clone()));
         self.founding.give_up(cause);
     }
 
-    /// Waits no longer for a group; what became of it is told all the same.
+    /// Stops waiting for a group after the time `waited`. [`Engine::founded`] still returns the
+    /// outcome.
     pub fn give_up_founding(&mut self, request: u32, waited: Duration) {
         self.founding.withdraw(request, waited);
     }
 
-    /// A request is done with.
+    /// Removes a request.
     pub fn close_founding(&mut self, request: u32) {
         self.founding.close(request);
     }
 
-    /// This process, rank 0 of the world or another, leaves in peace.
+    /// Announces that this process is leaving. `is_relay` must be `true` on rank 0 of the world.
     pub fn leave(&mut self, is_relay: bool) {
         self.founding.leave(is_relay);
     }
 
-    /// Says goodbye to the ranks of the group `number`. A group that failed needs none after rank 0
-    /// has left: its ranks would connect only for that.
+    /// Sends a goodbye to the ranks of the group `number`. If the group has failed and rank 0 of
+    /// the world has left, sends nothing, because ranks would have to open connections just for the
+    /// goodbye.
     pub fn leave_group(&mut self, number: u32) {
         self.forget_survived();
         let failure = self.failure.as_ref().filter(|one| one.group != number);
@@ -150,14 +161,15 @@ impl Engine {
         }
     }
 
-    /// Removes a group, giving back its links; its operations must have been taken.
+    /// Removes a group and returns it with its links. The results of its operations must have been
+    /// taken.
     pub fn remove_group(&mut self, number: u32) -> Option<Group> {
         let at = self.groups.iter().position(|(each, _)| *each == number)?;
         let (_, group) = self.groups.swap_remove(at);
         Some(group)
     }
 
-    /// Forgets a failure that the program has survived: a group has made calls since.
+    /// Forgets the failure if a working group has made calls in the meantime.
     fn forget_survived(&mut self) {
         let has_called = |failure: &mut Failure| {
             let mut working = self.groups.iter().filter(|one| !one.1.has_failed());
@@ -169,7 +181,7 @@ impl Engine {
         self.failure.take_if(has_called);
     }
 
-    /// The group called `number`.
+    /// Returns the group with this number, if it exists.
     #[inline]
     pub fn group(&mut self, number: u32) -> Option<&mut Group> {
         self.groups
@@ -178,41 +190,43 @@ impl Engine {
             .map(|(_, group)| group)
     }
 
-    /// Whether an operation has ended, and when, if that was noted.
+    /// Returns `true` if an operation has completed, together with the time at which it completed,
+    /// if that was recorded.
     pub fn ended(&mut self, ticket: Ticket) -> (bool, Option<Duration>) {
         let group = self.group(ticket.group);
         group.map_or((true, None), |group| group.ended(ticket.order, ticket.slot))
     }
 
-    /// The memory of abandoned operations that have ended, to be dropped by the caller.
+    /// Removes and returns the memory of abandoned operations that have completed. Dropping this
+    /// memory may run user code.
     pub fn let_go(&mut self) -> Vec<Memory> {
         self.groups().flat_map(Group::let_go).collect()
     }
 
-    /// Whether there is some.
+    /// Returns `true` if [`Engine::let_go`] would return memory.
     #[must_use]
     pub fn has_let_go(&self) -> bool {
         self.groups.iter().any(|(_, group)| group.has_let_go())
     }
 
-    /// Whether an operation that was abandoned is under way.
+    /// Returns `true` if an abandoned operation is in flight.
     #[must_use]
     pub fn has_abandoned(&self) -> bool {
         self.groups.iter().any(|(_, group)| group.has_abandoned())
     }
 
-    /// Whether an operation has ended since the last stamp.
+    /// Returns `true` if an operation has completed since the last [`Engine::stamp`].
     #[must_use]
     pub fn has_unstamped(&self) -> bool {
         self.groups.iter().any(|(_, group)| group.has_unstamped())
     }
 
-    /// Every group.
+    /// Returns all groups.
     pub fn groups(&mut self) -> impl Iterator<Item = &mut Group> {
         self.groups.iter_mut().map(|(_, group)| group)
     }
 
-    /// Advances every operation as far as it goes now; says whether anything moved.
+    /// Advances every operation until it must wait. Returns `true` if anything moved.
     pub fn poll(&mut self) -> bool {
         let mut advanced = false;
         for group in self.groups() {
@@ -221,19 +235,20 @@ impl Engine {
         advanced
     }
 
-    /// Whether there is no group.
+    /// Returns `true` if the process has no group.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.groups.is_empty()
     }
 
-    /// Whether any group has something to do.
+    /// Returns `true` if any group has work.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.groups.iter().any(|(_, group)| group.is_busy())
     }
 
-    /// How long a thread may sleep before it looks at the clock, which says `now`, and ticks.
+    /// Returns how long a thread may sleep before it must call [`Engine::tick`]. `now` returns the
+    /// current time.
     #[must_use]
     pub fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
         if self.founding.is_awaited() {
@@ -245,13 +260,14 @@ impl Engine {
             .fold(PATIENT_SLEEP, Duration::min)
     }
 
-    /// Whether an operation waits for a device, which wakes no thread.
+    /// Returns `true` if an operation is waiting for a device. A device does not wake any thread.
     #[must_use]
     pub fn awaits_gate(&self) -> bool {
         self.groups.iter().any(|(_, group)| group.awaits_gate())
     }
 
-    /// Notes `now` as the end of every operation that has ended since the last call.
+    /// Records the current time as the end of every operation that has completed since the last
+    /// call.
     pub fn stamp(&mut self, now: impl Fn() -> Duration) {
         if self.has_unstamped() {
             let now = now();
@@ -259,13 +275,14 @@ impl Engine {
         }
     }
 
-    /// Lets time pass: notices, deadlines, pending errors that stand. `now` never goes back.
+    /// Handles everything that is due by `now`: notices, deadlines and pending errors. `now` must
+    /// never decrease.
     pub fn tick(&mut self, now: Duration) {
         self.groups().for_each(|group| group.tick(now));
         self.look_at_alarms();
     }
 
-    /// A control message came for a group from a rank of the world.
+    /// Processes a control message for the group `number` from world rank `from`.
     pub fn control(&mut self, number: u32, from: usize, payload: &[u8]) {
         if number == PROCESSES {
             let Some(notice) = Notice::decode(payload) else {
@@ -273,7 +290,7 @@ impl Engine {
             };
             let lost = self.founding.receive(from, notice);
             if let Some((rank, why)) = lost {
-                let why = format!("rank {RELAY} of the world says: {why}");
+                let why = format!("rank {RELAY} of the world reported: {why}");
                 self.lost(rank, &why);
             }
             return;
@@ -288,8 +305,8 @@ impl Engine {
         }
     }
 
-    /// The control connection of the world's rank `rank` to this one closed. Rank 0 tells all ranks
-    /// as long as it relays messages, and after that it is seen by this process alone.
+    /// Processes the loss of the control connection to world rank `rank`. As long as rank 0 relays
+    /// messages, it reports the loss to all ranks. Afterwards, only this process sees the loss.
     pub fn control_lost(&mut self, rank: usize, why: &str) {
         if rank == RELAY {
             self.founding.relay_gone(why.to_owned());
@@ -306,7 +323,7 @@ impl Engine {
         self.with_member(rank, |group, peer| group.control_lost(peer, why));
     }
 
-    /// Does something to every group that the world's rank `rank` is in.
+    /// Calls `act` on every group that contains world rank `rank`.
     fn with_member(&mut self, rank: usize, act: impl Fn(&mut Group, usize)) {
         for group in self.groups() {
             if let Some(peer) = group.members().rank_of(rank) {
@@ -315,12 +332,12 @@ impl Engine {
         }
     }
 
-    /// The process of the world's rank `rank` has ended; a goodbye of it may still be on its way.
+    /// Records that the process of world rank `rank` has exited. Its goodbye may still arrive.
     pub fn process_ended(&mut self, rank: usize, why: &str) {
         self.with_member(rank, |group, peer| group.process_ended(peer, why));
     }
 
-    /// No link of a group to the world's rank `rank` could be made.
+    /// Records that the link to world rank `rank` in the group `number` could not be created.
     pub fn link_failed(&mut self, number: u32, rank: usize, why: &str) {
         if let Some(group) = self.group(number)
             && let Some(peer) = group.members().rank_of(rank)
@@ -329,7 +346,8 @@ impl Engine {
         }
     }
 
-    /// The first error of a group, with the group's members; returns each once.
+    /// Returns the first error of a group that has failed, with the group's members. Each error is
+    /// returned once.
     pub fn next_failure(&mut self) -> Option<(Error, Members)> {
         let mut groups = self.groups.iter_mut();
         let (group, (error, members)) =
@@ -347,7 +365,8 @@ impl Engine {
         Some((error, members))
     }
 
-    /// The next control message to send: group, addressee in the world, bytes.
+    /// Returns the next control message to send, as its group, its receivers as world ranks, and
+    /// its bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
         if let Some(next) = self.founding.outbox.pop_front() {
             return Some(next);
@@ -418,7 +437,7 @@ mod tests {
         Group::new(rank, world_size, links(), links())
     }
 
-    /// Rank 1 of 3 in an all-gather of one byte a rank.
+    /// Returns rank 1 of 3, in an all-gather of one byte per rank.
     fn waiting(timeout: Duration) -> (Engine, Ticket) {
         let topology = Topology::apart(3);
         let mut cache = Cache::new(1, topology, TuningTable::default(), Vec::new());
@@ -474,7 +493,7 @@ mod tests {
         assert!(message.contains("during all-gather #1"), "{message}");
         assert!(message.contains("connection refused"), "{message}");
 
-        let first = Error::deadline("what another rank saw before");
+        let first = Error::deadline("an earlier error of another rank");
         engine.control(0, 0, &Message::FirstError(first.clone()).encode());
         let (_, end) = take(&mut engine, ticket).unwrap();
         assert_eq!(end, Err(first));
@@ -497,7 +516,7 @@ mod tests {
         }
         assert_eq!(tick(&mut engine, 59_990), at(10));
         assert!(take(&mut engine, ticket).is_none());
-        // No peer answers the deadline's report: the engine waits for the answers, too.
+        // No peer answers the report of the timeout, and the engine waits for the answers.
         assert_eq!(tick(&mut engine, 60_000), IDLE_SLEEP);
     }
 
@@ -509,7 +528,7 @@ mod tests {
         assert!(take(&mut engine, ticket).is_none());
     }
 
-    /// Rank 1 has made its calls in a group before rank 0 knows that the group is made.
+    /// Rank 1 makes its calls in a group and leaves before rank 0 has added the group.
     #[test]
     fn a_rank_that_left_a_group_before_another_had_it_is_not_lost() {
         for says_goodbye in [true, false] {

@@ -1,52 +1,55 @@
-//! A plan bound to a buffer's length: steps over byte ranges, and the bytes they wait for.
+//! Defines a program, which is a plan that is bound to the length of a buffer. It consists of steps
+//! on byte ranges and their dependencies.
 //!
-//! Every step is a stream of bytes: its ranges, one after another. A [`Dependency`] says that
-//! byte `at + i` of a step's stream waits for byte `from + i` of an earlier step's. They come from
-//! the chunks the steps have in common: what a step reads must have been written, and what it
-//! overwrites must have been read, in plan order. Local steps that turn out empty are dropped. A
-//! message without elements has the bytes of one, from scratch into scratch: so its receiver learns
-//! whether its sender makes the same call. In an all-to-all by counts, on which the ranks have
-//! agreed before, both ends drop it.
+//! Every step is a stream of bytes, which consists of its ranges in sequence. A [`Dependency`]
+//! means that byte `at + i` of a step's stream waits for byte `from + i` of an earlier step's
+//! stream. Dependencies follow from the chunks that steps share: in plan order, bytes are read
+//! after they were written, and overwritten after they were read.
+//!
+//! Empty local steps are dropped. A message without elements carries the bytes of one element, from
+//! scratch to scratch, so that its receiver learns whether the sender makes the same call. In an
+//! all-to-all with counts, both ends drop such a message, because the ranks have already agreed on
+//! the counts.
 
 use crate::reduce::Kernel;
 
-/// What an operation does to elements: its kernel, their size and what `avg` divides by.
+/// The arithmetic of an operation: its kernel, the size of its elements, and the divisor of `avg`.
 #[derive(Clone, Copy, Debug)]
 pub struct Arithmetic {
-    /// The kernel, where the collective reduces.
+    /// The kernel, if the collective reduces.
     pub kernel: Option<Kernel>,
-    /// Bytes per element.
+    /// Number of bytes per element.
     pub element_bytes: usize,
-    /// What the complete result is divided by.
+    /// Divisor that is applied to the complete result, for `avg`.
     pub divisor: Option<usize>,
 }
 
-/// Where bytes lie.
+/// One of the memories that an operation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
-    /// In the caller's input, which is only read.
+    /// The caller's input, which is only read.
     Input,
-    /// In the caller's output.
+    /// The caller's output.
     Output,
-    /// In the caller's buffer that is both.
+    /// The caller's buffer, if the call is in place.
     Buffer,
-    /// In the operation's scratch.
+    /// The scratch of the operation.
     Scratch,
 }
 
-/// A run of bytes.
+/// A contiguous range of bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// In which memory.
+    /// The memory that holds the bytes.
     pub space: Space,
-    /// From which byte on.
+    /// Offset of the first byte.
     pub offset: usize,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 impl Piece {
-    /// The first `bytes` bytes of it.
+    /// Returns the first `bytes` bytes of the piece.
     #[inline]
     #[must_use]
     pub fn shortened(self, bytes: usize) -> Self {
@@ -57,7 +60,7 @@ impl Piece {
     }
 }
 
-/// The piece that byte `at` of a stream falls in, from there on, at most `most` bytes of it.
+/// Returns the part of a piece that begins at byte `at` of a stream and has at most `most` bytes.
 #[inline]
 #[must_use]
 pub(crate) fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
@@ -86,133 +89,137 @@ pub(crate) fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
     }
 }
 
-/// Bytes `at..at + bytes` of a step's stream wait for bytes `from..from + bytes` of `step`'s.
+/// States that bytes `at..at + bytes` of a step's stream depend on bytes `from..from + bytes` of
+/// the stream of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// First byte of the waiting stream.
+    /// First byte in the stream of the waiting step.
     pub at: usize,
-    /// How many.
+    /// Number of bytes.
     pub bytes: usize,
-    /// The step waited for.
+    /// The earlier step.
     pub step: usize,
-    /// First byte of its stream.
+    /// First byte in the stream of the earlier step.
     pub from: usize,
 }
 
 /// One end of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// The peer's lane among the program's sends, or among its receives.
+    /// Index of the peer's lane among the program's sends or receives.
     pub lane: usize,
     /// The peer.
     pub peer: usize,
-    /// The message's number on that link and direction.
+    /// Number of the message on this link in this direction.
     pub number: u32,
 }
 
-/// What a step does with its bytes.
+/// The action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Sends them: to one peer, or to several ranks of this host that all read what is written
-    /// once.
+    /// A send to one peer, or to several ranks on this host. Several ranks all read the same bytes,
+    /// which are written once.
     Send {
         /// The receivers.
         to: Vec<Endpoint>,
-        /// Where the bytes may be exposed instead of copied: the place of the first receiver among
-        /// the program's readers.
+        /// Index of the first receiver among the program's readers, if the bytes may be exposed
+        /// instead of copied.
         exposed: Option<usize>,
     },
-    /// Waits until the receivers of a send that exposed its bytes have read them.
+    /// A wait until the receivers of an exposed send have read the bytes.
     Complete {
         /// The receivers.
         to: Vec<Endpoint>,
-        /// The place of the first among the program's readers.
+        /// Index of the first receiver among the program's readers.
         first_reader: usize,
     },
-    /// Stores a message.
+    /// A receive that stores a message.
     Store(Endpoint),
-    /// Reduces messages, in one fold, with this rank's bytes as operand number `own`.
+    /// A receive that combines messages in a single reduction, in which this rank's bytes are
+    /// operand number `own`.
     Reduce {
-        /// The messages, in the order of the fold.
+        /// The messages, in the order in which they are reduced.
         from: Vec<Endpoint>,
-        /// The place of this rank's bytes among the operands.
+        /// Index of this rank's bytes among the operands. `None` if the reduction does not use
+        /// them.
         own: Option<usize>,
-        /// Whether the result is complete.
+        /// `true` if the result is complete.
         completes: bool,
     },
-    /// Copies from another place of this rank, in stream order.
+    /// A copy within this rank, from these pieces, which are in stream order.
     Copy(Vec<Piece>),
-    /// Reduces what places of this rank hold, in one fold.
+    /// A single reduction of this rank's own bytes.
     Fold {
-        /// The operands in the order of the fold, each in stream order. One of them may lie where
-        /// the result goes.
+        /// The operands, in the order in which they are reduced, each in stream order. The
+        /// destination may be one of the operands.
         from: Vec<Vec<Piece>>,
-        /// Whether the result is complete.
+        /// `true` if the result is complete.
         completes: bool,
     },
 }
 
-/// One step over bytes.
+/// A step that operates on bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramStep {
-    /// What is done.
+    /// Action of the step.
     pub action: Action,
-    /// The bytes that are read by a send, and written by any other action, in stream order.
+    /// The bytes that a send reads, and that any other action writes, in stream order.
     pub pieces: Vec<Piece>,
-    /// This rank's operand of a reduction, in stream order, in pieces as long as those of
-    /// `pieces`; empty where it lies in `pieces` itself.
+    /// This rank's operand of a reduction, in stream order. Its pieces have the same lengths as
+    /// those in `pieces`. Empty if `pieces` itself is the operand.
     pub own: Vec<Piece>,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: usize,
-    /// The plan's round.
+    /// Round of the plan that the step belongs to.
     pub round: usize,
-    /// What the bytes wait for, by increasing `at`.
+    /// Dependencies of the step, in ascending order of `at`.
     pub dependencies: Vec<Dependency>,
 }
 
 impl ProgramStep {
-    /// Whether the step touches this rank's memory alone.
+    /// Returns `true` if the step uses only memory of this rank.
     #[must_use]
     pub fn is_local(&self) -> bool {
         matches!(self.action, Action::Copy(_) | Action::Fold { .. })
     }
 }
 
-/// The messages of one link and direction, in order.
+/// The messages on one link in one direction, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// The peer.
     pub peer: usize,
-    /// The step of each message.
+    /// The step that each message belongs to.
     pub steps: Vec<usize>,
 }
 
-/// A bound plan. It depends on the plan, the count, the element size, the placement and on which
-/// ranks share this rank's host, on nothing else.
+/// A bound plan. It depends only on the plan, the lengths, the element size, the placement and the
+/// set of ranks on this rank's host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Program {
     /// The steps, in plan order.
     pub steps: Vec<ProgramStep>,
-    /// One lane for each rank sent to.
+    /// The lanes for sends, one for each receiver.
     pub sends: Vec<Lane>,
-    /// One lane for each rank received from.
+    /// The lanes for receives, one for each sender.
     pub receives: Vec<Lane>,
-    /// The local steps.
+    /// Indices of the local steps.
     pub locals: Vec<usize>,
-    /// The steps that wait for the readers of exposed bytes.
+    /// Indices of the steps that wait for the readers of exposed bytes.
     pub completions: Vec<usize>,
-    /// How many readers all exposed sends have.
+    /// Total number of readers of all exposed sends.
     pub readers: usize,
-    /// Bytes of scratch.
+    /// Number of bytes of scratch.
     pub scratch_bytes: usize,
-    /// The steps in an order in which they can be run one after the other, see `in_order`.
+    /// Indices of the steps, in an order in which they can run in sequence. See `in_order`.
     pub order: Vec<usize>,
-    /// Bytes of the longest message, if every message and every step is one run of bytes.
+    /// Number of bytes in the longest message, if the bytes of every step are contiguous.
     pub longest_bytes: Option<usize>,
 }
 
 impl Program {
-    /// One message of `bytes` bytes to `peer` or from it. What is sent is only read.
+    /// Creates the program for a single message of `bytes` bytes to or from `peer`. A send only
+    /// reads its memory.
     #[must_use]
     pub fn message(peer: usize, sends: bool, bytes: usize) -> Self {
         let mut program = Self {
@@ -256,7 +263,7 @@ impl Program {
         program
     }
 
-    /// Every rank this one exchanges messages with.
+    /// Returns the ranks with which this rank exchanges messages. A rank may appear twice.
     pub fn peers(&self) -> impl Iterator<Item = usize> + Clone + '_ {
         self.sends
             .iter()
@@ -265,9 +272,10 @@ impl Program {
     }
 }
 
-/// The steps in plan order, but the sends of a round before the receives of the round before it,
-/// as far as they do not depend on them: then a rank that waits has its next contribution out
-/// already, and its peers wait less. `engine/progress.md` says why no rank waits for ever.
+/// Returns the steps in plan order, except that the sends of a round precede the receives of the
+/// previous round, unless they depend on them. So a waiting rank has already sent its next
+/// contribution, which reduces the time that its peers wait. `engine/progress.md` explains why no
+/// rank waits forever.
 #[must_use]
 pub(crate) fn in_order(steps: &[ProgramStep]) -> Vec<usize> {
     let mut order = Vec::with_capacity(steps.len());

@@ -1,4 +1,4 @@
-//! The operations of one order, with their memory and their links.
+//! Holds the operations of one order, with the memory and the links that they use.
 
 use super::cache::{MessageEnd, Prepared};
 use super::gate::Gate;
@@ -18,33 +18,34 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Which of a group's two orders an operation belongs to.
+/// One of a group's two orders of operations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// Collectives: one order for the whole group.
+    /// Collectives, in a single order for the group.
     Collectives,
-    /// Send and receive: one order for each directed pair of ranks.
+    /// Sends and receives, in a separate order for each directed pair of ranks.
     Pairs,
 }
 
-/// The caller's memory of an operation. In place, the output is the buffer and there is no input.
+/// The caller's memory for an operation. An in-place call has no input, and its buffer is the
+/// output.
 #[derive(Debug, Default)]
 pub struct Memory {
-    /// What is only read.
+    /// Memory that is only read.
     pub input: Option<Region>,
-    /// What is written.
+    /// Memory that is written.
     pub output: Option<Region>,
 }
 
 impl Memory {
-    /// Multiplies this rank's contribution by `factor`, before a call in place.
+    /// Multiplies this rank's contribution by `factor` before an in-place call.
     pub fn scale(&mut self, factor: Option<f64>) {
         if let (Some(factor), Some(output)) = (factor, &mut self.output) {
             scale(output.dtype(), output.bytes_mut(), factor);
         }
     }
 
-    /// A buffer that is both.
+    /// Creates the memory for an in-place call on `buffer`.
     #[must_use]
     pub fn in_place(buffer: Region) -> Self {
         Self {
@@ -54,54 +55,55 @@ impl Memory {
     }
 }
 
-/// What it takes to start an operation.
+/// Arguments for starting an operation.
 pub struct Start<'a> {
     /// The call and its program.
     pub prepared: &'a Arc<Prepared>,
-    /// The collective's number. The group numbers messages itself.
+    /// Number of the collective; 0 for a message, whose number the group assigns.
     pub sequence: u64,
-    /// What the call is made on.
+    /// The memory that the call operates on.
     pub memory: &'a mut Memory,
-    /// How long it may take; [`PATIENT`](crate::limits::PATIENT) starts no clock.
+    /// Timeout of the call. [`PATIENT`](crate::limits::PATIENT) starts no clock.
     pub timeout: Duration,
-    /// What it waits for before it takes part.
+    /// The gate that must be ready before the operation begins.
     pub gate: Option<Box<dyn Gate>>,
 }
 
-/// How an operation ended, with its memory.
+/// The result of an operation, together with its memory.
 pub type End = (Memory, Result<()>);
 
-/// A place for an operation. Places are used again.
+/// The state of an operation. Slots are reused.
 #[derive(Default)]
 pub(super) struct Slot {
     prepared: Option<Arc<Prepared>>,
-    /// 0 while a message has none.
+    /// Number of the operation; 0 for a message that has no number yet.
     pub(super) sequence: u64,
     pub(super) run: Run,
     memory: Memory,
     pub(super) scratch: Vec<u8>,
     gate: Option<Box<dyn Gate>>,
     pub(super) timeout: Duration,
-    /// The rank whose timeout it is, if not this one's.
+    /// The rank whose timeout applies; `None` if this rank's own timeout applies.
     pub(super) clock_of: Option<u32>,
-    /// How long it had been under way when that rank's clock started.
+    /// The time that the operation had been in flight when that timeout began.
     pub(super) waited_before: Duration,
-    /// When time first passed over it.
+    /// The time from which the timeout counts, which is the first tick or the adoption of another
+    /// rank's timeout.
     pub(super) since: Option<Duration>,
-    /// How often the peers were told of the waiting.
+    /// Number of notices that have been sent to peers.
     pub(super) notices: u32,
-    /// How long it had waited when the last of these notices was due.
+    /// The time at which the last notice was due, relative to `since`.
     pub(super) noticed_at: Duration,
-    /// Whether the user was warned that it waits.
+    /// `true` if the user has been warned about the wait.
     pub(super) is_warned_of: bool,
     pub(super) is_abandoned: bool,
     pub(super) result: Option<Result<()>>,
-    /// When it ended, once a clock was looked at.
+    /// The time at which the operation ended, once it has been recorded.
     pub(super) ended_at: Option<Duration>,
 }
 
 impl Slot {
-    /// Keeps what it takes to go on with an operation after its caller has let go of it.
+    /// Stores everything that the operation needs to continue without its caller.
     pub(super) fn keep(&mut self, start: &mut Start<'_>) {
         self.prepared = Some(Arc::clone(start.prepared));
         self.sequence = start.sequence;
@@ -119,7 +121,7 @@ impl Slot {
         self.ended_at = None;
     }
 
-    /// The call that is carried out.
+    /// Returns the operation's call, with its number.
     pub(super) fn call(&self) -> Option<Call> {
         let prepared = self.prepared.as_ref()?;
         Some(prepared.call.numbered(self.sequence))
@@ -129,12 +131,12 @@ impl Slot {
         self.prepared.as_ref().map(|prepared| &prepared.program)
     }
 
-    /// Which end of a message it is, if it is one.
+    /// Returns this rank's end of the message; `None` for a collective.
     pub(super) fn message_end(&self) -> Option<MessageEnd> {
         self.prepared.as_ref()?.end
     }
 
-    /// A receive from any rank is one from `peer` from now on.
+    /// Turns a receive from any rank into a receive from `peer`.
     pub(super) fn receive_from(&mut self, peer: usize) {
         if self.unmatched().is_some()
             && let Some(prepared) = &mut self.prepared
@@ -143,18 +145,20 @@ impl Slot {
         }
     }
 
-    /// Whether the operation takes part: it has its number, and its input is in place.
+    /// Returns `true` if the operation may run because it has its number and its input is
+    /// available.
     pub(super) fn has_begun(&self) -> bool {
         let has_number = self.sequence > 0 || self.message_end().is_none();
         has_number && self.gate.as_ref().is_none_or(|gate| gate.is_ready())
     }
 
-    /// Whether the device's stream has come to the operation.
+    /// Returns `true` if the device's stream has reached the operation, or if there is no stream.
     pub(super) fn has_come(&self) -> bool {
         self.gate.as_ref().is_none_or(|gate| gate.has_come())
     }
 
-    /// What it takes to advance the operation.
+    /// Returns the parts that are needed to advance the operation: its progress, its program and
+    /// its medium.
     fn parts<'a>(
         &'a mut self,
         links: &'a mut Links,
@@ -195,26 +199,26 @@ pub(super) fn medium<'a>(
     }
 }
 
-/// The operations of one order, oldest first, and the links that they share.
+/// The operations of one order, with the oldest first, and the links that they share.
 pub(super) struct Queue {
     pub(super) links: Links,
-    /// The longest message that every link takes whole.
+    /// Maximum number of bytes in a message that every link accepts completely.
     capacity: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<usize>,
     pub(super) order: VecDeque<usize>,
-    /// Operations that have ended and bear no time yet.
+    /// Number of operations that have ended but whose time has not been recorded.
     pub(super) unstamped: usize,
-    /// Bytes of scratch of all places.
+    /// Total number of bytes of scratch in all slots.
     scratch_bytes: usize,
-    /// Operations in a row that needed much less of it.
+    /// Number of consecutive operations that needed much less scratch.
     small_ones: u32,
     reservations: Reservations,
-    /// When each step began and ended, if the program asked for that.
+    /// Log of the steps, if one was requested.
     pub(super) log: Option<Box<Log>>,
-    /// Whether a send that its link does not take holds up only later ones to the same peer.
+    /// `true` if a full link blocks only later sends to the same peer.
     is_by_peer: bool,
-    /// Memory of abandoned operations that have ended: dropping it may run a program's code.
+    /// Memory of abandoned operations that have ended. Dropping this memory may run user code.
     pub(super) let_go: Vec<Memory>,
 }
 
@@ -238,12 +242,12 @@ impl Queue {
         }
     }
 
-    /// What is under way, oldest first.
+    /// Returns the operations in flight, with the oldest first.
     pub(super) fn operations(&self) -> impl Iterator<Item = &Slot> {
         self.order.iter().map(|slot| &self.slots[*slot])
     }
 
-    /// Whether every link takes the program's messages whole.
+    /// Returns `true` if every link accepts the program's messages completely.
     pub(super) fn takes_whole(&self, program: &Program) -> bool {
         program.longest_bytes.is_some_and(|longest| {
             longest <= self.capacity
@@ -253,7 +257,7 @@ impl Queue {
         })
     }
 
-    /// A call is about to begin.
+    /// Logs the start of a call.
     #[inline]
     pub(super) fn note(&mut self, sequence: u64, prepared: &Arc<Prepared>) {
         if let Some(log) = &mut self.log {
@@ -261,7 +265,7 @@ impl Queue {
         }
     }
 
-    /// A place where `program` begins; it is not in the queue yet.
+    /// Prepares a slot in which `program` begins and returns its index. The slot is not queued yet.
     #[inline]
     pub(super) fn place(&mut self, program: &Program) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -283,8 +287,8 @@ impl Queue {
         index
     }
 
-    /// Once enough operations in a row were small, lets go of the scratch of large ones: `index` is
-    /// the place of the last, which needs so many bytes.
+    /// Releases the scratch of large operations after a sufficient number of consecutive small
+    /// operations. `index` is the slot of the last operation, which needs `bytes` bytes.
     #[cold]
     fn shrink(&mut self, index: usize, bytes: usize) {
         self.small_ones += 1;
@@ -346,7 +350,7 @@ impl Queue {
         }
     }
 
-    /// Ends every operation; says whether there was one.
+    /// Ends every operation with `error`. Returns `true` if there was an operation to end.
     pub(super) fn fail(&mut self, error: &Error) -> bool {
         let ended = !self.order.is_empty();
         while let Some(index) = self.order.pop_front() {
@@ -355,7 +359,7 @@ impl Queue {
         ended
     }
 
-    /// Whether an operation that was abandoned is under way.
+    /// Returns `true` if an abandoned operation is in flight.
     pub(super) fn has_abandoned(&self) -> bool {
         self.operations().any(|slot| slot.is_abandoned)
     }
@@ -396,7 +400,7 @@ mod tests {
             queue.free.push(index);
             queue.slots[index].scratch.capacity()
         };
-        // A large operation now and then keeps its memory.
+        // An occasional large operation keeps its memory.
         for _ in 0..3 {
             assert_eq!(run(1 << 20), 1 << 20);
             for _ in 1..SCRATCH_KEPT_FOR {

@@ -1,13 +1,14 @@
-//! Which links the earlier operations of a queue still use.
+//! Records which links are still in use by earlier operations of a queue.
 
-/// The links that earlier operations have reserved in this pass over the queue, so that messages
-/// leave and are read in the order of the calls.
+/// The links that earlier operations have reserved in the current pass over the queue. Reservations
+/// keep messages in the order of their calls.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     pass: u64,
     sending: Vec<u64>,
     receiving: Vec<u64>,
-    /// An earlier send has bytes ready that its link does not take: no later send may overtake it.
+    /// `true` if a link did not accept bytes of an earlier send that were ready. No later send may
+    /// overtake that send.
     pub(super) is_blocked: bool,
 }
 
@@ -22,12 +23,12 @@ impl Reservations {
         }
     }
 
-    /// Reserves the link to `peer` for what an earlier operation has to send.
+    /// Reserves the link to `peer` for the remaining sends of an earlier operation.
     pub(super) fn reserve_sending(&mut self, peer: usize) {
         self.sending[peer] = self.pass;
     }
 
-    /// Reserves the link from `peer` for what an earlier operation has to receive.
+    /// Reserves the link from `peer` for the remaining receives of an earlier operation.
     pub(super) fn reserve_receiving(&mut self, peer: usize) {
         self.receiving[peer] = self.pass;
     }

@@ -1,12 +1,16 @@
-//! The one interpreter of programs.
+//! Interprets programs.
 //!
-//! A [`Run`] is how far an operation has come: counters, and nothing else. Two drivers advance it.
-//! [`Run::block`] carries out the steps one after the other while the caller waits, which is as
-//! fast as code written for the one algorithm; it is for programs whose messages every link takes
-//! whole. [`Run::poll`] does as much of every step as links and dependencies allow, so that a
-//! segment is reduced and sent on while later ones are in flight. Both do a step in the same
-//! function ([`Run::step`]) over the same counters, so that an operation that outlasts its caller's
-//! spin budget is polled from where it is.
+//! A [`Run`] is the progress of one operation, and consists only of counters. Two drivers advance
+//! it:
+//!
+//! - [`Run::block`] finishes the steps in sequence while the caller waits. It is as fast as code
+//!   that is written for a specific algorithm. It requires links that accept the program's messages
+//!   completely.
+//! - [`Run::poll`] advances every step until a link or a dependency stops it. So a segment is
+//!   reduced and forwarded while later segments are in flight.
+//!
+//! Both advance a step with [`Run::step`], which uses the same counters. So if an operation exceeds
+//! its caller's spin budget, it can be polled from its current state.
 //!
 #![doc = include_str!("progress.md")]
 
@@ -15,28 +19,30 @@ use super::program::{Action, Endpoint, Lane, Piece, Program, ProgramStep, rest};
 use super::reservations::Reservations;
 use crate::limits::SEND_GRAIN_BYTES;
 
-/// A step of so many bytes takes longer than asking whether to go on.
+/// Minimum number of bytes in a step before which the caller is asked whether to continue. Asking
+/// takes less time than running such a step.
 const LONG_STEP_BYTES: usize = 32 << 10;
 
-/// How far an operation has come. Finished ones are used again, with what they have allocated.
+/// The progress of an operation. A finished run is reused together with its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// In one piece, because every operation starts by clearing them: bytes of each step that are
-    /// done; from `sends` on, the message that each send lane is at; from `receives` on, that of
-    /// each receive lane; from `readers` on, where each reader of exposed bytes is sent them.
+    /// All counters are in a single vector, because every operation begins by clearing it. In this
+    /// order, it holds the number of bytes done of each step; from `sends`, the index of the
+    /// current message in each send lane; from `receives`, the same for each receive lane; and from
+    /// `readers`, for each reader of exposed bytes, the position of the bytes on the reader's link.
     counters: Vec<usize>,
     sends: usize,
     receives: usize,
     readers: usize,
-    /// The local step that is next.
+    /// Index of the next local step.
     local_at: usize,
-    /// The place in the program's order, as long as the steps are done one after the other.
+    /// Index in the program's order, while the steps run in sequence.
     at: usize,
     steps_left: usize,
 }
 
 impl Run {
-    /// Begins `program`.
+    /// Resets the progress to the beginning of `program`.
     #[inline]
     pub(super) fn start(&mut self, program: &Program) {
         self.sends = program.steps.len();
@@ -54,19 +60,19 @@ impl Run {
         self.steps_left = program.steps.len();
     }
 
-    /// Bytes of a step that are done.
+    /// Returns the number of bytes of a step that are done.
     #[inline]
     fn done(&self, step: usize) -> usize {
         self.counters[step]
     }
 
-    /// The message that a send lane is at.
+    /// Returns the index of the current message in a send lane.
     #[inline]
     fn send_at(&self, lane: usize) -> usize {
         self.counters[self.sends + lane]
     }
 
-    /// The message that a receive lane is at.
+    /// Returns the index of the current message in a receive lane.
     #[inline]
     fn receive_at(&self, lane: usize) -> usize {
         self.counters[self.receives + lane]
@@ -76,7 +82,7 @@ impl Run {
         self.steps_left == 0
     }
 
-    /// How far a step may go, by what it depends on.
+    /// Returns the byte up to which the dependencies of a step allow it to advance.
     fn limit(&self, step: &ProgramStep) -> usize {
         let mut limit = step.bytes;
         for dependency in &step.dependencies {
@@ -91,7 +97,8 @@ impl Run {
         limit
     }
 
-    /// Does as much of a step as links allow, up to byte `limit`; returns how much.
+    /// Advances a step up to byte `limit`, or until its links stop it. Returns the number of bytes
+    /// done.
     #[inline]
     fn step<M: Medium>(
         &mut self,
@@ -109,7 +116,7 @@ impl Run {
         while done < limit {
             let piece = rest(&step.pieces, done, limit - done);
             let bytes = match &step.action {
-                // What lies in several places is written at once.
+                // Bytes in several pieces are offered together.
                 Action::Send { to, exposed: None }
                     if to.len() == 1 && piece.bytes < limit - done =>
                 {
@@ -119,8 +126,8 @@ impl Run {
                 _ => self.part(step, medium, done, piece)?,
             };
             done += bytes;
-            // A link that took less than it was offered is full; one that gave less than a
-            // reduction wanted may have more.
+            // A link that accepted less than it was offered is full. One that provided less than a
+            // reduction needed may have more.
             if bytes == 0 || (bytes < piece.bytes && matches!(step.action, Action::Send { .. })) {
                 break;
             }
@@ -135,7 +142,8 @@ impl Run {
         Ok(done - from)
     }
 
-    /// Does what can be done of `piece`, which is byte `offset` of the step and what follows.
+    /// Advances a step within `piece`, which begins at byte `offset` of the step. Returns the
+    /// number of bytes done.
     #[inline(always)]
     fn part<M: Medium>(
         &self,
@@ -186,7 +194,7 @@ impl Run {
         }
     }
 
-    /// A step is done: its lanes come to their next messages.
+    /// Finishes a step and makes its lanes continue with their next messages.
     #[inline]
     fn finish<M: Medium>(&mut self, step: &ProgramStep, medium: &M) {
         self.steps_left -= 1;
@@ -214,7 +222,7 @@ impl Run {
     }
 }
 
-/// What follows byte `offset` of a step.
+/// Returns the part of a step's message that begins at byte `offset`.
 #[inline]
 fn part_of(step: &ProgramStep, offset: usize) -> Part {
     Part {
@@ -223,14 +231,17 @@ fn part_of(step: &ProgramStep, offset: usize) -> Part {
     }
 }
 
-/// Step by step.
+/// The driver that runs the steps in sequence.
 impl Run {
-    /// Carries out the steps in [`Program::order`], each to its end before the next. `patience`
-    /// is asked after so many fruitless looks whether to look once more, and before a long step.
-    /// False when its patience ended first; then poll.
+    /// Runs the steps in [`Program::order`], and finishes each step before the next one begins.
+    /// Returns `true` when all steps are done.
+    ///
+    /// After each poll that moved nothing, calls `patience` with the number of consecutive polls of
+    /// this kind. Before a long step, calls `patience` with 0. If `patience` returns `false`, stops
+    /// and returns `false`. In this case, call [`Run::poll`] next.
     ///
     /// # Errors
-    /// A link is broken, or what came is not what was expected.
+    /// Returns [`Broken`] if a link is broken or delivers unexpected data.
     #[inline]
     pub(super) fn block<M: Medium>(
         &mut self,
@@ -241,7 +252,7 @@ impl Run {
         let mut fruitless = 0;
         while let Some(index) = program.order.get(self.at).copied() {
             let step = &program.steps[index];
-            // A long call lets others in between its steps.
+            // A long call lets other threads use the engine between its steps.
             if step.bytes >= LONG_STEP_BYTES && !patience(0) {
                 return Ok(false);
             }
@@ -251,7 +262,7 @@ impl Run {
                     continue;
                 }
                 if fruitless == 0 {
-                    // While there is nothing else to do.
+                    // Peers are woken now because there is nothing else to do.
                     medium.flush();
                 }
                 fruitless += 1;
@@ -266,7 +277,7 @@ impl Run {
     }
 }
 
-/// Whether it is worth trying the step.
+/// Returns `true` if it is worth trying the step.
 #[inline]
 fn may_advance<M: Medium>(step: &ProgramStep, medium: &M) -> bool {
     match &step.action {
@@ -276,12 +287,12 @@ fn may_advance<M: Medium>(step: &ProgramStep, medium: &M) -> bool {
     }
 }
 
-/// Polled among others.
+/// The driver that polls an operation alongside others.
 impl Run {
-    /// Advances as far as links and dependencies allow; says whether anything moved.
+    /// Advances every step until links or dependencies stop it. Returns `true` if anything moved.
     ///
     /// # Errors
-    /// Those of [`Run::block`].
+    /// Returns the same errors as [`Run::block`].
     pub(super) fn poll<M: Medium>(
         &mut self,
         program: &Program,
@@ -303,7 +314,8 @@ impl Run {
         Ok(advanced)
     }
 
-    /// Reserves the links that this operation still needs, so that later ones keep off.
+    /// Reserves the links that this operation still needs, so that later operations do not use
+    /// them.
     pub(super) fn reserve(&self, program: &Program, reservations: &mut Reservations) {
         for (lane, at) in program.sends.iter().zip(&self.counters[self.sends..]) {
             if *at < lane.steps.len() {
@@ -317,7 +329,8 @@ impl Run {
         }
     }
 
-    /// The send that a lane is at, its round, and up to which byte it could go now.
+    /// Returns the current send of a lane if bytes can be sent now, as its round, its step, and the
+    /// byte up to which it can be sent.
     fn ready<M: Medium>(
         &self,
         program: &Program,
@@ -330,7 +343,8 @@ impl Run {
         let Action::Send { to, .. } = &step.action else {
             return None;
         };
-        // A message to several peers goes when all their lanes are at it, on that of the first.
+        // A message to several peers is sent from the lane of the first, once all their lanes have
+        // reached it.
         let is_at = |one: &Endpoint| {
             self.send_at(one.lane) == one.number as usize
                 && !reservations.is_sending_reserved(one.peer)
@@ -339,15 +353,15 @@ impl Run {
             return None;
         }
         let limit = self.limit(step);
-        // Links that hand on what they get segment by segment get whole elements.
+        // Links forward what they accept segment by segment, so they get complete elements.
         let limit = limit - limit % medium.element_bytes();
         let (ready, left) = (limit - self.done(index), step.bytes - self.done(index));
-        // Wait for a decent amount, unless it is all that is left.
+        // Wait for a larger amount, unless this is all that is left.
         (ready >= left.min(SEND_GRAIN_BYTES)).then_some((step.round, index, limit))
     }
 
-    /// Offers what is ready, round after round: a round's bytes only once the earlier rounds have
-    /// none left.
+    /// Offers ready bytes to the links round by round. Bytes of a round are offered only when no
+    /// bytes of earlier rounds are left.
     fn poll_sends<M: Medium>(
         &mut self,
         program: &Program,
@@ -394,7 +408,7 @@ impl Run {
                     Action::Reduce { from, .. } => from.as_slice(),
                     _ => break,
                 };
-                // A reduction of several messages is done on the lane of its first.
+                // A reduction of several messages runs on the lane of the first.
                 let is_at = |one: &Endpoint| {
                     self.receive_at(one.lane) == one.number as usize
                         && !reservations.is_receiving_reserved(one.peer)
@@ -443,7 +457,8 @@ impl Run {
         Ok(advanced)
     }
 
-    /// The ranks whose bytes, or whose room for ours, this operation waits for now.
+    /// Returns the ranks that this operation is waiting for now. These are the ranks that send to
+    /// it, or else the ranks whose links are full, or else the ranks that read exposed bytes.
     pub(super) fn awaited(&self, program: &Program) -> Vec<usize> {
         let waits = |lane: &Lane, at: usize| {
             let index = *lane.steps.get(at)?;
@@ -463,7 +478,7 @@ impl Run {
         peers
     }
 
-    /// The ranks that may still be reading what was exposed to them.
+    /// Returns the ranks that may still be reading exposed bytes.
     fn readers(&self, program: &Program) -> Vec<usize> {
         let mut peers = Vec::new();
         for index in &program.completions {

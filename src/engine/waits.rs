@@ -1,5 +1,5 @@
-//! In which calls the threads of this process are blocked, as its peers are told, and the warning
-//! of a call that waits for long.
+//! Records which calls block threads of this process, so that it can answer peers, and warns about
+//! calls that wait for a long time.
 //!
 //! *May import* what the room may.
 
@@ -8,24 +8,24 @@ use super::{Engine, Ticket};
 use crate::protocol::message::Wait;
 use std::time::Duration;
 
-/// For so many blocked threads there is room beforehand.
+/// Number of blocked threads for which memory is reserved.
 const BLOCKED_AT_ONCE: usize = 8;
 
-/// The blocked threads of this process, and its warnings.
+/// The blocked threads of this process, and its warnings about calls.
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Each with what it waits for.
+    /// Blocked threads, each with the operation that it is waiting for.
     blocked: Vec<(u64, Ticket)>,
-    /// After how many calls the last warning was given.
+    /// Number of calls that had been made when the last warning was given.
     warned_at: Option<u64>,
     warning: Option<String>,
-    /// What groups that come are told.
+    /// The setting that applies to groups that are added later.
     warns_after: Option<Duration>,
 }
 
 impl Waits {
     pub(super) fn prepare(&mut self, number: u32, group: &mut Group) {
-        // So that a call which waits for long allocates nothing.
+        // Reserve now, so that a call that waits for long allocates nothing.
         self.blocked.reserve(BLOCKED_AT_ONCE);
         group.session.set_group(number);
         if let Some(after) = self.warns_after {
@@ -35,13 +35,13 @@ impl Waits {
 }
 
 impl Engine {
-    /// From now on the process warns of calls that have waited so long; never, if that is zero.
+    /// Sets the time after which the process warns about a waiting call. Zero disables warnings.
     pub fn warn_after(&mut self, time: Duration) {
         self.waits.warns_after = Some(time);
         self.groups().for_each(|group| group.alarm.after = time);
     }
 
-    /// Thread number `thread` waits for an operation, or no longer does.
+    /// Records whether thread number `thread` is waiting for an operation.
     #[inline]
     pub fn waits_in(&mut self, thread: u64, ticket: Ticket, waits: bool) {
         let blocked = &mut self.waits.blocked;
@@ -53,12 +53,13 @@ impl Engine {
         }
     }
 
-    /// A warning that the program's user is to be shown.
+    /// Takes the warning that must be shown to the user, if any.
     pub fn take_warning(&mut self) -> Option<String> {
         self.waits.warning.take()
     }
 
-    /// Time has passed over the groups: of their warnings one is given until the next call.
+    /// Collects the warnings of the groups. Passes on at most one warning until the program makes
+    /// another call.
     pub(super) fn look_at_alarms(&mut self) {
         let made = |(_, group): &(u32, Group)| {
             let (collectives, messages) = group.session.calls_made();
@@ -75,9 +76,11 @@ impl Engine {
         }
     }
 
-    /// The wait of the thread that calls group `number`, if it is blocked in any group, and those
-    /// that it hangs on. The first call is expected from the only thread that has made calls; of
-    /// several, any one may be about to make it.
+    /// Returns the wait of the thread that makes calls in group `number`, followed by the waits
+    /// that it depends on. The result is empty if the thread is not blocked in any group.
+    ///
+    /// Before the group's first call, this is the only thread that has made calls. If several
+    /// threads have made calls, any of them may make the first call, so the result is empty.
     pub(super) fn waits(&self, number: u32) -> Vec<Wait> {
         let find = |number| {
             let mut groups = self.groups.iter();
@@ -93,7 +96,7 @@ impl Engine {
         waits.unwrap_or_default()
     }
 
-    /// The thread that has made calls, if there is one and no other.
+    /// Returns the thread that has made calls, if exactly one thread has.
     fn only_caller(&self) -> Option<u64> {
         let callers = self.groups.iter().map(|(_, group)| group.caller);
         let blocked = self.waits.blocked.iter().map(|(thread, _)| *thread);
@@ -104,24 +107,24 @@ impl Engine {
 }
 
 impl Group {
-    /// A thread of this process makes a call.
+    /// Records that thread number `thread` makes a call.
     #[inline]
     pub fn called_by(&mut self, thread: u64) {
         self.caller = thread;
     }
 
-    /// From now on messages call the communicator so.
+    /// Sets the name that messages use for the communicator.
     pub fn rename(&mut self, name: String) {
         self.session.rename(name);
     }
 
-    /// What the program calls the communicator.
+    /// Returns the name that the program has given the communicator.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
         self.session.title()
     }
 
-    /// The wait of an operation that is under way, and those that it hangs on.
+    /// Returns the wait of an operation in flight, followed by the waits that it depends on.
     fn waits(&self, ticket: Ticket) -> Option<Vec<Wait>> {
         let queue = match ticket.order {
             Order::Collectives => &self.collectives,

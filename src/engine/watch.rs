@@ -1,5 +1,5 @@
-//! What a group does beside moving bytes: deadlines, notices, failures, and the messages of its
-//! session.
+//! Handles everything in a group except the movement of bytes: deadlines, notices, failures, and
+//! the messages of its session.
 
 use super::cache::MessageEnd;
 use super::group::Alarm;
@@ -18,12 +18,12 @@ use crate::protocol::message::{Clock, Message, PairPlace, Wait};
 use crate::protocol::session::{Agreement, Session, Story, To};
 use std::time::Duration;
 
-/// Two looks at the clock are at least so far apart, however much is overdue.
+/// Shortest time between two checks of the clock, even if an operation is overdue.
 const LOOKS_APART: Duration = Duration::from_millis(1);
 
 impl Group {
-    /// Lets time pass, after the group was polled: notices, deadlines, pending errors that stand.
-    /// `now` never goes back.
+    /// Handles everything that is due by `now`: notices, deadlines and pending errors. Call this
+    /// method after the group has been polled. `now` must never decrease.
     pub fn tick(&mut self, now: Duration) {
         self.session.tick(now);
         self.miss_the_departed();
@@ -38,12 +38,13 @@ impl Group {
         }
     }
 
-    /// Ends every operation with the first error, once there is one.
+    /// Ends every operation with the first error, if that error is known. Returns `true` if an
+    /// operation was in flight.
     pub(super) fn settle(&mut self) -> bool {
         let Some(error) = self.session.first_error().cloned() else {
             return false;
         };
-        // Before the callers have their buffers back.
+        // Revoke before callers get their buffers back.
         if let Some(local) = self.collectives.links.local() {
             local.revoke();
         }
@@ -65,8 +66,8 @@ impl Group {
             }
             LinkError::Garbage(why) => {
                 let error = Error::protocol(format!(
-                    "{} got bytes from {} during {} that are no frame: {why}; is the library the \
-                     same version on all ranks?",
+                    "{} received invalid data from {} during {}: {why}; run the same version on \
+                     all ranks",
                     self.session.name(self.rank),
                     self.session.name(peer),
                     call.name()
@@ -76,8 +77,8 @@ impl Group {
             }
             LinkError::Refused(why) => {
                 let error = Error::system(format!(
-                    "{} cannot share memory with {}, which {} needs: {why}; \
-                     RINGTREE_TRANSPORT=tcp does without",
+                    "{} cannot share memory with {} during {}: {why}; set RINGTREE_TRANSPORT=tcp \
+                     to avoid shared memory",
                     self.session.name(self.rank),
                     self.session.name(peer),
                     call.name()
@@ -88,13 +89,14 @@ impl Group {
         }
     }
 
-    /// Whether any operation is under way, or other ranks depend on this one to settle a failure.
+    /// Returns `true` if any operation is in flight, or if other ranks need this rank to settle a
+    /// failure.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
-    /// How long the clock need not be looked at.
+    /// Returns the time during which the clock need not be checked.
     pub(super) fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
         let session = &self.session;
         if session.has_error() || session.gathers_marks() || session.awaits_goodbyes() {
@@ -105,24 +107,24 @@ impl Group {
             .fold(PATIENT_SLEEP, Duration::min)
     }
 
-    /// This rank gives up, for a reason that the group does not know.
+    /// Fails the group with `cause`, an error from outside the group.
     pub fn give_up(&mut self, cause: Error) {
         self.session.failed(cause);
         self.settle();
     }
 
-    /// This rank has completed everything up to `number`; see [`Session::mark`].
+    /// Records that this rank has completed everything up to `number`. See [`Session::mark`].
     pub fn mark(&mut self, number: u64) {
         self.session.mark(number);
     }
 
-    /// The mark that counts for this rank.
+    /// Returns this rank's mark. After a failure, this is the mark that the rank has reported.
     #[must_use]
     pub fn own_mark(&self) -> u64 {
         self.session.own_mark()
     }
 
-    /// What is known of the agreed mark.
+    /// Returns the state of the agreed mark.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
         self.session.agreement()
@@ -139,8 +141,9 @@ impl Group {
         self.settle();
     }
 
-    /// So that the session can answer where this rank is: in the other end of the message that a
-    /// rank waits in, if that is under way, or else in its oldest send or receive.
+    /// Updates the position that the session reports for this rank in answers to peers. If the
+    /// asking rank is waiting in a message and this rank's end of that message is in flight, the
+    /// position contains this end. Otherwise, it contains the oldest send or receive.
     fn tell_session_where_we_are(&mut self, asked: Option<(usize, Call)>, waits: Vec<Wait>) {
         let is_asked = |slot: &&Slot| {
             let (Some((from, theirs)), Some(own)) = (asked, slot.call()) else {
@@ -174,7 +177,7 @@ impl Group {
         self.session.stands(awaited, pair, waits);
     }
 
-    /// Fails the oldest call if it waits for a rank that left before making it.
+    /// Fails the oldest collective if it is waiting for a rank that left before making that call.
     fn miss_the_departed(&mut self) {
         if !self.session.has_departures() {
             return;
@@ -190,8 +193,9 @@ impl Group {
         }
     }
 
-    /// Fails the oldest message that waits for ranks which have all left, once it is certain that
-    /// nothing of them comes any more. The links were polled after their goodbyes had come.
+    /// Fails the oldest message that is waiting only for ranks that have left, once it is certain
+    /// that nothing else will arrive from them. By then, the links have been polled since the
+    /// goodbyes arrived.
     fn miss_the_silent(&mut self, now: Duration) {
         if !self.session.has_departures() {
             return;
@@ -228,8 +232,8 @@ impl Group {
         }
     }
 
-    /// No link to `rank` could be made. Operations ask for links, and only ones that have failed
-    /// meanwhile can have stopped needing one.
+    /// Records that no link to `rank` could be created, and fails an operation that needs the link.
+    /// If no operation needs it, the operation that requested the link has already failed.
     pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
         let needs = |slot: &&Slot| {
             let program = slot.program().filter(|_| slot.unmatched().is_none());
@@ -251,7 +255,8 @@ impl Group {
         self.settle();
     }
 
-    /// What is under way without a deadline gets one, `timeout` from now on: its caller has gone.
+    /// Gives this `timeout`, counted from now, to every operation that is in flight without a
+    /// deadline, because the caller of the operation is gone.
     pub fn end_patience(&mut self, timeout: Duration) {
         for slot in self
             .collectives
@@ -268,17 +273,18 @@ impl Group {
         }
     }
 
-    /// Says goodbye to the other ranks; another group of the process may have failed.
+    /// Sends a goodbye to the other ranks. `failed_beside` is the error of another group of this
+    /// process, if such a group has failed.
     pub fn leave(&mut self, failed_beside: Option<Error>) {
         self.session.leave(failed_beside);
     }
 
-    /// The first error, once it is known.
+    /// Returns the first error, once it is known.
     pub fn first_error(&self) -> Option<&Error> {
         self.session.first_error()
     }
 
-    /// The first error, once, with the group's members.
+    /// Returns the first error with the group's members. It is returned only once.
     pub(super) fn take_failure(&mut self) -> Option<(Error, Members)> {
         let error = self
             .session
@@ -289,7 +295,7 @@ impl Group {
         Some(failure)
     }
 
-    /// Whether there is a control message to send.
+    /// Returns `true` if there is a control message to send.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.session.has_message()
@@ -301,13 +307,13 @@ impl Group {
 }
 
 impl Slot {
-    /// The ranks that are to make the call before it begins.
+    /// Returns the ranks that still have to make the call before it can begin.
     pub(super) fn unready(&self, session: &Session) -> Vec<usize> {
         let call = self.call().filter(|_| session.checks_calls());
         call.map_or_else(Vec::new, |call| session.unready(&call))
     }
 
-    /// The ranks that the operation waits for now.
+    /// Returns the ranks that the operation is waiting for now.
     pub(super) fn awaited(&self, session: &Session) -> Vec<usize> {
         let unready = self.unready(session);
         if !unready.is_empty() {
@@ -321,7 +327,7 @@ impl Slot {
         program.map_or_else(Vec::new, |program| self.run.awaited(program))
     }
 
-    /// A call without a deadline gets that of another rank, from now on.
+    /// Gives the timeout of another rank, counted from now, to a call without a deadline.
     fn start_clock(&mut self, clock: Clock, now: Duration) {
         self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
         self.timeout = clock.timeout;
@@ -331,8 +337,8 @@ impl Slot {
         self.noticed_at = Duration::ZERO;
     }
 
-    /// How long the operation waits between two notices to its peers. Without a deadline these
-    /// times grow, once every peer has had one.
+    /// Returns the time between two notices to the operation's peers. If the operation has no
+    /// deadline, this time grows once every peer has received a notice.
     fn notice_interval(&self) -> Duration {
         if self.timeout == PATIENT {
             let peers = self.program().map_or(0, |program| program.peers().count());
@@ -343,8 +349,8 @@ impl Slot {
         WAITING_NOTICE_AFTER.min(self.timeout / 4)
     }
 
-    /// How long the clock need not be looked at: once the peers were told of the waiting, until
-    /// they are to be told again, or the operation ends.
+    /// Returns the time during which the clock need not be checked. Once the peers have been
+    /// notified, this is the time until the next notice or the deadline.
     fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
         match self.since {
             _ if self.timeout == PATIENT => PATIENT_SLEEP,
@@ -358,8 +364,8 @@ impl Slot {
     }
 }
 
-/// Ends the first operation that is overdue; tells peers of the others that have waited long, and
-/// raises the alarm for the oldest.
+/// Fails the group if an operation is overdue. Notifies the peers of operations that have been
+/// waiting for a long time, and raises the alarm for the oldest operation.
 fn look_at_the_clock(
     rank: usize,
     queue: &mut Queue,
@@ -392,7 +398,7 @@ fn look_at_the_clock(
         if slot.timeout == PATIENT && !call.is_pair() {
             session.is_patient_in(call.sequence);
         }
-        // The peers that were asked before have answered.
+        // An earlier notice has given the peers time to answer.
         let is_late = !alarm.after.is_zero() && waited >= alarm.after && slot.notices > 0;
         if is_late && place == 0 && !slot.is_warned_of {
             alarm.line = stalled(rank, &call, slot, (&awaited, waited), session);
@@ -404,29 +410,31 @@ fn look_at_the_clock(
     }
 }
 
-/// The error of an operation that ran out of time: which ranks are missing, and where they are.
+/// Returns the error for an operation that timed out. The error states which ranks are missing and
+/// where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
     let waited_s = slot.timeout.as_secs_f64();
     let deadline = match slot.clock_of {
-        None => format!("after {waited_s:.1} s, its timeout"),
+        None => format!("after {waited_s:.1} s"),
         Some(other) => format!(
-            "{waited_s:.1} s after it heard that {} had made the same call, with this timeout",
+            "{waited_s:.1} s after it learned that {} had made the same call with this timeout",
             session.name(other as usize)
         ),
     };
     let story = held_up(slot, call, awaited, session);
     let advice = match story.is_circle {
-        true => "make calls in one order on all ranks, and exchange messages by sendrecv or group",
-        false => "look there, or raise the timeout if it is merely slow",
+        true => "issue calls in the same order on all ranks; use sendrecv or group for messages",
+        false => "find out why, or raise the timeout if the call is only slow",
     };
     let (name, on, who) = (session.name(rank), session.on(), story.words);
-    let error = format!("{name} gave up on {call}{on} {deadline}: {who}; {advice}");
+    let error = format!("{name} timed out in {call}{on} {deadline}: {who}; {advice}");
     let error = Error::deadline(error).with_missing(story.ranks);
     call.mark(error.with_rank(rank))
 }
 
-/// The warning of an operation that has waited for long: which ranks are missing, and where. One
-/// without a deadline is warned of only if ranks wait for each other.
+/// Returns the warning about an operation that has been waiting for a long time. The warning states
+/// which ranks are missing and where they are. Returns `None` if the operation has no deadline,
+/// unless ranks are waiting for each other.
 fn stalled(
     rank: usize,
     call: &Call,
@@ -437,8 +445,8 @@ fn stalled(
     let story = held_up(slot, call, awaited, session);
     let limit = match slot.timeout {
         PATIENT if !story.is_circle => return None,
-        PATIENT => "it has no timeout".to_owned(),
-        timeout => format!("its timeout is {:.0} s", timeout.as_secs_f64()),
+        PATIENT => "the call has no timeout".to_owned(),
+        timeout => format!("the call's timeout is {:.0} s", timeout.as_secs_f64()),
     };
     Some(format!(
         "{} has waited {:.0} s in {call}{}: {}; {limit}",
@@ -449,13 +457,13 @@ fn stalled(
     ))
 }
 
-/// What holds an operation up.
+/// Returns the cause that is holding up an operation.
 fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> Story {
     if slot.has_come() {
         return session.story(call, awaited);
     }
     Story {
-        words: "the buffer's stream has not come to it, held up by earlier work".to_owned(),
+        words: "the buffer's stream has not reached the call, because of earlier work".to_owned(),
         ranks: Vec::new(),
         is_circle: false,
     }

@@ -1,4 +1,4 @@
-//! A job of one host.
+//! Implements [`Peers`] for a job on one host, which has no other launchers.
 
 use super::attempt::Attempt;
 use super::cause::{Cause, Standing};
@@ -7,21 +7,23 @@ use super::restarts::Restarts;
 use crate::error::Result;
 use std::time::Duration;
 
-/// How long a better cause may arrive after the first failure.
+/// Time window after the first failure in which a better cause may still replace it.
 const CAUSE_GRACE: Duration = Duration::from_millis(100);
-/// The same after one that another rank's end has led to: that rank ends soon.
+/// Like [`CAUSE_GRACE`], but used if the failure is a consequence of another rank's failure. The
+/// other rank is expected to exit soon.
 const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 
-/// Stands for the other launchers of a job that has none.
+/// Stands in for the other launchers in a job that has none.
 pub(super) struct Alone {
     endpoint: Option<String>,
     restarts: Restarts,
-    /// The table of link speeds that rank 0 measured first.
+    /// The link speed table from the first attempt in which rank 0 measured one.
     tuning: Option<String>,
 }
 
 impl Alone {
-    /// For a job that may be restarted, and whose rank 0 answers at `endpoint` if one is given.
+    /// Creates the peers for a job that may restart `max_restarts` times. If `endpoint` is given,
+    /// `MASTER_ADDR` and `MASTER_PORT` are taken from it.
     pub(super) fn new(endpoint: Option<&str>, max_restarts: u16) -> Self {
         Alone {
             endpoint: endpoint.map(str::to_owned),
@@ -61,7 +63,7 @@ impl Peers for Alone {
     }
 
     fn awaited(&self) -> String {
-        "nobody".to_owned()
+        "this launcher".to_owned()
     }
 
     fn handle(&mut self, _: Heard) -> Status {

@@ -1,4 +1,4 @@
-//! One attempt of a job: where its ranks meet, and what each finds in its environment.
+//! Prepares one attempt to run a job: its rendezvous and the environment of each rank.
 
 use super::job::Job;
 use super::secret;
@@ -11,13 +11,13 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::process::Command;
 use std::time::Instant;
 
-/// Names the descriptor of the listening socket that rank 0 inherits.
+/// The variable that holds the descriptor of the listening socket that rank 0 inherits.
 pub(super) const LISTENER_VARIABLE: &str = "RINGTREE_LISTENER_FD";
 
-/// Ports whose neighbour is looked at, before the launcher gives up.
+/// Maximum number of ports to try in search of one whose next higher port is also free.
 const PORTS_TRIED_MAX: usize = 100;
 
-/// What all launchers of a job know once they have met, and what stays the same in all attempts.
+/// A launcher's position in the job, which stays the same in all attempts.
 #[derive(Clone, Debug)]
 pub(super) struct Placement {
     pub(super) node: usize,
@@ -44,7 +44,7 @@ impl Placement {
     }
 }
 
-/// The job's name for its ranks: the one it was given, or a made one that no other job has.
+/// Returns the name by which ranks know the job: the given name, or a random one.
 pub(super) fn run_id(job: &Job) -> Result<String> {
     match &job.id {
         Some(id) => Ok(id.clone()),
@@ -52,27 +52,29 @@ pub(super) fn run_id(job: &Job) -> Result<String> {
     }
 }
 
-/// One start of all ranks.
+/// One attempt to run all ranks.
 #[derive(Debug)]
 pub(super) struct Attempt {
-    /// From 0.
+    /// Number of restarts before this attempt.
     pub(super) number: u16,
-    /// Where rank 0 answers.
+    /// The address at which rank 0 accepts the other ranks.
     pub(super) rendezvous: SocketAddr,
-    /// On rank 0's host, what `MASTER_PORT` names: the launcher leaves it free for a program's
-    /// other library, such as torch's store, while the ranks meet at the rendezvous.
+    /// The address that `MASTER_ADDR` and `MASTER_PORT` contain, on rank 0's host. Ranks connect at
+    /// the rendezvous instead, so the program can use this port for another service, such as
+    /// torch's store.
     pub(super) master: SocketAddr,
-    /// On the host of rank 0, the socket where it will answer. It is bound before any process is
-    /// told its port, so that no other process can take the port.
+    /// The listening socket of the rendezvous, present only on rank 0's host. It is bound before
+    /// any process learns its port, so that no other process can take the port.
     pub(super) listener: Option<TcpListener>,
-    /// The table of link speeds that rank 0 of an earlier attempt measured, as text: all ranks
-    /// find it in their environment. Each attempt would measure again, on a machine that may be
-    /// busy, and another table may choose algorithms that sum in another order.
+    /// The link speed table that rank 0 measured in an earlier attempt, as text. All ranks receive
+    /// it in their environment. A new measurement, taken on a machine that may be busy, could lead
+    /// to algorithms that sum in a different order.
     pub(super) tuning: Option<String>,
 }
 
 impl Attempt {
-    /// An attempt whose rank 0 runs on this host and answers at a fresh port of `address`.
+    /// Creates an attempt in which rank 0 runs on this host and listens on a free port of
+    /// `address`.
     pub(super) fn at(number: u16, address: IpAddr, tuning: Option<String>) -> Result<Self> {
         let refused = |error| Error::io(format!("cannot listen on {address}"), &error);
         for _ in 0..PORTS_TRIED_MAX {
@@ -84,11 +86,12 @@ impl Attempt {
             }
         }
         Err(Error::system(format!(
-            "{address} has no two free ports in a row among {PORTS_TRIED_MAX} that were tried"
+            "cannot find two consecutive free ports on {address} in {PORTS_TRIED_MAX} tries; stop \
+             programs that hold many ports"
         )))
     }
 
-    /// An attempt whose rank 0 answers at `rendezvous`, on another host.
+    /// Creates an attempt in which rank 0 listens at `rendezvous`, on a different host.
     pub(super) fn elsewhere(number: u16, rendezvous: SocketAddr, tuning: Option<String>) -> Self {
         Attempt {
             number,
@@ -99,8 +102,8 @@ impl Attempt {
         }
     }
 
-    /// An attempt of a job of this host alone, whose `MASTER_PORT` is that of `endpoint` if one is
-    /// given.
+    /// Creates an attempt for a job that runs on this host only. If `endpoint` is given,
+    /// `MASTER_ADDR` and `MASTER_PORT` are taken from it.
     pub(super) fn alone(
         number: u16,
         endpoint: Option<&str>,
@@ -126,11 +129,12 @@ impl Attempt {
         }
     }
 
-    /// The command that starts the rank `local_rank` of this host, without its streams.
+    /// Returns the command that starts the rank with local rank `local_rank`. Its streams are not
+    /// set yet.
     pub(super) fn command(&self, job: &Job, placement: &Placement, local_rank: usize) -> Command {
         let mut command = Command::new(&job.program);
         command.args(&job.arguments);
-        // What the launcher itself inherited belongs to another job.
+        // If the launcher inherited these variables, they belong to a different job.
         for variable in [LISTENER_VARIABLE, REPORT_FD, JOB_TUNING] {
             command.env_remove(variable);
         }
@@ -138,7 +142,7 @@ impl Attempt {
         command
     }
 
-    /// torchrun's variables for one rank, and the rendezvous, where rank 0 answers.
+    /// Returns torchrun's and ringtree's variables for one rank.
     fn environment(
         &self,
         job: &Job,
@@ -176,7 +180,8 @@ impl Attempt {
     }
 }
 
-/// The port above, which `MASTER_PORT` names unless the user does.
+/// Returns the address whose port is one above that of `rendezvous`. This is the default for
+/// `MASTER_PORT`.
 fn above(rendezvous: SocketAddr) -> Option<SocketAddr> {
     let port = rendezvous.port().checked_add(1)?;
     Some(SocketAddr::new(rendezvous.ip(), port))

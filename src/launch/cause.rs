@@ -1,4 +1,4 @@
-//! Why a job ended, in words.
+//! Determines why a job failed and phrases the launcher's last line.
 
 use super::record::Record;
 use super::words::{Said, Words};
@@ -6,64 +6,64 @@ use serde::{Deserialize, Serialize};
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-/// The longest piece of a rank's output that is repeated in a message.
+/// Maximum number of characters that a message quotes from a rank's output.
 const QUOTE_CHARACTERS_MAX: usize = 300;
 
-/// The exit code by which a program says that it was called wrongly.
+/// The exit code with which a program reports a usage error.
 const WRONG_USAGE: i32 = 2;
 /// The exit code of a Rust program whose main thread panicked.
 const PANICKED: i32 = 101;
 
-/// What ended a job, or one attempt of it.
+/// The reason why a job, or one attempt to run it, failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cause {
-    /// What ended, and how: a part of a line.
+    /// The process that failed and how it failed. This is the first part of the line.
     pub(crate) text: String,
-    /// The rank that ended.
+    /// The rank that failed, if it was a rank.
     pub(crate) rank: Option<usize>,
-    /// What it said last, where the launcher saw that.
+    /// A clause that quotes the rank's last output, if the launcher knows it.
     pub(crate) words: Option<String>,
-    /// The file that has all it wrote.
+    /// The rank's log file.
     pub(crate) log: Option<String>,
-    /// What follows from it.
+    /// A clause that describes what the launchers do next, such as "restart 1 of 3".
     pub(crate) then: Option<String>,
-    /// How likely it is that nothing else was the cause of this.
+    /// The degree of confidence that this is the original cause.
     pub(crate) standing: Standing,
-    /// What may help.
+    /// The remedy that might help.
     pub(crate) remedy: Remedy,
 }
 
-/// How likely it is that a failure is the first, and not the consequence of another one. A better
-/// one replaces the cause that is known, for a moment.
+/// The degree of confidence that a failure is the original one and not a consequence of another
+/// failure. Until the cause is final, a cause with a higher standing replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Standing {
-    /// The rank got an error for which another rank is to blame, and its last words tell of that or
-    /// are not known.
+    /// The rank received an error that blames another rank, and its last output is either that
+    /// error or unknown.
     Consequence,
-    /// The rank has reported no error, and its last words are not known: another rank's end may yet
-    /// say more.
+    /// The rank reported no error and its last output is unknown. Another rank's failure may
+    /// explain more.
     Unknown,
-    /// A rank exited by itself.
+    /// A rank exited on its own.
     Exit,
-    /// A rank panicked, and no other rank is to blame for that.
+    /// A rank panicked, and its panic does not blame another rank.
     Panic,
-    /// A rank was killed, or a launcher is gone: no other rank's end does that.
+    /// A rank was killed, or a launcher was lost. Failures of other ranks cannot cause this.
     Original,
 }
 
-/// What may help against a failure.
+/// The remedy for a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Remedy {
-    /// To start all ranks again.
+    /// Restarting all ranks.
     Restart,
-    /// To correct the program or its arguments: it would fail in the same way again.
+    /// Correcting the program or its arguments, because it would fail the same way again.
     Correction,
-    /// Nothing that a launcher can do: a user ended it, or a launcher is gone.
+    /// Nothing that a launcher can do, because a user stopped the job or a launcher was lost.
     Nothing,
 }
 
 impl Cause {
-    /// A cause of its own after which there is no restart.
+    /// Creates an original cause that is not followed by a restart.
     pub(super) fn last(text: String) -> Self {
         Cause {
             text,
@@ -76,12 +76,12 @@ impl Cause {
         }
     }
 
-    /// Whether it forbids the restart that another failure has led to.
+    /// Returns `true` if this cause prevents the restart that an earlier failure triggered.
     pub(super) fn forbids_restart(&self) -> bool {
         self.standing == Standing::Original && self.remedy == Remedy::Nothing
     }
 
-    /// The exit code of a launcher whose job ended so.
+    /// Returns the launcher's exit code for a job that fails with this cause.
     pub(super) fn exit_code(&self) -> i32 {
         match self.remedy {
             Remedy::Correction => WRONG_USAGE,
@@ -89,8 +89,8 @@ impl Cause {
         }
     }
 
-    /// The line that tells of it. What the rank said last is not repeated where it stands `above`
-    /// already, in words.
+    /// Returns the line that reports the cause. If the user has already seen the rank's last
+    /// output, `above` is a clause that refers to it, and the line does not quote the output.
     pub(super) fn line(&self, above: Option<String>) -> String {
         let words = match (above, &self.log) {
             (Some(_), Some(_)) => None,
@@ -102,8 +102,9 @@ impl Cause {
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
-    /// The end of the rank `rank` called `name`, which was not a success. It said `words`, of which
-    /// the launcher saw all unless `is_partial`, and left `record`.
+    /// Creates the cause for rank `rank`, called `name`, which failed with `status`. `words` is the
+    /// rank's output, or only a part of it if `is_partial` is `true`. `record` holds the errors
+    /// that the rank reported.
     pub(super) fn of_rank(
         (rank, name): (usize, &str),
         status: ExitStatus,
@@ -112,7 +113,7 @@ impl Cause {
     ) -> Self {
         let how = match status.signal() {
             Some(signal) => format!("was killed by {}", signal_name(signal)),
-            None => format!("ended with exit code {}", status.code().unwrap_or(-1)),
+            None => format!("exited with code {}", status.code().unwrap_or(-1)),
         };
         let remedy = match status.code() {
             Some(WRONG_USAGE) => Remedy::Correction,
@@ -150,27 +151,27 @@ impl Cause {
         }
     }
 
-    /// A signal to the launcher called `name`.
+    /// Creates the cause for a signal that the launcher called `name` received.
     pub(super) fn of_signal(name: &str, signal: i32) -> Self {
         let signal = signal_name(signal);
         Cause::last(format!(
-            "{name} received {signal} and passed it on to its ranks"
+            "{name} received {signal} and forwarded it to its ranks"
         ))
     }
 }
 
-/// Of `words` what says most about an end with `status`.
+/// Returns the line of `words` that best explains `status`.
 pub(super) fn quote(status: ExitStatus, words: &Words) -> Option<&Said> {
     let panic = words.panic().filter(|_| has_panicked(status));
     panic.or_else(|| words.last())
 }
 
-/// Whether a program that panics ends with `status`.
+/// Returns `true` if `status` is the exit status of a program that panicked.
 fn has_panicked(status: ExitStatus) -> bool {
     status.code() == Some(PANICKED) || status.signal() == Some(libc::SIGABRT)
 }
 
-/// `text` as one line that cannot confuse a terminal.
+/// Returns the beginning of `text` as one line without control characters.
 pub(super) fn printable(text: &str) -> String {
     text.trim()
         .chars()
@@ -185,7 +186,7 @@ pub(super) fn printable(text: &str) -> String {
         .collect()
 }
 
-/// The name of a signal, such as `SIGKILL`.
+/// Returns the name of a signal, such as `SIGKILL`.
 fn signal_name(signal: i32) -> String {
     const NAMES: &[(i32, &str)] = &[
         (libc::SIGHUP, "SIGHUP"),
@@ -221,7 +222,7 @@ mod tests {
         end_after(&[], status, told)
     }
 
-    /// An end after these errors, each with the rank that it blames.
+    /// The cause of an exit after these errors, each with the rank that it blames.
     fn end_after(errors: &[(Option<u32>, &str)], status: i32, told: &str) -> Cause {
         let mut words = Words::default();
         let now = std::time::Instant::now();
@@ -242,7 +243,7 @@ mod tests {
         let failed = end(7 << 8, "");
         assert_eq!(
             failed.line(None),
-            "rank 3 ended with exit code 7; it wrote nothing"
+            "rank 3 exited with code 7; it wrote nothing"
         );
         assert_eq!(
             (failed.standing, failed.remedy),
@@ -260,12 +261,12 @@ mod tests {
         let mut cause = end(1 << 8, "no data");
         cause.then = Some("restart 1 of 2".to_owned());
         let above = || Some("its last output is above".to_owned());
-        let line = "rank 3 ended with exit code 1; its last output is above; restart 1 of 2";
+        let line = "rank 3 exited with code 1; its last output is above; restart 1 of 2";
         assert_eq!(cause.line(above()), line);
         cause.log = Some("logs/rank-3.log".to_owned());
-        let line = "rank 3 ended with exit code 1; see logs/rank-3.log; restart 1 of 2";
+        let line = "rank 3 exited with code 1; see logs/rank-3.log; restart 1 of 2";
         assert_eq!(cause.line(above()), line);
-        let line = "rank 3 ended with exit code 1; its last output: no data; see logs/rank-3.log; \
+        let line = "rank 3 exited with code 1; its last output: no data; see logs/rank-3.log; \
                     restart 1 of 2";
         assert_eq!(cause.line(None), line);
     }
@@ -282,13 +283,13 @@ mod tests {
             )
         };
         let unheard = |status| unheard_after(&[], status);
-        assert_eq!(unheard(1 << 8).line(None), "rank 3 ended with exit code 1");
+        assert_eq!(unheard(1 << 8).line(None), "rank 3 exited with code 1");
         assert_eq!(unheard(9).line(None), "rank 3 was killed by SIGKILL");
-        // Another rank's end may say more, but for that of one that panicked by itself.
+        // The failure of another rank may explain an exit without output, except after a panic.
         let standings = [1 << 8, 101 << 8, 9].map(|status| unheard(status).standing);
         let expected = [Standing::Unknown, Standing::Exit, Standing::Original];
         assert_eq!(standings, expected);
-        // The last error that it got says whether another rank is to blame.
+        // The last reported error decides whether another rank is to blame.
         let [own, others] = [(None, "no data"), (Some(1), "1 has had enough")];
         for status in [1 << 8, 101 << 8] {
             let standing = |errors: &[_]| unheard_after(errors, status).standing;
@@ -302,12 +303,12 @@ mod tests {
         let panic =
             "thread 'main' panicked at a.rs:1:2:\nno data\nnote: run with `RUST_BACKTRACE=1`";
         let panicked = end(101 << 8, panic);
-        let text = "rank 3 ended with exit code 101; it panicked at a.rs:1:2: no data";
+        let text = "rank 3 exited with code 101; it panicked at a.rs:1:2: no data";
         assert_eq!(
             (&*panicked.line(None), panicked.standing),
             (text, Standing::Panic)
         );
-        // Told by a thread whose panic was caught, it is not the last word.
+        // A caught panic does not explain a later exit.
         let caught = end(1 << 8, &format!("{panic}\ngoing on\nno disk"));
         assert!(
             caught.line(None).ends_with("its last output: no disk"),
@@ -324,7 +325,7 @@ mod tests {
             let standing = end_after(&errors, status, words).standing;
             assert_eq!(standing, Standing::Consequence);
         }
-        // It has survived that error.
+        // The rank survived its error and failed for a different reason.
         assert_eq!(
             end_after(&errors, 1 << 8, "no disk").standing,
             Standing::Exit

@@ -1,5 +1,4 @@
-//! What a launcher hears, and what it asks of the launchers of the other hosts. These types stand
-//! under everything that drives a job.
+//! Defines the events that a launcher handles and the interface to the launchers on other hosts.
 
 use super::attempt::{Attempt, Placement};
 use super::cause::Cause;
@@ -11,97 +10,99 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::Duration;
 
-/// What the supervising thread hears.
+/// An event that the supervising thread receives.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// The local rank has ended and waits to be reaped.
+    /// The local rank with this index exited and must be reaped.
     Ended(usize),
-    /// The launcher was sent this signal.
+    /// The launcher received this signal.
     Signalled(i32),
-    /// Another host's launcher did something.
+    /// An event from another host's launcher.
     Peer(Heard),
 }
 
-/// Both ends of the channel of events.
+/// Both ends of the event channel.
 pub(super) type Events = (Sender<Event>, Receiver<Event>);
 
-/// What another launcher did.
+/// An event from another launcher.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// The launcher behind this connection sent a message.
+    /// A message on the connection with this number.
     Said(usize, Message),
-    /// The connection to a launcher ended.
+    /// The end of the connection with this number.
     Lost(usize),
-    /// What came from this address did not prove to be a launcher of the job.
+    /// A connection from this address that failed to authenticate as a launcher of the job.
     TurnedAway(SocketAddr, Failure),
 }
 
-/// What is known of the job on all hosts.
+/// The state of the job on all hosts.
 #[derive(Debug)]
 pub(super) enum Status {
-    /// Nothing new.
+    /// Nothing new is known.
     Undecided,
-    /// Every rank everywhere has ended well.
+    /// Every rank on every host succeeded.
     Succeeded,
-    /// Some rank elsewhere failed.
+    /// A rank on another host failed.
     Failed(Cause),
-    /// The job has ended, and this is the cause that every launcher tells.
+    /// The job failed, and every launcher reports this cause.
     Final(Cause),
-    /// Every launcher stops its ranks, to start them again.
+    /// Every launcher stops its ranks and starts them again.
     Restart {
-        /// What every launcher tells.
+        /// The cause that every launcher reports.
         cause: Cause,
-        /// How long the launchers wait, from now on, before the next attempt.
+        /// The time that the launchers wait before the next attempt.
         pause: Duration,
     },
-    /// No rank runs anywhere, and the next attempt may begin: see [`Peers::again`].
+    /// No rank is running on any host, and the next attempt may begin. See [`Peers::again`].
     Stopped,
 }
 
 /// The other launchers of a job.
 pub(super) trait Peers {
-    /// Tells them that the attempt fails, as far as is known here because of `cause`. May be
-    /// called again with a better cause.
+    /// Reports to the other launchers that the attempt failed because of `cause`. May be called
+    /// again with a better cause.
     fn failed(&mut self, cause: &Cause);
 
-    /// How long a better cause may arrive after `cause`. `is_last`: no rank of this host is left.
+    /// Returns how long a better cause may still replace `cause`. `is_last` is `true` if no rank is
+    /// left on this host.
     fn settling_time(&self, cause: &Cause, is_last: bool) -> Duration;
 
-    /// No better cause came: `cause` stands. What follows, if that is decided here.
+    /// Accepts `cause` because no better cause arrived in time. Returns what happens next.
     fn settled(&mut self, cause: &Cause) -> Status;
 
-    /// Tells them that all ranks of this host have ended well.
+    /// Reports to the other launchers that all ranks on this host succeeded.
     fn finished(&mut self) -> Status;
 
-    /// Tells them that no rank of this host is left and that it may start the next attempt.
+    /// Reports to the other launchers that no rank is left on this host, so that this launcher can
+    /// start the next attempt.
     fn stopped(&mut self) -> Status;
 
-    /// The next attempt, which begins with this call; after [`Status::Stopped`]. `table`: what
-    /// rank 0 measured in this attempt, if it runs on this host and did so.
+    /// Begins the next attempt. This is called after [`Status::Stopped`]. `table` is the table that
+    /// rank 0 measured in the last attempt if rank 0 ran on this host and measured one.
     fn again(&mut self, table: Option<String>) -> Result<Attempt>;
 
-    /// Which launcher holds up the next attempt, in words.
+    /// Returns the name of the launcher that is holding up the next attempt.
     fn awaited(&self) -> String;
 
-    /// Takes note of what another launcher did.
+    /// Handles an event from another launcher.
     fn handle(&mut self, heard: Heard) -> Status;
 }
 
-/// A launcher that has met the others.
+/// A launcher that is connected to all others.
 pub(super) struct Met {
-    /// Its place.
+    /// This launcher's position in the job.
     pub(super) placement: Placement,
     /// The first attempt.
     pub(super) attempt: Attempt,
-    /// The others.
+    /// The other launchers.
     pub(super) peers: Box<dyn Peers>,
 }
 
-/// Starts a thread that the process need not wait for.
+/// Starts a detached thread.
 pub(super) fn spawn_thread(name: &str, body: impl FnOnce() + Send + 'static) -> Result<()> {
     thread::Builder::new()
         .name(name.to_owned())
         .spawn(body)
         .map(drop)
-        .map_err(|error| Error::io("cannot start a launcher's thread", &error))
+        .map_err(|error| Error::io("cannot start a thread of the launcher", &error))
 }

@@ -1,58 +1,63 @@
-//! A job: what to run, on how many hosts, and how often to try.
+//! Describes a job: the program, its ranks and hosts, and the number of restarts.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// How the ranks' output reaches the launcher's own.
+/// The mode in which the launcher shows the ranks' output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Line by line, each line opened by its rank: `[3]: hello`.
+    /// Every line is shown with its rank in front of it, as in `[3]: hello`.
     Prefixed,
-    /// What the first rank of each host writes, as it writes it, on a pseudo terminal where the
-    /// launcher writes to a terminal, so that a progress bar moves on every host. What the other
-    /// ranks write is kept back; of a rank that ends an attempt the last of it is shown.
+    /// The output of each host's first rank is shown unchanged. If the launcher writes to a
+    /// terminal, this rank gets a pseudo terminal, so that progress bars work. The output of the
+    /// other ranks is held back. If one of these ranks fails, the last 16 KiB of its output are
+    /// shown, unless [`Job::log_folder`] keeps the output.
     Rank0,
-    /// All ranks have the launcher's own streams. The launcher reads nothing of what they write, so
-    /// it quotes no last words.
+    /// The ranks write to the launcher's standard output and standard error directly. The launcher
+    /// does not see their output, so it cannot quote it.
     Inherit,
-    /// Standard output is the launcher's own; standard error is passed on unchanged.
+    /// The ranks write to the launcher's standard output directly. The launcher forwards their
+    /// standard error unchanged.
     Plain,
 }
 
-/// Where the launchers of a job find each other.
+/// The meeting point for the launchers of a job on several hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// How many launchers, one a host.
+    /// The number of launchers, one per host.
     pub nodes: usize,
-    /// `host:port`; the launcher that owns the host's address answers there.
+    /// The meeting point as `HOST:PORT`. The launcher on that host becomes node 0 and listens
+    /// there.
     pub endpoint: String,
-    /// This launcher's place, if it is not to be given out.
+    /// The node rank of this launcher, from 0. If `None`, launchers are numbered in the order in
+    /// which they connect.
     pub node_rank: Option<usize>,
 }
 
-/// What to run on this host, and with whom.
+/// A job: the program to run on this host and, if there are other hosts, where to meet their
+/// launchers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// The program; found in `PATH` if it has no slash.
+    /// The program to run. If its name contains no slash, it is searched for in `PATH`.
     pub program: OsString,
-    /// Its arguments.
+    /// The program's arguments.
     pub arguments: Vec<OsString>,
-    /// Ranks on this host.
+    /// The number of ranks on this host.
     pub ranks: usize,
-    /// The job's name, the same on every host. The ranks find it in `TORCHELASTIC_RUN_ID`; without
-    /// a name, a random one.
+    /// The job's name, which must be the same on every host. Ranks find it in
+    /// `TORCHELASTIC_RUN_ID`. If `None`, the job gets a random name.
     pub id: Option<String>,
-    /// How often all ranks are started again after one has failed.
+    /// The maximum number of times that all ranks are restarted after a failure.
     pub max_restarts: u16,
-    /// How the ranks' output is passed on.
+    /// The mode in which the launcher shows the ranks' output.
     pub output: Output,
-    /// A folder in which all that a rank writes is kept, in a file of its own (`rank-3.log`), also
-    /// across restarts and across jobs: a file that is there is continued. It is made if missing.
-    /// For [`Output::Prefixed`] and [`Output::Rank0`], where the launcher sees all of it.
+    /// The directory for log files. The launcher appends everything that rank K writes to the file
+    /// `rank-K.log` in this directory, across restarts and jobs. If the directory does not exist,
+    /// the launcher creates it. Requires [`Output::Prefixed`] or [`Output::Rank0`].
     pub log_folder: Option<PathBuf>,
-    /// The other hosts; nothing for a job of this host alone.
+    /// The meeting point for the launchers, or `None` if the job runs on this host only.
     pub meeting: Option<Meeting>,
-    /// Whether each rank has a session of its own, as torchrun, containers and services start them:
-    /// Linux then shares the cores among ranks as among strangers.
+    /// If `true`, each rank is started in its own session, as torchrun, containers and services do.
+    /// Linux then schedules the ranks like unrelated programs.
     pub sessions: bool,
 }

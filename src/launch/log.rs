@@ -1,7 +1,7 @@
-//! A file for each rank, in which all that it writes is kept.
+//! Keeps everything that the ranks write in log files, one file per rank.
 //!
-//! A file that is there is continued, so neither a restart nor another job loses anything: each
-//! begins with a line of the launcher's. A file that cannot be written to ends no job.
+//! The launcher appends to existing files, so their contents survive restarts and later jobs. Each
+//! attempt begins with a line from the launcher. If a file cannot be written, the job continues.
 
 use super::attempt::Placement;
 use super::streams;
@@ -14,38 +14,38 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// The file of one rank.
+/// The log file of one rank.
 #[derive(Debug)]
 pub(super) struct Log {
     path: PathBuf,
-    /// Nothing, once it could not be written to.
+    /// The open file, or `None` after a write has failed.
     file: Mutex<Option<File>>,
-    /// The most bytes that a file of this process may have: a write beyond ends it (SIGXFSZ).
+    /// Maximum file size in bytes. A write beyond this size would kill the process with SIGXFSZ.
     limit: u64,
 }
 
-/// Makes the folder if it is missing.
+/// Creates the directory `folder` if it does not exist.
 ///
 /// # Errors
-/// [`Error::configuration`] when it is no folder, or cannot be made.
+/// Returns [`Error::configuration`] if the path is not a directory or cannot be created.
 pub(super) fn make(folder: &Path) -> Result<()> {
     let shown = folder.display();
     match fs::create_dir_all(folder) {
         Ok(()) => Ok(()),
         Err(_) if folder.exists() => Err(Error::configuration(format!(
-            "cannot keep logs in {shown}: it is no folder; name one, or a place for one"
+            "cannot keep logs in {shown}: not a directory; pass a directory (it need not exist)"
         ))),
         Err(error) => Err(Error::configuration(format!(
-            "cannot make the folder {shown} for the logs: {error}"
+            "cannot create the log directory {shown}: {error}"
         ))),
     }
 }
 
 impl Log {
-    /// Opens the files of all ranks of this host.
+    /// Opens the log files of all ranks on this host.
     ///
     /// # Errors
-    /// [`Error::configuration`] names the one that cannot be opened.
+    /// Returns [`Error::configuration`] if a file cannot be opened.
     pub(super) fn open_all(
         folder: Option<&Path>,
         placement: &Placement,
@@ -62,10 +62,10 @@ impl Log {
 
     fn open(path: PathBuf) -> Result<Self> {
         let mut how = File::options();
-        // A pipe without a reader is an error then, and not a wait for one.
+        // Without O_NONBLOCK, opening a FIFO would block until a reader opens it.
         how.append(true).create(true).custom_flags(libc::O_NONBLOCK);
         let file = how.open(&path).map_err(|error| {
-            Error::configuration(format!("cannot keep a log in {}: {error}", path.display()))
+            Error::configuration(format!("cannot open the log {}: {error}", path.display()))
         })?;
         Ok(Log {
             path,
@@ -74,12 +74,12 @@ impl Log {
         })
     }
 
-    /// Where it is.
+    /// Returns the path of the file, without control characters.
     pub(super) fn path(&self) -> String {
         Printable(&self.path.display().to_string()).to_string()
     }
 
-    /// An attempt begins: a line says so, unless it is the first thing in the file.
+    /// Writes a line that marks the start of an attempt, unless the file is empty.
     pub(super) fn begin(&self, job: &str, attempt: u16) {
         if self.path.metadata().is_ok_and(|data| data.len() > 0) {
             let again = match attempt {
@@ -90,7 +90,7 @@ impl Log {
         }
     }
 
-    /// Keeps `bytes`. If that fails, a line says so, and nothing more is kept.
+    /// Appends `bytes`. If that fails, prints a warning and stops logging this rank.
     pub(super) fn write(&self, bytes: &[u8]) {
         let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(open) = &mut *file else {
@@ -100,7 +100,7 @@ impl Log {
             *file = None;
             let path = self.path();
             streams::say(&format!(
-                "cannot write to {path}: {error}; the job goes on, and nothing more is kept there"
+                "cannot write to {path}: {error}; the job continues without this log"
             ));
         }
     }

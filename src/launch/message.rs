@@ -1,35 +1,35 @@
-//! What launchers say to each other.
+//! Defines the messages between launchers.
 
 use super::cause::Cause;
 use crate::limits::RANKS_PER_HOST_MAX;
 use serde::{Deserialize, Serialize};
 
-/// What a launcher's command line says.
+/// The settings from a launcher's command line.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Join {
     /// The job's name, if it was given one.
     pub(crate) id: Option<String>,
-    /// Launchers of the job.
+    /// The number of launchers in the job.
     pub(crate) nodes: usize,
-    /// Ranks on the launcher's host.
+    /// The number of ranks on the launcher's host.
     pub(crate) ranks: usize,
-    /// How often the job may be restarted.
+    /// The maximum number of restarts.
     pub(crate) max_restarts: u16,
-    /// The launcher's place, if it was given one.
+    /// The launcher's node rank, if it was given one.
     pub(crate) node_rank: Option<usize>,
     /// The host's name.
     pub(crate) host: String,
-    /// The launcher's process id.
+    /// The launcher's process ID.
     pub(crate) process: u32,
 }
 
 impl Join {
-    /// The launcher in words.
+    /// Returns a human-readable name for the launcher.
     pub(crate) fn who(&self) -> String {
         format!("the launcher on {} (process {})", self.host, self.process)
     }
 
-    /// The job's name in words.
+    /// Returns the command-line option that gives the job its name.
     pub(crate) fn name(&self) -> String {
         match &self.id {
             Some(id) => format!("--rdzv-id '{id}'"),
@@ -37,7 +37,7 @@ impl Join {
         }
     }
 
-    /// What about two launchers cannot be true of one job.
+    /// Returns a message if two launchers cannot belong to the same job.
     pub(crate) fn contradiction(first: &Join, second: &Join) -> Option<String> {
         let both = [first, second];
         let place = |join: &Join| match join.node_rank {
@@ -68,7 +68,7 @@ impl Join {
             if is_contradiction {
                 let (first, second) = (first.who(), second.who());
                 return Some(format!(
-                    "{first} has {what} {one}, {second} has {other}; correct one of them"
+                    "{first} has {what} {one} and {second} has {other}; correct one of them"
                 ));
             }
         }
@@ -76,55 +76,60 @@ impl Join {
             .node_rank
             .is_some_and(|node_rank| node_rank >= second.nodes);
         if beyond || second.ranks == 0 || second.ranks > RANKS_PER_HOST_MAX {
-            return Some(format!("{} has impossible settings", second.who()));
+            return Some(format!(
+                "{} has a node rank or a number of ranks that is out of range",
+                second.who()
+            ));
         }
         None
     }
 }
 
-/// A launcher's place among the others.
+/// A launcher's position in the job.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Start {
-    /// Its node rank.
+    /// The node rank of the launcher.
     pub(crate) node: usize,
-    /// The rank of its first process.
+    /// The lowest rank on the launcher's host.
     pub(crate) first_rank: usize,
-    /// Ranks of all hosts.
+    /// The total number of ranks on all hosts.
     pub(crate) world_size: usize,
     /// The job's name for the ranks.
     pub(crate) run_id: String,
-    /// The port at which rank 0 answers, on the coordinator's address.
+    /// The port on which rank 0 listens, at the coordinator's address.
     pub(crate) master_port: u16,
 }
 
 /// A message between launchers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// To the coordinator: I am here.
+    /// To the coordinator: this launcher asks to join the job.
     Join(Join),
-    /// From the coordinator: not you, and why.
+    /// From the coordinator: the launcher is rejected for this reason.
     Refused(String),
-    /// From the coordinator: all are here.
+    /// From the coordinator: all launchers have joined.
     Start(Start),
-    /// To the coordinator: a rank of this host failed, or its launcher received a signal.
+    /// To the coordinator: a rank on this host failed, or the launcher received a signal.
     Failed(Cause),
-    /// To the coordinator: all ranks of this host ended well.
+    /// To the coordinator: all ranks on this host succeeded.
     Finished,
-    /// From the coordinator: the job failed, and every launcher tells this cause.
+    /// From the coordinator: the job failed, and every launcher reports this cause.
     End(Cause),
-    /// From the coordinator: all ranks of all hosts ended well.
+    /// From the coordinator: all ranks on all hosts succeeded.
     Done,
-    /// From the coordinator: the attempt failed; every launcher tells why and stops its ranks.
+    /// From the coordinator: the attempt failed. Every launcher reports the cause and stops its
+    /// ranks.
     Restart(Cause),
-    /// To the coordinator: no rank of the failed attempt is left here.
+    /// To the coordinator: no rank of the failed attempt is left on this host.
     Stopped,
-    /// From the coordinator: no rank of it is left anywhere; the next attempt begins.
+    /// From the coordinator: no rank of the failed attempt is left on any host, and the next
+    /// attempt begins.
     Again {
         /// The number of the attempt.
         attempt: u16,
-        /// The port at which its rank 0 answers.
+        /// The port on which rank 0 listens in this attempt.
         master_port: u16,
-        /// The table of link speeds that rank 0 of an earlier attempt measured, as text.
+        /// The link speed table that rank 0 measured in an earlier attempt, as text.
         tuning: Option<String>,
     },
 }

@@ -1,14 +1,14 @@
-//! Starting ranks and supervising them until the last has ended.
+//! Starts ranks and supervises them until the last one exits.
 //!
-//! *Purpose.* What `ringtree run` does, and what programs that spawn themselves do: start the
-//! ranks of one host with torchrun's variables in their environment, pass their output on line by
-//! line, forward signals, and end the whole job when one rank fails, saying which and how. With
-//! several hosts the launchers meet first ([`Meeting`]) and then end together. A job that failed is
-//! started again, on all hosts, as often as its user allows.
+//! *Purpose.* Implements `ringtree run` and programs that spawn themselves. A launcher starts the
+//! ranks of one host with torchrun's environment variables, forwards their output and signals, and,
+//! when a rank fails, stops the job and names the rank and the cause. If a job runs on several
+//! hosts, their launchers connect first ([`Meeting`]) and stop together. A failed job is restarted
+//! on all hosts, as often as the user allows.
 //!
-//! *Invariants.* No process is left behind, whatever is killed. A failure ends the job within two
-//! seconds and is told in one line. Launchers of several hosts obey only messages authenticated
-//! with the job's secret.
+//! *Invariants.* No process outlives the job, no matter which process is killed. A failure stops
+//! the job within two seconds and is reported in one line. The launchers of a job on several hosts
+//! act only on messages that are authenticated with the job's secret.
 //!
 //! *May import* `bootstrap`, `control`, `protocol`, `sys` and the base files.
 

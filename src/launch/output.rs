@@ -1,4 +1,4 @@
-//! What ranks write, passed on in whole lines.
+//! Forwards the ranks' output line by line.
 
 use super::cause::{self, Cause};
 use super::log::Log;
@@ -18,29 +18,31 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes read from a rank at once.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 64 << 10;
-/// A longer line is passed on in pieces, so that memory is bounded.
+/// Maximum length of a line. A longer line is split to limit memory use.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// What ranks say after another one's end comes within this time.
+/// Time that a line about another rank's failure is remembered so that copies from other ranks can
+/// be suppressed.
 const ECHO: Duration = Duration::from_secs(2);
-/// So many different lines of that kind are remembered, and none that is longer.
+/// Maximum number of remembered lines.
 const ECHOES_MAX: usize = 8;
+/// Maximum length of a remembered line.
 const ECHO_BYTES_MAX: usize = 4 << 10;
 
-/// So much is kept of what a rank writes that is not passed on.
+/// Number of bytes that are kept from the output of a rank whose output is not shown.
 const KEPT_BYTES_MAX: usize = 16 << 10;
 
-/// What a rank wrote last, as both of its streams' threads note it.
+/// Notes about a rank's output, shared by the threads that read the rank's streams.
 #[derive(Clone, Debug, Default)]
 struct Heard(Arc<Mutex<Noted>>);
 
 #[derive(Debug, Default)]
 struct Noted {
     words: Words,
-    /// What the rank has reported of its errors.
+    /// The errors that the rank has reported.
     record: Record,
-    /// The last lines, with their numbers, where they are not passed on.
+    /// The last lines and their line numbers, for a rank whose output is not shown.
     kept: VecDeque<(u64, Vec<u8>)>,
     kept_bytes: usize,
 }
@@ -60,7 +62,7 @@ impl Noted {
         }
     }
 
-    /// Keeps the line that was noted last, and lets go of the first ones.
+    /// Keeps the line that was noted last and drops the oldest lines beyond [`KEPT_BYTES_MAX`].
     fn keep(&mut self, line: &[u8]) {
         let line = &line[..line.len().min(KEPT_BYTES_MAX)];
         self.kept_bytes += line.len();
@@ -71,7 +73,7 @@ impl Noted {
         }
     }
 
-    /// Whether this line tells of an error for which another rank is to blame.
+    /// Returns `true` if the line contains a reported error that blames another rank.
     fn blames_another(&mut self, line: &[u8]) -> bool {
         let line = (line.len() <= ECHO_BYTES_MAX).then(|| String::from_utf8_lossy(line));
         line.is_some_and(|line| self.record.blames_another(Some(&line)) == Some(true))
@@ -83,8 +85,8 @@ impl Noted {
     }
 }
 
-/// If several ranks write the same error, for which another rank is to blame, one of them is shown:
-/// a line on standard error that another rank of the job wrote just before is not passed on.
+/// Lines on standard error that blame another rank. If several ranks write the same line, only the
+/// first copy is shown.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Echoes(Arc<Mutex<VecDeque<Told>>>);
 
@@ -95,7 +97,8 @@ struct Told {
 }
 
 impl Echoes {
-    /// Whether another rank has just written this line.
+    /// Returns `true` if the same line was written within the last [`ECHO`]. Otherwise, remembers
+    /// the line.
     fn repeat(&self, line: &[u8]) -> bool {
         let now = Instant::now();
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,24 +115,23 @@ impl Echoes {
     }
 }
 
-/// The output of a rank, passed on by threads of its own. When this is dropped, what they could not
-/// pass on by then is dropped too.
+/// The threads that forward a rank's output. Dropping this value discards any output that they have
+/// not forwarded yet.
 pub(super) struct Passing {
     show: Show,
     is_partial: bool,
     log: Option<Arc<Log>>,
-    /// What the rank finds in place of the launcher's terminal.
+    /// The pseudo terminals that stand in for the launcher's terminal.
     pub(super) terminals: Vec<PseudoTerminal>,
-    /// What it wrote last.
     heard: Heard,
-    /// Disconnected when both streams have ended.
+    /// Disconnected once all streams have ended.
     ended: Receiver<Infallible>,
     is_abandoned: Arc<AtomicBool>,
 }
 
 impl Passing {
-    /// Passes on what the rank `child` writes to pipes and to the terminals of its `route`; line by
-    /// line without `echoes` of other ranks. It reports its errors to `record`.
+    /// Starts forwarding what the rank `child` writes to its pipes and to the terminals of its
+    /// `route`. Lines that are in `echoes` are suppressed. `record` receives the rank's reports.
     pub(super) fn start(
         child: &mut Child,
         record: Record,
@@ -166,13 +168,13 @@ impl Passing {
         Ok(passing)
     }
 
-    /// Whether both streams have ended, or end within `at_most`.
+    /// Returns `true` if all streams have ended or end within `at_most`.
     pub(super) fn has_ended(&self, at_most: Duration) -> bool {
         self.ended.recv_timeout(at_most) == Err(RecvTimeoutError::Disconnected)
     }
 
-    /// Why the rank of this number and name ended with `status`, and where what it said last stands
-    /// in what this launcher shows.
+    /// Returns the reason why the rank with this number and name failed with `status`. If the user
+    /// has seen the rank's last output, also returns a clause that refers to this output.
     pub(super) fn judge(&self, rank: (usize, &str), status: ExitStatus) -> (Cause, Option<String>) {
         let mut noted = self.heard.noted();
         let Noted { words, record, .. } = &mut *noted;
@@ -196,12 +198,12 @@ impl Passing {
         (cause, above)
     }
 
-    /// The table of link speeds that the rank has measured for later attempts.
+    /// Returns the link speed table that the rank measured, for use in later attempts.
     pub(super) fn table(&self) -> Option<String> {
         self.heard.noted().record.table()
     }
 
-    /// Shows the last of what was kept back, unless a log has all of it.
+    /// Shows the kept lines unless a log contains all of the output.
     pub(super) fn show_kept(&self) {
         if let (Show::Kept(prefix), None) = (&self.show, &self.log) {
             let mut lines = Vec::new();
@@ -214,7 +216,7 @@ impl Passing {
         }
     }
 
-    /// Passes `source` on from a thread of its own until it ends. The thread drops `alive` then.
+    /// Starts a thread that forwards `source` until its end. The thread then drops `alive`.
     fn forward(
         &self,
         mut source: impl Read + Send + 'static,
@@ -230,7 +232,7 @@ impl Passing {
                     Ok(0) => break,
                     Ok(count) => count,
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                    // So a terminal ends, too.
+                    // A pseudo terminal signals its end with an error (EIO).
                     Err(_) => break,
                 };
                 let bytes = &buffer[..count];
@@ -257,18 +259,18 @@ impl Drop for Passing {
     }
 }
 
-/// Cuts a stream into lines. A carriage return ends one too, so that a progress bar moves on.
+/// Splits a stream into lines. A carriage return also ends a line, so that progress bars move.
 struct Lines {
     show: Show,
     stream: Target,
     pending: Vec<u8>,
     after_return: bool,
-    /// What is to be passed on.
+    /// The output to forward next.
     ready: Vec<u8>,
-    /// Whether all so far was passed on to where the launcher's own lines are.
+    /// `true` if all output so far was forwarded to the place where the launcher's own lines go.
     is_shown: bool,
     heard: Heard,
-    /// What others have said on standard error.
+    /// Lines to suppress on standard error.
     echoes: Option<Echoes>,
 }
 
@@ -286,13 +288,13 @@ impl Lines {
         }
     }
 
-    /// Notes the lines that `bytes` completes, and makes ready what is to be shown.
+    /// Notes the lines that `bytes` completes and adds the output that should be shown to `ready`.
     fn feed(&mut self, bytes: &[u8]) {
         if matches!(self.show, Show::Unchanged) {
             self.ready.extend_from_slice(bytes);
         }
         for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
-            // The second half of "\r\n" and a bar's leading "\r" get no line of their own.
+            // The second half of "\r\n" and the leading "\r" of a progress bar are not lines.
             let bare = self.pending.is_empty()
                 && (piece == b"\r" || (piece == b"\n" && self.after_return));
             self.after_return = piece.ends_with(b"\r");
@@ -312,7 +314,7 @@ impl Lines {
         }
     }
 
-    /// Notes what is left, as a line.
+    /// Notes the incomplete last line if there is one.
     fn finish(&mut self) {
         if !self.pending.is_empty() {
             self.pending.push(b'\n');
@@ -341,7 +343,7 @@ impl Lines {
         self.pending.clear();
     }
 
-    /// Passes on what is ready, and notes that it was shown.
+    /// Forwards the ready output and notes that it was shown.
     fn pass(&mut self, is_abandoned: &AtomicBool) {
         let ready = std::mem::take(&mut self.ready);
         if !ready.is_empty() {

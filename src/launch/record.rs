@@ -1,4 +1,4 @@
-//! What a rank reports to the launcher, in a file that it inherits.
+//! Reads what a rank reports to the launcher through an inherited file.
 
 use crate::control::report::{FILE_NAME, Report};
 use crate::limits::REPORTS_BYTES_MAX;
@@ -6,24 +6,25 @@ use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::io::pread;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Bytes read at a time.
+/// Maximum number of bytes per read.
 const READ_BYTES: usize = 4 << 10;
-/// A table takes some 300 bytes.
+/// Maximum size of a link speed table. A table usually takes about 300 bytes.
 const TABLE_BYTES_MAX: usize = 4 << 10;
 
-/// The reports of one rank in one attempt.
+/// The reports from one rank in one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// `None` if the system refuses one: then the rank is judged by its end and its output.
+    /// The file, or `None` if the system could not create it. In that case, the launcher judges the
+    /// rank only by its exit status and its output.
     file: Option<OwnedFd>,
     read: u64,
-    /// Bytes that are not a complete report yet.
+    /// The beginning of an incomplete report.
     pending: Vec<u8>,
     reports: Vec<Report>,
 }
 
 impl Record {
-    /// Makes the file.
+    /// Creates the file.
     pub(super) fn new() -> Self {
         Record {
             file: memfd_create(FILE_NAME, MemfdFlags::CLOEXEC).ok(),
@@ -31,12 +32,12 @@ impl Record {
         }
     }
 
-    /// The file that the rank inherits.
+    /// Returns the file that the rank inherits.
     pub(super) fn file(&self) -> Option<BorrowedFd<'_>> {
         self.file.as_ref().map(AsFd::as_fd)
     }
 
-    /// All reports so far.
+    /// Returns all reports so far.
     fn reports(&mut self) -> &[Report] {
         let mut buffer = [0; READ_BYTES];
         while let Some(file) = &self.file
@@ -50,16 +51,16 @@ impl Record {
         &self.reports
     }
 
-    /// Whether another rank is to blame for what the rank wrote, which is `words`: the error that
-    /// they contain decides. If nothing is known of what it wrote, its last error does. `None` if
-    /// the rank has reported no such error.
+    /// Returns `true` if the rank's failure blames another rank. This is decided by the reported
+    /// error that `words` contains or, without `words`, by the last reported error. Returns `None`
+    /// if no such error was reported.
     pub(super) fn blames_another(&mut self, words: Option<&str>) -> Option<bool> {
         let mut failures = self.reports().iter().filter_map(|report| match report {
             Report::Failed { blames, text } => Some((text.as_str(), blames.is_some())),
             Report::Table(_) => None,
         });
         let decides = match words {
-            // An error may quote another one that led to it.
+            // An error may quote its cause, so the longest match is the error itself.
             Some(words) => failures
                 .filter(|(text, _)| !text.is_empty() && words.contains(text))
                 .max_by_key(|(text, _)| text.len()),
@@ -68,8 +69,8 @@ impl Record {
         decides.map(|(_, blames_another)| blames_another)
     }
 
-    /// The first table that the rank left, if it is text that an environment can hold. The ranks
-    /// check what it says.
+    /// Returns the first reported table that can be the value of an environment variable. The ranks
+    /// themselves check its contents.
     pub(super) fn table(&mut self) -> Option<String> {
         let mut tables = self.reports().iter().filter_map(|report| match report {
             Report::Table(text) => Some(text),
@@ -90,7 +91,7 @@ pub(super) mod tests {
     use std::os::fd::AsRawFd;
 
     impl Record {
-        /// A record with these errors: each with the rank that it blames.
+        /// Creates a record of these errors, each with the rank that it blames.
         pub(in crate::launch) fn of(failures: &[(Option<u32>, &str)]) -> Self {
             let record = Record::new();
             let descriptor = record.file().unwrap().as_raw_fd();
@@ -119,7 +120,7 @@ pub(super) mod tests {
         ] {
             assert_eq!(record.blames_another(Some(words)), expected, "{words}");
         }
-        // An error that the program has survived does not explain a later end.
+        // An error that the program survived does not explain a later failure.
         assert_eq!(record.blames_another(None), Some(false));
         assert_eq!(Record::of(&errors[..3]).blames_another(None), Some(true));
         assert_eq!(Record::default().blames_another(None), None);

@@ -1,15 +1,16 @@
-//! How often a job is started again, and when it is not.
+//! Decides whether a failed job is restarted.
 
 use super::cause::{Cause, Remedy};
 use super::event::Status;
 use std::time::Duration;
 
-/// The pause before the first restart, from the failure on; each further one is twice as long.
+/// The pause between a failure and the first restart. Each later pause is twice as long as the one
+/// before it.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
-/// No pause is longer.
+/// The maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The restarts of a job, as the one launcher that decides counts them.
+/// The number of restarts, counted by the launcher that decides about them.
 #[derive(Debug)]
 pub(super) struct Restarts {
     allowed: u16,
@@ -17,17 +18,17 @@ pub(super) struct Restarts {
 }
 
 impl Restarts {
-    /// A job that may be started again `allowed` times.
+    /// Creates the counter for a job that may restart `allowed` times.
     pub(super) fn new(allowed: u16) -> Self {
         Restarts { allowed, done: 0 }
     }
 
-    /// The number of the attempt that runs, from 0.
+    /// Returns the number of the current attempt, from 0.
     pub(super) fn attempt(&self) -> u16 {
         self.done
     }
 
-    /// What follows a failure: another attempt, or the end.
+    /// Returns what happens after the failure `cause`: a restart or the end of the job.
     pub(super) fn after(&mut self, cause: &Cause) -> Status {
         let mut cause = cause.clone();
         let allowed = self.allowed;
@@ -38,9 +39,9 @@ impl Restarts {
                 let pause = pause_before(self.done);
                 return Status::Restart { cause, pause };
             }
-            Remedy::Restart if allowed > 0 => Some("no restart is left".to_owned()),
+            Remedy::Restart if allowed > 0 => Some("no restarts left".to_owned()),
             Remedy::Correction if allowed > 0 => {
-                let why = "no restart, for exit code 2 says that it was called wrongly";
+                let why = "no restart: exit code 2 means a usage error";
                 Some(why.to_owned())
             }
             _ => None,
@@ -49,8 +50,8 @@ impl Restarts {
     }
 }
 
-/// How long the launchers wait before they start attempt `attempt`. A job that failed once goes on
-/// at once; a job that fails again and again does not keep the machine busy.
+/// Returns the pause before attempt `attempt`. A job that has failed once restarts almost
+/// immediately, while a job that keeps failing does not keep the machine busy.
 fn pause_before(attempt: u16) -> Duration {
     let doublings = u32::from(attempt).saturating_sub(1).min(16);
     (PAUSE_FIRST * 2_u32.pow(doublings)).min(PAUSE_MAX)
@@ -83,7 +84,7 @@ mod tests {
         let (text, again) = told(restarts.after(&cause(Remedy::Restart)));
         assert!(again && text == "rank 1 failed; restart 1 of 2", "{text}");
         let (text, again) = told(restarts.after(&cause(Remedy::Correction)));
-        assert!(!again && text.contains("called wrongly"), "{text}");
+        assert!(!again && text.contains("usage error"), "{text}");
         assert_eq!(
             told(restarts.after(&cause(Remedy::Nothing))),
             ("rank 1 failed".to_owned(), false)
@@ -92,7 +93,7 @@ mod tests {
         assert_eq!(restarts.attempt(), 2);
         assert_eq!(
             told(restarts.after(&cause(Remedy::Restart))),
-            ("rank 1 failed; no restart is left".to_owned(), false)
+            ("rank 1 failed; no restarts left".to_owned(), false)
         );
         let without = told(Restarts::new(0).after(&cause(Remedy::Correction)));
         assert_eq!(without, ("rank 1 failed".to_owned(), false));

@@ -1,4 +1,4 @@
-//! Where what a rank writes goes: which streams it is given, and how the launcher passes them on.
+//! Chooses a rank's streams and how the launcher shows the rank's output.
 
 use super::job::Output;
 use super::log::Log;
@@ -7,30 +7,32 @@ use super::terminal::PseudoTerminal;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
-/// How what a rank writes reaches the launcher's user.
+/// The mode in which the launcher shows a rank's output.
 #[derive(Clone, Debug)]
 pub(super) enum Show {
-    /// Line by line, each after this.
+    /// Shows every line after this prefix.
     Lines(String),
-    /// As it comes.
+    /// Shows the output unchanged.
     Unchanged,
-    /// Not at all; but the last of it, line by line, if the rank ends the attempt.
+    /// Shows nothing unless the rank fails. In that case, shows the last lines, each after this
+    /// prefix.
     Kept(String),
 }
 
-/// Where what one rank writes goes.
+/// The destinations of a rank's output.
 #[derive(Debug)]
 pub(super) struct Route {
     pub(super) show: Show,
-    /// Whether the launcher does not see all of it.
+    /// `true` if the launcher does not see all of the output.
     pub(super) is_partial: bool,
     pub(super) log: Option<Arc<Log>>,
-    /// What the rank finds in place of the launcher's terminal.
+    /// The pseudo terminals that stand in for the launcher's terminal.
     pub(super) terminals: Vec<PseudoTerminal>,
 }
 
 impl Route {
-    /// The route of `rank`, the `local_rank`th of its host, whose command gets the streams for it.
+    /// Creates the route for `rank`, whose local rank is `local_rank`, and sets the streams of its
+    /// `command`.
     pub(super) fn lay(
         output: Output,
         (rank, local_rank): (usize, usize),
@@ -57,15 +59,16 @@ impl Route {
         if (output, local_rank) == (Output::Rank0, 0) {
             route.lead_to_terminals(command).unwrap_or_else(|error| {
                 streams::say(&format!(
-                    "rank {rank} finds no terminal, for no pseudo terminal can be had: {error}"
+                    "rank {rank} has no terminal: cannot open a pseudo terminal: {error}"
                 ));
             });
         }
         route
     }
 
-    /// Gives the rank a terminal for each of its streams that is one of the launcher's: the same
-    /// one for both if they are one, so that what it writes keeps its order.
+    /// Gives the rank a pseudo terminal for each stream that is a terminal in the launcher. If both
+    /// streams are the same terminal, the rank gets a single pseudo terminal for both, which keeps
+    /// its output in order.
     fn lead_to_terminals(&mut self, command: &mut Command) -> rustix::io::Result<()> {
         let is_stderr = Target::Stderr.is_terminal();
         if is_stderr && streams::are_one() {

@@ -1,4 +1,4 @@
-//! A job from its start to its exit code.
+//! Runs a job and determines the launcher's exit code.
 
 use super::alone::Alone;
 use super::attempt::{Attempt, LISTENER_VARIABLE, Placement, run_id};
@@ -21,25 +21,25 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// Runs a job to its end and returns its exit code: 0, or 1 when it failed, after one line on
-/// standard error has said why; 2 when the rank that failed said with that code that it was called
-/// wrongly.
+/// Runs a job and returns its exit code.
 ///
-/// When a rank fails, all ranks of all hosts are stopped. While restarts are left they are then
-/// started again, as a new attempt with a fresh rendezvous; whatever is left of an earlier attempt
-/// is refused there. Nothing is restarted after a signal to a launcher, when a launcher is gone, or
-/// when the first to fail ended with exit code 2, by which programs say that they were called
-/// wrongly: it would do so again. What a rank had in memory is lost; it must find its checkpoint.
+/// The exit code is 0 on success, 2 if a rank failed with exit code 2, with which programs report
+/// usage errors, and 1 otherwise. On failure, the function prints one line to standard error that
+/// names the first rank that failed, how it failed and, if there are several hosts, its host. The
+/// line quotes the rank's last output unless standard error already shows it.
 ///
-/// Call it from a thread that does nothing else: the ranks die with the thread. While it runs, the
-/// signals SIGINT, SIGTERM and SIGHUP are passed on to the ranks, and SIGTSTP stops the job on this
-/// host until SIGCONT; afterwards they do nothing. A signal that was ignored stays ignored.
+/// When a rank fails, the launchers stop all ranks on all hosts. If restarts are left, they start
+/// all ranks again in a new attempt, which rejects processes from earlier attempts. Nothing in
+/// memory survives, so each rank must load its checkpoint. The job is not restarted if a rank exits
+/// with code 2, if a launcher receives a signal, or if a launcher is lost.
 ///
-/// The line on standard error names the first rank that failed, its host and how it ended. What
-/// that rank wrote last is quoted unless it has been shown there already.
+/// Call this function from a thread that does nothing else, because the ranks die with that thread.
+/// While the function runs, it forwards SIGINT, SIGTERM and SIGHUP to the ranks, and SIGTSTP
+/// suspends the ranks on this host and this process until SIGCONT arrives. After the function
+/// returns, the process ignores these signals. A signal that was already ignored stays ignored.
 ///
-/// Where standard output or standard error is not read, ranks that write wait, as at any pipe;
-/// nothing else does.
+/// If nobody reads standard output or standard error, only the ranks that write to it block, as
+/// with any pipe.
 ///
 /// ```no_run
 /// use ringtree::launch::{Job, Output, run};
@@ -59,27 +59,35 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Errors
-/// [`Error::configuration`] when the program cannot be started or a setting is wrong;
-/// [`Error::join`] when the launchers did not come together; [`Error::system`] when the operating
-/// system refuses something. No rank is running then.
+/// Returns an [`Error`] of kind
+/// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the number of ranks is out of range, or if
+///   `log_folder` is set but `output` does not support it;
+/// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if the program cannot be
+///   started, or if a setting, the endpoint or the log directory is invalid;
+/// - [`ErrorKind::Join`](crate::ErrorKind::Join) if the launchers cannot connect;
+/// - [`ErrorKind::System`](crate::ErrorKind::System) if the operating system refuses to provide a
+///   resource.
+///
+/// If the function returns an error, no rank is running.
 pub fn run(job: &Job) -> Result<i32> {
     if job.ranks == 0 || job.ranks > RANKS_PER_HOST_MAX {
         return Err(Error::usage(format!(
-            "a host runs 1 to {RANKS_PER_HOST_MAX} ranks, not {}",
+            "{} ranks on one host is out of range: expected 1 to {RANKS_PER_HOST_MAX}",
             job.ranks
         )));
     }
     if let Some(folder) = &job.log_folder {
         if matches!(job.output, Output::Inherit | Output::Plain) {
             return Err(Error::usage(
-                "ranks that write to the launcher's own streams leave no log: take the output \
-                 prefixed or rank0, or no folder for logs",
+                "cannot keep logs if ranks write to the launcher's own streams; use output \
+                 prefixed or rank0, or no log directory",
             ));
         }
         log::make(folder)?;
     }
     settings::check_environment(setting)?;
-    // A rank needs some for every other rank, and so does the launcher.
+    // The launcher needs descriptors for every rank on this host. The ranks inherit the limit and
+    // need descriptors for every other rank.
     descriptors::raise_limit();
     let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
@@ -100,7 +108,7 @@ pub fn run(job: &Job) -> Result<i32> {
     }
 }
 
-/// A job of one host has no other launchers to meet.
+/// Returns the launcher's state for a job on one host, which has no other launchers.
 fn alone(job: &Job) -> Result<Met> {
     let endpoint = job.meeting.as_ref().map(|meeting| &*meeting.endpoint);
     Ok(Met {
@@ -117,14 +125,16 @@ fn alone(job: &Job) -> Result<Met> {
     })
 }
 
-/// Runs this program again, with its own arguments, as `ranks` ranks on this host, and returns the
-/// job's exit code. The ranks find `RANK` in their environment; that is how a program knows that
-/// it is one.
+/// Runs this program again with the same arguments, as `ranks` ranks on this host, and returns the
+/// job's exit code.
 ///
-/// Standard output is shared; standard error is passed on.
+/// The ranks have `RANK` in their environment, so the program can tell that it is running as a
+/// rank. The ranks write directly to this process's standard output, and their standard error is
+/// forwarded.
 ///
 /// # Errors
-/// As [`run`].
+/// Returns the same errors as [`run`]. Also returns an [`Error`] of kind
+/// [`ErrorKind::System`](crate::ErrorKind::System) if the path of this program is unknown.
 ///
 /// # Examples
 /// ```no_run
@@ -136,20 +146,20 @@ fn alone(job: &Job) -> Result<Met> {
 /// ```
 pub fn spawn_self(ranks: usize) -> Result<i32> {
     let program = env::current_exe()
-        .map_err(|error| Error::io("cannot find this program's own file", &error))?;
+        .map_err(|error| Error::io("cannot find this program's executable", &error))?;
     spawn(program, env::args_os().skip(1).collect(), ranks)
 }
 
-/// Runs `program` with these arguments as `ranks` ranks on this host, as [`spawn_self`] runs this
-/// one.
+/// Runs `program` with the given arguments, as `ranks` ranks on this host. Otherwise, this function
+/// behaves like [`spawn_self`].
 ///
 /// # Errors
-/// As [`run`].
+/// Returns the same errors as [`run`].
 pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result<i32> {
     run(&on_this_host(program, arguments, ranks))
 }
 
-/// The job of [`spawn`].
+/// Returns the job that [`spawn`] runs.
 #[doc(hidden)]
 #[must_use]
 pub fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {
@@ -166,12 +176,12 @@ pub fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) ->
     }
 }
 
-/// A setting of the environment, unless it is empty.
+/// Returns the value of an environment variable, or `None` if it is unset or empty.
 fn setting(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.trim().is_empty())
 }
 
-/// Supervises the ranks of this host through all attempts of the job.
+/// Supervises the ranks on this host through all attempts and returns the job's exit code.
 fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<i32> {
     let Met {
         placement,
@@ -206,7 +216,7 @@ fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<
     }
 }
 
-/// Starts the ranks of this host.
+/// Starts the ranks on this host.
 fn start(
     job: &Job,
     placement: &Placement,
@@ -220,7 +230,7 @@ fn start(
         if let Some(secret) = made {
             command.env(secret::VARIABLE, secret);
         }
-        // The first of this host; there is a listener where that is rank 0.
+        // Only the first rank on the host can be rank 0, which gets the listener.
         let listener = attempt.listener.take();
         let mut inherited = Vec::new();
         if let Some(listener) = &listener {

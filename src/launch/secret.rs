@@ -1,4 +1,5 @@
-//! The job's secret: made for a job of one host, asked for otherwise.
+//! Generates the secret for a job on one host. For a job on several hosts, the user must provide
+//! the secret.
 
 use crate::error::{Error, Result};
 use crate::random;
@@ -6,13 +7,13 @@ use std::fmt::Write;
 
 /// The variable that holds the secret as 64 hexadecimal digits.
 pub(super) const VARIABLE: &str = "RINGTREE_SECRET";
-/// The variable that names a file holding it.
+/// The variable that holds the name of a file that contains the secret.
 const FILE_VARIABLE: &str = "RINGTREE_SECRET_FILE";
 
-/// A fresh secret from the system's random source, in the form of the environment.
+/// Returns a random secret as 64 hexadecimal digits.
 pub(super) fn random() -> Result<String> {
     let bytes: [u8; 32] =
-        random::bytes().map_err(|error| Error::io("the system gives no random bytes", &error))?;
+        random::bytes().map_err(|error| Error::io("cannot get random bytes", &error))?;
     let mut text = String::new();
     for byte in bytes {
         write!(text, "{byte:02x}").expect("invariant: writing to a String does not fail");
@@ -20,12 +21,12 @@ pub(super) fn random() -> Result<String> {
     Ok(text)
 }
 
-/// The line that a job of several hosts gets when it has no secret.
+/// Returns the error for a job on several hosts that has no secret.
 pub(super) fn missing() -> Error {
     Error::configuration(format!(
-        "a job of several hosts needs a secret: make one with `openssl rand -hex 32` (or \
-         `head -c 32 /dev/urandom | xxd -p -c 64`) and give the same one to every host in \
-         {VARIABLE}, or in a file named by {FILE_VARIABLE}"
+        "a job on several hosts needs a secret; generate one with `openssl rand -hex 32` (or `head \
+         -c 32 /dev/urandom | xxd -p -c 64`) and set {VARIABLE} to it on every host, or set \
+         {FILE_VARIABLE} to the path of a file that contains it"
     ))
 }
 

@@ -1,10 +1,10 @@
-//! The launcher's standard output and standard error, each written by a thread of its own.
+//! Writes to the launcher's standard output and standard error, each from its own thread.
 //!
-//! The reader at the other end may pause (`| less`, Ctrl-S) or go (`| head`, a lost connection).
-//! What ranks wrote waits for room in a bounded queue, so a paused reader holds up the ranks that
-//! write, as a plain pipe would. The launcher's own lines wait for nothing. What had to be dropped
-//! is counted, and told when there is room again. If the reader has gone, the ranks run on and what
-//! they write is discarded.
+//! The reader may pause (`| less`, Ctrl-S) or close (`| head`, a lost connection). Output from
+//! ranks waits for space in a bounded queue. A paused reader therefore blocks the ranks that write,
+//! as a plain pipe would. The launcher's own lines never wait. If they do not fit, they are
+//! dropped, and the number of dropped bytes is printed once there is space again. If the reader has
+//! closed, output is discarded and the ranks continue.
 
 use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
@@ -16,39 +16,39 @@ use std::sync::{Condvar, Mutex, MutexGuard, Once, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Bytes of output that wait for a reader.
+/// Number of queued bytes above which output from ranks must wait.
 const QUEUE_BYTES_MAX: usize = 256 << 10;
-/// The launcher's own lines may take this much more.
+/// Number of additional bytes that may be queued for the launcher's own lines.
 const LINES_BYTES_MAX: usize = 64 << 10;
-/// Bytes written at once: a reader that is slow, but reads, is seen to.
+/// Maximum number of bytes per write. Short writes show the progress of a slow reader.
 const WRITE_BYTES: usize = 4 << 10;
-/// A reader that takes nothing for so long has paused.
+/// A reader that reads nothing for this long counts as paused.
 const READER_GRACE: Duration = Duration::from_secs(1);
-/// How often a thread that waits looks whether it still should.
+/// Interval at which a waiting thread checks its conditions.
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
-/// Which of the two streams.
+/// One of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Stdout,
     Stderr,
 }
 
-/// What waits to be written.
+/// The output that is waiting to be written.
 struct Queue {
     pieces: VecDeque<Vec<u8>>,
-    /// Bytes of the pieces, and what is left of the one that is being written.
+    /// Number of bytes in `pieces` and in the unwritten rest of the piece that is being written.
     bytes: usize,
-    /// Bytes that found no room and were dropped, and not told of yet.
+    /// Number of dropped bytes that have not been reported yet.
     dropped: usize,
-    /// How often the reader has taken something.
+    /// Number of successful writes.
     writes: u64,
-    /// Whether the last byte did not end a line.
+    /// `true` if the last queued byte did not end a line.
     is_mid_line: bool,
     is_closed: bool,
 }
 
-/// One of the two streams.
+/// The queue of a stream and its writer thread.
 struct Stream {
     name: &'static str,
     started: Once,
@@ -62,7 +62,7 @@ static STREAMS: [Stream; 2] = [
 ];
 
 impl Target {
-    /// Whether a person reads it.
+    /// Returns `true` if the stream is a terminal.
     pub(super) fn is_terminal(self) -> bool {
         match self {
             Target::Stdout => io::stdout().is_terminal(),
@@ -71,54 +71,55 @@ impl Target {
     }
 }
 
-/// Whether standard output and standard error lead to one place, as on a terminal.
+/// Returns `true` if standard output and standard error are the same file, as on a terminal.
 pub(super) fn are_one() -> bool {
     let file = |data: Stat| (data.st_dev, data.st_ino);
     let [stdout, stderr] = [fstat(io::stdout()), fstat(io::stderr())];
     matches!((stdout, stderr), (Ok(one), Ok(other)) if file(one) == file(other))
 }
 
-/// Passes on what a rank wrote, when there is room; drops it if the rank's attempt is over. Whether
-/// it was passed on.
+/// Queues a rank's output once there is space, or discards it if the rank's attempt is over.
+/// Returns `true` if the output was queued.
 pub(super) fn pass_on(target: Target, bytes: Vec<u8>, is_abandoned: &AtomicBool) -> bool {
     Stream::of(target).push(bytes, Some(is_abandoned))
 }
 
-/// Shows `lines` on standard error. Waits for nothing. Whether there was room for them.
+/// Queues `lines` for standard error without waiting. Returns `true` if there was space.
 pub(super) fn show(lines: Vec<u8>) -> bool {
     Stream::of(Target::Stderr).push(lines, None)
 }
 
-/// Tells the user `text`, one line, on standard error. Waits for nothing.
+/// Prints the line `text` to standard error without waiting.
 pub(super) fn say(text: &str) {
     show(format!("ringtree: {text}\n").into_bytes());
 }
 
-/// Tells the user `text`, one line, on standard error: the last words of a launcher. It returns
-/// when they are written; or when the reader there has taken nothing for a second, since a reader
-/// that has paused must not keep a process whose work is done.
+/// Prints the line `text` to standard error, as the last output of a launcher.
+///
+/// Returns once everything has been written, or once the reader has read nothing for a second,
+/// because a paused reader must not keep a finished process alive.
 pub fn tell(text: &str) {
     say(text);
     settle();
 }
 
-/// How often the readers have taken something, and whether they have anything left to take.
+/// Returns the number of successful writes, and `true` if output is still waiting to be written.
 pub(super) fn progress() -> (u64, bool) {
     let queues = STREAMS.each_ref().map(Stream::lock);
     let writes = queues.iter().map(|queue| queue.writes).sum();
     (writes, queues.iter().any(|queue| queue.bytes > 0))
 }
 
-/// Waits until everything is written, for as long as the readers take it.
+/// Waits until everything has been written or the readers have paused.
 pub(super) fn settle() {
     for stream in &STREAMS {
         stream.settle();
     }
 }
 
-/// Waits for something that comes about when output is passed on, which `has_ended` looks for, for
-/// a given time each time. Gives up when nothing has moved for `grace`, or, if a reader holds the
-/// output up, for as long as a reader may pause.
+/// Waits until `has_ended` returns `true`, for as long as output is being forwarded. `has_ended`
+/// may block for up to the time that it receives as its argument. Stops waiting if nothing has been
+/// written for `grace`, or for [`READER_GRACE`] if a reader blocks the output.
 pub(super) fn wait_while_moving(grace: Duration, mut has_ended: impl FnMut(Duration) -> bool) {
     let mut since = Instant::now();
     let (mut seen, _) = progress();
@@ -152,7 +153,7 @@ impl Stream {
         }
     }
 
-    /// The stream, whose thread starts with its first use.
+    /// Returns the stream for `target`. The first use of a stream starts its writer thread.
     fn of(target: Target) -> &'static Stream {
         let stream = &STREAMS[target as usize];
         stream.started.call_once(|| {
@@ -161,14 +162,14 @@ impl Stream {
                 Target::Stderr => stream.write(io::stderr().as_fd()),
             };
             let thread = thread::Builder::new().name("ringtree-writer".to_owned());
-            // A system without room for a thread has none for ranks either.
+            // If this thread cannot start, ranks cannot start either.
             stream.lock().is_closed = thread.spawn(write).is_err();
         });
         stream
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {
-        // Whole between any two statements: a panic of another holder leaves nothing half done.
+        // The queue is consistent after every statement, even if another holder panicked.
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -177,8 +178,9 @@ impl Stream {
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// Queues a rank's output when there is room, unless it `is_abandoned`; an own line at once,
-    /// and not in the middle of another one. Whether it is queued.
+    /// Queues a rank's output once there is space, unless the output `is_abandoned`. If
+    /// `is_abandoned` is `None`, `bytes` is a line from the launcher, which is queued immediately
+    /// and on a new line. Returns `true` if the bytes were queued.
     fn push(&self, mut bytes: Vec<u8>, is_abandoned: Option<&AtomicBool>) -> bool {
         let mut queue = self.lock();
         if let Some(is_abandoned) = is_abandoned {
@@ -216,7 +218,7 @@ impl Stream {
         true
     }
 
-    /// The life of the thread that writes.
+    /// Runs the writer thread until a write fails.
     fn write(&self, to: BorrowedFd<'_>) {
         loop {
             let mut queue = self.lock();
@@ -241,11 +243,11 @@ impl Stream {
         }
     }
 
-    /// Whether the reader has taken all of it: no reader has gone that takes a part.
+    /// Writes `piece`. Returns `false` if the reader has closed.
     fn write_piece(&self, to: BorrowedFd<'_>, mut piece: &[u8]) -> bool {
         while !piece.is_empty() {
             let most = &piece[..piece.len().min(WRITE_BYTES)];
-            // Whole lines if there is one, for the other stream may lead to the same place.
+            // End at a line break if possible, because the other stream may write to the same file.
             let end = most.iter().rposition(|byte| *byte == b'\n');
             match rustix::io::write(to, &most[..end.map_or(most.len(), |end| end + 1)]) {
                 Ok(count) => {
@@ -267,13 +269,13 @@ impl Stream {
     fn tell_of(&self, dropped: usize) {
         if dropped > 0 {
             say(&format!(
-                "{dropped} bytes for {} were not passed on, for its reader had paused",
+                "{dropped} bytes for {} were dropped because its reader had paused",
                 self.name
             ));
         }
     }
 
-    /// Waits until everything is written, unless the reader pauses.
+    /// Waits until everything has been written, unless the reader pauses.
     fn settle(&self) {
         wait_while_moving(READER_GRACE, |at_most| {
             let queue = self.lock();

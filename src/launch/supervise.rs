@@ -1,9 +1,9 @@
-//! Supervising the ranks of one host until the last has ended, attempt after attempt.
+//! Supervises the ranks on one host until the last one exits, in every attempt.
 //!
-//! One thread decides: it spawns the ranks (so that they die with it), and everything else reaches
-//! it as an [`Event`]: threads that wait for one rank each, the thread of the signals, and the
-//! other hosts' launchers. Only this thread signals and reaps, and it reaps last, so a process
-//! number is never used after the kernel may have given it to another process.
+//! One thread spawns the ranks, so that they die with it, and makes all decisions. It receives
+//! events ([`Event`]) from the threads that each wait for one rank, from the signal thread and from
+//! the launchers on other hosts. Only this thread signals and reaps processes. It never signals a
+//! process that it has already reaped, because the kernel may have reused the process ID.
 
 use super::attempt::Attempt;
 use super::cause::{Cause, Remedy, Standing};
@@ -27,54 +27,58 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
-/// After a failure the other ranks have this long to end by themselves, from the signal on.
+/// Time that ranks are given to exit after they receive SIGTERM because of a failure. After that,
+/// they receive SIGKILL.
 const FAILURE_GRACE: Duration = Duration::from_millis(900);
-/// After a rank's own failure the others are not signalled for so long: each may be about to say
-/// what it knows.
+/// Time between a rank's failure and the SIGTERM to the other ranks. During this time, they can
+/// report what they know.
 const LAST_WORDS_GRACE: Duration = Duration::from_millis(100);
-/// The same where a rank blames another one, which is still ending: unwinding, for instance.
+/// Like [`LAST_WORDS_GRACE`], but used if a rank blames another rank. The blamed rank may still be
+/// exiting, for example because it is unwinding.
 const BLAMED_GRACE: Duration = Duration::from_secs(1);
-/// After a signal to the launcher its ranks have this long, for instance to write a checkpoint.
+/// Time that ranks are given to exit after the launcher receives a signal. They can use this time
+/// to save a checkpoint, for example.
 const SIGNAL_GRACE: Duration = Duration::from_secs(5);
-/// How long the output of ranks that have ended is waited for: a descendant that left its process
-/// group may hold the pipe open for ever.
+/// Maximum time that the launcher waits for the output of exited ranks to end. A descendant that
+/// has left its process group may keep the pipe open indefinitely.
 const OUTPUT_GRACE: Duration = Duration::from_millis(300);
-/// How long the launchers of all hosts may take to stop their ranks before a restart.
+/// Maximum time that the launchers on all hosts may take to stop their ranks before a restart.
 const RESTART_GRACE: Duration = Duration::from_secs(15);
 
-/// One rank of this host.
+/// A rank on this host.
 struct Rank {
     number: usize,
     name: String,
     child: Child,
     running: bool,
     output: Passing,
-    /// Where what it wrote last stands in what this launcher shows, once it has failed.
+    /// If the rank failed and the user has seen its last output, a clause that refers to this
+    /// output.
     above: Option<String>,
 }
 
 impl Rank {
-    /// Signals the rank and its descendants, if it has not been reaped.
+    /// Signals the rank and its descendants unless the rank has been reaped.
     fn signal(&self, signal: Signal) {
         if self.running {
-            // It may be a zombie already, which is as good.
+            // An error means that the process is already a zombie.
             let _ = kill_process_group(Pid::from_child(&self.child), signal);
         }
     }
 }
 
-/// The ranks of this host, and what is known about the end of the job.
+/// The ranks on this host and the state of the job.
 pub(super) struct Supervisor {
     name: String,
     ranks: Vec<Rank>,
     echoes: Echoes,
     watchdog: Watchdog,
-    /// Whether each rank has a session of its own.
+    /// If `true`, each rank is started in its own session.
     sessions: bool,
     sender: Sender<Event>,
     events: Receiver<Event>,
     signals: Handle,
-    /// What is left of [`OUTPUT_GRACE`] for the ranks that have failed in this attempt.
+    /// The part of [`OUTPUT_GRACE`] that is left, shared by all ranks that fail in this attempt.
     output_grace: Duration,
     peers: Box<dyn Peers>,
     early: Early,
@@ -82,76 +86,77 @@ pub(super) struct Supervisor {
     state: State,
 }
 
-/// Ranks of this host that ended with exit code 0 while others ran. That is nothing wrong; but
-/// those may wait for it.
+/// Ranks on this host that exited with code 0 while others are still running. This is not an error,
+/// but the others may be waiting for them.
 #[derive(Default)]
 struct Early {
     names: Vec<String>,
-    /// When the user is told.
+    /// The time at which the notice is printed.
     tell_at: Option<Instant>,
 }
 
 impl Early {
     fn line(&self) -> String {
-        format!("{} had ended with exit code 0", self.names.join(" and "))
+        format!("{} exited with code 0", self.names.join(" and "))
     }
 }
 
-/// What is known of an attempt as a whole.
+/// The state of an attempt on all hosts.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
     Succeeded,
-    /// It failed, no rank is left on any host, and the next attempt may begin.
+    /// The attempt failed, no rank is left on any host, and the next attempt may begin.
     Stopped,
 }
 
-/// An attempt that is coming to its end because of a failure.
+/// How an attempt ends after a failure.
 struct Ending {
     cause: Cause,
     decision: Decision,
-    /// The signal that tells the ranks which still run to end, and when they get it.
+    /// The signal that stops the remaining ranks, and the time at which they receive it.
     signal: Option<(Signal, Instant)>,
-    /// How long after it those that still run are killed.
+    /// The time between that signal and SIGKILL.
     grace: Duration,
-    /// When that is.
+    /// The time at which the remaining ranks receive SIGKILL.
     kill_at: Option<Instant>,
 }
 
-/// What follows an attempt that failed.
+/// The decision that is made after a failed attempt.
 enum Decision {
-    /// Not known yet: until then a better cause may replace the first.
+    /// No decision has been made yet. Until this time, a better cause may replace the first one.
     Open { until: Instant },
-    /// The end of the job.
+    /// The job ends.
     Final,
-    /// Another attempt.
+    /// Another attempt follows.
     Restart {
-        /// When the next attempt may begin.
+        /// The time at which the next attempt may begin.
         at: Instant,
-        /// Whether the others know that no rank is left here.
+        /// `true` if the other launchers have been notified that no rank is left on this host.
         told: bool,
-        /// When the other launchers have taken too long.
+        /// The time at which the restart fails if the launchers have not stopped their ranks by
+        /// then.
         until: Instant,
     },
 }
 
-/// How an attempt ended.
+/// The outcome of an attempt.
 pub(super) enum End {
-    /// All ranks of all hosts ended well.
+    /// All ranks on all hosts succeeded.
     Succeeded,
-    /// The job is over.
+    /// The job failed.
     Failed {
-        /// The line that says why.
+        /// The launcher's last line, with the cause.
         line: String,
-        /// The launcher's.
+        /// The launcher's exit code.
         exit_code: i32,
     },
-    /// This attempt follows.
+    /// The attempt failed, and the contained attempt follows.
     Again(Attempt),
 }
 
 impl Supervisor {
-    /// A supervisor without ranks yet, called `name` in messages.
+    /// Creates a supervisor that has no ranks yet. Messages call it `name`.
     pub(super) fn new(
         name: String,
         peers: Box<dyn Peers>,
@@ -160,7 +165,7 @@ impl Supervisor {
     ) -> Result<Self> {
         let watchdog = Watchdog::start()
             .map_err(|error| Error::io("cannot start the launcher's watchdog", &error))?;
-        // What the user had ignored, by `nohup` for example, stays so.
+        // A signal that was ignored at startup, for example because of `nohup`, stays ignored.
         let heeded = [SIGINT, SIGTERM, SIGHUP, SIGTSTP, SIGCONT, SIGWINCH];
         let heeded = heeded.into_iter().filter(|signal| !is_ignored(*signal));
         let mut signals =
@@ -189,8 +194,9 @@ impl Supervisor {
         })
     }
 
-    /// Starts `command` as the next rank, which has this number and this name in messages, with the
-    /// descriptors `inherited` and one for its reports. What it writes goes the way of `route`.
+    /// Starts `command` as the next rank, which has this number. Messages call it by this name. The
+    /// rank inherits the descriptors in `inherited` and one for its reports. Its output takes the
+    /// route `route`.
     pub(super) fn spawn(
         &mut self,
         (number, name): (usize, String),
@@ -225,14 +231,14 @@ impl Supervisor {
         });
         let ended = self.sender.clone();
         spawn_thread("ringtree-rank", move || {
-            // The rank stays a zombie, and its number its own, until the supervisor reaps it.
+            // Until the supervisor reaps it, the rank is a zombie and its process ID is not reused.
             let options = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
             while waitid(WaitId::Pid(pid), options).err() == Some(Errno::INTR) {}
             let _ = ended.send(Event::Ended(local_rank));
         })
     }
 
-    /// Supervises until no rank is left and it is decided how the attempt ended.
+    /// Supervises the ranks until none is left and the outcome of the attempt is decided.
     pub(super) fn run(&mut self) -> Result<End> {
         while !self.is_over() {
             match self.events.recv_timeout(self.patience()) {
@@ -273,7 +279,7 @@ impl Supervisor {
         }
     }
 
-    /// Tells the other launchers that this one could not start its ranks.
+    /// Reports to the other launchers that this launcher failed with `error`.
     pub(super) fn abandon(mut self, error: &Error) {
         let cause = Cause::last(format!("{}: {error}", self.name));
         self.peers.failed(&cause);
@@ -284,18 +290,18 @@ impl Supervisor {
         (self.state != State::Running || self.is_final()) && self.is_empty()
     }
 
-    /// Whether it is settled why the attempt ends, and that no other follows.
+    /// Returns `true` if the cause is decided and no other attempt follows.
     fn is_final(&self) -> bool {
         let is_final = |ending: &Ending| matches!(ending.decision, Decision::Final);
         self.ending.as_ref().is_some_and(is_final)
     }
 
-    /// Whether no rank of this host is left.
+    /// Returns `true` if no rank is left on this host.
     fn is_empty(&self) -> bool {
         self.ranks.iter().all(|rank| !rank.running)
     }
 
-    /// How long the supervisor may sleep unless an event arrives.
+    /// Returns the time until the next timer is due.
     fn patience(&self) -> Duration {
         let idle = Duration::from_secs(3600);
         let until = |at: Instant| at.saturating_duration_since(Instant::now());
@@ -316,13 +322,16 @@ impl Supervisor {
         next.map_or(idle, until)
     }
 
-    /// Does what is due by now.
+    /// Runs the timers that are due.
     fn keep_time(&mut self) {
         let now = Instant::now();
         let is_empty = self.is_empty();
         let Some(ending) = &mut self.ending else {
             if self.early.tell_at.take_if(|at| now >= *at).is_some() {
-                streams::say(&format!("{}; other ranks still run", self.early.line()));
+                streams::say(&format!(
+                    "{}; other ranks are still running",
+                    self.early.line()
+                ));
             }
             return;
         };
@@ -345,14 +354,14 @@ impl Supervisor {
             }
             Decision::Restart { until, .. } if now >= *until => {
                 let whom = self.peers.awaited();
-                let text = format!("no restart: waited too long for {whom} to stop its ranks");
+                let text = format!("no restart: {whom} did not stop its ranks in time");
                 self.end(Cause::last(text), FAILURE_GRACE, Signal::TERM);
             }
             _ => {}
         }
     }
 
-    /// Reaps a rank that has ended, kills what it left behind and judges how it ended.
+    /// Reaps an exited rank, kills its remaining descendants and handles its exit status.
     fn reap(&mut self, local_rank: usize) {
         let rank = &mut self.ranks[local_rank];
         rank.signal(Signal::KILL);
@@ -363,7 +372,8 @@ impl Supervisor {
             .wait()
             .unwrap_or_else(|_| ExitStatusExt::from_raw(1 << 8));
         if !status.success() {
-            // All of them together: many ranks that fail must not hold up the end of the job.
+            // All failed ranks share this grace period, so that many failures do not delay the end
+            // of the job.
             let began = Instant::now();
             rank.output.has_ended(self.output_grace);
             self.output_grace = self.output_grace.saturating_sub(began.elapsed());
@@ -377,7 +387,7 @@ impl Supervisor {
             .as_ref()
             .is_none_or(|ending| ending.signal.is_some())
         {
-            // No signal has told it to end.
+            // The rank exited before any signal to stop.
             self.early.names.push(rank.name.clone());
             if self.early.names.len() == 1 {
                 self.early.tell_at = Some(Instant::now() + START_TOLD_AFTER);
@@ -390,7 +400,7 @@ impl Supervisor {
         self.hasten();
     }
 
-    /// Without a rank of this host left, no better cause comes from here.
+    /// Shortens the wait for a better cause if no rank is left on this host that could report one.
     fn hasten(&mut self) {
         let is_empty = self.is_empty();
         if let Some(Ending {
@@ -403,7 +413,7 @@ impl Supervisor {
         }
     }
 
-    /// Whether a rank that was killed by `signal` was killed by this launcher.
+    /// Returns `true` if this launcher sent the `signal` that killed a rank.
     fn is_own_doing(&self, signal: Option<i32>) -> bool {
         self.ending.as_ref().is_some_and(|ending| match signal {
             Some(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => ending.signal.is_none(),
@@ -412,9 +422,9 @@ impl Supervisor {
         })
     }
 
-    /// Stops the job on this host, and then this process, as a shell's user asks with Ctrl-Z. The
-    /// ranks have process groups of their own, so the terminal's signal does not reach them. With
-    /// SIGCONT, which `fg` and `bg` send, this process goes on, and the ranks with it.
+    /// Suspends the ranks on this host and then this process after Ctrl-Z is pressed. The ranks are
+    /// in their own process groups, so the terminal's signal does not reach them. SIGCONT, which
+    /// `fg` and `bg` send, resumes this process, which then resumes the ranks.
     fn suspend(&self) {
         self.signal_all(Signal::STOP);
         suspend();
@@ -425,7 +435,8 @@ impl Supervisor {
         self.ranks.iter().for_each(|rank| rank.signal(signal));
     }
 
-    /// Passes a signal on to the ranks and ends the job; if it ends already, kills them.
+    /// Forwards a signal to the ranks and ends the job. If the ranks are already stopping, kills
+    /// them.
     fn pass_on(&mut self, signal: i32) {
         if let Some(ending) = &mut self.ending {
             ending.kill_at = ending.kill_at.and(Some(Instant::now()));
@@ -438,7 +449,7 @@ impl Supervisor {
     fn take(&mut self, status: Status) {
         match status {
             Status::Undecided => {}
-            // The coordinator's decision counts. That it exits afterwards does not.
+            // The coordinator exits after its decision. Its exit must not replace the decision.
             Status::Final(_) | Status::Restart { .. } if self.is_final() => {}
             Status::Succeeded => self.state = State::Succeeded,
             Status::Failed(cause) => self.end(cause, FAILURE_GRACE, Signal::TERM),
@@ -456,8 +467,8 @@ impl Supervisor {
         }
     }
 
-    /// Begins the end of the attempt. If that has begun, `cause` may still replace the first cause,
-    /// or forbid the restart.
+    /// Starts to end the attempt. If the attempt is already ending, `cause` may replace the earlier
+    /// cause or prevent the restart.
     fn end(&mut self, cause: Cause, grace: Duration, signal: Signal) {
         let replaces = match &self.ending {
             None => true,
@@ -477,11 +488,11 @@ impl Supervisor {
         }
     }
 
-    /// All ranks are to end, and to be started again.
+    /// Stops all ranks for a restart.
     fn restart(&mut self, cause: Cause, pause: Duration) {
         let forbidden = |ending: &Ending| ending.cause.forbids_restart();
         if self.ending.as_ref().is_some_and(forbidden) {
-            // The other launchers learn of the cause soon.
+            // The coordinator has not yet received the cause that prevents the restart.
             return;
         }
         streams::say(&self.line(&cause));
@@ -499,8 +510,8 @@ impl Supervisor {
         self.stop(FAILURE_GRACE, Signal::TERM, cause, decision);
     }
 
-    /// The line that tells of `cause` here. What was kept back of the rank that it names is shown
-    /// before.
+    /// Returns the line that reports `cause`. Before that, shows the output that was held back for
+    /// the rank that the line names.
     fn line(&self, cause: &Cause) -> String {
         let is_named = |rank: &&Rank| Some(rank.number) == cause.rank;
         let rank = self.ranks.iter().find(is_named);
@@ -514,7 +525,7 @@ impl Supervisor {
         }
     }
 
-    /// The launcher's terminal has another size.
+    /// Passes the size of the launcher's terminal on to the ranks' terminals.
     fn fit(&self) {
         for rank in &self.ranks {
             rank.output.terminals.iter().for_each(PseudoTerminal::fit);
@@ -522,8 +533,9 @@ impl Supervisor {
         self.signal_all(Signal::WINCH);
     }
 
-    /// Notes why the attempt ends and what follows. The ranks are signalled once: now or, where the
-    /// cause is a rank's own end, after a moment in which the others may say what they know.
+    /// Sets the cause and the decision, and schedules the signal that stops the ranks. If the cause
+    /// is a rank's exit, the signal is delayed for a moment so that the other ranks can report what
+    /// they know. Each rank is signaled only once.
     fn stop(&mut self, grace: Duration, signal: Signal, cause: Cause, decision: Decision) {
         let now = Instant::now();
         let is_open = matches!(decision, Decision::Open { .. });
@@ -537,7 +549,7 @@ impl Supervisor {
                 ending.cause = cause;
                 ending.decision = decision;
                 if let Some((first, due)) = ending.signal {
-                    // A user's signal goes before the launcher's own.
+                    // A signal from the user takes precedence over the launcher's SIGTERM.
                     let signal = if first == Signal::TERM { signal } else { first };
                     ending.signal = Some((signal, due.min(at)));
                     ending.grace = ending.grace.max(grace);

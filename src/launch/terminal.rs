@@ -1,8 +1,8 @@
-//! A pseudo terminal for a rank whose output is shown as it is.
+//! Opens a pseudo terminal for a rank whose output is shown unchanged.
 //!
-//! The rank finds a terminal of the size of the launcher's, so its progress bar moves. The launcher
-//! reads what the rank writes and passes every byte on unchanged, so it knows the rank's last words
-//! and can keep its log.
+//! The pseudo terminal has the same size as the launcher's terminal, so progress bars work. The
+//! launcher reads what the rank writes and forwards every byte unchanged, so it can also log the
+//! output and quote the end of it.
 
 use super::streams::Target;
 use rustix::io::Result;
@@ -11,24 +11,25 @@ use rustix::termios::{OptionalActions, tcgetattr, tcgetwinsize, tcsetattr, tcset
 use std::io;
 use std::os::fd::OwnedFd;
 
-/// The launcher's end.
+/// The launcher's end of a pseudo terminal.
 #[derive(Debug)]
 pub(super) struct PseudoTerminal {
-    /// What the rank writes is read from it.
+    /// The descriptor from which the launcher reads the rank's output.
     pub(super) own: OwnedFd,
-    /// The stream of the launcher's in whose place it is.
+    /// The launcher's stream that the pseudo terminal replaces.
     pub(super) target: Target,
 }
 
 impl PseudoTerminal {
-    /// A pseudo terminal in the place of `target`, and the rank's end of it.
+    /// Opens a pseudo terminal that replaces `target`. Returns the launcher's end and the rank's
+    /// end.
     pub(super) fn open(target: Target) -> Result<(Self, OwnedFd)> {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let own = openpt(flags)?;
         grantpt(&own)?;
         unlockpt(&own)?;
         let ranks = ioctl_tiocgptpeer(&own, flags)?;
-        // The launcher's own terminal makes of a line feed what it needs.
+        // The launcher's terminal translates line feeds, so the pseudo terminal must not.
         let mut attributes = tcgetattr(&ranks)?;
         attributes.make_raw();
         tcsetattr(&ranks, OptionalActions::Now, &attributes)?;
@@ -37,14 +38,14 @@ impl PseudoTerminal {
         Ok((terminal, ranks))
     }
 
-    /// Gives it the size of the launcher's terminal.
+    /// Sets the size of the pseudo terminal to that of the launcher's terminal.
     pub(super) fn fit(&self) {
         let size = match self.target {
             Target::Stdout => tcgetwinsize(io::stdout()),
             Target::Stderr => tcgetwinsize(io::stderr()),
         };
         if let Ok(size) = size {
-            // A rank that finds no size assumes one.
+            // If this fails, the rank assumes a default size.
             let _ = tcsetwinsize(&self.own, size);
         }
     }

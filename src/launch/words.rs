@@ -1,22 +1,22 @@
-//! Of what a rank wrote, the words that say most about its end.
+//! Finds the lines of a rank's output that best explain its failure.
 //!
-//! The last line often says nothing: a panic ends with a note about backtraces, a backtrace with
-//! its deepest frame, a parser of arguments with a hint at `--help`.
+//! The last line often explains nothing: a panic ends with a note about backtraces, a backtrace
+//! ends with its deepest frame, and an argument parser's error ends with a hint to use `--help`.
 
 use super::streams::Target;
 use std::time::{Duration, Instant};
 
-/// Of a line this much is kept to be quoted.
+/// Maximum number of bytes of a line that are kept for quoting.
 const WORDS_BYTES_MAX: usize = 1 << 10;
-/// Lines that come within this time belong together.
+/// Lines that are written to the two streams within this time of each other count as simultaneous.
 const TOGETHER: Duration = Duration::from_millis(100);
-/// A panic so soon after another one is its consequence, and an indented line belongs to the line
-/// before it.
+/// A panic within this time of an earlier panic counts as a consequence of it. An indented line
+/// within this time of the previous line belongs to that line.
 const SOON: Duration = Duration::from_secs(1);
-/// What the first line of a panic contains, between the thread's name and the place in the source.
+/// The text of a panic's first line between the thread's name and the source location.
 const PANICKED: &str = " panicked at ";
 
-/// Lines that tell how to learn more, or open a list of frames.
+/// Beginnings of lines that point to more information or precede a list of frames.
 const NOTES: [&str; 5] = [
     "note: run with `RUST_BACKTRACE",
     "note: Some details are omitted",
@@ -25,38 +25,38 @@ const NOTES: [&str; 5] = [
     "Stack backtrace:",
 ];
 
-/// What a rank wrote last, on both streams.
+/// The last informative lines of a rank's output, on both streams.
 #[derive(Debug, Default)]
 pub(super) struct Words {
     /// The last line of standard output.
     printed: Option<Said>,
-    /// The last line of standard error that says something.
+    /// The last informative line of standard error.
     told: Option<Said>,
     panic: Option<Said>,
-    /// Whether the next line is the message of a panic.
+    /// `true` if the next line is a panic message.
     awaits_message: bool,
-    /// Whether the lines up to a note are a parser's hints.
+    /// `true` if the lines up to the next note are hints from an argument parser.
     is_in_usage: bool,
-    /// How many lines there were, on both streams together.
+    /// Number of lines on both streams so far.
     lines: u64,
-    /// How many of them there were when the last line of each stream was shown.
+    /// Value of `lines` when the last line of each stream was shown, indexed by stream.
     shown: [u64; 2],
 }
 
-/// What was said in one line, or in some that belong together.
+/// The text of one line, or of several that belong together.
 #[derive(Clone, Debug)]
 pub(super) struct Said {
     pub(super) words: String,
     at: Instant,
     stream: Target,
-    /// The number of its first line, from 1.
+    /// The number of the first line, from 1.
     pub(super) line: u64,
-    /// Whether that line is not shown, for another rank has said the same.
+    /// `true` if the line is not shown because another rank wrote the same line.
     is_hidden: bool,
 }
 
 impl Words {
-    /// A line of standard output.
+    /// Records a line of standard output.
     pub(super) fn printed(&mut self, line: &[u8], at: Instant) {
         self.lines += 1;
         if let Some(words) = text(line) {
@@ -74,7 +74,7 @@ impl Words {
         }
     }
 
-    /// The latest line of standard error is not shown.
+    /// Marks the latest line of standard error as not shown.
     pub(super) fn hide(&mut self) {
         let Some(told) = &mut self.told else {
             return;
@@ -85,22 +85,22 @@ impl Words {
         }
     }
 
-    /// Every line of `stream` so far was shown.
+    /// Marks all lines of `stream` so far as shown.
     pub(super) fn were_shown(&mut self, stream: Target) {
         self.shown[stream as usize] = self.lines;
     }
 
-    /// Whether this stands in what was shown.
+    /// Returns `true` if `said` was shown.
     pub(super) fn is_shown(&self, said: &Said) -> bool {
         !said.is_hidden && said.line <= self.shown[said.stream as usize]
     }
 
-    /// How many lines there were.
+    /// Returns the number of lines so far.
     pub(super) fn lines(&self) -> u64 {
         self.lines
     }
 
-    /// A line of standard error.
+    /// Records a line of standard error.
     pub(super) fn told(&mut self, line: &[u8], at: Instant) {
         self.lines += 1;
         let Some(line) = text(line) else {
@@ -126,13 +126,14 @@ impl Words {
             self.told = Some(self.said(Target::Stderr, &line, at));
             return;
         }
-        // What was told stays the last that was.
+        // A note or detail keeps the line that it belongs to recent.
         if let Some(told) = &mut self.told {
             told.at = at;
         }
     }
 
-    /// An indented line: of what was told if that announces it, as `left:` does after an assertion.
+    /// Appends a detail line to the previous line if that line announces details, as the first line
+    /// of a failed assertion announces `left:` and `right:`.
     fn add(&mut self, line: &str, at: Instant) {
         let said = self.said(Target::Stderr, line, at);
         let Some(told) = &mut self.told else {
@@ -178,13 +179,13 @@ impl Words {
         }
     }
 
-    /// What it panicked with, if it did.
+    /// Returns the location and message of the panic if the rank panicked.
     pub(super) fn panic(&self) -> Option<&Said> {
         self.panic.as_ref()
     }
 
-    /// What it wrote last. The streams' order is known only as well as it could be seen, and errors
-    /// are more telling: of two lines that came together it is that of standard error.
+    /// Returns the last line. If lines were written to both streams within [`TOGETHER`], prefers
+    /// standard error, because the order of simultaneous lines is unknown and errors explain more.
     pub(super) fn last(&self) -> Option<&Said> {
         match (&self.printed, &self.told) {
             (Some(printed), Some(told)) if printed.at > told.at + TOGETHER => Some(printed),
@@ -200,7 +201,7 @@ impl Said {
     }
 }
 
-/// A line as text without its end, unless it is blank.
+/// Returns a line as text without trailing white space, or `None` if it is blank.
 fn text(line: &[u8]) -> Option<String> {
     let line = line.trim_ascii_end();
     let line = String::from_utf8_lossy(&line[..line.len().min(WORDS_BYTES_MAX)]);
@@ -239,7 +240,7 @@ mod tests {
             assert_eq!(last(&words), "panicked at src/main.rs:9:5: no such sample");
             assert_eq!(panic(&words), Some(last(&words)));
         }
-        // A thread's panic, which its owner's follows; an older form of the line.
+        // The panic of a thread is followed by that of its owner, in an older format of the line.
         let second = "thread 'main' panicked at 'a thread panicked: Any', src/main.rs:20:1\n";
         let words = told(&format!("{opening}{note}\n{second}"));
         assert_eq!(

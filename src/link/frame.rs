@@ -1,12 +1,12 @@
-//! The header in front of every segment of payload.
+//! Encodes the header that precedes each segment of payload.
 //!
 //! ```text
 //!  0      1       2        4          8         16       20       24       28      32
 //!  | kind | flags | epoch  | group    | sequence | message | bytes  | digest | crc32c |
 //! ```
-//! Numbers are little-endian. `crc32c` is reserved and 0 until checksums are negotiated.
+//! Numbers are little-endian. `crc32c` is reserved, and is 0 until checksums are negotiated.
 
-/// Bytes of an encoded header.
+/// Size of an encoded header in bytes.
 pub(crate) const HEADER_BYTES: usize = 32;
 
 /// The kind of frame that carries a segment of a message.
@@ -15,22 +15,22 @@ pub(crate) const KIND_SEGMENT: u8 = 0xD1;
 /// A decoded header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The group's epoch; grows when a group is rebuilt.
+    /// The group's epoch, which increases when the group is rebuilt.
     pub epoch: u16,
-    /// Which group of ranks the link belongs to.
+    /// The group that the link belongs to.
     pub group: u32,
-    /// The operation's number in the group.
+    /// The number of the operation in the group.
     pub sequence: u64,
-    /// The message's number within the operation, link and direction.
+    /// The number of the message within its operation, link and direction.
     pub message: u32,
-    /// Payload bytes that follow.
+    /// Number of payload bytes that follow.
     pub bytes: u32,
     /// Digest of the call.
     pub digest: u32,
 }
 
 impl Header {
-    /// The header as bytes.
+    /// Returns the encoded header.
     ///
     /// ```
     /// use ringtree::internal::link::Header;
@@ -50,7 +50,7 @@ impl Header {
         bytes
     }
 
-    /// The header in `bytes`; `None` if its kind is unknown or a reserved field is set.
+    /// Decodes a header. Returns `None` if its kind is unknown or a reserved field is set.
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| {

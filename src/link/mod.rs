@@ -1,12 +1,13 @@
-//! Moving the bytes of messages between this rank and one peer.
+//! Moves the bytes of messages between this rank and its peers.
 //!
-//! *Purpose.* [`Link`] is the one small non-blocking trait that the engine runs host buffers over.
-//! A link leads to one peer. [`stream`] implements it over any ordered byte stream ([`tcp`]'s, the
-//! simulator's), [`shm`] through memory that the ranks of a host share.
+//! *Purpose.* [`Link`] is a small non-blocking trait through which the engine moves the contents of
+//! host buffers. Each link leads to one peer. [`stream`] implements the trait over any ordered byte
+//! stream, such as the streams of [`tcp`] or of the simulator. [`shm`] implements it with memory
+//! that the ranks on a host share.
 //!
-//! *Invariants.* A link is first in, first out. A receiver reads no further than what its
-//! operations expect, plus one fixed buffer. The wire never says how much to allocate. No method
-//! blocks.
+//! *Invariants.* A link is first in, first out. A receiver reads only the bytes that its operations
+//! expect, plus one buffer of fixed size. Nothing on the wire decides how much memory is allocated.
+//! No method blocks.
 //!
 //! *May import* `sys` and the base files.
 
@@ -25,9 +26,10 @@ use shm::exposed::Locator;
 use shm::layout::SMALL_SEGMENT_BYTES_MIN;
 use std::time::Duration;
 
-/// Bytes of the longest element. A receiver folds whole elements of what is visible, so no link
-/// cuts a message within one: the receiver would wait for the rest of it for ever. Segments of
-/// shared memory have lengths from the small one to the large one, all powers of two.
+/// Size of the longest element in bytes. A receiver reduces only complete elements of the visible
+/// bytes. If a link split a message within an element, the receiver would wait forever for the rest
+/// of the element. So all segments hold complete elements. The lengths of shared-memory segments
+/// are powers of two from [`SMALL_SEGMENT_BYTES_MIN`] to [`SHARED_SEGMENT_BYTES`].
 const ELEMENT_BYTES_MAX: usize = {
     let (mut longest, mut at) = (0, 0);
     while at < Dtype::ALL.len() {
@@ -41,58 +43,58 @@ const ELEMENT_BYTES_MAX: usize = {
     longest
 };
 
-/// A message as both ends know it from their plans, before a byte has moved.
+/// The description of a message, which both ends know from their plans before any byte has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The operation's number in its group.
+    /// The number of the operation in its group.
     pub sequence: u64,
-    /// Digest of the call: equal on both ends unless the ranks issued different calls.
+    /// Digest of the call, which is the same at both ends unless the ranks issued different calls.
     pub digest: u32,
-    /// The message's number among those of this operation on this link and direction.
+    /// The number of the message within its operation, link and direction.
     pub number: u32,
-    /// Payload bytes; at least 1.
+    /// Number of payload bytes; at least 1.
     pub bytes: usize,
 }
 
-/// Parts of a message that lie apart and are offered at once, at most.
+/// Maximum number of separate parts of a message that are offered in one call.
 pub(crate) const PARTS_AT_ONCE: usize = 32;
 
-/// What a link is given to send.
+/// The data to send, which is passed to [`Link::send`].
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
-    /// Bytes that the link copies: of these parts, one after another. A link may take no more than
-    /// the first.
+    /// Bytes that the link copies, in consecutive parts. A link may accept bytes of only the first
+    /// part.
     Bytes(&'a [&'a [u8]]),
-    /// A segment that was written once for several peers.
+    /// A segment that was written only once, for several peers.
     Staged(shm::local::Staged),
-    /// Memory that the peer reads where it lies. It must not change before
-    /// [`Link::is_through`].
+    /// Memory that the peer reads in place. The memory must not change until [`Link::is_through`]
+    /// returns `true`.
     Exposed(Locator),
 }
 
-/// Why a link cannot go on.
+/// The reason why a link has failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum LinkError {
-    /// The peer closed the link or it broke; the text is the system's.
+    /// The peer closed the link, or the link broke. The text comes from the operating system.
     Closed(String),
-    /// The peer's host has not answered for long: it is down, or the network between is cut. The
-    /// text says for how long.
+    /// The peer's host has not answered for the time that the text states. The host is down, or the
+    /// network is interrupted.
     Cut(String),
-    /// A frame came that is not the one expected: the ranks issued different calls.
+    /// An unexpected frame arrived because the ranks issued different calls.
     Unexpected(Header),
-    /// The bytes are no frame at all.
+    /// The received bytes are not a frame.
     Garbage(String),
-    /// This process lacks what it needs to make the link, or the link cannot carry what it was
-    /// given; the text says what.
+    /// This process lacks a resource to create the link, or the link cannot carry the payload. The
+    /// text names the cause.
     Refused(String),
 }
 
-/// The non-blocking link to one peer. Every method returns at once.
+/// A non-blocking link to one peer. No method blocks.
 ///
 /// ```
 /// use ringtree::internal::link::{Link, LinkError, Message};
 ///
-/// /// Takes the next bytes of a message; says whether it is whole.
+/// /// Receives the next bytes of a message. Returns `true` once it is complete.
 /// fn go_on(
 ///     link: &mut dyn Link,
 ///     message: &Message,
@@ -104,11 +106,11 @@ pub enum LinkError {
 /// }
 /// ```
 pub trait Link: Send {
-    /// Offers the next bytes of `message`, from its byte `offset` on. Returns how many the link
-    /// took: 0 when it is full or not open yet.
+    /// Offers the next bytes of `message`, which begin at byte `offset`. Returns the number of
+    /// bytes that the link has accepted, which is 0 if the link is full or not open yet.
     ///
     /// # Errors
-    /// The link is broken.
+    /// Returns a [`LinkError`] if the link is broken or cannot carry the payload.
     fn send(
         &mut self,
         message: &Message,
@@ -116,11 +118,13 @@ pub trait Link: Send {
         payload: Payload<'_>,
     ) -> Result<usize, LinkError>;
 
-    /// Reads the next bytes of `message`, from its byte `offset` on, straight into `into` (at most
-    /// what is left of the message). Returns how many came; 0 when none have arrived.
+    /// Reads the next bytes of `message`, which begin at byte `offset`, directly into `into`, which
+    /// must not be longer than the rest of the message. Returns the number of bytes stored, which
+    /// is 0 if no bytes have arrived.
     ///
     /// # Errors
-    /// The link is broken, or what came belongs to another call; then nothing was stored.
+    /// Returns a [`LinkError`] if the link is broken, or if the next frame belongs to a different
+    /// call. In the latter case, nothing is stored.
     fn receive(
         &mut self,
         message: &Message,
@@ -128,65 +132,68 @@ pub trait Link: Send {
         into: &mut [u8],
     ) -> Result<usize, LinkError>;
 
-    /// Makes the next bytes of `message` visible to [`Link::view`] without consuming them; returns
-    /// how many are: a few, or as many as fit the link's buffer.
+    /// Makes the next bytes of `message` visible to [`Link::view`] without consuming them. Returns
+    /// the number of visible bytes, which may be smaller than the number of bytes that have
+    /// arrived.
     ///
     /// # Errors
-    /// Those of [`Link::receive`].
+    /// Returns the same errors as [`Link::receive`].
     fn fetch(&mut self, message: &Message, offset: usize) -> Result<usize, LinkError>;
 
-    /// The first `bytes` bytes that [`Link::fetch`] made visible.
+    /// Returns the first `bytes` of the bytes that [`Link::fetch`] has made visible.
     fn view(&self, bytes: usize) -> &[u8];
 
-    /// Consumes `bytes` bytes of what was visible, after they were read.
+    /// Consumes the first `bytes` visible bytes. Call this method after reading them.
     ///
     /// # Errors
-    /// The peer has revoked memory that it exposed, so anything may have been read.
+    /// Returns a [`LinkError`] if the peer has revoked memory that it had exposed. In that case,
+    /// the bytes that were read are undefined.
     fn consume(&mut self, bytes: usize) -> Result<(), LinkError>;
 
-    /// Whether it is worth a [`Link::fetch`] or [`Link::receive`]: asked again and again by a
-    /// caller that has nothing else to do.
+    /// Returns `false` if [`Link::fetch`] and [`Link::receive`] would find nothing. This check is
+    /// cheap, so a caller that has nothing else to do can call it in a loop.
     fn is_ready(&self) -> bool {
         true
     }
 
-    /// Whether the next message has begun to arrive; asked between two messages.
+    /// Returns `true` if the next message has begun to arrive. Call this method only between two
+    /// messages.
     ///
     /// # Errors
-    /// The link is broken.
+    /// Returns a [`LinkError`] if the link is broken.
     fn has_arrived(&mut self) -> Result<bool, LinkError> {
         Ok(self.is_ready())
     }
 
-    /// How long after the peer has left in peace it is certain that nothing of it comes any more,
-    /// and that it takes nothing more. `None` where the link says so itself, as a broken one.
+    /// Returns how long after the peer's goodbye the link may still move bytes. Returns `None` if
+    /// the link itself reports that the peer has left, as a broken link does.
     fn is_silent_after(&self) -> Option<Duration> {
         None
     }
 
-    /// Up to how many bytes a message is taken whole, given that the messages before it have been
-    /// received; 0 where no length is promised.
+    /// Returns the length up to which a message is accepted completely if all earlier messages have
+    /// been received. Returns 0 if no length is guaranteed.
     fn capacity(&self) -> usize {
         0
     }
 
-    /// Whether the link takes one more segment now; asked before a payload that several links
-    /// must all take, or none.
+    /// Returns `true` if the link can accept one more segment now. The caller checks all links
+    /// before it sends a payload that must be accepted either by all of them or by none.
     fn has_room(&mut self) -> bool {
         false
     }
 
-    /// The place of the last payload that the peer reads out of memory, in the order of what was
-    /// sent: see [`Link::is_through`].
+    /// Returns the position, in the order of sending, of the last payload that the peer reads from
+    /// this rank's memory. See [`Link::is_through`].
     fn position(&self) -> usize {
         0
     }
 
-    /// Whether the peer has read every payload up to `position`.
+    /// Returns `true` if the peer has read every payload up to `position`.
     fn is_through(&mut self, _position: usize) -> bool {
         true
     }
 
-    /// Makes sure that the peer notices what was sent: wakes it where it sleeps.
+    /// Makes sure that the peer notices the data that was sent, and wakes the peer if it is asleep.
     fn flush(&mut self) {}
 }

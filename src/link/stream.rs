@@ -1,11 +1,12 @@
-//! Messages over ordered byte streams.
+//! Carries messages over ordered byte streams.
 //!
-//! A message goes as frames of at most [`SEGMENT_BYTES`] payload, each behind one header. Both
-//! ends know every length from their plans, so a header only confirms what is expected; anything
-//! else is an error, and no byte behind it is stored.
+//! A message travels in frames. Each frame consists of a header and at most [`SEGMENT_BYTES`] of
+//! payload. Both ends know every length from their plans, so a header only confirms the expected
+//! values. Any other header is an error, and no byte that follows it is stored.
 //!
-//! Reading costs one system call a segment: a short payload is read together with its header into
-//! the link's buffer, a long one straight into place, with the next header behind it.
+//! Reading takes one system call per segment. A short payload is read into the link's buffer
+//! together with its header. A long payload is read directly to its destination, together with the
+//! next header.
 
 use super::frame::{HEADER_BYTES, Header};
 use super::{ELEMENT_BYTES_MAX, Link, LinkError, Message, PARTS_AT_ONCE, Payload};
@@ -13,13 +14,14 @@ use crate::limits::{BOUNCE_BYTES, INLINE_BYTES_MAX, LINK_GRACE, SEGMENT_BYTES};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::time::Duration;
 
-/// What a link's buffer holds at first: a few small messages, so that thousands of links in one
-/// process stay cheap. It grows with the messages that pass.
+/// Initial size of a link's buffer in bytes. This size is enough for a few small messages, so a
+/// process can have thousands of links at little cost. The buffer grows with the size of the
+/// messages that pass through the link.
 const READ_AHEAD_BYTES: usize = 512;
 
-/// Where a link's stream comes from: `None` as long as it has not been made. The stream is ordered,
-/// reliable and non-blocking: `WouldBlock` when nothing can move now, a read of 0 bytes when the
-/// peer has closed it.
+/// A function that returns a link's stream, or `None` until the stream exists. The stream must be
+/// ordered, reliable and non-blocking: operations fail with `WouldBlock` if nothing can move now,
+/// and reads return 0 bytes after the peer has closed the stream.
 pub(crate) type Source<S> = Box<dyn FnMut() -> Option<S> + Send>;
 
 /// A [`Link`] over a byte stream.
@@ -31,8 +33,8 @@ pub struct StreamLink<S> {
 }
 
 impl<S: Read + Write> StreamLink<S> {
-    /// A link of the channel `(group, epoch)` over the stream that `source` gives: asked often
-    /// until it has one.
+    /// Creates a link for the channel `(group, epoch)` over the stream that `source` provides. The
+    /// link calls `source` until it returns a stream.
     #[must_use]
     pub fn new(channel: (u32, u16), source: Source<S>) -> Self {
         Self {
@@ -42,8 +44,8 @@ impl<S: Read + Write> StreamLink<S> {
         }
     }
 
-    /// The header of the frame that starts at `offset` of `message`, as both ends know it. Within a
-    /// frame it is not looked at, and its length is no frame's.
+    /// Returns the expected header for the frame that starts at `offset` of `message`. If `offset`
+    /// is within a frame, the result is meaningless, and callers ignore it.
     fn header(&self, message: &Message, offset: usize) -> Header {
         let (group, epoch) = self.channel;
         Header {
@@ -51,7 +53,7 @@ impl<S: Read + Write> StreamLink<S> {
             group,
             sequence: message.sequence,
             message: message.number,
-            // A segment's length fits 32 bits.
+            // The length of a segment fits 32 bits.
             bytes: segment_bytes(message, offset) as u32,
             digest: message.digest,
         }
@@ -65,7 +67,7 @@ impl<S: Read + Write> StreamLink<S> {
     }
 }
 
-/// Payload bytes of the frame that starts at `offset` of `message`.
+/// Returns the number of payload bytes in the frame that starts at `offset` of `message`.
 fn segment_bytes(message: &Message, offset: usize) -> usize {
     (message.bytes - offset).min(SEGMENT_BYTES)
 }
@@ -78,7 +80,7 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
         payload: Payload<'_>,
     ) -> Result<usize, LinkError> {
         let Payload::Bytes(parts) = payload else {
-            let why = "the link to it is a byte stream, which carries no memory";
+            let why = "the link to the peer is a byte stream, which cannot carry memory";
             return Err(LinkError::Refused(why.into()));
         };
         let offered: usize = parts.iter().map(|part| part.len()).sum();
@@ -145,7 +147,7 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
     }
 
     fn is_silent_after(&self) -> Option<Duration> {
-        // The end of an open stream comes behind all that was sent.
+        // The end of an open stream arrives after everything that was sent.
         self.open.is_none().then_some(LINK_GRACE)
     }
 
@@ -164,14 +166,15 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
     }
 }
 
-/// The stream, once it has been made, and where both directions stand.
+/// The stream, and the progress in both directions.
 struct Open<S> {
     stream: S,
     outgoing: Outgoing,
     incoming: Incoming,
 }
 
-/// The frame being written: header bytes still to go, payload bytes still to go.
+/// The frame that is being written. Contains its header, and the numbers of header and payload
+/// bytes that have not been written yet.
 struct Outgoing {
     header: [u8; HEADER_BYTES],
     header_left: usize,
@@ -189,7 +192,7 @@ impl Outgoing {
         self.payload_left = header.bytes as usize;
     }
 
-    /// Accounts for `written` bytes; returns how many of them were payload.
+    /// Records that `written` bytes were written. Returns how many of these bytes were payload.
     fn advance(&mut self, written: usize) -> usize {
         let header = written.min(self.header_left);
         self.header_left -= header;
@@ -198,12 +201,13 @@ impl Outgoing {
     }
 }
 
-/// What was read ahead, and how much of the present frame is still to come or to be taken.
+/// Bytes that were read ahead, and the progress within the current frame.
 struct Incoming {
     buffer: Vec<u8>,
     start: usize,
     end: usize,
-    /// Payload bytes of the present frame not yet taken, buffered ones included.
+    /// Number of payload bytes of the current frame that have not been consumed yet, including
+    /// buffered bytes.
     frame_left: usize,
     closed: bool,
 }
@@ -225,8 +229,8 @@ impl Incoming {
         }
     }
 
-    /// Makes the buffer at least so long. A new one costs nothing where it is not used: its pages
-    /// are the system's zeros until something is read into them.
+    /// Makes the buffer at least `bytes` bytes long. Unused parts of a new buffer cost nothing,
+    /// because the system provides its pages when they are first written.
     fn grow(&mut self, bytes: usize) {
         if self.buffer.len() < bytes {
             let mut buffer = vec![0; bytes];
@@ -235,7 +239,8 @@ impl Incoming {
         }
     }
 
-    /// Moves what is buffered to the front if less than `wanted` bytes would fit behind it.
+    /// Moves the buffered bytes to the front of the buffer if fewer than `wanted` bytes would fit
+    /// behind them.
     fn make_room(&mut self, wanted: usize) {
         if self.buffer.len() - self.end < wanted && self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -263,8 +268,9 @@ impl<S: Read + Write> Open<S> {
         }
     }
 
-    /// Writes the rest of the header and what it can of the frame's payload, which is in `parts`
-    /// from byte `skip` on; returns the payload taken: 0 only when the stream takes nothing now.
+    /// Writes the rest of the header and as much of the frame's payload as possible. The payload is
+    /// in `parts` and begins at byte `skip`. Returns the number of payload bytes written, which is
+    /// 0 only if the stream accepts nothing now.
     fn write(&mut self, parts: &[&[u8]], skip: usize) -> Result<usize, LinkError> {
         loop {
             let Outgoing {
@@ -287,8 +293,8 @@ impl<S: Read + Write> Open<S> {
         }
     }
 
-    /// Makes sure the header of the present frame has come and is the `expected` one. With
-    /// `with_payload`, reads as much behind it as fits. False when it has not come yet.
+    /// Returns `true` if the header of the current frame has arrived, after checking that it equals
+    /// `expected`. If `with_payload` is `true`, also reads as many of the following bytes as fit.
     fn begin_frame(&mut self, expected: &Header, with_payload: bool) -> Result<bool, LinkError> {
         if self.incoming.frame_left > 0 {
             return Ok(true);
@@ -304,7 +310,7 @@ impl<S: Read + Write> Open<S> {
         bytes.copy_from_slice(&self.incoming.buffered()[..HEADER_BYTES]);
         let Some(header) = Header::decode(&bytes) else {
             return Err(LinkError::Garbage(format!(
-                "{:02x?} is no frame header",
+                "{:02x?} is not a frame header",
                 &bytes[..8]
             )));
         };
@@ -319,7 +325,8 @@ impl<S: Read + Write> Open<S> {
         Ok(true)
     }
 
-    /// Whether the next header has come. With `with_payload`, reads as much behind it as fits.
+    /// Returns `true` if the next header has arrived. If `with_payload` is `true`, also reads as
+    /// many of the following bytes as fit.
     fn has_header(&mut self, with_payload: bool) -> Result<bool, LinkError> {
         while self.incoming.end - self.incoming.start < HEADER_BYTES {
             let missing = HEADER_BYTES - (self.incoming.end - self.incoming.start);
@@ -331,7 +338,8 @@ impl<S: Read + Write> Open<S> {
         Ok(true)
     }
 
-    /// Takes payload of the present frame: buffered bytes first, then straight from the stream.
+    /// Consumes payload of the current frame: first buffered bytes, then bytes directly from the
+    /// stream.
     fn read_into(&mut self, into: &mut [u8]) -> Result<usize, LinkError> {
         let buffered = self.incoming.visible().min(into.len());
         if buffered > 0 {
@@ -358,13 +366,14 @@ impl<S: Read + Write> Open<S> {
         Ok(direct)
     }
 
-    /// Makes sure that at least one whole element is in the buffer, if it has come. What is there
-    /// is worth folding before more is read: it is still in the cache.
+    /// Reads until at least one complete element is in the buffer, if such an element has arrived.
+    /// Does not read any further, because the buffered bytes are still in the cache and should be
+    /// reduced first.
     fn top_up(&mut self) -> Result<(), LinkError> {
         let wanted = self.incoming.frame_left.min(ELEMENT_BYTES_MAX);
         while self.incoming.visible() < wanted {
             if self.fill(wanted, usize::MAX)? == 0 {
-                // Part of an element is of no use, and the rest will not come any more.
+                // The buffer holds only a part of an element, and the rest will not arrive.
                 return if self.incoming.closed {
                     Err(ended())
                 } else {
@@ -375,7 +384,8 @@ impl<S: Read + Write> Open<S> {
         Ok(())
     }
 
-    /// Reads at most `most` bytes into the buffer, making room for `wanted` if need be.
+    /// Reads at most `most` bytes into the buffer, after making space for `wanted` bytes if
+    /// necessary.
     fn fill(&mut self, wanted: usize, most: usize) -> Result<usize, LinkError> {
         if self.incoming.closed {
             return self.closed();
@@ -397,7 +407,8 @@ impl<S: Read + Write> Open<S> {
         }
     }
 
-    /// The stream has ended. What is buffered is still good; asking for more is an error.
+    /// Records the end of the stream. Buffered bytes stay valid. If there are no buffered bytes,
+    /// returns an error.
     fn closed(&mut self) -> Result<usize, LinkError> {
         self.incoming.closed = true;
         if self.incoming.visible() > 0 {
@@ -407,8 +418,8 @@ impl<S: Read + Write> Open<S> {
     }
 }
 
-/// Puts the parts from byte `skip` on, `most` bytes at most, into as many slices as there are;
-/// returns how many it needed.
+/// Fills `slices` with at most `most` of the bytes of `parts` that begin at byte `skip`. Returns
+/// the number of slices used.
 fn gather<'a>(
     parts: &[&'a [u8]],
     mut skip: usize,
@@ -429,7 +440,7 @@ fn gather<'a>(
     used
 }
 
-/// A stream that times out has told how long nobody answered.
+/// Converts an I/O error. The text of a timeout already states how long the host has not answered.
 fn broken(error: &io::Error) -> LinkError {
     match error.kind() {
         ErrorKind::TimedOut => LinkError::Cut(error.to_string()),
@@ -451,7 +462,7 @@ mod tests {
     use crate::link::shm::exposed::Locator;
     use std::io::Cursor;
 
-    /// Nothing taken would mean that it is full: the call would wait until its deadline.
+    /// If the link returned 0, it would look full, and the call would wait until its deadline.
     #[test]
     fn what_a_stream_cannot_carry_is_an_error() {
         let source = Box::new(|| Some(Cursor::new(Vec::new())));

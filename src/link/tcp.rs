@@ -1,19 +1,19 @@
-//! TCP streams, and the one place a process sleeps for all of them.
+//! Provides TCP streams, and the reactor in which a process sleeps until a stream is ready.
 //!
-//! The control thread dials, accepts and authenticates data connections and drops them into an
-//! [`Inbox`]; the link to the peer takes its stream out, which registers it with the [`Reactor`].
-//! While a call polls, it tries the sockets directly; only before it sleeps does it ask the
-//! reactor.
+//! The control thread connects, accepts and authenticates data connections and puts them into an
+//! [`Inbox`]. The link to the peer takes its stream from the inbox and registers it with the
+//! [`Reactor`]. A polling call tries the sockets directly, and uses the reactor only to sleep.
 //!
-//! # A peer that is cut off
+//! # An unreachable peer
 //!
-//! A network that drops everything closes no connection. What an idle connection tells, the
-//! kernel's keepalive finds out. While bytes wait for an acknowledgement it does not run, and the
-//! kernel would try for a quarter of an hour. So a thread that waits in a call looks now and then,
-//! by [`Reactor::find_cuts`], for connections on which an acknowledgement is due and none has come
-//! for [`CUT_OFF_AFTER`]. No `TCP_USER_TIMEOUT`: Linux would count the time in which a healthy
-//! receiver merely does not read, which is as long as its program computes. Such a receiver's host
-//! answers the kernel's probes.
+//! If a network drops all packets, connections are not closed. On an idle connection, the kernel's
+//! keepalive detects this. But keepalive does not run while bytes are waiting for an
+//! acknowledgment, and the kernel would retransmit them for a quarter of an hour. So a thread that
+//! waits in a call runs [`Reactor::find_cuts`] from time to time. It searches for connections on
+//! which an acknowledgment is due but none has been received for [`CUT_OFF_AFTER`].
+//! `TCP_USER_TIMEOUT` is not used, because Linux would also count the time during which a healthy
+//! receiver does not read because its program is computing. The host of such a receiver answers the
+//! kernel's probes.
 
 use super::window::widen;
 use crate::limits::{CUT_OFF_AFTER, CUTS_FOUND_EVERY};
@@ -30,29 +30,33 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Token of the reactor's waker. All streams use [`STREAM`]: it does not matter which is ready.
+/// Token of the reactor's waker. All streams share the token [`STREAM`], because callers try every
+/// socket.
 const WAKER: Token = Token(0);
 const STREAM: Token = Token(1);
-/// Readiness notices taken from the system at once; more stay there.
+/// Maximum number of readiness events that are read per sleep. Further events stay in the kernel.
 const EVENTS_PER_SLEEP: usize = 256;
-/// An idle connection is probed after this long; with the probes, a host that vanished is noticed
-/// within 5 s.
+/// Idle time after which a connection is probed. With these probes, a host that has vanished is
+/// detected within 5 s.
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
-/// The kernel probes a receiver that reads nothing this often, where it can be told so.
+/// Longest interval at which the kernel probes a receiver that does not read, if the kernel
+/// supports this option.
 const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 
-/// Sets what every connection of the library wants: small segments leave at once, idle
-/// connections are probed, and forked children do not hold it. Buffer sizes are left to the
-/// kernel's auto-tuning, but on long ways (`link/window.rs`).
+/// Sets the options that every connection of the library needs. Small segments are sent
+/// immediately, idle connections are probed, and forked children do not hold the connection. Buffer
+/// sizes are left to the kernel's tuning, except on connections with long round trips
+/// (`link/window.rs`).
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(stream);
     keep_from_children(stream);
-    // An older kernel probes less and less often, and notices some cuts later.
+    // Without this option, the probes of an older kernel become rarer, and some cuts are detected
+    // later.
     let _ = try_again_within(stream, TRY_AGAIN_WITHIN);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -62,20 +66,19 @@ pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
     socket.set_tcp_keepalive(&keepalive)
 }
 
-/// From now on no forked child of this process holds `socket`, which would hide this process's
-/// death from its peers.
+/// Closes `socket` in forked children, where it would hide this process's death from its peers.
 pub(crate) fn keep_from_children(socket: &impl AsFd) {
-    // If the system refuses, only such a death is noticed later.
+    // If this fails, the death of this process is detected later while a child lives.
     let _ = close_in_children(socket);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // What these mutexes guard is whole between any two statements, so a panic elsewhere while
-    // holding one leaves nothing half done.
+    // Every statement leaves the guarded data consistent, so a panic of another holder does no
+    // damage.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Readiness of all data sockets of a process.
+/// The readiness of all data sockets of a process.
 pub struct Reactor {
     poll: Mutex<(Poll, Events)>,
     registry: Registry,
@@ -85,10 +88,10 @@ pub struct Reactor {
 }
 
 impl Reactor {
-    /// A reactor with no sockets.
+    /// Creates a reactor without sockets.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the operating system's error.
     pub fn new() -> io::Result<Self> {
         let poll = Poll::new()?;
         let registry = poll.registry().try_clone()?;
@@ -107,11 +110,12 @@ impl Reactor {
         })
     }
 
-    /// Ends the connections whose peer is cut off: their links fail, and say so. Looks at them only
-    /// if that is due. For a thread that has found nothing to do.
+    /// Shuts down the connections whose peer is unreachable, so that their links report this. Call
+    /// this method from a thread that has nothing else to do. It returns immediately if the last
+    /// check was recent.
     pub fn find_cuts(&self) {
         let now = Instant::now();
-        // Another thread that has the lock does the same.
+        // The holder of the lock checks too, or adds a link. Then a later call checks.
         let Ok(mut lines) = self.lines.try_lock() else {
             return;
         };
@@ -127,28 +131,28 @@ impl Reactor {
                 .is_ok_and(|acknowledged| silence.lasts(acknowledged, now) >= CUT_OFF_AFTER);
             if is_cut {
                 line.is_cut.store(true, Ordering::Relaxed);
-                // It ends the sleep of the link's reader, which then asks why.
+                // The shutdown wakes the link's reader, which then gets the reason from `explain`.
                 let _ = line.stream.shutdown(Shutdown::Both);
             }
             !is_cut
         });
     }
 
-    /// Sleeps until something happened on any data socket since the last sleep, until
-    /// [`Reactor::wake`], or for `at_most`. One thread sleeps at a time; a second one first waits
-    /// for it. Readiness is told once: before sleeping, try every socket of interest until it
-    /// would block.
+    /// Sleeps until a data socket becomes ready, [`Reactor::wake`] is called, or `at_most` has
+    /// elapsed. Events that have occurred since the last sleep also end the sleep. If another
+    /// thread is sleeping, the caller first waits for that thread. Each change of readiness is
+    /// reported only once, so try every socket of interest until it would block before you sleep.
     pub fn sleep(&self, at_most: Duration) {
         let mut guard = lock(&self.poll);
         let (poll, events) = &mut *guard;
-        // An interruption, or any other failure, is only a short sleep: the caller polls again.
+        // An interruption or another failure only shortens the sleep. The caller polls again.
         let _ = poll.poll(events, Some(at_most));
     }
 
-    /// From now on a sleep also ends when `descriptor` becomes readable.
+    /// Makes sleeps end when `descriptor` becomes readable, too.
     ///
     /// # Errors
-    /// The system's.
+    /// Returns the operating system's error.
     pub fn watch(&self, descriptor: &impl AsRawFd) -> io::Result<()> {
         let descriptor = descriptor.as_raw_fd();
         let mut source = SourceFd(&descriptor);
@@ -156,43 +160,44 @@ impl Reactor {
             .register(&mut source, STREAM, Interest::READABLE)
     }
 
-    /// Takes [`Reactor::watch`] back; before the descriptor is closed.
+    /// Undoes [`Reactor::watch`]. Call this method before closing the descriptor.
     pub fn unwatch(&self, descriptor: &impl AsRawFd) {
-        // It fails only for one that was not watched.
+        // This fails only for a descriptor that was not watched.
         let _ = self
             .registry
             .deregister(&mut SourceFd(&descriptor.as_raw_fd()));
     }
 
-    /// Ends the current sleep, or the next one at once.
+    /// Ends the current sleep, or makes the next one return immediately.
     pub fn wake(&self) {
-        // It fails only if the counter behind it is full, and then the sleep ends anyway.
+        // This fails only if the waker's counter is full. The sleep then ends anyway.
         let _ = self.waker.wake();
     }
 }
 
 impl AsRawFd for Reactor {
-    /// The epoll descriptor; readable when a data socket is ready. Valid while the reactor lives.
+    /// Returns the epoll descriptor, which is readable when a data socket is ready. The descriptor
+    /// is valid as long as the reactor exists.
     fn as_raw_fd(&self) -> RawFd {
         self.descriptor
     }
 }
 
-/// The connections of a process, and when they were last looked at.
+/// The connections of a process, and the time of their last check.
 struct Lines {
     all: Vec<(Weak<Line>, Silence)>,
     seen: Instant,
 }
 
-/// How long a peer's host has been silent while it should have acknowledged something.
+/// A period during which a peer's host has been silent while an acknowledgment was due.
 #[derive(Default)]
 struct Silence {
     since: Option<Instant>,
 }
 
 impl Silence {
-    /// What was found `now`. A connection that was idle is silent from when an acknowledgement was
-    /// first seen to be due.
+    /// Records the state that was found at `now`, and returns the duration of the silence. After an
+    /// idle phase, the silence begins when a due acknowledgment is first noticed.
     fn lasts(&mut self, found: Acknowledged, now: Instant) -> Duration {
         if !found.is_awaited {
             self.since = None;
@@ -205,17 +210,17 @@ impl Silence {
     }
 }
 
-/// A data connection on its way to its link.
+/// An authenticated connection that has not been taken by its link yet.
 pub struct DataStream {
     /// The rank at the other end.
     pub peer: usize,
-    /// Authenticated, non-blocking, and registered nowhere.
+    /// The stream, which is authenticated, non-blocking, and not registered with any reactor.
     pub stream: TcpStream,
-    /// The names of this host and of the peer's, for messages.
+    /// Names of this host and of the peer's host, for messages.
     pub hosts: (String, String),
 }
 
-/// Authenticated streams of a channel on their way from the control thread to its links.
+/// Authenticated streams that the control thread passes to the links of a channel.
 #[derive(Default)]
 pub struct Inbox {
     arrived: Mutex<Vec<DataStream>>,
@@ -223,8 +228,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Leaves `stream`, in the place of one from the same peer that no link has taken. Wake the
-    /// reactor after.
+    /// Adds `stream`, which replaces any stream from the same peer that has not been taken by a
+    /// link. Wake the reactor afterwards.
     pub fn push(&self, stream: DataStream) {
         let mut arrived = lock(&self.arrived);
         arrived.retain(|each| each.peer != stream.peer);
@@ -232,7 +237,8 @@ impl Inbox {
         self.waiting.store(arrived.len(), Ordering::Release);
     }
 
-    /// The stream to `peer`, if it has arrived, with its readiness told to `reactor`.
+    /// Takes the stream to `peer` and registers it with `reactor`. Returns `None` if the stream has
+    /// not arrived.
     pub fn take(&self, peer: usize, reactor: &Arc<Reactor>) -> Option<TcpLink> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
@@ -245,7 +251,7 @@ impl Inbox {
     }
 }
 
-/// A connection, as its link and the search for cuts share it.
+/// A connection that is shared by its link and the check for unreachable peers.
 struct Line {
     stream: TcpStream,
     hosts: (String, String),
@@ -253,7 +259,8 @@ struct Line {
 }
 
 impl Line {
-    /// What a read or a write came to; if the peer is cut off, that is why.
+    /// Returns the result of a read or write. If the peer is unreachable, an error or end of file
+    /// is replaced with an error that names the cause.
     fn explain(&self, moved: io::Result<usize>) -> io::Result<usize> {
         let is_end = match &moved {
             Ok(bytes) => *bytes == 0,
@@ -273,7 +280,7 @@ impl Line {
             ErrorKind::TimedOut,
             format!(
                 "host {there} has acknowledged nothing from host {here} for {} s: it is down, or \
-                 the network between them is cut",
+                 the network between them is interrupted",
                 CUT_OFF_AFTER.as_secs()
             ),
         ))
@@ -298,8 +305,8 @@ impl TcpLink {
             .register(&mut stream, STREAM, interest)
             .is_err()
         {
-            // A link that could never wake its reader must not look alive: as a closed one it is
-            // reported on the next read.
+            // A link that could never wake its reader must not look alive. After the shutdown, the
+            // next read reports it as closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
         let line = Arc::new(Line {
@@ -316,13 +323,14 @@ impl TcpLink {
 
 impl Drop for TcpLink {
     fn drop(&mut self) {
-        // Closing the socket deregisters it as well; this is for a descriptor that was inherited.
+        // Closing the socket also deregisters it, unless another process has inherited the
+        // descriptor.
         let descriptor = self.line.stream.as_raw_fd();
         let _ = self.reactor.registry.deregister(&mut SourceFd(&descriptor));
     }
 }
 
-/// Calls again what a signal interrupted.
+/// Repeats `call` as long as a signal interrupts it.
 fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {
@@ -365,7 +373,7 @@ mod tests {
     use super::*;
     use std::net::TcpListener;
 
-    /// A link, and the other end of its connection.
+    /// Creates a link and the other end of its connection.
     fn pair(reactor: &Arc<Reactor>) -> (TcpLink, std::net::TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -392,13 +400,13 @@ mod tests {
             last,
         };
         let mut silence = Silence::default();
-        // Idle for an hour; then something is sent.
+        // The connection was idle for an hour before something is sent.
         assert_eq!(silence.lasts(awaited(3600 * second), start), Duration::ZERO);
         assert_eq!(
             silence.lasts(awaited(3603 * second), start + 3 * second),
             3 * second
         );
-        // An acknowledgement came a second ago; more is due.
+        // The last acknowledgment arrived a second ago, and another is due.
         assert_eq!(silence.lasts(awaited(second), start + 6 * second), second);
         assert_eq!(
             silence.lasts(awaited(4 * second), start + 9 * second),
@@ -415,8 +423,8 @@ mod tests {
         );
     }
 
-    /// The peer's program computes for longer than a cut takes to be noticed; with
-    /// `RINGTREE_TEST_LONG` for a minute.
+    /// The peer's program computes for longer than the detection of a cut takes. With
+    /// `RINGTREE_TEST_LONG`, it computes for a minute.
     #[test]
     fn a_peer_that_does_not_read_is_not_cut_off() {
         let computes = match std::env::var_os("RINGTREE_TEST_LONG") {

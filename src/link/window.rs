@@ -1,11 +1,12 @@
-//! Send buffers that hold what is on a long way.
+//! Enlarges the send buffers of connections that have a long round trip.
 //!
-//! A connection sends at full speed only if its send buffer holds all bytes that no acknowledgement
-//! has come for: rate times round trip. The kernel tunes a buffer as the window opens, up to a
-//! limit, `net.ipv4.tcp_wmem`, of 4 MiB by default: 1.3 Gbit/s at a round trip of 25 ms. A program
-//! may ask for up to `net.core.wmem_max`, of which the kernel makes twice as much, and which ends
-//! the tuning. So it is asked for only on long ways, and only where that is more. Receive buffers
-//! need nothing: their limit is higher.
+//! A connection sends at full speed only if its send buffer can hold all unacknowledged bytes,
+//! which is the rate times the round-trip time. The kernel grows the buffer automatically, up to a
+//! limit in `net.ipv4.tcp_wmem`. The default limit of 4 MiB allows 1.3 Gbit/s at a round trip of 25
+//! ms. A program may request a buffer of up to `net.core.wmem_max`. The kernel doubles the
+//! requested value and stops tuning that buffer. So the library requests a buffer size only if the
+//! round trip is long and the result exceeds the limit of the kernel's tuning. Receive buffers are
+//! left as they are, because their limit is higher.
 //!
 //! *May import* `limits` and `sys`.
 
@@ -16,8 +17,8 @@ use std::fs;
 use std::os::fd::AsFd;
 use std::sync::LazyLock;
 
-/// Lets a connection over a long way send as much as the system allows before an acknowledgement
-/// comes. Where the system says or allows nothing, the connection keeps its buffer.
+/// Enlarges the send buffer of a connection to the system's maximum if the round trip is long. The
+/// buffer stays unchanged if the system's limits are unknown or do not allow a larger buffer.
 pub(super) fn widen(stream: &impl AsFd) {
     static WIDEST: LazyLock<Option<usize>> = LazyLock::new(|| {
         let asked_for = fs::read_to_string("/proc/sys/net/core/wmem_max").ok()?;
@@ -30,7 +31,7 @@ pub(super) fn widen(stream: &impl AsFd) {
     }
 }
 
-/// What to ask for, if it gives more than the kernel's tuning does.
+/// Returns the size to request, or `None` if the kernel's tuning allows at least as much.
 fn widest(asked_for: &str, tuned: &str) -> Option<usize> {
     let asked_for: usize = asked_for.trim().parse().ok()?;
     let tuned: usize = tuned.split_whitespace().last()?.parse().ok()?;

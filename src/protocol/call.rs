@@ -1,5 +1,5 @@
-//! The one description of a call. The communicator makes it once; the cache of programs is asked
-//! with it, its digest travels with every message, and errors print it.
+//! Describes a call. The communicator creates a description for each call. The description is the
+//! key of the program cache, its digest travels with every message, and errors print it.
 
 use crate::dtype::Dtype;
 use crate::error::Error;
@@ -8,19 +8,19 @@ use crate::plan::spec::{Algorithm, Collective};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// What a call does.
+/// The operation that a call performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Kind {
-    /// Something that all ranks of the group do together.
+    /// A collective of all ranks in the group.
     Collective(Collective),
-    /// One message from one rank to another.
+    /// A message from one rank to another.
     SendRecv,
-    /// A collective by which the ranks agree on the counts of an all-to-all.
+    /// A collective in which the ranks agree on the counts of an all-to-all.
     Agreement(Collective),
 }
 
 impl Kind {
-    /// The name used on the command line and in messages.
+    /// Returns the name that is used on the command line and in messages.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -37,38 +37,39 @@ impl From<Collective> for Kind {
     }
 }
 
-/// Where the elements of a call lie.
+/// The memory that holds the elements of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Medium {
-    /// In the memory of the host.
+    /// Host memory.
     #[default]
     Host,
-    /// In the memory of a device.
+    /// Device memory.
     Device,
 }
 
-/// How the blocks of a call lie, as far as all ranks must agree on it.
+/// The part of a buffer's division into blocks that all ranks must agree on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Split {
-    /// As evenly as possible, or there are no blocks.
+    /// Blocks whose lengths are as even as possible, or no blocks.
     #[default]
     Even,
-    /// Blocks of equal length, the last ones shorter or empty.
+    /// Blocks of equal length, except that the last blocks may be shorter or empty.
     Ceil,
-    /// By counts that the caller gives, which have this hash; in an all-to-all, of which no rank
-    /// knows all counts, it is 0.
+    /// Blocks whose lengths the caller passes, with a hash of all lengths. In an all-to-all, the
+    /// hash is 0 because no rank knows all lengths.
     Counts(u64),
 }
 
 impl Split {
-    /// The split by these counts.
+    /// Returns the split for blocks of these lengths.
     #[must_use]
     pub fn by(counts: &[usize]) -> Self {
         Split::Counts(hash(counts.iter().copied()))
     }
 }
 
-/// A hash of `numbers`. Different ones have different hashes but for one chance in 2⁶⁴.
+/// Returns a hash of `numbers`. Two different sequences have the same hash with a probability of
+/// 2⁻⁶⁴.
 pub fn hash(numbers: impl IntoIterator<Item = usize>) -> u64 {
     numbers.into_iter().fold(0, |hash, number| {
         // The finalizer of splitmix64.
@@ -79,36 +80,38 @@ pub fn hash(numbers: impl IntoIterator<Item = usize>) -> u64 {
     })
 }
 
-/// A call, as far as all ranks must agree on it.
+/// The part of a call that all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
-    /// The call's number in its group, from 1; 0 while it has none.
+    /// Number of the call in its group, counted from 1; 0 while the call has no number.
     pub sequence: u64,
-    /// What is done.
+    /// Operation of the call.
     pub kind: Kind,
-    /// Elements of the whole buffer; 0 in an all-to-all by counts, where no rank knows them.
+    /// Number of elements in the complete buffer; 0 in an all-to-all by counts, because no rank
+    /// knows the number.
     pub count: usize,
-    /// How its blocks lie.
+    /// Division of the buffer into blocks.
     pub split: Split,
     /// Type of the elements.
     pub dtype: Dtype,
-    /// The operator, where the collective reduces.
+    /// Operator of the call, if its collective reduces.
     pub op: Option<ReduceOp>,
-    /// The root, where the collective has one, and the receiver of a message; else 0.
+    /// Root of a collective that has a root, or receiver of a message; otherwise 0.
     pub root: usize,
-    /// The algorithm; `None` while it is the library's choice.
+    /// The requested algorithm; `None` if the library chooses.
     pub algorithm: Option<Algorithm>,
-    /// Pieces per block; 0 while they are the library's choice.
+    /// Requested number of pieces per block; 0 if the library chooses.
     pub pieces: usize,
-    /// Where the elements lie.
+    /// Memory that holds the elements.
     pub medium: Medium,
-    /// What the two ends of a message call it; 0 in a collective.
+    /// Tag of a message; 0 in a collective.
     pub tag: u32,
 }
 
 impl Call {
-    /// A call on `count` elements of f32, with root 0; a reduction sums. A barrier has no data: its
-    /// one byte says that a rank has come.
+    /// Creates a call on `count` elements of type f32, with root 0. If the collective reduces, its
+    /// operator is the sum. A barrier has no data; each rank contributes one byte to show that it
+    /// has arrived.
     ///
     /// ```
     /// use ringtree::Dtype;
@@ -142,13 +145,13 @@ impl Call {
         }
     }
 
-    /// A barrier.
+    /// Creates a barrier.
     #[must_use]
     pub fn barrier() -> Self {
         Self::new(Collective::Barrier, 1)
     }
 
-    /// A message of `count` elements to rank `to`.
+    /// Creates a message that carries `count` elements to rank `to`.
     #[must_use]
     pub fn message(count: usize, dtype: Dtype, to: usize) -> Self {
         Self {
@@ -166,19 +169,19 @@ impl Call {
         }
     }
 
-    /// The same, called `tag` by its two ends.
+    /// Sets the tag of a message.
     #[must_use]
     pub fn tagged(self, tag: u32) -> Self {
         Self { tag, ..self }
     }
 
-    /// The same on elements of `dtype`.
+    /// Sets the type of the elements.
     #[must_use]
     pub fn dtype(self, dtype: Dtype) -> Self {
         Self { dtype, ..self }
     }
 
-    /// The same with the operator `op`.
+    /// Sets the operator.
     #[must_use]
     pub fn op(self, op: ReduceOp) -> Self {
         Self {
@@ -187,13 +190,13 @@ impl Call {
         }
     }
 
-    /// The same, from or to `root`.
+    /// Sets the root.
     #[must_use]
     pub fn root(self, root: usize) -> Self {
         Self { root, ..self }
     }
 
-    /// The same, by `algorithm`.
+    /// Sets the algorithm.
     #[must_use]
     pub fn by(self, algorithm: Algorithm) -> Self {
         Self {
@@ -202,7 +205,7 @@ impl Call {
         }
     }
 
-    /// The same, as part of the agreement on the counts of an all-to-all.
+    /// Marks the call as the one that agrees on the counts of an all-to-all.
     #[must_use]
     pub fn agreeing(self) -> Self {
         let collective = self.collective();
@@ -212,25 +215,25 @@ impl Call {
         }
     }
 
-    /// The same under its number.
+    /// Sets the number of the call.
     #[must_use]
     pub fn numbered(self, sequence: u64) -> Self {
         Self { sequence, ..self }
     }
 
-    /// A digest of everything but the sequence number (FNV-1a). Equal calls have equal digests;
-    /// different ones differ but for one chance in four thousand million.
+    /// Returns a digest (FNV-1a) of all fields except the sequence number. Two different calls have
+    /// the same digest with a probability of 2⁻³².
     #[must_use]
     pub fn digest(&self) -> u32 {
         let encoded = postcard::to_stdvec(&self.numbered(0));
-        let bytes = encoded.expect("invariant: memory takes every call");
+        let bytes = encoded.expect("invariant: encoding to memory does not fail");
         let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
             (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
         });
         (hash ^ (hash >> 32)) as u32
     }
 
-    /// The collective, unless the call is a send or a receive.
+    /// Returns the collective, or `None` if the call is a send or a receive.
     #[must_use]
     pub fn collective(&self) -> Option<Collective> {
         match self.kind {
@@ -239,13 +242,14 @@ impl Call {
         }
     }
 
-    /// Whether this is a send or a receive: numbered for each directed pair of ranks.
+    /// Returns `true` if the call is a send or a receive. These are numbered separately for each
+    /// pair of sender and receiver.
     #[must_use]
     pub fn is_pair(&self) -> bool {
         self.kind == Kind::SendRecv
     }
 
-    /// What a message consists of, and under which number it is.
+    /// Returns the count, type, number and tag of a message as text.
     #[must_use]
     pub fn payload(&self) -> String {
         let Self {
@@ -258,7 +262,8 @@ impl Call {
         format!("{count} {dtype} as message #{}{tag}", self.sequence)
     }
 
-    /// Whether `other` is the same call by other counts, which may have another sum.
+    /// Returns `true` if `other` is the same call with different block lengths. The sum of the
+    /// lengths may differ, too.
     #[must_use]
     pub fn differs_in_counts(&self, other: &Self) -> bool {
         let rest = |call: &Self| Self {
@@ -275,14 +280,15 @@ impl Call {
         are_counted && rest(self) == rest(other)
     }
 
-    /// Whether two ranks alone know how much one of them sends the other.
+    /// Returns `true` if the number of elements that one rank sends to another is known only to
+    /// those two ranks.
     #[must_use]
     pub fn is_counted_by_pairs(&self) -> bool {
         let moves_blocks = self.collective().is_some_and(Collective::moves_blocks);
         moves_blocks && matches!(self.split, Split::Counts(_))
     }
 
-    /// `error`, which was seen in this call.
+    /// Adds this call to the fields of `error`.
     #[must_use]
     pub fn mark(&self, error: Error) -> Error {
         let collective = match self.kind {
@@ -292,8 +298,8 @@ impl Call {
         error.with_call(collective, self.sequence)
     }
 
-    /// The short name, such as `all-reduce #12`. A receive from any rank has no number before a
-    /// message has come.
+    /// Returns the short name of the call, such as `all-reduce #12`. A receive from any rank has no
+    /// number until a message arrives.
     #[must_use]
     pub fn name(&self) -> String {
         if self.is_pair() && self.sequence == 0 {

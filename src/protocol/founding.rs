@@ -1,14 +1,15 @@
-//! How the members of a new group agree on its number.
+//! Lets the members of a new group agree on its number.
 //!
-//! A group is made by its members alone, each of which tells rank 0 of the world that it has come
-//! ([`Notice::Join`]). Rank 0's [`Registrar`] gathers them by the parent's number and the list of
-//! members. When all have come it gives the group a number that no group had before, and tells
-//! each ([`Notice::Made`]). So nothing of a dropped group is ever taken for a later one's. A rank
-//! that calls twice with the same list takes part in two groups, the first calls of all members
-//! being one of them.
+//! Only the members take part in the creation of a group. Each of them sends a request
+//! ([`Notice::Join`]) to rank 0 of the world. Rank 0's [`Registrar`] matches requests by the number
+//! of the parent group and the list of members. When all members have sent their requests, it gives
+//! the group a number that no group has had before, and sends the number to each member
+//! ([`Notice::Made`]). So no message of a dropped group is ever mistaken for a message of a later
+//! group. A rank that calls twice with the same list takes part in two groups. The first calls of
+//! all members create the first group.
 //!
-//! A group does not come about if a member dies or leaves, or once one waits no longer. Then all
-//! that have come are told the same error.
+//! A group is not created if a member dies, leaves or stops waiting. In this case, all members that
+//! have sent a request receive the same error.
 
 use super::members::{Members, Name};
 use crate::error::{Error, told_line};
@@ -18,67 +19,67 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::time::Duration;
 
-/// The number under which processes, and not groups, tell each other something.
+/// Group number of messages between processes, which belong to no group.
 pub const PROCESSES: u32 = u32::MAX;
-/// The rank of the world that relays control messages, and gives groups their numbers.
+/// The world rank that relays control messages and assigns numbers to groups.
 pub const RELAY: usize = 0;
-/// The number of the first group that is made by its members: the world and the group in which its
-/// links are measured have the numbers below.
+/// Number of the first group that its members create. Lower numbers belong to the world and to the
+/// group in which the world's links are measured.
 pub const FIRST_MADE: u32 = 2;
 
-/// What processes tell each other about groups that there are not yet, and about themselves.
+/// A message between processes about the processes, or about groups that do not exist yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
-    /// To rank 0: "I have come to make a group of these."
+    /// To rank 0: "I request a group of these members."
     Join {
         /// The sender's number for this request.
         serial: u32,
-        /// The number of the group that it is made from.
+        /// Number of the group from which the new group is created.
         parent: u32,
-        /// The members, by their numbers in the world, in the order of the group.
+        /// World ranks of the members, in group order.
         members: Vec<u32>,
     },
-    /// To rank 0: "I wait no longer for this."
+    /// To rank 0: "I have stopped waiting for this group."
     Withdraw {
-        /// The number of the request.
+        /// Number of the request.
         serial: u32,
-        /// How long the sender has waited.
+        /// The time that the sender has spent waiting, in milliseconds.
         waited_ms: u64,
     },
-    /// From rank 0: "all have come."
+    /// From rank 0: "all members have requested the group."
     Made {
-        /// The number of the request.
+        /// Number of the request.
         serial: u32,
-        /// The group's.
+        /// Number of the group.
         number: u32,
     },
-    /// From rank 0: "the group will not come about."
+    /// From rank 0: "the group will not be created."
     Refused {
-        /// The number of the request.
+        /// Number of the request.
         serial: u32,
-        /// Why.
+        /// The reason.
         why: Error,
     },
     /// From rank 0: "the process of this rank is gone."
     Lost {
         /// The rank.
         rank: u32,
-        /// What was seen.
+        /// The event from which rank 0 concluded that the process is gone.
         #[serde(deserialize_with = "told_line")]
         why: String,
     },
-    /// "My process leaves in peace: all its groups have said goodbye."
+    /// "My process is leaving cleanly: all its groups have said goodbye."
     Left,
 }
 
 impl Notice {
-    /// The notice as bytes.
+    /// Encodes the notice.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("invariant: memory takes every notice")
+        postcard::to_stdvec(self).expect("invariant: encoding to memory does not fail")
     }
 
-    /// The notice in `bytes`; `None` if they are none.
+    /// Decodes a notice. Returns `None` if `bytes` is not exactly one notice.
     ///
     /// ```
     /// use ringtree::internal::protocol::founding::Notice;
@@ -93,12 +94,12 @@ impl Notice {
     }
 }
 
-/// A group that is being made.
+/// A group that is being created.
 #[derive(Debug)]
 struct Gathering {
     parent: u32,
     members: Vec<u32>,
-    /// The requests of those that have come.
+    /// Numbers of the requests received so far, indexed by world rank.
     joined: BTreeMap<usize, u32>,
 }
 
@@ -108,19 +109,19 @@ impl Gathering {
         members.position(|member| *member as usize == world_rank)
     }
 
-    /// A member as messages name it.
+    /// Returns the name of a member in messages.
     fn name(&self, rank: usize) -> Name {
         let ranks = self.members.iter().map(|rank| *rank as usize).collect();
-        // No world is as small as its groups' members only.
+        // The size of the world is not known here and does not affect names.
         Members::of(ranks, usize::MAX).name(rank)
     }
 
-    /// Which group, in words.
+    /// Returns a human-readable description of the group.
     fn group(&self) -> String {
         format!("the group of world ranks {}", list(&self.members))
     }
 
-    /// Tells all that have come.
+    /// Returns notices that reject all requests received so far.
     fn refuse(self, why: &Error) -> Vec<(usize, Notice)> {
         let tell = |(rank, serial)| {
             let why = why.clone();
@@ -130,7 +131,7 @@ impl Gathering {
     }
 }
 
-/// The first of them, and how many more there are.
+/// Lists the first [`RANKS_LISTED_MAX`] items and states how many more there are.
 pub(super) fn list<T: Display>(all: &[T]) -> String {
     let shown = all.iter().take(RANKS_LISTED_MAX).map(T::to_string);
     let shown = shown.collect::<Vec<_>>().join(", ");
@@ -140,14 +141,14 @@ pub(super) fn list<T: Display>(all: &[T]) -> String {
     }
 }
 
-/// Why a rank cannot come any more.
+/// The reason why a rank can no longer join groups.
 #[derive(Clone, Debug)]
 enum Absence {
     Lost(String),
     Left,
 }
 
-/// Rank 0's list of the groups that are being made.
+/// Rank 0's list of the groups that are being created.
 ///
 /// ```
 /// use ringtree::internal::protocol::founding::{FIRST_MADE, Notice, Registrar};
@@ -165,7 +166,8 @@ pub struct Registrar {
 }
 
 impl Registrar {
-    /// A notice came from `from`; what is to be told to whom.
+    /// Processes a notice from world rank `from`. Returns the notices to send in response, each
+    /// with its receiver.
     pub fn receive(&mut self, from: usize, notice: Notice) -> Vec<(usize, Notice)> {
         match notice {
             Notice::Join {
@@ -175,17 +177,17 @@ impl Registrar {
             } => self.join(from, serial, parent, members),
             Notice::Withdraw { serial, waited_ms } => self.withdraw(from, serial, waited_ms),
             Notice::Left => self.absent(from, Absence::Left),
-            // What rank 0 itself says, to others.
+            // Only rank 0 sends these.
             Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => Vec::new(),
         }
     }
 
-    /// The process of `rank` is gone.
+    /// Records that the process of `rank` is gone. Returns the notices to send.
     pub fn lost(&mut self, rank: usize, why: &str) -> Vec<(usize, Notice)> {
         self.absent(rank, Absence::Lost(why.to_owned()))
     }
 
-    /// Whether `rank` has left in peace.
+    /// Returns `true` if `rank` has left cleanly.
     #[must_use]
     pub fn has_left(&self, rank: usize) -> bool {
         matches!(self.absent.get(&rank), Some(Absence::Left))
@@ -203,7 +205,8 @@ impl Registrar {
         let open = open.filter(|one| one.joined.contains_key(&from)).count();
         if open >= JOINS_OPEN_MAX {
             return refuse(Error::usage(format!(
-                "world rank {from} waits for {open} groups at once, which is as many as it may"
+                "world rank {from} cannot request another group: it is already waiting for {open} \
+                 groups, which is the limit; wait until one of them has been created"
             )));
         }
         let is_this = |one: &&mut Gathering| {
@@ -233,7 +236,7 @@ impl Registrar {
         self.make_whole()
     }
 
-    /// Makes the first group of which all members have come.
+    /// Creates the first group that has been requested by all its members.
     fn make_whole(&mut self) -> Vec<(usize, Notice)> {
         let is_whole = |one: &Gathering| one.joined.len() == one.members.len();
         let Some(at) = self.gatherings.iter().position(is_whole) else {
@@ -243,8 +246,8 @@ impl Registrar {
         let number = FIRST_MADE + self.made;
         if number >= GROUPS_MAX {
             return gathering.refuse(&Error::usage(format!(
-                "this job has made {GROUPS_MAX} groups, which is as many as have a number; keep \
-                 and use those there are"
+                "cannot create a group: this job has used all {GROUPS_MAX} group numbers; reuse \
+                 existing groups"
             )));
         }
         self.made += 1;
@@ -272,15 +275,15 @@ impl Registrar {
                 let rank = *rank;
                 let name = gathering.name(rank);
                 match self.whereabouts(gathering.members[rank] as usize) {
-                    Some(elsewhere) => format!("{name} waits for {elsewhere} instead"),
-                    None => format!("{name} has not asked for it"),
+                    Some(elsewhere) => format!("{name} is waiting for {elsewhere} instead"),
+                    None => format!("{name} has not requested it"),
                 }
             })
             .collect();
         let own = gathering.position(from).unwrap_or(from);
         let why = Error::deadline(format!(
-            "{} gave up on {} after {:.1} s: {}; all members must ask for it with the same list, \
-             from the same communicator",
+            "{} timed out waiting for {} after {:.1} s: {}; all members must request it with the \
+             same list, from the same communicator",
             gathering.name(own),
             gathering.group(),
             waited_ms as f64 / 1e3,
@@ -291,14 +294,14 @@ impl Registrar {
         gathering.refuse(&why)
     }
 
-    /// The group that a rank waits for, in words.
+    /// Describes the group that a rank is waiting for, if any.
     fn whereabouts(&self, world_rank: usize) -> Option<String> {
         let mut gatherings = self.gatherings.iter();
         let waits = gatherings.find(|one| one.joined.contains_key(&world_rank));
         waits.map(Gathering::group)
     }
 
-    /// Ends the gatherings that need `rank`, which cannot come any more.
+    /// Ends the gatherings that need `rank`, which can no longer join groups.
     fn absent(&mut self, rank: usize, absence: Absence) -> Vec<(usize, Notice)> {
         let absence = self.absent.entry(rank).or_insert(absence).clone();
         let needs = |one: &mut Gathering| one.position(rank).is_some();
@@ -312,17 +315,18 @@ impl Registrar {
     }
 }
 
-/// The error of those that wait for a group with a member that cannot come any more.
+/// Returns the error for ranks that are waiting for a group if one of its members can no longer
+/// join.
 fn absent_from(gathering: &Gathering, world_rank: usize, absence: &Absence) -> Error {
     let rank = gathering.position(world_rank).unwrap_or(world_rank);
     let (name, group) = (gathering.name(rank), gathering.group());
     let message = match absence {
         Absence::Lost(why) => format!(
-            "{name} is gone, so {group} cannot be made: {why}; look at that rank's last output \
+            "{name} is gone, so {group} cannot be created: {why}; check that rank's last output \
              and restart the job"
         ),
         Absence::Left => {
-            format!("{name} has left, so {group} cannot be made; all members must ask for it")
+            format!("{name} has left, so {group} cannot be created; all members must request it")
         }
     };
     Error::peer_lost(rank, message)

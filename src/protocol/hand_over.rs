@@ -1,33 +1,33 @@
-//! The message with which a rank passes a descriptor to another rank of its host.
+//! Encodes the message with which a rank passes a descriptor to another rank on its host.
 //!
 //! ```text
 //! magic 8, version 2, attempt 2, channel 4, from 4, to 4, proof 32 bytes
 //! ```
-//! It travels in one datagram with the descriptor beside it, behind the [`Word`] without which the
-//! receiver's socket takes nothing. The proof is HMAC-SHA256 under the
-//! job's secret over the fields and a *nonce* that the ranks of the host have in common: the hash
-//! of one random [`Token`] from each, which went round at the join over the authenticated control
-//! connections and is written down nowhere else. So a proof is worth nothing in another job or
-//! attempt, for another channel or in the other direction; and even in a job without a secret,
-//! which stays on loopback, only its ranks can make one. That is why the sender's user is not
-//! checked as well.
+//! The message and the descriptor travel in one datagram. The datagram begins with a [`Word`],
+//! without which the receiver's socket drops it. The proof is the HMAC-SHA256, under the job's
+//! secret, of the fields and of a *nonce* that the ranks of the host share. The nonce is a hash of
+//! random [`Token`]s, one from each rank. The ranks exchange their tokens over the authenticated
+//! control connections when they join, and store them nowhere else. So a proof is invalid in a
+//! different job or attempt, for a different channel, and in the opposite direction. Even in a job
+//! without a secret, which uses only loopback addresses, only the ranks of the job can create a
+//! valid proof. Therefore, the user ID of the sender is not checked.
 
 use super::handshake::{NONCE_BYTES, Secret, WIRE_VERSION, is_same};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 use std::fmt;
 
-/// Bytes of the message.
+/// Length of the message in bytes.
 pub const HAND_OVER_BYTES: usize = HEAD_BYTES + NONCE_BYTES;
-/// Bytes of a token.
+/// Length of a token in bytes.
 pub const TOKEN_BYTES: usize = 16;
-/// Bytes of a word: too many to guess, at a million datagrams a second.
+/// Length of a word in bytes: too many to guess, even at a million datagrams per second.
 pub const WORD_BYTES: usize = 8;
 
 const HEAD_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"ringhand";
 
-/// What a rank adds to the nonce: fresh random bytes that only the ranks of its job get to see.
+/// A rank's share of the nonce: fresh random bytes that only the ranks of the job know.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub [u8; TOKEN_BYTES]);
@@ -38,11 +38,12 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What every datagram to one rank's local socket begins with.
+/// The first bytes of every datagram that is sent to a particular rank's local socket.
 pub type Word = [u8; WORD_BYTES];
 
 impl Token {
-    /// What datagrams to the rank of this token begin with. The token does not follow from it.
+    /// Returns the word for datagrams to the rank that owns this token. The token cannot be derived
+    /// from the word.
     #[must_use]
     pub fn word(&self) -> Word {
         let hash = Sha256::new_with_prefix(b"ringtree word").chain_update(self.0);
@@ -52,12 +53,13 @@ impl Token {
     }
 }
 
-/// What the ranks that share memory prove themselves with, besides the secret.
+/// A secret value that ranks that share memory use for their proofs, in addition to the job's
+/// secret.
 #[derive(Clone)]
 pub struct Nonce([u8; NONCE_BYTES]);
 
 impl Nonce {
-    /// The nonce of the ranks that have these tokens, in the order of the ranks.
+    /// Creates the nonce of the ranks that own these tokens, which must be in rank order.
     #[must_use]
     pub fn new<'a>(tokens: impl IntoIterator<Item = &'a Token>) -> Self {
         let mut hash = Sha256::new();
@@ -68,21 +70,22 @@ impl Nonce {
     }
 }
 
-/// Which rank passes a descriptor to which, and for what.
+/// The transfer of a descriptor from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HandOver {
-    /// How often the job had been restarted.
+    /// Number of times that the job has been restarted.
     pub attempt: u16,
-    /// What the descriptor is for; a number that is used once in a job.
+    /// Number of the channel that the descriptor belongs to. Each number is used only once in a
+    /// job.
     pub channel: u32,
-    /// The rank whose descriptor it is.
+    /// The rank that sends the descriptor.
     pub from: u32,
-    /// The rank that gets it.
+    /// The rank that receives the descriptor.
     pub to: u32,
 }
 
 impl HandOver {
-    /// The message and its proof.
+    /// Encodes the message and its proof.
     ///
     /// ```
     /// use ringtree::internal::protocol::hand_over::{Claim, HandOver, Nonce, Token};
@@ -118,16 +121,16 @@ impl HandOver {
     }
 }
 
-/// A message that came, before its proof was checked.
+/// A received message whose proof has not been checked yet.
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
-    /// What it says.
+    /// Contents of the message.
     pub said: HandOver,
     proof: [u8; NONCE_BYTES],
 }
 
 impl Claim {
-    /// The message in `bytes`, if it is one of this version.
+    /// Decodes a message. Returns `None` if `bytes` is not a message of this version.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let bytes: &[u8; HAND_OVER_BYTES] = bytes.try_into().ok()?;
@@ -145,7 +148,8 @@ impl Claim {
         (said.head() == bytes[..HEAD_BYTES]).then_some(Self { said, proof })
     }
 
-    /// Whether the sender holds `secret` and `nonce`. Costs a hash: do the cheap checks first.
+    /// Returns `true` if the sender holds `secret` and `nonce`. This call computes a hash, so
+    /// perform cheap checks first.
     #[must_use]
     pub fn is_proven(&self, secret: &Secret, nonce: &Nonce) -> bool {
         is_same(&self.said.proof(secret, nonce), &self.proof)

@@ -1,4 +1,4 @@
-//! Mutual authentication of a new connection by the job's secret.
+//! Authenticates the two ends of a new connection to each other with the job's secret.
 //!
 //! ```text
 //! initiator                                   acceptor
@@ -8,21 +8,25 @@
 //!   checks it                            ◀──   answer: accepted or why not, MAC(acceptor, ..)
 //!   confirm                              ──▶
 //! ```
-//! The MAC is HMAC-SHA256 under the secret. It covers the role, the whole hello (wire version,
+//! The MAC is HMAC-SHA256 under the secret. It covers the role, the complete hello (wire version,
 //! purpose, world size, group, epoch, attempt, both ranks, the initiator's nonce) and the
-//! acceptor's nonce, so a proof is worth nothing on another connection or in the other direction.
-//! The acceptor proves itself only after it has checked the initiator, so it computes nothing for
-//! strangers. A refusal for a reason other than the secret carries its MAC and goes only to a
-//! proven initiator. A wrong version, after which no proof could follow, is told to any initiator.
+//! acceptor's nonce, so a proof is invalid on a different connection and in the opposite direction.
+//! The acceptor proves itself only after it has checked the initiator, so it computes no proof for
+//! unauthenticated peers. A refusal for a reason other than the secret carries the acceptor's MAC
+//! and is sent only to an authenticated initiator. A refusal because of the version is sent to any
+//! initiator, because no proof can follow.
 //!
-//! The *attempt* counts the restarts of the job. What is left of an earlier one holds the same
-//! secret and the same place, and only this number tells it from the rank that replaced it.
+//! The *attempt* counts the restarts of the job. A process that is left over from an earlier
+//! attempt holds the same secret and the same rank, so only this number distinguishes it from its
+//! replacement.
 //!
-//! Only the confirmation makes the connection: an initiator that gave up waiting closes instead,
-//! so no acceptor keeps a connection that its initiator has already replaced by another. Once the
-//! initiator is proven, an acceptor can afford to wait for it without a deadline.
+//! The connection is established only by the confirmation. An initiator that has stopped waiting
+//! closes the connection instead, so an acceptor never keeps a connection that its initiator has
+//! already replaced. Once the initiator is authenticated, the acceptor can afford to wait for it
+//! without a deadline.
 //!
-//! Frames have fixed sizes: a stranger can make us hold [`HELLO_BYTES`] bytes.
+//! Frames have fixed sizes, so an unauthenticated peer cannot make this process hold more than
+//! [`HELLO_BYTES`] bytes.
 
 use ctutils::CtEq;
 use hmac::{Hmac, KeyInit, Mac};
@@ -32,14 +36,14 @@ use std::fmt;
 mod refusal;
 pub use refusal::Refusal;
 
-/// The version of everything that travels between ranks. Ranks of different versions refuse each
-/// other; the first ten bytes of a hello and the first six of an answer never change.
+/// Version of all formats in which ranks exchange data. Ranks with different versions reject each
+/// other. The first ten bytes of a hello and the first six bytes of an answer never change.
 pub const WIRE_VERSION: u16 = 10;
-/// Bytes of the initiator's first frame.
+/// Length of the initiator's first frame in bytes.
 pub const HELLO_BYTES: usize = 64;
-/// Bytes of a nonce, of a proof, and of a secret.
+/// Length of a nonce, a proof or a secret in bytes.
 pub const NONCE_BYTES: usize = 32;
-/// Bytes of each of the acceptor's two frames.
+/// Length of each of the acceptor's two frames in bytes.
 pub const ANSWER_BYTES: usize = 48;
 
 const HELLO_MAGIC: [u8; 8] = *b"ringtree";
@@ -52,19 +56,19 @@ const CONFIRM: [u8; 1] = [0xC0];
 
 type Digest = [u8; NONCE_BYTES];
 
-/// The job's shared secret: 32 bytes that the ranks hold and no other process.
+/// The job's shared secret: 32 bytes that only the job's ranks know.
 #[derive(Clone)]
 pub struct Secret([u8; NONCE_BYTES]);
 
 impl Secret {
-    /// A secret of these bytes.
+    /// Creates a secret from its bytes.
     #[must_use]
     pub fn new(bytes: [u8; NONCE_BYTES]) -> Self {
         Self(bytes)
     }
 
-    /// The secret in 64 hexadecimal digits; surrounding white space is ignored. `None` if `text`
-    /// is anything else.
+    /// Parses a secret from 64 hexadecimal digits, ignoring surrounding white space. Returns `None`
+    /// if `text` is anything else.
     ///
     /// ```
     /// use ringtree::Secret;
@@ -86,8 +90,8 @@ impl Secret {
         Some(Self(bytes))
     }
 
-    /// What stands for the secret in a job without one. It proves nothing; the ends of such a
-    /// connection insist on loopback instead.
+    /// Returns the placeholder that a job without a secret uses. It proves nothing, so both ends of
+    /// such a connection accept only loopback addresses.
     #[must_use]
     pub fn absent() -> Self {
         Self([0; NONCE_BYTES])
@@ -104,17 +108,19 @@ impl fmt::Debug for Secret {
     }
 }
 
-/// HMAC-SHA256 of the concatenated `parts`; callers keep every part but the last at a fixed length.
+/// Returns the HMAC-SHA256 of the concatenated `parts`. For each kind of use, all parts except the
+/// last must have a fixed length.
 pub(super) fn mac(key: &[u8; NONCE_BYTES], parts: &[&[u8]]) -> Digest {
     let mut state = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
-        .expect("invariant: HMAC takes keys of any length");
+        .expect("invariant: HMAC accepts keys of any length");
     for part in parts {
         state.update(part);
     }
     state.finalize().into_bytes().into()
 }
 
-/// Whether two digests are the same, in a time that does not depend on where they differ.
+/// Returns `true` if two digests are equal. The time that this takes does not depend on where they
+/// differ.
 pub(super) fn is_same(left: &[u8], right: &[u8]) -> bool {
     left.ct_eq(right).to_bool()
 }
@@ -129,12 +135,12 @@ impl fmt::Debug for ConnectionKey {
     }
 }
 
-/// What a connection is for.
+/// The purpose of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Control messages between a rank and rank 0.
     Control,
-    /// Payload between two ranks of a group.
+    /// Data between two ranks of a group.
     Data,
     /// Messages between the launchers of a job's hosts.
     Launch,
@@ -150,22 +156,22 @@ impl Purpose {
     }
 }
 
-/// What the initiator says about the connection it opens.
+/// The initiator's description of the connection that it is opening.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hello {
-    /// What the connection is for.
+    /// Purpose of the connection.
     pub purpose: Purpose,
-    /// The initiator's world size.
+    /// World size of the initiator.
     pub world_size: u32,
-    /// The group a data connection belongs to; 0 for control.
+    /// Group that a data connection belongs to; 0 for a control connection.
     pub group: u32,
-    /// The group's epoch; 0 for control.
+    /// Epoch of the group; 0 for a control connection.
     pub epoch: u16,
-    /// How often the job had been restarted when the initiator was started.
+    /// Number of times that the job had been restarted when the initiator was started.
     pub attempt: u16,
-    /// The initiator's rank.
+    /// Rank of the initiator.
     pub from: u32,
-    /// The rank it wants to reach.
+    /// Rank that the initiator wants to reach.
     pub to: u32,
 }
 
@@ -215,27 +221,28 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// What an end does after an input.
+/// The action that an end must take after an input.
 #[derive(Debug)]
 pub enum Output {
-    /// Send this and wait for [`Initiator::bytes_wanted`] or [`Acceptor::bytes_wanted`] more bytes.
+    /// Send this frame and wait for [`Initiator::bytes_wanted`] or [`Acceptor::bytes_wanted`]
+    /// further bytes.
     Reply(Vec<u8>),
-    /// Send this (the acceptor's is empty); both ends have proven themselves and know it.
+    /// Send `reply`. Both ends have authenticated each other, and both know this.
     Done {
-        /// What to send.
+        /// The frame to send; empty on the acceptor.
         reply: Vec<u8>,
-        /// What the initiator said; now known to be true.
+        /// The initiator's hello, which is now authenticated.
         hello: Hello,
-        /// The key of this connection.
+        /// Key of this connection.
         key: ConnectionKey,
     },
-    /// Send this, if it can be sent, and close. Only the acceptor refuses.
+    /// Send `reply` if possible, and close the connection. Only the acceptor refuses.
     Refuse {
-        /// What to send.
+        /// The frame to send.
         reply: Vec<u8>,
-        /// What the initiator said, once it is known to be true.
+        /// The initiator's hello, if it is authenticated.
         proven: Option<Hello>,
-        /// Why.
+        /// The reason.
         refusal: Refusal,
     },
 }
@@ -279,7 +286,8 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// An initiator, and the frame it sends first. `nonce` must be fresh random bytes.
+    /// Creates an initiator and returns it together with the first frame to send. `nonce` must be
+    /// fresh random bytes.
     #[must_use]
     pub fn new(secret: &Secret, hello: Hello, nonce: [u8; NONCE_BYTES]) -> (Self, Vec<u8>) {
         let frame = hello.encode(&nonce);
@@ -296,16 +304,16 @@ impl Initiator {
         (initiator, frame.to_vec())
     }
 
-    /// How many bytes the next [`Initiator::input`] takes.
+    /// Returns the number of bytes that the next call of [`Initiator::input`] takes.
     #[must_use]
     pub fn bytes_wanted(&self) -> usize {
         ANSWER_BYTES
     }
 
-    /// Takes the acceptor's next frame.
+    /// Processes the acceptor's next frame.
     ///
     /// # Errors
-    /// The handshake is over: close the connection.
+    /// Returns the [`Refusal`] that ends the handshake. In this case, close the connection.
     pub fn input(&mut self, bytes: &[u8]) -> Result<Output, Refusal> {
         let frame: &[u8; ANSWER_BYTES] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
         if frame[..4] != ANSWER_MAGIC {
@@ -363,20 +371,20 @@ impl Initiator {
     }
 }
 
-/// What an acceptor takes.
+/// The acceptor's own values, which a hello must match in order to be accepted.
 #[derive(Clone, Copy, Debug)]
 pub struct Expected {
-    /// The purpose its listener serves.
+    /// Purpose of the acceptor's listener.
     pub purpose: Purpose,
-    /// Its world size.
+    /// World size of the acceptor.
     pub world_size: u32,
-    /// Its rank.
+    /// Rank of the acceptor.
     pub rank: u32,
-    /// The attempt of the job that it belongs to.
+    /// Attempt of the job that the acceptor belongs to.
     pub attempt: u16,
 }
 
-/// The end that the connection came to.
+/// The end that accepted the connection.
 pub struct Acceptor {
     secret: Secret,
     expected: Expected,
@@ -384,7 +392,7 @@ pub struct Acceptor {
     state: State,
 }
 
-/// What an acceptor waits for.
+/// The frame that an acceptor is waiting for.
 enum State {
     Hello,
     Proof(Hello, Transcript),
@@ -393,7 +401,7 @@ enum State {
 }
 
 impl Acceptor {
-    /// An acceptor. `nonce` must be fresh random bytes.
+    /// Creates an acceptor. `nonce` must be fresh random bytes.
     #[must_use]
     pub fn new(secret: &Secret, expected: Expected, nonce: [u8; NONCE_BYTES]) -> Self {
         Self {
@@ -404,7 +412,7 @@ impl Acceptor {
         }
     }
 
-    /// How many bytes the next [`Acceptor::input`] takes.
+    /// Returns the number of bytes that the next call of [`Acceptor::input`] takes.
     #[must_use]
     pub fn bytes_wanted(&self) -> usize {
         match self.state {
@@ -414,16 +422,18 @@ impl Acceptor {
         }
     }
 
-    /// Whether the initiator has proven that it holds the secret.
+    /// Returns `true` if the initiator has proven that it holds the secret but has not yet
+    /// confirmed.
     #[must_use]
     pub fn is_proven(&self) -> bool {
         matches!(self.state, State::Confirmation(..))
     }
 
-    /// Takes the initiator's next frame.
+    /// Processes the initiator's next frame.
     ///
     /// # Errors
-    /// The bytes are no frame of this protocol: close the connection, answer nothing.
+    /// Returns [`Refusal::Garbage`] if `bytes` is not the expected frame. In this case, close the
+    /// connection without an answer.
     pub fn input(&mut self, bytes: &[u8]) -> Result<Output, Refusal> {
         match std::mem::replace(&mut self.state, State::Nothing) {
             State::Hello => self.hello(bytes),
@@ -445,7 +455,7 @@ impl Acceptor {
         let theirs = half(frame, 8);
         if theirs != WIRE_VERSION {
             let refusal = Refusal::Version { theirs };
-            // The answer's own version field says which version this end speaks.
+            // The version field of the answer contains the version of this end.
             let reply = answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]);
             return Ok(Output::Refuse {
                 reply: reply.to_vec(),

@@ -1,10 +1,10 @@
-//! Which ranks of the world a group has, and how messages name them.
+//! Maps the ranks of a group to world ranks, and names them in messages.
 
 use crate::error::Error;
 use std::fmt;
 use std::sync::Arc;
 
-/// The ranks of a group by their numbers in the world, in the order of their numbers in the group.
+/// The world ranks of a group's members, indexed by group rank.
 ///
 /// ```
 /// use ringtree::internal::protocol::members::Members;
@@ -18,12 +18,12 @@ use std::sync::Arc;
 pub struct Members {
     count: usize,
     world_size: usize,
-    /// None where every rank has the same number in the group as in the world.
+    /// `None` if the group ranks equal the world ranks.
     ranks: Option<Arc<[usize]>>,
 }
 
 impl Members {
-    /// All ranks of a world, in its order.
+    /// Creates the group of all ranks in the world, in the same order.
     #[must_use]
     pub fn everyone(world_size: usize) -> Self {
         Self {
@@ -33,7 +33,8 @@ impl Members {
         }
     }
 
-    /// These ranks, which are different, of a world of `world_size`.
+    /// Creates the group that consists of `ranks`, which must be distinct, in a world of
+    /// `world_size` ranks.
     #[must_use]
     pub fn of(ranks: Vec<usize>, world_size: usize) -> Self {
         if ranks.iter().copied().eq(0..world_size) {
@@ -46,32 +47,33 @@ impl Members {
         }
     }
 
-    /// These ranks of the group, as a group of their own.
+    /// Creates a new group from these ranks of this group.
     #[must_use]
     pub fn part(&self, ranks: &[usize]) -> Self {
         let ranks = ranks.iter().map(|rank| self.world_rank(*rank)).collect();
         Self::of(ranks, self.world_size)
     }
 
-    /// How many ranks the group has.
+    /// Returns the number of ranks in the group.
     #[must_use]
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// How many ranks the world has.
+    /// Returns the number of ranks in the world.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// Whether every rank of the world is in the group.
+    /// Returns `true` if the group contains every rank of the world.
     #[must_use]
     pub fn are_everyone(&self) -> bool {
         self.count == self.world_size
     }
 
-    /// The number in the world of the group's rank `rank`.
+    /// Returns the world rank of the group's rank `rank`. Unless the group ranks equal the world
+    /// ranks, returns `usize::MAX` for a rank that is out of range.
     #[must_use]
     pub fn world_rank(&self, rank: usize) -> usize {
         match &self.ranks {
@@ -80,12 +82,12 @@ impl Members {
         }
     }
 
-    /// All of them, by their numbers in the world.
+    /// Returns the world ranks of all members, in group order.
     pub fn world_ranks(&self) -> impl Iterator<Item = usize> + '_ {
         (0..self.count).map(|rank| self.world_rank(rank))
     }
 
-    /// The number in the group of the world's rank `world_rank`, if that is in it.
+    /// Returns the group rank of `world_rank`, or `None` if that rank is not a member.
     #[must_use]
     pub fn rank_of(&self, world_rank: usize) -> Option<usize> {
         match &self.ranks {
@@ -94,27 +96,25 @@ impl Members {
         }
     }
 
-    /// An error whose text numbers ranks as the world does, with the group's numbers in its fields.
+    /// Converts the world ranks in the fields of `error` to group ranks. The text keeps the world
+    /// ranks, and a note is appended to report this.
     #[must_use]
     pub fn of_the_world(&self, error: Error) -> Error {
         if (0..self.count).all(|rank| self.world_rank(rank) == rank) {
             return error.within(self.count);
         }
-        error.renumbered(
-            |rank| self.rank_of(rank),
-            " (these are the world's numbers)",
-        )
+        error.renumbered(|rank| self.rank_of(rank), " (these are world ranks)")
     }
 
-    /// The group's rank `rank` as messages name it: also by its number in the world, where that is
-    /// another.
+    /// Returns the name that messages use for the group's rank `rank`. The name includes the world
+    /// rank if it is different.
     #[must_use]
     pub fn name(&self, rank: usize) -> Name {
         Name(rank, self.world_rank(rank))
     }
 }
 
-/// A rank of a group, see [`Members::name`].
+/// The name that messages use for a rank; see [`Members::name`].
 #[derive(Clone, Copy, Debug)]
 pub struct Name(usize, usize);
 

@@ -1,4 +1,4 @@
-//! What ranks tell each other about a group, as values and as bytes.
+//! Defines and encodes the messages that the ranks of a group exchange about the group.
 
 use super::call::Call;
 use super::members::Members;
@@ -8,45 +8,47 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// Where a rank is in a group's order of collectives, and in its sends and receives.
+/// A rank's position in the sequence of a group's collectives, sends and receives.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// The rank.
     pub rank: u32,
-    /// Collectives called so far.
+    /// Number of collectives that the rank has called.
     pub calls: u64,
-    /// Whether the last one is still under way.
+    /// `true` if the last collective is still in flight.
     pub inside: bool,
-    /// Sends and receives called so far, with all peers together.
+    /// Total number of sends and receives that the rank has called, across all peers.
     pub pair_calls: u64,
-    /// The oldest of them that is still under way.
+    /// The oldest send or receive that is still in flight.
     pub pair: Option<PairPlace>,
 }
 
-/// A call of any group in which a thread of a rank is blocked. Ranks have the world's numbers.
+/// A call of any group in which a thread of a rank is blocked. All ranks are world ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// The rank.
     pub rank: u32,
     /// The group's number.
     pub group: u32,
-    /// The communicator, in words.
+    /// Human-readable name of the communicator.
     #[serde(deserialize_with = "told_name")]
     pub title: String,
     /// The call.
     pub call: Call,
-    /// Ranks for which it waits and which have told the rank that they have not made the call.
+    /// Those ranks among the ones that the call waits for that have reported that they have not
+    /// made it.
     pub awaits: Vec<u32>,
 }
 
-/// A send or a receive that is under way.
+/// A send or a receive in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PairPlace {
-    /// Whether the rank sends; else it receives.
+    /// `true` for a send, `false` for a receive.
     pub sends: bool,
-    /// The other end; none of a receive that any rank's message is for.
+    /// The rank at the other end; `None` for a receive from any rank.
     pub peer: Option<u32>,
-    /// The message's number in its directed pair of ranks; 0 while it has none.
+    /// Number of the message between its sender and its receiver; 0 while the message has no
+    /// number.
     pub sequence: u64,
 }
 
@@ -68,7 +70,7 @@ impl fmt::Display for PairPlace {
     }
 }
 
-/// The clock of a collective in which ranks wait without a deadline of their own.
+/// The timeout of one rank for a collective in which other ranks wait without a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
     /// The collective's number.
@@ -80,7 +82,7 @@ pub struct Clock {
 }
 
 impl Place {
-    /// The calls of a rank that has not said where it is.
+    /// Value of `calls` if the rank has not reported its position.
     pub const UNKNOWN: u64 = u64::MAX;
 }
 
@@ -89,25 +91,26 @@ impl Place {
 pub enum Message {
     /// "I am waiting for you in this call."
     Waiting(Call),
-    /// "I am here, these ranks hold me up, and my thread that calls this group is blocked."
+    /// "This is my position, these ranks are holding me up, and my thread is blocked here."
     Position {
-        /// Where the sender is.
+        /// Position of the sender.
         place: Place,
-        /// The ranks that it waits for, directly or not, and where they are; not all of many.
+        /// Positions of the ranks that the sender is waiting for, directly or indirectly; at most
+        /// [`PLACES_MAX`].
         held_up_by: Vec<Place>,
-        /// In which call of which group the thread is blocked; then, of the ranks for which it
-        /// waits, what these have told of themselves, and so on.
+        /// The call in which the thread of the sender that calls this group is blocked, followed by
+        /// the waits reported by the ranks that this call waits for, and so on.
         waits: Vec<Wait>,
     },
     /// To the coordinator: "this is my pending error."
     Report(Error),
     /// From the coordinator: "this is the first error."
     FirstError(Error),
-    /// "I have left after this many calls."
+    /// "I have left."
     Goodbye {
-        /// Calls made.
+        /// Number of collectives that the sender has called.
         calls: u64,
-        /// Why another group of the process failed, if one did.
+        /// The error of another group of the same process, if one failed.
         failed_beside: Option<Error>,
     },
     /// To the coordinator: "I have failed, and this is my mark."
@@ -116,26 +119,29 @@ pub enum Message {
     Agreed(u64),
     /// To the coordinator: "the process of this rank has ended."
     Ended(u32),
-    /// To the coordinator, and from it to all: "a rank waits in the collective of this number, and
-    /// has no deadline."
+    /// To the coordinator, and from it to all ranks: "a rank is waiting without a deadline in the
+    /// collective with this number."
     Patient(u64),
-    /// To the coordinator, and from it to all: "this rank has made that call with a timeout."
+    /// To the coordinator, and from it to all ranks: "this rank has made such a call with a
+    /// timeout."
     Clock(Clock),
-    /// To the coordinator, where calls are checked: "I have made this collective."
+    /// To the coordinator, if calls are checked: "I have made this collective."
     Entered(Call),
     /// From the coordinator: "all ranks have made the same collectives up to this number."
     AllEntered(u64),
-    /// To the sender, where calls are checked: "I have posted this receive."
+    /// To the sender, if calls are checked: "I have posted this receive."
     Posted(Call),
-    /// To all, where calls are checked: whether a receive from any rank waits for a message.
+    /// To all ranks, if calls are checked: `true` if a receive from any rank is waiting for a
+    /// message.
     PostedAny(bool),
-    /// "In this call of mine, which differs from yours, the blocks have these lengths." Of many
-    /// blocks, the first ones.
+    /// "My call differs from yours. Its blocks have these lengths." Contains at most the first
+    /// [`COUNTS_TOLD_MAX`] blocks.
     Counts(Call, Vec<u64>),
 }
 
 impl Message {
-    /// Whether `from`, one of the group's `members`, can have sent it: what it says is printed.
+    /// Returns `true` if this message can have been sent by `from`, which is one of the group's
+    /// `members`. The ranks in a message are printed, so they must exist.
     #[must_use]
     pub fn is_possible(&self, from: usize, members: &Members) -> bool {
         let is_rank = |rank: usize| rank < members.count();
@@ -184,13 +190,13 @@ impl Message {
         }
     }
 
-    /// The message as bytes.
+    /// Encodes the message.
     #[must_use]
     pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("invariant: memory takes every message")
+        postcard::to_stdvec(self).expect("invariant: encoding to memory does not fail")
     }
 
-    /// The message in `bytes`; `None` if they are none.
+    /// Decodes a message. Returns `None` if `bytes` is not exactly one message.
     ///
     /// ```
     /// use ringtree::internal::protocol::message::{Message, Place};
@@ -226,7 +232,8 @@ mod tests {
     use crate::plan::spec::Collective;
     use crate::protocol::session::Session;
 
-    /// Rank 1 tells of a wait with the longest title that fits a message. Rank 0 tells rank 2.
+    /// Rank 1 reports a wait with the longest title that fits a message. Rank 0 forwards it to
+    /// rank 2.
     #[test]
     fn a_long_title_of_a_peer_does_not_make_this_ranks_answer_too_long() {
         let call = Call::new(Collective::AllReduce, 7).numbered(1);

@@ -1,15 +1,19 @@
-//! Which ranks are there, alive, and in agreement: the conversations between ranks as values.
+//! Implements the protocols between ranks as state machines that do no I/O.
 //!
-//! *Purpose.* [`handshake`] proves to each end of a new connection that the other holds the job's
-//! secret; [`sealed`] is the stream of authenticated control messages that may follow;
-//! [`hand_over`] is the message with which ranks of one host pass descriptors; [`call`]
-//! is what a rank says it is doing; [`session`] finds the first error when ranks disagree,
-//! leave or die, and how far all of them had come by then. [`members`] are the ranks of a group,
-//! and by [`founding`] they agree on its number.
+//! *Purpose.*
+//! - [`handshake`] lets each end of a new connection prove that it holds the job's secret.
+//! - [`sealed`] defines the stream of authenticated control messages that may follow the handshake.
+//! - [`hand_over`] defines the message with which ranks on one host pass descriptors to each other.
+//! - [`call`] describes a call.
+//! - [`session`] determines the first error when ranks disagree, leave or die, and the last
+//!   training step that all ranks had completed by then.
+//! - [`members`] maps the ranks of a group to world ranks.
+//! - [`founding`] lets the members of a new group agree on its number.
 //!
-//! *Invariants.* No clock: time comes in as a value. No I/O: what must be sent comes out as a
-//! value. Any input, however malformed, ends in a state or an error, never in a panic, and before
-//! a proof was checked makes us hold only a fixed number of bytes.
+//! *Invariants.* No code here reads a clock: callers pass the time as a value. No code here does
+//! I/O: messages to send are returned as values. Any input, however malformed, leads to a state or
+//! an error, never to a panic. Until a proof has been checked, an input makes this process hold
+//! only a fixed number of bytes.
 //!
 //! *May import* `plan` (names of collectives and algorithms) and the base files.
 

@@ -1,26 +1,27 @@
-//! A stream of messages of which none can be forged, changed, dropped, repeated or reordered
-//! unnoticed.
+//! Seals and opens a stream of messages, so that forged, modified, dropped, repeated and reordered
+//! messages are detected.
 //!
-//! Each message is its length (32 bits, little-endian), its bytes, and HMAC-SHA256, under the key
-//! of the connection, of direction ‖ counter ‖ length ‖ bytes. The counter is not sent: both ends
-//! count. The length is believed before the MAC is checked, but only up to [`SEALED_BYTES_MAX`].
+//! A sealed message consists of its length (32 bits, little-endian), its bytes, and the HMAC-SHA256
+//! of direction ‖ counter ‖ length ‖ bytes under the connection key. The counter is not sent,
+//! because both ends count messages. The length is used before the MAC is checked, but a length
+//! above [`SEALED_BYTES_MAX`] is rejected.
 
 use super::handshake::{ConnectionKey, is_same, mac};
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use std::fmt;
 
-/// The longest message: a control message and its addresses.
+/// Maximum size of a message in bytes: a control message and its addresses.
 pub(crate) const SEALED_BYTES_MAX: usize = CONTROL_MESSAGE_BYTES_MAX + 64;
 
 const LENGTH_BYTES: usize = 4;
 const MAC_BYTES: usize = 32;
 
-/// Which end of the connection sent a message.
+/// The end of the connection that sent a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Direction {
-    /// The end that opened the connection did.
+    /// The end that opened the connection.
     FromInitiator,
-    /// The end that accepted it did.
+    /// The end that accepted the connection.
     FromAcceptor,
 }
 
@@ -32,12 +33,12 @@ fn tag(key: &ConnectionKey, direction: Direction, counter: u64, framed: &[u8]) -
     mac(&key.0, &[&role, &counter.to_le_bytes(), framed])
 }
 
-/// Why a stream cannot be read on.
+/// The reason why a stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// A length above [`SEALED_BYTES_MAX`].
     TooLong,
-    /// A message that the other end did not send at this place.
+    /// A message that the other end did not send at this point of the stream.
     Forged,
 }
 
@@ -45,12 +46,12 @@ impl fmt::Display for Broken {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Broken::TooLong => "a control message is too long",
-            Broken::Forged => "a control message failed its authentication",
+            Broken::Forged => "a control message failed authentication",
         })
     }
 }
 
-/// The sending half.
+/// The sending half of a stream.
 #[derive(Debug)]
 pub(crate) struct Sealer {
     key: ConnectionKey,
@@ -59,7 +60,7 @@ pub(crate) struct Sealer {
 }
 
 impl Sealer {
-    /// Seals what this end sends in `direction`.
+    /// Creates the half that seals the messages that are sent in `direction`.
     #[must_use]
     pub(crate) fn new(key: ConnectionKey, direction: Direction) -> Self {
         Self {
@@ -69,8 +70,8 @@ impl Sealer {
         }
     }
 
-    /// Appends the sealed `message` to `out`; a message is at most [`SEALED_BYTES_MAX`] long, or
-    /// the other end refuses it.
+    /// Seals `message` and appends it to `out`. The other end rejects a message of more than
+    /// [`SEALED_BYTES_MAX`] bytes.
     pub(crate) fn seal(&mut self, message: &[u8], out: &mut Vec<u8>) {
         let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
         let start = out.len();
@@ -82,7 +83,7 @@ impl Sealer {
     }
 }
 
-/// The receiving half.
+/// The receiving half of a stream.
 #[derive(Debug)]
 pub(crate) struct Opener {
     key: ConnectionKey,
@@ -93,7 +94,7 @@ pub(crate) struct Opener {
 }
 
 impl Opener {
-    /// Opens what the other end sent in `direction`.
+    /// Creates the half that opens the messages that are sent in `direction`.
     #[must_use]
     pub(crate) fn new(key: ConnectionKey, direction: Direction) -> Self {
         Self {
@@ -105,17 +106,19 @@ impl Opener {
         }
     }
 
-    /// Takes bytes that came. Call [`Opener::next_message`] until it has none before feeding more.
+    /// Appends received bytes. Before feeding more bytes, call [`Opener::next_message`] until it
+    /// returns `None`.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.buffer.drain(..self.read);
         self.read = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next whole message, if it has come.
+    /// Returns the next message if it has been received completely.
     ///
     /// # Errors
-    /// The stream is broken for good: close it.
+    /// Returns [`Broken`] if the stream cannot be read any further. In this case, close the
+    /// connection.
     pub(crate) fn next_message(&mut self) -> Result<Option<Vec<u8>>, Broken> {
         let bytes = &self.buffer[self.read..];
         let Some((head, rest)) = bytes.split_first_chunk::<LENGTH_BYTES>() else {

@@ -24,9 +24,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 pub use waits::Story;
 
-/// What is said of a rank whose process ended, or closed its connections.
+/// Text that describes a rank whose process ended or that closed its connections.
 const GONE: &str = "is gone";
-/// How that was seen, by the system's word.
+/// Cause of a loss that the operating system reported.
 pub const ITS_PROCESS_ENDED: &str = "its process ended";
 
 /// The receivers of a message.
@@ -38,28 +38,29 @@ pub enum To {
     All,
 }
 
-/// What this rank saw, before it is known whether another error was first.
+/// An error that this rank has seen while the first error is not decided yet.
 #[derive(Debug)]
 struct Pending {
     error: Error,
-    /// The peer whose link closed, and the call that needs it: a goodbye may still explain it.
+    /// The peer whose link closed, and the call that needs the link. A goodbye may still explain
+    /// the loss.
     lost: Option<(usize, Call)>,
-    /// When time first passed over it.
+    /// The time of the first tick after the error.
     since: Option<Duration>,
     reported: bool,
 }
 
-/// What a rank said when it left.
+/// The goodbye of a rank that has left.
 #[derive(Debug)]
 struct Departed {
     calls: u64,
     failed_beside: Option<Error>,
-    /// When time first passed over it.
+    /// The time of the first query after the goodbye.
     since: Option<Duration>,
 }
 
-/// One rank's view of a group: which ranks left, which calls were made, which error was first, and
-/// how far all ranks had come by then.
+/// One rank's view of a group: the ranks that have left, the calls that were made, the first error,
+/// and the agreed mark.
 ///
 /// ```
 /// use ringtree::internal::protocol::session::{Session, To};
@@ -78,40 +79,42 @@ pub struct Session {
     /// The group's number.
     group: u32,
     calls: Made,
-    /// Sends and receives made, each with its peer.
+    /// The most recent sends and receives of this rank, each with its peer.
     pair_calls: VecDeque<(usize, Call)>,
     pairs_made: u64,
     made: u64,
     inside: bool,
-    /// The ranks that this rank waits for.
+    /// The ranks that this rank is waiting for.
     awaited: Vec<usize>,
-    /// A send or receive under way.
+    /// A send or receive that is in flight.
     pair: Option<PairPlace>,
-    /// The wait of the thread that calls this group, and those that it hangs on.
+    /// The wait of the thread that calls this group, and the other ranks' waits that it depends on.
     waits: Vec<Wait>,
-    /// What the program calls the communicator.
+    /// The name that the program has set for the communicator.
     name: Option<String>,
-    /// The calls that peers said they wait in and that this rank has not made yet.
+    /// Calls that peers have reported waiting in but that this rank has not made yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
-    /// Where ranks said they are, and what they said holds them up.
+    /// The last reported positions of ranks, and of the ranks that are holding them up.
     positions: BTreeMap<usize, Position>,
-    /// The rank that decides which error was first, and which mark is agreed: the lowest that has
-    /// neither left nor died.
+    /// The rank that decides the first error and the agreed mark: the lowest rank that has neither
+    /// left nor died.
     coordinator: usize,
-    /// Whether the coordinator was asked where it is in this call.
+    /// `true` if this rank has asked the coordinator for its position in the current call.
     has_asked_coordinator: bool,
-    /// Collectives that ranks are known to wait in without a deadline, by number, each with the
-    /// coordinator by then: the last [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED).
+    /// Numbers of collectives in which ranks are known to wait without a deadline, each with the
+    /// rank that was the coordinator at that time. Contains at most
+    /// [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED) collectives.
     patient: BTreeMap<u64, usize>,
-    /// The clocks of such collectives, by number.
+    /// Clocks of such collectives, indexed by number.
     clocks: BTreeMap<u64, Clock>,
-    /// Present where calls are checked.
+    /// `None` unless calls are checked.
     checks: Option<Checks>,
     departed: BTreeMap<usize, Departed>,
-    /// Ranks whose control connection to this one is gone.
+    /// Ranks whose control connection to this rank is lost.
     lost: BTreeSet<usize>,
-    /// Ranks whose process has ended without a goodbye so far, in the order in which that was seen.
+    /// Ranks whose process has ended and whose goodbye has not arrived so far, in the order in
+    /// which this rank learned of the ends.
     ended: Vec<Ended>,
     pending: Option<Pending>,
     first_error: Option<Error>,
@@ -120,13 +123,13 @@ pub struct Session {
 }
 
 impl Session {
-    /// The session of `rank` in a group of all ranks, of which there are `world_size`.
+    /// Creates the session of `rank` in the group that consists of all `world_size` ranks.
     #[must_use]
     pub fn new(rank: usize, world_size: usize) -> Self {
         Self::among(rank, Members::everyone(world_size))
     }
 
-    /// The session of the group's rank `rank`.
+    /// Creates the session of group rank `rank` in the group that consists of `members`.
     #[must_use]
     pub fn among(rank: usize, members: Members) -> Self {
         Self {
@@ -160,42 +163,44 @@ impl Session {
         }
     }
 
-    /// The first error, once it is known.
+    /// Returns the first error, once it is known.
     #[must_use]
     pub fn first_error(&self) -> Option<&Error> {
         self.first_error.as_ref()
     }
 
-    /// Whether this rank has the first error or a pending one: then it moves no more data.
+    /// Returns `true` if this rank has the first error or a pending error. In either case, it moves
+    /// no more data.
     #[must_use]
     pub fn has_error(&self) -> bool {
         self.error().is_some()
     }
 
-    /// That error.
+    /// Returns the first error if it is known, or else the pending error.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         let pending = self.pending.as_ref().map(|pending| &pending.error);
         self.first_error.as_ref().or(pending)
     }
 
-    /// The next message to send, if any.
+    /// Removes and returns the next message to send, if any.
     pub fn next_message(&mut self) -> Option<(To, Message)> {
         self.outbox.pop_front()
     }
 
-    /// Whether there is a message to send.
+    /// Returns `true` if there is a message to send.
     #[must_use]
     pub fn has_message(&self) -> bool {
         !self.outbox.is_empty()
     }
 
-    /// A message came from `from`.
+    /// Processes a message from rank `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
         if !message.is_possible(from, &self.members) {
-            // From a rank that holds the secret: its own errors do not count any more either.
+            // The sender holds the secret, so it is faulty. Its own errors are not trusted either.
             let what = format!(
-                "{} sent a message about ranks that there are not",
+                "{} sent a message about ranks that do not exist; run the same ringtree on all \
+                 ranks",
                 self.name(from)
             );
             let error = Error::protocol(what);
@@ -241,44 +246,48 @@ impl Session {
         }
     }
 
-    /// What this rank would say of itself: the ranks that it waits for, a send or receive under
-    /// way, and the wait of the thread that calls this group, before those that it hangs on.
+    /// Sets the state that this rank reports when asked for its position: the ranks that it is
+    /// waiting for, a send or receive in flight, and the wait of the thread that calls this group,
+    /// followed by the waits that it depends on.
     pub fn stands(&mut self, awaited: Vec<usize>, pair: Option<PairPlace>, waits: Vec<Wait>) {
         self.awaited = awaited;
         self.pair = pair;
         self.waits = waits;
     }
 
-    /// From now on messages call the communicator so.
+    /// Sets the name that messages use for the communicator.
     pub fn rename(&mut self, name: String) {
         self.name = Some(name);
     }
 
-    /// What the program calls the communicator.
+    /// Returns the name that the program has set for the communicator.
     #[must_use]
     pub fn title(&self) -> Option<&str> {
         self.name.as_deref()
     }
 
-    /// The communicator's name behind a call, such as `, on "gradients"`; empty without one.
+    /// Returns the text that names the communicator after a call, such as `, on "gradients"`, or an
+    /// empty string if the communicator has no name.
     #[must_use]
     pub fn on(&self) -> String {
         let name = self.name.as_ref();
         name.map_or_else(String::new, |name| format!(", on {name:?}"))
     }
 
-    /// Collectives that this rank has made, and its sends and receives that have a number.
+    /// Returns the number of collectives that this rank has made, and how many of its sends and
+    /// receives have a number.
     #[must_use]
     pub fn calls_made(&self) -> (u64, u64) {
         (self.made, self.pairs_made)
     }
 
-    /// The link to `peer` is gone, which `call` still needs.
+    /// Records that the link to `peer`, which `call` still needs, is lost.
     pub fn link_lost(&mut self, peer: usize, call: &Call, why: &str) {
         self.lose(peer, call, GONE, why);
     }
 
-    /// `peer` cannot be reached on its link, which `call` still needs; its process may live.
+    /// Records that `peer` cannot be reached over its link, which `call` still needs. The peer's
+    /// process may still be running.
     pub fn link_cut(&mut self, peer: usize, call: &Call, why: &str) {
         self.lose(peer, call, "cannot be reached", why);
     }
@@ -291,15 +300,15 @@ impl Session {
         self.set_pending(error, Some((peer, *call)));
     }
 
-    /// This rank saw `error`, such as a deadline: it reports it, unless it has one already.
+    /// Reports `error`, such as an expired deadline, unless this rank already has an error.
     pub fn failed(&mut self, error: Error) {
         self.set_pending(error.within(self.members.count()), None);
         self.report();
     }
 
-    /// Time passes. A pending error is reported; it becomes the first error, and this rank tells
-    /// all others, if the coordinator does not answer. The coordinator waits no longer for a rank
-    /// that has not told its mark in time.
+    /// Enforces the time limits. Reports a pending error that is due. If the coordinator has not
+    /// answered the report in time, makes the pending error the first error and broadcasts it. If
+    /// this rank is the coordinator, it stops waiting for marks after their time limit.
     pub fn tick(&mut self, now: Duration) {
         self.agree_in_time(now);
         self.miss_the_ended(now);
@@ -317,8 +326,9 @@ impl Session {
         }
     }
 
-    /// This rank leaves; another group of its process may have failed. An error of its own that the
-    /// coordinator has not answered reaches every rank before the goodbye.
+    /// Leaves the group with a goodbye. The goodbye contains `failed_beside`, the error of another
+    /// group of this process, if such a group has failed. A pending error that the coordinator has
+    /// not answered is sent to every rank before the goodbye.
     pub fn leave(&mut self, failed_beside: Option<Error>) {
         if let Some(pending) = self.pending.take() {
             self.broadcast(pending.error);
@@ -330,13 +340,13 @@ impl Session {
         self.outbox.push_back((To::All, goodbye));
     }
 
-    /// A rank of the group as messages name it.
+    /// Returns the name that messages use for a rank of the group.
     #[must_use]
     pub fn name(&self, rank: usize) -> Name {
         self.members.name(rank)
     }
 
-    /// The group's ranks.
+    /// Returns the members of the group.
     #[must_use]
     pub fn members(&self) -> &Members {
         &self.members
@@ -345,7 +355,7 @@ impl Session {
     fn lost(&self, peer: usize, how: &str, call: Option<&Call>, why: &str) -> Error {
         let during = call.map_or_else(String::new, |call| format!(" during {}", call.name()));
         let message = format!(
-            "{} {how}{during}, seen by {}: {why}; look at that rank's last output and restart \
+            "{} {how}{during}, detected by {}: {why}; check that rank's last output and restart \
              the job",
             self.name(peer),
             self.name(self.rank)
@@ -357,7 +367,7 @@ impl Session {
         }
     }
 
-    /// The error of `call`, which needs `peer`, which has left.
+    /// Returns the error for `call`, which still needs `peer` although that rank has left.
     fn error_without(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
         let Departed {
             calls,
@@ -366,7 +376,10 @@ impl Session {
         } = departed;
         let why = match (failed_beside, call.is_pair()) {
             (Some(_), _) => "another group of its process had failed",
-            (None, true) => "every send needs its receive, and every receive its send",
+            (None, true) => {
+                "every send needs a matching receive, and every receive needs a \
+                             matching send"
+            }
             (None, false) => "all ranks must make the same calls",
         };
         let message = format!(
@@ -382,7 +395,7 @@ impl Session {
         }
     }
 
-    /// Fails if `peer`, which `call` needs, has left.
+    /// Fails with an error if `peer`, which `call` needs, has left.
     pub fn miss(&mut self, peer: usize, call: &Call) {
         if let Some(departed) = self.departed.get(&peer) {
             let error = self.error_without(peer, departed, call);
@@ -418,25 +431,27 @@ impl Session {
         self.miss(peer, &call);
     }
 
-    /// Whether `peer` said goodbye.
+    /// Returns `true` if `peer` has said goodbye.
     #[must_use]
     pub fn has_left(&self, peer: usize) -> bool {
         self.departed.contains_key(&peer)
     }
 
-    /// Whether any rank has left.
+    /// Returns `true` if any rank has left.
     #[must_use]
     pub fn has_departures(&self) -> bool {
         !self.departed.is_empty()
     }
 
-    /// For how long it has been known that `peer` has left in peace.
+    /// Returns the time since the first call of this method after the goodbye of `peer`, or `None`
+    /// if `peer` has not said goodbye.
     pub fn has_left_for(&mut self, peer: usize, now: Duration) -> Option<Duration> {
         let departed = self.departed.get_mut(&peer)?;
         Some(now.saturating_sub(*departed.since.get_or_insert(now)))
     }
 
-    /// Fails if `peer`, which is awaited in the collective `call`, left before making it.
+    /// Fails with an error if `peer` left without making the collective `call`, which is waiting
+    /// for it.
     pub fn miss_if_left_before(&mut self, peer: usize, call: &Call) {
         match self.departed.get(&peer) {
             Some(departed) if departed.calls < call.sequence && !call.is_pair() => {
@@ -461,7 +476,7 @@ mod tests {
             failed_beside: Some(cause),
         };
         for (rank, cause) in [(0, long("one")), (1, long("other"))] {
-            // It reports, or tells all, what another group's failure came from.
+            // Rank 1 reports the cause of another group's failure. Rank 0 broadcasts it.
             let mut session = Session::new(rank, 3);
             session.receive(2, goodbye(cause));
             session.miss_if_left_before(2, &Call::new(Collective::Barrier, 0).numbered(9));

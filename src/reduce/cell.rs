@@ -1,36 +1,38 @@
-//! How elements lie in bytes and how they are computed with: loaded, widened, rounded, stored.
+//! Defines how elements are laid out in bytes, and how they are loaded, widened, rounded and
+//! stored.
 
 use super::number::Number;
 use crate::sys::simd::{Isa, LANES, Pair};
 use half::{bf16, f16};
 use std::marker::PhantomData;
 
-/// The smallest piece that a loop loads, computes and stores: an element, or as many as are
-/// converted at once. Bytes, so that any alignment will do.
+/// The smallest unit that a loop loads, computes and stores: a single element, or a group of
+/// elements that are converted together. A cell is stored as plain bytes, so any alignment is
+/// allowed.
 pub(super) trait Cell {
-    /// The cell in memory.
+    /// The in-memory representation of a cell.
     type Bytes: bytemuck::Pod;
-    /// What is computed with.
+    /// The type in which values are computed.
     type Wide: Number;
-    /// As many as are folded in registers at once, whatever the number of operands.
+    /// The cells that are reduced together, in registers, across any number of operands.
     type Tile: AsMut<[Self::Wide]>;
-    /// Memory for them.
+    /// The initial value of a tile.
     const TILE: Self::Tile;
-    /// The cells that the smallest is found with.
+    /// The cell type used to compute minima.
     type ForMin: Cell;
-    /// The cells that the largest is found with.
+    /// The cell type used to compute maxima.
     type ForMax: Cell;
 
-    /// The exact value.
+    /// Loads a cell and returns its exact value.
     fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide;
 
-    /// The value rounded to nearest even; every NaN becomes the canonical quiet one: positive,
-    /// with only the first bit of its payload set.
+    /// Rounds a value to nearest even and returns its bytes. Every NaN becomes the canonical quiet
+    /// NaN, which is positive and has only the first bit of its payload set.
     fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes;
 }
 
-/// Bytes of each operand that are folded at once: four of the widest vectors, or eight of widened
-/// halves, hide the time that an addition takes.
+/// Number of bytes of each operand that are reduced together. They fill four of the widest vectors,
+/// or eight once half-precision elements are widened, which hides the latency of an addition.
 const TILE_BYTES: usize = 256;
 
 macro_rules! integer_cells {
@@ -89,8 +91,9 @@ float_cells! {
     f64 u64 CANONICAL_NAN_F64 = 0x7ff8_0000_0000_0000;
 }
 
-/// Two neighbours in each 32-bit word: either is an f32 where it stands, but for a shift or a mask,
-/// which costs less than spreading the elements over vectors and packing them again.
+/// Each 32-bit word holds two neighboring elements. A shift or a mask turns each of them into an
+/// f32 in place, which is cheaper than spreading the elements across vectors and packing them
+/// again.
 impl Cell for bf16 {
     type Bytes = [u8; 4 * LANES];
     type Wide = Pair<[f32; LANES]>;
@@ -130,12 +133,12 @@ impl Cell for f16 {
     }
 }
 
-/// A half-precision float as an integer of the same order, −0 below +0: to compare halves is no
-/// reason to widen them. A NaN is the extreme that wins, the largest integer or the smallest one,
-/// which no number becomes.
+/// A half-precision float, represented by an integer that sorts in the same order, with −0 below
+/// +0, so that comparisons do not have to widen it. A NaN is represented by the extreme that wins
+/// the comparison: the largest or the smallest integer. No number is represented by that value.
 pub(super) struct Ordered<H, const LARGEST_WINS: bool>(PhantomData<H>);
 
-/// The bits that differ between half-precision formats.
+/// The bit patterns that differ between half-precision formats.
 pub(super) trait Half {
     const INFINITY_BITS: u16;
     const CANONICAL_NAN_BITS: u16;
@@ -155,7 +158,7 @@ impl<H, const LARGEST_WINS: bool> Ordered<H, LARGEST_WINS> {
     const NAN: i16 = if LARGEST_WINS { i16::MAX } else { i16::MIN };
 }
 
-/// Turns the order of the negative ones around, or back.
+/// Reverses the order of negative values, or restores it.
 #[inline(always)]
 fn reorder(bits: i16) -> i16 {
     bits ^ ((bits >> 15) & i16::MAX)

@@ -1,11 +1,12 @@
-//! The loops: one generic source, compiled per element type, operator and instruction set.
+//! The reduction loops, written once as generic code and compiled for each element type, operator
+//! and instruction set.
 
 use super::cell::Cell;
 use super::number::{Number, Operator, Scale};
 use crate::sys::simd::{Body, Isa, Level};
 use std::marker::PhantomData;
 
-/// What one fold works on; [`super::Kernel::fold`] has checked it.
+/// The slices passed to one call of [`super::Kernel::fold`], which has already checked them.
 pub(super) struct Task<'a> {
     pub(super) destination: &'a mut [u8],
     pub(super) own: Option<usize>,
@@ -16,7 +17,7 @@ pub(super) struct Task<'a> {
 /// A kernel's entry point.
 pub(super) type Entry = fn(Level, Task<'_>);
 
-/// The fold of `C` by `O`.
+/// Reduces cells of type `C` with operator `O`.
 pub(super) fn fold<C: Cell, O: Operator<C::Wide>>(level: Level, task: Task<'_>) {
     level.run(Fold::<C, O> {
         task,
@@ -24,7 +25,7 @@ pub(super) fn fold<C: Cell, O: Operator<C::Wide>>(level: Level, task: Task<'_>) 
     });
 }
 
-/// Multiplies `bytes` by `factor`, in place.
+/// Multiplies `bytes` by `factor` in place.
 pub(super) fn scale<C: Cell>(level: Level, bytes: &mut [u8], factor: f64)
 where
     C::Wide: Scale,
@@ -80,7 +81,8 @@ impl<C: Cell, O: Operator<C::Wide>> Body for Fold<'_, C, O> {
     }
 }
 
-/// `finish` is what happens between the last combination and the rounding: nothing, or a division.
+/// Reduces the operands and applies `finish`, which divides or does nothing, after the last
+/// combination and before the rounding.
 #[inline(always)]
 fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,
@@ -102,7 +104,8 @@ fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
     tiles::<C, O, I>(isa, destination, own, sources, finish);
 }
 
-/// Folds tile by tile, each in registers from its first operand to its last.
+/// Reduces the operands tile by tile. Each tile stays in registers from its first operand to its
+/// last.
 #[inline(always)]
 fn tiles<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,
@@ -136,7 +139,7 @@ fn fold_tile<C: Cell, O: Operator<C::Wide>, I: Isa>(
     let bytes = start..start + size_of_val(destination);
     let mut tile = C::TILE;
     let tile = &mut tile.as_mut()[..destination.len()];
-    // The first two operands may change places, so the own one is never the first.
+    // The first two operands may be exchanged, so the destination's content is never the first one.
     let (before, after) = sources.split_at(own.map_or(sources.len(), |own| own.max(1)));
     let first = loads::<C, I>(isa, &before[0][bytes.clone()]);
     for (wide, first) in tile.iter_mut().zip(first) {
@@ -163,7 +166,7 @@ fn combine<C: Cell, O: Operator<C::Wide>, I: Isa>(isa: I, tile: &mut [C::Wide], 
     }
 }
 
-/// The operands, in order.
+/// The operands in order.
 struct Operands<'a> {
     own: Option<usize>,
     own_bytes: &'a [u8],
@@ -185,7 +188,7 @@ impl<'a> Operands<'a> {
     }
 }
 
-/// The values of whole cells.
+/// Loads the values of complete cells.
 #[inline(always)]
 fn loads<C: Cell, I: Isa>(isa: I, bytes: &[u8]) -> impl Iterator<Item = C::Wide> {
     bytemuck::cast_slice::<u8, C::Bytes>(bytes)
@@ -193,8 +196,8 @@ fn loads<C: Cell, I: Isa>(isa: I, bytes: &[u8]) -> impl Iterator<Item = C::Wide>
         .map(move |&cell| C::load(isa, cell))
 }
 
-/// Folds the elements after the last whole cell, `start` bytes from the operands' beginning, as a
-/// cell that zeros complete.
+/// Reduces the elements after the last complete cell. They begin at byte `start` of the operands,
+/// and zeros pad them to a complete cell.
 #[inline(always)]
 fn fold_rest<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,

@@ -1,19 +1,21 @@
-//! Reduction kernels: folding operands element by element, on the CPU. A GPU's, with the same
-//! numbers, are `cuda/reduce.cu`.
+//! Reduces operands element by element on the CPU. The GPU kernels, which produce the same bits,
+//! are in `cuda/reduce.cu`.
 //!
-//! Purpose: every element type times every operator, from the one table of each (`dtype.rs`,
-//! `op.rs`), at the speed of memory. A loop is written once (`fold.rs`) over how elements lie in
-//! bytes (`cell.rs`) and how they are computed with (`number.rs`); `sys::simd` compiles it for the
-//! instruction sets and picks one at run time.
+//! Purpose: provide kernels that run at memory speed for every element type and operator in the
+//! tables of `dtype.rs` and `op.rs`. Each loop is written once (`fold.rs`), on top of the byte
+//! layout of elements (`cell.rs`) and their arithmetic (`number.rs`). `sys::simd` compiles each
+//! loop for every instruction set and selects a version at run time.
 //!
 //! Invariants:
-//! - *Commutative to the bit.* `a ⊕ b` and `b ⊕ a` have the same bits: a floating-point result that
-//!   is not a number is the canonical quiet NaN (positive, first payload bit alone), whatever NaN
-//!   the CPU would have picked; `Min` and `Max` propagate NaN and order −0 below +0.
-//! - *Rounded once.* f16 and bf16 are folded in f32 and rounded once a fold to nearest even, after
-//!   the division of a mean, if there is one.
-//! - *The same on every CPU.* Instruction sets, block sizes and alignment change no bit.
-//! - A fold of one operand without a division is a copy and keeps every bit, those of NaN too.
+//! - *Commutative to the bit.* `a ⊕ b` and `b ⊕ a` have the same bits. A NaN result is the
+//!   canonical quiet NaN (positive, only the first payload bit set), whatever NaN the CPU would
+//!   have produced. `Min` and `Max` propagate NaN and order −0 below +0.
+//! - *Rounded once.* f16 and bf16 are reduced in f32 and rounded once per call of [`Kernel::fold`],
+//!   to nearest even. A mean is divided before it is rounded.
+//! - *The same on every CPU.* The bits of a result do not depend on the instruction set, the block
+//!   size or the alignment.
+//! - Reducing a single operand without a division is a copy that keeps every bit, including the
+//!   bits of a NaN.
 //!
 //! *May import* `sys` and the base files.
 
@@ -30,11 +32,12 @@ use crate::sys::simd::Level;
 use fold::{Entry, Task};
 use std::fmt;
 
-/// So few bytes are folded before a wide vector unit is ready, unless they are to be converted:
-/// without the instructions for that, a conversion takes longer.
+/// Largest number of bytes that are reduced without wide vectors, because a wide vector unit takes
+/// longer to become ready. Types that must be converted always use wide vectors, because converting
+/// them without the wide instructions takes even longer.
 const FEW_BYTES: usize = 64;
 
-/// The kernel of one element type and one operator, chosen once per operation.
+/// The kernel for one element type and one operator, selected once per operation.
 ///
 /// ```
 /// use ringtree::{Dtype, ReduceOp};
@@ -49,14 +52,14 @@ const FEW_BYTES: usize = 64;
 pub struct Kernel {
     dtype: Dtype,
     op: ReduceOp,
-    /// A power of two.
+    /// Size of an element in bytes; a power of two.
     element_bytes: usize,
     level: Level,
     entry: Entry,
 }
 
 impl Kernel {
-    /// The kernel for this CPU; `None` where `op` is not defined for `dtype`.
+    /// Returns the kernel for this CPU, or `None` if `op` is not defined for `dtype`.
     #[must_use]
     pub fn new(dtype: Dtype, op: ReduceOp) -> Option<Kernel> {
         Self::at_level(dtype, op, Level::best())
@@ -73,18 +76,19 @@ impl Kernel {
         })
     }
 
-    /// destination\[i\] = the left fold of the operands' elements i, in order.
+    /// Sets each destination\[i\] to the left fold of the elements at index i of all operands, in
+    /// order.
     ///
-    /// With `own` = `Some(k)` the destination's present content is the operand at position k,
-    /// inserted among `sources`; with `None` only `sources` are operands. `divisor` = `Some(n)`
-    /// divides the result by n, for a mean's last fold; integers truncate toward zero. The slices
-    /// may have any alignment.
+    /// If `own` is `Some(k)`, the current content of the destination is inserted among `sources` as
+    /// the operand at position k. If it is `None`, the operands are exactly `sources`. If `divisor`
+    /// is `Some(n)`, the result is divided by n, which completes a mean. Integer division truncates
+    /// toward zero. The slices may have any alignment.
     ///
     /// # Panics
     ///
-    /// On a caller's mistake: no source, slices of different lengths or not of whole elements,
-    /// `own` beyond the sources, a divisor of zero or above [`WORLD_SIZE_MAX`], a divisor for an
-    /// operator other than `Avg` and `Sum`.
+    /// Panics if there is no source; if slices have different lengths or do not hold complete
+    /// elements; if `own` exceeds the number of sources; if the divisor is zero or above
+    /// [`WORLD_SIZE_MAX`]; or if there is a divisor and the operator is neither `Avg` nor `Sum`.
     pub fn fold(
         &self,
         destination: &mut [u8],
@@ -92,32 +96,35 @@ impl Kernel {
         sources: &[&[u8]],
         divisor: Option<usize>,
     ) {
-        assert!(!sources.is_empty(), "a fold has a source");
+        assert!(
+            !sources.is_empty(),
+            "a reduction requires at least one source"
+        );
         assert!(
             own.is_none_or(|own| own <= sources.len()),
-            "own is one of the operands"
+            "the position of the destination must not exceed the number of sources"
         );
         assert!(
             sources
                 .iter()
                 .all(|source| source.len() == destination.len()),
-            "the operands of a fold are equally long"
+            "the operands of a reduction must have the same length"
         );
         assert!(
             destination.len() & (self.element_bytes - 1) == 0,
-            "a fold has whole elements"
+            "a reduction requires complete elements"
         );
         if let Some(divisor) = divisor {
             assert!(
                 (1..=WORLD_SIZE_MAX).contains(&divisor),
-                "a divisor is a number of ranks"
+                "the divisor must be a valid number of ranks"
             );
             assert!(
                 matches!(self.op, ReduceOp::Avg | ReduceOp::Sum),
-                "a mean is a sum, divided"
+                "a divisor requires the operator Avg or Sum"
             );
         }
-        // One divides nothing.
+        // A division by 1 changes nothing.
         let divisor = divisor.filter(|&divisor| divisor > 1);
         match (own, sources, divisor) {
             (None, [source], None) => destination.copy_from_slice(source),
@@ -141,8 +148,9 @@ impl Kernel {
     }
 }
 
-/// Multiplies every element of `bytes` by `factor`: in f32 for f16 and bf16, else in the element
-/// type; rounded once to nearest even, NaN canonical.
+/// Multiplies every element of `bytes` by `factor`. f16 and bf16 are multiplied in f32, other types
+/// in the element type. Each product is rounded once, to nearest even, and NaN results are
+/// canonical.
 ///
 /// ```
 /// use ringtree::Dtype;
@@ -154,18 +162,18 @@ impl Kernel {
 ///
 /// # Panics
 ///
-/// On a caller's mistake: elements that are no floats, or bytes that are no whole elements.
+/// Panics if `dtype` is not a floating-point type, or if `bytes` does not hold complete elements.
 pub fn scale(dtype: Dtype, bytes: &mut [u8], factor: f64) {
     assert!(
         bytes.len().is_multiple_of(dtype.size()),
-        "what is scaled has whole elements"
+        "scaling requires complete elements"
     );
     let scale = match dtype {
         Dtype::F16 => fold::scale::<half::f16>,
         Dtype::Bf16 => fold::scale::<half::bf16>,
         Dtype::F32 => fold::scale::<f32>,
         Dtype::F64 => fold::scale::<f64>,
-        _ => panic!("{dtype} is not scaled"),
+        _ => panic!("cannot scale {dtype}, which is not a floating-point type"),
     };
     scale(Level::best(), bytes, factor);
 }
@@ -180,7 +188,8 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// One entry of the table: nothing where an operator of integers meets a float.
+/// Expands to an entry of the kernel table, which is `None` if the operator is for integers only
+/// and the type is a float.
 macro_rules! entry_of {
     (Float Integer $cell:ty, $operator:ident) => {
         None
@@ -196,7 +205,7 @@ macro_rules! entry_of {
     };
 }
 
-/// What was multiplied before is a sum.
+/// Expands to the kernel of an ordinary sum, because the values have already been multiplied.
 macro_rules! scaled_sum {
     (Float $cell:ty) => {
         Some(fold::fold::<$cell, number::operators::Sum>)

@@ -1,33 +1,34 @@
-//! Arithmetic on one pair of operands: integers, floats, and packs of floats.
+//! Implements arithmetic on pairs of integers, floats and packs of floats.
 
 use crate::sys::simd::Pair;
 use std::array::from_fn;
 
-/// Arithmetic of every type. A result that is not a number may have any payload and sign here:
-/// it becomes the canonical one where it is stored.
+/// Arithmetic that every type supports. At this stage, a NaN result may have any payload and sign.
+/// It becomes canonical when it is stored.
 pub(super) trait Number: Copy {
-    /// The sum; integers wrap.
+    /// Returns the sum. Integers wrap.
     fn plus(self, other: Self) -> Self;
-    /// The product; integers wrap.
+    /// Returns the product. Integers wrap.
     fn times(self, other: Self) -> Self;
-    /// The smaller one; NaN if one is, and −0 is below +0.
+    /// Returns the smaller operand, or NaN if an operand is NaN. −0 is below +0.
     fn least(self, other: Self) -> Self;
-    /// The larger one; NaN if one is, and +0 is above −0.
+    /// Returns the larger operand, or NaN if an operand is NaN. +0 is above −0.
     fn greatest(self, other: Self) -> Self;
-    /// The quotient, rounded once; that of integers truncates. The divisor is not zero.
+    /// Returns the quotient, rounded once; integer division truncates. The divisor must not be
+    /// zero.
     fn divide(self, divisor: u32) -> Self;
 }
 
-/// Arithmetic of the integers alone.
+/// Arithmetic that only integers support.
 pub(super) trait Bits: Number {
     fn and(self, other: Self) -> Self;
     fn or(self, other: Self) -> Self;
     fn exclusive_or(self, other: Self) -> Self;
 }
 
-/// An operator of the table, over a type.
+/// An operator from the table, implemented for one type.
 pub(super) trait Operator<T> {
-    /// Whether its kernels can divide their result.
+    /// `true` if the kernels of this operator can divide their result.
     const DIVIDES: bool = false;
     fn combine(left: T, right: T) -> T;
 }
@@ -61,7 +62,7 @@ pub(super) mod operators {
         Bxor Bits   exclusive_or false;
     }
 
-    /// The division is in the last fold; until then a mean is a sum.
+    /// Only the last reduction of a mean divides. Until then, the mean is a sum.
     pub(in super::super) type Avg = Sum;
 }
 
@@ -113,7 +114,7 @@ macro_rules! integers {
     )*};
 }
 
-// The second type is that of the division.
+// The second type is the type of the division.
 integers! {
     i8  f32;
     u8  f32;
@@ -125,14 +126,15 @@ integers! {
     u64 u64;
 }
 
-/// The integer quotient, truncated, in the lowest bits of an integer.
+/// Integer division that returns the truncated quotient in the lowest bits of an integer.
 ///
-/// A float's division has vector instructions and truncates to the same integer: a dividend a of
-/// at most 32 bits is exact, and where n does not divide it, the quotient lies at least 1/n below
-/// the next integer k in magnitude, farther than rounding moves it as long as k·n ≤ |a| + n is
-/// below 2²⁴ (f32, to 16 bits) or 2⁵³ (f64, to 32 bits); n is at most `WORLD_SIZE_MAX` = 2²⁰.
-/// Adding 1.5 times the power of two whose last place is 1 leaves an integer in the lowest bits,
-/// in two's complement, without the range checks of a cast.
+/// Vector instructions exist for float division, and truncating its result gives the same integer.
+/// A dividend a of at most 32 bits is represented exactly. If n does not divide a, the quotient is
+/// at least 1/n below the next integer k in magnitude. Rounding moves the quotient by less than
+/// this distance, as long as k·n ≤ |a| + n is below 2²⁴ (f32, up to 16 bits) or 2⁵³ (f64, up to 32
+/// bits), where n is at most `WORLD_SIZE_MAX` = 2²⁰. Adding 1.5 times the power of two whose unit
+/// in the last place is 1 leaves the integer in the lowest bits, in two's complement, without the
+/// range checks of a cast.
 trait Quotient {
     type Bits;
     fn quotient_bits(self, divisor: Self) -> Self::Bits;
@@ -189,8 +191,9 @@ macro_rules! floats {
                 self * other
             }
 
-            /// Where neither is smaller they are equal, zeros of either sign, or unordered: the
-            /// disjunction of the bits is then the value itself, −0 if one is, or still a NaN.
+            /// If neither operand is smaller, they are equal, zeros of either sign, or unordered.
+            /// Their bitwise OR is then the value itself, −0 if either operand is −0, or still a
+            /// NaN.
             #[inline(always)]
             fn least(self, other: Self) -> Self {
                 let either = $float::from_bits(self.to_bits() | other.to_bits());
@@ -198,7 +201,8 @@ macro_rules! floats {
                 if (self < other) | (other < self) { smaller } else { either }
             }
 
-            /// As for the smaller one, but the sign's bits are joined by conjunction: +0 if one is.
+            /// Like `least`, but combines the sign bits with AND, so that the result is +0 if
+            /// either operand is +0.
             #[inline(always)]
             fn greatest(self, other: Self) -> Self {
                 let (left, right) = (self.to_bits(), other.to_bits());
@@ -218,9 +222,9 @@ macro_rules! floats {
 
 floats! { f32 f64 }
 
-/// Arithmetic of the floats alone.
+/// Arithmetic that only floats support.
 pub(super) trait Scale: Number {
-    /// The product with `factor`, which is rounded first where this is less than an f64.
+    /// Returns the product of this value and `factor`, which is first rounded to this type.
     fn scale(self, factor: f64) -> Self;
 }
 
@@ -252,7 +256,7 @@ impl<T: Scale> Scale for Pair<T> {
     }
 }
 
-/// Operands that are converted together.
+/// A pack of operands that are converted together.
 impl<const LANES: usize> Number for [f32; LANES] {
     #[inline(always)]
     fn plus(self, other: Self) -> Self {

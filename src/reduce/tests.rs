@@ -1,4 +1,4 @@
-//! The kernels against a naive reference, on every level of this CPU.
+//! Compares the kernels with a naive reference, on every level of this CPU.
 
 use super::Kernel;
 use crate::dtype::Dtype;
@@ -7,7 +7,7 @@ use crate::sys::simd::Level;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// Every kernel of every level of this CPU.
+/// Returns every kernel of every level of this CPU.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for level in Level::all() {
@@ -22,7 +22,7 @@ fn kernels() -> Vec<Kernel> {
     kernels
 }
 
-/// One element, widened as the kernels promise to.
+/// One element, widened as the kernels promise.
 #[derive(Clone, Copy, Debug)]
 enum Wide {
     Integer(i128),
@@ -50,7 +50,7 @@ fn widen(dtype: Dtype, bytes: &[u8]) -> Wide {
     }
 }
 
-/// The bits that are stored: rounded by the `half` crate, NaN canonical.
+/// Returns the stored bits: rounded by the `half` crate, with canonical NaN.
 fn narrow(dtype: Dtype, wide: Wide) -> Vec<u8> {
     let bits = match (dtype, wide) {
         (_, Wide::Integer(integer)) => integer as u64,
@@ -95,7 +95,7 @@ fn combine(dtype: Dtype, op: ReduceOp, left: Wide, right: Wide) -> Wide {
         }
         (Wide::Single(left), Wide::Single(right)) => Wide::Single(combine_floats!(op, left, right)),
         (Wide::Double(left), Wide::Double(right)) => Wide::Double(combine_floats!(op, left, right)),
-        _ => panic!("the operands are of two types"),
+        _ => panic!("the operands must have the same type"),
     }
 }
 
@@ -107,7 +107,7 @@ fn divide(wide: Wide, divisor: usize) -> Wide {
     }
 }
 
-/// The fold of one element's operands.
+/// Folds the operands of one element.
 fn reference(kernel: Kernel, operands: &[&[u8]], divisor: Option<usize>) -> Vec<u8> {
     let Kernel { dtype, op, .. } = kernel;
     if operands.len() == 1 && divisor.is_none_or(|divisor| divisor == 1) {
@@ -123,8 +123,8 @@ fn reference(kernel: Kernel, operands: &[&[u8]], divisor: Option<usize>) -> Vec<
     )
 }
 
-/// Checks a fold of `count` elements whose operands are the pieces of `bytes`, all of them at
-/// addresses that are multiples of nothing.
+/// Checks a fold of `count` elements. Its operands are the pieces of `bytes`, all at unaligned
+/// addresses.
 fn check(kernel: Kernel, bytes: &[u8], count: usize, own: Option<usize>, divisor: Option<usize>) {
     let size = kernel.dtype.size();
     let operands: Vec<&[u8]> = bytes
@@ -156,7 +156,7 @@ fn check(kernel: Kernel, bytes: &[u8], count: usize, own: Option<usize>, divisor
     }
 }
 
-/// Bytes that are as often special as not.
+/// Returns bytes that are special values about half of the time.
 fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -215,8 +215,8 @@ fn a_fold_of_many_operands_is_the_left_fold_and_rounds_once() {
     }
 }
 
-/// Zeros, ones, the extreme finite and subnormal values, infinities, and NaNs that are quiet and
-/// signalling, with several payloads, of both signs: as bits.
+/// Returns the bits of zeros, ones, the extreme finite and subnormal values, infinities, and quiet
+/// and signaling NaNs with several payloads, each with both signs.
 fn special_values(exponent_bits: u32, mantissa_bits: u32) -> Vec<u64> {
     let infinity = ((1 << exponent_bits) - 1) << mantissa_bits;
     let quiet = infinity | 1 << (mantissa_bits - 1);
@@ -342,7 +342,7 @@ fn a_product_with_a_factor_is_rounded_once() {
                 let element = |bytes: &[u8]| match widen(dtype, bytes) {
                     Wide::Single(single) => narrow(dtype, Wide::Single(single * factor as f32)),
                     Wide::Double(double) => narrow(dtype, Wide::Double(double * factor)),
-                    Wide::Integer(_) => panic!("floats are scaled"),
+                    Wide::Integer(_) => panic!("only floats are scaled"),
                 };
                 let scaled: Vec<u8> = bytes.chunks(size).flat_map(element).collect();
                 let expected = [&[0xa5], &scaled[..], &[0xa5]].concat();

@@ -1,16 +1,17 @@
-//! The background thread of a process. It runs code of the program, that is, it wakes tasks and
-//! drops buffers whose operations were abandoned. It also advances operations while no call polls.
+//! Runs the background thread of a process. The thread runs *user code*, which is code of the
+//! program that uses this library: it wakes tasks, and drops the buffers of abandoned operations.
+//! It also advances operations while no call polls.
 //!
-//! Both are duties of one thread because a task whose operation the thread completes is then woken
-//! without another thread's help. Code of the program may block. Once it has kept the thread for
-//! [`PROGRAM_CODE_MAX`], the thread is *away*: the control thread advances the operations in its
-//! place, and other code of the program waits. So no call and no control message waits for code of
-//! the program. A timer wakes the control thread for that. It is set at most once in that time,
-//! because a wake-up of the control thread, or even a timer, for each task would delay a short
-//! operation by a tenth.
+//! A single thread has both duties, so that when it completes an operation, it can wake the waiting
+//! task without the help of another thread. User code may block. Once user code has kept the thread
+//! busy for [`PROGRAM_CODE_MAX`], the thread is *away*: the control thread advances operations in
+//! its place, and any other user code waits. So no call and no control message waits for user code.
+//! The control thread is woken for this purpose by a timer, which is set at most once per
+//! [`PROGRAM_CODE_MAX`]. Waking the control thread for each task, or even setting a timer for each
+//! task, would make a short operation slower by a tenth.
 //!
-//! The thread starts when code of the program first falls due. Until then, so in programs without
-//! such code, the control thread advances the operations.
+//! The thread is started when user code is due for the first time. Until then, and in programs
+//! without such code, the control thread advances operations.
 
 use super::Runtime;
 use super::foreign::Foreign;
@@ -29,10 +30,10 @@ use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 const WAKER: Token = Token(0);
-/// The data sockets' epoll descriptor.
+/// Token of the epoll descriptor for the data sockets.
 const DATA: Token = Token(1);
 
-/// What the threads of the library reach of each other.
+/// The handles through which the library's threads reach each other.
 pub(super) struct Reach {
     pub(super) reactor: Arc<Reactor>,
     control: OnceLock<ControlHandle>,
@@ -48,7 +49,7 @@ impl Reach {
         }
     }
 
-    /// Sets what the threads reach: called once, before any starts.
+    /// Sets the handles. This method is called once, before any thread starts.
     pub(super) fn connect(&self, control: ControlHandle, runtime: Weak<Runtime>) {
         let _ = self.control.set(control);
         let _ = self.runtime.set(runtime);
@@ -58,13 +59,13 @@ impl Reach {
         self.control.get()
     }
 
-    /// Does something with the runtime, unless that has ended.
+    /// Calls `act` on the runtime. Returns the default value if the runtime has been dropped.
     pub(super) fn with_runtime<R: Default>(&self, act: impl FnOnce(&Runtime) -> R) -> R {
         let runtime = self.runtime.get().and_then(Weak::upgrade);
         runtime.map(|runtime| act(&runtime)).unwrap_or_default()
     }
 
-    /// Makes the control thread look `after` that time whether it has to advance the operations.
+    /// Makes the control thread check, after the time `after`, whether it must advance operations.
     fn poke_control_later(&self, after: Duration) {
         if let Some(control) = self.control() {
             control.poke_later(after);
@@ -72,28 +73,28 @@ impl Reach {
     }
 }
 
-/// Controls the background thread.
+/// The state of the background thread, and the means to control it.
 pub(super) struct Background {
     reach: Arc<Reach>,
     state: Mutex<State>,
-    /// Signalled when the thread begins to run code and when it ends.
+    /// Signaled when the thread begins to run user code and when the thread ends.
     changed: Condvar,
-    /// Whether there is a thread and it is not away.
+    /// `true` if the thread is running and is not away.
     is_here: AtomicBool,
-    /// Whether data sockets that become ready wake the thread.
+    /// `true` if data sockets that become ready wake the thread.
     is_watching: AtomicBool,
 }
 
 #[derive(Default)]
 struct State {
-    /// The thread and its waker, while it runs.
+    /// ID and waker of the thread, while it is running.
     thread: Option<(ThreadId, Arc<Waker>)>,
     code: VecDeque<Foreign>,
-    /// Whether the thread sleeps, or is about to, and found no code to run before.
+    /// `true` if the thread has found no code to run and is sleeping or about to sleep.
     is_asleep: bool,
-    /// Since when the thread runs code.
+    /// The time at which the thread began to run user code.
     code_since: Option<Instant>,
-    /// Whether a timer makes the control thread look how long that is.
+    /// `true` if a timer is set that makes the control thread check `code_since`.
     is_timed: bool,
     is_stopped: bool,
 }
@@ -110,27 +111,28 @@ impl Background {
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        // Whole between any two statements: a panic of another holder leaves nothing half done.
+        // The state is consistent between any two statements, even if another holder panics.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Unlocks the state and wakes the thread, which would otherwise wait for the lock.
+    /// Unlocks the state and then wakes the thread, which would otherwise have to wait for the
+    /// lock.
     fn wake(state: MutexGuard<'_, State>) {
         let waker = state.thread.as_ref().map(|(_, waker)| Arc::clone(waker));
         drop(state);
         if let Some(waker) = waker {
-            // It fails only if the counter behind it is full, and then the thread wakes anyway.
+            // Fails only if the counter behind the waker is full, and then the thread wakes anyway.
             let _ = waker.wake();
         }
     }
 
-    /// Whether the thread, and not the control thread, advances the operations.
+    /// Returns `true` if this thread, and not the control thread, advances operations.
     pub(super) fn is_here(&self) -> bool {
         self.is_here.load(Ordering::SeqCst)
     }
 
-    /// For the control thread: like [`Background::is_here`], but looks how long the thread has run
-    /// code.
+    /// Like [`Background::is_here`], but also checks how long the thread has been running user
+    /// code. This method is called by the control thread.
     pub(super) fn is_still_here(&self) -> bool {
         let mut state = self.lock();
         let left = state
@@ -145,8 +147,9 @@ impl Background {
         self.is_here()
     }
 
-    /// Leaves the operations under way to the thread, which looks at them `at_once` or when it is
-    /// woken; returns false if the control thread has to do it.
+    /// Leaves operations in flight to the thread, which polls immediately if `at_once` is `true`,
+    /// and otherwise when it is woken. Returns `false` if the control thread must advance the
+    /// operations.
     pub(super) fn take_over(&self, at_once: bool) -> bool {
         if !self.is_here() {
             return false;
@@ -162,8 +165,8 @@ impl Background {
         let mut state = self.lock();
         if self.start(&mut state).is_err() {
             drop(state);
-            // The code runs here although it delays this thread: a task that is not woken would
-            // wait for ever.
+            // Run the code here although it delays this thread. A task that is not woken would wait
+            // forever.
             return drop(code);
         }
         state.code.push_back(code);
@@ -172,14 +175,14 @@ impl Background {
         }
     }
 
-    /// Starts the thread unless it runs.
+    /// Starts the thread unless it is already running.
     fn start(self: &Arc<Self>, state: &mut State) -> io::Result<()> {
         if state.thread.is_some() {
             return Ok(());
         }
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
-        // It may have been stopped before it has started: then its first sleep is its last.
+        // If the thread is stopped before it starts, this ends its first sleep.
         waker.wake()?;
         let background = Arc::clone(self);
         let thread = thread::Builder::new().name("ringtree-background".into());
@@ -189,8 +192,8 @@ impl Background {
         Ok(())
     }
 
-    /// Ends the thread once it has run the code that is left. Returns when it has ended or runs
-    /// such code.
+    /// Ends the thread after it has run the remaining user code. Returns when the thread has ended
+    /// or is running user code.
     pub(super) fn stop(&self) {
         let mut state = self.lock();
         state.is_stopped = true;
@@ -206,7 +209,8 @@ impl Background {
         }
     }
 
-    /// For the thread: the code to run next. Without any, the thread goes on to sleep.
+    /// Returns the user code that the thread must run next. If there is none, the thread goes to
+    /// sleep.
     fn next(&self) -> Option<Foreign> {
         let mut state = self.lock();
         let code = state.code.pop_front();
@@ -224,7 +228,7 @@ impl Background {
         code
     }
 
-    /// For the thread: whether it ends now.
+    /// Returns `true` if the thread must end now.
     fn ends(&self, is_broken: bool) -> bool {
         let mut state = self.lock();
         state.is_asleep = false;
@@ -238,7 +242,7 @@ impl Background {
     }
 }
 
-/// The thread's body.
+/// Runs the thread.
 fn live(background: &Background, mut poll: Poll) {
     let mut events = Events::with_capacity(2);
     let mut is_registered = false;
@@ -256,9 +260,11 @@ fn live(background: &Background, mut poll: Poll) {
     }
 }
 
-/// Watches the data sockets while operations are under way that no thread polls, and only then;
-/// returns how long the thread may sleep. In one order with what [`Background::take_over`] does:
-/// the thread says that it does not watch, and then looks at what is under way.
+/// Watches the data sockets only while operations that no thread polls are in flight. Returns how
+/// long the thread may sleep.
+///
+/// The order is sequentially consistent with [`Background::take_over`]: the thread first clears
+/// `is_watching`, and then checks for operations in flight.
 fn watch(background: &Background, poll: &Poll, is_registered: &mut bool) -> Option<Duration> {
     let is_watching = &background.is_watching;
     is_watching.store(false, Ordering::SeqCst);
@@ -271,7 +277,7 @@ fn watch(background: &Background, poll: &Poll, is_registered: &mut bool) -> Opti
             true => registry.register(&mut source, DATA, Interest::READABLE),
             false => registry.deregister(&mut source),
         };
-        // If it cannot be watched, `asked` alone paces the progress.
+        // If the sockets cannot be watched, only the timeout `asked` makes the thread poll.
         *is_registered = asked.is_some() && done.is_ok();
     }
     is_watching.store(*is_registered, Ordering::SeqCst);

@@ -1,21 +1,21 @@
-//! The numbers of channels, and which of them this process wants.
+//! Assigns numbers to channels, and records which channels this process needs.
 
 use std::collections::BTreeSet;
 
-/// The number of one of the things that a group has between each two ranks: 0 and 1 are its
-/// channels, for collectives and for pairs, and above are what it hands around.
+/// Returns the number of one of a group's channels or exchanges. Kinds 0 and 1 are the channels for
+/// collectives and for pairs. Higher kinds are the exchanges.
 pub(super) const fn channel_number(group: u32, kind: u32) -> u32 {
     group << KIND_BITS | kind
 }
 
-/// The group of a channel.
+/// Returns the group that a channel belongs to.
 pub(super) const fn group_of(channel: u32) -> u32 {
     channel >> KIND_BITS
 }
 
 const KIND_BITS: u32 = 3;
 
-/// The groups that this process has, and whether there may be others in a moment.
+/// The groups of this process, and the number of groups that it is waiting for.
 #[derive(Default)]
 pub(super) struct Known {
     groups: BTreeSet<u32>,
@@ -38,7 +38,8 @@ impl Known {
         }
     }
 
-    /// Whether what comes for the channel is of use: a peer may know a group before this rank.
+    /// Returns `true` if the channel belongs to a group of this process, or may belong to a group
+    /// that it is waiting for. A peer may know a group before this rank does.
     pub(super) fn wants(&self, channel: u32) -> bool {
         self.awaited > 0 || self.groups.contains(&group_of(channel))
     }

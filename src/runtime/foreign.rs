@@ -1,10 +1,9 @@
-//! The one place where the library calls code that is not its own while operations are under way:
-//! it wakes tasks, drops buffers whose operations were abandoned, and asks whether the user has
-//! interrupted a thread.
+//! Calls user code while operations are in flight: wakes tasks, drops the buffers of abandoned
+//! operations, and asks whether the user has interrupted a thread. No other module calls user code.
 //!
-//! Such code may do anything: call the library again, wait for another thread, take long. So it
-//! runs on a thread that holds neither the engine's lock nor the polling token, and what falls due
-//! under the lock runs on a thread that nobody waits for.
+//! User code may do anything: call the library again, wait for another thread, or run for a long
+//! time. So it runs on a thread that holds neither the engine's lock nor the polling token. User
+//! code that becomes due while the lock is held runs on a thread that no call waits for.
 
 use super::Runtime;
 use crate::engine::group::Memory;
@@ -15,53 +14,53 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 thread_local! {
-    /// Locked engines and tokens that this thread holds.
+    /// Number of engine locks and polling tokens that this thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
-    /// Whether this thread has left something to be run to a later unlock.
+    /// `true` if this thread has deferred user code to a later unlock.
     static IS_DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// This thread takes an engine's lock or a token.
+/// Records that this thread has taken an engine's lock or a token.
 #[inline]
 pub(super) fn hold() {
     HELD.set(HELD.get() + 1);
 }
 
-/// This thread gives one of them back.
+/// Records that this thread has returned an engine's lock or a token.
 #[inline]
 pub(super) fn release() {
     HELD.set(HELD.get() - 1);
 }
 
-/// Whether this thread holds just one of them.
+/// Returns `true` if this thread holds exactly one lock or token.
 #[inline]
 pub(super) fn holds_one() -> bool {
     HELD.get() == 1
 }
 
-/// Something is left to be run at a later unlock by this thread.
+/// Defers user code to a later unlock by this thread.
 pub(super) fn defer() {
     IS_DEFERRED.set(true);
 }
 
-/// Calls code of the program; `None` if it panicked, which is told by then. The thread may be the
-/// library's own, or wait in a call whose memory the engine has: a panic must not unwind it. A
-/// child that the code has forked ends here, for the call is its parent's and gives it no memory
-/// back.
+/// Calls user code. Returns `None` if the code panicked, in which case the panic hook has run. The
+/// panic must not unwind this thread, which may belong to the library, or may be waiting in a call
+/// whose memory is owned by the engine. If the code has forked a child, the child is aborted here,
+/// because the call belongs to its parent and does not return any memory to the child.
 pub(super) fn call<R>(code: impl FnOnce() -> R) -> Option<R> {
-    debug_assert_eq!(HELD.get(), 0, "this code may call the library again");
+    debug_assert_eq!(HELD.get(), 0, "code of the program may call the library");
     let process = Generation::current();
     let outcome = catch_unwind(AssertUnwindSafe(code)).ok();
     if !process.is_current() {
-        let why = "a child that was forked while its parent's call waits cannot return into it";
-        // It ends without standard error as well.
+        let why = "a child that was forked in a callback cannot return to its parent's call";
+        // Abort even if standard error is closed.
         let _ = writeln!(std::io::stderr(), "ringtree: {why}; aborting");
         std::process::abort();
     }
     outcome
 }
 
-/// Code of the program, which runs when this is dropped.
+/// User code that runs when this value is dropped.
 pub(crate) struct Foreign {
     pub(super) wakers: Vec<Waker>,
     pub(super) let_go: Vec<Memory>,
@@ -78,8 +77,8 @@ impl Drop for Foreign {
     }
 }
 
-/// While it is there, its thread runs no code of the program; what falls due meanwhile runs when it
-/// is dropped.
+/// A guard that keeps its thread from running user code as long as the guard exists. User code that
+/// becomes due in the meantime runs when the guard is dropped.
 pub(crate) struct Quiet<'a>(pub(super) &'a Runtime);
 
 impl Drop for Quiet<'_> {

@@ -1,4 +1,4 @@
-//! Making groups, and memory that the ranks of a group share.
+//! Creates groups, and the memory that the ranks of a group share.
 //!
 //! *May import* what the room may.
 
@@ -13,15 +13,15 @@ use crate::sys::shared::OwnRegion;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// The number of an exchange of allocations.
+/// Number of the exchanges in which allocations are shared.
 const ALLOCATION: u32 = 0;
 
 impl Runtime {
-    /// Adds a group, under the number that all its members use for it. `checks_calls`: from its
-    /// first call on all members agree before each.
+    /// Adds a group under the number that all its members use for it. If `checks_calls` is `true`,
+    /// all members agree on each call before it begins, starting with the first call.
     ///
     /// # Errors
-    /// Its links could not be made within `at_most`.
+    /// Returns an error if the links cannot be created within `at_most`.
     pub(crate) fn add_group(
         &self,
         number: u32,
@@ -42,14 +42,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// Makes a group of `members`, of which this is `rank`, from the group `parent`: with the other
-    /// members, which do the same; returns its number. Nothing of other groups waits for it. A
-    /// request that `ends_with_parent` is given up when that group fails, and every request when
-    /// this process gives up.
+    /// Creates a group of `members` from the group `parent` and returns its number. This rank
+    /// becomes rank `rank` of the new group. All members make the same call, and other groups do
+    /// not wait for it. The request is aborted if this process gives up. If `ends_with_parent` is
+    /// `true`, it is also aborted when the parent group fails.
     ///
     /// # Errors
-    /// A member does not come: it is gone, or not there within `at_most`. Or why this process has
-    /// given up.
+    /// Returns an error if a member is lost or does not make the call within `at_most`. If this
+    /// process has given up, returns the error that caused this.
     pub(crate) fn make_group(
         &self,
         (parent, ends_with_parent): (u32, bool),
@@ -91,12 +91,12 @@ impl Runtime {
                 end = end.min(now);
             }
             if answer.is_none() && now >= end {
-                // Rank 0 answers all that wait with the same error.
+                // Rank 0 then sends the same error to all ranks that wait.
                 engine.give_up_founding(request, now - start);
                 if now >= end.saturating_add(FIRST_ERROR_GRACE) {
                     let late = Error::deadline(format!(
-                        "rank 0 of the world, which gives groups their numbers, has not answered \
-                         within {:.1} s; look there",
+                        "cannot create the group: rank 0 of the world, which numbers groups, has \
+                         not answered within {:.1} s; check that rank",
                         (now - start).as_secs_f64()
                     ));
                     return Some(Err(cause.unwrap_or(late)));
@@ -106,8 +106,8 @@ impl Runtime {
         })
     }
 
-    /// The ranks of a group that share memory with this one, itself included, ascending; none where
-    /// there are no others.
+    /// Returns the ranks of a group that share memory with this rank, including itself, in
+    /// ascending order. Returns an empty list if no other rank shares memory with this rank.
     pub(crate) fn local_ranks(&self, members: &Members) -> Vec<usize> {
         let local = self.host.local_ranks();
         let ranks = local.iter().filter_map(|rank| members.rank_of(*rank));
@@ -119,11 +119,12 @@ impl Runtime {
         ranks
     }
 
-    /// Memory for allocation `number` of a group, which its peers on this host can read; `None`
-    /// where there are none.
+    /// Allocates memory for allocation `number` of a group. The group's peers on this host can read
+    /// this memory. Returns `None` if there are no such peers.
     ///
     /// # Errors
-    /// They did not all take part within `at_most`; or the system's.
+    /// Returns an error if not all of these peers take part within `at_most`, or if the system
+    /// refuses to provide the memory.
     pub(crate) fn allocate(
         &self,
         group: u32,
@@ -136,13 +137,13 @@ impl Runtime {
             return Ok(None);
         }
         let (own, file) =
-            memory(bytes).map_err(|error| Error::io("making memory to share", &error))?;
+            memory(bytes).map_err(|error| Error::io("cannot create shared memory", &error))?;
         let length = Some(memory_bytes(bytes));
         let files = self.exchange((group, ALLOCATION), &file, length, at_most)?;
         let map = |(rank, file)| {
             let mapping = |error| {
                 let peer = members.name(rank);
-                Error::io(format!("mapping the memory of {peer}"), &error)
+                Error::io(format!("cannot map memory of {peer}"), &error)
             };
             Ok((rank, peer_memory(bytes, &file).map_err(mapping)?))
         };
@@ -163,11 +164,12 @@ impl Runtime {
         members.ok_or_else(closed)
     }
 
-    /// Hands a file to the group's ranks on this host, and returns what they hand, by their ranks
-    /// in the group, ascending: see [`Host::exchange`].
+    /// Passes a file to the group's ranks on this host. Returns the files that these ranks pass, in
+    /// ascending order of their group ranks. See [`Host::exchange`](super::host::Host::exchange).
     ///
     /// # Errors
-    /// The group's, once it fails meanwhile; those of [`Host::exchange`].
+    /// Returns the group's error if the group fails in the meantime, or the same errors as
+    /// [`Host::exchange`](super::host::Host::exchange).
     pub(crate) fn exchange(
         &self,
         (group, number): (u32, u32),
@@ -181,7 +183,7 @@ impl Runtime {
         let others = others.filter(|rank| Some(*rank) != own);
         let others: Vec<usize> = others.map(|rank| members.world_rank(rank)).collect();
         let failure = || self.with_group(group, |group| group.error().cloned());
-        // A rank that cannot take part says so to the group, and not here.
+        // A rank that cannot take part reports this to the group, not here.
         let goes_on = || {
             self.heed_interrupt();
             failure().flatten().is_none()

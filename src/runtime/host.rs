@@ -1,4 +1,4 @@
-//! What a rank lives on: a process among others, or the simulator.
+//! Defines the environment of a rank, which is a process or the simulator.
 
 use super::foreign::Foreign;
 use crate::engine::log::Clock;
@@ -11,35 +11,36 @@ use std::os::fd::OwnedFd;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How the host spent the time it was given.
+/// How [`Host::give_way`] has waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// Spun, or let other threads run.
+    /// It has spun or yielded.
     Briefly,
-    /// Slept; time has passed.
+    /// It has slept, so time has passed.
     Asleep,
 }
 
-/// The world around a runtime.
+/// The environment in which a runtime works.
 pub(crate) trait Host: Send + Sync {
-    /// Time since some fixed moment; never goes back.
+    /// Returns the time since a fixed instant. The time never decreases.
     fn now(&self) -> Duration;
 
-    /// The clock of [`Host::now`], to be kept.
+    /// Returns the clock that [`Host::now`] reads, for later use.
     fn clock(&self) -> Clock;
 
-    /// Nothing moved in the last `idle_passes` passes: spin, yield or sleep until something may, or
-    /// for `at_most`.
+    /// Spins, yields or sleeps after `idle_passes` passes in which nothing moved. A sleep lasts
+    /// until something may move, and for at most `at_most`.
     fn give_way(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
-    /// A call that runs step by step, with the engine locked, found nothing `fruitless` times in a
-    /// row: spins or yields, or returns false once the spin budget is used up and the call is to
-    /// unlock the engine.
+    /// Spins or yields after `fruitless` consecutive polls that moved nothing, in a call that runs
+    /// step by step with the engine locked. Returns `false` once the spin budget is used up. The
+    /// call then unlocks the engine.
     fn spin(&self, _fruitless: u32) -> bool {
         false
     }
 
-    /// As [`Host::give_way`] while an operation waits for a device, which wakes no thread.
+    /// Like [`Host::give_way`], but used while an operation is waiting for a device, which does not
+    /// wake any thread.
     fn give_way_to_device(&self, idle_passes: u32) -> Waited {
         if idle_passes <= DEVICE_LOOKS {
             return self.give_way(idle_passes, IDLE_SLEEP);
@@ -48,7 +49,8 @@ pub(crate) trait Host: Send + Sync {
         Waited::Asleep
     }
 
-    /// Between two looks of a thread, without the token, at what a device does.
+    /// Waits between two checks of a device by a thread that does not hold the token. `looks` is
+    /// the number of checks so far.
     fn await_device(&self, looks: u32) {
         match looks <= DEVICE_LOOKS {
             true => std::thread::yield_now(),
@@ -56,57 +58,60 @@ pub(crate) trait Host: Send + Sync {
         }
     }
 
-    /// Shows the program's user one line, without waiting for a reader. In virtual time no user
-    /// waits.
+    /// Shows a line to the program's user, without waiting until it is read. Shows nothing in
+    /// virtual time, because no user is waiting there.
     fn warn(&self, _line: String) {}
 
-    /// Whether the program's user can interrupt a call.
+    /// Returns `true` if the program's user can interrupt a call.
     fn has_interrupt(&self) -> bool {
         false
     }
 
-    /// Runs code of the program. Why this thread, which waits in a call, should not wait any
-    /// longer: the program's user has interrupted it.
+    /// Runs the interrupt callback, which is user code. Returns an error if the user has
+    /// interrupted this thread. In that case, the thread must not wait any longer.
     fn interrupted(&self) -> Option<Error> {
         None
     }
 
-    /// Ends a sleep in `give_way` early.
+    /// Ends a sleep in [`Host::give_way`] early.
     fn wake(&self);
 
-    /// Disarms the doorbell: a thread of this process polls, so peers need not wake it.
+    /// Disarms the doorbell. A thread of this process is polling, so peers need not wake the
+    /// process.
     fn disarm(&self) {}
 
-    /// Arms the doorbell: the polling thread is about to sleep with operations in flight, so peers
-    /// must wake it. Returns true if it was not armed before; the caller must then poll once more
-    /// to catch anything sent in between.
+    /// Arms the doorbell. The polling thread is about to sleep while operations are in flight, so
+    /// peers must wake it. Returns `true` if the doorbell was not armed before. In that case, the
+    /// caller must poll once more to catch anything that was sent in between.
     fn arm(&self) -> bool {
         false
     }
 
-    /// Operations are under way, and the caller goes on without polling them. The background thread
-    /// is woken if it does not wait for what they need, or is to look `at_once`.
+    /// Leaves operations in flight to the background thread, because the caller stops polling.
+    /// Wakes that thread if it is not watching the data sockets, or if it must poll `at_once`.
     fn background_work(&self, at_once: bool);
 
-    /// Runs `code` on a thread that is neither in a call nor the control thread. A host without
-    /// such a thread runs it here.
+    /// Runs `code` on a thread that is neither in a call nor the control thread. A host that has no
+    /// such thread runs the code in place.
     fn run_apart(&self, _code: Foreign) {}
 
-    /// A polling thread has found nothing to do for some time: looks for peers that are cut off.
+    /// Checks for unreachable peers. This method is called when a polling thread has had nothing to
+    /// do for some time.
     fn find_cuts(&self) {}
 
-    /// A task waits for an operation, without a thread that polls. A host without a background
-    /// thread lets something happen now, and rings `waker` for the next look.
+    /// Ensures that an operation makes progress while a task is waiting for it, even though no
+    /// thread polls. A host without a background thread lets time pass now and wakes `waker`, so
+    /// that the task polls again.
     fn await_in_task(&self, _waker: &Waker) {
         self.background_work(false);
     }
 
-    /// A group's links, for collectives and for pairs, as its rank `rank` has them. In the groups
-    /// that the join makes, ranks that share memory wait for each other, at most `at_most`; the
-    /// links of other groups are opened where a program first needs them.
+    /// Returns the links of a group's rank `rank`: first the links for collectives, then the links
+    /// for pairs. In groups that the join creates, ranks that share memory wait for each other, for
+    /// at most `at_most`. The links of other groups open when a program first needs them.
     ///
     /// # Errors
-    /// Memory that was to be shared was not.
+    /// Returns an error if memory cannot be shared as intended.
     fn links(
         &self,
         group: u32,
@@ -115,25 +120,30 @@ pub(crate) trait Host: Send + Sync {
         at_most: Duration,
     ) -> Result<[Links; 2]>;
 
-    /// This rank waits for a group of which it does not know the number, or no longer does: others
-    /// may know it already, and open links.
+    /// Records whether this rank is waiting for a group whose number it does not know yet. Other
+    /// ranks may already know the number and open links.
     fn awaits_group(&self, _awaits: bool) {}
 
-    /// There is no such group any more.
+    /// Drops everything that belongs to a group that no longer exists.
     fn forget(&self, _group: u32) {}
 
-    /// The ranks of the world that share memory with this one, itself included, ascending.
+    /// Returns the world ranks that share memory with this rank, including itself, in ascending
+    /// order.
     fn local_ranks(&self) -> Vec<usize> {
         Vec::new()
     }
 
-    /// Hands a file to `others`, ranks of the world that share memory with this one, and returns
-    /// what they hand, by rank, ascending. With a length, each is sealed memory of that length. All
-    /// of them take part and wait for each other, at most `at_most`, and as long as it `goes_on`; a
-    /// barrier stands between two exchanges of a group that have the same number, 0 to 2.
+    /// Passes a file to `others`, which are world ranks that share memory with this rank. Returns
+    /// the files that these ranks pass, in ascending order of rank. If a length is given, each file
+    /// must be sealed memory of that length.
+    ///
+    /// All of these ranks take part and wait for each other, for at most `at_most` and only while
+    /// `goes_on` returns `true`. The number of an exchange is 0, 1 or 2. Two exchanges of a group
+    /// that have the same number must be separated by a barrier.
     ///
     /// # Errors
-    /// A rank handed nothing, or something else.
+    /// Returns an error if a rank passes nothing, or passes anything that does not meet these
+    /// conditions.
     fn exchange(
         &self,
         _group_and_number: (u32, u32),
@@ -145,25 +155,26 @@ pub(crate) trait Host: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// A group of `members` has failed with `error`, or could not be made: leaves a record of that
-    /// for the launcher. The engine may be locked, and the program does not have the error yet.
+    /// Leaves a record for the launcher stating that a group of `members` has failed with `error`
+    /// or could not be created. The engine may be locked, and the program has not received the
+    /// error yet.
     fn report(&self, _error: &Error, _members: &Members) {}
 
-    /// Sends a control message to ranks of the world.
+    /// Sends a control message to world ranks.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);
 
-    /// A control message that came: group, sender, bytes. Hosts with a control thread deliver
-    /// theirs through `Runtime::control` instead.
+    /// Returns the next control message, as its group, its sender and its bytes. Hosts that have a
+    /// control thread deliver messages through `Runtime::control` instead.
     fn receive_control(&self) -> Option<(u32, usize, Vec<u8>)> {
         None
     }
 
-    /// A rank whose control connection has broken, and why; with a control thread, likewise
-    /// through `Runtime::control_lost`.
+    /// Returns the next rank whose control connection is lost, with the cause. Hosts that have a
+    /// control thread call `Runtime::control_lost` instead.
     fn next_lost(&self) -> Option<(usize, String)> {
         None
     }
 
-    /// The last group has said its goodbye: sees that it is sent, and ends.
+    /// Closes the host after the last group has said goodbye. Makes sure that the goodbye is sent.
     fn close(&self) {}
 }

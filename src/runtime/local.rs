@@ -1,4 +1,4 @@
-//! The ranks that share this one's memory.
+//! Connects this rank to the ranks that share memory with it.
 
 use super::channels::{Known, channel_number, group_of};
 use crate::control::LocalPeers;
@@ -19,48 +19,51 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What a group hands around has the numbers from here on, after its channels.
+/// Number of a group's first exchange. Lower numbers belong to the group's channels.
 const EXCHANGES: u32 = 2;
 
-/// The ranks that share this one's memory, and this process's doorbells.
+/// The ranks that share memory with this rank, and this process's doorbells.
 pub(crate) struct LocalRanks {
     peers: Arc<LocalPeers>,
-    /// Ascending, this one included.
+    /// The ranks in ascending order, including this rank.
     ranks: Vec<usize>,
-    /// This rank's place among them.
+    /// Index of this rank in `ranks`.
     place: usize,
     bells: Mutex<Vec<Bell>>,
-    /// Odd while no thread of this process polls, as on the doorbells.
+    /// Odd while no thread of this process is polling. The doorbells hold the same value.
     sleeps: AtomicU64,
     later: Mutex<Later>,
 }
 
-/// The channels whose links are made when a program first needs them.
+/// Channels whose links are created when a program first needs them.
 #[derive(Default)]
 struct Later {
     known: Known,
     channels: BTreeMap<u32, Channel>,
-    /// Peers, by channel, that have handed over their memory and have yet to get this rank's.
+    /// Pairs of channel and peer for which the peer has passed its memory but has not received this
+    /// rank's memory yet.
     unanswered: BTreeSet<(u32, usize)>,
 }
 
-/// One of them.
+/// A channel whose links are created when a program first needs them.
 struct Channel {
     members: Members,
-    /// The members that share memory, by their ranks in the group, ascending.
+    /// Group ranks of the members that share memory, in ascending order.
     ranks: Vec<usize>,
     place: usize,
-    /// This rank's region, once it has been made, and the file as long as a peer has yet to get it.
+    /// This rank's region, once it has been created.
     lanes: Option<Lanes>,
+    /// Descriptor of the region, until all peers have received it.
     file: Option<OwnedFd>,
-    /// The peers that have got it.
+    /// Peers that have received the descriptor.
     handed: BTreeSet<usize>,
-    /// What has come of the others; `None` stands for what this process had no number for.
+    /// Descriptors that were received from peers. `None` represents a descriptor that was dropped
+    /// because this process had no descriptor number left.
     arrived: BTreeMap<usize, Option<OwnedFd>>,
 }
 
 impl LocalRanks {
-    /// `rank` among `ranks`, which meet at `peers`.
+    /// Creates `rank`'s view of the local ranks. Returns `None` if `ranks` does not contain `rank`.
     pub(crate) fn new(peers: Arc<LocalPeers>, rank: usize, ranks: Vec<usize>) -> Option<Self> {
         let place = ranks.iter().position(|each| *each == rank)?;
         Some(Self {
@@ -73,21 +76,22 @@ impl LocalRanks {
         })
     }
 
-    /// The ranks, this one included, ascending.
+    /// Returns the ranks in ascending order, including this rank.
     pub(super) fn ranks(&self) -> &[usize] {
         &self.ranks
     }
 
-    /// Passes a region for `channel` to the local ranks, maps theirs, and links them.
+    /// Passes a region for `channel` to the local ranks, maps their regions, and creates links from
+    /// these regions.
     pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
         self.later().known.add(group_of(channel));
         let places = self.ranks.len();
-        let making = |error: std::io::Error| Error::io("making memory to share", &error);
+        let making = |error: std::io::Error| Error::io("cannot create shared memory", &error);
         let (own, file) = region(places).map_err(making)?;
         let bytes = region_bytes(places);
         let files = self.peers.exchange(channel, &file, Some(bytes), at_most)?;
         let map = |(rank, file)| {
-            let mapping = |error| Error::io(format!("mapping the memory of rank {rank}"), &error);
+            let mapping = |error| Error::io(format!("cannot map memory of rank {rank}"), &error);
             Ok((rank, peer_region(places, &file).map_err(mapping)?))
         };
         let theirs = files.into_iter().map(map).collect::<Result<_>>()?;
@@ -98,9 +102,10 @@ impl LocalRanks {
         Ok(links((channel, 0), ranks, place, own, theirs, &wake))
     }
 
-    /// Hands `file` to `others`, and returns what they hand, by rank, ascending. `number` tells
-    /// apart what a group hands around between two barriers. With `bytes`, all are sealed memory of
-    /// this length. It is given up once it is not so that it `goes_on`.
+    /// Passes `file` to `others` and returns the files that they pass, in ascending order of rank.
+    /// `number` distinguishes the exchanges that a group makes between two barriers. If `file`
+    /// includes a length, all files must be sealed memory of this length. Stops as soon as
+    /// `goes_on` returns `false`.
     pub(super) fn exchange(
         &self,
         (group, number): (u32, u32),
@@ -121,11 +126,12 @@ impl LocalRanks {
         bells.push(bell);
     }
 
-    /// Arms the doorbell: peers that send something from now on wake this process. What they sent
-    /// before may have gone unnoticed, so the caller polls once more. False if it is armed already;
-    /// then a wake-up that has arrived is kept, and ends the sleep.
+    /// Arms the doorbell, so that peers that send anything afterwards wake this process. Earlier
+    /// messages may have gone unnoticed, so the caller must poll once more. Returns `false` if the
+    /// doorbell was already armed. In that case, a wake-up that has arrived is kept and ends the
+    /// sleep.
     ///
-    /// Only the polling thread calls this and [`LocalRanks::disarm`].
+    /// Only the polling thread calls this method and [`LocalRanks::disarm`].
     pub(super) fn arm(&self) -> bool {
         if self.is_armed() {
             return false;
@@ -137,17 +143,17 @@ impl LocalRanks {
         true
     }
 
-    /// Whether peers wake this process.
+    /// Returns `true` if peers wake this process.
     pub(super) fn is_armed(&self) -> bool {
         self.sleeps.load(Ordering::Relaxed) % 2 == 1
     }
 
-    /// Disarms the doorbell: a thread of this process polls.
+    /// Disarms the doorbell, because a thread of this process is polling.
     pub(super) fn disarm(&self) {
         self.turn(0);
     }
 
-    /// Makes the number of sleeps odd (1) or even (0), if it is not.
+    /// Increments `sleeps` unless it is already odd (if `parity` is 1) or even (if `parity` is 0).
     fn turn(&self, parity: u64) {
         if self.sleeps.load(Ordering::Relaxed) % 2 == parity {
             return;
@@ -162,14 +168,14 @@ impl LocalRanks {
         self.later.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// This rank waits for a group of which it does not know the number, or no longer does.
+    /// Records whether this rank is waiting for a group whose number it does not know yet.
     pub(super) fn await_group(&self, awaits: bool) {
         self.later().known.await_group(awaits);
         self.attend();
     }
 
-    /// Whether there are local ranks among the members of a channel's group, of which this is
-    /// `rank`; from now on their links can be made.
+    /// Registers a channel of a group in which this rank is `rank`, so that links to the group's
+    /// local members can be created. Returns `false` if the group has no other local members.
     pub(super) fn opens(&self, channel: u32, rank: usize, members: &Members) -> bool {
         let ranks = self
             .ranks
@@ -196,12 +202,12 @@ impl LocalRanks {
         };
         later.channels.insert(channel, channel_of);
         drop(later);
-        // A peer may be ahead.
+        // A peer may have run ahead.
         self.attend();
         true
     }
 
-    /// A link to `peer`, if that is a local rank.
+    /// Returns a link to `peer` if it is a local rank.
     pub(super) fn later_link(self: &Arc<Self>, channel: u32, peer: usize) -> Option<Box<dyn Link>> {
         let is_local = self.later().channels.get(&channel)?.ranks.contains(&peer);
         let local = Arc::clone(self);
@@ -212,19 +218,19 @@ impl LocalRanks {
         is_local.then(|| Box::new(LaterLink::new(Box::new(source))) as _)
     }
 
-    /// What the links of a channel have in common.
+    /// Returns the resources that the links of a channel share.
     pub(super) fn common(&self, channel: u32) -> Option<Local> {
         let mut later = self.later();
         let one = later.channels.get_mut(&channel)?;
-        // A failure is told by the links.
+        // The links report a failure.
         self.own(channel, one).ok()?.local()
     }
 
-    /// This rank's region of a channel, made if need be.
+    /// Returns this rank's region of a channel. Creates the region if it does not exist yet.
     fn own<'a>(&self, channel: u32, one: &'a mut Channel) -> Result<&'a mut Lanes> {
         if one.lanes.is_none() {
             let layout = Layout::small(one.ranks.len());
-            let making = |error: std::io::Error| Error::io("making memory to share", &error);
+            let making = |error: std::io::Error| Error::io("cannot create shared memory", &error);
             let (own, file) = region_of(layout).map_err(making)?;
             self.hang(bell(&own));
             let (peers, members) = (Arc::clone(&self.peers), one.members.clone());
@@ -233,10 +239,11 @@ impl LocalRanks {
             one.lanes = Some(Lanes::new(layout, (channel, 0), ranks, own, &wake));
             one.file = Some(file);
         }
-        Ok(one.lanes.as_mut().expect("invariant: it was just made"))
+        Ok(one.lanes.as_mut().expect("invariant: it was just created"))
     }
 
-    /// Hands this rank's region of a channel to `peer`, unless that has got it; whether it has now.
+    /// Passes this rank's region of a channel to `peer`, unless this was done before. Returns
+    /// `false` if the caller must try again.
     fn hand_over(&self, channel: u32, one: &mut Channel, peer: usize) -> Result<bool> {
         self.own(channel, one)?;
         let Some(file) = one.file.as_ref().filter(|_| !one.handed.contains(&peer)) else {
@@ -245,7 +252,7 @@ impl LocalRanks {
         let world_rank = one.members.world_rank(peer);
         match self.peers.hand_over(channel, file, world_rank) {
             Ok(false) => return Ok(false),
-            // A peer that is gone needs nothing more; what it has sent is there to be read.
+            // A lost peer needs nothing more, but what it has sent can still be read.
             Ok(true) => {}
             Err(error) if error.is_peer_lost() => {}
             Err(error) => return Err(error),
@@ -257,7 +264,7 @@ impl LocalRanks {
         Ok(true)
     }
 
-    /// The link to `peer`, once its region has come.
+    /// Returns the link to `peer`, if that rank's region has arrived.
     fn link(&self, channel: u32, peer: usize) -> Result<Option<SharedLink>> {
         self.attend();
         let mut later = self.later();
@@ -272,19 +279,19 @@ impl LocalRanks {
         };
         let division = Layout::small(one.ranks.len()).division();
         let file = self.peers.checked(file, division.total_bytes())?;
-        let mapping = |error: std::io::Error| Error::io("mapping its memory", &error);
+        let mapping = |error: std::io::Error| Error::io("cannot map its memory", &error);
         let region = PeerRegion::map(&file, division).map_err(mapping)?;
         Ok(self.own(channel, one)?.link(peer, region))
     }
 
-    /// Takes in what other ranks have handed over.
+    /// Processes the descriptors that other ranks have passed.
     fn attend(&self) {
         self.peers.drain_beside_sleeper();
         self.answer();
     }
 
-    /// Hands this rank's memory to the ranks that have handed over theirs, so that no link waits
-    /// for this rank's program.
+    /// Passes this rank's memory to the ranks that have passed their memory, so that no link has to
+    /// wait until this rank's program makes a call.
     fn answer(&self) {
         let mut later = self.later();
         let later = &mut *later;
@@ -305,13 +312,13 @@ impl LocalRanks {
         let channels = &mut later.channels;
         later.unanswered.retain(|(channel, peer)| {
             let one = channels.get_mut(channel);
-            // A failure is told when this rank's program needs the link.
+            // A failure is reported when this rank's program needs the link.
             one.is_some_and(|one| matches!(self.hand_over(*channel, one, *peer), Ok(false)))
         });
         self.peers.keep_only(|channel| later.known.wants(channel));
     }
 
-    /// There is no such group any more.
+    /// Drops everything that belongs to a group that no longer exists.
     pub(super) fn forget(&self, group: u32) {
         let mut later = self.later();
         later.known.forget(group);

@@ -1,7 +1,7 @@
-//! The locked engine. What it owes to code of the program is handed on when a thread unlocks it.
+//! Defines the locked engine. Unlocking the engine passes on the user code that is due.
 //!
-//! A thread that also holds the polling token hands that on when it gives back the token, because
-//! a host without a thread for it runs it where it falls due.
+//! A thread that also holds the polling token passes the user code on when it returns the token,
+//! because a host that has no thread for user code runs it in place.
 
 use super::foreign::{Foreign, defer, hold, holds_one, release};
 use super::host::Host;
@@ -11,18 +11,18 @@ use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-/// The engine, and the tasks that wait for its operations without blocking a thread.
+/// The engine, and the tasks that are waiting for its operations without blocking a thread.
 #[derive(Default)]
 pub(super) struct Watched {
     engine: Engine,
-    /// Operations under way that a task waits for.
+    /// Wakers of tasks, each with the operation in flight that the task is waiting for.
     wakers: Vec<(Ticket, Waker)>,
-    /// Whether operations were left to end by themselves.
+    /// `true` if operations were abandoned and may still be in flight.
     has_abandoned: bool,
 }
 
 impl Watched {
-    /// Whether foreign code is to be run.
+    /// Returns `true` if user code is due.
     #[inline]
     fn is_due(&mut self) -> bool {
         if self.wakers.is_empty() && !self.has_abandoned {
@@ -32,7 +32,8 @@ impl Watched {
         engine.has_let_go() || self.wakers.iter().any(|one| engine.ended(one.0).0)
     }
 
-    /// The wakers of the operations that have ended, and the memory of those that were abandoned.
+    /// Takes the wakers for operations that have ended, and the memory of abandoned operations that
+    /// have ended.
     fn take_due(&mut self) -> Foreign {
         let engine = &mut self.engine;
         let let_go = engine.let_go();
@@ -61,18 +62,19 @@ impl<'a> Locked<'a> {
         self.0.as_mut().expect("invariant: locked until dropped")
     }
 
-    /// Whether foreign code is to be run, for which this thread has to give back the token.
+    /// Returns `true` if user code is due, in which case this thread must return the token.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.watched().is_due()
     }
 
-    /// An operation was left to end by itself.
+    /// Records that an operation was abandoned.
     pub(super) fn abandoned(&mut self) {
         self.watched().has_abandoned = true;
     }
 
-    /// Unlocks the engine and sleeps until `changed` is signalled, or for `at_most`; then locks it.
+    /// Unlocks the engine, sleeps until `changed` is signaled or `at_most` has elapsed, and locks
+    /// the engine again.
     pub(super) fn wait(&mut self, changed: &Condvar, at_most: Duration) {
         if let Some(watched) = self.0.take() {
             let woken = changed.wait_timeout(watched, at_most);
@@ -80,9 +82,8 @@ impl<'a> Locked<'a> {
         }
     }
 
-    /// From now on `waker` is woken when the operation has ended, instead of any other; none is, if
-    /// there is none. Returns one that is of no more use, to be dropped once the engine is
-    /// unlocked.
+    /// Sets the waker for an operation, or removes it if `waker` is `None`. Returns a waker that is
+    /// no longer needed. Drop that waker only after the engine has been unlocked.
     #[must_use]
     pub(super) fn watch(&mut self, ticket: Ticket, waker: Option<Waker>) -> Option<Waker> {
         let watched = self.watched();
@@ -118,8 +119,8 @@ impl DerefMut for Locked<'_> {
 }
 
 impl<'a> Locked<'a> {
-    /// Unlocks the engine. The value returned hands on what has fallen due when it is dropped:
-    /// after the thread has given back the token and woken whom it has to.
+    /// Unlocks the engine. Dropping the returned value passes on the user code that is due. Drop it
+    /// after this thread has returned the token and has woken other threads.
     pub(super) fn unlock(mut self) -> Option<Due<'a>> {
         self.take_due()
     }
@@ -145,7 +146,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// Code of the program that has fallen due. It is handed on when this is dropped.
+/// User code that is due. Dropping this value passes the code on.
 pub(super) struct Due<'a>(Option<Foreign>, &'a dyn Host);
 
 impl Drop for Due<'_> {

@@ -1,18 +1,22 @@
-//! Which thread polls the engine, and what the others wait for.
+//! Decides which thread polls the engine, and what the other threads wait for.
 //!
-//! *Purpose.* Polling is a token. A blocked caller takes it and advances every operation of the
-//! process until its own is done; callers that find it taken sleep until something has finished or
-//! the token is free. The [`background`] thread takes it when operations are under way and no
-//! caller is blocked. [`operations`] starts operations and waits for them; [`locked`] is the locked
-//! engine; [`foreign`] calls code of the program. [`host`] is what a runtime lives on: a
-//! [`process`] among others, or the simulator. [`groups`] makes groups and their memory. [`local`]
-//! are the ranks that share this one's memory, and the doorbells by which ranks wake each other.
-//! [`own`] is the door to a runtime, which is shut to forked children.
+//! *Purpose.* Only the holder of a token polls. A blocked caller takes the token and advances every
+//! operation of the process until its own operation completes. Callers that find the token taken
+//! sleep until an operation completes or the token is free. The [`background`] thread takes the
+//! token while operations are in flight and no caller is blocked.
 //!
-//! *Invariants.* One thread polls at a time. No call waits for ever: the polling thread looks at
-//! the clock, and the engine ends what is overdue. No code of the program runs on a thread that
-//! holds the token or has the engine locked. Neither a call nor the control thread waits for code
-//! of the program, except that a call asks whether its user has interrupted it.
+//! - [`operations`] starts operations and waits for their completion.
+//! - [`groups`] creates groups and the memory that their ranks share.
+//! - [`locked`] defines the locked engine. [`foreign`] calls user code, which is code of the
+//!   program that uses this library.
+//! - [`host`] defines the environment of a rank, which is a [`process`] or the simulator.
+//! - [`local`] connects the ranks that share memory. These ranks wake each other through doorbells.
+//! - [`own`] guards the runtime and rejects calls from forked children.
+//!
+//! *Invariants.* At most one thread polls at a time. No call with a timeout waits forever, because
+//! the polling thread checks the clock and the engine ends overdue operations. User code never runs
+//! on a thread that holds the token or the engine's lock. Neither a call nor the control thread
+//! waits for user code, except that a waiting call runs the interrupt callback.
 //!
 //! *May import* `engine`, `control`, `link`, `sys`, `protocol` and the base files.
 
@@ -43,29 +47,29 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Idle passes between two looks at the clock, while a poller spins.
+/// Number of idle passes between two checks of the clock while a polling thread spins.
 const PASSES_PER_TICK: u32 = 64;
 
 thread_local! {
-    /// Whether this thread is in the callback that says if its user has interrupted it.
+    /// `true` while this thread is running the interrupt callback.
     static IS_ASKING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// One per process, or one per simulated rank.
+/// The runtime of a process, or of a simulated rank.
 pub(crate) struct Runtime {
     engine: Mutex<Watched>,
-    /// Signalled when operations finish and when the token is free.
+    /// Signaled when an operation ends and when the token becomes free.
     changed: Condvar,
     token: AtomicBool,
-    /// Threads that want the engine while another polls.
+    /// Number of threads that need the engine while another thread polls.
     others: AtomicUsize,
-    /// Threads that sleep until `changed` is signalled.
+    /// Number of threads that are sleeping until `changed` is signaled.
     sleepers: AtomicUsize,
     unfinished: AtomicBool,
     host: Box<dyn Host>,
 }
 
-/// The number of this thread, from 1.
+/// Returns the number of this thread, counted from 1.
 #[inline]
 fn own_thread() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -78,17 +82,18 @@ fn own_thread() -> u64 {
     NUMBER.get()
 }
 
-/// Holding the token.
+/// Possession of the token.
 struct Polling<'a>(&'a Runtime);
 
 impl Drop for Polling<'_> {
     fn drop(&mut self) {
-        // In one order with what a sleeper does: it counts itself first and looks at the token
-        // after.
+        // Sequentially consistent with a sleeper, which counts itself first and then checks the
+        // token.
         self.0.token.store(false, Ordering::SeqCst);
         foreign::release();
         if self.0.sleepers.load(Ordering::SeqCst) > 0 {
-            // A thread that saw the token taken has the engine locked until it sleeps on `changed`.
+            // A thread that saw the token taken holds the engine's lock until it sleeps on
+            // `changed`.
             let due = self.0.lock().unlock();
             self.0.changed.notify_all();
             drop(due);
@@ -114,7 +119,7 @@ impl Runtime {
         Locked::new(engine.unwrap_or_else(PoisonError::into_inner), &*self.host)
     }
 
-    /// The engine, for a thread that may have to compete with a poller.
+    /// Locks the engine for a thread that may have to compete with a polling thread.
     fn lock_beside_poller(&self) -> Locked<'_> {
         if let Ok(engine) = self.engine.try_lock() {
             return Locked::new(engine, &*self.host);
@@ -135,13 +140,13 @@ impl Runtime {
         taken
     }
 
-    /// Does something to a group; nothing if it is gone.
+    /// Calls `act` on a group. Returns `None` if the group no longer exists.
     pub(crate) fn with_group<R>(&self, group: u32, act: impl FnOnce(&mut Group) -> R) -> Option<R> {
         self.lock_beside_poller().group(group).map(act)
     }
 
-    /// Waits for the agreed mark of a group that has failed; `None` if there is to be none, or it
-    /// does not come in time.
+    /// Waits for the agreed mark of a group that has failed. Returns `None` if no mark can be
+    /// agreed on, or if it does not arrive within `at_most`.
     pub(crate) fn agreed_mark(&self, group: u32, at_most: Duration) -> Option<u64> {
         let end = self.host.now().saturating_add(at_most);
         self.wait_for(|engine| {
@@ -154,19 +159,19 @@ impl Runtime {
         })
     }
 
-    /// From now on calls that have waited so long are warned of; never, if that is zero.
+    /// Sets the time after which a warning about a waiting call is shown. Zero disables warnings.
     pub(crate) fn warn_after(&self, time: Duration) {
         self.lock_beside_poller().warn_after(time);
     }
 
-    /// This rank has completed everything up to `number`.
+    /// Records that this rank has completed everything up to `number`.
     pub(crate) fn mark(&self, group: u32, number: u64) {
         if let Some(group) = self.lock_beside_poller().group(group) {
             group.mark(number);
         }
     }
 
-    /// This rank gives up, for a reason of its own.
+    /// Fails the group with `cause`, an error from outside the group.
     pub(crate) fn fail(&self, group: u32, cause: &Error) {
         self.tell(|engine| {
             if let Some(group) = engine.group(group) {
@@ -175,10 +180,10 @@ impl Runtime {
         });
     }
 
-    /// Polls, or lets poll, until `look` sees what it looks for.
+    /// Waits until `look` returns a value. Polls unless another thread is polling.
     fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut has_waited = false;
-        // From when on this thread is to ask whether the user has interrupted it.
+        // Time from which this thread asks again whether the user has interrupted it.
         let mut heeds_from = Duration::ZERO;
         loop {
             let outcome = match self.take_token() {
@@ -190,14 +195,14 @@ impl Runtime {
             }
             if self.is_to_heed(heeds_from) {
                 self.heed_interrupt();
-                // Counted from its end: what it called may have taken long.
+                // Counted from the end of the callback, which may take long.
                 heeds_from = self.host.now() + INTERRUPT_EVERY;
             }
         }
     }
 
-    /// Sleeps beside the polling thread until `look` sees what it looks for, or `None` once there
-    /// was something to look at.
+    /// Sleeps while another thread polls. Returns the value from `look`, or `None` if `look` has no
+    /// value after a wake-up.
     fn sleep_until<R>(
         &self,
         look: &mut impl FnMut(&mut Engine) -> Option<R>,
@@ -207,7 +212,7 @@ impl Runtime {
         let mut outcome = look(&mut engine);
         if outcome.is_none() {
             if !std::mem::replace(has_waited, true) {
-                // The polling thread may sleep, and has not seen what this one waits for.
+                // The polling thread may be asleep and has not checked this thread's operation.
                 self.host.wake();
             }
             self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -220,8 +225,8 @@ impl Runtime {
         outcome
     }
 
-    /// Polls until `look` sees what it looks for, or returns `None` when code of the program is to
-    /// be run, which the thread may not do while it has the token.
+    /// Polls until `look` returns a value. Returns `None` if user code is due, because this thread
+    /// must not run user code while it holds the token.
     fn poll_until<R>(
         &self,
         token: Polling<'_>,
@@ -269,8 +274,8 @@ impl Runtime {
         }
     }
 
-    /// Gives the token back. What is left under way is the background thread's: its peers wake it,
-    /// or this thread does if it may have to do something first.
+    /// Returns the token. The background thread then advances the operations in flight. Peers wake
+    /// that thread, or this thread wakes it if there may be work now.
     fn hand_over(&self, mut engine: Locked<'_>, token: Polling<'_>) {
         let mut is_unfinished = engine.awaits_gate();
         if !engine.is_busy() {
@@ -287,22 +292,22 @@ impl Runtime {
         drop(due);
     }
 
-    /// This thread goes on to something else: the background thread, which may have found the token
-    /// taken meanwhile, looks after what is under way.
+    /// Leaves operations in flight to the background thread, because this thread stops polling. The
+    /// background thread may have found the token taken in the meantime.
     fn leave_to_background(&self) {
         if !self.token.load(Ordering::SeqCst) && self.lock_beside_poller().is_busy() {
             self.host.background_work(self.is_unfinished());
         }
     }
 
-    /// Whether a thread that is to ask from `heeds_from` on if its user has interrupted it asks
-    /// now. A call that the callback itself makes does not ask.
+    /// Returns `true` if this thread must now ask whether the user has interrupted it, which it
+    /// does not do before `heeds_from`. Calls that the callback itself makes do not ask.
     fn is_to_heed(&self, heeds_from: Duration) -> bool {
         self.host.has_interrupt() && !IS_ASKING.get() && self.host.now() >= heeds_from
     }
 
-    /// A caller whose user has interrupted it gives up: the call's memory is the caller's again
-    /// only when the call has ended, and it ends when all of them do.
+    /// Asks whether the user has interrupted this thread. If so, fails all groups, which ends all
+    /// calls, because the caller gets its memory back only when its call has ended.
     fn heed_interrupt(&self) {
         IS_ASKING.set(true);
         let cause = foreign::call(|| self.host.interrupted()).flatten();
@@ -312,8 +317,8 @@ impl Runtime {
         }
     }
 
-    /// The polling thread calls this between two passes: it lets the threads run that wait for the
-    /// engine, and those that wait for the end of an operation if one `has_ended`.
+    /// Lets other threads run between two passes of the polling thread: threads that need the
+    /// engine and, if an operation `has_ended`, threads that are waiting for an operation.
     fn let_others_look(&self, has_ended: bool) {
         if has_ended && self.sleepers.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
@@ -323,9 +328,9 @@ impl Runtime {
         }
     }
 
-    /// For a thread in the background: advances the operations under way while no other thread
-    /// polls. It returns after [`BACKGROUND_PASSES`] because the thread has other duties; then
-    /// [`Runtime::is_unfinished`] says whether work is left.
+    /// Advances the operations in flight while no other thread polls. The calling thread has other
+    /// duties, so this method returns after [`BACKGROUND_PASSES`] passes. Afterwards,
+    /// [`Runtime::is_unfinished`] returns whether work is left.
     pub(crate) fn poll_in_background(&self) {
         if self.wants_poller() {
             self.host.find_cuts();
@@ -333,7 +338,7 @@ impl Runtime {
         drop(self.poll_for_now());
     }
 
-    /// As [`Runtime::poll_in_background`]; returns what is to be run.
+    /// Like [`Runtime::poll_in_background`], but returns the user code that is due.
     fn poll_for_now(&self) -> Option<Due<'_>> {
         let token = self.take_token()?;
         let mut engine = self.lock_beside_poller();
@@ -350,9 +355,9 @@ impl Runtime {
             is_unfinished = engine.poll();
         }
         if engine.awaits_gate() {
-            // A device wakes no thread: this one sleeps briefly and looks again.
+            // A device wakes no thread, so this thread sleeps briefly and checks again.
             if !is_unfinished {
-                // Callers have the engine meanwhile.
+                // Callers can use the engine meanwhile.
                 drop(engine);
                 self.host.give_way_to_device(u32::MAX);
                 engine = self.lock_beside_poller();
@@ -372,7 +377,8 @@ impl Runtime {
         due
     }
 
-    /// As [`Runtime::poll_in_background`], on a thread that goes on to something else.
+    /// Advances the operations in flight once, and leaves the remaining work to the background
+    /// thread.
     fn advance(&self) {
         self.hear(&mut self.lock_beside_poller());
         let due = self.poll_for_now();
@@ -380,23 +386,24 @@ impl Runtime {
         drop(due);
     }
 
-    /// While what is returned is there, this thread runs no code of the program: it has locks of
-    /// its own.
+    /// Returns a guard that keeps this thread from running user code as long as the guard exists.
+    /// Callers hold other locks during that time.
     #[inline]
     pub(crate) fn keep_quiet(&self) -> Quiet<'_> {
         foreign::hold();
         Quiet(self)
     }
 
-    /// Shows a warning; nothing waits until it is read.
+    /// Shows a warning, without waiting until it is read.
     fn warn(&self, warning: Option<String>) {
         if let Some(line) = warning {
             self.host.warn(line);
         }
     }
 
-    /// Waits until `is_so`, which a device's stream brings about, for `at_most`; says whether it
-    /// is. What is under way goes on meanwhile in the background thread.
+    /// Waits for at most `at_most` until `is_so`, which depends on a device's stream, returns
+    /// `true`. Returns the last value of `is_so`. During the wait, the background thread advances
+    /// operations in flight.
     pub(crate) fn wait_for_stream(&self, is_so: impl Fn() -> bool, at_most: Duration) -> bool {
         let end = self.host.now().saturating_add(at_most);
         let mut looks = 0u32;
@@ -410,7 +417,8 @@ impl Runtime {
         true
     }
 
-    /// Lets time pass without a call; what is under way goes on, peers are answered.
+    /// Lets `time` pass without a call. During this time, advances operations in flight and answers
+    /// peers.
     pub(crate) fn pass_time(&self, time: Duration) {
         let end = self.host.now().saturating_add(time);
         while self.host.now() < end {
@@ -424,12 +432,13 @@ impl Runtime {
         }
     }
 
-    /// Whether operations are under way and no thread polls.
+    /// Returns `true` if operations are in flight and no thread is polling.
     pub(crate) fn wants_poller(&self) -> bool {
         self.wants_poller_within().is_some()
     }
 
-    /// If operations are under way and no thread polls, in which time one should.
+    /// Returns the time within which a thread should poll, if operations are in flight and no
+    /// thread is polling.
     pub(crate) fn wants_poller_within(&self) -> Option<Duration> {
         if self.token.load(Ordering::SeqCst) {
             return None;
@@ -441,37 +450,37 @@ impl Runtime {
         })
     }
 
-    /// Whether the last turn in the background ended before its work did.
+    /// Returns `true` if the last pass in the background ended with work left to do.
     fn is_unfinished(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed)
     }
 
-    /// A control message came.
+    /// Processes a control message.
     pub(crate) fn control(&self, group: u32, from: usize, payload: &[u8]) {
         self.tell(|engine| engine.control(group, from, payload));
     }
 
-    /// The control connection of `rank` is gone.
+    /// Processes the loss of the control connection to `rank`.
     pub(crate) fn control_lost(&self, rank: usize, why: &str) {
         self.tell(|engine| engine.control_lost(rank, why));
     }
 
-    /// The process of `rank` has ended.
+    /// Records that the process of `rank` has ended.
     pub(crate) fn process_ended(&self, rank: usize) {
         self.tell(|engine| engine.process_ended(rank, ITS_PROCESS_ENDED));
     }
 
-    /// No data connection of a group to `rank` could be made.
+    /// Records that the data connection of a group to `rank` could not be established.
     pub(crate) fn link_failed(&self, group: u32, rank: usize, why: &str) {
         self.tell(|engine| engine.link_failed(group, rank, why));
     }
 
-    /// This process cannot go on, for a reason of its own: see [`Engine::give_up`].
+    /// Fails all groups because this process cannot continue. See [`Engine::give_up`].
     pub(crate) fn give_up(&self, cause: &Error) {
         self.tell(|engine| engine.give_up(cause));
     }
 
-    /// Tells the engine something, and wakes the threads that wait for it.
+    /// Calls `what` on the engine and wakes the threads that are waiting for the engine.
     fn tell(&self, what: impl FnOnce(&mut Engine)) {
         let mut engine = self.lock_beside_poller();
         what(&mut engine);
@@ -482,16 +491,18 @@ impl Runtime {
         drop(due);
     }
 
-    /// The time on this host's clock.
+    /// Returns the time on the host's clock.
     pub(crate) fn now(&self) -> Duration {
         self.host.now()
     }
 
-    /// Ends the group: what is under way is finished (or fails by its deadline), and rank 0 tells
-    /// the others the agreed mark after a failure; then goodbye.
+    /// Leaves a group. First waits until operations in flight have ended. If this rank is the
+    /// coordinator of a failed group, also waits until it has announced the agreed mark. Then sends
+    /// the goodbye.
     ///
-    /// The last one ends the host's part too, here and now: the control thread may be holding this
-    /// runtime for a moment, so its drop could come after the caller has left the process.
+    /// Leaving the last group also closes the host. To close it when the runtime is dropped would
+    /// be too late, because the control thread may hold the runtime for a moment longer, until
+    /// after the caller has exited the process.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
         self.finish(number, at_most);
         let mut engine = self.lock_beside_poller();
@@ -508,12 +519,13 @@ impl Runtime {
         if was_last {
             self.host.close();
         }
-        // Its links close after the goodbye has gone.
+        // Its links close after the goodbye was sent.
         drop(group);
     }
 
-    /// Finishes what is under way in a group: its calls by their deadlines, so that none is cut
-    /// short, or by `at_most` if they have none; all else within `at_most`.
+    /// Waits until everything in flight in a group has ended. Calls end by their deadlines, so that
+    /// no call is cut short, or within `at_most` if they have no deadline. Everything else ends
+    /// within `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
         self.with_group(number, |group| group.end_patience(at_most));
         let end = self.host.now().saturating_add(at_most);
@@ -525,7 +537,7 @@ impl Runtime {
         });
     }
 
-    /// Takes in what a host without a control thread has for the engine.
+    /// Passes control messages and losses from a host without a control thread to the engine.
     fn hear(&self, engine: &mut Engine) {
         while let Some((group, from, payload)) = self.host.receive_control() {
             engine.control(group, from, &payload);
@@ -535,8 +547,9 @@ impl Runtime {
         }
     }
 
-    /// Sends what the engine has to say. Every step that may end operations calls it before it
-    /// unlocks the engine, so the record of an error is there before the program has the error.
+    /// Sends the engine's control messages and reports its failures. Every piece of code that may
+    /// end operations calls this method before it unlocks the engine, so an error is on record
+    /// before the program receives it.
     fn send_controls(&self, engine: &mut Locked<'_>) {
         while let Some((error, members)) = engine.next_failure() {
             self.host.report(&error, &members);

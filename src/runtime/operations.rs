@@ -1,4 +1,4 @@
-//! Single operations: how they are started, waited for and let go of.
+//! Starts individual operations, waits for them, and abandons them.
 
 use super::{Runtime, own_thread};
 use crate::engine::group::{End, Memory, Order, Start};
@@ -11,10 +11,12 @@ use std::task::Waker;
 use std::time::Duration;
 
 impl Runtime {
-    /// Starts an operation, which keeps the memory, and leaves it to the polling threads.
+    /// Starts an operation, which takes ownership of the memory, and leaves it to the polling
+    /// threads.
     ///
     /// # Errors
-    /// The group's first error; then the memory stays in `start`.
+    /// Returns the group's first error if the group has failed, or [`Error::usage`] if the group no
+    /// longer exists. In both cases, the memory stays in `start`.
     pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
         let has_gate = start.gate.is_some();
         let mut engine = self.lock_beside_poller();
@@ -30,18 +32,21 @@ impl Runtime {
         if !self.token.load(Ordering::SeqCst) {
             self.host.background_work(has_gate);
         } else if has_gate {
-            // The polling thread may sleep, and a device wakes no thread.
+            // The polling thread may be asleep, and a device wakes no thread.
             self.host.wake();
         }
         Ok(Ticket { group, order, slot })
     }
 
-    /// Begins a collective whose caller waits for it: step by step with the engine locked, while
-    /// that goes. `None` when it has ended, the memory being in `start` still; else what to wait
-    /// for, which has the memory.
+    /// Starts a collective whose caller waits for it. Runs the collective step by step, with the
+    /// engine locked, as long as it makes progress.
+    ///
+    /// Returns `None` if the collective has ended; the memory is still in `start`. Otherwise,
+    /// returns a ticket to wait for, and the operation has taken ownership of the memory.
     ///
     /// # Errors
-    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    /// Returns the group's first error if the group has failed, or [`Error::usage`] if the group no
+    /// longer exists. In both cases, the memory stays in `start`.
     #[inline]
     pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
         let mut keeps_spinning = |fruitless| self.may_keep_engine() && self.host.spin(fruitless);
@@ -56,10 +61,11 @@ impl Runtime {
         Ok(slot.map(|slot| Ticket { group, order, slot }))
     }
 
-    /// Begins a send or a receive whose caller waits for it.
+    /// Starts a send or a receive whose caller waits for it.
     ///
     /// # Errors
-    /// The group's first error, if it has failed already; then the memory stays in `start`.
+    /// Returns the group's first error if the group has failed, or [`Error::usage`] if the group no
+    /// longer exists. In both cases, the memory stays in `start`.
     pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;
@@ -69,14 +75,14 @@ impl Runtime {
         Ok(Ticket { group, order, slot })
     }
 
-    /// Whether no other thread wants the engine, or something of it.
+    /// Returns `true` if no other thread needs the engine or waits for an operation.
     #[inline]
     fn may_keep_engine(&self) -> bool {
         self.others.load(Ordering::Relaxed) + self.sleepers.load(Ordering::Relaxed) == 0
     }
 
-    /// Something that makes a call which runs step by step let the other threads in, as long as it
-    /// is there.
+    /// Returns a guard. As long as it exists, calls that run step by step let other threads use the
+    /// engine.
     pub(crate) fn ask_for_room(&self) -> impl Drop {
         struct Room<'a>(&'a AtomicUsize);
         impl Drop for Room<'_> {
@@ -88,20 +94,21 @@ impl Runtime {
         Room(&self.others)
     }
 
-    /// From now on it is written down what the group's collectives do when; false if that is done
-    /// already.
+    /// Starts recording the group's collectives. Returns `false` if a recording is already in
+    /// progress.
     pub(crate) fn start_log(&self, group: u32) -> bool {
         let log = Log::new(self.host.clock(), TRACE_SPANS_MAX);
         self.with_group(group, |group| group.start_log(log)) == Some(true)
     }
 
-    /// Writes down no more; what was written.
+    /// Stops recording and returns the recording.
     pub(crate) fn take_log(&self, group: u32) -> Recording {
         let log = self.with_group(group, |group| group.take_log());
         log.flatten().map(Log::finish).unwrap_or_default()
     }
 
-    /// Waits for an operation; returns by its deadline.
+    /// Waits for an operation and returns its result, at the latest by the deadline of the
+    /// operation.
     pub(crate) fn wait(&self, ticket: Ticket) -> End {
         let thread = own_thread();
         self.wait_for(|engine| {
@@ -111,7 +118,7 @@ impl Runtime {
         })
     }
 
-    /// Waits for a receive; also says from which rank the message came.
+    /// Waits for a receive. Also returns the rank that sent the message.
     pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
         let thread = own_thread();
         self.wait_for(|engine| {
@@ -123,10 +130,10 @@ impl Runtime {
         })
     }
 
-    /// Takes an operation that has ended. `None` while it is under way; then the thread that ends
-    /// it rings `waker`, but for the last call's.
+    /// Takes the result of an operation that has ended. Returns `None` while the operation is in
+    /// flight. In that case, the thread that ends it wakes the `waker` that was passed last.
     pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
-        // The task's own poll needs no waker.
+        // The waker is not needed while the task polls.
         self.forget_waker(ticket);
         self.advance();
         let waker_kept = waker.clone();
@@ -144,13 +151,13 @@ impl Runtime {
         end
     }
 
-    /// No task waits for the operation any more.
+    /// Removes the waker for an operation, because no task is waiting for the operation any longer.
     pub(crate) fn forget_waker(&self, ticket: Ticket) {
         let of_no_use = self.lock_beside_poller().watch(ticket, None);
         drop(of_no_use);
     }
 
-    /// Lets an operation end by itself.
+    /// Lets an operation continue without its caller.
     pub(crate) fn abandon(&self, ticket: Ticket) {
         let mut engine = self.lock_beside_poller();
         let of_no_use = engine.watch(ticket, None);
@@ -160,23 +167,26 @@ impl Runtime {
             engine.abandoned();
         }
         drop(engine);
-        // Foreign code, so without the lock.
+        // This runs foreign code, so the engine is unlocked first.
         drop((of_no_use, end));
     }
 
-    /// Whether an operation has ended; advances what is under way if no other thread does.
+    /// Returns `true` if an operation has ended. Advances operations in flight if no other thread
+    /// is doing so.
     pub(crate) fn has_ended(&self, ticket: Ticket) -> bool {
         self.advance();
         self.ended(ticket).0
     }
 
-    /// Whether an operation has ended, and when, if that was noted.
+    /// Returns `true` if an operation has ended, together with the time at which it ended, if that
+    /// was recorded.
     pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
         self.lock_beside_poller().ended(ticket)
     }
 }
 
-/// An operation that has ended; `None` while it is under way.
+/// Takes the result of an operation that has ended. Returns `None` while the operation is in
+/// flight.
 fn take(engine: &mut Engine, ticket: Ticket) -> Option<End> {
     match engine.group(ticket.group) {
         Some(group) => group.take(ticket.order, ticket.slot),

@@ -1,8 +1,9 @@
-//! A runtime as the process that made it has it, and no forked child.
+//! Guards a runtime against calls from forked children.
 //!
-//! In a forked child the control thread is missing, another thread may have locked the engine for
-//! ever, and what the links write is the parent's. So a child reaches no runtime but one that it
-//! has made itself: whatever a communicator does begins here, before anything is locked.
+//! In a forked child, the control thread does not exist, another thread may have locked the engine
+//! forever, and the links write to memory and connections of the parent. So a child can use only
+//! runtimes that it has created itself. Every call on a communicator begins here, before it takes
+//! any lock.
 
 use super::Runtime;
 use super::host::Host;
@@ -11,17 +12,17 @@ use crate::sys::generation::Generation;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A runtime for the process that made it.
+/// A runtime that can be used only by the process that created it.
 #[derive(Clone)]
 pub(crate) struct OwnRuntime {
     runtime: Arc<Runtime>,
     made_in: Generation,
-    /// Of the world.
+    /// World rank of this process.
     rank: usize,
 }
 
 impl OwnRuntime {
-    /// The runtime of this rank of the world.
+    /// Creates the runtime of world rank `rank`.
     pub(crate) fn new(rank: usize, host: Box<dyn Host>) -> Self {
         Self {
             runtime: Arc::new(Runtime::new(host)),
@@ -30,14 +31,16 @@ impl OwnRuntime {
         }
     }
 
-    /// Whether this process is a child that was forked from the one that made it.
+    /// Returns `true` if this process is a forked child of the process that created the runtime.
     #[inline]
     pub(crate) fn is_forked(&self) -> bool {
         !self.made_in.is_current()
     }
 
+    /// Returns the runtime.
+    ///
     /// # Errors
-    /// [`Error::usage`] in a forked child.
+    /// Returns [`Error::usage`] in a forked child.
     #[inline]
     pub(crate) fn get(&self) -> Result<&Runtime> {
         match self.is_forked() {
@@ -49,23 +52,23 @@ impl OwnRuntime {
     #[cold]
     fn refusal(&self) -> Error {
         Error::usage(format!(
-            "this process was forked from rank {} after it had joined; a forked child makes no \
-             calls: make them in the rank itself, or let the child start a program of its own",
+            "a forked child cannot use the communicator of its parent, rank {}; make the calls in \
+             the parent, or execute a new program in the child",
             self.rank
         ))
     }
 
-    /// For what must not keep it.
+    /// Returns a reference that does not keep the runtime alive.
     pub(crate) fn downgrade(&self) -> Weak<Runtime> {
         Arc::downgrade(&self.runtime)
     }
 
-    /// The time on this host's clock, which a child has, too.
+    /// Returns the time on the host's clock, even in a forked child.
     pub(crate) fn now(&self) -> Duration {
         self.runtime.now()
     }
 
-    /// Whether both are one.
+    /// Returns `true` if both refer to the same runtime.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.runtime, &other.runtime)
     }

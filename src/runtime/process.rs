@@ -1,4 +1,5 @@
-//! A rank that is a process: real clock, real sockets, one control thread.
+//! Implements the host of a rank that is a process, which has a real clock, real sockets and a
+//! control thread.
 
 use super::Runtime;
 use super::background::{Background, Reach};
@@ -24,12 +25,12 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
-/// Data connections on their way to their links.
+/// Data connections that have not been taken by a link yet.
 #[derive(Default)]
 struct Arrivals {
     known: Known,
     inboxes: HashMap<u32, Arc<Inbox>>,
-    /// Of channels that this rank does not have yet: the peer is ahead.
+    /// Connections for channels that this rank does not have yet because the peer has run ahead.
     unclaimed: Vec<(u32, DataStream)>,
 }
 
@@ -49,7 +50,7 @@ impl Arrivals {
             inbox.push(stream);
             return;
         }
-        // A peer that dialed again has given up the connection before.
+        // A peer that dials again has dropped its previous connection.
         let peer = stream.peer;
         self.unclaimed
             .retain(|(of, one)| (*of, one.peer) != (channel, peer));
@@ -66,14 +67,14 @@ impl Arrivals {
         self.known.forget(group);
     }
 
-    /// Closes what can be of no use any more.
+    /// Closes connections that will not be needed any longer.
     fn tidy(&mut self) {
         let known = &self.known;
         self.unclaimed.retain(|(channel, _)| known.wants(*channel));
     }
 }
 
-/// What the threads of the process share.
+/// State that is shared by the threads of the process.
 pub(crate) struct Shared {
     pub(super) reach: Arc<Reach>,
     arrivals: Mutex<Arrivals>,
@@ -92,7 +93,8 @@ impl Shared {
         }
     }
 
-    /// Sets what the threads of the library reach: called once, before any starts.
+    /// Sets the control handle and the runtime. This method is called once, before any thread
+    /// starts.
     pub(crate) fn connect(&self, control: ControlHandle, runtime: Weak<Runtime>) {
         self.reach.connect(control, runtime);
     }
@@ -111,10 +113,10 @@ impl Shared {
         self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The links of a channel: to the local ranks through memory that they share, to the others
-    /// over TCP, dialed when a program first needs them. In a group that the join makes, the local
-    /// ranks pass each other their memory now, within `at_most`; in others, when a program first
-    /// needs the link.
+    /// Returns the links of a channel. Links to local ranks use shared memory. Links to other ranks
+    /// use TCP and are dialed when a program first needs them. In a group that the join creates,
+    /// the local ranks exchange their memory now, within `at_most`. In other groups, they exchange
+    /// it when a program first needs the link.
     fn links(
         &self,
         channel: u32,
@@ -159,17 +161,17 @@ impl Shared {
     }
 }
 
-/// The host of a process's runtime.
+/// The host for the runtime of a process.
 pub(crate) struct ProcessHost {
     pub(crate) shared: Arc<Shared>,
     pub(crate) start: Instant,
-    /// Whether every rank of this host has a core to itself.
+    /// `true` if every rank on this host has a core to itself.
     pub(crate) has_own_core: bool,
     pub(crate) rank: usize,
-    /// Whether the program's user has interrupted the thread that asks.
+    /// Callback that returns `true` if the user has interrupted the thread that calls it.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     pub(crate) warnings: Warnings,
-    /// The descriptor of the file for reports to the launcher.
+    /// Descriptor of the file for reports to the launcher.
     pub(crate) report_fd: Option<RawFd>,
 }
 
@@ -192,7 +194,7 @@ impl Host for ProcessHost {
             std::thread::yield_now();
             Waited::Briefly
         } else if self.shared.arm() {
-            // One more look, now that the doorbell is armed.
+            // Poll once more, now that the doorbell is armed.
             Waited::Briefly
         } else {
             self.shared.reach.reactor.sleep(at_most);
@@ -214,7 +216,7 @@ impl Host for ProcessHost {
         let is_interrupted = self.interrupt.as_ref().is_some_and(|asks| asks());
         is_interrupted.then(|| {
             let rank = self.rank;
-            let line = format!("rank {rank} was interrupted by its user while it waited");
+            let line = format!("the user interrupted rank {rank} while it waited for other ranks");
             Error::peer_lost(rank, line).with_rank(rank)
         })
     }
@@ -317,7 +319,7 @@ impl Host for ProcessHost {
 
     fn report(&self, error: &Error, members: &Members) {
         if let Some(descriptor) = self.report_fd {
-            // Without it the launcher judges by how the rank ends.
+            // Without a report, the launcher judges by how the rank exits.
             let _ = Report::failed(error, members, self.rank).append(descriptor);
         }
     }
@@ -342,12 +344,12 @@ impl Host for ProcessHost {
 
 impl Drop for ProcessHost {
     fn drop(&mut self) {
-        // Where no communicator came about, so that no group could leave.
+        // Needed if no communicator was created, because then no group has left.
         self.close();
     }
 }
 
-/// What the control thread calls.
+/// The callbacks of the control thread.
 pub(crate) struct Callbacks(pub(crate) Arc<Shared>);
 
 impl Handler for Callbacks {
@@ -394,7 +396,7 @@ impl Handler for Callbacks {
         if !self.0.background.is_still_here() {
             self.0.reach.with_runtime(Runtime::poll_in_background);
         }
-        // The background thread may have come back, and found the token taken.
+        // The background thread may have finished code of the program and found the token taken.
         self.0.reach.with_runtime(Runtime::leave_to_background);
     }
 }
@@ -405,7 +407,7 @@ mod tests {
     use mio::net::TcpStream;
     use std::io::Read;
 
-    /// A connection from `peer`, and its other end.
+    /// Returns a connection from `peer` and its other end.
     fn connection(peer: usize) -> (DataStream, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -436,7 +438,8 @@ mod tests {
             arrivals.take(channel_number(group, 0), stream);
             far.push(other);
         };
-        // Nothing is awaited; then the same peer twice, then more than any rank is ahead.
+        // First no group is expected. Then the same peer connects twice, and a peer runs ahead in
+        // more channels than allowed.
         arrive(&mut arrivals, 7, 1);
         arrivals.known.await_group(true);
         arrive(&mut arrivals, 0, 1);
@@ -447,7 +450,7 @@ mod tests {
         let closed: Vec<bool> = far.iter_mut().map(is_closed).collect();
         assert!(closed[0] && closed[1] && closed[CHANNELS_AHEAD_MAX + 3]);
         assert_eq!(closed.iter().filter(|one| **one).count(), 3);
-        // One group comes into being; then no other is awaited.
+        // One group is created, and then no other is expected.
         let reactor = Arc::new(Reactor::new().unwrap());
         let inbox = arrivals.inbox(channel_number(0, 0));
         assert!(inbox.take(1, &reactor).is_some() && inbox.take(2, &reactor).is_some());
@@ -456,7 +459,7 @@ mod tests {
         arrivals.known.await_group(false);
         arrivals.tidy();
         assert!(is_closed(&mut far[5]));
-        // It ends.
+        // The group no longer exists.
         arrivals.forget(0);
         let (stream, mut late) = connection(1);
         arrivals.take(channel_number(0, 0), stream);

@@ -1,4 +1,4 @@
-//! Tests of when a runtime ends.
+//! Tests of the polling token, of the background thread's duties, and of the end of a runtime.
 
 use super::*;
 use crate::dtype::Dtype;
@@ -14,7 +14,7 @@ use crate::protocol::session::To;
 use crate::sys::memory::Region;
 use std::sync::Arc;
 
-/// Says whether it was closed, and what had been sent by then.
+/// A host that records whether it was closed, and how many messages had been sent by then.
 #[derive(Default)]
 struct Recorder {
     handed_over: Arc<AtomicUsize>,
@@ -72,12 +72,12 @@ fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
     }
     let held_elsewhere = Arc::clone(&runtime);
     runtime.leave(0, Duration::ZERO);
-    assert_eq!(*closed.lock().unwrap(), None, "one group is still there");
+    assert_eq!(*closed.lock().unwrap(), None, "one group remains");
     runtime.leave(1, Duration::MAX);
     assert_eq!(
         *closed.lock().unwrap(),
         Some(3),
-        "both goodbyes and the process's went before"
+        "the goodbyes of both groups and of the process were sent before"
     );
     drop(held_elsewhere);
 }

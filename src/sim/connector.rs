@@ -1,4 +1,4 @@
-//! Links over the simulated network's byte streams.
+//! Creates links over the simulated network's byte streams.
 
 use super::network::Network;
 use crate::engine::medium::host::Links;
@@ -8,21 +8,21 @@ use crate::protocol::members::Members;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The network, also after a rank panicked while it held the lock: each of its methods leaves it
-/// whole.
+/// Locks the network, even if a rank panicked while it held the lock. Each method of the network
+/// leaves it consistent.
 #[doc(hidden)]
 pub fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
     network.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// One rank's links to its peers in one group, among the network's `world_size` ranks. A link is
-/// ready as soon as it is asked for, and costs no virtual time.
+/// Creates the links from `rank` to its peers in a group of all `world_size` ranks. Connecting a
+/// link takes no virtual time, so a link is ready when it is first used.
 #[must_use]
 pub fn links(network: &Arc<Mutex<Network>>, group: u32, rank: usize, world_size: usize) -> Links {
     links_among(network, group, rank, &Members::everyone(world_size))
 }
 
-/// The same to the members of a group, of which the world's rank `rank` is one.
+/// Like [`links`], but creates links for a group of `members`. `rank` is this rank's world rank.
 #[must_use]
 pub fn links_among(
     network: &Arc<Mutex<Network>>,
@@ -43,7 +43,7 @@ pub fn links_among(
     Links::new(count, Box::new(connect))
 }
 
-/// One rank's part in a group. When it is dropped, streams to this rank lead nowhere.
+/// A rank's membership in a group. Dropping it closes all of the rank's streams in the group.
 #[derive(Debug)]
 struct Membership {
     network: Arc<Mutex<Network>>,
@@ -62,8 +62,8 @@ impl Membership {
     }
 }
 
-/// One rank's end of a connection. Dropping it closes that end: what was written still arrives,
-/// then the peer reads the end of the stream.
+/// A rank's end of a connection. Dropping it closes this end of the connection. Bytes that were
+/// already written still arrive. The peer then reads the end of the stream.
 #[derive(Debug)]
 pub struct SimStream {
     network: Arc<Mutex<Network>>,
@@ -148,7 +148,7 @@ mod tests {
             right.write(b"x").unwrap_err().kind(),
             io::ErrorKind::BrokenPipe
         );
-        // A stream to a rank that has left ends at once.
+        // A stream to a rank that has left ends immediately.
         drop(right_membership);
         let (_late_membership, mut late) = stream(&network, 0, 1);
         while lock(&network).advance().is_some() {}

@@ -1,8 +1,8 @@
-//! What can go wrong in a simulated network, and the seeded chance that decides when.
+//! Injects faults into a simulated network at times that are determined by a seed.
 
 use std::time::Duration;
 
-/// The faults a network injects. The default is none.
+/// The faults that a network injects. By default, it injects none.
 ///
 /// ```
 /// use ringtree::sim::{faults::Faults, simulate::World};
@@ -20,21 +20,22 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Every packet and control message is late by a random time up to this. Order within a
-    /// connection is kept; order between connections is not.
+    /// Maximum random delay of each packet and of each control message. Order is preserved within a
+    /// connection, but not across connections.
     pub delay_max: Duration,
-    /// How likely a rank is to stall when something happens to it: 0 never, 1 always.
+    /// Probability, from 0 to 1, that a rank stalls when an event reaches it.
     pub stall_probability: f64,
-    /// A stalled rank is not scheduled for a random time up to this.
+    /// Maximum random duration of a stall, during which the rank is not scheduled.
     pub stall_max: Duration,
-    /// Reads and writes move a random part of what they could.
+    /// If `true`, reads and writes transfer only a random part of the bytes that they could
+    /// transfer.
     pub short_io: bool,
-    /// Ranks whose process dies, and when.
+    /// Ranks whose processes die, each with the virtual time of its death.
     pub deaths: Vec<(usize, Duration)>,
 }
 
 impl Faults {
-    /// How late the next packet is, in nanoseconds.
+    /// Draws the delay of the next packet, in nanoseconds.
     pub(crate) fn delay_ns(&self, chance: &mut SplitMix64) -> u64 {
         match nanoseconds(self.delay_max) {
             0 => 0,
@@ -42,8 +43,8 @@ impl Faults {
         }
     }
 
-    /// How long the rank that something just happened to stalls, in nanoseconds; mostly not at
-    /// all.
+    /// Draws the stall of a rank that an event just reached, in nanoseconds; `None` if it does not
+    /// stall.
     pub(crate) fn stall_ns(&self, chance: &mut SplitMix64) -> Option<u64> {
         if self.stall_probability <= 0.0 || self.stall_max.is_zero() {
             return None;
@@ -52,7 +53,7 @@ impl Faults {
         stalls.then(|| 1 + chance.below(nanoseconds(self.stall_max)))
     }
 
-    /// How many of `bytes` a read or write moves: at least one, if there is one.
+    /// Draws how many of `bytes` a read or write moves: at least 1, unless `bytes` is 0.
     pub(crate) fn accepted_bytes(&self, bytes: usize, chance: &mut SplitMix64) -> usize {
         if !self.short_io || bytes < 2 || chance.below(2) == 0 {
             return bytes;
@@ -61,26 +62,26 @@ impl Faults {
     }
 }
 
-/// A duration in whole nanoseconds; beyond 584 years it saturates.
+/// Converts a duration to nanoseconds. Saturates at 584 years.
 pub(crate) fn nanoseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// A small seeded generator of random numbers (Steele, Lea, Flood: Fast Splittable Pseudorandom
-/// Number Generators, OOPSLA 2014). Good enough to shuffle events; no secret depends on it.
+/// A small seeded random number generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+/// Generators, OOPSLA 2014). It is good enough for shuffling events, and no secret depends on it.
 #[derive(Clone, Debug)]
 pub struct SplitMix64 {
     state: u64,
 }
 
 impl SplitMix64 {
-    /// The generator that `seed` determines.
+    /// Creates a generator from `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         SplitMix64 { state: seed }
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut bits = self.state;
@@ -89,12 +90,12 @@ impl SplitMix64 {
         bits ^ (bits >> 31)
     }
 
-    /// A random number below `bound`, which must not be 0.
+    /// Returns a random number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
 
-    /// A random number in [0, 1).
+    /// Returns a random number in [0, 1).
     fn unit(&mut self) -> f64 {
         (self.next_u64() >> 11) as f64 / (1u64 << 53) as f64
     }

@@ -1,14 +1,16 @@
-//! Simulated ranks: a network with a virtual clock, its faults, and the order in which ranks run.
+//! Simulates ranks on a network with a virtual clock.
 //!
-//! *Purpose.* The same engine that runs over sockets runs here over [`network::Network`], where a
-//! second of traffic costs no second of waiting, thousands of ranks fit in one process, and delays,
-//! stalls, short reads and deaths happen on request. [`connector`] makes links of its byte
-//! streams, and [`schedule`] lets ordinary blocking code run on up to a few hundred ranks, one at
-//! a time.
+//! *Purpose.* The engine that runs over sockets also runs over [`network::Network`]. A second of
+//! virtual traffic does not take a second of real time, thousands of ranks fit into one process,
+//! and [`faults`] injects delays, stalls, short reads and deaths. [`connector`] creates links from
+//! the network's byte streams. [`schedule`] runs ordinary blocking code on up to a few hundred
+//! ranks, one at a time.
 //!
-//! *Invariants.* Everything follows from the configuration and one seed: no real clock, no hash
-//! order, no race decides anything. Time moves only when the driver moves it, never backwards.
-//! Bytes of a connection arrive in order, each once, also under faults.
+//! *Invariants.*
+//! - The configuration and one seed determine every result. No result depends on a real clock, on
+//!   hash order or on a race.
+//! - Time advances only when the code that drives the network advances it. It never goes backwards.
+//! - The bytes of a connection arrive in order and exactly once, even if faults are injected.
 //!
 //! *May import* `comm`, `runtime`, `engine`, `link`, `sys`, `plan`, `protocol` and the base files.
 

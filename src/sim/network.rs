@@ -1,19 +1,25 @@
-//! A network in virtual time: byte streams between ranks over ports of limited bandwidth.
+//! Simulates a network in virtual time, in which byte streams connect ranks through ports with
+//! limited bandwidth.
 //!
-//! # What a packet costs
+//! # Cost of a packet
 //!
-//! Every rank has an up-port and a down-port, each shared by all its connections. A packet of `k`
-//! bytes offered at time `t` holds the sender's up-port, from when it is free, for the overhead and
-//! then `k / bandwidth`. Its first byte is at the receiver's down-port one latency after it left,
-//! and the packet holds that port, from when it is free, for `k / bandwidth` and the overhead; then
-//! it can be read. A port serves packets in the order in which they reach it. This is the LogGP
-//! model of [`crate::plan::cost`], with packets for messages. Between sites packets pass uplinks
-//! ([`Uplinks`]).
+//! Every rank has an up-port and a down-port, and all connections of the rank share them. A port
+//! serves packets in the order in which they reach it.
 //!
-//! # Driving it
+//! 1. A packet of `k` bytes waits until the sender's up-port is free. It then occupies the port for
+//!    the overhead plus `k / bandwidth`.
+//! 2. The first byte of the packet reaches the receiver's down-port one latency after it has left
+//!    the up-port.
+//! 3. The packet waits until the down-port is free and then occupies it for `k / bandwidth` plus
+//!    the overhead. After that, the packet can be read.
 //!
-//! Nothing moves by itself: [`Network::advance`] jumps to the next event. The ranks it touched are
-//! in [`Network::take_touched`], in a fixed order; polling only those is enough.
+//! This is the LogGP model that [`crate::plan::cost`] uses, applied to packets instead of messages.
+//! Packets between sites also pass through uplinks ([`Uplinks`]).
+//!
+//! # How to drive the network
+//!
+//! [`Network::advance`] jumps to the next event. [`Network::take_touched`] then returns the
+//! affected ranks in a fixed order. It is sufficient to poll these ranks.
 
 use super::faults::{Faults, SplitMix64, nanoseconds};
 use super::pipe::{Packet, Pipe, Pool, gather};
@@ -31,29 +37,32 @@ mod uplinks;
 use events::{Event, Happening};
 pub use uplinks::Uplinks;
 
-/// What the links are like.
+/// The properties of a simulated network.
 #[derive(Clone, Debug)]
 pub struct NetworkConfig {
-    /// Time from a port to another, one way.
+    /// One-way latency from one port to another.
     pub latency: Duration,
-    /// How long a packet keeps its sender's port busy, and then its receiver's, beside its bytes.
+    /// Time that a packet occupies its sender's port, and then its receiver's port, in addition to
+    /// the time that its bytes take.
     pub overhead: Duration,
-    /// What each port carries, in bytes per second; infinity for no limit.
+    /// Bandwidth of each port in bytes per second. Infinity means that there is no limit.
     pub bandwidth_bytes_per_s: f64,
-    /// What lies between sites; none where there is one site.
+    /// Links between sites, or `None` if there is only one site.
     pub uplinks: Option<Uplinks>,
-    /// Bytes a connection holds per direction, in flight and unread together, before writes block.
+    /// Maximum number of bytes, both in flight and unread, that a connection holds in each
+    /// direction before writes block.
     pub window_bytes: usize,
-    /// A write is cut into packets of at most this many bytes, which share the ports.
+    /// Maximum length of the packets into which a write is split.
     pub quantum_bytes: usize,
-    /// Decides every random choice.
+    /// Seed for all random choices.
     pub seed: u64,
-    /// What goes wrong.
+    /// Faults to inject.
     pub faults: Faults,
 }
 
 impl Default for NetworkConfig {
-    /// A latency of 10 µs, no overhead, no limit on bandwidth, no faults.
+    /// Returns a configuration with a latency of 10 µs, no overhead, unlimited bandwidth and no
+    /// faults.
     fn default() -> Self {
         NetworkConfig {
             latency: Duration::from_micros(10),
@@ -68,25 +77,26 @@ impl Default for NetworkConfig {
     }
 }
 
-/// One packet's journey, as [`Network::transfers`] records it.
+/// The transfer of one packet, as recorded by [`Network::record_transfers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// When its first byte entered the sender's port.
+    /// Time when the first byte entered the sender's port.
     pub start: Duration,
-    /// When its last byte left the receiver's port.
+    /// Time when the last byte left the receiver's port.
     pub end: Duration,
     /// The sending rank.
     pub from: usize,
     /// The receiving rank.
     pub to: usize,
-    /// Its length.
+    /// Length of the packet.
     pub bytes: usize,
 }
 
-/// A small message beside the streams: sender, group, payload.
+/// A small message that is sent outside the streams. It consists of the sender, the group and the
+/// payload.
 pub type ControlMessage = (usize, u32, Vec<u8>);
 
-/// The simulated network; see the module's text.
+/// A simulated network. The [module](self) documentation describes its model.
 ///
 /// ```
 /// use ringtree::sim::network::{Network, NetworkConfig};
@@ -96,7 +106,7 @@ pub type ControlMessage = (usize, u32, Vec<u8>);
 /// let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 8)));
 /// World::new(8).run_on(&network, |comm| comm.barrier());
 /// let network = network.lock().unwrap();
-/// assert!(network.now() >= NetworkConfig::default().latency); // every rank heard of every other
+/// assert!(network.now() >= NetworkConfig::default().latency); // every rank learned of every other
 /// assert!(network.bytes_sent(0) > 0);
 /// ```
 #[derive(Debug)]
@@ -107,15 +117,15 @@ pub struct Network {
     now_ns: u64,
     chance: SplitMix64,
     ranks: Vec<Rank>,
-    /// By site, as far as sites have sent something.
+    /// State of the uplinks, indexed by site. Sites that have not used theirs may be absent.
     uplinks: Vec<uplinks::Busy>,
-    /// A connection is the pair `2i`, `2i + 1`: each is the other's reverse direction.
+    /// Pipes of all connections. Pipes `2i` and `2i + 1` are the two directions of a connection.
     pipes: Vec<Pipe>,
     pool: Pool,
     events: BinaryHeap<Reverse<Event>>,
     events_made: u64,
     timers: BTreeSet<(u64, usize)>,
-    /// When the last control message of a directed pair arrives.
+    /// Arrival time of the last control message, by sender and receiver.
     control_last_ns: BTreeMap<(usize, usize), u64>,
     /// Pairs of ranks that have connected for control messages since rank 0 closed.
     direct: BTreeSet<(usize, usize)>,
@@ -126,7 +136,7 @@ pub struct Network {
 
 #[derive(Debug, Default)]
 struct Rank {
-    /// Outgoing pipes as ((group, peer), pipe), sorted; the incoming one is its pair.
+    /// Outgoing pipes as ((group, peer), pipe), sorted.
     pipes: Vec<((u32, u32), u32)>,
     up_free_ns: u64,
     down_free_ns: u64,
@@ -136,18 +146,19 @@ struct Rank {
     touched: bool,
     bytes_sent: u64,
     control: VecDeque<ControlMessage>,
-    /// Ranks whose control connection to this one has broken, and for which it has not asked yet.
+    /// Ranks whose control connection to this rank has broken, until `next_lost` returns them.
     lost: VecDeque<usize>,
-    /// Groups whose links this rank has closed for good.
+    /// Groups whose links this rank has closed permanently.
     left: BTreeSet<u32>,
 }
 
-/// Time and scheduling.
+/// Time and events.
 impl Network {
-    /// A network of `ranks` ranks without connections; those are made when first used.
+    /// Creates a network of `ranks` ranks. Connections are established when they are first used.
     ///
     /// # Panics
-    /// If the bandwidth is not positive, or the window or the quantum is 0, or a rank has no site.
+    /// Panics if the bandwidth is not positive, if the window or the quantum is 0, or if a rank has
+    /// no site.
     #[must_use]
     pub fn new(config: NetworkConfig, ranks: usize) -> Self {
         assert!(
@@ -155,8 +166,8 @@ impl Network {
             "the bandwidth must be positive"
         );
         config.uplinks.iter().for_each(|one| one.check(ranks));
-        assert!(config.window_bytes > 0, "the window must hold a byte");
-        assert!(config.quantum_bytes > 0, "a packet must hold a byte");
+        assert!(config.window_bytes > 0, "window_bytes must be positive");
+        assert!(config.quantum_bytes > 0, "quantum_bytes must be positive");
         let mut network = Network {
             latency_ns: nanoseconds(config.latency),
             overhead_ns: nanoseconds(config.overhead),
@@ -182,20 +193,20 @@ impl Network {
         network
     }
 
-    /// How many ranks it connects.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.ranks.len()
     }
 
-    /// The virtual time since the start.
+    /// Returns the virtual time since the start of the simulation.
     #[must_use]
     pub fn now(&self) -> Duration {
         Duration::from_nanos(self.now_ns)
     }
 
-    /// When the next thing happens by itself: a packet moves, a control message arrives, a stall
-    /// or a timer ends. None when nothing is under way.
+    /// Returns the time of the next event, or `None` if nothing is in progress. At an event, a
+    /// packet moves, a control message arrives, a rank dies, or a stall or a timer ends.
     #[must_use]
     pub fn next_event_at(&self) -> Option<Duration> {
         self.next_event_ns().map(Duration::from_nanos)
@@ -211,16 +222,16 @@ impl Network {
             .map(|at_ns| at_ns.max(self.now_ns))
     }
 
-    /// Jumps to the next event and lets everything due by then happen. Returns the new time; None
-    /// when nothing is under way.
+    /// Jumps to the next event and processes everything that is due at that time. Returns the new
+    /// time, or `None` if nothing is in progress.
     pub fn advance(&mut self) -> Option<Duration> {
         let at_ns = self.next_event_ns()?;
         self.run_until(at_ns);
         Some(self.now())
     }
 
-    /// Moves the clock to `time`, letting everything due by then happen; earlier than now, it does
-    /// only what is due now.
+    /// Moves the clock to `time` and processes everything that is due by then. If `time` is in the
+    /// past, only events that are due now are processed.
     pub fn advance_to(&mut self, time: Duration) {
         self.run_until(nanoseconds(time).max(self.now_ns));
     }
@@ -240,7 +251,7 @@ impl Network {
                     let Reverse(event) = self
                         .events
                         .pop()
-                        .expect("invariant: what is due is a timer or an event");
+                        .expect("invariant: everything that is due is a timer or an event");
                     self.happen(event.what);
                 }
             }
@@ -281,9 +292,10 @@ impl Network {
         self.events_made += 1;
     }
 
-    /// The ranks that something happened to since last asked (bytes or an end of stream arrived,
-    /// a full window has room again, a control message came, a timer ended), each once, in the
-    /// order of the events. A stalled rank is kept back until its stall is over.
+    /// Returns the ranks that an event has reached since the last call. Each rank is returned only
+    /// once, and the ranks are in the order of the events. An event reaches a rank when bytes, an
+    /// end of stream or a control message arrive, when a full window has space again, or when a
+    /// timer ends. Stalled ranks are returned once their stall is over.
     pub fn take_touched(&mut self) -> Vec<usize> {
         let ranks = &mut self.ranks;
         let now_ns = self.now_ns;
@@ -314,13 +326,14 @@ impl Network {
         }
     }
 
-    /// Whether `rank` is stalled now: its thread would not be scheduled.
+    /// Returns `true` if `rank` is currently stalled, as if its thread were not scheduled.
     #[must_use]
     pub fn is_stalled(&self, rank: usize) -> bool {
         self.ranks[rank].stalled_until_ns > self.now_ns
     }
 
-    /// Touches `rank` at the time `at`. A rank has one timer: a new one replaces it.
+    /// Sets the timer of `rank`, which reaches the rank at time `at`. This replaces an earlier
+    /// timer.
     pub fn set_timer(&mut self, rank: usize, at: Duration) {
         self.cancel_timer(rank);
         let at_ns = nanoseconds(at);
@@ -328,7 +341,7 @@ impl Network {
         self.timers.insert((at_ns, rank));
     }
 
-    /// Forgets the timer of `rank`, if there is one.
+    /// Cancels the timer of `rank`.
     pub fn cancel_timer(&mut self, rank: usize) {
         if let Some(at_ns) = self.ranks[rank].timer_ns.take() {
             self.timers.remove(&(at_ns, rank));
@@ -336,13 +349,14 @@ impl Network {
     }
 }
 
-/// Bytes.
+/// Reads, writes and records of transfers.
 impl Network {
-    /// Offers bytes to the connection of `from` with `to` in `group`; returns how many were taken.
+    /// Writes bytes to the connection from `from` to `to` in `group`. Returns the number of bytes
+    /// accepted.
     ///
     /// # Errors
-    /// `WouldBlock` when the window is full; `BrokenPipe` when either end has closed;
-    /// `InvalidInput` for a connection of a rank with itself.
+    /// Returns `WouldBlock` if the window is full, `BrokenPipe` if either end has closed, and
+    /// `InvalidInput` if `from` and `to` are the same rank.
     pub fn write(
         &mut self,
         group: u32,
@@ -386,12 +400,12 @@ impl Network {
         Ok(taken)
     }
 
-    /// Reads what `at` has been sent by `from` in `group`; returns how many bytes, 0 at the end of
-    /// the stream.
+    /// Reads bytes on rank `at` that rank `from` has sent in `group`. Returns the number of bytes
+    /// read, which is 0 at the end of the stream.
     ///
     /// # Errors
-    /// `WouldBlock` when nothing unread has arrived yet; `InvalidInput` for a connection of a
-    /// rank with itself.
+    /// Returns `WouldBlock` if no unread bytes have arrived, and `InvalidInput` if `at` and `from`
+    /// are the same rank.
     pub fn read(
         &mut self,
         group: u32,
@@ -421,7 +435,7 @@ impl Network {
         Ok(bytes)
     }
 
-    /// The pipe from `own` to `peer`, made with its reverse when it is first needed.
+    /// Returns the pipe from `own` to `peer`. Creates both directions when they are first needed.
     fn connection(&mut self, group: u32, own: usize, peer: usize) -> io::Result<usize> {
         let key = (group, peer as u32);
         let own_pipes = &self.ranks[own].pipes;
@@ -519,30 +533,31 @@ impl Network {
         }
     }
 
-    /// Bytes that `rank` has written to its connections so far.
+    /// Returns the number of bytes that `rank` has written to its connections.
     #[must_use]
     pub fn bytes_sent(&self, rank: usize) -> u64 {
         self.ranks[rank].bytes_sent
     }
 
-    /// Starts recording every packet's journey from now on.
+    /// Starts recording the transfers of packets.
     pub fn record_transfers(&mut self) {
         self.transfers.get_or_insert_default();
     }
 
-    /// The journeys recorded so far, in the order of arrival; empty unless recording was started.
+    /// Returns the recorded transfers in the order of their arrival. The result is empty if
+    /// recording was not started.
     #[must_use]
     pub fn transfers(&self) -> &[Transfer] {
         self.transfers.as_deref().unwrap_or_default()
     }
 
-    /// Starts recording at which times something happens.
+    /// Starts recording the times of events.
     pub fn record_event_times(&mut self) {
         self.event_times_ns.get_or_insert_default();
     }
 
-    /// The times at which something happened, each once and in order; none unless recording was
-    /// started.
+    /// Returns the recorded times of events in ascending order, without duplicates. The result is
+    /// empty if recording was not started.
     pub fn event_times(&self) -> impl Iterator<Item = Duration> {
         let times_ns = self.event_times_ns.iter().flatten();
         times_ns.copied().map(Duration::from_nanos)

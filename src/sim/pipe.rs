@@ -1,36 +1,38 @@
-//! One direction of a connection: packets on their way, then waiting to be read.
+//! Models one direction of a connection: packets in flight, then waiting to be read.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
 
-/// Bytes that travel together. An empty packet is the end of the stream.
+/// Bytes that travel together. An empty packet marks the end of the stream.
 #[derive(Debug)]
 pub(super) struct Packet {
     pub(super) data: Vec<u8>,
-    /// When its first byte entered the sender's port.
+    /// Time when the first byte entered the sender's port.
     pub(super) start_ns: u64,
 }
 
-/// An ordered stream of packets. Those before `arrived` can be read; those before `at_port` have
-/// reached the receiver's port.
+/// An ordered stream of packets.
 #[derive(Debug)]
 pub(super) struct Pipe {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) packets: VecDeque<Packet>,
+    /// Number of packets, from the front, that can be read.
     pub(super) arrived: usize,
+    /// Number of packets, from the front, that have reached the receiver's port.
     pub(super) at_port: usize,
-    /// Bytes of the first packet that are read already.
+    /// Bytes of the first packet that were already read.
     read_bytes: usize,
-    /// Bytes in flight plus unread, counted in whole packets.
+    /// Bytes of all packets that are in flight or not completely read.
     pub(super) held_bytes: usize,
-    /// No packet reaches the receiver's port before this: order is kept under random delays.
+    /// Earliest time at which the next packet can reach the receiver's port. This keeps the order
+    /// under random delays.
     pub(super) not_before_ns: u64,
-    /// A write was cut by the window since space was last freed.
+    /// `true` if the window has limited a write since space was last freed.
     pub(super) writer_waits: bool,
-    /// The sender has closed: an end of stream is among the packets.
+    /// `true` if the sender has closed, so that an end of stream is among the packets.
     pub(super) ended: bool,
-    /// When the receiver closed.
+    /// Time when the receiver closed.
     pub(super) reader_closed_ns: Option<u64>,
 }
 
@@ -51,7 +53,7 @@ impl Pipe {
         }
     }
 
-    /// Whether everything that arrived is read and the end of the stream is next.
+    /// Returns `true` if the end of the stream is the next packet to read.
     pub(super) fn at_end(&self) -> bool {
         self.arrived > 0
             && self
@@ -60,7 +62,8 @@ impl Pipe {
                 .is_some_and(|packet| packet.data.is_empty())
     }
 
-    /// Moves arrived bytes into `slices`, at most `bytes_max`; emptied packets go to the pool.
+    /// Moves at most `bytes_max` arrived bytes into `slices` and returns their number. Emptied
+    /// packets go to the pool.
     pub(super) fn read(
         &mut self,
         slices: &mut [IoSliceMut<'_>],
@@ -96,7 +99,7 @@ impl Pipe {
         total
     }
 
-    /// Drops what has arrived unread, up to the end of the stream.
+    /// Discards all arrived packets up to the end of the stream.
     pub(super) fn discard_arrived(&mut self, pool: &mut Pool) {
         while self.arrived > 0 && !self.at_end() {
             self.discard_first(pool);
@@ -116,7 +119,7 @@ impl Pipe {
     }
 }
 
-/// Copies bytes `offset..offset + bytes` of the concatenated `slices` behind `into`.
+/// Appends bytes `offset..offset + bytes` of the concatenated `slices` to `into`.
 pub(super) fn gather(slices: &[IoSlice<'_>], offset: usize, bytes: usize, into: &mut Vec<u8>) {
     let mut skip = offset;
     let mut left = bytes;
@@ -135,12 +138,13 @@ pub(super) fn gather(slices: &[IoSlice<'_>], offset: usize, bytes: usize, into: 
     }
 }
 
-/// Buffers up to this long are pooled apart, so that small packets do not sit in large buffers.
+/// Maximum length of a small buffer. Small buffers have a separate pool, so that small packets do
+/// not occupy large buffers.
 const SMALL_BYTES: usize = 1 << 10;
-/// Buffers kept of each size.
+/// Maximum number of buffers kept in each pool.
 const POOLED_MAX: usize = 1 << 10;
 
-/// Packet buffers to use again.
+/// Packet buffers for reuse.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     small: Vec<Vec<u8>>,
@@ -148,7 +152,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// An empty buffer with room for `bytes`.
+    /// Returns an empty buffer with room for `bytes`.
     pub(super) fn take(&mut self, bytes: usize) -> Vec<u8> {
         let shelf = if bytes <= SMALL_BYTES {
             &mut self.small

@@ -1,9 +1,11 @@
-//! Ordinary blocking code on simulated ranks: one thread per rank, of which exactly one runs.
+//! Runs ordinary blocking code on simulated ranks. Each rank has its own thread, and only one rank
+//! runs at a time.
 //!
-//! The running rank holds the *baton*. Where it cannot go on it calls [`Baton::wait`], which hands
-//! the baton to a rank that something happened to, picked at random from the seed; when nothing
-//! has happened to any, the network's clock moves on. So a run depends on the seed alone, whatever
-//! the operating system does with the threads.
+//! The running rank holds the *baton*. When this rank cannot continue, it calls [`Baton::wait`].
+//! This call passes the baton to a rank that an event has reached. If there are several such ranks,
+//! one of them is picked at random, based on the seed. If there is no such rank, the clock of the
+//! network advances. A run therefore depends only on the seed, no matter how the operating system
+//! schedules the threads.
 
 use super::connector::lock;
 use super::faults::SplitMix64;
@@ -15,17 +17,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// A wait that is over at once still takes this much virtual time, so that a rank that polls in a
-/// loop does not stop the clock for all.
+/// Virtual time that even the shortest wait takes, so that a rank that polls in a loop does not
+/// stop the clock for all ranks.
 const POLL_TIME: Duration = Duration::from_micros(1);
 
-/// Every unfinished rank waits, without a deadline, and nothing is under way in the network: the
-/// program is stuck. A rank that gets this must give up; it gets it again on every further wait.
+/// The error of a program that is stuck because every unfinished rank waits without a deadline and
+/// nothing is in progress in the network. A rank that gets this error must stop, because every
+/// later wait returns the error again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// The ranks that were waiting.
     pub waiting: Vec<usize>,
-    /// The virtual time.
+    /// The virtual time at which the deadlock occurred.
     pub at: Duration,
 }
 
@@ -34,19 +37,20 @@ impl fmt::Display for Deadlock {
         let Deadlock { waiting, at } = self;
         write!(
             formatter,
-            "deadlock at {at:?}: ranks {waiting:?} wait and nothing is under way"
+            "deadlock at {at:?}: ranks {waiting:?} are waiting and nothing is in progress"
         )
     }
 }
 
 impl std::error::Error for Deadlock {}
 
-/// Decides which rank runs; see the module's text.
+/// A scheduler that lets one rank run at a time. The [module](self) documentation describes how it
+/// works.
 #[derive(Debug)]
 pub struct Baton {
     network: Arc<Mutex<Network>>,
     state: Mutex<State>,
-    /// One per rank: told when the rank has the baton.
+    /// Condition variable of each rank, notified when the rank gets the baton.
     turns: Vec<Condvar>,
 }
 
@@ -56,7 +60,7 @@ struct State {
     phases: Vec<Phase>,
     /// The rank that holds the baton.
     running: Option<usize>,
-    /// Ranks something happened to, in the order of the events, each once.
+    /// Ranks that an event has reached, each once, in the order of the events.
     ready: Vec<usize>,
     is_ready: Vec<bool>,
     deadlock: Option<Deadlock>,
@@ -81,7 +85,8 @@ impl State {
 }
 
 impl Baton {
-    /// The baton of the ranks of `network`, good for one [`Baton::run`]; `seed` decides the order.
+    /// Creates a baton for the ranks of `network`. It can be used for only one call to
+    /// [`Baton::run`]. `seed` determines the order in which the ranks run.
     #[must_use]
     pub fn new(network: Arc<Mutex<Network>>, seed: u64) -> Self {
         let world_size = lock(&network).world_size();
@@ -106,18 +111,19 @@ impl Baton {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The virtual time.
+    /// Returns the current virtual time.
     #[must_use]
     pub fn now(&self) -> Duration {
         lock(&self.network).now()
     }
 
-    /// Called by the running rank when it cannot go on: lets others run until something has
-    /// happened to `rank` or the virtual time is `until` ([`Duration::MAX`] for no deadline). It
-    /// may return early; the caller looks again. The lock of the network must not be held.
+    /// Lets other ranks run until an event reaches `rank` or the virtual time reaches `until`
+    /// ([`Duration::MAX`] for no deadline). The running rank calls this when it cannot continue.
+    /// The call may return early, so the caller must check its condition again. The caller must not
+    /// hold the lock of the network.
     ///
     /// # Errors
-    /// When no rank could ever go on.
+    /// Returns [`Deadlock`] if no rank can ever continue.
     pub fn wait(&self, rank: usize, until: Duration) -> Result<(), Deadlock> {
         let mut state = self.state();
         if let Some(deadlock) = &state.deadlock {
@@ -137,7 +143,7 @@ impl Baton {
         }
     }
 
-    /// Called when the code of `rank` has returned: the others go on without it.
+    /// Ends `rank`, whose code has returned or panicked, and lets another rank run.
     fn finish(&self, rank: usize, panic: Option<String>) {
         let mut state = self.state();
         state.phases[rank] = Phase::Finished;
@@ -154,7 +160,7 @@ impl Baton {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Gives the baton to a rank that can go on, moving the clock until there is one.
+    /// Passes the baton to a rank that can continue, and advances the clock until one can.
     fn pass(&self, state: &mut State) {
         state.running = None;
         if state.phases.iter().all(|&phase| phase == Phase::Finished) {
@@ -176,23 +182,24 @@ impl Baton {
         let rank = state.ready.swap_remove(place);
         state.is_ready[rank] = false;
         state.running = Some(rank);
-        // A rank may have started threads of its own, which wait here as well.
+        // The rank may have started threads, which also wait here.
         self.turns[rank].notify_all();
     }
 
-    /// Runs `code` once per rank, each on a thread of its own, and returns what they returned, by
-    /// rank. A rank that panics is dead to the others: they read the end of its streams.
+    /// Runs `code` on each rank, in a separate thread, and returns the results in rank order. If a
+    /// rank panics, the other ranks see it die because they read the end of its streams.
     ///
     /// # Panics
-    /// When a rank panicked, after all have ended: with the number and the message of the first.
-    /// At once when this baton has been used before.
+    /// Panics if a rank panics. The panic occurs after all ranks have ended and shows the number
+    /// and the message of the first rank that panicked. Panics immediately if this baton has been
+    /// used before.
     pub fn run<R: Send>(&self, code: impl Fn(usize) -> R + Sync) -> Vec<R> {
         let unused = self
             .state()
             .phases
             .iter()
             .all(|&phase| phase == Phase::Alive);
-        assert!(unused, "a baton is good for one run");
+        assert!(unused, "a baton can be used for only one run");
         let code = &code;
         let results: Vec<Option<R>> = thread::scope(|scope| {
             let ranks = 0..self.turns.len();
@@ -214,10 +221,10 @@ impl Baton {
             panic!("rank {rank} panicked: {message}");
         }
         let all: Option<Vec<R>> = results.into_iter().collect();
-        all.expect("invariant: a rank without a result has left its message")
+        all.expect("invariant: a rank without a result has recorded its panic message")
     }
 
-    /// Lets the first rank go; a rank whose thread could not be made counts as one that panicked.
+    /// Lets the first rank run. A rank whose thread could not be created counts as panicked.
     fn start<T>(&self, threads: &[std::io::Result<T>]) {
         let mut state = self.state();
         for (rank, thread) in threads.iter().enumerate() {
@@ -227,7 +234,7 @@ impl Baton {
                 lock(&self.network).close_rank(rank);
                 state
                     .panic
-                    .get_or_insert((rank, format!("no thread for it: {error}")));
+                    .get_or_insert((rank, format!("cannot start its thread: {error}")));
             }
         }
         self.pass(&mut state);
@@ -248,7 +255,7 @@ impl Baton {
     }
 }
 
-/// Wakes every rank that is left, to be told of the deadlock.
+/// Wakes every unfinished rank, so that it gets the deadlock error.
 fn release_all(state: &mut State, at: Duration) {
     let alive = |rank: &usize| state.phases[*rank] == Phase::Alive;
     let waiting: Vec<usize> = (0..state.phases.len()).filter(alive).collect();
@@ -263,7 +270,7 @@ fn panic_message(payload: &(dyn Any + Send)) -> String {
         .downcast_ref::<&str>()
         .map(|text| (*text).to_string());
     let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "without a message".to_string())
+    text.unwrap_or_else(|| "no panic message".to_string())
 }
 
 #[cfg(test)]
@@ -286,7 +293,7 @@ mod tests {
             .unwrap();
     }
 
-    /// The next byte; None at the end of the stream.
+    /// Returns the next byte; `None` at the end of the stream.
     fn receive(baton: &Baton, at: usize, from: usize) -> Result<Option<u8>, Deadlock> {
         loop {
             let mut byte = [0];
@@ -318,7 +325,7 @@ mod tests {
         assert_eq!(baton.now(), Duration::from_micros(50));
     }
 
-    /// The ranks in the order in which they ran, with a check that one ran at a time.
+    /// Returns the ranks in the order in which they ran. Checks that only one ran at a time.
     fn interleaving(seed: u64) -> Vec<usize> {
         let baton = baton(seed);
         let inside = AtomicUsize::new(0);
@@ -328,7 +335,7 @@ mod tests {
                 assert_eq!(
                     inside.fetch_add(1, Ordering::SeqCst),
                     0,
-                    "two ranks run at once"
+                    "two ranks run at the same time"
                 );
                 steps.lock().unwrap().push(rank);
                 thread::yield_now();

@@ -1,4 +1,4 @@
-//! Ordinary blocking code on simulated ranks.
+//! Runs programs on simulated ranks.
 
 use super::connector::{self, lock};
 use super::network::{Network, NetworkConfig};
@@ -20,10 +20,10 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-/// The one group of a simulated world.
+/// The group of all ranks of a simulated world.
 const GROUP: u32 = 0;
 
-/// A simulated world: its network, and what its communicators are told.
+/// A simulated world, which consists of a network and the settings of its communicators.
 ///
 /// ```
 /// use ringtree::sim::simulate::World;
@@ -34,40 +34,41 @@ const GROUP: u32 = 0;
 /// ```
 #[derive(Clone, Debug)]
 pub struct World {
-    /// How many ranks.
+    /// Number of ranks.
     pub world_size: usize,
-    /// Which of them plans take to share a host, and which hosts a site: no two a host, and all one
-    /// site, unless changed. Their links are like all others, but for [`NetworkConfig::uplinks`].
+    /// Placement of ranks on hosts and of hosts at sites, as assumed by plans. By default, each
+    /// rank has its own host, and all hosts are at one site. The placement does not affect the
+    /// network, except for [`NetworkConfig::uplinks`].
     pub hosts: Hosts,
-    /// Links, faults and the seed of everything random.
+    /// Links, faults and the seed for all random choices.
     pub network: NetworkConfig,
-    /// What the chooser is told about the links.
+    /// Table of link speeds that is used to choose algorithms.
     pub tuning: TuningTable,
-    /// An algorithm to use wherever it can be.
+    /// Algorithm to use for every collective that the algorithm implements.
     pub algorithm: Option<Algorithm>,
-    /// How long a call may take, in virtual time.
+    /// Timeout of calls, in virtual time.
     pub timeout: Duration,
-    /// Whether calls are checked, as by [`Builder::check_calls`](crate::Builder::check_calls).
+    /// `true` if calls are checked, as with [`Builder::check_calls`](crate::Builder::check_calls).
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::World};
     /// let mut world = World::new(2);
     /// world.checks_calls = true;
     /// let ends = world.run(|comm| {
-    ///     // A program that is wrong, but works as long as the links hold the message.
+    ///     // This program is wrong, but works as long as the links can hold the message.
     ///     comm.with_timeout(std::time::Duration::from_secs(2)).send(&[1u8], 1 - comm.rank())
     /// });
     /// let text = ends[0].clone().unwrap_err().to_string();
     /// assert!(text.contains("they wait for each other"), "{text}");
     /// ```
     pub checks_calls: bool,
-    /// Whether sums are reproducible, as by
-    /// [`Builder::reproducible`](crate::Builder::reproducible), which has an example.
+    /// `true` if sums are reproducible. See [`Builder::reproducible`](crate::Builder::reproducible)
+    /// for an example.
     pub is_reproducible: bool,
 }
 
 impl World {
-    /// A world of `world_size` ranks with the default network.
+    /// Creates a world of `world_size` ranks with the default network.
     #[must_use]
     pub fn new(world_size: usize) -> Self {
         Self {
@@ -82,11 +83,11 @@ impl World {
         }
     }
 
-    /// Runs `code` on every rank, each on a thread of its own of which one runs at a time, and
-    /// returns what each returned. Virtual time passes only while ranks wait.
+    /// Runs `code` on every rank and returns the results in rank order. Each rank has its own
+    /// thread, and only one rank runs at a time. Virtual time passes only while ranks wait.
     ///
     /// # Panics
-    /// If `code` panics on a rank; the others see that rank die.
+    /// Panics if `code` panics on a rank. The other ranks see that rank die.
     pub fn run<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
         let network = Arc::new(Mutex::new(Network::new(
             self.network.clone(),
@@ -95,10 +96,11 @@ impl World {
         self.run_on(&network, code)
     }
 
-    /// As [`World::run`], on a network that the caller keeps, to look at its clock or its record.
+    /// Like [`World::run`], but runs on a network that the caller keeps, for example to read its
+    /// clock or its records.
     ///
     /// # Panics
-    /// If `code` panics on a rank; the others see that rank die.
+    /// Panics if `code` panics on a rank. The other ranks see that rank die.
     pub fn run_on<R: Send>(
         &self,
         network: &Arc<Mutex<Network>>,
@@ -111,9 +113,10 @@ impl World {
         })
     }
 
-    /// Runs `code`, and returns the times at which something happened to a rank: a packet or a
-    /// control message came, or a timer ended. Between two of them nothing does. So with a death at
-    /// each of these times a rank dies at every step: it does no more of what it did then.
+    /// Runs `code` and returns the times of all events. An event is the arrival of a packet or of a
+    /// control message, or the end of a timer. Nothing happens between two of these times. You can
+    /// therefore kill a rank at every step: run `code` once for each of these times, and let the
+    /// rank die at that time. The rank then does not process the events of that time.
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
@@ -122,7 +125,7 @@ impl World {
     /// for at in world.event_times(program) {
     ///     world.network.faults.deaths = vec![(2, at)];
     ///     for end in &world.run(program)[..2] {
-    ///         // It had the barrier, or is told.
+    ///         // The barrier has completed, or the error names rank 2.
     ///         let is_told = |error: &ringtree::Error| error.peer() == Some(2);
     ///         assert!(end.as_ref().err().is_none_or(is_told), "{at:?}: {end:?}");
     ///     }
@@ -130,7 +133,7 @@ impl World {
     /// ```
     ///
     /// # Panics
-    /// If `code` panics on a rank.
+    /// Panics if `code` panics on a rank.
     #[must_use]
     pub fn event_times<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<Duration> {
         let network = Network::new(self.network.clone(), self.world_size);
@@ -152,7 +155,7 @@ impl World {
             network: Arc::clone(network),
             baton: Arc::clone(baton),
         };
-        // Without memory for that, a forked child is not told from its parent.
+        // If this fails, calls in forked children are not detected.
         let _ = count_forks();
         let own = OwnRuntime::new(rank, Box::new(host));
         let members = Members::everyone(self.world_size);
@@ -164,10 +167,10 @@ impl World {
             .map(|rank| topology.host_of(rank))
             .collect();
         let sites: Vec<usize> = hosts.iter().map(|host| topology.site_of(*host)).collect();
-        let runtime = own.get().expect("invariant: it was made here");
+        let runtime = own.get().expect("invariant: it was created here");
         runtime
             .add_group(GROUP, rank, &members, self.checks_calls, Duration::ZERO)
-            .expect("invariant: simulated links need nothing");
+            .expect("invariant: simulated links can always be created");
         Communicator::assemble(Parts {
             rank,
             hosts: hosts.into(),
@@ -188,17 +191,18 @@ impl World {
     }
 }
 
-/// Runs `code` on `world_size` simulated ranks in virtual time and returns what each returned. The
-/// same seed (0 here; see [`World`]) gives the same run.
+/// Runs `code` on `world_size` simulated ranks in virtual time and returns the results in rank
+/// order. The seed is always 0, so every run is the same. Use [`World`] to set the seed, the
+/// network and the faults.
 ///
 /// # Panics
-/// If `code` panics on a rank.
+/// Panics if `code` panics on a rank.
 pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
     World::new(world_size).run(code)
 }
 
-/// Lets virtual time pass on one rank, as if it computed something. What is under way goes on
-/// meanwhile, as in a real process.
+/// Lets virtual time pass on one rank, as if the rank were computing. Operations in flight continue
+/// in the meantime, as they do in a real process.
 ///
 /// ```
 /// use ringtree::sim::simulate::sleep;
@@ -215,7 +219,7 @@ pub fn sleep(comm: &Communicator, time: Duration) {
     comm.pass_time(time);
 }
 
-/// A rank's host in a simulated world.
+/// The host of a rank's runtime in a simulated world.
 struct SimHost {
     rank: usize,
     world_size: usize,
@@ -235,7 +239,7 @@ impl Host for SimHost {
 
     fn give_way(&self, _idle_passes: u32, at_most: Duration) -> Waited {
         let until = self.baton.now() + at_most;
-        // With a timer for every waiting rank there is no deadlock; deadlines end what is stuck.
+        // Every waiting rank has a timer, so this cannot deadlock. Deadlines end stuck calls.
         let _ = self.baton.wait(self.rank, until);
         Waited::Asleep
     }

@@ -1,26 +1,27 @@
-//! The fence between a thread that goes to sleep and the threads that may have to wake it.
+//! Implements the fence between a thread that is about to sleep and the threads that may have to
+//! wake it.
 //!
-//! The sleeper sets its flag, then looks for work once more; a waker publishes work, then looks at
-//! the flag. One of the two must see what the other wrote, which needs a full fence between write
-//! and look on both sides. A waker's fence would add the time of a cache line's transfer to every
-//! message. So the sleeper, which has time, lets the kernel put the fence into every running thread
-//! (`membarrier`), and a waker only keeps the compiler from reordering. Where the kernel does not
-//! offer this, both sides fence.
+//! The sleeper sets its flag, and then checks for work once more. A waker publishes work, and then
+//! checks the flag. One of the two must see what the other wrote, so both sides need a full fence
+//! between the write and the check. In a waker, the fence would add the time of a cache-line
+//! transfer to every message. So the sleeper, which has time to spare, has the kernel execute the
+//! fence in every running thread (`membarrier`), and a waker only prevents the compiler from
+//! reordering the two accesses. If the kernel does not support this, both sides execute a fence.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{Ordering, compiler_fence, fence};
 
-/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and the registration for it, of `linux/membarrier.h` (Linux
-/// 4.16).
+/// `MEMBARRIER_CMD_GLOBAL_EXPEDITED` and its registration, from `linux/membarrier.h` (Linux 4.16).
 const GLOBAL_EXPEDITED: libc::c_int = 1 << 1;
 const REGISTER_GLOBAL_EXPEDITED: libc::c_int = 1 << 2;
 
 fn membarrier(command: libc::c_int) -> bool {
-    // SAFETY: the call takes numbers alone and touches no memory of the process.
+    // SAFETY: the call takes only numbers and touches no memory of the process.
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether this process's threads take part in the kernel's fences, and it may ask for them.
+/// Returns `true` if this process's threads take part in the kernel's fences and this process may
+/// request such fences.
 #[must_use]
 pub(crate) fn is_kernel_fencing() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
@@ -28,18 +29,19 @@ pub(crate) fn is_kernel_fencing() -> bool {
         .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// The sleeper's fence: after it the sleeper sees what any waker wrote before it, and a waker that
-/// looks later sees what the sleeper wrote before it.
+/// Executes the sleeper's fence. Afterwards, the sleeper sees what any waker wrote before the
+/// fence, and a waker that checks later sees what the sleeper wrote before the fence.
 pub(crate) fn fence_of_sleeper() {
     fence(Ordering::SeqCst);
     if is_kernel_fencing() {
-        // It has worked before; if it fails now, a sleep lasts its full, bounded, time.
+        // The call has worked before. If it fails now, the sleep lasts its full, limited time.
         membarrier(GLOBAL_EXPEDITED);
         fence(Ordering::SeqCst);
     }
 }
 
-/// The waker's fence; `by_kernel` where the sleeper and this process have [`is_kernel_fencing`].
+/// Executes the waker's fence. `by_kernel` must be `true` only if [`is_kernel_fencing`] returns
+/// `true` both in the sleeper and in this process.
 #[inline]
 pub(crate) fn fence_of_waker(by_kernel: bool) {
     if by_kernel {

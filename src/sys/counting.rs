@@ -1,4 +1,4 @@
-//! Counts the bytes that a thread holds, in the unit tests.
+//! Counts the bytes that a thread holds, for unit tests.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -10,8 +10,8 @@ thread_local! {
     static MOST: Cell<isize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came. The counters are constants
-// without a destructor, so that reading them allocates nothing.
+// SAFETY: every call is passed on unchanged to the system's allocator. The counters are constants
+// without a destructor, so reading them allocates nothing.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         // SAFETY: the caller keeps the promises of `alloc`.
@@ -25,7 +25,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
         HELD.set(HELD.get() - layout.size() as isize);
-        // SAFETY: the pointer came from `alloc` above, hence from the system's allocator.
+        // SAFETY: the pointer came from `alloc` above, and so from the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -33,8 +33,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Runs `work`. Returns its result, and the most bytes that this thread held meanwhile beyond what
-/// it held before.
+/// Runs `work`. Returns its result, and the maximum number of bytes that this thread held during
+/// the run, not counting the bytes that it held before.
 pub(crate) fn most_held_in<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = HELD.get();
     MOST.set(before);

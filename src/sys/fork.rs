@@ -1,14 +1,14 @@
-//! Sockets and files that a forked child does not hold.
+//! Replaces sockets and files in forked children, so that a child does not hold them open.
 //!
-//! A child that is forked and runs no other program, as data loaders are, inherits every
-//! descriptor. When its parent is killed, such a child would keep the parent's connections open,
-//! and no peer would notice the death; it would keep the parent's file locks, too. So a handler in
-//! the child puts `/dev/null` in their places: the parent's files stay as they are, and every
-//! number still means something to whatever object of the child's memory holds it.
+//! A child that is forked but does not run a different program, such as a data loader, inherits
+//! every descriptor. If its parent is killed, the child would keep the parent's connections open,
+//! and no peer would notice the death. It would also keep the parent's file locks. So a handler in
+//! the child replaces these files with `/dev/null`. The parent's files stay as they are, and the
+//! descriptor numbers stay valid for the objects in the child's memory that hold them.
 //!
-//! A socket is known by its cookie, which the kernel gives to no other one, and any other file by
-//! its file system and its number there. So a file that was closed needs not be reported here, and
-//! a descriptor that has its number now is left alone.
+//! A socket is identified by its cookie, which is unique in the kernel. Any other file is
+//! identified by its file system and inode number. So callers need not report that they have closed
+//! a file, and a descriptor that reuses its number is left unchanged.
 
 use std::fs::File;
 use std::io;
@@ -18,20 +18,21 @@ use std::sync::Mutex;
 use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-/// Files with higher descriptors are inherited.
+/// Number of descriptors that can be replaced. Files with higher descriptors are inherited by
+/// children.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// By descriptor: which file it stands for, or 0.
+/// Identity of the file behind each descriptor, or 0 if the file must not be replaced.
 static FILES: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
-/// No higher descriptor has a file here.
+/// The highest descriptor that has an entry in [`FILES`], plus one.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// A descriptor of `/dev/null`, once the handler is there.
+/// A descriptor of `/dev/null`, or -1 until the handler is registered.
 static NULL: AtomicI32 = AtomicI32::new(-1);
 
-/// From now on no forked child holds `file`.
+/// Makes sure that children that are forked afterwards do not hold `file`.
 ///
 /// # Errors
-/// The system's; then children hold it.
+/// Returns the operating system's error. In that case, children hold the file.
 pub(crate) fn close_in_children(file: &impl AsFd) -> io::Result<()> {
     prepare()?;
     let descriptor = file.as_fd().as_raw_fd();
@@ -43,7 +44,7 @@ pub(crate) fn close_in_children(file: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers the handler, once.
+/// Registers the handler, but only once.
 fn prepare() -> io::Result<()> {
     static IS_REGISTERED: Mutex<bool> = Mutex::new(false);
     let mut is_registered = IS_REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -54,7 +55,7 @@ fn prepare() -> io::Result<()> {
         let null = File::options().read(true).write(true).open("/dev/null")?;
         NULL.store(null.into_raw_fd(), Ordering::Relaxed);
     }
-    // SAFETY: `in_child` may be called in any forked child: it uses atomics of static lifetime and
+    // SAFETY: `in_child` may be called in any forked child. It uses atomics of static lifetime and
     // async-signal-safe system calls, allocates nothing, takes no lock and cannot panic.
     match unsafe { libc::pthread_atfork(None, None, Some(in_child)) } {
         0 => *is_registered = true,
@@ -63,26 +64,27 @@ fn prepare() -> io::Result<()> {
     Ok(())
 }
 
-/// Runs in every forked child, on its only thread, before `fork` returns.
+/// Replaces the files. This function runs in every forked child, on its only thread, before `fork`
+/// returns.
 extern "C" fn in_child() {
     let null = NULL.load(Ordering::Relaxed);
     let used = USED.load(Ordering::Relaxed);
     for (descriptor, file) in (0..).zip(FILES.iter().take(used)) {
         let file = file.load(Ordering::Relaxed);
         if file != 0 && identity(descriptor) == file {
-            // SAFETY: both are plain integers. The file is one that its owner gave to
-            // `close_in_children`; its descriptor stays open, for another file. If it fails, the
-            // child holds the file.
+            // SAFETY: both are plain integers. The file is one that its owner passed to
+            // `close_in_children`. Its descriptor stays open, for another file. If the call fails,
+            // the child holds the file.
             unsafe { libc::dup3(null, descriptor, libc::O_CLOEXEC) };
         }
     }
 }
 
-/// Which file `descriptor` stands for; 0 if for none.
+/// Returns the identity of the file behind `descriptor`, or 0 if there is no such file.
 fn identity(descriptor: i32) -> u64 {
     let mut cookie = 0u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
-    // SAFETY: the kernel writes at most `length` bytes, those of a live local of that size.
+    // SAFETY: the kernel writes at most `length` bytes, into a live local variable of that size.
     let failed = unsafe {
         libc::getsockopt(
             descriptor,
@@ -96,13 +98,13 @@ fn identity(descriptor: i32) -> u64 {
         return cookie;
     }
     let mut status = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: the kernel writes one `stat`, into a live local of that type.
+    // SAFETY: the kernel writes one `stat`, into a live local variable of that type.
     if unsafe { libc::fstat(descriptor, status.as_mut_ptr()) } != 0 {
         return 0;
     }
-    // SAFETY: `fstat` has succeeded, so the kernel has filled it.
+    // SAFETY: `fstat` has succeeded, so the kernel has initialized the value.
     let status = unsafe { status.assume_init() };
-    // Cookies are counted from 1 and come nowhere near the last bit.
+    // Cookies count from 1 and never reach the highest bit.
     (status.st_ino ^ status.st_dev.rotate_left(32)) | 1 << 63
 }
 
@@ -112,22 +114,23 @@ pub(crate) mod tests {
     use std::io::Read;
     use std::net::{TcpListener, TcpStream};
 
-    /// The two ends of a connection.
+    /// Returns the two ends of a connection.
     fn pair() -> (TcpStream, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         (near, listener.accept().unwrap().0)
     }
 
-    /// Runs `body` while a forked child lives that does nothing.
+    /// Runs `body` while a forked child exists that does nothing.
     pub(crate) fn beside_a_child(body: impl FnOnce()) {
         let (reader, writer) = std::io::pipe().unwrap();
         let (ours, theirs) = (writer.as_raw_fd(), reader.as_raw_fd());
-        // SAFETY: the child makes only async-signal-safe calls on plain integers and ends.
+        // SAFETY: the child makes only async-signal-safe calls on plain integers and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {
             let mut byte = 0u8;
-            // SAFETY: as above; it reads into a live local and ends when the parent closes.
+            // SAFETY: as above. It reads into a live local variable and exits when the parent
+            // closes the pipe.
             unsafe {
                 libc::close(ours);
                 libc::read(theirs, (&raw mut byte).cast(), 1);
@@ -137,7 +140,7 @@ pub(crate) mod tests {
         assert!(child > 0);
         let ended = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
         drop(writer);
-        // SAFETY: waits for the child just made, which no other code waits for.
+        // SAFETY: this waits for the child just created, for which no other code waits.
         let waited = unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
         assert_eq!(waited, child);
         ended.unwrap();
@@ -152,7 +155,7 @@ pub(crate) mod tests {
             drop((near, kept));
             assert_eq!(far.read(&mut [0]).unwrap(), 0, "the connection has ended");
             other.set_nonblocking(true).unwrap();
-            assert!(other.read(&mut [0]).is_err(), "the child holds this one");
+            assert!(other.read(&mut [0]).is_err(), "the child holds it");
         });
         other.set_nonblocking(false).unwrap();
         assert_eq!(other.read(&mut [0]).unwrap(), 0);

@@ -1,30 +1,32 @@
-//! Which process this is: the one that made something, or a child that was forked from it.
+//! Distinguishes the process that created a value from its forked children.
 //!
-//! A forked child has a copy of its parent's memory and one thread of it. What the parent shares
-//! with other processes, and what its other threads had locked, is not the child's to touch. So who
-//! makes such things keeps its [`Generation`], and asks it before anything else.
+//! A forked child has a copy of its parent's memory and a single thread. It must not touch values
+//! that the parent shares with other processes, or that the parent's other threads had locked. So
+//! code that creates such a value stores its [`Generation`] with the value and checks it before
+//! each use.
 //!
-//! A handler that the C library's `fork` runs counts the generations. A process that is made
-//! without it, by a bare `clone`, cannot be told from its parent.
+//! The generations are counted by a handler that the C library's `fork` runs. A process that was
+//! created without this handler, by a bare `clone`, cannot be distinguished from its parent.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// How many forks lie between this process and the one that began to count.
+/// Number of forks between the process that began to count and this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// A process, told from those that it was forked from.
+/// Identifies a process and distinguishes it from its ancestors by the number of forks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Generation(u64);
 
 impl Generation {
-    /// This process's.
+    /// Returns the generation of this process.
     #[must_use]
     pub(crate) fn current() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
-    /// Whether this process is the one that had it, and no child of that.
+    /// Returns `true` if this is the process that stored the generation, and not one of its forked
+    /// children.
     #[must_use]
     #[inline]
     pub(crate) fn is_current(self) -> bool {
@@ -32,13 +34,15 @@ impl Generation {
     }
 }
 
-/// From now on a forked child has another generation than its parent.
+/// Makes sure that children that are forked afterwards have a different generation than their
+/// parent.
 ///
 /// # Errors
-/// The system's: there is no memory for that.
+/// Returns the operating system's error if there is not enough memory.
 pub(crate) fn count_forks() -> io::Result<()> {
     static IS_COUNTED: AtomicBool = AtomicBool::new(false);
-    // Miri has no processes. A handler that two threads register counts twice, which is as good.
+    // Miri has no processes. If two threads register the handler, it counts twice, which works as
+    // well.
     if cfg!(miri) || IS_COUNTED.load(Ordering::Relaxed) {
         return Ok(());
     }
@@ -51,7 +55,8 @@ pub(crate) fn count_forks() -> io::Result<()> {
     Ok(())
 }
 
-/// Runs in every forked child, on its only thread, before `fork` returns.
+/// Counts the fork. This function runs in every forked child, on its only thread, before `fork`
+/// returns.
 extern "C" fn in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }

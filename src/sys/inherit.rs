@@ -1,4 +1,4 @@
-//! A listening socket that the parent process left open for this one.
+//! Takes over a listening socket that the parent process has left open for this process.
 
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
@@ -9,7 +9,7 @@ use std::net::TcpListener;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-/// Descriptors that were taken over; each can be only once.
+/// Descriptors that have been taken over. Each descriptor can be taken over only once.
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 fn refused(descriptor: RawFd, why: &str) -> io::Error {
@@ -19,11 +19,13 @@ fn refused(descriptor: RawFd, why: &str) -> io::Error {
     )
 }
 
-/// Takes over `descriptor`, which must be a listening TCP socket, and keeps it from our children.
-/// `None` if it was taken before: the number may mean something else by now.
+/// Takes over `descriptor`, which must be a listening TCP socket, and makes sure that it is closed
+/// in new programs that this process starts. Returns `None` if the descriptor was taken over
+/// before, because its number may now belong to a different file.
 ///
 /// # Errors
-/// It is no listening TCP socket; it is left alone.
+/// Returns an error if the descriptor is not a listening TCP socket, in which case it stays open.
+/// Otherwise, returns the operating system's error.
 pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>> {
     let mut taken = TAKEN
         .lock()
@@ -34,11 +36,11 @@ pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>
     let link = fs::read_link(format!("/proc/self/fd/{descriptor}"))
         .map_err(|_| refused(descriptor, "is not open"))?;
     if descriptor <= 2 || !link.to_string_lossy().starts_with("socket:") {
-        return Err(refused(descriptor, "is no socket"));
+        return Err(refused(descriptor, "is not a socket"));
     }
     // SAFETY: the descriptor is open (its link was read), and the parent that named it gave it to
-    // this process to own; `TAKEN` lets only one caller become the owner. If it turns out to be
-    // something else it is let go of again below, unclosed.
+    // this process to own. `TAKEN` lets only one caller become the owner. If it turns out to be
+    // something else, it is released again below, unclosed.
     let socket = unsafe { OwnedFd::from_raw_fd(descriptor) };
     let listens = socket_type(&socket).is_ok_and(|kind| kind == SocketType::STREAM)
         && socket_acceptconn(&socket).unwrap_or(false)
@@ -48,7 +50,7 @@ pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>
         });
     if !listens {
         let _not_ours = socket.into_raw_fd();
-        return Err(refused(descriptor, "is no listening TCP socket"));
+        return Err(refused(descriptor, "is not a listening TCP socket"));
     }
     fcntl_setfd(&socket, FdFlags::CLOEXEC)?;
     taken.push(descriptor);

@@ -1,9 +1,10 @@
-//! Memory lent to operations in flight.
+//! Lends memory to operations in flight.
 //!
-//! An operation outlives the statement that started it, so a slice borrowed for it cannot carry
-//! its lifetime along. A [`Region`] is that slice with the lifetime erased, and the ways to make
-//! one are such that it never outlives the memory: [`lend`] takes the region back before it
-//! returns (and ends the process if it cannot), [`Region::hold`] keeps the buffer inside.
+//! An operation outlives the statement that started it, so a slice that is borrowed for it cannot
+//! keep its lifetime. A [`Region`] is such a slice with its lifetime erased. The functions that
+//! create a region make sure that it never outlives the memory. [`lend`] takes the region back
+//! before it returns, and ends the process if it cannot. [`Region::hold`] keeps the buffer inside
+//! the region.
 
 use super::generation::Generation;
 use crate::dtype::{Dtype, Element};
@@ -14,8 +15,9 @@ use std::mem::{ManuallyDrop, MaybeUninit};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Access to the bytes of a buffer of elements: exclusive, unless it was lent for reading only. It
-/// cannot be cloned: the owner of the region owns the bytes until the region is dropped.
+/// Access to the bytes of a buffer of elements. The access is exclusive unless the buffer was lent
+/// only for reading. A region cannot be cloned. Its owner owns the bytes until the region is
+/// dropped.
 #[derive(Debug)]
 pub struct Region {
     pointer: NonNull<u8>,
@@ -26,67 +28,68 @@ pub struct Region {
 
 #[derive(Debug)]
 enum Owner {
-    /// Borrowed memory; the lender waits for the region's return.
+    /// Borrowed memory. The lender waits until the region is returned.
     Lent(Access, Loaned),
-    /// Bytes of something that is kept meanwhile.
-    Kept(#[expect(dead_code, reason = "it is there to be dropped")] Arc<dyn Any + Send + Sync>),
-    /// A buffer of any type, which the region owns: it came from a `Box`. Reading only, or writing.
+    /// Bytes of a value that is kept alive as long as the region exists.
+    Kept(#[expect(dead_code, reason = "kept only to be dropped")] Arc<dyn Any + Send + Sync>),
+    /// A buffer of any type that the region owns, from a `Box`, with the access that is allowed.
     Held(NonNull<dyn Any + Send>, Access),
 }
 
-/// Identifies the loan that a region belongs to. A region can be lent again, so address and length
-/// do not identify a loan. [`lend`] uses the address of a local variable, which is unique among the
-/// calls under way. A [`Lender`] counts its loans instead.
+/// Identifies the loan that a region belongs to. A region can be lent again, so its address and
+/// length do not identify a loan. [`lend`] uses the address of a local variable, which is unique
+/// among the calls in flight. A [`Lender`] counts its loans instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Loaned(usize);
 
 const COUNTED: Loaned = Loaned(0);
 
-/// What a region may do with its bytes.
+/// The access that a region allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Access {
     Reads,
     Writes,
 }
 
-/// A buffer that cannot be held, and why.
+/// An error, with the buffer that could not be held because of it.
 pub(crate) type Refused<B, E> = (E, B);
 
-/// The way to a buffer that a region holds, for forked children: the operation is their parent's
-/// and does not end in a child, so no region comes back there.
+/// Gives forked children access to a buffer that a region holds. The operation belongs to the
+/// parent and does not end in a child, so no region is returned there.
 ///
-/// It is for this crate only: it goes no later than the region.
+/// Only this crate may use a claim, because a claim must not outlive the region.
 #[derive(Debug)]
 pub struct Claim<B> {
     held: NonNull<B>,
     made_in: Generation,
 }
 
-// SAFETY: it is a number until it is exchanged for the buffer, and `Region::hold` takes only such
-// buffers as are `Send`.
+// SAFETY: it is a number until it is exchanged for the buffer, and `Region::hold` accepts only
+// buffers that are `Send`.
 unsafe impl<B> Send for Claim<B> {}
-// SAFETY: a shared one leads nowhere.
+// SAFETY: a shared claim gives no access.
 unsafe impl<B> Sync for Claim<B> {}
 
 impl<B> Claim<B> {
-    /// The buffer, in a forked child; `None` in the process that gave it to the region.
+    /// Returns the buffer in a forked child. Returns `None` in the process that passed the buffer
+    /// to the region.
     pub(crate) fn take(self) -> Option<B> {
         if self.made_in.is_current() {
             return None;
         }
-        // SAFETY: the pointer came from a leaked box, which was there in the parent when the child
-        // was forked, as its region was. In the child nothing frees it or uses the slice any more:
-        // the region is with a runtime, which the child does not reach and does not drop.
+        // SAFETY: the pointer came from a leaked box, which existed in the parent when the child
+        // was forked, as its region did. In the child, nothing frees it or uses the slice any more:
+        // the region is with a runtime, which the child does not access and does not drop.
         Some(*unsafe { Box::from_raw(self.held.as_ptr()) })
     }
 }
 
 // SAFETY: a region is access to plain data (`Element` is `Pod + Send + Sync`) like a `&mut [T]` or
-// a `&[T]`, both of which are `Send`; a buffer that it holds is `Send`.
+// a `&[T]`, and both are `Send`. A buffer that it holds is `Send`.
 unsafe impl Send for Region {}
 
 impl Region {
-    /// Takes a vector, see [`Region::hold`].
+    /// Holds a vector. See [`Region::hold`].
     #[must_use]
     pub fn own<T: Element>(vector: Vec<T>) -> Self {
         let held = Self::hold(vector, |vector| Ok::<_, ()>(vector.as_mut_slice()));
@@ -94,14 +97,14 @@ impl Region {
             .0
     }
 
-    /// Takes a buffer, whose elements `slice` finds; [`Region::release`] gives it back. A buffer
-    /// that is dropped with the region is dropped on the thread that drops the region.
+    /// Holds a buffer. `slice` returns the elements in the buffer, and [`Region::release`] returns
+    /// the buffer. If the region is dropped, the buffer is dropped with it, on the same thread.
     ///
-    /// `slice` is called once, so a buffer of a user's type that would give another slice each time
-    /// does no harm.
+    /// `slice` is called only once, so the type of a user's buffer may return a different slice
+    /// each time.
     ///
     /// # Errors
-    /// Those of `slice`, with the buffer.
+    /// Returns the error that `slice` returned, with the buffer.
     pub fn hold<B, T, E>(
         buffer: B,
         slice: impl for<'a> FnOnce(&'a mut B) -> Result<&'a mut [T], E>,
@@ -115,10 +118,10 @@ impl Region {
         })
     }
 
-    /// Like [`Region::hold`], but for reading only.
+    /// Like [`Region::hold`], but holds the buffer only for reading.
     ///
     /// # Errors
-    /// Returns the error of `slice`, with the buffer.
+    /// Returns the error that `slice` returned, with the buffer.
     pub fn hold_shared<B, T, E>(
         buffer: B,
         slice: impl for<'a> FnOnce(&'a B) -> Result<&'a [T], E>,
@@ -130,15 +133,16 @@ impl Region {
         Self::hold_at(buffer, Access::Reads, |held| slice(held).map(NonNull::from))
     }
 
-    /// The slice is one that a borrow of the buffer allows, exclusive if `access` writes.
+    /// Holds a buffer. `slice` must return a slice that a borrow of the buffer allows. The borrow
+    /// is exclusive if `access` allows writing.
     fn hold_at<B: Send + 'static, T: Element, E>(
         buffer: B,
         access: Access,
         slice: impl FnOnce(&mut B) -> Result<NonNull<[T]>, E>,
     ) -> Result<(Self, Claim<B>), Refused<B, E>> {
-        // From here on the buffer stays where it is, and is reached through this pointer alone.
+        // From here on, the buffer stays in place and is accessed only through this pointer.
         let mut held = NonNull::from(Box::leak(Box::new(buffer)));
-        // SAFETY: the box was leaked just now; no other reference to its content exists.
+        // SAFETY: the box was leaked just now. No other reference to its content exists.
         match slice(unsafe { held.as_mut() }) {
             Ok(slice) => {
                 let made_in = Generation::current();
@@ -150,7 +154,7 @@ impl Region {
         }
     }
 
-    /// Gives back the buffer that the region holds; `None` if it holds none of this type.
+    /// Returns the buffer that the region holds, or `None` if it holds no buffer of this type.
     #[must_use]
     pub fn release<B: 'static>(self) -> Option<B> {
         let Owner::Held(held, _) = self.owner else {
@@ -172,11 +176,11 @@ impl Region {
         }
     }
 
-    /// Bytes of something that `keeper` keeps.
+    /// Creates a region of bytes that `keeper` keeps alive.
     ///
     /// # Safety
-    /// There are so many bytes, initialised, as long as `keeper` is there. No other code
-    /// touches them while the region's owner does.
+    /// There must be `bytes` initialized bytes as long as `keeper` exists. No other code may touch
+    /// these bytes while the owner of the region does.
     pub(super) unsafe fn of_bytes(
         pointer: NonNull<u8>,
         bytes: usize,
@@ -190,7 +194,7 @@ impl Region {
         }
     }
 
-    /// Gives the vector back; `None` if the region holds none of this type.
+    /// Returns the vector that the region holds, or `None` if it holds no vector of this type.
     #[must_use]
     pub fn into_vector<T: Element>(self) -> Option<Vec<T>> {
         self.release()
@@ -204,33 +208,33 @@ impl Region {
         }
     }
 
-    /// Whether it was borrowed.
+    /// Returns `true` if the region was borrowed.
     fn is_lent(&self) -> bool {
         matches!(self.owner, Owner::Lent(..))
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         self.bytes / self.dtype.size()
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        // SAFETY: the region has access to `bytes` initialised bytes for its life; no other code
+        // SAFETY: the region has access to `bytes` initialized bytes for its life. No other code
         // writes them.
         unsafe { std::slice::from_raw_parts(self.pointer.as_ptr(), self.bytes) }
     }
 
-    /// The bytes, to be written; any bit pattern is a valid element. None of a region that was
-    /// lent for reading.
+    /// Returns the bytes for writing. Any bit pattern is a valid element. The slice is empty if the
+    /// region is only for reading.
     #[must_use]
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         if matches!(
@@ -239,8 +243,8 @@ impl Region {
         ) {
             return &mut [];
         }
-        // SAFETY: as for `bytes`; the region is no shared one, so its access is exclusive, and
-        // `&mut self` makes it unique; elements are `Pod`.
+        // SAFETY: as for `bytes`. The region is not a shared one, so its access is exclusive, and
+        // `&mut self` makes it unique. Elements are `Pod`.
         unsafe { std::slice::from_raw_parts_mut(self.pointer.as_ptr(), self.bytes) }
     }
 }
@@ -248,27 +252,28 @@ impl Region {
 impl Drop for Region {
     fn drop(&mut self) {
         if let Owner::Held(held, _) = self.owner {
-            // SAFETY: the pointer came from a leaked box; `release` skips this drop, and the slice
+            // SAFETY: the pointer came from a leaked box. `release` skips this drop, and the slice
             // ends with the region.
             drop(unsafe { Box::from_raw(held.as_ptr()) });
         }
     }
 }
 
-/// Ends the process when dropped: a lent region that does not come back may still be in use.
+/// A guard that ends the process when it is dropped, because a lent region that was not returned
+/// may still be in use.
 struct MustReturn;
 
 impl Drop for MustReturn {
     fn drop(&mut self) {
-        // Not by `eprintln!`, which panics where nobody can write to standard error.
-        let said = "ringtree: a lent buffer did not come back from an operation; aborting";
+        // Not `eprintln!`, which panics if nothing can be written to standard error.
+        let said = "ringtree: an operation did not return a borrowed buffer; aborting";
         let _ = writeln!(std::io::stderr(), "{said}");
         std::process::abort();
     }
 }
 
-/// Lends `slice` to `operation` as a region, which must be returned beside the result: only then
-/// may the borrow end. A panic in between ends the process.
+/// Lends `slice` to `operation` as a region. The operation must return the region together with its
+/// result, so that the borrow can end. If it panics before that, the process ends.
 ///
 /// ```
 /// let mut numbers = [1u8, 2, 3];
@@ -287,7 +292,7 @@ pub fn lend<T: Element, R>(
     lend_region(NonNull::from(slice), Access::Writes, operation)
 }
 
-/// Like [`lend`], but for reading only.
+/// Like [`lend`], but lends the slice only for reading.
 #[inline]
 pub(crate) fn lend_shared<T: Element, R>(
     slice: &[T],
@@ -296,7 +301,7 @@ pub(crate) fn lend_shared<T: Element, R>(
     lend_region(NonNull::from(slice), Access::Reads, operation)
 }
 
-/// Lends `input` for reading and `output` for writing, both as [`lend`] does.
+/// Lends `input` for reading and `output` for writing, each in the same way as [`lend`].
 #[inline]
 pub fn lend_both<T: Element, U: Element, R>(
     input: &[T],
@@ -321,7 +326,7 @@ fn lend_region<T: Element, R>(
     let loan = Loaned((&raw const place).addr());
     let guard = MustReturn;
     let (region, result) = operation(Region::of(slice, Owner::Lent(access, loan)));
-    // A region is not `Clone`, so the one of this loan is the one that was lent.
+    // A region is not `Clone`, so the region of this loan is the one that was lent.
     let is_back = region.is_some_and(|region| match region.owner {
         Owner::Lent(_, its) => its == loan,
         _ => false,
@@ -332,12 +337,13 @@ fn lend_region<T: Element, R>(
     result
 }
 
-/// Lends several things at once and takes them all back before it returns: the ground that
-/// borrow-safe asynchronous operations stand on.
+/// A lender of several buffers. It must take all of them back before [`lending`] returns.
+/// Asynchronous operations with borrowed buffers are built on it.
 ///
-/// `'buffers` is the life of what may be lent. Each [`Lender::lend`] must be answered by one
-/// [`Lender::take_back`] before [`lending`] returns, or the process ends. It counts regions and
-/// does not tell them apart, so it is for this crate only: none may go back to another lender.
+/// `'buffers` is the lifetime of the buffers. Each [`Lender::lend`] needs one [`Lender::take_back`]
+/// before [`lending`] returns; otherwise, the process ends. A lender counts regions but does not
+/// distinguish them. So only this crate may use it, and no region may be returned to a different
+/// lender.
 #[derive(Debug)]
 pub(crate) struct Lender<'buffers> {
     outstanding: std::sync::atomic::AtomicUsize,
@@ -345,8 +351,9 @@ pub(crate) struct Lender<'buffers> {
     life: PhantomData<std::cell::Cell<&'buffers mut ()>>,
 }
 
-/// The reference `R` to a buffer, while a region describes some of it. It cannot be used meanwhile:
-/// it lies in a `MaybeUninit`, so that moving it claims nothing about what it refers to.
+/// The reference `R` to a buffer while a region describes a part of the buffer. The reference
+/// cannot be used during that time. It is in a `MaybeUninit`, so that moving it claims nothing
+/// about its target.
 #[derive(Debug)]
 pub(crate) struct Loan<R> {
     reference: MaybeUninit<R>,
@@ -355,17 +362,17 @@ pub(crate) struct Loan<R> {
 }
 
 impl<'buffers> Lender<'buffers> {
-    /// Lends what `slice` finds in `buffer`.
+    /// Lends the slice that `slice` returns for `buffer`.
     ///
     /// # Errors
-    /// Those of `slice`; then nothing is lent.
+    /// Returns the error that `slice` returned. In that case, nothing is lent.
     pub(crate) fn lend<B: ?Sized, T: Element, E>(
         &self,
         buffer: &'buffers mut B,
         slice: impl for<'a> FnOnce(&'a mut B) -> Result<&'a mut [T], E>,
     ) -> Result<(Region, Loan<&'buffers mut B>), E> {
         let mut reference = MaybeUninit::new(buffer);
-        // SAFETY: it was initialised just now.
+        // SAFETY: it was initialized just now.
         let whole: &mut B = unsafe { reference.assume_init_mut() };
         let slice = NonNull::from(slice(whole)?);
         Ok(self.loan(
@@ -374,10 +381,10 @@ impl<'buffers> Lender<'buffers> {
         ))
     }
 
-    /// Like [`Lender::lend`], but for reading only.
+    /// Like [`Lender::lend`], but lends the slice only for reading.
     ///
     /// # Errors
-    /// Returns the error of `slice`; then nothing is lent.
+    /// Returns the error that `slice` returned. In that case, nothing is lent.
     pub(crate) fn lend_shared<B: ?Sized, T: Element, E>(
         &self,
         buffer: &'buffers B,
@@ -409,21 +416,22 @@ impl<'buffers> Lender<'buffers> {
         }
     }
 
-    /// Takes a lent region back, and gives back the reference to the buffer that it describes.
-    /// `None` if it is another region.
+    /// Takes a lent region back. Returns the reference to the buffer that the region describes, or
+    /// `None` if the region does not belong to this loan.
     pub(crate) fn settle<R>(&self, region: Option<Region>, loan: Loan<R>) -> Option<R> {
         let is_its = region.as_ref().is_some_and(|region| {
             let is_same = region.pointer == loan.pointer && region.bytes == loan.bytes;
             region.is_lent() && is_same
         });
         self.take_back(region);
-        // SAFETY: it was initialised when it was lent. A region is not `Clone`, so the one that
-        // described some of the buffer is gone. (One without bytes describes nothing.)
+        // SAFETY: it was initialized when it was lent. A region is not `Clone`, so the region that
+        // described some of the buffer no longer exists. (A region without bytes describes
+        // nothing.)
         is_its.then(|| unsafe { loan.reference.assume_init() })
     }
 }
 
-/// Runs `body` with a lender and checks that everything lent has come back.
+/// Runs `body` with a lender, and checks that everything that was lent has been returned.
 pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) -> R {
     struct Check<'a, 'buffers>(&'a Lender<'buffers>);
     impl Drop for Check<'_, '_> {
@@ -433,8 +441,8 @@ pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) ->
                 made_in,
                 ..
             } = self.0;
-            // What a forked child misses is with operations of its parent's, which go on there, on
-            // the parent's memory.
+            // The buffers that a forked child misses belong to operations of its parent. These
+            // continue there, on the parent's memory.
             let is_missed = outstanding.load(std::sync::atomic::Ordering::Relaxed) != 0;
             if is_missed && made_in.is_current() {
                 drop(MustReturn);
@@ -486,7 +494,7 @@ mod tests {
         }
     }
 
-    /// The same memory, lent again while the first loan lasts, is another loan.
+    /// If the same memory is lent again while the first loan lasts, that is another loan.
     #[test]
     fn a_region_of_another_loan_does_not_come_back_for_the_one_that_was_lent() {
         let mut numbers = [1u8; 8];
@@ -513,7 +521,7 @@ mod tests {
             };
             let thread = std::thread::spawn(move || [one, other].map(double));
             let [one, other] = thread.join().unwrap();
-            // The first can be used while the second is still lent.
+            // The first buffer can be used while the second is still lent.
             let one = lender.settle(Some(one), loan).unwrap();
             assert_eq!(std::mem::take(&mut one[0]), 2);
             lender.take_back(Some(other));
@@ -537,7 +545,7 @@ mod tests {
         assert_eq!((one, other), ([1; 2], [2; 2]));
     }
 
-    /// A user's type whose implementation gives another slice each time.
+    /// A user's type whose implementation returns another slice each time.
     struct Fickle {
         parts: [Vec<u16>; 2],
         asked: usize,
@@ -571,11 +579,11 @@ mod tests {
         };
         let (error, fickle) = Region::hold(fickle, Fickle::slice).err().unwrap();
         assert_eq!((error.as_str(), fickle.asked), ("no more", 3));
-        // An array lies in the buffer itself; one that is only read is shared.
+        // An array is stored in the buffer itself. A buffer that is only read may be shared.
         let held = Region::hold([1u8; 3], |all| Ok::<_, ()>(&mut all[..])).ok();
         let (region, claim) = held.unwrap();
         assert_eq!(region.release(), Some([1u8; 3]));
-        assert_eq!(claim.take(), None, "this is no forked child");
+        assert_eq!(claim.take(), None, "this is not a forked child");
         let shared: Arc<[u32]> = Arc::from([7, 8]);
         let (mut region, _) = Region::hold_shared(Arc::clone(&shared), |all| Ok::<_, ()>(&all[..]))
             .ok()

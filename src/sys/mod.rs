@@ -1,10 +1,10 @@
-//! The only room with unsafe code.
+//! Contains all unsafe code in the library.
 //!
-//! *Purpose.* What the language cannot prove: memory lent to operations in flight, vector
-//! instructions, and the system calls that have no safe wrapper.
+//! *Purpose.* Wraps operations that the compiler cannot check: memory that is lent to operations in
+//! flight, vector instructions, and system calls that have no safe wrapper.
 //!
-//! *Invariants.* Every `unsafe` block carries the argument that makes it sound; every public
-//! function here is safe to call with any arguments unless it says `unsafe`.
+//! *Invariants.* Every `unsafe` block has a comment that explains why it is sound. Every public
+//! function is safe to call with any arguments, unless it is marked `unsafe`.
 //!
 //! *May import* only the base files.
 

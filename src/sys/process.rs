@@ -1,9 +1,9 @@
-//! Child processes that cannot outlive the process that started them.
+//! Starts child processes that cannot outlive the process that starts them.
 //!
-//! Three nets, from fine to coarse: the kernel kills a child when the thread that spawned it ends
-//! ([`bind_to_parent`]); each child leads a process group of its own, so that one signal reaches
-//! its descendants; and a [`Watchdog`], a tiny process in a session of its own, kills those groups
-//! when the launcher itself was killed and could not.
+//! There are three safeguards, ordered from fine to coarse. The kernel kills a child when the
+//! thread that spawned it ends ([`bind_to_parent`]). Each child leads its own process group, so
+//! that a single signal also reaches its descendants. A [`Watchdog`], which is a tiny process in
+//! its own session, kills those groups if the launcher itself was killed and could not do so.
 
 use std::io::{self, PipeWriter, Read, Write};
 use std::mem::ManuallyDrop;
@@ -12,35 +12,36 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// The most process groups a watchdog guards at once.
+/// Maximum number of process groups that a watchdog guards at the same time.
 const GROUPS_MAX: usize = 4096;
 
-/// Tells the watchdog that a child is about to be made, which will tell it its own group.
+/// The word that announces a child to the watchdog. The child then sends its own group.
 const CHILD_FOLLOWS: i32 = 0;
-/// Tells the watchdog that the child which was to follow never came to run its program.
+/// The word that reports that the announced child never ran its program.
 const CHILD_FAILED: i32 = i32::MIN;
 
-/// Whether this process was started with `signal` ignored, as `nohup` starts programs, or has set
-/// it so: then it must stay ignored, in children too.
+/// Returns `true` if this process ignores `signal`, either because it was started this way, for
+/// example by `nohup`, or because it has changed the setting. In that case, the signal must stay
+/// ignored, even in children.
 #[must_use]
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
-    // SAFETY: with a null action the call changes nothing; it writes the present one to memory that
-    // is valid for it, which is read only if it says that it did.
+    // SAFETY: with a null action, the call changes nothing. It writes the current action to memory
+    // that is valid for it, which is read only if the call reports success.
     unsafe {
         libc::sigaction(signal, std::ptr::null(), action.as_mut_ptr()) == 0
             && action.assume_init().sa_sigaction == libc::SIG_IGN
     }
 }
 
-/// Stops this process as SIGTSTP does by default, and returns when it goes on. The system does not
-/// stop a process that no shell could let go on: the first one of a container, and one whose group
-/// has no parent in its session.
+/// Stops this process, as SIGTSTP does by default, and returns when the process resumes. The system
+/// does not stop a process that no shell could resume, which is the case for the first process of a
+/// container and for a process whose group has no parent in its session.
 pub(crate) fn suspend() {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a sigaction of zeros is the default action with an empty mask. The first call writes
-    // the present action to memory that is valid for it, and only if it has done so is that put
-    // back. `raise` signals this thread, so the process stops before it returns.
+    // the current action to memory that is valid for it, and that action is restored only if the
+    // call has succeeded. `raise` signals this thread, so the process stops before it returns.
     unsafe {
         let default: libc::sigaction = std::mem::zeroed();
         if libc::sigaction(libc::SIGTSTP, &raw const default, before.as_mut_ptr()) == 0 {
@@ -50,25 +51,25 @@ pub(crate) fn suspend() {
     }
 }
 
-/// Makes the child of `command` the leader of a process group of its own and ties its life to the
-/// *thread* that will call `spawn`: when that thread ends, the kernel kills the child.
+/// Makes the child of `command` the leader of its own process group, and ties its life to the
+/// *thread* that will call `spawn`. When that thread ends, the kernel kills the child.
 ///
-/// On a terminal such a group is in the background, so SIGTTOU is ignored in the child: a terminal
-/// that stops background writers (`stty tostop`) would stop it for ever.
+/// On a terminal, such a process group is in the background. A terminal that stops background
+/// writers (`stty tostop`) would stop the child forever, so the child ignores SIGTTOU.
 pub fn bind_to_parent(command: &mut Command) {
     bind(command, false);
 }
 
-/// As [`bind_to_parent`]; `in_session`: the child leads a session of its own, too, and so is a
-/// group of its own for a scheduler that shares the cores among sessions.
+/// Like [`bind_to_parent`]. If `in_session` is `true`, the child also leads its own session, so
+/// that a scheduler that shares the cores among sessions treats the child as a separate group.
 fn bind(command: &mut Command, in_session: bool) {
     let parent = std::process::id();
     if !in_session {
         command.process_group(0);
     }
     let prepare = move || {
-        // SAFETY: setsid, prctl, signal and getppid are async-signal-safe calls on plain integers;
-        // they touch no memory of this process, and the child's one thread sets no other handler.
+        // SAFETY: setsid, prctl, signal and getppid are async-signal-safe calls on plain integers.
+        // They touch no memory of this process, and the child's one thread sets no other handler.
         unsafe {
             if in_session && libc::setsid() < 0 {
                 return Err(io::Error::last_os_error());
@@ -77,25 +78,27 @@ fn bind(command: &mut Command, in_session: bool) {
                 return Err(io::Error::last_os_error());
             }
             libc::signal(libc::SIGTTOU, libc::SIG_IGN);
-            // The parent may have died before the request above took effect.
+            // The parent may have exited before the request above took effect.
             if libc::getppid() as u32 != parent {
                 return Err(io::Error::from_raw_os_error(libc::ESRCH));
             }
         }
         Ok(())
     };
-    // SAFETY: the closure runs between fork and exec; it allocates nothing, takes no lock and
-    // makes only the async-signal-safe calls above (`last_os_error` reads errno).
+    // SAFETY: the closure runs between fork and exec. It allocates nothing, takes no lock and makes
+    // only the async-signal-safe calls above (`last_os_error` reads errno).
     unsafe {
         command.pre_exec(prepare);
     }
 }
 
-/// A process that kills the guarded process groups when this process is gone without a word.
+/// A process that kills the process groups that it guards if this process ends without releasing
+/// them.
 ///
-/// It shares neither this process's session nor its command line, so that it is not taken for a
-/// rank. It sleeps in one `read` and ends with the value that started it, which reaps it: where
-/// the first process of a container reaps nothing, an orphan would stay a zombie.
+/// The watchdog shares neither the session nor the command line of this process, so that it is not
+/// mistaken for a rank. It sleeps in a single `read` and exits when the `Watchdog` value is
+/// dropped, which also reaps the process. If it were orphaned in a container whose first process
+/// does not reap children, it would remain a zombie.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     telling: Option<PipeWriter>,
@@ -106,12 +109,12 @@ impl Watchdog {
     /// Starts the watchdog process.
     ///
     /// # Errors
-    /// When the system refuses a pipe or a process.
+    /// Returns the operating system's error if it cannot create a pipe or a process.
     pub(crate) fn start() -> io::Result<Self> {
         let (listening, telling) = io::pipe()?;
         let arguments = argument_memory().unwrap_or(0..0);
         // SAFETY: the child makes only async-signal-safe calls, so it may follow a fork of many
-        // threads. It runs `watch`, which never returns and leaves without exit handlers or
+        // threads. It runs `watch`, which never returns and exits without exit handlers or
         // destructors.
         match unsafe { libc::fork() } {
             0 => watch(listening.as_raw_fd(), telling.as_raw_fd(), arguments),
@@ -123,16 +126,17 @@ impl Watchdog {
         }
     }
 
-    /// Spawns `command` as [`bind_to_parent`] does, `in_session`: in a session of its own. The
-    /// child's process group is killed when this process dies: the child itself tells the watchdog
-    /// before its program runs, so not even a process that the program starts at once, while this
-    /// one is killed inside this call, is left over.
+    /// Spawns `command` as described for [`bind_to_parent`], and in its own session if `in_session`
+    /// is `true`. The child's process group is killed when this process dies. The child itself
+    /// notifies the watchdog before its program runs. So no process survives, even if the program
+    /// immediately starts another process while this process is killed inside this call.
     ///
-    /// The descriptors `inherited`, and no other child's, stay open in the child under the same
-    /// numbers.
+    /// The descriptors in `inherited` stay open in this child, under the same numbers, but not in
+    /// any other child.
     ///
     /// # Errors
-    /// When the child cannot be made or its program cannot be run; nothing is left to guard then.
+    /// Returns the operating system's error if the child cannot be created or its program cannot be
+    /// run. In that case, there is nothing to guard.
     pub(crate) fn spawn(
         &mut self,
         mut command: Command,
@@ -142,9 +146,9 @@ impl Watchdog {
         bind(&mut command, in_session);
         let telling = self.telling.as_ref().map(AsRawFd::as_raw_fd);
         let inherited: Vec<_> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
-        // SAFETY: the closure runs between fork and exec and makes only async-signal-safe system
-        // calls on plain integers, and reads a list that it owns. The descriptors are open in the
-        // child: they are borrowed until this call returns. The command is spawned in this call and
+        // SAFETY: the closure runs between fork and exec, makes only async-signal-safe system calls
+        // on plain integers, and reads a list that it owns. The descriptors are open in the child:
+        // they are borrowed until this call returns. The command is spawned in this call and
         // dropped at its end, so the closure never runs later, when the numbers may belong to other
         // files.
         unsafe {
@@ -164,25 +168,27 @@ impl Watchdog {
         command.spawn().inspect_err(|_| self.tell(CHILD_FAILED))
     }
 
-    /// Forgets `group`: called before its leader is reaped, since the number may then be reused.
+    /// Stops guarding `group`. Call this method before the leader of the group is reaped, because
+    /// the number of the group may be reused afterwards.
     pub(crate) fn release(&mut self, group: i32) {
         self.tell(-group);
     }
 
     fn tell(&mut self, word: i32) {
-        // A watchdog that was killed leaves the other two nets; there is nothing to do about it.
+        // If the watchdog was killed, the other two safeguards remain, and nothing else can be
+        // done.
         if let Some(telling) = &mut self.telling {
             let _ = telling.write_all(&word.to_ne_bytes());
         }
     }
 }
 
-/// Tells the watchdog at the other end of `telling` to guard the group of the calling process, a
-/// child between fork and exec.
+/// Sends the process group of the calling process, which is a child between fork and exec, to the
+/// watchdog that reads the other end of `telling`.
 fn tell_own_group(telling: libc::c_int) {
-    // SAFETY: async-signal-safe system calls on plain integers, and a write from a live local of
-    // the length given. A watchdog that was killed must not take the child along, so the signal
-    // of a broken pipe is set aside meanwhile.
+    // SAFETY: async-signal-safe system calls on plain integers, and a write from a live local
+    // variable of the given length. A watchdog that was killed must not kill the child too, so the
+    // signal of a broken pipe is ignored meanwhile.
     unsafe {
         let word = libc::getpid().to_ne_bytes();
         let before = libc::signal(libc::SIGPIPE, libc::SIG_IGN);
@@ -194,20 +200,21 @@ fn tell_own_group(telling: libc::c_int) {
 impl Drop for Watchdog {
     fn drop(&mut self) {
         self.telling = None;
-        // SAFETY: waits for the child that `start` made, for which no other code of this room
-        // waits; a null status pointer is allowed. Where another part of the program has reaped
-        // it, the call fails at once.
+        // SAFETY: waits for the child that `start` created, for which no other code of this module
+        // waits; a null status pointer is allowed. If another part of the program has reaped it,
+        // the call fails immediately.
         while unsafe { libc::waitpid(self.process, std::ptr::null_mut(), 0) } < 0
             && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
         {}
     }
 }
 
-/// The process groups that a watchdog guards, on its stack: after a fork nothing is allocated.
+/// The process groups that a watchdog guards. They are stored on its stack, because nothing may be
+/// allocated after a fork.
 struct Groups {
-    /// 0 where there is none.
+    /// The groups. An entry that is 0 is free.
     guarded: [i32; GROUPS_MAX],
-    /// Where the group stands that was told since a child was last announced.
+    /// Index of the group that arrived since the last announcement of a child.
     newest: Option<usize>,
 }
 
@@ -219,8 +226,8 @@ impl Groups {
         }
     }
 
-    /// Takes note of one word: a group to guard, its negative to forget it, or one of the two
-    /// words about a child that follows.
+    /// Processes one word, which is a group to guard, the negative of a group to forget, or one of
+    /// the two words about an announced child.
     fn hear(&mut self, word: i32) {
         match word {
             CHILD_FOLLOWS => self.newest = None,
@@ -243,21 +250,21 @@ impl Groups {
     }
 }
 
-/// Where this process's command line stands in its memory, as the kernel shows it to others.
+/// Returns the addresses of this process's command line, which the kernel shows to other processes.
 fn argument_memory() -> Option<Range<usize>> {
     let status = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The fields are numbered from 1 and the second, in brackets, may itself contain spaces.
+    // The fields are numbered from 1, and the second one, in brackets, may contain spaces.
     let (_, from_third) = status.rsplit_once(") ")?;
     let mut fields = from_third.split_ascii_whitespace().skip(48 - 3);
     Some(fields.next()?.parse().ok()?..fields.next()?.parse().ok()?)
 }
 
-/// The life of the watchdog process, after the fork.
+/// Runs the watchdog process after the fork.
 fn watch(listening: libc::c_int, telling: libc::c_int, arguments: Range<usize>) -> ! {
     // SAFETY: system calls on plain integers and a literal. Descriptor 0 becomes the pipe that is
-    // listened to, and all others are closed, so that no socket, pipe or terminal of the launcher
-    // is held open here. The kernel has said that the command line stands in `arguments`; that
-    // memory belongs to this process alone since the fork, and nothing here reads it.
+    // read, and all others are closed, so that no socket, pipe or terminal of the launcher is held
+    // open here. The kernel has reported that the command line is stored in `arguments`. Since the
+    // fork, that memory belongs only to this process, and nothing here reads it.
     unsafe {
         libc::setsid();
         for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -278,7 +285,7 @@ fn watch(listening: libc::c_int, telling: libc::c_int, arguments: Range<usize>) 
         groups.hear(i32::from_ne_bytes(word));
     }
     for group in groups.guarded.into_iter().filter(|group| *group > 0) {
-        // SAFETY: a system call on plain integers; the group is one the launcher still guarded.
+        // SAFETY: a system call on plain integers; the launcher still guarded this group.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
     // SAFETY: ends this process without running the launcher's exit handlers.
@@ -295,7 +302,7 @@ mod tests {
     fn a_descriptor_is_inherited_by_the_chosen_child_only() {
         let (reading, writing) = io::pipe().unwrap();
         let number = writing.as_raw_fd();
-        // A shell may redirect to descriptors of one digit only.
+        // A shell can redirect only to descriptors of one digit.
         let script = format!("echo chosen >/proc/self/fd/{number}");
         let command = || {
             let mut command = Command::new("/bin/sh");
@@ -338,7 +345,7 @@ mod tests {
         for word in [CHILD_FOLLOWS, 11, CHILD_FOLLOWS, 12, CHILD_FAILED] {
             groups.hear(word);
         }
-        // This one could not even be forked, and told nothing.
+        // This child could not be forked and sent nothing.
         for word in [CHILD_FOLLOWS, CHILD_FAILED, CHILD_FOLLOWS, 13] {
             groups.hear(word);
         }
@@ -354,7 +361,7 @@ mod tests {
         let (mut heard, telling) = io::pipe().unwrap();
         let mut watchdog = Watchdog {
             telling: Some(telling),
-            // No child of this process.
+            // Not a child of this process.
             process: 1,
         };
         let mut child = watchdog

@@ -1,9 +1,11 @@
-//! Memory shared between processes: written by the one that made it, read by the others.
+//! Implements memory that processes share. It is written by the process that created it and read by
+//! the other processes.
 //!
-//! A region is a memfd, so it has no name in any file system and goes with the last process that
-//! holds it. It is sealed: its size is fixed for ever, so that no process can take pages away under
-//! a reader, and, where the system knows how (Linux 5.1), only its maker can map it for writing.
-//! First come words that both sides reach as atomics, then plain bytes; no byte is both.
+//! A region is a memfd, so it has no name in any file system and is freed with the last process
+//! that holds it. It is sealed, which fixes its size, so no process can remove pages from under a
+//! reader. If the system supports it (Linux 5.1), only the creator can map the region for writing.
+//! The region begins with words, which both sides access as atomics, and plain bytes follow. No
+//! byte belongs to both parts.
 
 use super::generation::{Generation, count_forks};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
@@ -14,55 +16,55 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 use std::sync::{Arc, Weak};
 
-/// Bytes of a word.
+/// Size of a word in bytes.
 pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 
-/// Words that another process may be writing.
+/// Words to which another process may be writing.
 ///
-/// The rings are written against this and [`WriteWords`] alone, so that a model checker can run
-/// them over memory of its own.
+/// The rings use only this trait and [`WriteWords`], so that a model checker can run them on its
+/// own memory.
 pub trait ReadWords {
-    /// The word at `at`, without any order.
+    /// Loads the word at `at`, without any ordering.
     fn load(&self, at: usize) -> u64;
 
-    /// What was loaded before is older than what is read after.
+    /// Orders earlier loads before later reads.
     fn acquire(&self);
 }
 
-/// Words that only this side writes.
+/// Words to which only this side writes.
 pub trait WriteWords {
-    /// Writes the word at `at`, without any order.
+    /// Stores the word at `at`, without any ordering.
     fn store(&self, at: usize, value: u64);
 
-    /// Writes the word at `at`, after everything written before.
+    /// Stores the word at `at`, ordered after everything that was written before.
     fn release(&self, at: usize, value: u64);
 
-    /// The word at `at` will be written soon: its line may be fetched for that, while there is
-    /// time.
+    /// Hints that the word at `at` will be written soon, so that its cache line can be fetched for
+    /// writing.
     fn prepare(&self, _at: usize) {}
 }
 
-/// Pages of a file that this process has mapped, and its forked children have not, unless they are
-/// [inherited](Mapping::inherited).
+/// Pages of a file that this process has mapped. Forked children do not have these pages unless
+/// they are [inherited](Mapping::inherited).
 #[derive(Debug)]
 pub(super) struct Mapping {
     pub(super) start: NonNull<u8>,
     bytes: usize,
-    /// The process that has it; none if all its children have it, too.
+    /// The process that has the pages, or `None` if all children of the process also have them.
     only_in: Option<Generation>,
 }
 
-// SAFETY: the pages belong to the process, not to a thread; access to them is through atomics, or
-// through `OwnRegion` and `PeerRegion`, neither of which can be cloned, and whose borrows the
-// compiler checks.
+// SAFETY: the pages belong to the process, not to a thread. They are accessed through atomics, or
+// through `OwnRegion` and `PeerRegion`. Neither can be cloned, and the compiler checks their
+// borrows.
 unsafe impl Send for Mapping {}
-// SAFETY: as for `Send`; a shared `Mapping` reaches its words as atomics only.
+// SAFETY: as for `Send`. A shared `Mapping` accesses its words only as atomics.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
     pub(super) fn new(file: BorrowedFd<'_>, bytes: usize, access: libc::c_int) -> io::Result<Self> {
         count_forks()?;
-        // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use.
+        // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use.
         let start = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),
@@ -77,8 +79,8 @@ impl Mapping {
             return Err(io::Error::last_os_error());
         }
         let start: NonNull<u8> = NonNull::new(start.cast()).ok_or(io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the pages were mapped just now; the advice changes what a child gets alone. Where
-        // the system does not know it, children have the pages and no use for them.
+        // SAFETY: the pages were mapped just now. The advice changes only what a child gets. If the
+        // system does not know it, children have the pages and do not use them.
         unsafe { libc::madvise(start.as_ptr().cast(), bytes, libc::MADV_DONTFORK) };
         Ok(Self {
             start,
@@ -87,35 +89,37 @@ impl Mapping {
         })
     }
 
-    /// The same; forked children have the pages, too.
+    /// Makes forked children inherit the pages.
     fn inherited(mut self) -> Self {
         self.only_in = None;
-        // SAFETY: the pages are mapped; the advice changes what a child gets alone.
+        // SAFETY: the pages are mapped. The advice changes only what a child gets.
         unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DOFORK) };
         self
     }
 
-    /// The word at `at`, which the caller has checked to be one of the region's words.
+    /// Returns the word at `at`. The caller has checked that it is one of the region's words.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: `at` is below the number of words (`Layout::check`), so it lies in the mapping,
-        // which starts at a page and is mapped until `drop`, in this process (a forked child
-        // reaches no mapping that it has not inherited: the runtime refuses its calls, and `drop`
-        // does nothing); words are only ever reached as atomics. A mapping for reading is only
-        // loaded from, relaxed and eight bytes at a time, which needs no write access on the
-        // platforms this crate has (x86-64, aarch64).
+        // SAFETY: `at` is below the number of words (`Division::check`), so it is in the mapping,
+        // which starts at a page and is mapped until `drop`, in this process. (A forked child
+        // accesses no mapping that it has not inherited: the runtime rejects its calls, and `drop`
+        // does nothing.) Words are accessed only as atomics. A mapping for reading is only loaded
+        // from, relaxed and eight bytes at a time, which needs no write access on the platforms
+        // that this crate supports (x86-64, aarch64).
         unsafe { self.start.cast::<AtomicU64>().add(at).as_ref() }
     }
 }
 
-/// Whether this process may map so many more bytes.
+/// Checks that this process can map another `bytes` bytes.
 ///
 /// # Errors
-/// The system's: a limit of its address space (`ulimit -v`) is in the way.
+/// Returns the operating system's error if the limit on the address space (`ulimit -v`) would be
+/// exceeded.
 pub(crate) fn address_space_holds(bytes: usize) -> io::Result<()> {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
-    // SAFETY: a new mapping at an address of the kernel's choice touches no memory in use; it
-    // cannot be accessed, and it is unmapped below by the address and length it was made with.
+    // SAFETY: a new mapping at an address that the kernel chooses touches no memory in use. It
+    // cannot be accessed, and it is unmapped below with the address and length with which it was
+    // created.
     unsafe {
         let start = libc::mmap(std::ptr::null_mut(), bytes, libc::PROT_NONE, flags, -1, 0);
         if start == libc::MAP_FAILED {
@@ -126,13 +130,13 @@ pub(crate) fn address_space_holds(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Whether a file may have so many bytes. A longer one would be refused by a signal that ends this
-/// process (SIGXFSZ).
+/// Checks that a file may have `bytes` bytes. If a larger file were created, the system would end
+/// this process with a signal (SIGXFSZ).
 fn file_limit_allows(bytes: usize) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if bytes as u64 > limit => Err(io::Error::new(
             io::ErrorKind::FileTooLarge,
-            format!("it needs {bytes} bytes, and `ulimit -f` allows a file {limit}"),
+            format!("it needs {bytes} bytes, but `ulimit -f` limits files to {limit}"),
         )),
         _ => Ok(()),
     }
@@ -141,19 +145,19 @@ fn file_limit_allows(bytes: usize) -> io::Result<()> {
 impl Drop for Mapping {
     fn drop(&mut self) {
         if self.only_in.is_some_and(|only| !only.is_current()) {
-            // A forked child may have other memory at the addresses by now.
+            // A forked child may already have other memory at these addresses.
             return;
         }
-        // SAFETY: the pages were mapped by `new`, in this process or for all its children as well,
-        // and no borrow of them outlives this.
+        // SAFETY: the pages were mapped by `new`, in this process or also for all its children, and
+        // no borrow of them outlives this.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
     }
 }
 
-/// What fixes a file's length for ever.
+/// The seals that fix the length of a file.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// A file of `bytes` zeros in memory, which can still be sealed.
+/// Creates an in-memory file of `bytes` zeros, which can still be sealed.
 fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
     file_limit_allows(bytes)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -163,28 +167,28 @@ fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
     Ok(file)
 }
 
-/// A file of `bytes` zeros in memory, of fixed length, that every process it is handed to can
-/// write.
+/// Creates an in-memory file of `bytes` zeros. The length of the file is fixed, and every process
+/// that receives the file can write to it.
 pub(super) fn fixed_file(bytes: usize) -> io::Result<OwnedFd> {
     let file = memory_file(bytes)?;
     fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
     Ok(file)
 }
 
-/// How a region is divided.
+/// The division of a region into words and plain bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// Words, from the start.
+    /// Number of words at the start.
     pub words: usize,
-    /// Bytes behind them.
+    /// Number of bytes after the words.
     pub bytes: usize,
 }
 
 impl Division {
-    /// Bytes of the whole region.
+    /// Returns the total size of the region in bytes.
     #[must_use]
     pub const fn total_bytes(self) -> usize {
-        // The system refuses a length that does not exist.
+        // The system rejects a length that is too large.
         self.words
             .saturating_mul(WORD_BYTES)
             .saturating_add(self.bytes)
@@ -192,38 +196,38 @@ impl Division {
 
     #[inline]
     fn check(self, at: usize) {
-        assert!(at < self.words, "invariant: a word of the region");
+        assert!(at < self.words, "invariant: the word is in the region");
     }
 
-    /// Where the `length` bytes from byte `from` on lie in the region.
+    /// Returns the offset, in the region, of the `length` plain bytes that begin at byte `from`.
     #[inline]
     fn range(self, from: usize, length: usize) -> usize {
         let end = from.checked_add(length);
         assert!(
             end.is_some_and(|end| end <= self.bytes),
-            "invariant: bytes of the region"
+            "invariant: the bytes are in the region"
         );
         self.words * WORD_BYTES + from
     }
 }
 
-/// The words of a region that this process has made; every copy writes the same words.
+/// The words of a region that this process has created. All copies write to the same words.
 #[derive(Clone, Debug)]
 pub struct OwnWords {
     mapping: Arc<Mapping>,
     division: Division,
 }
 
-/// Plain bytes of a region that this process has made, to be written by one owner alone.
+/// Plain bytes of a region that this process has created. They are written by only one owner.
 #[derive(Debug)]
 pub struct OwnBytes {
     mapping: Arc<Mapping>,
-    /// Where they start in the mapping.
+    /// Offset of these bytes in the mapping.
     offset: usize,
     length: usize,
 }
 
-/// A region that this process has made.
+/// A region that this process has created.
 #[derive(Debug)]
 pub struct OwnRegion {
     words: OwnWords,
@@ -231,43 +235,44 @@ pub struct OwnRegion {
 }
 
 impl OwnBytes {
-    /// Where the `length` bytes from byte `from` on start in the mapping.
+    /// Returns the offset, in the mapping, of the `length` bytes that begin at byte `from`.
     #[inline]
     fn at(&self, from: usize, length: usize) -> usize {
         let end = from.checked_add(length);
         assert!(
             end.is_some_and(|end| end <= self.length),
-            "invariant: bytes of the region"
+            "invariant: the bytes are in the region"
         );
         self.offset + from
     }
 
-    /// Bytes `from..from + length`, to be written.
+    /// Returns bytes `from..from + length` for writing.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self, from: usize, length: usize) -> &mut [u8] {
         let offset = self.at(from, length);
-        // SAFETY: the range lies in this owner's part of the mapping (`at`), which is behind the
-        // words, so it is no atomic, and shares no byte with another owner's part (`new` makes one
-        // owner, `into_rows` cuts it). This process alone can write it, and does so only through
-        // this exclusive borrow. Other processes read it, but only what has been published and not
-        // yet acknowledged, and the owner does not write that (the rings' protocol; the call
-        // borrows exposed memory until its readers have acknowledged it). After a call has failed
-        // a reader may still read: it reads what `PeerRegion::bytes` describes and discards it,
-        // because the failed call has revoked the memory before.
+        // SAFETY: the range is in this owner's part of the mapping (`at`), which is after the
+        // words, so it is not an atomic, and shares no byte with another owner's part (`new`
+        // creates one owner, `into_rows` splits it). Only this process can write it, and does so
+        // only through this exclusive borrow. Other processes read it, but only bytes that were
+        // published and are not yet acknowledged, and the owner does not write those (by the
+        // protocol of the rings; the call borrows exposed memory until its readers have
+        // acknowledged it). After a call has failed, a reader may still read. It reads what
+        // `PeerRegion::bytes` describes and discards it, because the failed call has revoked the
+        // memory before.
         unsafe {
             let start = self.mapping.start.as_ptr().add(offset);
             std::slice::from_raw_parts_mut(start, length)
         }
     }
 
-    /// Bytes `from..from + length`.
+    /// Returns bytes `from..from + length`.
     #[must_use]
     #[inline]
     pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
         let offset = self.at(from, length);
-        // SAFETY: the range lies in this owner's part of the mapping (`at`), so it is no atomic;
-        // it is initialised (a memfd starts as zeros), and only this owner can write it, through
+        // SAFETY: the range is in this owner's part of the mapping (`at`), so it is not an atomic.
+        // It is initialized (a memfd starts as zeros), and only this owner can write it, through
         // `bytes_mut`, which this borrow excludes.
         unsafe {
             let start = self.mapping.start.as_ptr().add(offset);
@@ -277,18 +282,19 @@ impl OwnBytes {
 }
 
 impl OwnRegion {
-    /// A new region, all zero, and the file to hand to others. Forked children do not have it.
+    /// Creates a region of zeros. Returns the region together with the file that is passed to other
+    /// processes. Forked children do not have the region.
     ///
     /// # Errors
-    /// The system's: memfd refused, no memory, no descriptors.
+    /// Returns the operating system's error if it refuses the memfd, the memory or a descriptor.
     pub(crate) fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
         Self::mapped(division, |mapping| mapping)
     }
 
-    /// The same; forked children have it, too.
+    /// Like [`OwnRegion::new`], but forked children inherit the region.
     ///
     /// # Errors
-    /// As [`OwnRegion::new`].
+    /// Returns the same errors as [`OwnRegion::new`].
     pub(crate) fn inherited(division: Division) -> io::Result<(Self, OwnedFd)> {
         Self::mapped(division, Mapping::inherited)
     }
@@ -301,7 +307,7 @@ impl OwnRegion {
         let file = memory_file(bytes)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = Arc::new(kept(Mapping::new(file.as_fd(), bytes, access)?));
-        // Older kernels lack this seal; then a peer could write, against the protocol.
+        // Older kernels do not have this seal. A peer that breaks the protocol could then write.
         if fcntl_add_seals(&file, FIXED | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
             fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
         }
@@ -314,8 +320,8 @@ impl OwnRegion {
         Ok((Self { words, bytes }, file))
     }
 
-    /// The words, and the plain bytes cut into `rows` rows of equal length, each to be written by
-    /// an owner of its own. What does not divide is left out.
+    /// Returns the words, and the plain bytes, which are split into `rows` rows of equal length.
+    /// Each row is for a separate owner. Bytes of an incomplete row are omitted.
     #[must_use]
     pub fn into_rows(self, rows: usize) -> (OwnWords, Vec<OwnBytes>) {
         let Self { words, bytes } = self;
@@ -328,21 +334,21 @@ impl OwnRegion {
         (words, (0..rows).map(row).collect())
     }
 
-    /// Bytes `from..from + length` of the plain part, to be written.
+    /// Returns bytes `from..from + length` of the plain part for writing.
     #[must_use]
     #[inline]
     pub fn bytes_mut(&mut self, from: usize, length: usize) -> &mut [u8] {
         self.bytes.bytes_mut(from, length)
     }
 
-    /// Bytes `from..from + length` of the plain part.
+    /// Returns bytes `from..from + length` of the plain part.
     #[must_use]
     #[inline]
     pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
         self.bytes.bytes(from, length)
     }
 
-    /// Where the plain part lies in this process.
+    /// Returns the addresses that the plain part has in this process.
     #[must_use]
     pub fn extent(&self) -> Extent {
         let OwnBytes {
@@ -357,7 +363,8 @@ impl OwnRegion {
         }
     }
 
-    /// The word at `at`, alone, for other threads of this process to write.
+    /// Returns a handle to the word at `at`. Other threads of this process can write the word
+    /// through this handle.
     #[must_use]
     pub fn bell(&self, at: usize) -> Bell {
         self.words.division.check(at);
@@ -400,12 +407,12 @@ impl WriteWords for OwnWords {
     }
 }
 
-/// Has the cache get the word's line for this core alone.
+/// Fetches the word's cache line for exclusive use by this core.
 #[inline]
 fn fetch_for_writing(word: &AtomicU64) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint; it reads and writes no register, no flag and, as far as a program can see,
-    // no memory. Processors without it ignore it.
+    // SAFETY: a hint. It reads and writes no register, no flag and, as far as a program can see, no
+    // memory. Processors without it ignore it.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) word, options(nostack, preserves_flags));
     }
@@ -418,7 +425,7 @@ fn fetch_for_writing(word: &AtomicU64) {
     let _ = word;
 }
 
-/// Where the plain bytes of an own region lie. It does not keep the region.
+/// The addresses of the plain bytes of a region. This value does not keep the region alive.
 #[derive(Clone, Debug)]
 pub struct Extent {
     mapping: Weak<Mapping>,
@@ -427,24 +434,25 @@ pub struct Extent {
 }
 
 impl Extent {
-    /// The byte of the region that `data` starts at, if it lies there.
+    /// Returns the offset at which `data` starts in the region, or `None` if `data` is not in the
+    /// region.
     #[must_use]
     #[inline]
     pub fn offset_of(&self, data: &[u8]) -> Option<usize> {
         let offset = data.as_ptr().addr().checked_sub(self.start)?;
         let lies_within = offset <= self.bytes && data.len() <= self.bytes - offset;
-        // Once the region is unmapped, its addresses may be used for other memory.
+        // After the region is unmapped, its addresses may be used for other memory.
         (lies_within && self.is_there()).then_some(offset)
     }
 
-    /// Whether the region is still there.
+    /// Returns `true` if the region still exists.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.mapping.strong_count() > 0
     }
 }
 
-/// One word of an own region. It does not keep the region.
+/// A word of a region. This value does not keep the region alive.
 #[derive(Clone, Debug)]
 pub struct Bell {
     mapping: Weak<Mapping>,
@@ -452,21 +460,21 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Writes the word, if the region is still there; one thread at a time.
+    /// Writes the word if the region still exists. Only one thread may call this method at a time.
     pub fn set(&self, value: u64) {
         if let Some(mapping) = self.mapping.upgrade() {
             mapping.word(self.at).store(value, Ordering::Relaxed);
         }
     }
 
-    /// Whether the region is still there.
+    /// Returns `true` if the region still exists.
     #[must_use]
     pub fn is_heard(&self) -> bool {
         self.mapping.strong_count() > 0
     }
 }
 
-/// A region that another process has made, for reading.
+/// A region that was created by another process and is mapped for reading.
 #[derive(Debug)]
 pub struct PeerRegion {
     mapping: Mapping,
@@ -474,40 +482,40 @@ pub struct PeerRegion {
 }
 
 impl PeerRegion {
-    /// Maps the region behind `file`.
+    /// Maps the region that `file` contains.
     ///
     /// # Errors
-    /// The file is no sealed memfd of that size, so that reading it could end the process; or the
-    /// system's error.
+    /// Returns an error if the file is not a sealed memfd of the expected size, because reading
+    /// such a file could end this process. Otherwise, returns the operating system's error.
     pub(crate) fn map(file: &OwnedFd, division: Division) -> io::Result<Self> {
         let bytes = division.total_bytes();
         let seals = fcntl_get_seals(file)?;
         let size = fstat(file)?.st_size;
         if !seals.contains(SealFlags::SHRINK) || u64::try_from(size) != Ok(bytes as u64) {
             return Err(io::Error::other(format!(
-                "the peer's memory has {size} bytes where {bytes} were expected, or is not sealed"
+                "the peer's memory has {size} bytes instead of {bytes}, or is not sealed"
             )));
         }
         let mapping = Mapping::new(file.as_fd(), bytes, libc::PROT_READ)?;
         Ok(Self { mapping, division })
     }
 
-    /// How many plain bytes there are.
+    /// Returns the number of plain bytes.
     #[must_use]
     pub fn length(&self) -> usize {
         self.division.bytes
     }
 
-    /// Bytes `from..from + length` of the plain part.
+    /// Returns bytes `from..from + length` of the plain part.
     #[must_use]
     #[inline]
     pub fn bytes(&self, from: usize, length: usize) -> &[u8] {
         let offset = self.division.range(from, length);
-        // SAFETY: the range lies in the mapping behind the words (`range`), is initialised (a
-        // memfd starts as zeros) and stays mapped, as the file cannot shrink. Its owner writes no
-        // byte that it has published and that was not acknowledged yet, and this is called for
-        // such bytes only. An owner that breaks this can make the bytes any bytes, which is what
-        // it could have published in the first place: they are plain data, copied or folded.
+        // SAFETY: the range is in the mapping after the words (`range`), is initialized (a memfd
+        // starts as zeros) and stays mapped, because the file cannot shrink. Its owner writes no
+        // byte that it has published and that was not acknowledged yet, and this is called only for
+        // such bytes. An owner that breaks this can make the bytes any bytes, which it could have
+        // published in the first place: they are plain data, copied or folded.
         unsafe {
             let start = self.mapping.start.as_ptr().add(offset);
             std::slice::from_raw_parts(start, length)

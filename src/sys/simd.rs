@@ -1,40 +1,42 @@
-//! Running one generic loop with the widest vectors this CPU has.
+//! Runs generic loops with the widest vectors that this CPU supports.
 //!
 //! A loop is written once, as a [`Body`] whose `run` is `#[inline(always)]`. [`Level::run`] calls
-//! it inside a function compiled for the level's instruction set, so the compiler vectorises the
-//! same source once per level. The [`Isa`] value handed to the body is the proof that the CPU has
-//! the instructions: only this file makes one.
+//! it inside a function that is compiled for the level's instruction set, so the compiler
+//! vectorizes the same source once per level. The [`Isa`] value that is passed to the body proves
+//! that the CPU has the instructions, because only this file creates such values.
 
 use half::f16;
 
-/// The lanes that are converted at once.
+/// Number of lanes that are converted together.
 pub(crate) const LANES: usize = 16;
 
-/// The two halves of words, apart.
+/// The two halves of words, separated from each other.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<T>(pub(crate) T, pub(crate) T);
 
-/// An instruction set, as a value that exists only where the CPU has it.
+/// An instruction set, represented by a value that exists only if the CPU has the instruction set.
 pub(crate) trait Isa: Copy {
-    /// Half to single precision, exactly.
+    /// Converts half precision to single precision, exactly.
     fn widen_f16(self, halves: [u16; LANES]) -> [f32; LANES];
-    /// Single to half precision, rounding to nearest even; a NaN becomes the canonical one.
+    /// Converts single precision to half precision, rounding to nearest even. A NaN becomes the
+    /// canonical NaN.
     fn narrow_f16(self, singles: [f32; LANES]) -> [u16; LANES];
-    /// The lower halves of all words as single precision, and the upper ones: a bf16 is the upper
-    /// half of an f32.
+    /// Returns the lower halves and the upper halves of all words, both converted to single
+    /// precision. A bf16 is the upper half of an f32.
     fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]>;
-    /// The same back, rounding to nearest even; a NaN becomes the canonical one.
+    /// Reverses [`Isa::widen_bf16`], rounding to nearest even. A NaN becomes the canonical NaN.
     fn narrow_bf16(self, singles: Pair<[f32; LANES]>) -> [u32; LANES];
 }
 
 /// A computation that [`Level::run`] compiles once per instruction set.
 pub(crate) trait Body {
-    /// The computation. Implementations are `#[inline(always)]`, and so is all that they call in
-    /// their loops: only inlined code is compiled for the level's instruction set.
+    /// Runs the computation. Implementations must be `#[inline(always)]`, and so must everything
+    /// that they call in their loops, because only inlined code is compiled for the level's
+    /// instruction set.
     fn run<I: Isa>(self, isa: I);
 }
 
-/// The instruction set of the machine's baseline: SSE2, or NEON.
+/// The baseline instruction set of the machine, which is SSE2 or NEON.
 #[derive(Clone, Copy)]
 pub(crate) struct Portable(());
 
@@ -65,10 +67,11 @@ impl Isa for Portable {
 }
 
 const UPPER_HALF: u32 = 0xffff_0000;
-/// The positive quiet NaN with no other bit of its payload set.
+/// The positive quiet NaN whose payload has no other bit set.
 const CANONICAL_NAN: f32 = f32::from_bits(0x7fc0_0000);
 
-/// Moves the exponent's bias by one multiplication by 2¹¹², which also normalises subnormals.
+/// Converts a half-precision float. A multiplication by 2¹¹² adjusts the bias of the exponent and
+/// also normalizes subnormals.
 #[inline(always)]
 fn widen_f16_bits(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff);
@@ -78,8 +81,9 @@ fn widen_f16_bits(half: u16) -> f32 {
     f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { finite })
 }
 
-/// Rounds in the unit of the last place of the result: for a subnormal result by adding 0.5, whose
-/// last place is that of a half subnormal; for a normal one in integers.
+/// Rounds in units of the last place of the result. For a subnormal result, this is done by adding
+/// 0.5, whose last place is that of a half-precision subnormal. For a normal result, it is done
+/// with integers.
 #[inline(always)]
 fn narrow_f16_bits(single: f32) -> u16 {
     let bits = single.to_bits();
@@ -107,9 +111,9 @@ fn narrow_f16_bits(single: f32) -> u16 {
     }
 }
 
-/// The bits of the nearest bf16 in the upper half. Adding just under half of the last place, and
-/// one more where the last place is odd, carries into it where the value is to be rounded up, from
-/// the largest value to infinity.
+/// Returns the bits of the nearest bf16 in the upper half. Adds just under half of the last place,
+/// and one more if the last place is odd. This carries into the last place if the value must be
+/// rounded up. The largest value is rounded up to infinity.
 #[inline(always)]
 fn round_to_bf16(single: f32) -> u32 {
     let bits = single.to_bits();
@@ -128,10 +132,11 @@ mod x86 {
     use std::mem::transmute;
 
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-    /// The exact conversion rounds nothing; in this form it takes its operand from memory.
+    /// Rounding mode of the exact conversion, which does not round. In this form, the conversion
+    /// accepts an operand in memory.
     const CURRENT: i32 = _MM_FROUND_CUR_DIRECTION;
 
-    /// `singles` with every NaN the canonical one.
+    /// Returns `singles` with every NaN replaced by the canonical NaN.
     ///
     /// # Safety
     ///
@@ -145,7 +150,7 @@ mod x86 {
         }
     }
 
-    /// The bits of the nearest bf16 in the upper halves, as `round_to_bf16` finds them.
+    /// Returns the bits of the nearest bf16 in the upper halves, like `round_to_bf16`.
     ///
     /// # Safety
     ///
@@ -160,7 +165,7 @@ mod x86 {
         }
     }
 
-    /// The words whose halves are the nearest bf16.
+    /// Returns the words whose halves are the nearest bf16 values.
     ///
     /// # Safety
     ///
@@ -174,15 +179,15 @@ mod x86 {
         }
     }
 
-    /// `singles` with every NaN the canonical one.
+    /// Returns `singles` with every NaN replaced by the canonical NaN.
     ///
     /// # Safety
     ///
     /// The CPU has AVX-512F.
     #[inline(always)]
     unsafe fn canonical_avx512(singles: __m512) -> __m512 {
-        // Of eight classes of operands, four bits each, a NaN keeps what the first argument has
-        // (0) and everything else is taken from the second (1).
+        // The table has four bits for each of eight classes of operands. 0 keeps the first
+        // argument, for NaNs. 1 selects the second argument, for everything else.
         const NAN_ALONE: i32 = 0x1111_1100;
         // SAFETY: the caller proves AVX-512F.
         unsafe {
@@ -191,8 +196,8 @@ mod x86 {
         }
     }
 
-    /// The bits of the nearest bf16 in the upper halves: adding half of the last place rounds to
-    /// nearest; a tie, which alone leaves nothing below, goes back to even.
+    /// Returns the bits of the nearest bf16 in the upper halves. Adding half of the last place
+    /// rounds to nearest. Only a tie leaves no bits below the last place, and it is reset to even.
     ///
     /// # Safety
     ///
@@ -274,7 +279,7 @@ mod x86 {
         }
     }
 
-    /// AVX-512 with byte, word, doubleword and short-vector forms.
+    /// AVX-512 with its byte, word, doubleword and short-vector forms.
     #[derive(Clone, Copy)]
     pub(super) struct Avx512(());
 
@@ -299,7 +304,7 @@ mod x86 {
 
         #[inline(always)]
         fn widen_bf16(self, words: [u32; LANES]) -> Pair<[f32; LANES]> {
-            // SAFETY: as in `widen_f16`; sixteen `u32` are exactly the bits of a `__m512i`.
+            // SAFETY: as in `widen_f16`. Sixteen `u32` are exactly the bits of a `__m512i`.
             unsafe {
                 let words = transmute::<[u32; LANES], __m512i>(words);
                 let lower = _mm512_slli_epi32::<16>(words);
@@ -313,7 +318,7 @@ mod x86 {
 
         #[inline(always)]
         fn narrow_bf16(self, Pair(lower, upper): Pair<[f32; LANES]>) -> [u32; LANES] {
-            // SAFETY: as in `widen_bf16`; the caller of `run_avx512` proves AVX-512BW, too.
+            // SAFETY: as in `widen_bf16`. The caller of `run_avx512` also proves AVX-512BW.
             unsafe {
                 let lower = round_avx512(transmute::<[f32; LANES], __m512>(lower));
                 let upper = round_avx512(transmute::<[f32; LANES], __m512>(upper));
@@ -341,7 +346,7 @@ mod x86 {
     }
 }
 
-/// The instruction sets that loops are compiled for, narrowest first.
+/// The instruction sets for which loops are compiled, with the narrowest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Portable,
@@ -356,7 +361,8 @@ enum Width {
 pub(crate) struct Level(Width);
 
 impl Level {
-    /// The levels of this CPU, narrowest first; never empty.
+    /// Returns the levels of this CPU, with the narrowest first. There is always at least one
+    /// level.
     pub(crate) fn all() -> impl Iterator<Item = Level> {
         const WIDTHS: &[Width] = &[
             Width::Portable,
@@ -372,29 +378,29 @@ impl Level {
             .map(Level)
     }
 
-    /// The widest level of this CPU.
+    /// Returns the widest level of this CPU.
     pub(crate) fn best() -> Level {
         Self::all()
             .last()
-            .expect("invariant: the portable level is always there")
+            .expect("invariant: every CPU has the portable level")
     }
 
-    /// The level that every machine has: where there is too little for wide vectors to pay for
-    /// the way to them.
+    /// Returns the level that every machine has. Use this level for data that is too short for wide
+    /// vectors to be worth their start-up time.
     #[inline]
     pub(crate) const fn portable() -> Level {
         Level(Width::Portable)
     }
 
-    /// Runs `body` compiled for this level.
+    /// Runs `body`, compiled for this level.
     #[inline]
     pub(crate) fn run<B: Body>(self, body: B) {
         match self.0 {
             Width::Portable => body.run(Portable(())),
-            // SAFETY: a `Level` is made only by `all`, which keeps what `is_present` detected.
+            // SAFETY: a `Level` is created only by `all`, which keeps what `is_present` detected.
             #[cfg(target_arch = "x86_64")]
             Width::Avx2 => unsafe { x86::run_avx2(body) },
-            // SAFETY: a `Level` is made only by `all`, which keeps what `is_present` detected.
+            // SAFETY: a `Level` is created only by `all`, which keeps what `is_present` detected.
             #[cfg(target_arch = "x86_64")]
             Width::Avx512 => unsafe { x86::run_avx512(body) },
         }

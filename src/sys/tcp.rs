@@ -1,25 +1,26 @@
-//! What the kernel knows of a TCP connection and has no other safe wrapper for.
+//! Reads and sets properties of TCP connections that have no other safe wrapper.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// The most that Linux waits between two transmissions, in milliseconds; since version 6.15.
+/// Option that limits the time between two transmissions, in milliseconds. It exists since Linux
+/// 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
-/// What the other end's host has acknowledged.
+/// The state of the acknowledgments from the host at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
-    /// Whether bytes or probes wait for an acknowledgement now.
+    /// `true` if bytes or probes are waiting for an acknowledgment now.
     pub is_awaited: bool,
-    /// The time since the last one came.
+    /// The time since the last acknowledgment arrived.
     pub last: Duration,
 }
 
-/// What the host at the other end of `socket` has acknowledged.
+/// Returns the state of the acknowledgments on `socket`.
 ///
 /// # Errors
-/// The system's; `socket` may be no TCP connection.
+/// Returns the operating system's error, for example if `socket` is not a TCP connection.
 pub(crate) fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
     let info = info(socket)?;
     Ok(Acknowledged {
@@ -28,20 +29,21 @@ pub(crate) fn acknowledged(socket: &impl AsFd) -> io::Result<Acknowledged> {
     })
 }
 
-/// How long bytes of `socket` took to the other end's host and their acknowledgement back.
+/// Returns the round-trip time of `socket`, which is the time from sending bytes until their
+/// acknowledgment arrives.
 ///
 /// # Errors
-/// The system's; `socket` may be no TCP connection.
+/// Returns the operating system's error, for example if `socket` is not a TCP connection.
 pub(crate) fn round_trip(socket: &impl AsFd) -> io::Result<Duration> {
     info(socket).map(|info| Duration::from_micros(info.tcpi_rtt.into()))
 }
 
 fn info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
-    // SAFETY: every bit pattern, zeros too, is a value of this struct of integers.
+    // SAFETY: every bit pattern, including zeros, is a valid value of this struct of integers.
     let mut info: libc::tcp_info = unsafe { std::mem::zeroed() };
     let mut length = size_of_val(&info) as libc::socklen_t;
-    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, those of the
-    // live local.
+    // SAFETY: the descriptor is open, and the kernel writes at most `length` bytes, into the live
+    // local variable.
     let failed = unsafe {
         libc::getsockopt(
             socket.as_fd().as_raw_fd(),
@@ -57,14 +59,15 @@ fn info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     Ok(info)
 }
 
-/// Lets the kernel try again after `most` at the latest, whether bytes were lost or the other end
-/// takes none now.
+/// Makes the kernel retry after at most `most`, whether bytes were lost or the receiver is
+/// accepting none at present.
 ///
 /// # Errors
-/// The system's: older kernels wait longer and longer, up to two minutes.
+/// Returns the operating system's error. Older kernels do not have this option, and they wait
+/// longer each time, up to two minutes.
 pub(crate) fn try_again_within(socket: &impl AsFd, most: Duration) -> io::Result<()> {
     let most = libc::c_int::try_from(most.as_millis()).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the descriptor is open, and the kernel reads the bytes of a live local.
+    // SAFETY: the descriptor is open, and the kernel reads the bytes of a live local variable.
     let failed = unsafe {
         libc::setsockopt(
             socket.as_fd().as_raw_fd(),
@@ -93,11 +96,11 @@ mod tests {
         let mut far = listener.accept().unwrap().0;
         near.write_all(&[1; 100]).unwrap();
         far.read_exact(&mut [0; 100]).unwrap();
-        // Within the host an acknowledgement comes at once, or with the next timer.
+        // Within the host, an acknowledgment arrives immediately or with the next timer.
         while acknowledged(&near).unwrap().is_awaited {
             std::thread::yield_now();
         }
-        // Where the kernel knows the option, it takes it.
+        // A kernel that knows the option accepts it.
         if let Err(error) = try_again_within(&near, Duration::from_secs(2)) {
             assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
         }

@@ -82,7 +82,7 @@ fn a_plan_that_cannot_be_made_says_why() {
     };
     assert_eq!(
         plan(&request).unwrap_err(),
-        "dissemination does not carry out all-reduce"
+        "dissemination does not implement all-reduce"
     );
     let beyond = Request {
         algorithm: Algorithm::Ring,
@@ -192,8 +192,8 @@ fn a_receive_may_not_overtake_a_send_of_its_chunk() {
     // send what the other does not receive.
     assert_eq!(
         verify(&exchange([1, 0], [1, 0])).unwrap_err().to_string(),
-        "rank 0, round 0, step 0, chunk 0: the receive that overwrites this chunk in the same \
-         round lacks before it what this send has before it: short links would block \
+        "rank 0, round 0, step 0, chunk 0: all chunks before this chunk in the send must also come \
+         before it in the receive that overwrites it; otherwise, short links block \
          (or rank 0, round 0, step 1)"
     );
 }
@@ -251,6 +251,6 @@ fn scratch_and_local_steps_are_verified_too() {
     assert_eq!(
         verify(&plans).unwrap_err().to_string(),
         "rank 1, round 1, step 0, chunk 0: the contribution of rank 1 is overwritten here; later, \
-         on rank 1: ends with the contribution of rank 0, not with that of every rank"
+         on rank 1: ends with the contribution of rank 0 instead of the contributions of all ranks"
     );
 }

@@ -32,15 +32,15 @@ fn an_algorithm_that_is_wrong_is_not_registered() {
         name: "by-doubling",
         ..ENTRY
     };
-    let fault = "all-reduce by by-doubling over 3 ranks is not proven: rank 0, round 1, step 1, \
-                 chunk 0: the contribution of rank 0 is combined twice";
+    let fault = "all-reduce by by-doubling over 3 ranks fails verification: rank 0, round 1, step \
+                 1, chunk 0: the contribution of rank 0 is combined twice";
     assert_eq!(Algorithm::register(wrong).unwrap_err(), fault);
     assert!("by-doubling".parse::<Algorithm>().is_err());
     let taken = Entry {
         name: "ring",
         ..ENTRY
     };
-    let refusal = "the library has an algorithm ring";
+    let refusal = "the library already has an algorithm named ring; use a different name";
     assert_eq!(Algorithm::register(taken).unwrap_err(), refusal);
 }
 
@@ -107,7 +107,7 @@ fn a_call_of_an_algorithm_that_is_wrong_for_its_ranks_is_refused() {
     for refused in sums(9) {
         let error = refused.unwrap_err().to_string();
         assert!(
-            error.contains("right-for-few over 9 ranks is not proven"),
+            error.contains("right-for-few over 9 ranks fails verification"),
             "{error}"
         );
     }

@@ -511,7 +511,7 @@ fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
     concurrently([Links::SharedMemory, Links::Both], |links| {
         for (count, why) in [
             ("99", "cannot use the memory of rank"),
-            ("1000000000000000000", "making memory to share"),
+            ("1000000000000000000", "cannot create shared memory"),
         ] {
             let settings = [(ELEMENTS, count), ("RINGTREE_TIMEOUT_MS", &*timeout)];
             let (said, _) = SUITE.start(links, "sizes", 3, &settings).hear(&[0, 1, 2]);

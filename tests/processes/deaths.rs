@@ -106,7 +106,7 @@ fn a_rank_killed_while_it_joins_is_named_as_one_that_came() {
         ranks.signal(2, Signal::KILL);
         let (said, last) = ranks.hear(&[0, 1, 3]);
         for text in said {
-            let named = text.contains("rank 2 (process ") && text.contains("and died");
+            let named = text.contains("rank 2 (process ") && text.contains("exited or gave up");
             assert!(named, "{links:?}: {text}");
         }
         assert!(last - killed < NAMED_WITHIN, "{links:?}");
@@ -140,12 +140,12 @@ fn without_a_secret_a_process_of_another_user_is_no_rank() {
         let (said, _) = ranks.hear(&[0, 1]);
         // Rank 1 sees it, and hangs up; so it is one of two ways in which rank 0 sees it.
         let users = [
-            "is of user 0, this one of user 65534",
-            "is of user 65534, this one of user 0",
+            "runs as user 0, but this process runs as user 65534",
+            "runs as user 65534, but this process runs as user 0",
         ];
         assert!(users.iter().any(|line| said[1].contains(line)), "{said:?}");
         assert!(said[1].contains("RINGTREE_SECRET"), "{said:?}");
-        assert!(said[0].contains("rank 1 of 2 did not come"), "{said:?}");
+        assert!(said[0].contains("rank 1 of 2 did not reach"), "{said:?}");
     }
 }
 

@@ -177,7 +177,7 @@ fn check(row: Row) {
             "killed" => names("is gone"),
             "leaves" => names("left after call"),
             "fails" => text.contains("no room on the disk"),
-            "runs out of time" => names("gave up on"),
+            "runs out of time" => names("timed out in"),
             _ => names("sends 3 u8"),
         };
         assert!(is_told, "{row:?}: {text}");

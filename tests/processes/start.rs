@@ -203,7 +203,7 @@ fn a_wrong_id_lets_nobody_in() {
     assert_eq!(errors[0].missing(), [1]);
     let line = errors[1].to_string();
     assert!(
-        line.contains("refused the secret of this rank's unique id"),
+        line.contains("rejected the secret of this rank's unique id"),
         "{line}"
     );
 }
@@ -219,9 +219,9 @@ fn a_rank_0_that_is_dead_is_missed() {
     ranks.signal(0, Signal::KILL);
     let (said, last) = ranks.hear(&[1, 2]);
     for line in said {
-        let expected = format!("no rendezvous at {} within 1500 ms", at[0]);
+        let expected = format!("cannot reach rank 0 at {} within 1500 ms", at[0]);
         assert!(
-            line.contains(&expected) && line.contains("is rank 0 running"),
+            line.contains(&expected) && line.contains("check that rank 0 is running"),
             "{line}"
         );
     }
@@ -332,16 +332,16 @@ fn a_store_that_fails_ends_the_start_with_its_own_words() {
     ]);
     let lines: Vec<String> = errors.iter().map(Error::to_string).collect();
     assert!(
-        lines[0].contains("rank 1 of 2 did not come"),
+        lines[0].contains("rank 1 of 2 did not reach"),
         "{}",
         lines[0]
     );
     assert!(
-        lines[0].contains("0 of 1 others have read its address"),
+        lines[0].contains("0 of 1 other ranks have read its address"),
         "{}",
         lines[0]
     );
-    let said = "rank 1: the store's get of 'ringtree/id' failed: the tape is torn";
+    let said = "rank 1: the store failed to get 'ringtree/id': the tape is torn";
     assert_eq!(lines[1], said);
     let source = std::error::Error::source(&errors[1]).unwrap();
     assert!(source.downcast_ref::<std::io::Error>().is_some());
@@ -351,10 +351,7 @@ fn a_store_that_fails_ends_the_start_with_its_own_words() {
 fn a_store_in_which_there_is_no_rank_0_is_said() {
     let errors = failures(vec![builder(1, 2).store(InMemory::default())]);
     let line = errors[0].to_string();
-    assert!(
-        line.contains("rank 0 has put nothing into the store"),
-        "{line}"
-    );
+    assert!(line.contains("rank 0 did not store"), "{line}");
     assert_eq!(errors[0].missing(), [0]);
 }
 
@@ -373,7 +370,7 @@ fn a_rank_that_cancels_is_named_by_the_others() {
         assert!(!first.is_ready() && !second.is_ready());
         let began = Instant::now();
         [&first, &second][who].cancel();
-        let expected = format!("rank {who} does not join: its program cancelled the start");
+        let expected = format!("rank {who} did not join: the program canceled the join");
         for joining in [first, second] {
             let error = joining.wait().unwrap_err();
             assert_eq!(error.to_string(), expected);
@@ -454,7 +451,7 @@ fn late() -> Result<String> {
 fn a_rank_that_waits_for_others_to_come_says_for_whom_and_where() {
     let expected = [
         ("1", "for rank 1 of 2"),
-        ("0", "rank 1 has looked for rank 0 for "),
+        ("0", "rank 1 has tried to reach rank 0 for "),
     ];
     let begin = |(late, expected)| {
         let folder = tempfile::tempdir().unwrap();
@@ -522,7 +519,10 @@ fn an_interrupt_ends_what_waits() {
         let (own, others) = interrupted_in(waits);
         for error in own.into_iter().chain(others.err()) {
             let line = error.to_string();
-            assert!(line.starts_with("rank 0 was interrupted"), "{form}: {line}");
+            assert!(
+                line.starts_with("the user interrupted rank 0"),
+                "{form}: {line}"
+            );
         }
     }
 }

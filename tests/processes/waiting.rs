@@ -317,7 +317,7 @@ fn ranks_with_several_threads_are_not_said_to_wait_for_each_other_before_a_first
         for end in ends {
             // Its own timeout, or the other rank's, which leaves then.
             let text = end.unwrap_err().to_string();
-            assert!(text.contains("gave up on"), "{text}");
+            assert!(text.contains("timed out in"), "{text}");
             assert!(!text.contains("wait for each other"), "{text}");
         }
     }

@@ -9,7 +9,7 @@
 
 #define COUNT 1000
 
-/* Ends the program with the whole story if a call fails. */
+/* Prints the error and exits if a call has failed. */
 static void check(ringtree_result_t result) {
     if (result != RINGTREE_SUCCESS) {
         fprintf(stderr, "%s\n", ringtree_last_error());
@@ -19,7 +19,7 @@ static void check(ringtree_result_t result) {
 
 int main(void) {
     ringtree_comm_t *comm;
-    check(ringtree_comm_init_from_env_or_alone(&comm)); /* waits until every rank has come */
+    check(ringtree_comm_init_from_env_or_alone(&comm)); /* waits until every rank has joined */
     int rank, count;
     check(ringtree_comm_rank(comm, &rank));
     check(ringtree_comm_count(comm, &count));
@@ -28,10 +28,10 @@ int main(void) {
     for (int i = 0; i < COUNT; i++) {
         gradients[i] = (float)(rank + i);
     }
-    /* In place: the sums come where the numbers were. */
+    /* In place: the sums replace the numbers. */
     check(ringtree_all_reduce(gradients, gradients, COUNT, RINGTREE_F32, RINGTREE_SUM, comm));
 
-    /* Another one goes on while this rank computes. */
+    /* A started all-reduce runs in the background while this rank computes. */
     double loss = 1.0 / (rank + 1), mean;
     ringtree_work_t *work;
     check(ringtree_all_reduce_start(&loss, &mean, 1, RINGTREE_F64, RINGTREE_AVG, comm, &work));
@@ -45,6 +45,6 @@ int main(void) {
     if (rank == 0) {
         printf("%d ranks: the largest sum is %g, the mean loss %g\n", count, largest, mean);
     }
-    check(ringtree_comm_destroy(comm)); /* says goodbye */
+    check(ringtree_comm_destroy(comm)); /* leaves the group and notifies the other ranks */
     return EXIT_SUCCESS;
 }

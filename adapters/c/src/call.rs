@@ -1,8 +1,8 @@
-//! One call as a value, for any element type: waited for, or started.
+//! Represents a call as a value and runs or starts it for any element type.
 //!
-//! *Places.* A collective reads `send` and writes `recv`; of a rooted one, some ranks have only one
-//! of the two, and the other pointer is not looked at. Where one lies exactly at its place in the
-//! other, the call is in place. Other overlaps are refused.
+//! *Buffers.* A collective reads `send` and writes `recv`. In a rooted collective, some ranks use
+//! only one of the two buffers, and the other pointer is ignored. A call works in place if one
+//! buffer is exactly at its position within the other. Any other overlap is an error.
 
 use crate::memory::elements;
 use crate::types;
@@ -13,21 +13,22 @@ use ringtree::{ReduceOp, Result, Work, with_element};
 use ringtree_foreign::{ForeignBuffer, Operation};
 use std::ops::Range;
 
-/// A collective on memory of C's.
+/// A collective that operates on C's memory.
 #[derive(Clone, Copy)]
 pub(crate) struct Call {
     pub(crate) collective: Collective,
-    /// Where the elements lie that are read, and those that are written.
+    /// Address of the elements to read.
     pub(crate) send: usize,
+    /// Address of the elements to write.
     pub(crate) recv: usize,
-    /// Elements of a block; of all, where the buffer is not one block a rank.
+    /// Number of elements per block, or in total if the buffers are not divided into blocks.
     pub(crate) count: usize,
     pub(crate) dtype: Dtype,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
 }
 
-/// Elements that lie one after the other.
+/// A contiguous range of elements.
 #[derive(Clone, Copy)]
 struct Span {
     address: usize,
@@ -35,14 +36,20 @@ struct Span {
 }
 
 impl Span {
+    /// Returns the elements as a buffer.
+    ///
     /// # Errors
-    /// [`Error::usage`]: there is no memory.
+    /// Returns [`Error::usage`] if the address is null or not aligned, or if the elements exceed
+    /// the address space.
     fn elements<T: Element>(self) -> Result<ForeignBuffer<T>> {
         elements(self.address, self.count)
     }
 
+    /// Checks that both ranges are valid and do not overlap.
+    ///
     /// # Errors
-    /// As [`Span::elements`]; and where some byte is in both.
+    /// Returns [`Error::usage`] if the ranges overlap. Also returns the same errors as
+    /// [`Span::elements`].
     fn check_apart<T: Element>(self, other: Self) -> Result<()> {
         self.elements::<T>()?;
         other.elements::<T>()?;
@@ -52,25 +59,25 @@ impl Span {
             return Ok(());
         }
         Err(Error::usage(
-            "send and recv overlap: they must lie apart, or exactly as the call in place has them",
+            "send and recv overlap: pass separate buffers, or the pointers of an in-place call",
         ))
     }
 }
 
-/// What a rank's memory is to a call.
+/// The buffers of a call on this rank.
 struct Places {
     send: Span,
     recv: Span,
-    /// This rank's block of the larger one, if that has one for each rank to give or to take.
+    /// This rank's block of the larger buffer, if that buffer has one block per rank.
     own: Range<usize>,
     is_in_place: bool,
 }
 
 impl Call {
-    /// A collective by C's names of its parts.
+    /// Creates a collective from C's arguments, with root 0 and the operator `Sum`.
     ///
     /// # Errors
-    /// [`Error::usage`]: a number names nothing.
+    /// Returns [`Error::usage`] if there is no type with the number `dtype`.
     pub(crate) fn new(
         collective: Collective,
         (send, recv, count): (usize, usize, usize),
@@ -87,26 +94,30 @@ impl Call {
         })
     }
 
+    /// Sets the operator.
+    ///
     /// # Errors
-    /// [`Error::usage`]: no operator has this number.
+    /// Returns [`Error::usage`] if there is no operator with this number.
     pub(crate) fn op(mut self, op: types::op_from_c) -> Result<Self> {
         self.op = types::op(op)?;
         Ok(self)
     }
 
+    /// Sets the root.
+    ///
     /// # Errors
-    /// [`Error::usage`]: it is negative.
+    /// Returns [`Error::usage`] if the root is negative.
     pub(crate) fn root(mut self, root: std::ffi::c_int) -> Result<Self> {
         self.root = types::rank("root", root)?;
         Ok(self)
     }
 
-    /// Carries it out, and returns when it has ended.
+    /// Runs the call and returns when it has completed.
     pub(crate) fn run(&self, comm: &Communicator) -> Result<()> {
         with_element!(self.dtype, T => self.run_as::<T>(comm))
     }
 
-    /// Starts it, and leaves it to the library's own threads.
+    /// Starts the call. ringtree's own threads run it.
     pub(crate) fn start(&self, comm: &Communicator) -> Result<Box<dyn Operation>> {
         with_element!(self.dtype, T => {
             let started: Box<dyn Operation> = Box::new(self.start_as::<T>(comm)?);
@@ -114,13 +125,15 @@ impl Call {
         })
     }
 
-    /// How many elements `send` and `recv` have on this rank, and where they lie to each other.
+    /// Returns this rank's buffers with their lengths, and determines whether the call works in
+    /// place.
     fn places(&self, comm: &Communicator) -> Result<Places> {
         let (rank, ranks) = (comm.rank(), comm.world_size());
         if self.root >= ranks {
             return Err(Error::usage(format!(
-                "root {} is no rank; there are {ranks}, numbered from 0",
-                self.root
+                "root {} is out of range: ranks are 0 to {}",
+                self.root,
+                ranks - 1
             )));
         }
         let count = self.count;
@@ -136,7 +149,7 @@ impl Call {
             Collective::ReduceScatter => (all()?, count, true),
             Collective::Gather => (count, on_root(all()?), true),
             Collective::Scatter => (on_root(all()?), count, true),
-            other => return Err(Error::usage(format!("{other} takes no buffers"))),
+            other => return Err(Error::usage(format!("{other} does not accept buffers"))),
         };
         let own = match is_own_apart {
             true => of_ranks(rank)?..of_ranks(rank + 1)?,
@@ -186,7 +199,7 @@ impl Call {
             Collective::Reduce if comm.rank() == root => {
                 comm.reduce_into(&input, &mut output, op, root)
             }
-            // What comes by this rank on its way needs a place.
+            // This rank needs memory for data that it forwards.
             Collective::Reduce => comm.reduce_into(&input, &mut zeros::<T>(send.count)?, op, root),
             Collective::AllGather => comm.all_gather_into(&input, &mut output),
             Collective::ReduceScatter => comm.reduce_scatter_into(&input, &mut output, op),
@@ -212,8 +225,9 @@ impl Call {
         Ok(Started { work: work?, bring })
     }
 
-    /// What a call that goes on by itself works on, which is one buffer, in place; and what of it
-    /// is to be brought to `recv` at the end.
+    /// Returns the one buffer that a started call operates on in place. If a part of this buffer
+    /// must be copied to `recv` when the call has completed, also returns the range of this part,
+    /// and `recv`.
     #[allow(clippy::type_complexity)]
     fn held<T: Element>(
         &self,
@@ -262,7 +276,7 @@ impl Call {
     }
 }
 
-/// What a started call works on.
+/// The buffer of a started call.
 enum Held<T> {
     Foreign(ForeignBuffer<T>),
     Scratch(Vec<T>),
@@ -292,9 +306,10 @@ impl<T: Element> BufferMut for Held<T> {
     }
 }
 
-/// A collective under way, and what of its buffer is to be brought where at its end.
+/// A collective in flight.
 struct Started<T> {
     work: Work<Held<T>>,
+    /// The range of its buffer to copy when the collective has completed, and the destination.
     bring: Option<(Range<usize>, ForeignBuffer<T>)>,
 }
 
@@ -313,7 +328,7 @@ impl<T: Element> Operation for Started<T> {
     }
 }
 
-/// A collective whose blocks have lengths of their own.
+/// A collective with blocks of different lengths.
 pub(crate) struct ByCounts {
     pub(crate) collective: Collective,
     pub(crate) send: usize,
@@ -325,7 +340,7 @@ pub(crate) struct ByCounts {
 }
 
 impl ByCounts {
-    /// Carries it out, and returns when it has ended.
+    /// Runs the collective and returns when it has completed.
     pub(crate) fn run(&self, comm: &Communicator) -> Result<()> {
         with_element!(self.dtype, T => self.run_as::<T>(comm))
     }
@@ -359,13 +374,15 @@ impl ByCounts {
     }
 }
 
+/// Allocates `count` elements with the value zero.
+///
 /// # Errors
-/// [`Error::system`]: there is no memory for them.
+/// Returns [`Error::system`] if the memory is exhausted.
 fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
-    let refused = |()| Error::system(format!("there is no memory for {count} {}", T::DTYPE));
+    let refused = |()| Error::system(format!("cannot allocate {count} {}", T::DTYPE));
     try_zeroed_vec(count).map_err(refused)
 }
 
 fn too_long() -> Error {
-    Error::usage("a buffer of one block a rank would be longer than memory")
+    Error::usage("the buffer for the blocks of all ranks exceeds the address space")
 }

@@ -1,4 +1,4 @@
-//! Results, and the last error of each thread.
+//! Converts errors for C and keeps each thread's last error.
 
 use crate::types::{number, ringtree_error_t, ringtree_result_t};
 use ringtree::{Error, Result};
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::{from_ref, null};
 
-/// An error as C reads it, and what its pointers lead to.
+/// An error in C's layout, with the memory that its pointers refer to.
 struct Told {
     fields: Box<ringtree_error_t>,
     _line: CString,
@@ -21,7 +21,7 @@ thread_local! {
 
 impl Told {
     fn new(error: &Error) -> Self {
-        // The line has no control characters.
+        // The line has no control characters, so this cannot fail.
         let line = CString::new(error.to_string()).unwrap_or_default();
         let operation = error.collective().map(|one| one.name());
         let operation = operation.and_then(|name| CString::new(name).ok());
@@ -48,19 +48,20 @@ impl Told {
     }
 }
 
-/// Runs a function of the door: its result, and, if it fails, this thread's last error.
+/// Runs the body of an exported function and returns its result. If it fails, stores the error as
+/// this thread's last error.
 pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> ringtree_result_t {
     let Err(error) = unpanicked(act) else {
         return ringtree_result_t::RINGTREE_SUCCESS;
     };
     let told = Told::new(&error);
     let result = told.fields.result;
-    // A thread that ends may have none any more.
+    // A thread that is exiting may have already destroyed its `LAST`.
     let _ = LAST.try_with(|last| last.replace(Some(told)));
     result
 }
 
-/// This thread's last error; null if there was none.
+/// Returns this thread's last error, or null if no call has failed.
 pub(crate) fn last() -> *const ringtree_error_t {
     let look = |last: &RefCell<Option<Told>>| match &*last.borrow() {
         Some(told) => from_ref(&*told.fields),
@@ -69,7 +70,8 @@ pub(crate) fn last() -> *const ringtree_error_t {
     LAST.try_with(look).unwrap_or(null())
 }
 
-/// Its line; empty if there was none.
+/// Returns the line that describes this thread's last error, or an empty string if no call has
+/// failed.
 pub(crate) fn last_line() -> *const c_char {
     let look = |last: &RefCell<Option<Told>>| match &*last.borrow() {
         Some(told) => told.fields.message,

@@ -1,8 +1,9 @@
-//! Communicators and work as C holds them.
+//! Maps the handles that C holds to communicators and work.
 //!
-//! A handle is a number that is given out once and looked up in a table. It has the form of a
-//! pointer, and nothing is ever read where it points: a handle that is stale, or made up, is
-//! refused. What a call uses stays until the call has ended, also if another thread destroys the handle meanwhile.
+//! A handle is a number that is assigned once and looked up in a table. It has the type of a
+//! pointer but is never dereferenced, so a stale or invented handle only causes an error. A call
+//! keeps its object alive until the call has completed, even if another thread destroys the handle
+//! in the meantime.
 
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::Pending;
@@ -10,10 +11,11 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// In every handle, so that none is an address of memory: of such, the upper bits are equal.
+/// Upper bits of every handle. The upper bits of a memory address are all equal, but these are not,
+/// so no handle is a memory address.
 const MARK: usize = 0x5254 << 48;
 
-/// The handles given out so far, of all tables.
+/// Number of handles assigned so far in all tables.
 static GIVEN: AtomicUsize = AtomicUsize::new(0);
 
 pub(crate) static COMMUNICATORS: Table<Communicator> =
@@ -22,7 +24,7 @@ pub(crate) static WORK: Table<Pending> = Table::new("ringtree_work_t", "freed");
 
 pub(crate) struct Table<T> {
     entries: RwLock<BTreeMap<usize, Arc<T>>>,
-    /// The process that has added the latest; 0 before.
+    /// The process that added the newest entry, or 0 if no entry has been added yet.
     process: AtomicU32,
     what: &'static str,
     ended: &'static str,
@@ -38,7 +40,7 @@ impl<T> Table<T> {
         }
     }
 
-    /// Adds one, and returns its handle.
+    /// Adds an object and returns its handle.
     pub(crate) fn insert(&self, one: T) -> usize {
         let handle = MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
         self.process.store(std::process::id(), Ordering::Relaxed);
@@ -46,36 +48,41 @@ impl<T> Table<T> {
         handle
     }
 
-    /// Whether what is here is of a process that this one was forked from. There other threads may
-    /// have locked it, or wait for it.
+    /// Returns `true` if the entries were inherited through a fork. In the parent, other threads
+    /// may have held the lock at the time of the fork.
     pub(crate) fn is_of_parent(&self) -> bool {
         let process = self.process.load(Ordering::Relaxed);
         process != 0 && process != std::process::id()
     }
 
+    /// Checks that this process created the entries.
+    ///
     /// # Errors
-    /// [`Error::usage`] in a forked child.
+    /// Returns [`Error::usage`] in a forked child.
     pub(crate) fn refuse_children(&self) -> Result<()> {
         match self.is_of_parent() {
             false => Ok(()),
             true => Err(Error::usage(
-                "this process was forked from one that had joined; a forked child makes no calls: \
-                 make them in its parent, or let the child start a program of its own",
+                "a forked child cannot use its parent's handles; make the calls in the parent, or \
+                 execute a new program in the child",
             )),
         }
     }
 
+    /// Returns the object that a handle refers to.
+    ///
     /// # Errors
-    /// [`Error::usage`]: there is none, or none any more.
+    /// Returns [`Error::usage`] if the handle is not in the table.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
         let found = self.read()?.get(&handle).cloned();
         found.ok_or_else(|| self.missing(handle))
     }
 
-    /// Takes it out, if `may_go`.
+    /// Removes the object that a handle refers to if `may_go` returns `Ok`.
     ///
     /// # Errors
-    /// As [`Table::get`], and those of `may_go`.
+    /// Returns the same errors as [`Table::get`] and `may_go`. Also returns [`Error::usage`] in a
+    /// forked child.
     pub(crate) fn take(
         &self,
         handle: usize,
@@ -88,10 +95,10 @@ impl<T> Table<T> {
         entries.remove(&handle).ok_or_else(|| self.missing(handle))
     }
 
-    /// Puts another one in its place.
+    /// Replaces the object that a handle refers to.
     ///
     /// # Errors
-    /// As [`Table::get`].
+    /// Returns the same errors as [`Table::get`]. Also returns [`Error::usage`] in a forked child.
     pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
         self.refuse_children()?;
         let mut entries = self.write();
@@ -104,8 +111,8 @@ impl<T> Table<T> {
     fn missing(&self, handle: usize) -> Error {
         let (what, ended) = (self.what, self.ended);
         Error::usage(match handle {
-            0 => format!("the {what} is NULL"),
-            _ => format!("the {what} is not one that is in use: it was {ended}, or never made"),
+            0 => format!("the {what} is NULL; pass a valid handle"),
+            _ => format!("the {what} is not a valid handle: it was {ended}, or never created"),
         })
     }
 

@@ -1,19 +1,19 @@
-//! ringtree for C: `include/ringtree.h`, `libringtree.so` and `libringtree.a`.
+//! Provides ringtree for C: `include/ringtree.h`, `libringtree.so` and `libringtree.a`.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `types` | the types and constants that C sees |
-//! | `door/` | the functions that C calls: their comments are the header's |
-//! | `call` | one call as a value, for any element type, waited for or started |
-//! | `handles` | communicators and work as C holds them |
+//! | `types` | the types and constants of the header |
+//! | `door/` | the exported functions, whose documentation becomes the header's |
+//! | `call` | a blocking or started call as a value, for any element type |
+//! | `handles` | the tables behind the handles of communicators and work |
 //! | `error` | results, and the last error of each thread |
-//! | `memory` | what C's pointers lead to: the only unsafe blocks |
+//! | `memory` | access to the memory behind C's pointers: the only unsafe blocks |
 //!
-//! `include/ringtree.h` is generated from `types` and `door/`; a test compares them.
+//! `include/ringtree.h` is generated from `types` and `door/`, and a test compares it with them.
 //!
-//! *Invariants.* No panic crosses a function of `door/`. A handle is never read as an address, so
-//! one that is stale, or of another kind, is refused. What a call under way works on is the
-//! program's again only when the call has ended.
+//! *Invariants.* No panic leaves an exported function. A handle is never dereferenced, so a stale
+//! handle, or a handle of a different kind, only causes an error. The program must not use the
+//! buffers of a call until the call has completed.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,8 +1,9 @@
-//! What C's pointers lead to: the only unsafe blocks.
+//! Accesses the memory behind C's pointers. Contains the only unsafe blocks.
 //!
-//! *What they rest on.* The header's words: a pointer is null, or leads to what the parameter says,
-//! for as long as the call lasts; a started call lasts until its work has ended. Everything that
-//! can be checked is: null, alignment, lengths that no memory has, and overlaps.
+//! *Assumptions.* The header requires that each pointer is null or points to what the parameter's
+//! documentation describes for as long as the call lasts. A started call lasts until its work has
+//! completed. The library checks what it can: null pointers, alignment, lengths beyond the address
+//! space, and overlaps.
 
 #![allow(unsafe_code)]
 
@@ -14,67 +15,68 @@ use std::mem::MaybeUninit;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
-/// The elements that C has at an address.
+/// Returns a buffer that consists of the `count` elements at an address in C's memory.
 ///
 /// # Errors
-/// Those of [`first_element`].
+/// Returns the same errors as [`first_element`].
 pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<ForeignBuffer<T>> {
-    // SAFETY: there are so many elements, for as long as the call lasts, as the program says (see
-    // the module's text), and no other code uses them meanwhile. `call` makes no two of them that
-    // overlap and of which one is written.
+    // SAFETY: the program guarantees that `count` elements are there for as long as the call lasts
+    // (see the module documentation), and that no other code uses them meanwhile. `call` creates no
+    // two buffers that overlap if one of them is written.
     unsafe { ForeignBuffer::new(address, count, ()) }
 }
 
-/// The numbers, one for each rank, that C has at an address.
+/// Returns a copy of the numbers, one per rank, at an address in C's memory.
 ///
 /// # Errors
-/// [`Error::usage`]: it is null, or not aligned.
+/// Returns [`Error::usage`] if the address is null or not aligned.
 pub(crate) fn counts(address: *const usize, ranks: usize) -> Result<Vec<usize>> {
     let first = first_element::<u64>(address.addr(), ranks)?;
-    // SAFETY: the pointer is aligned and not null, and so many numbers lie there, as the program
-    // says. A `size_t` is as long as a `u64`: the library is for such machines alone.
+    // SAFETY: the pointer is aligned and not null, and the program guarantees that `ranks` numbers
+    // are there. A `size_t` is as long as a `u64`: the library supports only such machines.
     let numbers = unsafe { std::slice::from_raw_parts(first.as_ptr().cast::<usize>(), ranks) };
     Ok(numbers.to_vec())
 }
 
-/// The ranks of a list that C has.
+/// Returns a copy of a list of ranks in C's memory.
 ///
 /// # Errors
-/// As [`counts`].
+/// Returns the same errors as [`counts`].
 pub(crate) fn ranks(address: *const i32, count: usize) -> Result<Vec<i32>> {
     Ok(elements::<i32>(address.addr(), count)?.as_slice().to_vec())
 }
 
-/// The text that C has at an address; nothing, if that is null.
+/// Returns a copy of the text at an address in C's memory, or `None` if the address is null.
 pub(crate) fn text(address: *const c_char) -> Option<String> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: it is not null, so it leads to a text with a zero at its end, as the program says.
+    // SAFETY: the address is not null, so the program guarantees that a text with a terminating
+    // zero is there.
     let text = unsafe { CStr::from_ptr(address) };
     Some(text.to_string_lossy().into_owned())
 }
 
-/// A place of C's for a result.
+/// Returns the memory of the output parameter named `what`.
 ///
 /// # Errors
-/// [`Error::usage`]: it is null.
+/// Returns [`Error::usage`] if the parameter is null.
 pub(crate) fn place<'a, T>(
     what: &str,
     place: Option<&'a mut MaybeUninit<T>>,
 ) -> Result<&'a mut MaybeUninit<T>> {
-    place.ok_or_else(|| Error::usage(format!("{what} is NULL: there is no place for the result")))
+    place.ok_or_else(|| Error::usage(format!("{what} is NULL; pass the address of the result")))
 }
 
-/// A handle as C holds it.
+/// Converts a handle to a pointer for C.
 pub(crate) fn as_pointer<T>(handle: usize) -> *mut T {
     without_provenance_mut(handle)
 }
 
-/// The communicator of a handle.
+/// Returns the communicator that a handle refers to.
 ///
 /// # Errors
-/// [`Error::usage`]: there is none.
+/// Returns [`Error::usage`] if the handle is not valid.
 pub(crate) fn communicator<T>(handle: *mut T) -> Result<Arc<Communicator>> {
     COMMUNICATORS.get(handle.addr())
 }

@@ -1,45 +1,49 @@
-//! The types and constants that C sees, by the names that it knows them by.
+//! Defines the types and constants of the header under their C names.
 
 #![allow(non_camel_case_types, unreachable_pub)]
-#![allow(dead_code, reason = "some of them are C's alone")]
+#![allow(dead_code, reason = "only C uses some of them")]
 
 use ringtree::{Dtype, Error, ErrorKind, ReduceOp, Result, UniqueId};
 use std::ffi::{c_char, c_int};
 
-/// The version that this header is of; ringtree_version() says which library is loaded.
+/// Major version of this header. ringtree_version() returns the version of the loaded library.
 pub const RINGTREE_VERSION_MAJOR: c_int = 0;
-/// See RINGTREE_VERSION_MAJOR.
+/// Minor version of this header.
 pub const RINGTREE_VERSION_MINOR: c_int = 1;
-/// See RINGTREE_VERSION_MAJOR.
+/// Patch version of this header.
 pub const RINGTREE_VERSION_PATCH: c_int = 0;
-/// The length of a ringtree_unique_id_t.
+/// Length of a ringtree_unique_id_t in bytes.
 pub const RINGTREE_UNIQUE_ID_BYTES: usize = 80;
-/// The colour of a rank that is to be in none of the groups of a split.
+/// The color that a rank passes to ringtree_comm_split() if it does not join a group.
 pub const RINGTREE_SPLIT_NOCOLOR: c_int = -1;
 
 const _: () = assert!(RINGTREE_UNIQUE_ID_BYTES == UniqueId::BYTES);
 
-/// How a call ended.
+/// The result of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum ringtree_result_t {
-    /// It did what it should.
+    /// The call succeeded.
     RINGTREE_SUCCESS = 0,
-    /// The call itself was wrong, and nothing was sent. Correct the call; the communicator is fine.
+    /// The call was invalid, and nothing was sent. Correct the program. The communicator remains
+    /// usable.
     RINGTREE_USAGE = 1,
     /// A setting is missing or malformed. Correct the setting that the message names.
     RINGTREE_CONFIGURATION = 2,
-    /// The ranks could not be brought together. The message names what to check; start again.
+    /// The ranks could not connect. Check what the message names, and then start the job again.
     RINGTREE_JOIN = 3,
-    /// Ranks made different calls. All ranks make the calls of a communicator in the same order.
+    /// The ranks made different calls. Make the calls on a communicator in the same order on all
+    /// ranks.
     RINGTREE_MISMATCH = 4,
-    /// A rank died, left while another needed it, or aborted. Start again from a checkpoint.
+    /// A rank died, left while another rank still needed it, or aborted. Restart the job from a
+    /// checkpoint.
     RINGTREE_PEER_LOST = 5,
-    /// A call did not end in time. Look at the ranks that the message names.
+    /// A call did not complete within its timeout. Check the ranks that the message names.
     RINGTREE_DEADLINE = 6,
-    /// A peer sent bytes that belong to no call. Report it.
+    /// A peer sent data that does not belong to any call. Check that all ranks run the same build.
+    /// If they do, report a bug.
     RINGTREE_PROTOCOL = 7,
-    /// The system refused something. The message names what, and why.
+    /// The operating system refused a request. The message names the request and the cause.
     RINGTREE_SYSTEM = 8,
 }
 
@@ -49,7 +53,7 @@ pub enum ringtree_result_t {
 pub enum ringtree_dtype_t {
     /// int8_t
     RINGTREE_I8 = 0,
-    /// uint8_t, and any byte that is only moved
+    /// uint8_t, or the bytes of any other type if they are only moved
     RINGTREE_U8 = 1,
     /// int16_t
     RINGTREE_I16 = 2,
@@ -73,89 +77,93 @@ pub enum ringtree_dtype_t {
     RINGTREE_F64 = 11,
 }
 
-/// How contributions are combined, element by element.
+/// The operator that combines the ranks' contributions, element by element.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum ringtree_op_t {
-    /// The sum; integers wrap.
+    /// The sum. Integers wrap around.
     RINGTREE_SUM = 0,
-    /// The product; integers wrap.
+    /// The product. Integers wrap around.
     RINGTREE_PROD = 1,
-    /// The smallest.
+    /// The minimum.
     RINGTREE_MIN = 2,
-    /// The largest.
+    /// The maximum.
     RINGTREE_MAX = 3,
-    /// The mean; integers truncate.
+    /// The mean. Integers are truncated.
     RINGTREE_AVG = 4,
-    /// Bitwise and; integers only.
+    /// Bitwise AND, only for integers.
     RINGTREE_BAND = 5,
-    /// Bitwise or; integers only.
+    /// Bitwise OR, only for integers.
     RINGTREE_BOR = 6,
-    /// Bitwise exclusive or; integers only.
+    /// Bitwise XOR, only for integers.
     RINGTREE_BXOR = 7,
 }
 
-/// A `ringtree_dtype_t` as it comes from C, where it may be any number.
+/// A `ringtree_dtype_t` from C, which can be any number.
 pub type dtype_from_c = c_int;
-/// A `ringtree_op_t` as it comes from C.
+/// A `ringtree_op_t` from C, which can be any number.
 pub type op_from_c = c_int;
-/// A `ringtree_result_t` as it comes from C.
+/// A `ringtree_result_t` from C, which can be any number.
 pub type result_from_c = c_int;
 
-/// A group of ranks that work together.
+/// A communicator: a group of ranks that exchange data.
 pub struct ringtree_comm_t(());
 
-/// A call that goes on while the program does something else.
+/// A started call, which runs in the background.
 pub struct ringtree_work_t(());
 
-/// All that the ranks of one world need to find each other, and no stranger: an address and a
-/// secret. A process that has it can join as any rank, so hand it on by private means.
+/// The address and the secret that the ranks of one world use to find each other. Any process that
+/// has the ID can join as any rank, so send it only over private channels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ringtree_unique_id_t {
-    /// The id; the secret is among them.
+    /// The bytes of the ID, including the secret.
     pub bytes: [u8; RINGTREE_UNIQUE_ID_BYTES],
 }
 
-/// What is known of an error, besides its line.
+/// The fields and the message of an error.
 #[derive(Debug)]
 #[repr(C)]
 pub struct ringtree_error_t {
-    /// What kind it is.
+    /// The kind of the error.
     pub result: ringtree_result_t,
-    /// The rank that saw it, or -1.
+    /// The rank that detected the error, or -1.
     pub rank: c_int,
-    /// The rank that it is about, such as the one that died, or -1.
+    /// The rank that the error concerns, such as a rank that died, or -1.
     pub peer: c_int,
-    /// The number of ranks in `missing`.
+    /// Number of ranks in `missing`.
     pub missing_count: c_int,
-    /// The ranks that hold up what did not end in time.
+    /// The ranks that held up the call that timed out.
     pub missing: *const c_int,
-    /// The collective in which it happened, such as "all-reduce"; NULL for a message, and where it
-    /// is not known.
+    /// Name of the collective in which the error occurred, such as "all-reduce". NULL if the error
+    /// occurred in a message, or if the collective is not known.
     pub operation: *const c_char,
-    /// The number of that call, from 1, or 0.
+    /// Number of the call, counted from 1, or 0 if there is none.
     pub sequence: u64,
-    /// How long it had been under way in milliseconds, where it ran out of time, or 0.
+    /// Number of milliseconds that the call was in flight before it timed out, or 0.
     pub elapsed_ms: u64,
-    /// One line for people, which names all of the above, the cause and what to do next.
+    /// One human-readable line with all of the above, the cause and the next step.
     pub message: *const c_char,
 }
 
 impl ringtree_result_t {
-    /// All of them, by their numbers.
+    /// All results with their descriptions, indexed by number.
     pub(crate) const ALL: [(Self, &'static std::ffi::CStr); 9] = [
         (Self::RINGTREE_SUCCESS, c"success"),
-        (Self::RINGTREE_USAGE, c"wrong usage"),
-        (Self::RINGTREE_CONFIGURATION, c"wrong configuration"),
-        (Self::RINGTREE_JOIN, c"the ranks did not come together"),
+        (Self::RINGTREE_USAGE, c"invalid call"),
+        (Self::RINGTREE_CONFIGURATION, c"invalid configuration"),
+        (Self::RINGTREE_JOIN, c"the ranks could not connect"),
         (Self::RINGTREE_MISMATCH, c"the ranks made different calls"),
         (Self::RINGTREE_PEER_LOST, c"a rank is lost"),
-        (Self::RINGTREE_DEADLINE, c"the deadline has passed"),
-        (Self::RINGTREE_PROTOCOL, c"a peer broke the protocol"),
-        (Self::RINGTREE_SYSTEM, c"the system refused something"),
+        (Self::RINGTREE_DEADLINE, c"a call timed out"),
+        (Self::RINGTREE_PROTOCOL, c"a peer sent invalid data"),
+        (
+            Self::RINGTREE_SYSTEM,
+            c"the operating system refused a request",
+        ),
     ];
 
+    /// Returns the result for the kind of `error`.
     pub(crate) fn of(error: &Error) -> Self {
         match error.kind() {
             ErrorKind::Usage => Self::RINGTREE_USAGE,
@@ -170,31 +178,35 @@ impl ringtree_result_t {
     }
 }
 
+/// Returns the element type with this number.
+///
 /// # Errors
-/// [`Error::usage`]: no type has this number.
+/// Returns [`Error::usage`] if there is no type with this number.
 pub(crate) fn dtype(number: dtype_from_c) -> Result<Dtype> {
     let found = u8::try_from(number).ok().and_then(Dtype::from_code);
-    found.ok_or_else(|| Error::usage(format!("{number} is no ringtree_dtype_t")))
+    found.ok_or_else(|| Error::usage(format!("{number} is not a ringtree_dtype_t")))
 }
 
+/// Returns the operator with this number.
+///
 /// # Errors
-/// [`Error::usage`]: no operator has this number.
+/// Returns [`Error::usage`] if there is no operator with this number.
 pub(crate) fn op(number: op_from_c) -> Result<ReduceOp> {
     let found = usize::try_from(number).ok();
     let found = found.and_then(|at| ReduceOp::ALL.get(at).copied());
-    found.ok_or_else(|| Error::usage(format!("{number} is no ringtree_op_t")))
+    found.ok_or_else(|| Error::usage(format!("{number} is not a ringtree_op_t")))
 }
 
-/// The number of a rank.
+/// Converts a rank from C.
 ///
 /// # Errors
-/// [`Error::usage`]: it is negative.
+/// Returns [`Error::usage`] if the number is negative.
 pub(crate) fn rank(what: &str, number: c_int) -> Result<usize> {
-    let negative = |_| Error::usage(format!("{what} {number} is no rank: they count from 0"));
+    let negative = |_| Error::usage(format!("{what} {number} is out of range: ranks start at 0"));
     usize::try_from(number).map_err(negative)
 }
 
-/// A rank, or a number of them, for C.
+/// Converts a rank or a number of ranks for C.
 pub(crate) fn number(of: usize) -> c_int {
     c_int::try_from(of).unwrap_or(c_int::MAX)
 }
@@ -203,7 +215,7 @@ pub(crate) fn number(of: usize) -> c_int {
 mod tests {
     use super::*;
 
-    /// Rust's spelling of C's name.
+    /// Returns Rust's name of a C constant.
     fn name(of: impl std::fmt::Debug) -> String {
         let name = format!("{of:?}");
         name.strip_prefix("RINGTREE_").unwrap().to_lowercase()

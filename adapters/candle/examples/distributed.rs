@@ -1,4 +1,4 @@
-//! A curve fitted by 1, 2, 4, 8 or 16 processes, by `ringtree run`; `single.rs` is the same by one.
+//! Fits a curve with 1, 2, 4, 8 or 16 processes under `ringtree run`. Compare it with `single.rs`.
 
 use candle_core::{DType, Device, Tensor};
 use candle_nn::{AdamW, Linear, Module, Optimizer, ParamsAdamW, VarBuilder, VarMap};
@@ -26,7 +26,7 @@ impl Model {
     }
 }
 
-/// A rank's share of a batch: points on the curve x².
+/// Returns a rank's share of a batch of points on the curve x².
 fn batch(number: usize, rank: usize, ranks: usize) -> candle_core::Result<(Tensor, Tensor)> {
     let places = (rank..BATCH).step_by(ranks);
     let x = |place: usize| ((number * BATCH + place) as f32 * 0.37).sin();
@@ -35,7 +35,7 @@ fn batch(number: usize, rank: usize, ranks: usize) -> candle_core::Result<(Tenso
     Ok((inputs.clone(), inputs.sqr()?))
 }
 
-/// Starts from the same weights each time; candle draws other ones.
+/// Sets the same initial weights in every run, instead of candle's random ones.
 fn seed(varmap: &VarMap) -> candle_core::Result<()> {
     for (name, var) in varmap.data().lock().expect("nothing panics with it").iter() {
         let start: usize = name.bytes().map(usize::from).sum();

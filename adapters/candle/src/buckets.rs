@@ -1,5 +1,4 @@
-//! Buckets of gradients that stay on the model's device: which gradient lies where, and who has the
-//! memory when.
+//! Stores gradients in buckets on the model's device and averages them there.
 
 use crate::elements::for_element;
 use crate::lane::Lane;
@@ -10,7 +9,7 @@ use ringtree::device::Memory;
 use ringtree::{Communicator, Dtype, Element, ReduceOp};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// The buckets of a model, which its replica and its reducer share.
+/// The buckets of a model, shared by its replica and its reducer.
 #[derive(Clone)]
 pub(crate) struct Buckets(Arc<Mutex<State>>);
 
@@ -20,20 +19,22 @@ struct State {
     buckets: Vec<Bucket>,
 }
 
-/// A bucket is one tensor of one dimension, new in each step: the averages are views of it.
+/// The state of a bucket, which is a one-dimensional tensor. Each step creates a new tensor,
+/// because the averages are views of it.
 enum Bucket {
-    /// Nothing came yet in this step.
+    /// No gradient has been written in this step.
     Zeros,
-    /// Gradients come in; where none came there are zeros.
+    /// Some gradients have been written. The other elements are zero.
     Filling(Tensor),
-    /// Under way. The tensor is empty; the collective has its memory, which is kept here too, so
-    /// that it is not freed by another thread.
+    /// The collective is in flight and has the memory; the tensor is empty. This reference to the
+    /// memory prevents another thread from freeing it.
     Flying(Tensor, Memory),
+    /// The bucket contains the averages.
     Averaged(Tensor),
 }
 
 impl Buckets {
-    /// Buckets on `device`, averaged on `lane`, which is the same.
+    /// Creates buckets on `device`. `lane` averages the buckets on the same device.
     pub(crate) fn new(device: &Device, lane: Box<dyn Lane>) -> Self {
         Self(Arc::new(Mutex::new(State {
             device: device.clone(),
@@ -42,13 +43,13 @@ impl Buckets {
         })))
     }
 
-    /// Puts a gradient to its place, or adds it to what is there.
+    /// Writes a gradient to its place, or adds it to the gradient there.
     pub(crate) fn put(&self, place: &Place<'_>, gradient: &Tensor) -> Result<()> {
         let (start, count) = (place.range.start, place.range.len());
         if gradient.elem_count() != count {
             let (bucket, found) = (place.bucket.index, gradient.elem_count());
             candle_core::bail!(
-                "a gradient of {found} elements for {count} elements of bucket {bucket}"
+                "cannot store a gradient of {found} elements in bucket {bucket}: expected {count}"
             );
         }
         if count == 0 {
@@ -56,7 +57,7 @@ impl Buckets {
         }
         let mut state = self.lock();
         let flat = state.filling(place.bucket)?;
-        // In one piece, of one dimension.
+        // `slice_set` needs a contiguous tensor with the bucket's one dimension.
         let mut gradient = gradient.detach().contiguous()?.reshape(count)?;
         if !place.is_first {
             gradient = (flat.narrow(0, start, count)? + gradient)?;
@@ -64,7 +65,7 @@ impl Buckets {
         flat.slice_set(&gradient, 0, start)
     }
 
-    /// The averaged gradient at `place`: a view of its bucket.
+    /// Returns the averaged gradient at `place` as a view of its bucket.
     pub(crate) fn averaged(&self, place: &Place<'_>, shape: &Shape) -> Result<Tensor> {
         let state = self.lock();
         match &state.buckets[place.bucket.index] {
@@ -75,7 +76,7 @@ impl Buckets {
             _ if shape.elem_count() == 0 => {
                 Tensor::zeros(shape, type_of(place.bucket), &state.device)
             }
-            _ => candle_core::bail!("bucket {} is not averaged", place.bucket.index),
+            _ => candle_core::bail!("bucket {} has not been averaged yet", place.bucket.index),
         }
     }
 
@@ -85,7 +86,7 @@ impl Buckets {
 }
 
 impl State {
-    /// The tensor that takes gradients in.
+    /// Returns the tensor that collects the gradients of the step. Creates it if necessary.
     fn filling(&mut self, bucket: &BucketInfo) -> Result<Tensor> {
         let own = &mut self.buckets[bucket.index];
         match own {
@@ -96,7 +97,7 @@ impl State {
                 Ok(flat)
             }
             Bucket::Flying(..) | Bucket::Averaged(_) => {
-                candle_core::bail!("bucket {} was launched already", bucket.index)
+                candle_core::bail!("bucket {} has already been launched", bucket.index)
             }
         }
     }
@@ -119,7 +120,7 @@ impl State {
     fn land(&mut self, index: usize) -> ringtree::Result<()> {
         let flying = std::mem::replace(&mut self.buckets[index], Bucket::Zeros);
         let Bucket::Flying(flat, memory) = flying else {
-            let why = format!("bucket {index} is not under way");
+            let why = format!("bucket {index} has not been launched");
             return Err(ringtree::Error::usage(why));
         };
         self.lane.give_back(&flat, memory).map_err(of_candle)?;
@@ -146,7 +147,7 @@ impl Carrier for Buckets {
     }
 
     fn land(&mut self, comm: &Communicator, bucket: &BucketInfo) -> ringtree::Result<()> {
-        // Until this has seen the collective's end, it has the memory too.
+        // The collective shares the memory until `synchronize` has returned.
         comm.synchronize()?;
         match bucket.count {
             0 => Ok(()),
@@ -155,7 +156,7 @@ impl Carrier for Buckets {
     }
 }
 
-/// The type of a bucket's elements.
+/// Returns the type of a bucket's elements.
 fn type_of(bucket: &BucketInfo) -> DType {
     match bucket.parameters.first().map(|(_, one)| one.dtype) {
         Some(Dtype::F64) => DType::F64,

@@ -1,4 +1,4 @@
-//! Hands stand-ins of variables to the model that is being built.
+//! Builds models from stand-ins for their variables.
 
 use crate::elements::same_bits;
 use crate::report::{Channel, Report};
@@ -7,11 +7,12 @@ use candle_nn::var_builder::SimpleBackend;
 use candle_nn::{Init, VarBuilder, VarMap};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A `VarBuilder` over `varmap` for a model whose gradients are to be reported, and the hooks that
-/// report them, which [`Replica::new`](crate::Replica::new) wants once the model is built.
+/// Returns a `VarBuilder` for `varmap`, and hooks that report the gradients of the model that is
+/// built with it. Once the model is complete, pass the hooks to
+/// [`Replica::new`](crate::Replica::new).
 ///
-/// It replaces `VarBuilder::from_varmap`. The variables in `varmap` are what an optimizer updates
-/// and what is saved, as always.
+/// The builder replaces `VarBuilder::from_varmap`. As usual, the optimizer updates the variables in
+/// `varmap`, and you save the variables from `varmap`.
 ///
 /// ```
 /// use candle_core::{DType, Device};
@@ -35,8 +36,8 @@ pub fn var_builder(varmap: &VarMap, dtype: DType, device: &Device) -> (VarBuilde
     (builder, hooks)
 }
 
-/// The parameters of a model built with [`var_builder`], in the order in which the model asked for
-/// them, and the hooks on their gradients.
+/// The parameters of a model that is built with [`var_builder`], in the order in which the model
+/// requested them, and the hooks on their gradients.
 #[derive(Clone)]
 pub struct Hooks {
     pub(crate) varmap: VarMap,
@@ -44,7 +45,7 @@ pub struct Hooks {
     pub(crate) channel: Channel,
 }
 
-/// A variable and what the model computes with instead.
+/// A variable and the stand-in with which the model computes.
 #[derive(Clone)]
 pub(crate) struct Hooked {
     pub(crate) name: String,
@@ -53,13 +54,13 @@ pub(crate) struct Hooked {
 }
 
 impl Hooked {
-    /// Renews the stand-in after the variable has changed.
+    /// Copies the variable to the stand-in.
     pub(crate) fn refresh(&self) -> Result<()> {
         let count = self.var.elem_count();
         if count == 0 {
             return Ok(());
         }
-        // Views of one dimension, which is what `slice_set` wants at least.
+        // `slice_set` needs at least one dimension, so copy between one-dimensional views.
         let source = self.var.as_detached_tensor().reshape(count)?;
         self.stand_in
             .detach()
@@ -67,21 +68,22 @@ impl Hooked {
             .slice_set(&source, 0, 0)
     }
 
-    /// Whether the stand-in has what the variable has. Not looked at on devices other than the CPU.
+    /// Returns `true` if the stand-in equals the variable. Always returns `true` on devices other
+    /// than the CPU.
     pub(crate) fn is_fresh(&self) -> Result<bool> {
         same_bits(&self.var, &self.stand_in)
     }
 }
 
 impl Hooks {
-    /// The names of the parameters.
+    /// Returns the names of the parameters.
     #[must_use]
     pub fn names(&self) -> Vec<String> {
         self.lock().iter().map(|each| each.name.clone()).collect()
     }
 
-    /// The variables by name, in the same order, which is the same on every rank and in every run
-    /// (the order of a `VarMap` is not).
+    /// Returns the name and the variable of each parameter. Unlike the order in a `VarMap`, this
+    /// order is the same on every rank and in every run.
     #[must_use]
     pub fn variables(&self) -> Vec<(String, Var)> {
         let parameters = self.lock();
@@ -89,7 +91,7 @@ impl Hooks {
         parameters.iter().map(pair).collect()
     }
 
-    /// What the model was given.
+    /// Returns the parameters that the model has requested.
     pub(crate) fn parameters(&self) -> Vec<Hooked> {
         self.lock().clone()
     }
@@ -100,7 +102,7 @@ impl Hooks {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The stand-in of the variable `name`, which may be new.
+    /// Returns the stand-in for the variable `name`. Creates it on the first request.
     fn stand_in(&self, name: &str, variable: &Tensor) -> Result<Tensor> {
         let mut parameters = self.lock();
         if let Some(known) = parameters.iter().find(|each| each.name == name) {
@@ -120,7 +122,7 @@ impl Hooks {
     }
 }
 
-/// What stands behind the `VarBuilder`.
+/// The backend of the `VarBuilder`.
 struct Backend(Hooks);
 
 impl SimpleBackend for Backend {
@@ -141,7 +143,7 @@ impl SimpleBackend for Backend {
         let variables = variables.unwrap_or_else(PoisonError::into_inner);
         match variables.get(name) {
             Some(variable) => self.0.stand_in(name, variable),
-            None => candle_core::bail!("no variable has the name {name}"),
+            None => candle_core::bail!("no variable is named {name}"),
         }
     }
 

@@ -1,13 +1,13 @@
-//! Variables as parts of a checkpoint.
+//! Saves and loads variables as parts of a checkpoint.
 
 use crate::elements::{for_element, with_slice};
 use candle_core::{Device, Tensor, Var, WithDType};
 use ringtree::Element;
 use ringtree::ddp::checkpoint::Parts;
 
-/// Names `var` as the part `name` of a checkpoint: its elements are saved, or replaced by those of
-/// the checkpoint. When a model is loaded, call [`Replica::refresh`](crate::Replica::refresh)
-/// afterwards.
+/// Saves the elements of `var` as the part `name` of a checkpoint, or replaces them with the
+/// elements from the checkpoint when it is loaded. After you load a model, call
+/// [`Replica::refresh`](crate::Replica::refresh).
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
@@ -24,14 +24,15 @@ use ringtree::ddp::checkpoint::Parts;
 /// ```
 ///
 /// # Errors
-/// Those of [`Parts::tensor`]; [`ringtree::Error::system`] if candle refuses something.
+/// Returns the same errors as [`Parts::tensor`], and a [`ringtree::Error::system`] if candle
+/// returns an error.
 pub fn part(parts: &mut Parts<'_>, name: &str, var: &Var) -> ringtree::Result<()> {
     let known = for_element!(var.dtype(), T => Ok(part_of::<T>(parts, name, var)));
     known.map_err(|error| refused(name, &error))?
 }
 
 fn refused(name: &str, error: &candle_core::Error) -> ringtree::Error {
-    ringtree::Error::system(format!("the variable '{name}': {error}"))
+    ringtree::Error::system(format!("cannot save or load variable '{name}': {error}"))
 }
 
 fn part_of<T: WithDType + Element>(

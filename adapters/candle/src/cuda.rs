@@ -1,4 +1,4 @@
-//! Tensors of CUDA: how collectives get their memory, and candle gets it back.
+//! Passes the memory of CUDA tensors to collectives and back to candle.
 
 use crate::elements::for_element;
 use crate::error::Result;
@@ -9,17 +9,18 @@ use candle_core::{CpuStorage, CudaDevice, InplaceOp1, Layout, Tensor};
 use ringtree::device::{Device, Memory, Stream};
 use std::sync::{Mutex, PoisonError};
 
-/// candle's GPU, with candle's stream.
+/// The GPU of a candle device, and its streams.
 pub(crate) struct CudaLane {
     device: Device,
-    /// candle's, on which it computes.
+    /// The stream on which candle computes.
     computing: Stream,
-    /// For the collectives, beside which candle computes the gradients of other layers.
+    /// The stream of the collectives. Meanwhile, candle computes the gradients of other layers.
     carrying: Stream,
 }
 
 impl CudaLane {
-    /// The GPU of `device`. Both use its primary context, in which candle's memory is.
+    /// Opens the GPU of `device`. candle and ringtree both use its primary context, which contains
+    /// candle's memory.
     pub(crate) fn new(device: &CudaDevice) -> Result<Self> {
         let stream = device.cuda_stream();
         let device = Device::open(stream.context().ordinal())?;
@@ -46,7 +47,7 @@ impl Lane for CudaLane {
         let behind = self.carrying.wait_for(&self.computing);
         behind.map_err(candle_core::Error::wrap)?;
         let taken = swap.into_memory();
-        taken.ok_or_else(|| candle_core::Error::Msg("a bucket has no memory".into()))
+        taken.ok_or_else(|| candle_core::Error::Msg("the bucket has no memory".into()))
     }
 
     fn give_back(&self, flat: &Tensor, memory: Memory) -> candle_core::Result<()> {
@@ -54,8 +55,8 @@ impl Lane for CudaLane {
     }
 }
 
-/// Exchanges a tensor's whole memory: with `memory` if there is some, else with a placeholder. This
-/// is candle's one way to a storage that may be changed.
+/// An operation that exchanges all memory of a tensor with `memory`, or with a placeholder if that
+/// is `None`. Only in-place operations give access to a mutable storage in candle.
 struct Swap<'a> {
     device: &'a Device,
     memory: Mutex<Option<Memory>>,
@@ -79,7 +80,7 @@ impl InplaceOp1 for Swap<'_> {
     }
 
     fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        candle_core::bail!("a bucket of gradients has left its GPU")
+        candle_core::bail!("a bucket of gradients is not in GPU memory")
     }
 
     fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
@@ -88,14 +89,14 @@ impl InplaceOp1 for Swap<'_> {
         for_element!(storage.dtype(), T => {
             match memory.take() {
                 Some(memory) => {
-                    // Behind `synchronize`, which has seen all operations done.
+                    // `synchronize` has returned, so all operations on the memory have completed.
                     let slice = Device::unwrap_slice::<T>(memory).map_err(|memory| {
                         candle_core::Error::Msg(format!("a collective still uses {memory:?}"))
                     })?;
                     *storage.as_cuda_slice_mut::<T>()? = slice;
                 }
                 None => {
-                    // An allocation of nothing is no allocation.
+                    // The placeholder needs an element, because CUDA cannot allocate zero bytes.
                     let placeholder = storage.device.alloc_zeros::<T>(1)?;
                     let own = storage.as_cuda_slice_mut::<T>()?;
                     let slice = std::mem::replace(own, placeholder);
@@ -116,7 +117,7 @@ mod tests {
     use ringtree::ddp::{DataParallel, Options, Parameter};
     use ringtree::{Communicator, Dtype};
 
-    /// What rank `rank` puts into parameter `number`.
+    /// Returns the gradient of parameter `number` on rank `rank`.
     fn gradient(rank: usize, number: usize, count: usize) -> Vec<f32> {
         let value = |at: usize| ((rank + 1) * (number * 10 + at)) as f32;
         (0..count).map(value).collect()

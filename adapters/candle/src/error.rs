@@ -1,19 +1,20 @@
-//! What can go wrong: the communication, candle, or the way both are used.
+//! Defines the error type of this crate.
 
 use std::fmt;
 
-/// The result of a fallible call of this crate.
+/// The result of a fallible call in this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// An error of distributed training. It becomes a [`candle_core::Error`] by `?`.
+/// An error in distributed training. The `?` operator converts it to a [`candle_core::Error`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Error {
-    /// A rank is gone, or ranks do not agree: the message says which, and what to do.
+    /// An error from ringtree, such as a lost rank or different models on different ranks. The
+    /// message names the rank and says what to do next.
     Ringtree(ringtree::Error),
-    /// candle refused something.
+    /// An error from candle.
     Candle(candle_core::Error),
-    /// The model and its replica are not used as they are meant to be. *Correct the program.*
+    /// A usage error concerning the model or its replica. Correct the program.
     Usage(String),
 }
 

@@ -1,20 +1,20 @@
-//! The device of a model, as a place where collectives are done.
+//! Defines how collectives access the device of a model.
 
 use candle_core::Tensor;
 use ringtree::device::{self, Memory, Stream};
 
-/// What collectives need of the device that tensors lie on.
+/// A device on which collectives average tensors.
 pub(crate) trait Lane: Send {
-    /// The device.
+    /// Returns the device.
     fn device(&self) -> &device::Device;
 
-    /// The stream of the collectives, not that on which candle computes.
+    /// Returns the stream of the collectives, which is not the stream on which candle computes.
     fn stream(&self) -> &Stream;
 
-    /// Takes its memory from `flat`, a contiguous tensor that nobody else has, where it holds what
-    /// candle's stream was told so far.
+    /// Takes the memory of `flat`, a contiguous tensor without other users. Work that is already on
+    /// candle's stream completes before the collectives on [`Lane::stream`] use the memory.
     fn take(&self, flat: &Tensor) -> candle_core::Result<Memory>;
 
-    /// Gives the memory back, once no collective uses it.
+    /// Returns the memory to `flat`. No collective may use the memory any longer.
     fn give_back(&self, flat: &Tensor, memory: Memory) -> candle_core::Result<()>;
 }

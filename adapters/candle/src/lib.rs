@@ -1,8 +1,8 @@
 //! Data-parallel training of [candle](candle_core) models with [ringtree].
 //!
-//! Every process trains its own replica on its own part of the data; the gradients are averaged
-//! over all of them, and travel while backward is still computing the others. A candle training
-//! loop becomes such a program by five lines:
+//! Every process trains its own replica of the model on its own part of the data. ringtree averages
+//! the gradients across all processes while the backward pass computes the remaining gradients. You
+//! only need to change five lines to make a candle training loop data-parallel:
 //!
 //! ```diff
 //! +let comm = ringtree::Communicator::from_env()?;
@@ -21,67 +21,74 @@
 //!  }
 //! ```
 //!
-//! The directory `examples` holds the two programs, before and after. Each prints one loss (in the
-//! second, a sixth line lets rank 0 alone print), the same to four digits on 1, 2 and 4 ranks.
+//! The `examples` directory contains both programs. They print the same loss, to four digits, on 1,
+//! 2 and 4 ranks. In the second program, a sixth line is changed so that only rank 0 prints.
 //!
-//! # How it works, and what it costs
+//! # How it works and what it costs
 //!
-//! candle calls nobody when a gradient is complete, but it does call the backward of a
-//! [custom operation](candle_core::CustomOp1). [`var_builder`] hands the model not the variables
-//! themselves but the results of an identity operation on them, whose backward reports the
-//! gradient to the reducer before candle goes on with the layer below. Such a *stand-in* is made
-//! once and stays in the model. It has a copy of the variable's data, for no tensor can share the
-//! storage of a variable and be the result of an operation. So:
+//! candle has no callback for complete gradients, but it does call the backward function of a
+//! [custom operation](candle_core::CustomOp1). [`var_builder`] therefore gives the model the
+//! results of an identity operation instead of the variables themselves. The backward function of
+//! this operation reports the gradient to the reducer before candle computes the gradients of the
+//! layer below. Such a result is called a *stand-in*. It is created once and remains in the model.
+//! It contains a copy of the variable's data, because a tensor cannot both share the storage of a
+//! variable and be the result of an operation. This has the following consequences:
 //!
-//! - The memory of the parameters is needed once more.
-//! - After the optimizer has written the variables, the copies are renewed
-//!   ([`Replica::refresh`], part of [`Replica::backward_step`]): one pass over the parameters,
-//!   a fraction of what the optimizer itself reads and writes.
-//! - [`Replica::backward`] compares each stand-in with its variable, so that a forgotten
-//!   `refresh` is an error rather than a model that does not learn.
-//! - A gradient is read where candle has put it; the average is copied once, into the tensor
-//!   that the optimizer gets.
+//! - The parameters take up twice as much memory.
+//! - After the optimizer has updated the variables, the copies must be refreshed. This takes one
+//!   pass over the parameters, which is a fraction of what the optimizer itself reads and writes.
+//!   [`Replica::backward_step`] refreshes the copies automatically. Otherwise, call
+//!   [`Replica::refresh`].
+//! - [`Replica::backward`] compares each stand-in with its variable. If you forget to call
+//!   `refresh`, you get an error instead of a model that does not learn.
+//! - The reducer reads each gradient directly from candle's tensor. The average is copied once,
+//!   into the tensor for the optimizer.
 //!
-//! # Traps of candle, and what is said about them
+//! # Pitfalls of candle
 //!
-//! candle's `LayerNorm` and `RmsNorm` (through `Module::forward`, on contiguous input),
-//! `softmax_last_dim`, and other operations with a fast path of their own, have no backward: no
-//! gradient comes out of them, without a word. Use `candle_nn::ops::layer_norm_slow`,
-//! `rms_norm_slow`, `softmax`, or your own. [`Replica::backward`] fails and names the
-//! parameters that no gradient has reached, unless [`Replica::allow_unused`] says that this is
-//! meant.
+//! Some operations have a fast path that does not implement the backward pass, so they silently
+//! stop gradients. Among these operations are `LayerNorm` and `RmsNorm` (when called through
+//! `Module::forward` on contiguous input) and `softmax_last_dim`. Use
+//! `candle_nn::ops::layer_norm_slow`, `rms_norm_slow`, `softmax` or a custom operation instead.
+//! [`Replica::backward`] returns an error that names the parameters that no gradient reached. To
+//! allow such parameters, call [`Replica::allow_unused`].
 //!
-//! Gradients are reported in the order in which candle's backward comes by them. It visits the
-//! left operand of an operation first when it sorts the graph, so that what is on the right is
-//! done earlier in backward: write `input.matmul(&weight)`, not `weight.matmul(&input)`, to keep
-//! parameters from being reported last. candle's own layers do.
+//! Gradients are reported in the order in which candle's backward pass computes them. When candle
+//! sorts the graph, it visits the left operand of an operation first, so the backward pass
+//! processes the right operand earlier. Write `input.matmul(&weight)` rather than
+//! `weight.matmul(&input)`, so that the gradients of parameters are not reported last. candle's own
+//! layers follow this rule.
 //!
 //! # Devices
 //!
-//! A model lies on one device; [`Replica::new`] names two parameters that do not. On the CPU
-//! gradients are averaged in host memory.
+//! All parameters of a model must be on the same device. Otherwise, [`Replica::new`] returns an
+//! error that names two parameters on different devices. On the CPU, gradients are averaged in host
+//! memory.
 //!
-//! With the cargo feature `cuda`, those of a model on a GPU of NVIDIA's are averaged on that GPU.
-//! candle's stream copies each gradient into its bucket, which is one tensor there, and computes
-//! on. The collective gets the memory of a bucket that is full and begins when candle's stream has
-//! filled it. At the end of backward the host waits for the last, and the optimizer gets views of
-//! the buckets. This crate moves nothing through host memory but the initial weights; what ranks
-//! that share no GPU send each other goes through their hosts
-//! ([`Communicator::attach`](ringtree::Communicator::attach)).
+//! With the Cargo feature `cuda`, the gradients of a model on an NVIDIA GPU are averaged on that
+//! GPU. Each bucket is a tensor on the GPU. candle's stream copies each gradient into its bucket
+//! and then continues to compute. The collective takes over the memory of a full bucket and starts
+//! when candle's stream has filled the bucket. At the end of the backward pass, the host waits for
+//! the last collective, and the optimizer gets views of the buckets. This crate copies only the
+//! initial weights through host memory. Data that is sent between ranks that do not share a GPU
+//! passes through their hosts ([`Communicator::attach`](ringtree::Communicator::attach)).
 //!
-//! - Gradients travel as they are: a [hook](ringtree::ddp::Hook) of the options is refused.
-//! - The buckets are allocated in each step, from candle's device, and live as long as the
-//!   gradients that the optimizer got.
-//! - `Device::new_cuda` computes on a stream that each thread has for itself: use a model and its
-//!   replica on the thread that made the device, or make it by `Device::new_cuda_with_stream`.
-//! - candle compiles its kernels with `nvcc` and links the CUDA toolkit, so the feature needs both
-//!   to build, and such a program does not start without the libraries. The driver's bindings are
-//!   those of CUDA 12.4, whatever the toolkit is.
-//! - **It has never run on a GPU.** What was seen: the bookkeeping on a device that ringtree
-//!   pretends (the tests of `buckets`), and that the code for CUDA compiles.
+//! - Options that include a [hook](ringtree::ddp::Hook) cause an error, because gradients are sent
+//!   unchanged.
+//! - Each step allocates new buckets on candle's device. These buckets live as long as the
+//!   gradients that were given to the optimizer.
+//! - A device from `Device::new_cuda` computes on a separate stream for each thread. Either use a
+//!   model and its replica on the thread that created the device, or create the device with
+//!   `Device::new_cuda_with_stream`.
+//! - candle compiles its kernels with `nvcc` and links against the CUDA toolkit. You need both to
+//!   build with this feature, and the program does not start without the toolkit's libraries. The
+//!   driver bindings are those of CUDA 12.4, regardless of the toolkit version.
+//! - **This feature has never run on a GPU.** So far, only two things have been verified: the CUDA
+//!   code compiles, and the management of buckets works with a fake driver (see the tests of
+//!   `buckets`).
 //!
-//! Without the feature, and on devices of other kinds, gradients travel through host memory with a
-//! copy each way.
+//! Without this feature, and on other devices, gradients are averaged in host memory, which
+//! requires a copy in each direction.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! One rank's replica of a model.
+//! Trains one rank's replica of a model.
 
 use crate::buckets::Buckets;
 use crate::builder::{Hooked, Hooks};
@@ -14,11 +14,13 @@ use ringtree::Communicator;
 use ringtree::ddp::{self, DataParallel, Options, Parameter, UpdateRule};
 use std::time::Instant;
 
-/// Names that a message lists before it only counts.
+/// Maximum number of names that a message lists. The message only counts the remaining names.
 const NAMES_SHOWN: usize = 5;
 
-/// This rank's replica of a model: equal to all others', as long as every rank takes the
-/// optimizer's step that the averaged gradients ask for.
+/// This rank's replica of a model.
+///
+/// All replicas remain identical if every rank applies the same optimizer step to the averaged
+/// gradients.
 ///
 /// ```
 /// use candle_core::{DType, Device, Tensor, Var};
@@ -45,31 +47,36 @@ const NAMES_SHOWN: usize = 5;
 pub struct Replica {
     hooks: Hooks,
     parameters: Vec<Hooked>,
-    /// Away during a backward pass.
+    /// `None` during a backward pass, and after a panic in one.
     parallel: Option<DataParallel>,
-    /// Where the gradients stay, if that is not host memory.
+    /// The buckets of the gradients on the device, or `None` if they are in host memory.
     buckets: Option<Buckets>,
-    /// Of the last backward pass.
+    /// The reports of the last backward pass.
     reports: Vec<(usize, Instant)>,
     allows_unused: bool,
 }
 
-/// Setting up.
+/// Methods for setup.
 impl Replica {
-    /// Registers the parameters of a model that is built, with `options` of
-    /// [`ringtree::ddp`], and gives every rank rank 0's weights. All ranks call it alike.
+    /// Registers the parameters of a complete model and broadcasts the weights of rank 0. For a
+    /// description of `options`, see [`ringtree::ddp`]. All ranks must call this function with the
+    /// same options.
     ///
     /// # Errors
-    /// [`Error::Usage`] if the `VarMap` has variables that the model did not get from
-    /// [`var_builder`](crate::var_builder), if the model lies on several devices, or for a hook in
-    /// `options` where gradients are averaged on their device; [`Error::Ringtree`] if the ranks
-    /// have different models, with the first parameter that differs, or if a rank is gone.
+    /// Returns:
+    ///
+    /// - [`Error::Usage`] if the `VarMap` has variables that the model did not get from
+    ///   [`var_builder`](crate::var_builder), if the model is on several devices, or if `options`
+    ///   includes a hook and the gradients are averaged on their device;
+    /// - [`Error::Ringtree`] if the ranks have different models or if a rank is lost. If models
+    ///   differ, the error names the first parameter that differs.
     pub fn new(comm: &Communicator, hooks: Hooks, options: Options) -> Result<Self> {
         let lane = lane_of_model(&hooks.parameters())?;
         Self::on_lane(comm, hooks, options, lane)
     }
 
-    /// As [`Replica::new`], with gradients that are averaged on this device.
+    /// Like [`Replica::new`], but averages the gradients on the device of `lane`, or in host memory
+    /// if that is `None`.
     pub(crate) fn on_lane(
         comm: &Communicator,
         hooks: Hooks,
@@ -87,7 +94,7 @@ impl Replica {
         });
         let registered = registered.collect::<Result<_>>()?;
         let buckets = lane.map(|(device, lane)| Buckets::new(&device, lane));
-        // `check_used` names them on the rank, with candle's reasons.
+        // `check_used` reports unused parameters instead, with candle's reasons.
         let options = options.allow_unused();
         let parallel = match &buckets {
             Some(buckets) => {
@@ -107,18 +114,22 @@ impl Replica {
         Ok(replica)
     }
 
-    /// Accepts that gradients reach only some of the parameters in a step. Where a parameter was
-    /// used on some ranks, the others count as zero; where on none, it has no gradient.
+    /// Allows steps in which gradients reach only some parameters.
+    ///
+    /// If only some ranks used a parameter, the gradients of the other ranks count as zero. If no
+    /// rank used the parameter, it has no gradient.
     #[must_use]
     pub fn allow_unused(mut self) -> Self {
         self.allows_unused = true;
         self
     }
 
-    /// Gives all ranks rank 0's weights. All ranks call it.
+    /// Replaces the weights on all ranks with the weights of rank 0. All ranks must call this
+    /// method.
     ///
     /// # Errors
-    /// [`Error::Ringtree`] if a rank is gone.
+    /// Returns [`Error::Ringtree`] if a rank is lost, and [`Error::Candle`] if candle returns an
+    /// error.
     pub fn broadcast_weights(&self) -> Result<()> {
         for dtype in [DType::F32, DType::F64, DType::F16, DType::BF16] {
             for_element!(dtype, T => Ok(self.broadcast_of_type::<T>(dtype)))??;
@@ -150,27 +161,33 @@ impl Replica {
     }
 }
 
-/// Training.
+/// Methods for training.
 impl Replica {
-    /// Runs backward from `loss`, averages the gradients over all ranks while it runs, lets
-    /// `optimizer` take its step and renews the model's copies of the weights. It replaces
-    /// `optimizer.backward_step(&loss)`.
+    /// Runs the backward pass from `loss` and averages the gradients across all ranks while it
+    /// runs. Then takes a step with `optimizer` and refreshes the model's copies of the weights.
+    ///
+    /// Call this method instead of `optimizer.backward_step(&loss)`.
     ///
     /// # Errors
-    /// As [`Replica::backward`]; what the optimizer returns.
+    /// Returns the same errors as [`Replica::backward`], and any error from the optimizer.
     pub fn backward_step<O: Optimizer>(&mut self, optimizer: &mut O, loss: &Tensor) -> Result<()> {
         let gradients = self.backward(loss)?;
         optimizer.step(&gradients)?;
         self.refresh()
     }
 
-    /// Runs backward from `loss` and returns the gradients averaged over all ranks, those of
-    /// [`Replica::backward_no_sync`] before it included. It replaces `loss.backward()`; call
-    /// [`Replica::refresh`] once the variables are updated.
+    /// Runs the backward pass from `loss` and returns the gradients, averaged across all ranks.
+    /// They include the gradients from earlier calls to [`Replica::backward_no_sync`].
+    ///
+    /// Call this method instead of `loss.backward()`. After you have updated the variables, call
+    /// [`Replica::refresh`].
     ///
     /// # Errors
-    /// [`Error::Usage`] if `refresh` was forgotten, or if a parameter got no gradient;
-    /// [`Error::Ringtree`] if a rank is gone: no gradients are returned then, on no rank.
+    /// Returns:
+    ///
+    /// - [`Error::Usage`] if a variable has changed since the last call to [`Replica::refresh`], or
+    ///   if a parameter got no gradient;
+    /// - [`Error::Ringtree`] if a rank is lost. In that case, no rank gets any gradients.
     pub fn backward(&mut self, loss: &Tensor) -> Result<GradStore> {
         let mut gradients = self.pass(loss, true)?;
         self.parallel.as_mut().ok_or_else(broken)?.wait()?;
@@ -182,20 +199,21 @@ impl Replica {
         Ok(gradients)
     }
 
-    /// As [`Replica::backward`], but leaves the averages where they are, for
-    /// [`Replica::step`]: nothing is copied, and with [`Options::sharded`] this rank has its share
-    /// of them alone.
+    /// Like [`Replica::backward`], but leaves the averages in their buckets for [`Replica::step`]
+    /// instead of copying them. With [`Options::sharded`], this rank gets only its share of the
+    /// averages.
     ///
     /// # Errors
-    /// As [`Replica::backward`].
+    /// Returns the same errors as [`Replica::backward`].
     pub fn backward_in_place(&mut self, loss: &Tensor) -> Result<()> {
         self.pass(loss, true)?;
         Ok(self.parallel.as_mut().ok_or_else(broken)?.wait()?)
     }
 
-    /// Takes the step of one of ringtree's optimizers, after [`Replica::backward_in_place`], and
-    /// renews the model's copies of the weights. All ranks call it. The variables are f32 in host
-    /// memory.
+    /// Takes a step with one of ringtree's optimizers after [`Replica::backward_in_place`], and
+    /// refreshes the model's copies of the weights.
+    ///
+    /// All ranks must call this method. The variables must be f32 variables in host memory.
     ///
     /// ```
     /// use candle_core::{DType, Device, Tensor};
@@ -226,7 +244,8 @@ impl Replica {
     /// ```
     ///
     /// # Errors
-    /// [`Error::Ringtree`] with what [`ddp::Optimizer::step`] returned; [`Error::Candle`].
+    /// Returns [`Error::Ringtree`] with the error from [`ddp::Optimizer::step`] if that call fails,
+    /// and [`Error::Candle`] if candle returns an error.
     pub fn step<R: UpdateRule>(
         &mut self,
         optimizer: &mut ddp::Optimizer<R>,
@@ -237,26 +256,31 @@ impl Replica {
         self.refresh()
     }
 
-    /// The variables, for [`ddp::LocalSteps`]. Call [`Replica::refresh`] once they have changed.
+    /// Returns the variables for use with [`ddp::LocalSteps`]. After the variables have changed,
+    /// call [`Replica::refresh`].
     #[must_use]
     pub fn weights(&self) -> Weights<'_> {
         Weights(&self.parameters)
     }
 
-    /// Runs backward from `loss` and keeps the gradients on this rank, added to those that are
-    /// there, until the next [`Replica::backward`]: accumulation over several small batches costs
-    /// one communication. The caller divides the losses by the number of batches.
+    /// Runs the backward pass from `loss` and adds the gradients to the gradients already on this
+    /// rank, without communication.
+    ///
+    /// The next [`Replica::backward`] averages the sum across all ranks, so that several small
+    /// batches require communication only once. The caller must divide each loss by the number of
+    /// batches.
     ///
     /// # Errors
-    /// As [`Replica::backward`].
+    /// Returns the same errors as [`Replica::backward`].
     pub fn backward_no_sync(&mut self, loss: &Tensor) -> Result<()> {
         self.pass(loss, false).map(drop)
     }
 
-    /// Renews the model's copies of the weights after the variables have changed.
+    /// Refreshes the model's copies of the weights. Call this method after the variables have
+    /// changed.
     ///
     /// # Errors
-    /// [`Error::Candle`].
+    /// Returns [`Error::Candle`] if candle cannot copy a variable.
     pub fn refresh(&self) -> Result<()> {
         for parameter in &self.parameters {
             parameter.refresh()?;
@@ -264,23 +288,26 @@ impl Replica {
         Ok(())
     }
 
-    /// The reducer: its buckets, statistics, and what a checkpoint keeps of it.
+    /// Returns the reducer, which provides the buckets, the statistics and the state for
+    /// checkpoints.
     ///
     /// # Errors
-    /// [`Error::Usage`] if a backward pass was broken off by a panic.
+    /// Returns [`Error::Usage`] if a panic interrupted a backward pass.
     pub fn parallel(&self) -> Result<&DataParallel> {
         self.parallel.as_ref().ok_or_else(broken)
     }
 
-    /// The same, to restore a checkpoint.
+    /// Like [`Replica::parallel`], but returns a mutable reference that you can use to restore a
+    /// checkpoint.
     ///
     /// # Errors
-    /// As [`Replica::parallel`].
+    /// Returns the same errors as [`Replica::parallel`].
     pub fn parallel_mut(&mut self) -> Result<&mut DataParallel> {
         self.parallel.as_mut().ok_or_else(broken)
     }
 
-    /// The names of the parameters that no gradient reached in the last backward pass on this rank.
+    /// Returns the names of the parameters that no gradient reached in the last backward pass on
+    /// this rank.
     #[must_use]
     pub fn unused(&self) -> Vec<&str> {
         let is_used = |number| self.reports.iter().any(|report| report.0 == number);
@@ -291,8 +318,8 @@ impl Replica {
             .collect()
     }
 
-    /// The parameters by name, in the order in which the last backward pass on this rank had
-    /// their gradients, and when that was.
+    /// Returns the name of each parameter that got a gradient in the last backward pass on this
+    /// rank, and the time at which the gradient was reported, in the order of the reports.
     pub fn reports(&self) -> impl Iterator<Item = (&str, Instant)> {
         let name = |number: usize| self.parameters[number].name.as_str();
         self.reports
@@ -301,9 +328,9 @@ impl Replica {
     }
 }
 
-/// Inside a pass.
+/// Methods for backward passes.
 impl Replica {
-    /// The averaged gradient of a parameter, if any rank had one.
+    /// Returns the averaged gradient of a parameter, or `None` if no rank had a gradient for it.
     fn average(&self, number: usize, var: &Var) -> Result<Option<Tensor>> {
         let parallel = self.parallel()?;
         if let Some(buckets) = &self.buckets {
@@ -319,13 +346,14 @@ impl Replica {
         Ok(average.map_err(Error::from)?.transpose()?)
     }
 
-    /// Backward from `loss`, with reports.
+    /// Runs the backward pass from `loss`. If the last pass of a step fails, training fails on all
+    /// ranks.
     fn pass(&mut self, loss: &Tensor, is_last: bool) -> Result<GradStore> {
         self.check_fresh()?;
         let result = self.reported_pass(loss, is_last);
         if let (true, Err(error), Some(parallel)) = (is_last, &result, &mut self.parallel) {
-            // The others wait for this rank's gradients, which will not come.
-            let why = format!("a rank could not make all its gradients: {error}");
+            // The other ranks must not wait for gradients that this rank will never send.
+            let why = format!("a rank could not compute all its gradients: {error}");
             parallel.fail(&ringtree::Error::usage(why));
         }
         result
@@ -355,8 +383,8 @@ impl Replica {
         for parameter in &self.parameters {
             if !parameter.is_fresh()? {
                 return Err(Error::Usage(format!(
-                    "the model computed with an old copy of {}: call `Replica::refresh` each time \
-                     the variables have changed, before the next forward",
+                    "the model used an old copy of {}: call `Replica::refresh` after each change \
+                     to the variables, before the next forward pass",
                     parameter.name
                 )));
             }
@@ -365,12 +393,13 @@ impl Replica {
     }
 
     fn check_used(&self, gradients: &GradStore) -> Result<()> {
-        // Hooked variables have no entry of their own yet.
+        // The gradient store has no entries of hooked variables yet, unless the loss used them
+        // directly.
         let is_direct = |each: &&Hooked| gradients.get(&each.var).is_some();
         if let Some(direct) = self.parameters.iter().find(is_direct) {
             return Err(Error::Usage(format!(
-                "the loss depends on the variable {} directly; use the tensors of \
-                 `ringtree_candle::var_builder`",
+                "the loss depends on the variable {} directly; use the tensor that the builder \
+                 from `ringtree_candle::var_builder` returns",
                 direct.name
             )));
         }
@@ -380,8 +409,8 @@ impl Replica {
         }
         Err(Error::Usage(format!(
             "no gradient reached {} of {} parameters: {}. candle's LayerNorm, RmsNorm and \
-             softmax_last_dim stop gradients silently: use layer_norm_slow, rms_norm_slow, \
-             softmax. If the model does not use these parameters in every step, say \
+             softmax_last_dim silently stop gradients: use layer_norm_slow, rms_norm_slow or \
+             softmax instead. If the model does not use these parameters in every step, call \
              `Replica::allow_unused`",
             unused.len(),
             self.parameters.len(),
@@ -391,10 +420,11 @@ impl Replica {
 }
 
 fn broken() -> Error {
-    Error::Usage("an earlier backward pass of this replica was broken off by a panic".into())
+    Error::Usage("this replica is unusable because a panic interrupted a backward pass".into())
 }
 
-/// All variables that an optimizer would update must be averaged.
+/// Checks that the gradients of all variables in the `VarMap` are averaged, because an optimizer
+/// updates all of them.
 fn check_all_hooked(hooks: &Hooks, parameters: &[Hooked]) -> Result<()> {
     let variables = hooks.varmap.data().lock();
     let variables = variables.unwrap_or_else(std::sync::PoisonError::into_inner);
@@ -409,13 +439,13 @@ fn check_all_hooked(hooks: &Hooks, parameters: &[Hooked]) -> Result<()> {
     }
     others.sort_unstable();
     Err(Error::Usage(format!(
-        "the model did not get {} from `ringtree_candle::var_builder`, so that their gradients \
-         would not be averaged: build the whole model with it, before `Replica::new`",
+        "the gradients of {} would not be averaged: build the complete model with the builder from \
+         `ringtree_candle::var_builder` before you call `Replica::new`",
         listed(&others)
     )))
 }
 
-/// The first of `names`, and how many more there are.
+/// Lists the first of `names` and the number of the others.
 fn listed(names: &[&str]) -> String {
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
     match names.len().saturating_sub(NAMES_SHOWN) {
@@ -424,11 +454,12 @@ fn listed(names: &[&str]) -> String {
     }
 }
 
-/// The one device of all `parameters`, and its lane if collectives are done on it: gradients on
-/// other devices go through host memory.
+/// Returns the device of all `parameters` and its lane, or `None` if their gradients are averaged
+/// in host memory.
 ///
 /// # Errors
-/// [`Error::Usage`] if they do not lie on one device; what the device has against it.
+/// Returns [`Error::Usage`] if the parameters are on several devices, and [`Error::Ringtree`] if
+/// the device cannot be opened.
 fn lane_of_model(parameters: &[Hooked]) -> Result<Option<(Device, Box<dyn Lane>)>> {
     let Some(first) = parameters.first() else {
         return Ok(None);
@@ -437,8 +468,8 @@ fn lane_of_model(parameters: &[Hooked]) -> Result<Option<(Device, Box<dyn Lane>)
     let is_elsewhere = |each: &&Hooked| !each.var.device().same_device(device);
     if let Some(other) = parameters.iter().find(is_elsewhere) {
         return Err(Error::Usage(format!(
-            "{} lies on {:?}, but {} on {:?}: build the whole model with one `Device`, and clones \
-             of it",
+            "{} is on {:?}, but {} is on {:?}: build the complete model with one `Device` and its \
+             clones",
             first.name,
             device.location(),
             other.name,

@@ -1,4 +1,5 @@
-//! The identity operation whose backward reports the gradient, and where the reports go.
+//! Implements the identity operation whose backward function reports the gradient to the current
+//! pass.
 
 use crate::buckets::Buckets;
 use crate::elements::{for_element, with_slice};
@@ -10,14 +11,14 @@ use ringtree::ddp::DataParallel;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A backward pass under way.
+/// A backward pass in progress.
 pub(crate) struct Pass {
     pub(crate) parallel: DataParallel,
-    /// Where the gradients stay, if that is not host memory.
+    /// The buckets of the gradients on the device, or `None` if they are in host memory.
     buckets: Option<Buckets>,
-    /// The parameters whose gradients came, in their order, and when.
+    /// Each parameter whose gradient was reported, with the time of the report, in order.
     pub(crate) reports: Vec<(usize, Instant)>,
-    /// What went wrong with them, which is better than what candle makes of it.
+    /// The last error of a report. It is more precise than the error that candle derives from it.
     pub(crate) failure: Option<ringtree::Error>,
 }
 
@@ -53,7 +54,7 @@ impl Pass {
     }
 }
 
-/// The way of reports to the pass that is under way, if one is.
+/// The channel through which reports reach the current pass.
 #[derive(Clone, Default)]
 pub(crate) struct Channel(Arc<Mutex<Option<Pass>>>);
 
@@ -62,7 +63,7 @@ impl Channel {
         *self.lock() = Some(pass);
     }
 
-    /// Ends the pass and gives it back.
+    /// Ends the current pass and returns it, or `None` if no pass is open.
     pub(crate) fn close(&self) -> Option<Pass> {
         self.lock().take()
     }
@@ -72,7 +73,7 @@ impl Channel {
     }
 }
 
-/// Forwards a parameter as it is; backward reports its gradient.
+/// An operation that forwards a parameter unchanged and reports its gradient in the backward pass.
 pub(crate) struct Report {
     pub(crate) parameter: usize,
     pub(crate) channel: Channel,
@@ -95,13 +96,14 @@ impl CustomOp1 for Report {
         Ok((storage.try_clone(layout)?, layout.shape().clone()))
     }
 
-    /// Returns nothing for the variable: its entry in the gradient store will be the average.
+    /// Reports `gradient`. Returns `None` because the entry of the variable in the gradient store
+    /// will be the average.
     fn bwd(&self, _: &Tensor, _: &Tensor, gradient: &Tensor) -> Result<Option<Tensor>> {
         match self.channel.lock().as_mut() {
             Some(pass) => pass.report(self.parameter, gradient).map(|()| None),
             None => candle_core::bail!(
-                "backward was called on the loss of a model that is trained on several ranks; \
-                 give the loss to `Replica::backward` instead"
+                "cannot run backward without the replica, because the gradients would not be \
+                 averaged; pass the loss to `Replica::backward`"
             ),
         }
     }

@@ -1,4 +1,4 @@
-//! Replicas on a GPU, against replicas on the CPU. Skipped where there is no GPU.
+//! Compares replicas on a GPU with replicas on the CPU. Skipped on hosts without a GPU.
 
 #![cfg(feature = "cuda")]
 #![allow(clippy::unwrap_used)]
@@ -11,7 +11,7 @@ use ringtree_candle::{Replica, var_builder};
 
 const WIDTH: usize = 33;
 
-/// The weights after some steps, by name.
+/// Returns the name and the weights of each variable after some steps.
 fn trained(comm: &Communicator, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     let varmap = VarMap::new();
     let (builder, hooks) = var_builder(&varmap, DType::F32, device);
@@ -34,7 +34,7 @@ fn trained(comm: &Communicator, device: &Device) -> Result<Vec<(String, Vec<f32>
             hidden = layer.forward(&hidden)?.tanh()?;
         }
         let loss = mse(&hidden, &hidden.ones_like()?)?;
-        // In two parts, which add up.
+        // The gradients of the two parts add up to those of the loss.
         replica.backward_no_sync(&(&loss * 0.25)?)?;
         let loss = (&loss * 0.75)?;
         replica.backward_step(&mut optimizer, &loss)?;

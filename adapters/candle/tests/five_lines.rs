@@ -1,5 +1,5 @@
-//! The promise of the documentation: five lines make a candle program a distributed one, which
-//! learns the same.
+//! Verifies that five changed lines make a candle program distributed, and that it learns the same,
+//! as the documentation states.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,7 +10,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// Lines of `text` that `other` does not have, besides the line that says what the program is.
+/// Returns the lines of `text` that are not in `other`. Skips the first line, which describes the
+/// program.
 fn own_lines<'a>(text: &'a str, other: &str) -> Vec<&'a str> {
     let others: Vec<_> = other.lines().map(str::trim).collect();
     let lines = text.lines().skip(1).map(str::trim);
@@ -25,13 +26,13 @@ fn five_lines_make_a_program_distributed() {
         own_lines(distributed, single),
         own_lines(single, distributed),
     );
-    // The sixth: one rank prints.
+    // The sixth changed line, which makes only one rank print.
     new.retain(|line| *line != "if comm.rank() == 0 {");
     assert!(new.len() <= 5, "{new:#?}");
     assert!(gone.len() <= new.len(), "{gone:#?}");
 }
 
-/// The two programs, built from these sources.
+/// Builds both programs from these sources and returns their paths.
 fn programs() -> [PathBuf; 2] {
     let test = std::env::current_exe().unwrap();
     let target = test.parent().and_then(Path::parent).unwrap();
@@ -48,7 +49,7 @@ fn programs() -> [PathBuf; 2] {
     ["single", "distributed"].map(|name| target.join("examples").join(name))
 }
 
-/// What all ranks of a program print together.
+/// Runs a program on `ranks` ranks and returns the output of all of them.
 fn printed(program: &Path, ranks: usize) -> String {
     let meeting = address::own_address();
     let rank = |rank: usize| {

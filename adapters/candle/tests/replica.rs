@@ -1,4 +1,4 @@
-//! Replicas of small models on simulated ranks, against candle alone.
+//! Compares replicas of small models on simulated ranks with candle without ringtree.
 
 #![allow(clippy::unwrap_used)]
 
@@ -29,7 +29,8 @@ impl Net {
         })
     }
 
-    /// The loss of predicting zeros from the words; the embedding is used at both ends.
+    /// Returns the loss of predicting zeros from the words. The embedding is the first and the last
+    /// layer.
     fn loss(&self, words: &[u32]) -> Result<Tensor> {
         let words = Tensor::from_slice(words, words.len(), &DEVICE)?;
         let mut hidden = self.words.forward(&words)?;
@@ -41,7 +42,8 @@ impl Net {
     }
 }
 
-/// Weights that depend on the parameter's name and on `seed`, whatever candle has drawn.
+/// Replaces candle's random weights with values that depend only on the parameter's name and
+/// `seed`.
 fn set_weights(varmap: &VarMap, seed: usize) {
     for (name, var) in varmap.data().lock().unwrap().iter() {
         let letters: usize = name.bytes().map(usize::from).sum();
@@ -64,7 +66,7 @@ fn weights(varmap: &VarMap) -> BTreeMap<String, Vec<f32>> {
         .collect()
 }
 
-/// The gradients that candle alone finds, by name.
+/// Returns the gradients by name that candle computes without ringtree.
 fn alone(words: &[u32]) -> BTreeMap<String, Vec<f32>> {
     let varmap = VarMap::new();
     let net = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &DEVICE)).unwrap();
@@ -78,19 +80,19 @@ fn alone(words: &[u32]) -> BTreeMap<String, Vec<f32>> {
         .collect()
 }
 
-/// A model and its replica, started from the weights of seed 0.
+/// Creates a model and its replica, which start from the weights of seed 0.
 fn started(comm: &Communicator) -> (VarMap, Net, Replica) {
     let varmap = VarMap::new();
     let (builder, hooks) = var_builder(&varmap, DType::F32, &DEVICE);
     let net = Net::new(builder).unwrap();
-    // Only rank 0 has the right ones.
+    // Only rank 0 has these weights. `Replica::new` must broadcast them.
     set_weights(&varmap, comm.rank());
     let options = Options::new().buckets(BucketSize::Bytes(100));
     let replica = Replica::new(comm, hooks, options).unwrap();
     (varmap, net, replica)
 }
 
-/// The gradients of one step, by name.
+/// Returns the gradients of one step by name.
 fn averaged(varmap: &VarMap, replica: &mut Replica, loss: &Tensor) -> BTreeMap<String, Vec<f32>> {
     let gradients = replica.backward(loss).unwrap();
     let variables = varmap.data().lock().unwrap();
@@ -110,7 +112,7 @@ fn assert_close(one: &BTreeMap<String, Vec<f32>>, other: &BTreeMap<String, Vec<f
     }
 }
 
-/// What went wrong on the only rank of a world.
+/// Returns the error of `body` on the only rank of a world.
 fn message(body: impl Fn(&Communicator) -> ringtree_candle::Result<()> + Sync) -> String {
     let ends = ringtree::simulate(1, |comm| body(comm).unwrap_err().to_string());
     ends.into_iter().next().unwrap()
@@ -127,7 +129,8 @@ fn each_gradient_is_reported_once_and_is_the_one_that_candle_finds() {
     })
     .remove(0);
     assert_eq!(found, alone(&words));
-    // The last layer first, and last of all the embedding, complete only when both uses are.
+    // Backward begins with the last layer. The embedding is last, because its gradient is complete
+    // only after both uses.
     let layers = |name: &str| [2, 1, 0].map(|layer| format!("layer{layer}.{name}"));
     let (weights, biases) = (layers("weight"), layers("bias"));
     let place = |name: &String| order.iter().position(|each| each == name).unwrap();

@@ -1,4 +1,4 @@
-//! Memory that another language owns, as buffers.
+//! Makes memory that another language owns usable as a buffer.
 
 #![allow(unsafe_code)]
 
@@ -6,10 +6,10 @@ use ringtree::comm::buffer::{Memory, MemoryMut};
 use ringtree::{Buffer, BufferMut, Element, Error, Layout, Result};
 use std::ptr::NonNull;
 
-/// Elements at an address that another language gave, and what keeps them there.
+/// Elements at an address that another language passed, and a keeper that keeps their memory valid.
 ///
-/// As a [`Buffer`] it is what an asynchronous call owns: `keeper` is let go when the call has
-/// ended.
+/// An asynchronous call can own this buffer. When the call has completed, it drops the buffer and,
+/// with it, the keeper.
 ///
 /// ```
 /// use ringtree_foreign::ForeignBuffer;
@@ -28,20 +28,21 @@ pub struct ForeignBuffer<T, K = ()> {
     _keeper: K,
 }
 
-// SAFETY: it is access to plain data (`Element` is `Pod + Send + Sync`) like a `&mut [T]`, which
-// is `Send`; what keeps the data there is `Send`.
+// SAFETY: the buffer gives access to plain data (`Element` is `Pod + Send + Sync`) like a
+// `&mut [T]`, which is `Send`; the keeper of the data is `Send`.
 unsafe impl<T: Element, K: Send> Send for ForeignBuffer<T, K> {}
 
 impl<T: Element, K> ForeignBuffer<T, K> {
-    /// The `count` elements at `address`, which are there as long as `keeper` is.
+    /// Creates a buffer of the `count` elements at `address`, which `keeper` keeps valid.
     ///
     /// # Errors
-    /// Those of [`first_element`].
+    /// Returns the same errors as [`first_element`].
     ///
     /// # Safety
-    /// There are so many elements as long as the buffer lives, and nothing writes them but through
-    /// it. If something writes through it (`as_mut_slice`, or a call that takes a [`BufferMut`]),
-    /// nothing else reads them meanwhile. Every bit pattern is an element.
+    /// For as long as the buffer exists, `count` elements must be at `address`, and nothing may
+    /// write to them except through the buffer. While something writes through the buffer
+    /// (`as_mut_slice`, or a call that takes a [`BufferMut`]), nothing else may read the elements.
+    /// Every bit pattern must be a valid element.
     pub unsafe fn new(address: usize, count: usize, keeper: K) -> Result<Self> {
         Ok(Self {
             first: first_element(address, count)?,
@@ -50,14 +51,14 @@ impl<T: Element, K> ForeignBuffer<T, K> {
         })
     }
 
-    /// All of them.
+    /// Returns all elements.
     #[must_use]
     pub fn as_slice(&self) -> &[T] {
-        // SAFETY: `new` has checked address and length; its caller promised the rest.
+        // SAFETY: `new` checked the address and the length; its caller guarantees the rest.
         unsafe { std::slice::from_raw_parts(self.first.as_ptr(), self.count) }
     }
 
-    /// All of them, to be written.
+    /// Returns all elements for writing.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [T] {
         // SAFETY: as above; `&mut self` makes this the only access through the buffer.
@@ -65,7 +66,8 @@ impl<T: Element, K> ForeignBuffer<T, K> {
     }
 }
 
-/// Where `count` elements begin; of none of them, anywhere.
+/// Returns a pointer to the first of `count` elements at `address`. The pointer dangles if `count`
+/// is 0.
 ///
 /// ```
 /// use ringtree_foreign::first_element;
@@ -75,29 +77,30 @@ impl<T: Element, K> ForeignBuffer<T, K> {
 /// ```
 ///
 /// # Errors
-/// [`Error::usage`]: the address is null, not one of such an element, or no memory is so long.
+/// Returns [`Error::usage`] if the address is null or not aligned for `T`, or if the elements
+/// exceed the address space.
 pub fn first_element<T: Element>(address: usize, count: usize) -> Result<NonNull<T>> {
     if count == 0 {
         return Ok(NonNull::dangling());
     }
     let bytes = count.checked_mul(size_of::<T>());
     let end = bytes.and_then(|bytes| address.checked_add(bytes));
-    // A process's memory is in the lower half of the addresses.
+    // The memory of a process is in the lower half of the address space.
     if end.is_none_or(|end| isize::try_from(end).is_err()) {
         return Err(Error::usage(format!(
-            "a buffer of {count} {} at {address:#x} is longer than memory",
+            "a buffer of {count} {} at {address:#x} exceeds the address space",
             T::DTYPE
         )));
     }
     let Some(first) = NonNull::new(address as *mut T) else {
         return Err(Error::usage(format!(
-            "a buffer of {count} {} is at the null address",
+            "a buffer of {count} {} has the null address; pass valid memory",
             T::DTYPE
         )));
     };
     if !first.is_aligned() {
         return Err(Error::usage(format!(
-            "the buffer at {address:#x} is not aligned for elements of {}; pass a copy",
+            "the buffer at {address:#x} is not aligned for {}; pass an aligned copy",
             T::DTYPE
         )));
     }

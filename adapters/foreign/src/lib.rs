@@ -1,11 +1,11 @@
-//! What ringtree's bindings to other languages share.
+//! Provides the code that ringtree's bindings for other languages share.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `buffer` | memory that another language owns, as buffers: the only unsafe code |
-//! | `pending` | a call under way, for which any number of threads wait |
+//! | `buffer` | buffers in memory that another language owns: the only unsafe code |
+//! | `pending` | calls in flight, which any number of threads can wait for |
 //!
-//! *Invariants.* Nothing here knows a certain language.
+//! *Invariants.* No code in this crate depends on a particular language.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -1,4 +1,4 @@
-//! A call under way, for which any number of threads wait.
+//! Lets any number of threads wait for a call in flight.
 
 use ringtree::{Error, Failed, Result, Work};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -6,18 +6,18 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
-/// Between two looks at an operation whose waiter has a time of its own.
+/// Interval at which a thread that waits with a timeout checks the operation.
 const PAUSE: Duration = Duration::from_micros(200);
 
-/// A call that the library's own threads carry out.
+/// A started call that ringtree runs on its own threads.
 pub trait Operation: Send {
-    /// Whether `wait` would return at once.
+    /// Returns `true` if the call has completed, so that `wait` returns immediately.
     fn has_ended(&self) -> bool;
 
-    /// Waits for the end.
+    /// Waits until the call has completed.
     ///
     /// # Errors
-    /// The call's.
+    /// Returns an error if the call failed.
     fn wait(self: Box<Self>) -> Result<()>;
 }
 
@@ -32,7 +32,7 @@ impl<B: Send + 'static> Operation for Work<B> {
     }
 }
 
-/// Runs `act`; a panic becomes an error.
+/// Runs `act` and turns a panic into an error.
 ///
 /// ```
 /// let end = ringtree_foreign::unpanicked::<()>(|| panic!("no"));
@@ -40,17 +40,18 @@ impl<B: Send + 'static> Operation for Work<B> {
 /// ```
 ///
 /// # Errors
-/// Those of `act`; [`Error::system`] after a panic, whose own words are on standard error.
+/// Returns the error that `act` returns, or [`Error::system`] if it panics. The panic message is on
+/// standard error.
 pub fn unpanicked<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let panicked = |_| {
         Err(Error::system(
-            "a call panicked: report it, with what standard error says",
+            "a call panicked; report this bug with the panic message on standard error",
         ))
     };
     catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(panicked)
 }
 
-/// How a call ended, for everybody who wants to know.
+/// The result of a call, which any number of threads can wait for.
 #[derive(Debug, Default)]
 pub struct Outcome {
     end: Mutex<Option<Result<()>>>,
@@ -58,19 +59,19 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// It ended so; all waiting threads are told.
+    /// Sets the result and wakes all waiting threads.
     pub fn set(&self, end: Result<()>) {
         *lock(&self.end) = Some(end);
         self.ended.notify_all();
     }
 
-    /// The end, if it has come.
+    /// Returns the result, or `None` if the call is still in flight.
     #[must_use]
     pub fn get(&self) -> Option<Result<()>> {
         lock(&self.end).clone()
     }
 
-    /// Waits for the end, `at_most` so long if that is given.
+    /// Waits until the result is set, and returns it. Returns `None` if `at_most` elapses first.
     #[must_use]
     pub fn wait(&self, at_most: Option<Duration>) -> Option<Result<()>> {
         let is_missing = |end: &mut Option<Result<()>>| end.is_none();
@@ -89,7 +90,10 @@ impl Outcome {
     }
 }
 
-/// A call under way. Any thread may wait for it, several at once, and again after its end.
+/// A call in flight.
+///
+/// Any number of threads may wait for the call, even at the same time. Waiting again after the call
+/// has completed returns the same result.
 ///
 /// ```
 /// use ringtree::ReduceOp;
@@ -105,14 +109,14 @@ impl Outcome {
 /// ```
 pub struct Pending {
     outcome: Arc<Outcome>,
-    /// None once a thread waits in it, or where another thread sets the outcome.
+    /// The operation. `None` if a thread is waiting in it, or if another thread sets the outcome.
     operation: Mutex<Option<Box<dyn Operation>>>,
-    /// The thread that waits in it.
+    /// The thread that is waiting in the operation.
     waiting: Mutex<Option<ThreadId>>,
 }
 
 impl Pending {
-    /// A call whose end another thread sets.
+    /// Creates a call whose result another thread sets in `outcome`.
     #[must_use]
     pub fn of_outcome(outcome: Arc<Outcome>) -> Self {
         Self {
@@ -122,7 +126,7 @@ impl Pending {
         }
     }
 
-    /// A call that the library carries out.
+    /// Creates a call that ringtree's own threads run.
     #[must_use]
     pub fn of_operation(operation: Box<dyn Operation>) -> Self {
         Self {
@@ -132,7 +136,7 @@ impl Pending {
         }
     }
 
-    /// Whether the call has ended, well or not.
+    /// Returns `true` if the call has succeeded or failed.
     #[must_use]
     pub fn has_ended(&self) -> bool {
         let operation = lock(&self.operation);
@@ -142,25 +146,29 @@ impl Pending {
         }
     }
 
-    /// Waits for the end.
+    /// Waits until the call has completed.
     ///
     /// # Errors
-    /// The call's; [`Error::usage`] in a signal's handler that interrupted this wait.
+    /// Returns an error if the call failed, or [`Error::usage`] if this is called from a signal
+    /// handler that interrupted its thread while the thread was waiting for this call.
     pub fn wait(&self) -> Result<()> {
         self.wait_in_operation();
         self.check_nested()?;
         let end = self.outcome.wait(None);
-        end.expect("invariant: without a time it waits until there is an end")
+        end.expect("invariant: a wait without a timeout returns a result")
     }
 
-    /// The operation, if the library carries the call out and no thread waits in it: who drops it
-    /// lets it end by itself, and no call can wait for it any more.
+    /// Takes the operation if ringtree's own threads run the call and no thread is waiting in it.
+    ///
+    /// If the caller drops the operation, the call completes in the background. No thread can wait
+    /// for it afterwards.
     #[must_use]
     pub fn take_operation(&self) -> Option<Box<dyn Operation>> {
         lock(&self.operation).take()
     }
 
-    /// Waits in the operation itself, if no other thread does, and returns whether it did.
+    /// Waits until the operation has completed, and returns `true`. Returns `false` immediately if
+    /// another thread is waiting in the operation or if there is no operation.
     pub fn wait_in_operation(&self) -> bool {
         let taken = self.take_operation();
         let is_mine = taken.is_some();
@@ -172,22 +180,24 @@ impl Pending {
         is_mine
     }
 
-    /// A signal's handler runs within the wait of the thread that it interrupts, which goes on only
-    /// when the handler returns.
+    /// Returns an error if this thread is already waiting in the operation. A signal handler runs
+    /// inside the wait that it interrupts, and the wait resumes only after the handler returns.
     fn check_nested(&self) -> Result<()> {
         let is_nested = *lock(&self.waiting) == Some(std::thread::current().id());
         match is_nested && self.outcome.get().is_none() {
             true => Err(Error::usage(
-                "this thread waits for this call already, and was interrupted by the handler that \
-                 waits for it again: let the handler return first",
+                "a signal handler cannot wait for a call that its thread is already waiting for: \
+                 return from the handler first",
             )),
             false => Ok(()),
         }
     }
 
-    /// Waits for the end, `at_most` so long, while other threads may do the same; it may return
-    /// earlier, with nothing. In a signal's handler that interrupted a wait for the same call the
-    /// end is [`Error::usage`].
+    /// Waits for the result for at most `at_most`, even while other threads are waiting. May return
+    /// `None` before the time is up.
+    ///
+    /// Returns [`Error::usage`] if this is called from a signal handler that interrupted its thread
+    /// while the thread was waiting for this call.
     #[must_use]
     pub fn wait_at_most(&self, at_most: Duration) -> Option<Result<()>> {
         if let Err(nested) = self.check_nested() {

@@ -1,4 +1,4 @@
-//! A bucket of an object store as a place for checkpoints.
+//! Stores checkpoints in an object store bucket.
 
 use crate::connect::{PATIENCE, connect};
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -11,34 +11,37 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// Bytes that one request moves: what a slow line manages within its patience, and more than the
-/// least that a part of an object may have (5 MiB).
+/// Number of bytes per request. Even a slow line can transfer this many bytes in time, and the
+/// number exceeds the minimum size of an object part (5 MiB).
 const PART_BYTES: usize = 8 << 20;
-/// Parts that an object may have, on every provider.
+/// Maximum number of parts per object, with every provider.
 const PARTS_MAX: usize = 10_000;
-/// Requests under way at once: enough to fill a fast line, little memory.
+/// Number of concurrent requests: enough to fill a fast line with little memory.
 const REQUESTS_AT_ONCE: usize = 4;
 
-/// The objects under a prefix of a bucket.
+/// The objects under a prefix in a bucket.
 ///
-/// Calls block, also in an asynchronous program. A request that fails is made again a few times
-/// and has failed for good after [`PATIENCE`]. A writer that is killed may leave parts of an object
-/// that is never seen; providers remove them by a rule of the bucket (on S3,
+/// Calls block, even in an asynchronous program. A request that fails is retried a few times and
+/// returns an error after [`PATIENCE`]. A writer that is killed may leave behind parts of an object
+/// that never appears. To remove such parts, use a lifecycle rule on the bucket (on S3,
 /// `AbortIncompleteMultipartUpload`).
 pub struct Bucket {
     url: String,
     client: Box<dyn ObjectStore>,
     prefix: Path,
-    /// There until the bucket is dropped.
+    /// Present until the bucket is dropped.
     runtime: Option<Runtime>,
 }
 
 impl Bucket {
-    /// The bucket and prefix at `url`, with the environment's credentials. Asks the server nothing
-    /// yet.
+    /// Opens the bucket and prefix at `url`, with credentials from the environment. This does not
+    /// send a request to the server.
     ///
     /// # Errors
-    /// [`Error::configuration`] if the URL or a setting is malformed.
+    /// Returns an [`Error`] of kind
+    /// [`ErrorKind::Configuration`](ringtree::ErrorKind::Configuration) if the URL or a setting is
+    /// malformed, and of kind [`ErrorKind::System`](ringtree::ErrorKind::System) if no thread can
+    /// be started.
     pub fn open(url: &str) -> Result<Self> {
         let names = std::env::vars_os();
         let text = names.filter_map(|(name, value)| {
@@ -47,7 +50,7 @@ impl Bucket {
         Self::open_with(url, text)
     }
 
-    /// As [`Bucket::open`], with `settings` in place of the environment.
+    /// Like [`Bucket::open`], but uses `settings` instead of the environment.
     ///
     /// ```
     /// use ringtree_object_store::Bucket;
@@ -64,7 +67,7 @@ impl Bucket {
     /// ```
     ///
     /// # Errors
-    /// As there.
+    /// Returns the same errors as [`Bucket::open`].
     pub fn open_with(
         url: &str,
         settings: impl IntoIterator<Item = (String, String)>,
@@ -75,7 +78,7 @@ impl Bucket {
             .worker_threads(1)
             .enable_all()
             .build()
-            .map_err(|error| Error::io("cannot start a thread for an object store", &error))?;
+            .map_err(|error| Error::io("cannot start a thread for the object store", &error))?;
         Ok(Self {
             url: url.trim_end_matches('/').to_owned(),
             client,
@@ -88,12 +91,13 @@ impl Bucket {
         self.prefix.clone().join(name)
     }
 
-    /// What the future gives. On a thread of its own: the caller's may be one that must not block.
+    /// Runs the future and returns its output. It uses a separate thread, because the caller's
+    /// thread may belong to an asynchronous runtime, which must not block on a future.
     fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         let runtime = self
             .runtime
             .as_ref()
-            .expect("invariant: there until the bucket is dropped");
+            .expect("invariant: present until the bucket is dropped");
         thread::scope(|scope| {
             let waiting = scope.spawn(|| runtime.block_on(future));
             waiting
@@ -102,17 +106,17 @@ impl Bucket {
         })
     }
 
-    /// The error of doing `what` to the object `name`.
+    /// Returns the error of the operation `what` on the object `name`.
     fn error(&self, what: &str, name: &str, cause: &Failure) -> Error {
         let cause = match cause {
             Failure::TooLong => format!("no answer within {} s", PATIENCE.as_secs()),
             Failure::Refused(error) => error.to_string(),
         };
-        // Some servers answer with pages.
+        // Some servers answer with a page of HTML; keep the error on one line.
         let cause: Vec<_> = cause.split_whitespace().collect();
         Error::system(format!(
-            "cannot {what} {}/{name}: {}; check that the server is up, the bucket, and the \
-             credentials in the environment",
+            "cannot {what} {}/{name}: {}; check that the server is up and that the bucket and the \
+             credentials are correct",
             self.url,
             cause.join(" ")
         ))
@@ -152,7 +156,7 @@ impl Bucket {
             Err(failure) => Err(failure),
         };
         if done.is_err() {
-            // Best effort: parts that belong to no object are invisible, but are paid for.
+            // Best effort: parts without an object are invisible but cost money.
             let _ = patiently(upload.abort()).await;
         }
         done
@@ -171,7 +175,7 @@ impl Store for Bucket {
             .map_err(|cause| self.error("list", "", &cause))?;
         let names = listing.objects.iter().filter_map(|object| {
             let name = object.location.filename()?;
-            // Not every server honours the delimiter: what lies deeper is not ours.
+            // Some servers ignore the delimiter. Objects at deeper levels are not ours.
             (object.location == self.path(name)).then(|| name.to_owned())
         });
         Ok(names.collect())
@@ -201,7 +205,7 @@ impl Store for Bucket {
 
 impl Drop for Bucket {
     fn drop(&mut self) {
-        // Dropping it outright would panic in an asynchronous program.
+        // Dropping the runtime directly would panic in an asynchronous program.
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_background();
         }
@@ -214,13 +218,13 @@ impl std::fmt::Debug for Bucket {
     }
 }
 
-/// Why a request did not succeed.
+/// The reason why a request failed.
 enum Failure {
     TooLong,
     Refused(StoreError),
 }
 
-/// `request`, given up after [`PATIENCE`].
+/// Runs `request` and returns an error after [`PATIENCE`].
 async fn patiently<T>(
     request: impl Future<Output = object_store::Result<T>>,
 ) -> std::result::Result<T, Failure> {
@@ -230,7 +234,8 @@ async fn patiently<T>(
     }
 }
 
-/// The bytes of `parts`, in pieces of `size` and a rest, made as they are asked for.
+/// Splits the bytes of `parts` into pieces of `size` bytes. The last piece may be shorter. Pieces
+/// are created when they are requested.
 fn pieces(parts: &[&[u8]], size: usize) -> impl Iterator<Item = Vec<u8>> {
     let (mut part, mut at) = (0, 0);
     std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! From a URL and settings to a client with bounded patience.
+//! Creates a client from a URL and settings, and limits how long the client waits.
 
 use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
@@ -8,29 +8,29 @@ use ringtree::{Error, Result};
 use std::time::Duration;
 use url::Url;
 
-/// A request that has not succeeded after this long, all attempts together, has failed.
+/// Time limit for a request, including all its attempts.
 pub const PATIENCE: Duration = Duration::from_secs(30);
-/// A server that accepts no connection for this long is not there.
+/// Time limit for connecting to the server.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How often a request is made again.
+/// Maximum number of retries of a request.
 const REPEATS_MAX: usize = 3;
-/// The longest pause before it is.
+/// Longest pause before a retry.
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// The client for `url`, and the prefix that the URL names.
+/// Returns the client for `url`, and the prefix in the URL.
 pub(crate) fn connect(
     url: &str,
     settings: &[(String, String)],
 ) -> Result<(Box<dyn ObjectStore>, Path)> {
     let wrong = |what: &dyn std::fmt::Display| {
         Error::configuration(format!(
-            "no checkpoints can be kept at {url}: {what}; give s3://BUCKET/PREFIX, \
+            "cannot store checkpoints at {url}: {what}; pass s3://BUCKET/PREFIX, \
              az://CONTAINER/PREFIX or a path"
         ))
     };
     let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
     let (scheme, prefix) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
-    // An environment holds many names; only those with the provider's mark are meant for it.
+    // An environment has many variables. Only those with the provider's prefix apply.
     macro_rules! build {
         ($new:expr, $mark:literal) => {{
             let mut builder = $new
@@ -49,16 +49,17 @@ pub(crate) fn connect(
     let client = match scheme {
         ObjectStoreScheme::AmazonS3 => build!(amazon(), "aws_"),
         ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder::new(), "azure_"),
-        // No emulator that could be had speaks what the client speaks, so nothing ever tried it.
+        // No available emulator speaks the client's protocol, so this was never tested.
         ObjectStoreScheme::GoogleCloudStorage => {
             return Err(wrong(&"Google Cloud Storage is not supported"));
         }
-        _ => return Err(wrong(&"this is no object store")),
+        _ => return Err(wrong(&"the URL does not name an object store")),
     };
     Ok((client, prefix))
 }
 
-/// Objects are removed one by one, so in the one way that every server which speaks S3 knows.
+/// Creates a builder that removes objects one by one, because every S3-compatible server supports
+/// that.
 fn amazon() -> AmazonS3Builder {
     AmazonS3Builder::new().with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
 }

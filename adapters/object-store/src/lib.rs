@@ -1,22 +1,26 @@
-//! Checkpoints of [ringtree](ringtree::ddp::checkpoint) in an object store, so that any machine can
-//! go on with a training.
+//! Stores [ringtree checkpoints](ringtree::ddp::checkpoint) in an object store, so that any machine
+//! can resume a training run.
 //!
-//! *Purpose.* [`Bucket`] is a [`Store`] behind a URL: `s3://bucket/prefix` (also of another server
-//! that speaks S3), `az://container/prefix`. [`store_at`] takes a URL or a path,
-//! as a command line does.
+//! [`Bucket`] is a [`Store`] at a URL. The URL is either `s3://bucket/prefix`, which also works
+//! with other S3-compatible servers, or `az://container/prefix`. [`store_at`] accepts a URL or a
+//! path, for example from a command line.
 //!
-//! *Credentials* come from the environment under the names that each provider's own tools use:
-//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` (another server that
-//! speaks S3), `AWS_ALLOW_HTTP`; `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`; or from
-//! the machine's own role.
+//! *Credentials.* The credentials come either from the machine's role or from environment variables
+//! with the names that the providers' own tools use:
 //!
-//! *Tried* with emulators alone, also with ranks killed while they save: S3 with moto and s3s-fs,
-//! Azure with Azurite. No provider's own servers have been, nor a machine's role. Google Cloud
-//! Storage is not supported, and `gs://` is refused.
+//! - S3: `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_REGION`, `AWS_ENDPOINT` (for another
+//!   S3-compatible server) and `AWS_ALLOW_HTTP`
+//! - Azure: `AZURE_STORAGE_ACCOUNT_NAME` and `AZURE_STORAGE_ACCOUNT_KEY`
 //!
-//! *Invariants.* An object is there whole or not at all: a small one is put at once, a large one
-//! as parts that become an object when the last is there. Every request ends: a server that does
-//! not answer is an error with the URL, after [`PATIENCE`] for each request.
+//! *Tests.* This crate has been tested only with emulators: S3 with moto and s3s-fs, and Azure with
+//! Azurite. The tests include ranks that are killed during a save. The crate has not been tested
+//! with a provider's own servers or with a machine's role. Google Cloud Storage is not supported,
+//! and `gs://` URLs return an error.
+//!
+//! *Invariants.* An object appears either completely or not at all. A small object is sent in a
+//! single request. A large object is sent in parts, which become an object only after the last part
+//! has been sent. Every request ends. If a server does not answer within [`PATIENCE`], the request
+//! returns an error that contains the URL.
 //!
 //! ```no_run
 //! use ringtree::ddp::checkpoint::Checkpoints;
@@ -40,7 +44,8 @@ pub use connect::PATIENCE;
 use ringtree::Result;
 use ringtree::ddp::checkpoint::{Directory, Store};
 
-/// The store at `place`: a bucket if it is a URL, a folder if it is a path.
+/// Returns the store at `place`, which is a bucket if `place` is a URL and a directory if it is a
+/// path.
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::Store;
@@ -51,7 +56,7 @@ use ringtree::ddp::checkpoint::{Directory, Store};
 /// ```
 ///
 /// # Errors
-/// As [`Bucket::open`].
+/// Returns the same errors as [`Bucket::open`].
 pub fn store_at(place: &str) -> Result<Box<dyn Store>> {
     if place.contains("://") {
         return Ok(Box::new(Bucket::open(place)?));

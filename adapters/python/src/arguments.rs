@@ -1,4 +1,4 @@
-//! What Python passes to a call, as values.
+//! Converts the arguments of calls from Python.
 
 use crate::call::Call;
 use crate::error::{unsuitable, usage};
@@ -11,39 +11,42 @@ use ringtree::{Dtype, ReduceOp};
 use std::fmt::Display;
 use std::str::FromStr;
 
-/// What a call combines by.
+/// The operator of a call.
 #[derive(Clone, Copy)]
 pub(crate) struct Operator(pub(crate) ReduceOp);
 
 impl Operator {
-    /// For a call that has no operator.
+    /// The placeholder for calls without an operator.
     pub(crate) const NONE: Self = Self(ReduceOp::Sum);
 
+    /// Converts the name of an operator. If `factor` is given, this rank's contribution is
+    /// multiplied by it.
+    ///
     /// # Errors
-    /// `UsageError`: there is no such operator, or it takes no factor.
+    /// Returns a `UsageError` if there is no operator with this name, or if the operator does not
+    /// support a factor.
     pub(crate) fn new(py: Python<'_>, name: &str, factor: Option<f64>) -> PyResult<Self> {
         match (named(py, name)?, factor) {
             (op, None) => Ok(Self(op)),
             (ReduceOp::Sum, Some(factor)) => Ok(Self(ReduceOp::PreMulSum(factor))),
             (op, Some(_)) => {
-                let line =
-                    format!("a factor multiplies what is summed: op must be 'sum', not '{op}'");
+                let line = format!("op must be 'sum' if a factor is passed, not '{op}'");
                 Err(usage(py, line))
             }
         }
     }
 }
 
-/// What is called so.
+/// Converts a name, such as the name of an operator or an element type.
 ///
 /// # Errors
-/// `UsageError`: nothing is.
+/// Returns a `UsageError` if the name is unknown.
 pub(crate) fn named<T: FromStr<Err: Display>>(py: Python<'_>, name: &str) -> PyResult<T> {
     name.parse().map_err(|line| usage(py, line))
 }
 
-/// A number that a program gives, or a list of them: one that is out of range is refused as any
-/// wrong value is.
+/// A number, or a list of numbers, from Python. A value that is out of range raises a `UsageError`,
+/// like any other invalid value.
 pub(crate) struct Number<T>(pub(crate) T);
 
 impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for Number<T> {
@@ -54,7 +57,7 @@ impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for
         let refused = |error: PyErr| match error.is_instance_of::<PyOverflowError>(py) {
             true => {
                 let given = object.as_any();
-                let line = format!("{given} is out of range: ranks and counts are from 0 on");
+                let line = format!("{given} is out of range for a rank, a count or a tag");
                 usage(py, line)
             }
             false => error,
@@ -63,51 +66,55 @@ impl<'a, 'py, T: FromPyObject<'a, 'py, Error = PyErr>> FromPyObject<'a, 'py> for
     }
 }
 
-/// How many elements each rank has, where blocks differ.
+/// The number of elements in each rank's block, if the blocks differ in length.
 pub(crate) type Counts = Option<Number<Vec<usize>>>;
 
-/// Buffers of one call, which have elements of one type.
+/// The buffers of one call, which all have the same element type.
 pub(crate) struct Buffers {
-    /// What the program says that the bytes are.
+    /// The element type that the program passed. It replaces the element type of the buffers.
     told: Option<Dtype>,
+    /// The element type of the buffers so far.
     dtype: Option<Dtype>,
 }
 
 impl Buffers {
+    /// Creates an empty set of buffers. `name` is the element type that the program passed.
+    ///
     /// # Errors
-    /// `UsageError`: no type is called so.
+    /// Returns a `UsageError` if there is no type with this name.
     pub(crate) fn of(py: Python<'_>, name: Option<&str>) -> PyResult<Self> {
         let told = name.map(|name| named(py, name)).transpose()?;
         Ok(Self { told, dtype: None })
     }
 
-    /// The memory of one of them.
+    /// Returns the memory of a buffer.
     ///
     /// # Errors
-    /// Those of [`Memory::of_buffer`]; the same if its elements are of another type.
+    /// Returns the same errors as [`Memory::of_buffer`]. Also returns a `BufferUsageError` if an
+    /// earlier buffer has a different element type.
     pub(crate) fn take(&mut self, object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Memory> {
         let (found, memory) = Memory::of_buffer(object, self.told, is_written)?;
         match self.dtype.replace(found) {
             Some(other) if other != found => {
-                let line = format!("one buffer has elements of {other}, the other of {found}");
+                let line = format!("the buffers must have the same type, not {other} and {found}");
                 Err(unsuitable(object.py(), line))
             }
             _ => Ok(memory),
         }
     }
 
-    /// The type of their elements.
+    /// Returns the element type of the buffers.
     pub(crate) fn dtype(&self) -> Dtype {
         self.dtype.unwrap_or(Dtype::U8)
     }
 }
 
-/// The type of a tensor's elements, and where they lie; nothing if a call on them takes more than
-/// that: autograd follows the tensor, or it stands for the negative of what lies there, or
-/// [`Memory::of_tensor`] finds nothing.
+/// Returns the element type and the memory of a tensor. Returns `None` if a call cannot use the
+/// memory directly. This is the case if autograd tracks the tensor, if the tensor is the lazy
+/// negative of its memory, or if [`Memory::of_tensor`] returns `None`.
 ///
 /// # Errors
-/// What torch raises when it is asked.
+/// Returns the exception that torch raises.
 pub(crate) fn plain_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Option<(Dtype, Memory)>> {
     let py = tensor.py();
     let Some(found) = Memory::of_tensor(tensor) else {
@@ -118,8 +125,9 @@ pub(crate) fn plain_tensor(tensor: &Bound<'_, PyAny>) -> PyResult<Option<(Dtype,
     Ok(is_plain.then_some(found))
 }
 
-/// A call as the package's Python code gives it: collective, dtype, operator, factor, root, whether
-/// it is in place, the inputs and outputs by address and number of elements, counts.
+/// A call from the package's Python code: collective, element type, operator, factor, root, `true`
+/// if it works in place, the addresses and lengths of the inputs, the addresses and lengths of the
+/// outputs, and the counts.
 pub(crate) type Raw = (
     PyBackedStr,
     PyBackedStr,
@@ -132,8 +140,10 @@ pub(crate) type Raw = (
     Option<(Vec<usize>, Vec<usize>)>,
 );
 
+/// Converts a call whose memory `keeper` keeps alive.
+///
 /// # Errors
-/// `UsageError`: there is no such collective, type or operator.
+/// Returns a `UsageError` if the collective, the type or the operator is unknown.
 pub(crate) fn call_of(raw: Raw, keeper: &Bound<'_, PyAny>) -> PyResult<Call> {
     let py = keeper.py();
     let (collective, name, op, factor, root, is_in_place, inputs, outputs, counts) = raw;

@@ -1,4 +1,5 @@
-//! One collective as a value, and its carrying out over memory whose type is known only now.
+//! Represents a collective as a value and runs it on memory whose element type is known only at run
+//! time.
 
 use crate::sys::Memory;
 use ringtree::with_element;
@@ -6,24 +7,25 @@ use ringtree::{Collective, Communicator, Dtype, Element, Error, Layout, ReduceOp
 use ringtree_foreign::Operation;
 use std::borrow::Cow;
 
-/// A collective on memory of Python's.
+/// A collective that operates on Python's memory.
 pub(crate) struct Call {
     pub(crate) collective: Collective,
     pub(crate) dtype: Dtype,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
-    /// Whether the output is read, too, and there is no input.
+    /// `true` if the collective reads and writes `output` and has no input.
     pub(crate) is_in_place: bool,
-    /// What is read: one part, or one a rank.
+    /// The memory to read: one part, or one part per rank.
     pub(crate) input: Memory,
-    /// What is written, likewise.
+    /// The memory to write: one part, or one part per rank.
     pub(crate) output: Memory,
-    /// Of an all-to-all whose blocks differ: how many elements go to each rank, and come.
+    /// The numbers of elements to send to each rank and to receive from each rank, in an all-to-all
+    /// whose blocks differ in length.
     pub(crate) counts: Option<(Vec<usize>, Vec<usize>)>,
 }
 
 impl Call {
-    /// One that reads and writes the same memory.
+    /// Creates a collective that reads and writes the same memory.
     pub(crate) fn in_place(
         collective: Collective,
         dtype: Dtype,
@@ -43,7 +45,7 @@ impl Call {
         }
     }
 
-    /// Carries it out, and returns when it has ended.
+    /// Runs the collective and returns when it has completed.
     pub(crate) fn carry_out(&mut self, comm: &Communicator) -> Result<()> {
         with_element!(self.dtype, T => self.run::<T>(comm))
     }
@@ -80,8 +82,8 @@ impl Call {
                 };
                 if !parts.is_empty() && layout(parts) != Layout::Even {
                     return Err(Error::usage(format!(
-                        "all blocks of a {collective} must be equally long; these have {parts:?} \
-                         elements"
+                        "all blocks of a {collective} must have the same length, but they have \
+                         {parts:?} elements"
                     )));
                 }
                 output.write_whole::<T>(|all| match collective {
@@ -102,12 +104,15 @@ impl Call {
                     };
                     comm.all_to_all_into(&*read, send, all, receive)
                 }
-                other => Err(Error::usage(format!("{other} takes one buffer, in place"))),
+                other => Err(Error::usage(format!(
+                    "{other} works only in place, on one buffer"
+                ))),
             }),
         }
     }
 
-    /// Whether it can be left to the library's own threads: it works in place on one part.
+    /// Returns `true` if ringtree's own threads can run the call, because it works in place on
+    /// contiguous memory.
     pub(crate) fn can_be_posted(&self) -> bool {
         let is_one = with_element!(self.dtype, T => self.output.is_one::<T>());
         let takes_part = matches!(
@@ -117,7 +122,7 @@ impl Call {
         takes_part && is_one && self.is_in_place
     }
 
-    /// Starts it, and leaves it to the library's own threads; only if it can be.
+    /// Starts the call on ringtree's own threads. [`Call::can_be_posted`] must be `true`.
     pub(crate) fn post(self, comm: &Communicator) -> Result<Box<dyn Operation>> {
         let Self {
             collective,
@@ -138,7 +143,7 @@ impl Call {
     }
 }
 
-/// Whether the input of an all-gather lies where the output has this rank's own block.
+/// Returns `true` if the call is an all-gather whose input is this rank's own block of the output.
 fn has_own_block(
     comm: &Communicator,
     collective: Collective,
@@ -157,8 +162,8 @@ fn has_own_block(
     collective == Collective::AllGather && is_even && input.total() == own.len() && lies_there
 }
 
-/// How parts of these lengths make up a buffer: every rank finds the same, for it has the same
-/// lengths.
+/// Returns the layout of a buffer that consists of parts of these lengths. The lengths, and
+/// therefore the layout, are the same on all ranks.
 fn layout(lengths: &[usize]) -> Layout<'_> {
     match lengths.windows(2).all(|pair| pair[0] == pair[1]) {
         true => Layout::Even,
@@ -190,7 +195,7 @@ fn reduce_scatter<T: Element>(
             output.write_whole::<T>(|own| {
                 if own.len() != block.len() {
                     return Err(Error::usage(format!(
-                        "the output has {} elements, but must have {}",
+                        "output has {} elements, but must have {}; pass a buffer of that length",
                         own.len(),
                         block.len()
                     )));

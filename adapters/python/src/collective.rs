@@ -1,4 +1,4 @@
-//! Collectives, by whichever way Python names their memory.
+//! Runs collectives on Python's memory.
 
 use crate::arguments::{Buffers, Counts, Number, Operator};
 use crate::call::Call;
@@ -11,17 +11,18 @@ use ringtree::Collective;
 use std::time::Duration;
 
 impl Communicator {
-    /// Runs calls to their end.
+    /// Runs calls and waits until all have completed.
     pub(crate) fn run<C>(&self, py: Python<'_>, calls: C, timeout: Option<Duration>) -> PyResult<()>
     where
         C: AsMut<[Call]> + Send + 'static,
     {
-        // What the calls hold is let go with the interpreter's lock, where that costs nothing.
+        // Drop the calls while this thread holds the interpreter's lock, which makes it cheap to
+        // release their Python objects.
         let calls = self.in_order(py, timeout, |comm| carry_out(calls, comm));
         calls.map(drop)
     }
 
-    /// A collective on one buffer, in place.
+    /// Runs a collective on one buffer, in place.
     pub(crate) fn in_place(
         &self,
         buffer: &Bound<'_, PyAny>,
@@ -36,7 +37,8 @@ impl Communicator {
         self.run(buffer.py(), [call], None)
     }
 
-    /// A collective from one buffer into another; `None` where this rank has none.
+    /// Runs a collective from one buffer into another. A buffer is `None` if this rank does not use
+    /// it.
     pub(crate) fn into(
         &self,
         py: Python<'_>,

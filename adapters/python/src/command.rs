@@ -1,12 +1,14 @@
-//! The command line, carried out by an interpreter.
+//! Runs the command line from a Python interpreter.
 
 use pyo3::prelude::*;
 use ringtree_cli::{Invocation, Program, execute};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Carries out `ringtree` with these arguments; its exit code. `program` starts it again, with
-/// what it is told before the arguments.
+/// Run the `ringtree` command with these arguments and return its exit code.
+///
+/// `program` consists of the file with which the command starts itself again, and the arguments
+/// that precede the command's own arguments.
 #[pyfunction]
 pub(crate) fn command(
     py: Python<'_>,

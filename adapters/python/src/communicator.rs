@@ -1,4 +1,4 @@
-//! The class that Python sees.
+//! Defines the `Communicator` class of the Python package.
 
 use crate::arguments::{Counts, Number, Operator, Raw, call_of, named, plain_tensor};
 use crate::call::Call;
@@ -15,11 +15,16 @@ use ringtree::{Collective, Error};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A group of ranks that work together. All ranks issue its calls in the same order.
+/// A group of ranks that exchange data. All ranks must make their calls on it in the same order.
 ///
-/// Buffers are objects with contiguous memory: NumPy arrays, array.array, bytearray, memoryview.
-/// The type of their elements is one of i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64; with
-/// dtype="bf16" (or another name) a buffer of bytes is taken as that.
+/// Buffers are objects with contiguous memory, such as NumPy arrays, array.array, bytearray and
+/// memoryview. Their elements have one of the types i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64. With
+/// dtype="bf16" (or another type), a call treats the bytes of a buffer as elements of that type.
+///
+/// A call that fails raises ringtree.Error or one of its subclasses: UsageError if the call is
+/// invalid, MismatchError if the ranks made different calls, PeerLostError if a rank is lost, and
+/// DeadlineError after `timeout` seconds. After any error except UsageError, the communicator is
+/// unusable.
 ///
 /// >>> import array, ringtree
 /// >>> comm = ringtree.Communicator.from_env_or_alone()
@@ -37,13 +42,14 @@ pub(crate) struct Communicator {
 }
 
 struct State {
-    /// None once it is closed.
+    /// `None` after the communicator has been closed.
     lane: Option<Arc<Lane>>,
     timeout: Duration,
 }
 
 impl Communicator {
-    /// For Python: it is left when the program ends, at the latest.
+    /// Creates the Python object. The package closes it when the program exits, unless it is closed
+    /// earlier.
     pub(crate) fn made(py: Python<'_>, comm: ringtree::Communicator) -> PyResult<Py<Self>> {
         let made = Py::new(py, Self::new(comm))?;
         let package = py.import("ringtree")?;
@@ -67,18 +73,23 @@ impl Communicator {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The order of calls, and the time that a call may take.
+    /// Returns the lane, which keeps the calls in order, and the timeout for calls.
+    ///
+    /// # Errors
+    /// Returns a `UsageError` in a forked child, or if the communicator is closed.
     fn lane_and_timeout(&self, py: Python<'_>) -> PyResult<(Arc<Lane>, Duration)> {
         self.home.check(py)?;
         let closed = || error::raised(py, &Error::usage("the communicator is closed"));
         let state = self.state();
         let (lane, timeout) = (state.lane.clone(), state.timeout);
-        // Making an exception runs Python code, in which another thread may ask for the state.
+        // Creating an exception runs Python code. Another thread may lock the state in the
+        // meantime.
         drop(state);
         Ok((lane.ok_or_else(closed)?, timeout))
     }
 
-    /// What is to be left. A forked child leaves nothing: that is its parent's to do.
+    /// Takes the lane, which leaves the group when the caller drops it. Returns `None` in a forked
+    /// child, because only its parent leaves the group.
     fn take_lane(&self) -> Option<Arc<Lane>> {
         let lane = self.state().lane.take();
         match self.home.is_here() {
@@ -90,8 +101,11 @@ impl Communicator {
         }
     }
 
-    /// Runs `act` without the interpreter's lock, and raises its error, or what Ctrl-C has raised.
-    /// Calls may take `timeout`, or the communicator's.
+    /// Runs `act` without the interpreter's lock. `act` receives `timeout`, or the communicator's
+    /// timeout if `timeout` is `None`.
+    ///
+    /// # Errors
+    /// Returns the error from `act`, or the exception that a signal handler raised in the meantime.
     pub(crate) fn detached<R: Send>(
         &self,
         py: Python<'_>,
@@ -109,7 +123,7 @@ impl Communicator {
         end.map_err(|error| error::raised(py, &error))
     }
 
-    /// The same in the order of calls: after what is queued.
+    /// Like [`Communicator::detached`], but runs `act` after all queued calls.
     pub(crate) fn in_order<R: Send + 'static>(
         &self,
         py: Python<'_>,
@@ -121,19 +135,20 @@ impl Communicator {
             Ran::Queued(work, result) => {
                 work.finish(py)?;
                 let result = result.lock().unwrap_or_else(PoisonError::into_inner).take();
-                Ok(result.expect("invariant: a job that has ended well has left its result"))
+                Ok(result.expect("invariant: a job that has succeeded has set its result"))
             }
         }
     }
 }
 
-/// Starts as `told`.
+/// Create a communicator from the arguments of `init`. Internal to the package.
 #[pyfunction]
 pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Py<Communicator>> {
     Communicator::made(py, start::connect(py, told)?)
 }
 
-/// Starts as the environment says; alone, if it `may_be_alone` and the environment says nothing.
+/// Create a communicator from the environment. It has a single rank if `may_be_alone` is true and
+/// the program was not started by a launcher. Internal to the package.
 #[pyfunction]
 pub(crate) fn connect_from_env(
     py: Python<'_>,
@@ -145,38 +160,41 @@ pub(crate) fn connect_from_env(
 
 #[pymethods]
 impl Communicator {
-    /// The communicator of all ranks, by the variables that `ringtree run` and torchrun set. Waits
-    /// until all ranks have come.
+    /// Return the communicator of all ranks, based on the variables that `ringtree run` and
+    /// torchrun set.
+    ///
+    /// Wait until all ranks have joined. Raise ConfigurationError if a variable is missing or
+    /// malformed, and JoinError if the ranks cannot connect.
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Py<Self>> {
         connect_from_env(py, false, None)
     }
 
-    /// The same; or, in a program that no launcher has started, one rank alone.
+    /// Like from_env, but with a single rank if the program was not started by a launcher.
     #[staticmethod]
     fn from_env_or_alone(py: Python<'_>) -> PyResult<Py<Self>> {
         connect_from_env(py, true, None)
     }
 
-    /// This process's number in the group, from 0.
+    /// The number of this process in the group, from 0.
     #[getter]
     fn rank(&self) -> usize {
         self.rank
     }
 
-    /// How many ranks there are.
+    /// The number of ranks in the group.
     #[getter]
     fn world_size(&self) -> usize {
         self.world_size
     }
 
-    /// What the bytes travel over: shm, tcp, or both.
+    /// The name of the transport: shm, tcp or shm+tcp.
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<&'static str> {
         self.detached(py, None, |lane, _| Ok(lane.comm().transport()))
     }
 
-    /// How long a call may take, in seconds, before it ends with a DeadlineError.
+    /// The timeout for each call in seconds. A call that takes longer raises DeadlineError.
     #[getter]
     fn timeout(&self) -> f64 {
         self.state().timeout.as_secs_f64()
@@ -189,7 +207,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// The elements of a buffer of `count` that are this rank's own block, as a range.
+    /// Return this rank's own block of a buffer of `count` elements, as the indices (start, end).
     ///
     /// >>> import ringtree
     /// >>> with ringtree.Communicator.from_env_or_alone() as comm:
@@ -201,8 +219,10 @@ impl Communicator {
         Ok((block.start, block.end))
     }
 
-    /// Every rank's `buffer` becomes the reduction of all of them. `op` is sum, prod, min, max,
-    /// avg, band, bor or bxor; with `factor`, this rank's contribution is multiplied by it first.
+    /// Replace `buffer` on every rank with the reduction of all ranks' buffers.
+    ///
+    /// `op` is sum, prod, min, max, avg, band, bor or bxor. If `op` is sum and `factor` is not
+    /// None, this rank's contribution is first multiplied by `factor`.
     #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
     fn all_reduce(
         &self,
@@ -215,7 +235,7 @@ impl Communicator {
         self.in_place(buffer, Collective::AllReduce, op, 0, dtype)
     }
 
-    /// `output` becomes the reduction of all `input`s, which stay as they are.
+    /// Write the reduction of all ranks' `input` to `output`. `input` stays unchanged.
     #[pyo3(signature = (input, output, op="sum", *, factor=None, dtype=None))]
     fn all_reduce_into(
         &self,
@@ -239,7 +259,7 @@ impl Communicator {
         )
     }
 
-    /// Every rank's `buffer` becomes the root's.
+    /// Replace the contents of `buffer` on every rank with the contents of rank `root`'s buffer.
     #[pyo3(signature = (buffer, root, *, dtype=None))]
     fn broadcast(
         &self,
@@ -250,7 +270,8 @@ impl Communicator {
         self.in_place(buffer, Collective::Broadcast, Operator::NONE, root.0, dtype)
     }
 
-    /// The root's `buffer` becomes the reduction of all; the others' are unspecified afterwards.
+    /// Replace `buffer` on rank `root` with the reduction of all ranks' buffers. On the other
+    /// ranks, the contents of `buffer` are unspecified afterwards.
     #[pyo3(signature = (buffer, op, root, *, factor=None, dtype=None))]
     fn reduce(
         &self,
@@ -264,8 +285,8 @@ impl Communicator {
         self.in_place(buffer, Collective::Reduce, op, root.0, dtype)
     }
 
-    /// This rank's own block of `buffer` becomes that block of the reduction of all buffers; the
-    /// rest is unspecified.
+    /// Replace this rank's own block of `buffer`, which `block` returns, with the reduction of that
+    /// block over all ranks. The rest of `buffer` is unspecified afterwards.
     #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
     fn reduce_scatter(
         &self,
@@ -278,8 +299,9 @@ impl Communicator {
         self.in_place(buffer, Collective::ReduceScatter, op, 0, dtype)
     }
 
-    /// `output` becomes this rank's block of the reduction of all `input`s, which are split evenly,
-    /// or by `counts`, one a rank and the same on all ranks.
+    /// Write this rank's block of the reduction of all ranks' `input` to `output`. The inputs are
+    /// split evenly, or according to `counts`, which contains one number per rank and must be the
+    /// same list on all ranks.
     #[pyo3(signature = (input, output, op="sum", *, counts=None, factor=None, dtype=None))]
     fn reduce_scatter_into(
         &self,
@@ -299,14 +321,16 @@ impl Communicator {
         self.into(input.py(), buffers, what, (counts, None), dtype)
     }
 
-    /// Every rank's `buffer` becomes all ranks' own blocks; before, only the own block counts.
+    /// Replace `buffer` on every rank with all ranks' own blocks, in rank order. On entry, each
+    /// rank contributes only its own block, which `block` returns.
     #[pyo3(signature = (buffer, *, dtype=None))]
     fn all_gather(&self, buffer: &Bound<'_, PyAny>, dtype: Option<&str>) -> PyResult<()> {
         self.in_place(buffer, Collective::AllGather, Operator::NONE, 0, dtype)
     }
 
-    /// `output` becomes all ranks' `input`s, in rank order: evenly split, or by `counts`, one a
-    /// rank and the same on all ranks.
+    /// Write all ranks' `input` to `output` on every rank, in rank order. `output` is split evenly,
+    /// or according to `counts`, which contains one number per rank and must be the same list on
+    /// all ranks.
     #[pyo3(signature = (input, output, *, counts=None, dtype=None))]
     fn all_gather_into(
         &self,
@@ -320,7 +344,8 @@ impl Communicator {
         self.into(input.py(), buffers, what, (None, counts), dtype)
     }
 
-    /// The root's `output` becomes all ranks' `input`s, in rank order; the others give None.
+    /// Write all ranks' `input` to `output` on rank `root`, in rank order. The other ranks pass
+    /// None as `output`.
     #[pyo3(signature = (input, output, root, *, dtype=None))]
     fn gather_into(
         &self,
@@ -333,7 +358,8 @@ impl Communicator {
         self.into(input.py(), (Some(input), output), what, (None, None), dtype)
     }
 
-    /// Every rank's `output` becomes its block of the root's `input`; the others give None.
+    /// Write block i of `input` on rank `root` to `output` on rank i. The other ranks pass None as
+    /// `input`.
     #[pyo3(signature = (input, output, root, *, dtype=None))]
     fn scatter_into(
         &self,
@@ -352,8 +378,9 @@ impl Communicator {
         )
     }
 
-    /// Block j of rank i's `input` becomes block i of rank j's `output`. All blocks are equally
-    /// long; or the one for rank j has send[j] elements, and the one from rank i receive[i].
+    /// Copy block j of rank i's `input` to block i of rank j's `output`. All blocks have the same
+    /// length unless you pass `send` and `receive`. The block for rank j then has send[j] elements,
+    /// and the block from rank i has receive[i] elements.
     #[pyo3(signature = (input, output, *, send=None, receive=None, dtype=None))]
     fn all_to_all_into(
         &self,
@@ -364,7 +391,7 @@ impl Communicator {
         dtype: Option<&str>,
     ) -> PyResult<()> {
         if send.is_some() != receive.is_some() {
-            let line = "all_to_all_into takes counts for both sides, or for neither";
+            let line = "all_to_all_into requires counts for both sides: pass send and receive";
             return Err(error::usage(input.py(), line));
         }
         let what = (Collective::AllToAll, Operator::NONE, 0);
@@ -372,13 +399,13 @@ impl Communicator {
         self.into(input.py(), buffers, what, (send, receive), dtype)
     }
 
-    /// Returns on no rank before every rank has called it.
+    /// Wait until every rank has called this method.
     fn barrier(&self, py: Python<'_>) -> PyResult<()> {
         self.in_order(py, None, ringtree::Communicator::barrier)
     }
 
-    /// Sends `buffer` to `peer`, which receives as many elements of the same type, under the same
-    /// tag. Messages are received in the order in which they were sent.
+    /// Send `buffer` to rank `peer`, which must receive the same number of elements of the same
+    /// type with the same tag. Messages are received in the order in which they were sent.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn send(
@@ -392,7 +419,7 @@ impl Communicator {
         work.finish(buffer.py())
     }
 
-    /// Receives into `buffer` what `peer` sends under this tag.
+    /// Receive the message that rank `peer` sends with this tag into `buffer`.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn recv(
@@ -406,7 +433,7 @@ impl Communicator {
         work.finish(buffer.py())
     }
 
-    /// Starts sending; `wait()` of what it returns says that the buffer can be used again.
+    /// Start a send and return its Work. After `wait()`, the buffer can be used again.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn send_async(
@@ -419,7 +446,7 @@ impl Communicator {
         self.buffer_message(buffer, (peer.0, tag.0), dtype, true)
     }
 
-    /// Starts receiving; `wait()` of what it returns says that the message is there.
+    /// Start a receive and return its Work. After `wait()`, the buffer contains the message.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn recv_async(
@@ -432,8 +459,8 @@ impl Communicator {
         self.buffer_message(buffer, (peer.0, tag.0), dtype, false)
     }
 
-    /// A communicator of the ranks that give the same `color`, numbered by `key`; None for a rank
-    /// whose colour is None. All ranks call it.
+    /// Return a communicator of the ranks that pass the same `color`, ordered by `key`, or None if
+    /// `color` is None. All ranks must call this method.
     #[pyo3(signature = (color, key=Number(0)), text_signature = "($self, color, key=0)")]
     fn split(
         &self,
@@ -446,7 +473,8 @@ impl Communicator {
         made.map(|comm| Self::made(py, comm)).transpose()
     }
 
-    /// A communicator of these ranks, in the order of the list; its members alone call this.
+    /// Return a communicator of these ranks, in the order of the list. Only these ranks call this
+    /// method.
     fn subgroup(&self, py: Python<'_>, ranks: Number<Vec<usize>>) -> PyResult<Py<Self>> {
         let made = self.detached(py, None, |lane, timeout| {
             lane.comm().with_timeout(timeout).subgroup(&ranks.0)
@@ -454,7 +482,7 @@ impl Communicator {
         Self::made(py, made?)
     }
 
-    /// Ends every call under way and every later one, on all ranks, with this line.
+    /// Make all calls in flight and all later calls fail on all ranks, with the message `line`.
     fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
         let cause = Error::peer_lost(self.rank, line).with_rank(self.rank);
         self.detached(py, None, |lane, _| {
@@ -463,15 +491,15 @@ impl Communicator {
         })
     }
 
-    /// The first error, with which every call ends from now on; None while there is none.
+    /// Return the first error, which all later calls raise, or None if no call has failed.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let failure = self.detached(py, None, |lane, _| Ok(lane.comm().failure()))?;
         let exception = failure.map(|error| error::raised(py, &error).into_value(py));
         Ok(exception.map(Py::into_any))
     }
 
-    /// Leaves: what is under way is finished, then the others are told. Nothing can be called
-    /// afterwards. It is done at the end of the program, too.
+    /// Leave the group: complete the calls in flight, and then notify the other ranks. Later calls
+    /// raise UsageError. This happens automatically when the program ends.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let lane = self.take_lane();
         py.detach(|| drop(lane));
@@ -496,8 +524,8 @@ impl Communicator {
         format!("Communicator(rank {} of {})", self.rank, self.world_size)
     }
 
-    /// For the package's own modules: calls on memory by address, which `keeper` keeps alive.
-    /// None when they have ended.
+    /// Run calls on the memory at the given addresses, which `keeper` keeps alive, and return None.
+    /// If `is_async` is true, only start the calls and return a Work. Internal to the package.
     fn _calls(
         &self,
         calls: Vec<Raw>,
@@ -518,9 +546,11 @@ impl Communicator {
         })
     }
 
-    /// For the package's own modules: an all-reduce of a tensor in place, which its caller waits
-    /// for. False, and nothing is done, if the tensor is not plain memory, or if calls are queued:
-    /// a caller that Ctrl-C takes out of the queue may let the tensor's storage go.
+    /// Run an all-reduce of a tensor in place and return True. Internal to the package.
+    ///
+    /// Return False without any effect if the tensor's memory cannot be used directly, or if calls
+    /// are queued. If Ctrl-C interrupts a caller whose call is queued, the caller may release the
+    /// tensor's storage.
     fn _all_reduce(&self, tensor: &Bound<'_, PyAny>, op: &str) -> PyResult<bool> {
         let py = tensor.py();
         let op = Operator::new(py, op, None)?.0;
@@ -536,13 +566,13 @@ impl Communicator {
         })
     }
 
-    /// For the package's own modules: what `_all_reduce` takes are tensors of this class.
+    /// Make `_all_reduce` accept tensors of this class. Internal to the package.
     #[staticmethod]
     fn _tensors_are(class: &Bound<'_, PyType>) -> PyResult<()> {
         Tensors::are(class)
     }
 
-    /// For the package's own modules: a message by address.
+    /// Start a message from or into memory at an address. Internal to the package.
     fn _message(
         &self,
         dtype: &str,
@@ -558,11 +588,12 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Leaving waits for others, and other threads of Python may have to go on meanwhile.
+    /// Leaves the group without holding the interpreter's lock. Leaving waits for other ranks, and
+    /// other Python threads may have to run in the meantime.
     fn drop(&mut self) {
         let lane = self.take_lane();
         if lane.is_some() {
-            // Without an interpreter this drops the lane all the same.
+            // Without an interpreter, this drops the closure and, with it, the lane.
             let _ = Python::try_attach(|py| py.detach(|| drop(lane)));
         }
     }

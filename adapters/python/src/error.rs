@@ -1,21 +1,23 @@
-//! The library's errors as Python's.
+//! Converts ringtree's errors to Python exceptions.
 
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use ringtree::{Error, ErrorKind};
 use std::fmt::Display;
 
-/// The exception for an error: the class of its kind, which `ringtree/errors.py` has.
+/// Creates the exception for an error. The class depends on the kind of error: see
+/// `ringtree/errors.py`.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     exception(py, error).unwrap_or_else(|instead| instead)
 }
 
-/// The exception for what a program has got wrong.
+/// Creates a `UsageError`.
 pub(crate) fn usage(py: Python<'_>, line: impl Display) -> PyErr {
     raised(py, &Error::usage(line.to_string()))
 }
 
-/// The same, of a buffer that a call cannot take: it is a `TypeError` and a `BufferError`, too.
+/// Creates a `BufferUsageError` for a buffer that a call cannot use. This exception is also a
+/// `TypeError` and a `BufferError`.
 pub(crate) fn unsuitable(py: Python<'_>, line: impl Display) -> PyErr {
     let made = of_class(py, "BufferUsageError", &line.to_string());
     made.map_or_else(|instead| instead, PyErr::from_value)

@@ -1,41 +1,44 @@
-//! Forked children, in which none of their parent's threads is there, and no call ends.
+//! Detects forked children. They lack their parent's threads, so no call would complete.
 
 use crate::error::usage;
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Forks between the first process of the program and this one.
+/// Number of forks between the first process of the program and this process.
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
-/// The process in which something was made.
+/// The process that created an object.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Home(u32);
 
 impl Home {
-    /// This process.
+    /// Returns this process.
     pub(crate) fn here() -> Self {
         Self(FORKS.load(Ordering::Relaxed))
     }
 
+    /// Returns `true` in the process that created the object and `false` in its forked children.
     pub(crate) fn is_here(self) -> bool {
         self == Self::here()
     }
 
+    /// Checks that this process created the object.
+    ///
     /// # Errors
-    /// `UsageError`: this process is a child of that one.
+    /// Returns a `UsageError` in a forked child.
     pub(crate) fn check(self, py: Python<'_>) -> PyResult<()> {
         match self.is_here() {
             true => Ok(()),
             false => Err(usage(
                 py,
-                "this process was forked from the one that joined, whose calls it cannot make: \
-                 start it by 'spawn', or let it join ranks of its own",
+                "a forked child cannot use its parent's communicator; start the child with \
+                 'spawn', or create a new communicator in it",
             )),
         }
     }
 }
 
-/// For the package's own modules: this process is a child that has just been forked.
+/// Record that this process is a newly forked child. Internal to the package.
 #[pyfunction]
 pub(crate) fn forked() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -1,23 +1,25 @@
-//! Ctrl-C while a call waits.
+//! Handles Ctrl-C while a call waits.
 //!
-//! Python notes a signal and acts on it when its main thread asks. While that thread waits in a
-//! call, the library asks here; what the signal's handler raises is kept until the call has ended.
+//! Python records a signal and runs its handler when the main thread checks for signals. While that
+//! thread waits in a call, ringtree checks for signals through [`is_interrupted`]. If the handler
+//! raises an exception, this module stores it until the call has completed.
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Between two looks at whether the user has interrupted a thread that waits.
+/// Interval at which a waiting thread checks for an interrupt.
 pub(crate) const LOOK: Duration = Duration::from_millis(50);
 
+/// The exception that a signal handler raised during a call.
 static RAISED: Mutex<Option<PyErr>> = Mutex::new(None);
-/// Whether there is one: what a call asks that has ended well.
+/// `true` if `RAISED` has an exception. Successful calls check this instead of locking `RAISED`.
 static IS_RAISED: AtomicBool = AtomicBool::new(false);
 
-/// Whether a signal's handler has raised something in this thread.
+/// Checks for signals. Returns `true` if a handler has raised an exception in this thread.
 pub(crate) fn is_interrupted() -> bool {
-    // Only the main thread of a process carries out Python's handlers.
+    // Only the main thread of a process runs Python's signal handlers.
     if rustix::thread::gettid() != rustix::process::getpid() {
         return false;
     }
@@ -27,20 +29,21 @@ pub(crate) fn is_interrupted() -> bool {
             let mut raised = RAISED.lock().unwrap_or_else(PoisonError::into_inner);
             let before = raised.replace(error);
             drop(raised);
-            // What it refers to may have a finalizer, which may make a call.
+            // Drop the exception without holding the lock, because finalizers of its objects may
+            // make calls.
             drop(before);
             IS_RAISED.store(true, Ordering::Release);
             true
         }
-        // Without an interpreter no signal can be seen.
+        // Without an interpreter, no signal can be detected.
         Some(Ok(())) | None => false,
     }
 }
 
-/// After a call of the main thread: raises what its handler has raised meanwhile.
+/// Raises the exception that a signal handler raised during a call of the main thread, if any.
 ///
 /// # Errors
-/// What was raised.
+/// Returns that exception.
 pub(crate) fn raise() -> PyResult<()> {
     if !IS_RAISED.load(Ordering::Acquire) || rustix::thread::gettid() != rustix::process::getpid() {
         return Ok(());

@@ -1,9 +1,9 @@
-//! The order of a communicator's calls, and the thread for those that the caller does not wait for.
+//! Runs the calls of a communicator in order.
 //!
-//! What its caller waits for, a call or the making of a group, runs on the caller's thread, while
-//! nothing is queued before it. Calls that the library can carry out by itself are left to it. The
-//! rest is queued for one thread, which is there from the first of these on. It never runs Python
-//! code and never takes the interpreter's lock.
+//! If no call is queued, a call that its caller waits for runs on the caller's thread, and so does
+//! the creation of a group. ringtree's own threads run those calls that they can run. All other
+//! calls are queued for a single thread, which is started when the first of them is queued. This
+//! thread never runs Python code and never acquires the interpreter's lock.
 
 use crate::call::Call;
 use crate::interrupt::{LOOK, is_interrupted};
@@ -16,14 +16,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// How far it is with what the caller waits for.
+/// The state of an operation that the caller waits for.
 pub(crate) enum Ran<R> {
+    /// The operation has completed with this result.
     Ended(R),
-    /// Other calls come first; the result is there when the work has ended well.
+    /// The operation is queued after other calls. When the work has succeeded, the result is set.
     Queued(Work, Arc<Mutex<Option<R>>>),
 }
 
-/// A communicator with its order of calls.
+/// A communicator and the order of its calls.
 pub(crate) struct Lane {
     shared: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -41,15 +42,15 @@ impl Lane {
         &self.shared.comm
     }
 
-    /// Whether no call is queued or under way in the thread.
+    /// Returns `true` if no call is queued or in flight on the thread.
     pub(crate) fn is_idle(&self) -> bool {
         self.shared.unfinished.load(Ordering::Acquire) == 0
     }
 
-    /// Does it, in the order of calls; if other calls are queued before it, it is queued, too.
+    /// Runs `act` in the order of calls. If other calls are queued, `act` is queued too.
     ///
     /// # Errors
-    /// Those of `act`.
+    /// Returns the error from `act`, or [`Error::io`] if the thread cannot be started.
     pub(crate) fn run<R: Send + 'static>(
         &self,
         act: impl FnOnce(&Communicator) -> Result<R> + Send + 'static,
@@ -69,10 +70,11 @@ impl Lane {
         Ok(Ran::Queued(work, result))
     }
 
-    /// Starts the calls, and leaves them to other threads.
+    /// Starts the calls on other threads.
     ///
     /// # Errors
-    /// The system's, if there is no thread; those of the start of a call.
+    /// Returns [`Error::io`] if the thread cannot be started, or the error if a call cannot be
+    /// started.
     pub(crate) fn start(&self, mut calls: Vec<Call>, timeout: Duration) -> Result<Work> {
         let is_single = calls.len() == 1 && calls.iter().all(Call::can_be_posted);
         match calls.pop() {
@@ -108,17 +110,17 @@ impl Lane {
             let shared = Arc::clone(&self.shared);
             let builder = std::thread::Builder::new().name("ringtree-calls".to_owned());
             let started = builder.spawn(move || shared.work());
-            let started = started.map_err(|error| Error::io("starting a thread", &error))?;
+            let started = started.map_err(|error| Error::io("cannot start a thread", &error))?;
             *thread = Some(started);
         }
         Ok(())
     }
 }
 
-/// Carries the calls out, one after the other, and gives them back.
+/// Runs the calls in sequence and returns them.
 ///
 /// # Errors
-/// The first call's that fails.
+/// Returns the error of the first call that fails.
 pub(crate) fn carry_out<C: AsMut<[Call]>>(mut calls: C, comm: &Communicator) -> Result<C> {
     let mut each = calls.as_mut().iter_mut();
     each.try_for_each(|call| call.carry_out(comm))?;
@@ -126,7 +128,7 @@ pub(crate) fn carry_out<C: AsMut<[Call]>>(mut calls: C, comm: &Communicator) -> 
 }
 
 impl Drop for Lane {
-    /// What is queued is carried out before, unless the user interrupts it.
+    /// Runs the queued calls first, unless the user interrupts them.
     fn drop(&mut self) {
         let mut jobs = self.shared.lock();
         jobs.is_closed = true;
@@ -144,17 +146,17 @@ impl Drop for Lane {
             jobs = self.shared.lock();
         }
         drop(jobs);
-        // It has panicked if this fails; its calls say so.
+        // This fails only if the thread has panicked, which its calls have reported.
         let _ = thread.join();
     }
 }
 
-/// Messages, which have an order of their own.
+/// Messages, whose order does not depend on the order of other calls.
 impl Lane {
-    /// Starts an operation of the library's.
+    /// Starts an operation on ringtree's own threads.
     ///
     /// # Errors
-    /// Those of `start`.
+    /// Returns the error from `start`.
     pub(crate) fn post(
         &self,
         timeout: Duration,

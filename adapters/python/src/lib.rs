@@ -1,25 +1,26 @@
-//! ringtree for Python: the extension module behind the package `ringtree`.
+//! Implements the extension module of the Python package `ringtree`.
 //!
-//! | file | what it is |
+//! | file | contents |
 //! |---|---|
-//! | `start` | the ways to get a communicator |
-//! | `communicator` | the class that Python sees: calls on buffers, and on tensors' addresses |
-//! | `collective` | collectives on memory of Python's |
-//! | `arguments` | what Python passes to a call, as values |
-//! | `call` | one collective as a value, for any element type |
-//! | `lane` | the order of calls, and the thread for those that the caller does not wait for |
+//! | `start` | the creation of communicators |
+//! | `communicator` | the class `Communicator`: calls on buffers and on addresses of tensors |
+//! | `collective` | collectives on Python's memory |
+//! | `arguments` | conversion of a call's arguments |
+//! | `call` | a collective as a value, for any element type |
+//! | `lane` | the order of calls, and the thread for calls that their caller does not wait for |
+//! | `queue` | the queue of that thread |
 //! | `message` | messages between two ranks |
-//! | `work` | calls under way |
+//! | `work` | calls in flight |
 //! | `interrupt` | Ctrl-C while a call waits |
 //! | `command` | the command `ringtree` |
-//! | `fork` | forked children |
+//! | `fork` | detection of forked children |
 //! | `error` | exceptions |
-//! | `sys` | memory that Python owns, as slices: the only unsafe code |
+//! | `sys` | access to Python's memory as slices: the only unsafe code |
 //!
-//! *Invariants.* The interpreter's lock is not held while anything waits for another rank, or for a
-//! lock of the library's. No thread of this module runs Python code, but that of a start, through a
-//! store of the program's, while the caller of that start waits for it. What a call under way works
-//! on is kept alive by the call itself, whatever the program lets go.
+//! *Invariants.* No thread holds the interpreter's lock while it waits for another rank or for one
+//! of ringtree's locks. Threads of this module do not run Python code, with one exception: the
+//! thread that joins the world calls the program's store while the caller waits for it. A call in
+//! flight keeps its memory alive, even if the program releases it.
 
 #![deny(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! Messages between two ranks, by whichever way Python names their memory.
+//! Starts messages between two ranks on Python's memory.
 
 use crate::arguments::Buffers;
 use crate::communicator::Communicator;
@@ -9,7 +9,7 @@ use ringtree::{Dtype, with_element};
 use ringtree_foreign::Operation;
 
 impl Communicator {
-    /// Starts a message from `buffer`, or one into it.
+    /// Starts a send from `buffer` or a receive into it.
     pub(crate) fn buffer_message(
         &self,
         buffer: &Bound<'_, PyAny>,
@@ -22,7 +22,7 @@ impl Communicator {
         self.message(buffer.py(), (buffers.dtype(), memory), end, is_sent)
     }
 
-    /// Starts a message from or to `memory`.
+    /// Starts a send from `memory` or a receive into it.
     pub(crate) fn message(
         &self,
         py: Python<'_>,

@@ -1,4 +1,4 @@
-//! The jobs that one thread carries out for their callers, in order.
+//! Runs jobs in order on one thread.
 
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::{Outcome, unpanicked};
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// What is queued: it holds nothing of the program's any more when it returns.
+/// The operation that a job runs. When it returns, it must have released all of the program's
+/// objects.
 pub(crate) type Act = Box<dyn FnOnce(&Communicator) -> Result<()> + Send>;
 
 pub(crate) struct Job {
@@ -20,14 +21,14 @@ pub(crate) struct Job {
 pub(crate) struct Jobs {
     pub(crate) waiting: VecDeque<Job>,
     pub(crate) is_closed: bool,
-    /// The thread has carried out all of them, and takes no more.
+    /// `true` if the thread has run all jobs and accepts no more.
     pub(crate) have_ended: bool,
 }
 
-/// What the callers and the thread share.
+/// The state that the callers and the thread share.
 pub(crate) struct Queue {
     pub(crate) comm: Communicator,
-    /// Jobs that are queued or under way: what a call asks that finds none.
+    /// Number of jobs that are queued or running. Calls check it without locking `jobs`.
     pub(crate) unfinished: AtomicUsize,
     pub(crate) jobs: Mutex<Jobs>,
     pub(crate) changed: Condvar,
@@ -47,15 +48,17 @@ impl Queue {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The user has interrupted the thread that waits for what is queued: no rank waits for it any
-    /// more. The library does the same where its caller waits in a call.
+    /// Makes the communicator fail because the user interrupted the thread that was waiting for a
+    /// queued job. Otherwise, other ranks would wait for this rank. ringtree does the same if its
+    /// caller is interrupted while waiting in a call.
     pub(crate) fn interrupted(&self) {
         let rank = self.comm.rank();
-        let line = format!("rank {rank} was interrupted by its user while it waited");
+        let line = format!("the user interrupted rank {rank} while it waited for other ranks");
         self.comm
             .fail(&Error::peer_lost(rank, line).with_rank(rank));
     }
 
+    /// Runs jobs until the queue is closed and empty.
     pub(crate) fn work(&self) {
         while let Some(job) = self.next() {
             let comm = self.comm.with_timeout(job.timeout);

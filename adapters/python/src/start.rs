@@ -1,4 +1,4 @@
-//! The ways to get a communicator.
+//! Creates communicators.
 
 use crate::arguments::{Number, named};
 use crate::error;
@@ -8,12 +8,12 @@ use pyo3::prelude::*;
 use ringtree::{Builder, Communicator, Secret, Store, StoreError};
 use std::time::Duration;
 
-/// Between two looks at whether the ranks have met.
+/// Interval between checks of whether joining has finished.
 const LOOK: Duration = Duration::from_millis(1);
-/// Looks between two at whether the user has interrupted the program.
+/// Number of these checks for each check of whether the user has interrupted the program.
 const LOOKS_PER_CHECK: u32 = 20;
 
-/// What `init` is told of a start; all else comes from the environment.
+/// The arguments of `init`. Other settings come from the environment.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 pub(crate) struct Told {
@@ -41,7 +41,10 @@ impl Told {
         if let Some(text) = &self.secret {
             let secret = Secret::from_hex(text);
             builder = builder.secret(secret.ok_or_else(|| {
-                error::usage(py, "secret: hexadecimal digits (`openssl rand -hex 32`)")
+                error::usage(
+                    py,
+                    "secret must be 64 hexadecimal digits; generate it with `openssl rand -hex 32`",
+                )
             })?);
         }
         if let Some(name) = &self.interface {
@@ -60,7 +63,8 @@ impl Told {
     }
 }
 
-/// A store that Python code brings: `set`, `get` with a time in seconds, `add`.
+/// A store that Python code implements with the methods `set`, `get` and `add`. The timeout of
+/// `get` is in seconds.
 struct PythonStore(Py<PyAny>);
 
 impl PythonStore {
@@ -68,7 +72,7 @@ impl PythonStore {
         let done = Python::try_attach(|py| act(self.0.bind(py)).map_err(|error| error.to_string()));
         match done {
             Some(end) => end.map_err(StoreError::from),
-            None => Err(StoreError::from("the interpreter has ended")),
+            None => Err(StoreError::from("the Python interpreter has exited")),
         }
     }
 }
@@ -90,12 +94,13 @@ impl Store for PythonStore {
     }
 }
 
-/// Starts as `told`.
+/// Creates a communicator from the arguments of `init`.
 pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Communicator> {
     join(py, told.builder(py)?)
 }
 
-/// Starts as the environment says; alone, if it `may_be_alone` and the environment says nothing.
+/// Creates a communicator from the environment. If `may_be_alone` is set and the program was not
+/// started by a launcher, the communicator has a single rank.
 pub(crate) fn connect_from_env(
     py: Python<'_>,
     may_be_alone: bool,
@@ -112,7 +117,8 @@ pub(crate) fn connect_from_env(
     join(py, builder)
 }
 
-/// Joins beside this thread, which looks whether the user has interrupted it.
+/// Joins on a separate thread. In the meantime, this thread checks whether the user has interrupted
+/// the program.
 fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
     let mut joining = builder.interrupt(interrupt::is_interrupted).connect_async();
     loop {

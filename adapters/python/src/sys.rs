@@ -1,13 +1,13 @@
-//! Memory that Python owns, as slices: the only unsafe code of this crate.
+//! Gives access to Python's memory as slices. Contains the only unsafe code in this crate.
 //!
-//! *What it rests on.* A [`Memory`] is made in three ways. [`Memory::of_buffer`] asks the buffer
-//! protocol, which says where the bytes are; a memoryview keeps them there. [`Memory::of_tensor`]
-//! asks torch, by the C function of DLPack that torch's class of tensors carries.
-//! [`Memory::of_addresses`] believes the package's own Python code, as any foreign function does
-//! that is given an address: the tensors are contiguous, lie in host memory, and their storages are
-//! kept alive by the object that comes along. A program that resizes a storage while a call works
-//! on it, or changes a tensor from another thread, breaks the same rule as with every other backend
-//! of torch.
+//! *Assumptions.* A [`Memory`] is created in one of three ways. [`Memory::of_buffer`] gets the
+//! address of the bytes from the buffer protocol, and a memoryview keeps the bytes there.
+//! [`Memory::of_tensor`] gets the address from torch, through the DLPack C function that torch's
+//! tensor class provides. [`Memory::of_addresses`] trusts the package's own Python code, just as
+//! any foreign function trusts the addresses that it receives: the tensors are contiguous and in
+//! host memory, and the object that is passed with the addresses keeps their storages alive. A
+//! program must not resize a storage that a call uses, or change a tensor from another thread.
+//! Every other torch backend has the same rule.
 
 #![allow(unsafe_code)]
 
@@ -24,14 +24,14 @@ use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::sync::OnceLock;
 
-/// Elements that lie one after the other.
+/// A contiguous range of elements.
 #[derive(Clone, Copy, Debug)]
 struct Span {
     address: usize,
     count: usize,
 }
 
-/// Where a memory's elements are: mostly in one place, for which nothing is allocated.
+/// The locations of the elements. The usual case is one range, which does not need an allocation.
 enum Parts {
     One(Span),
     Several(Vec<Span>),
@@ -48,17 +48,17 @@ impl Deref for Parts {
     }
 }
 
-/// Parts of a process's memory that a call reads or writes.
+/// Parts of this process's memory that a call reads or writes.
 pub(crate) struct Memory {
     parts: Parts,
-    /// What keeps the memory where it is. Whichever thread has it last drops it, and waits for
-    /// nothing: without the interpreter's lock, pyo3 leaves the release of an object to the next
-    /// thread that has it. A buffer of pyo3's would wait for the lock.
+    /// The object that keeps the memory in place. Any thread can drop it without blocking: if the
+    /// thread does not hold the interpreter's lock, pyo3 leaves the release of the object to the
+    /// next thread that holds the lock. A pyo3 buffer would wait for the lock instead.
     _keeper: Option<Py<PyAny>>,
 }
 
 impl Memory {
-    /// Nothing.
+    /// Creates a memory without parts.
     pub(crate) fn none() -> Self {
         Self {
             parts: Parts::Several(Vec::new()),
@@ -66,7 +66,8 @@ impl Memory {
         }
     }
 
-    /// The parts that Python names by address and number of elements, kept alive by `keeper`.
+    /// Creates a memory that consists of parts, each with an address and a number of elements.
+    /// `keeper` keeps the parts alive.
     pub(crate) fn of_addresses(parts: Vec<(usize, usize)>, keeper: Py<PyAny>) -> Self {
         let spans = parts.into_iter();
         let spans = spans.map(|(address, count)| Span { address, count });
@@ -76,8 +77,9 @@ impl Memory {
         }
     }
 
-    /// The elements of a tensor, and their type, if it is of torch's own class, in host memory,
-    /// contiguous, and of a type that is reduced.
+    /// Returns the element type and the memory of a tensor. Returns `None` if the class of the
+    /// tensor is not exactly torch's, if the tensor is not contiguous in host memory, or if its
+    /// elements cannot be reduced.
     pub(crate) fn of_tensor(tensor: &Bound<'_, PyAny>) -> Option<(Dtype, Self)> {
         let described = Tensors::describe(tensor)?;
         let dtype = described.dtype()?;
@@ -85,7 +87,7 @@ impl Memory {
             address: described.first as usize + usize::try_from(described.offset).ok()?,
             count: described.count()?,
         };
-        // A tensor that stands for another one has elements, and no memory.
+        // A tensor that only represents another tensor has elements but no memory.
         let is_there = span.count == 0 || !described.first.is_null();
         is_there.then(|| {
             let memory = Self {
@@ -96,12 +98,12 @@ impl Memory {
         })
     }
 
-    /// The whole of an object with the buffer protocol, and the type of its elements: `dtype`, or
-    /// what the object says.
+    /// Returns the element type and the memory of an object with the buffer protocol. The type is
+    /// `dtype`, or the type that the object's format specifies if `dtype` is `None`.
     ///
     /// # Errors
-    /// `BufferUsageError`: the object has no contiguous memory, or none that may be written, or of
-    /// no type that travels.
+    /// Returns a `BufferUsageError` if the object has no contiguous memory, if the memory is
+    /// read-only and the call writes to it, or if the element type is not supported.
     pub(crate) fn of_buffer(
         object: &Bound<'_, PyAny>,
         dtype: Option<Dtype>,
@@ -117,22 +119,22 @@ impl Memory {
             return Err(unsuitable(py, line));
         }
         if is_written && export.readonly() {
-            let line = "the buffer is read-only, and this call writes to it";
+            let line = "the buffer is read-only, but the call writes to it; pass a writable buffer";
             return Err(unsuitable(py, line));
         }
         let found = dtype_of(export.format().to_bytes(), export.item_size());
         let dtype = dtype.or(found).ok_or_else(|| {
             let format = export.format().to_string_lossy();
             let line = format!(
-                "elements of the format '{format}' do not travel; there are {}, and dtype=... \
-                 says what the bytes are",
+                "unsupported element format '{format}'; use one of {}, or pass dtype=... to set \
+                 the type of the bytes",
                 names()
             );
             unsuitable(py, line)
         })?;
         if !export.len_bytes().is_multiple_of(dtype.size()) {
             let line = format!(
-                "{} bytes are no whole number of {dtype}",
+                "the buffer has {} bytes, which is not a multiple of the size of {dtype}",
                 export.len_bytes()
             );
             return Err(unsuitable(py, line));
@@ -148,17 +150,18 @@ impl Memory {
         Ok((dtype, memory))
     }
 
-    /// The same memory as parts of these lengths.
+    /// Splits the memory into parts with these lengths. Each element has `size` bytes.
     ///
     /// # Errors
-    /// [`Error::usage`]: there are more or fewer elements.
+    /// Returns [`Error::usage`] if the lengths do not add up to the number of elements.
     pub(crate) fn split(mut self, lengths: &[usize], size: usize) -> Result<Self> {
         let whole = lengths
             .iter()
             .try_fold(0usize, |sum, one| sum.checked_add(*one));
         let ([span], true) = (&self.parts[..], whole == Some(self.total())) else {
             return Err(Error::usage(format!(
-                "the buffer has {} elements, which counts of {lengths:?} do not make up",
+                "the buffer has {} elements, but the counts {lengths:?} do not add up to that \
+                 number",
                 self.total()
             )));
         };
@@ -175,17 +178,17 @@ impl Memory {
         Ok(self)
     }
 
-    /// How many elements the parts have.
+    /// Returns the number of elements in each part.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.parts.iter().map(|part| part.count).collect()
     }
 
-    /// How many elements all parts have together.
+    /// Returns the number of elements in all parts together.
     pub(crate) fn total(&self) -> usize {
         self.parts.iter().map(|part| part.count).sum()
     }
 
-    /// Whether some byte is in both.
+    /// Returns `true` if the two memories overlap.
     pub(crate) fn overlaps<T: Element>(&self, other: &Self) -> bool {
         let size = size_of::<T>();
         let end = |one: &Span| one.address + one.count * size;
@@ -196,8 +199,8 @@ impl Memory {
         pairs.any(|(one, two)| one.address < end(two) && two.address < end(one))
     }
 
-    /// Whether this is exactly `count` elements of `whole`, from number `start` on, where the parts
-    /// of `whole` lie one after the other.
+    /// Returns `true` if this is a range of elements of `whole` that begins with element `start`.
+    /// Returns `false` if the parts of either memory are not contiguous.
     pub(crate) fn is_part_of<T: Element>(&self, whole: &Self, start: usize) -> bool {
         match (self.joined::<T>(), whole.joined::<T>()) {
             (Some(part), Some(whole)) => {
@@ -208,12 +211,12 @@ impl Memory {
         }
     }
 
-    /// Whether all parts lie one after the other, so that none is copied.
+    /// Returns `true` if the parts are contiguous, so that no copy is needed.
     pub(crate) fn is_one<T: Element>(&self) -> bool {
         self.joined::<T>().is_some()
     }
 
-    /// All parts as one, if they lie one after the other.
+    /// Returns all parts as one range, or `None` if they are not contiguous.
     fn joined<T: Element>(&self) -> Option<Span> {
         let first = *self.parts.first()?;
         let mut end = first.address;
@@ -227,10 +230,10 @@ impl Memory {
         Some(Span { count, ..first })
     }
 
-    /// All elements: where they are, or copied together.
+    /// Returns all elements. Copies them if the parts are not contiguous.
     ///
     /// # Errors
-    /// [`Error::usage`]: a part is not aligned.
+    /// Returns [`Error::usage`] if a part is not aligned.
     pub(crate) fn whole<T: Element>(&self) -> Result<Cow<'_, [T]>> {
         if let Some(span) = self.joined::<T>() {
             return self.read(span).map(Cow::Borrowed);
@@ -242,10 +245,11 @@ impl Memory {
         Ok(Cow::Owned(all))
     }
 
-    /// Lets `act` write all elements: where they are, or in a copy that goes back afterwards.
+    /// Lets `act` write all elements. If the parts are not contiguous, `act` receives a copy, which
+    /// is then written back.
     ///
     /// # Errors
-    /// Those of `act`; [`Error::usage`]: a part is not aligned.
+    /// Returns the error from `act`, or [`Error::usage`] if a part is not aligned.
     pub(crate) fn write_whole<T: Element>(
         &mut self,
         act: impl FnOnce(&mut [T]) -> Result<()>,
@@ -265,50 +269,51 @@ impl Memory {
         Ok(())
     }
 
-    /// The one part, for an operation under way, which keeps it.
+    /// Converts the memory to a buffer that an operation can own while it is in flight.
     ///
     /// # Errors
-    /// [`Error::usage`]: there are several, or it is not aligned.
+    /// Returns [`Error::usage`] if the memory is not contiguous or not aligned.
     pub(crate) fn held<T: Element>(self) -> Result<ForeignBuffer<T, Self>> {
-        let apart = || Error::usage("a message is one buffer");
+        let apart = || Error::usage("a message must be one contiguous buffer");
         let span = self.joined::<T>().ok_or_else(apart)?;
-        // SAFETY: as for `read` and `write`; what keeps the elements there goes along. What is sent
-        // may be read-only, and is only read.
+        // SAFETY: as for `read` and `write`; the buffer owns what keeps the elements there. Memory
+        // that is sent may be read-only, and is only read.
         unsafe { ForeignBuffer::new(span.address, span.count, self) }
     }
 
     fn read<T: Element>(&self, span: Span) -> Result<&[T]> {
         let first = first_element::<T>(span.address, span.count)?;
-        // SAFETY: the pointer is aligned and not null, and `span.count` elements lie there (see the
-        // module's text) as long as `_keeper` lives, which `self` owns. Every bit pattern is an
-        // element. The program must not write them until the call has ended, and this crate writes
-        // only what it holds by `&mut`.
+        // SAFETY: the pointer is aligned and not null, and `span.count` elements are there (see the
+        // module documentation) as long as `_keeper` lives, which `self` owns. Every bit pattern is
+        // a valid element. The program must not write them until the call has completed, and this
+        // crate writes only memory that it borrows as `&mut`.
         Ok(unsafe { std::slice::from_raw_parts(first.as_ptr(), span.count) })
     }
 
     fn write<T: Element>(&mut self, span: Span) -> Result<&mut [T]> {
         let first = first_element::<T>(span.address, span.count)?;
-        // SAFETY: as for `read`. Both ways to make a `Memory` to be written say that its bytes may
-        // be, and `&mut self` makes the access the only one through this object; `call` copies what
-        // another `Memory` of the same call shares with it.
+        // SAFETY: as for `read`. All ways to create a `Memory` for writing guarantee that its bytes
+        // may be written, and `&mut self` makes this the only access through this object; `call`
+        // copies what another `Memory` of the same call shares with it.
         Ok(unsafe { std::slice::from_raw_parts_mut(first.as_ptr(), span.count) })
     }
 }
 
-/// A tensor as DLPack's structure `DLTensor` describes it.
+/// A tensor in the layout of DLPack's `DLTensor` structure.
 #[repr(C)]
 struct Described {
     first: *mut c_void,
     device_type: i32,
     _device_number: i32,
     dimensions: i32,
-    /// The kind of the type, and its bits.
+    /// The kind of the element type.
     kind: u8,
+    /// Number of bits per element.
     bits: u8,
     lanes: u16,
     shape: *const i64,
     strides: *const i64,
-    /// In bytes.
+    /// Offset of the first element in bytes.
     offset: u64,
 }
 
@@ -319,7 +324,8 @@ impl Described {
     const FLOAT: u8 = 2;
     const BFLOAT: u8 = 4;
 
-    /// The type of its elements, if they are numbers in host memory that are reduced as they are.
+    /// Returns the element type, or `None` if the elements are not in host memory or have a type
+    /// that cannot be reduced.
     fn dtype(&self) -> Option<Dtype> {
         if (self.device_type, self.lanes) != (Self::HOST, 1) {
             return None;
@@ -342,7 +348,7 @@ impl Described {
         Some(found)
     }
 
-    /// How many elements it has, if they lie one after the other.
+    /// Returns the number of elements, or `None` if they are not contiguous.
     fn count(&self) -> Option<usize> {
         let dimensions = usize::try_from(self.dimensions).ok()?;
         if dimensions == 0 {
@@ -351,8 +357,8 @@ impl Described {
         if self.shape.is_null() || self.strides.is_null() {
             return None;
         }
-        // SAFETY: torch has set both pointers to so many numbers of the tensor, which its caller
-        // holds, and with it the interpreter's lock: nothing changes the tensor meanwhile.
+        // SAFETY: torch has set both pointers to `dimensions` numbers of the tensor. The caller
+        // holds the tensor and the interpreter's lock, so nothing changes the tensor meanwhile.
         let (shape, strides) = unsafe {
             (
                 std::slice::from_raw_parts(self.shape, dimensions),
@@ -372,7 +378,7 @@ impl Described {
 
 type Describe = unsafe extern "C" fn(*mut PyObject, *mut Described) -> c_int;
 
-/// The head of DLPack's table of C functions, which is the same in every version.
+/// The beginning of DLPack's table of C functions, which is the same in every version.
 #[repr(C)]
 struct TableHead {
     major: u32,
@@ -380,7 +386,7 @@ struct TableHead {
     _older: *const c_void,
 }
 
-/// That table in the versions 1.x.
+/// DLPack's table of C functions in versions 1.x.
 #[repr(C)]
 struct Table {
     _head: TableHead,
@@ -388,7 +394,7 @@ struct Table {
     describe: Option<Describe>,
 }
 
-/// torch's class of tensors, and the C function that describes one.
+/// torch's tensor class, and the C function that describes a tensor.
 pub(crate) struct Tensors {
     class: Py<PyType>,
     describe: Describe,
@@ -397,24 +403,24 @@ pub(crate) struct Tensors {
 static TENSORS: OnceLock<Tensors> = OnceLock::new();
 
 impl Tensors {
-    /// From now on [`Memory::of_tensor`] takes tensors of this class; none, if it has no table of
-    /// functions that this crate knows.
+    /// Makes [`Memory::of_tensor`] accept tensors of this class. Has no effect if the class does
+    /// not have a function table of a supported version.
     ///
     /// # Errors
-    /// What the class carries under the table's name is no table.
+    /// Returns an exception if the class's attribute for the table is not a table.
     pub(crate) fn are(class: &Bound<'_, PyType>) -> PyResult<()> {
         let Ok(carried) = class.getattr("__dlpack_c_exchange_api__") else {
             return Ok(());
         };
         let carried = carried.cast_into::<PyCapsule>()?;
         let table = carried.pointer_checked(Some(c"dlpack_exchange_api"))?;
-        // SAFETY: a capsule of this name holds the address of such a table, which lasts as long as
-        // the process; that is what the name says.
+        // SAFETY: a capsule of this name contains the address of such a table, which lives as long
+        // as the process; the name guarantees this.
         let major = unsafe { table.cast::<TableHead>().as_ref() }.major;
         if major != 1 {
             return Ok(());
         }
-        // SAFETY: as above, and the table is of a version that has these fields.
+        // SAFETY: as above, and the version of the table has these fields.
         let table = unsafe { table.cast::<Table>().as_ref() };
         if let Some(describe) = table.describe {
             let class = class.clone().unbind();
@@ -423,7 +429,8 @@ impl Tensors {
         Ok(())
     }
 
-    /// What torch says of a tensor; nothing if it is of another class, or has no memory.
+    /// Returns torch's description of a tensor, or `None` if the tensor has a different class or no
+    /// memory.
     fn describe(tensor: &Bound<'_, PyAny>) -> Option<Described> {
         let Self { class, describe } = TENSORS.get()?;
         let py = tensor.py();
@@ -431,20 +438,22 @@ impl Tensors {
             return None;
         }
         let mut described = MaybeUninit::uninit();
-        // SAFETY: the object is of the class that carries this function, and `described` has room
-        // for what it writes. The interpreter's lock is held.
+        // SAFETY: the object has the class that provides this function, and `described` has room
+        // for what it writes. This thread holds the interpreter's lock.
         let code = unsafe { describe(tensor.as_ptr(), described.as_mut_ptr()) };
         if code != 0 {
-            // Why not is of no interest: the call is made in another way, and says so itself.
+            // The reason does not matter, because the call then takes a different path, which
+            // reports errors.
             drop(PyErr::take(py));
             return None;
         }
-        // SAFETY: it has ended well, so all fields are written.
+        // SAFETY: the function has succeeded, so it has written all fields.
         Some(unsafe { described.assume_init() })
     }
 }
 
-/// The element type of a format of the struct module, in the machine's own byte order.
+/// Returns the element type for a format of Python's `struct` module, or `None` if the format is
+/// not supported. The byte order must be that of the machine.
 fn dtype_of(format: &[u8], size: usize) -> Option<Dtype> {
     let code = match format {
         [code] | [b'@' | b'=' | b'<', code] => *code,
@@ -467,7 +476,7 @@ fn dtype_of(format: &[u8], size: usize) -> Option<Dtype> {
     Some(found)
 }
 
-/// The names of all types.
+/// Returns the names of all element types.
 pub(crate) fn names() -> String {
     let names: Vec<&str> = Dtype::ALL.iter().map(|one| one.name()).collect();
     names.join(" ")

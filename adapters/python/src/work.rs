@@ -1,4 +1,4 @@
-//! Calls under way, as Python holds them.
+//! Defines the `Work` class, which represents a call in flight.
 
 use crate::error;
 use crate::fork::Home;
@@ -10,11 +10,12 @@ use ringtree_foreign::Pending;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A call under way: `wait()` returns when it has ended, and raises its error.
+/// A call in flight. `wait()` returns when the call has completed, and raises its error if it
+/// failed.
 #[pyclass(frozen, module = "ringtree")]
 pub(crate) struct Work {
     pending: Arc<Pending>,
-    /// Where it was queued; nowhere if the library carries it out.
+    /// The queue that contains the call. Empty if ringtree's own threads run the call.
     queue: Weak<Queue>,
     home: Home,
 }
@@ -34,7 +35,9 @@ impl Work {
         work
     }
 
-    /// Waits until `end`, in turns; the interpreter's lock is not held.
+    /// Waits until the call has completed or `end` has passed, and checks for signals in the
+    /// meantime. Does not hold the interpreter's lock while it waits. Returns `None` if `end` has
+    /// passed.
     fn wait_until(&self, py: Python<'_>, end: Option<Instant>) -> PyResult<Option<Result<()>>> {
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
@@ -48,10 +51,13 @@ impl Work {
                 return Ok(outcome);
             }
             py.check_signals().inspect_err(|_| {
-                // As in a call that waits by itself. Who gave a time to wait leaves the call to go on.
+                // If a wait without a timeout is interrupted, the communicator fails, as it does if
+                // a blocking call is interrupted. If the wait has a timeout, the call stays in
+                // flight.
                 if left.is_none() {
-                    // Another thread may close the communicator meanwhile. The last owner of the
-                    // queue leaves the group, which waits for other ranks.
+                    // Another thread may close the communicator in the meantime. This thread is
+                    // then the last owner of the queue and leaves the group, which means waiting
+                    // for other ranks.
                     py.detach(|| {
                         if let Some(queue) = self.queue.upgrade() {
                             queue.interrupted();
@@ -64,7 +70,7 @@ impl Work {
 }
 
 impl Work {
-    /// Waits for the end, and raises the call's error.
+    /// Waits until the call has completed, and raises its error if it failed.
     pub(crate) fn finish(&self, py: Python<'_>) -> PyResult<()> {
         self.wait(py, None)
     }
@@ -72,9 +78,11 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Waits for the call to end; its buffers can be used again then.
+    /// Wait until the call has completed, and raise its error if it failed. Its buffers can then be
+    /// used again.
     ///
-    /// `timeout`, in seconds, is how long this waits: the call itself goes on after it.
+    /// `timeout` limits the wait, in seconds. If the timeout expires, raise DeadlineError. The call
+    /// stays in flight.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.home.check(py)?;
@@ -85,7 +93,7 @@ impl Work {
         let late = || {
             let seconds = timeout.unwrap_or_default().as_secs_f64();
             Error::deadline(format!(
-                "the call has not ended within {seconds} s; it goes on"
+                "the call did not complete within {seconds} s and is still in flight"
             ))
         };
         outcome
@@ -93,7 +101,7 @@ impl Work {
             .map_err(|error| error::raised(py, &error))
     }
 
-    /// Whether the call has ended, well or not.
+    /// Return True if the call has succeeded or failed, and False if it is still in flight.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.home.check(py)?;
         Ok(py.detach(|| self.pending.has_ended()))
@@ -101,20 +109,25 @@ impl Work {
 }
 
 impl Drop for Work {
-    /// A call under way ends by itself. The library's lock, which that takes, may be held by a
-    /// thread that waits for the interpreter's; in a forked child, by a thread that is not there.
+    /// Lets the call complete in the background. Dropping the operation takes one of ringtree's
+    /// locks. Another thread may hold that lock while it waits for the interpreter's lock, so this
+    /// thread must not hold the interpreter's lock. In a forked child, the other thread does not
+    /// exist, so nothing is dropped.
     fn drop(&mut self) {
         if !self.home.is_here() {
             std::mem::forget(Arc::clone(&self.pending));
         } else if let Some(operation) = self.pending.take_operation() {
-            // Without an interpreter this drops the operation all the same.
+            // Without an interpreter, this drops the closure and, with it, the operation.
             let _ = Python::try_attach(|py| py.detach(|| drop(operation)));
         }
     }
 }
 
-/// Seconds as Python gives them.
+/// Converts seconds from Python.
+///
+/// # Errors
+/// Returns a `UsageError` if the number is negative, not finite or too large.
 pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    let refused = |error| error::usage(py, format!("{seconds} s is no time to wait: {error}"));
+    let refused = |error| error::usage(py, format!("{seconds} s is not a valid timeout: {error}"));
     Duration::try_from_secs_f64(seconds).map_err(refused)
 }

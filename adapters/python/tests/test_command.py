@@ -42,7 +42,7 @@ def test_a_rank_that_fails_is_named():
     failing = "import os, sys; sys.exit(7 if os.environ['RANK'] == '1' else 0)"
     end = ended(*COMMAND, "run", "--nproc-per-node", "2", "--", sys.executable, "-c", failing)
     assert end.returncode == 1
-    assert "rank 1 ended with exit code 7" in end.stderr
+    assert "rank 1 exited with code 7" in end.stderr
 
 
 @pytest.mark.parametrize("module", [["ringtree", "bench"], ["ringtree.bench"]])
@@ -60,9 +60,9 @@ def test_the_benchmark_starts_its_own_ranks(module):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["bench", "no-such"], 2, "no collective is called 'no-such'"),
+        (["bench", "no-such"], 2, "unknown collective 'no-such'"),
         (["run", "--nproc-per-node", "2", "--", "/no/such/program"], 2, "/no/such/program"),
-        ([], 2, "say what to do"),
+        ([], 2, "missing command"),
     ],
 )
 def test_what_is_wrong_is_said_in_one_line(arguments, code, says):

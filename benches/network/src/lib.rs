@@ -1,20 +1,22 @@
-//! Emulated hosts on one machine: network namespaces behind a switch of chosen rates and delays.
+//! Emulates hosts on one machine: network namespaces connected by a switch with configurable rates
+//! and delays.
 //!
-//! Each host is a network namespace with one port, `eth0`, a TUN device. One thread reads the
-//! packets that the kernel's TCP sends there and writes them to the receivers' ports when they are
-//! due, so it needs nothing of the kernel but TUN. Hosts have the addresses 10.79.0.1, 10.79.0.2
-//! and so on, and host names of their own.
+//! Each host is a network namespace with its own host name and one port, the TUN device `eth0`. One
+//! thread reads the packets that the kernel's TCP sends there, and writes them to the receivers'
+//! ports when they are due. It needs no kernel feature except TUN. Hosts have the addresses
+//! 10.79.0.1, 10.79.0.2 and so on.
 //!
-//! Namespaces and ports have no names outside and belong to this process: however it ends, by a
-//! signal too, the kernel removes them, and kills what was started by [`Network::command`]. The
-//! thread that called that must live as long as the started processes.
+//! Namespaces and ports belong to this process and have no names outside it. When the process ends,
+//! even by a signal, the kernel removes them and kills the processes that [`Network::command`]
+//! started. The thread that called [`Network::command`] must live as long as these processes.
 //!
-//! It takes some 10 µs of a core for a packet of up to 16 KiB, which the ranks on this machine do
-//! not have. [`Statistics::late`] says how well it kept up.
+//! The switch uses about 10 µs of a core per packet of up to 16 KiB, which the ranks on this
+//! machine lose. [`Statistics::late`] shows how well the switch kept up.
 //!
-//! # Rooms
+//! # Modules
 //!
-//! `shape` and `switch` are pure; `shaper` is the thread; `sys` has all unsafe code.
+//! `shape` and `switch` have no side effects, `shaper` is the thread, and `sys` contains all unsafe
+//! code.
 
 mod shape;
 mod shaper;
@@ -36,10 +38,10 @@ use std::sync::{Arc, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Packets that wait in a host for its port at most.
+/// Maximum number of packets that wait in a host for its port.
 const PACKETS_WAITING: usize = 2000;
 
-/// Emulated hosts, as long as it lives.
+/// Emulated hosts, which are removed when this value is dropped.
 ///
 /// ```no_run
 /// use ringtree_network::{Network, Shape};
@@ -58,7 +60,7 @@ pub struct Network {
     thread: Option<JoinHandle<io::Result<Statistics>>>,
 }
 
-/// The two kinds of namespace that make a host.
+/// The two namespaces of a host.
 #[derive(Debug)]
 struct Namespaces {
     network: File,
@@ -66,7 +68,7 @@ struct Namespaces {
 }
 
 impl Namespaces {
-    /// Those of the calling thread.
+    /// Opens the namespaces of the calling thread.
     fn own() -> io::Result<Self> {
         Ok(Self {
             network: File::open("/proc/thread-self/ns/net")?,
@@ -74,7 +76,7 @@ impl Namespaces {
         })
     }
 
-    /// Moves the calling thread.
+    /// Moves the calling thread into these namespaces.
     fn enter(&self) -> io::Result<()> {
         move_into_link_name_space(self.network.as_fd(), Some(LinkNameSpaceType::Network))?;
         move_into_link_name_space(
@@ -86,20 +88,20 @@ impl Namespaces {
 }
 
 impl Network {
-    /// Makes the hosts and starts to carry packets.
+    /// Creates the hosts and starts to forward packets.
     ///
     /// # Errors
-    /// The shape is impossible, or the machine refuses: without root, without `/dev/net/tun`,
-    /// without the command `ip`. One line says which.
+    /// Returns an error if the shape is invalid, or without root, `/dev/net/tun` or the command
+    /// `ip`.
     pub fn open(shape: &Shape) -> io::Result<Self> {
         shape.check().map_err(io::Error::other)?;
         let (mut hosts, mut ports) = (Vec::new(), Vec::new());
         for host in 0..shape.hosts {
-            // The thread that makes a host stays in it, and ends.
+            // The thread that creates a host cannot leave it, so it ends.
             let shape = shape.clone();
             let made = std::thread::spawn(move || make_host(&shape, host)).join();
             let (namespaces, port) =
-                made.map_err(|_| io::Error::other("making a host panicked"))??;
+                made.map_err(|_| io::Error::other("creating a host panicked"))??;
             hosts.push(namespaces);
             ports.push(port);
         }
@@ -115,7 +117,7 @@ impl Network {
         })
     }
 
-    /// The address of a host.
+    /// Returns the address of a host.
     #[must_use]
     pub fn address(host: usize) -> Ipv4Addr {
         Ipv4Addr::new(10, 79, 0, u8::try_from(host + 1).unwrap_or(u8::MAX))
@@ -124,10 +126,10 @@ impl Network {
     /// Starts `command` on a host. The kernel kills its process when the calling thread ends.
     ///
     /// # Errors
-    /// There is no such host, or the process cannot be started.
+    /// Returns an error if the host does not exist or the process cannot be started.
     pub fn command(&self, host: usize, command: &mut Command) -> io::Result<Child> {
         let there = self.hosts.get(host);
-        let there = there.ok_or_else(|| io::Error::other(format!("there is no host {host}")))?;
+        let there = there.ok_or_else(|| io::Error::other(format!("host {host} does not exist")))?;
         let here = Namespaces::own()?;
         sys::die_with_parent(command);
         there.enter()?;
@@ -136,11 +138,14 @@ impl Network {
         child
     }
 
-    /// Starts the `program` of each host once a rank, with the variables of a job, so many ranks on
-    /// each host, which meet at `port` of host 0. `RINGTREE_SECRET` is a new one unless it is set.
+    /// Starts the ranks of a job, which connect at `port` of host 0.
+    ///
+    /// `ranks_of_hosts` is the number of ranks on each host. `program` returns the command of a
+    /// host, which starts once per rank with the variables of the job. If `RINGTREE_SECRET` is not
+    /// set, the job gets a new secret.
     ///
     /// # Errors
-    /// As of [`Network::command`].
+    /// Returns an error if a process cannot be started.
     pub fn start_ranks(
         &self,
         ranks_of_hosts: &[usize],
@@ -175,40 +180,40 @@ impl Network {
         Ok(ranks)
     }
 
-    /// How long the network has been there: the clock of its deliveries.
+    /// Returns the time since the network was created, the clock of [`Delivery::at`].
     #[must_use]
     pub fn clock(&self) -> Duration {
         self.start.elapsed()
     }
 
-    /// Returns the time that a core has spent on carrying packets so far.
+    /// Returns the CPU time that the switch has used so far.
     #[must_use]
     pub fn busy(&self) -> Duration {
         Duration::from_nanos(self.shared.busy_ns.load(Ordering::Relaxed))
     }
 
-    /// Returns the bytes that have reached their hosts so far, framing included.
+    /// Returns the bytes delivered so far, including framing.
     #[must_use]
     pub fn carried_bytes(&self) -> u64 {
         self.shared.carried_bytes.load(Ordering::Relaxed)
     }
 
-    /// From now on, keeps what reaches which host when.
+    /// Starts to record deliveries.
     pub fn record(&self) {
         self.shared.records.store(true, Ordering::Relaxed);
     }
 
-    /// Takes what was kept so far, in the order of time.
+    /// Removes and returns the deliveries recorded so far, in order of time.
     #[must_use]
     pub fn deliveries(&self) -> Vec<Delivery> {
         let deliveries = self.shared.deliveries.lock();
         std::mem::take(&mut *deliveries.unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Ends the network.
+    /// Removes the network and returns its statistics.
     ///
     /// # Errors
-    /// Carrying packets failed; then hosts were cut off from then on.
+    /// Returns an error if the switch failed; from then on, it delivered nothing.
     pub fn close(mut self) -> io::Result<Statistics> {
         self.end()
     }
@@ -220,25 +225,25 @@ impl Network {
         };
         thread
             .join()
-            .map_err(|_| io::Error::other("the carrying thread panicked"))?
+            .map_err(|_| io::Error::other("the thread of the switch panicked"))?
     }
 }
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // A failure is for `close` to report.
+        // `close` reports failures.
         let _ = self.end();
     }
 }
 
-/// Makes the calling thread's process a host as far as this thread is concerned.
+/// Moves the calling thread into a new host. Returns the namespaces and the port.
 fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
     let because = |what: &'static str| {
         move |error: io::Error| io::Error::new(error.kind(), format!("{what}: {error}"))
     };
-    sys::leave_network().map_err(because("a network namespace needs root"))?;
+    sys::leave_network().map_err(because("cannot create a network namespace (needs root)"))?;
     rustix::system::sethostname(format!("host{host}").as_bytes())?;
-    let port = sys::make_port().map_err(because("a port needs /dev/net/tun"))?;
+    let port = sys::make_port().map_err(because("cannot create a port on /dev/net/tun"))?;
     let (after_idle, retransmit_us) = match shape.is_slow_motion {
         true => ("0", "10000000"),
         false => ("1", "200000"),
@@ -249,7 +254,7 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
         ("ipv4/tcp_slow_start_after_idle", after_idle),
         ("ipv4/tcp_rto_min_us", retransmit_us),
     ] {
-        // A kernel without it needs no setting.
+        // A kernel without the setting does not need it.
         let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);
     }
     if let Some(bytes) = shape.send_buffer_bytes {
@@ -272,14 +277,14 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
     Ok((Namespaces::own()?, port))
 }
 
-/// 32 random bytes, in hexadecimal.
+/// Returns 32 random bytes in hexadecimal.
 fn new_secret() -> io::Result<String> {
     let mut bytes = [0; 32];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Has the command `ip` do what the lines say.
+/// Runs the command `ip` on `lines`.
 fn ip(lines: &str) -> io::Result<()> {
     let mut command = Command::new("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped());

@@ -1,8 +1,9 @@
-//! Starts a program once a rank on emulated hosts, with the variables of a job.
+//! Starts a program on emulated hosts, once per rank, with the variables of a job.
 //!
 //! `ringtree-network --hosts 8 --rate 1000 --delay-us 250 -- ringtree bench all-reduce`
 //!
-//! Exit codes: 0; the first rank's that failed; 1 without root or past the limit; 2 wrong usage.
+//! Exit codes: 0 on success; the code of the first rank that fails; 1 without root or after the
+//! time limit; 2 for wrong usage.
 
 use clap::Parser;
 use ringtree_network::{Network, Shape, Sites};
@@ -10,54 +11,54 @@ use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// How often the ranks are looked at.
+/// Interval between checks of the ranks.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Starts a program once a rank on emulated hosts, which need root and are gone afterwards.
+/// Start a program on emulated hosts, once per rank (needs root; removes the hosts afterwards)
 #[derive(Debug, Parser)]
 #[command(name = "ringtree-network")]
 struct Arguments {
-    /// How many hosts there are
+    /// Number of hosts
     #[arg(long, default_value_t = 2)]
     hosts: usize,
-    /// Mbit/s of a host's link, in each direction, framing included
+    /// Rate of a host's link in each direction, in Mbit/s, including framing
     #[arg(long, default_value_t = 1000.0)]
     rate: f64,
-    /// Microseconds from one host to another
+    /// Delay from one host to another, in microseconds
     #[arg(long, default_value_t = 250)]
     delay_us: u64,
-    /// Microseconds by which a packet is late at most, at random
+    /// Maximum random extra delay of a packet, in microseconds
     #[arg(long, default_value_t = 0)]
     jitter_us: u64,
-    /// Bytes that wait for a link at most; without it, what the link carries in 50 ms
+    /// Maximum bytes queued for a link [default: what the link carries in 50 ms, 64 KiB to 1 MiB]
     #[arg(long)]
     queue: Option<u64>,
-    /// How many hosts each site has, such as 4,4; they share the site's uplink. RINGTREE_SITE names
-    /// the sites to the ranks, unless it is set, if to nothing
+    /// Number of hosts per site, such as 4,4; they share the site's uplink. Sets RINGTREE_SITE for
+    /// the ranks unless it is set, even to an empty value
     #[arg(long, value_delimiter = ',', requires = "uplink")]
     sites: Vec<usize>,
-    /// Mbit/s of a site's uplink, in each direction
+    /// Rate of a site's uplink in each direction, in Mbit/s
     #[arg(long, requires = "sites")]
     uplink: Option<f64>,
-    /// Microseconds that a packet between sites takes besides
+    /// Additional delay between sites, in microseconds
     #[arg(long, default_value_t = 0)]
     uplink_delay_us: u64,
-    /// Bytes that the kernel keeps of what a connection sends at most; without it the machine's
+    /// Maximum bytes that the kernel buffers for a connection's sender [default: the machine's]
     #[arg(long)]
     send_buffer: Option<u64>,
-    /// TCP's congestion control; without it the machine's
+    /// TCP congestion control [default: the machine's]
     #[arg(long)]
     congestion_control: Option<String>,
-    /// How many ranks each host has: one number for all, or one each, such as 3,5,2
+    /// Ranks per host: one number for all hosts, or one per host, such as 3,5,2
     #[arg(long, value_delimiter = ',', default_values_t = [1])]
     ranks_per_host: Vec<usize>,
-    /// Seconds after which the ranks are killed
+    /// Time limit in seconds, after which the ranks are killed
     #[arg(long, default_value_t = 170.0)]
     limit_s: f64,
-    /// The port at which ranks meet
+    /// Port at which the ranks connect
     #[arg(long, default_value_t = 29500)]
     port: u16,
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(last = true, required = true)]
     program: Vec<String>,
 }
@@ -96,10 +97,10 @@ fn shape(arguments: &Arguments) -> Result<Shape, String> {
     shape.check()?;
     let counts = &arguments.ranks_per_host;
     if ![1, arguments.hosts].contains(&counts.len()) || counts.contains(&0) {
-        return Err("--ranks-per-host takes one number, or one for each host, from 1".into());
+        return Err("--ranks-per-host must be one number, or one per host, each at least 1".into());
     }
     if !(arguments.limit_s >= 0.0 && arguments.limit_s <= 1e9) {
-        return Err("--limit-s must be a number of seconds".into());
+        return Err("--limit-s must be 0 to 1e9 seconds".into());
     }
     Ok(shape)
 }
@@ -128,13 +129,13 @@ fn run(arguments: &Arguments, shape: &Shape) -> io::Result<ExitCode> {
         if statistics.is_real_time {
             ""
         } else {
-            "; not in real time, as it lacks CAP_SYS_NICE"
+            "; without real-time priority, which needs CAP_SYS_NICE"
         }
     );
     Ok(code)
 }
 
-/// The site that the ranks of a host are told, unless they are told something else.
+/// Returns the site of a host, or `None` if there are no sites or `RINGTREE_SITE` is set.
 fn site_of(arguments: &Arguments, host: usize) -> Option<usize> {
     let mut hosts = 0;
     let is_behind = |size: &usize| {
@@ -145,7 +146,7 @@ fn site_of(arguments: &Arguments, host: usize) -> Option<usize> {
     site.filter(|_| std::env::var_os("RINGTREE_SITE").is_none())
 }
 
-/// Waits for all ranks; kills them at the deadline.
+/// Waits for all ranks, and kills them at the deadline. Returns the exit code.
 fn wait(mut ranks: Vec<Child>, deadline: Instant) -> io::Result<ExitCode> {
     let mut code = 0;
     while !ranks.is_empty() {
@@ -163,7 +164,7 @@ fn wait(mut ranks: Vec<Child>, deadline: Instant) -> io::Result<ExitCode> {
                 rank.wait()?;
             }
             return Err(io::Error::other(
-                "the ranks did not end in time and were killed (--limit-s)",
+                "the ranks exceeded the time limit (--limit-s) and were killed",
             ));
         }
         ranks = left;

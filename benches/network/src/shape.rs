@@ -1,11 +1,11 @@
-//! What an emulated network is like.
+//! Describes emulated networks.
 
 use std::time::Duration;
 
-/// Hosts that a network has at most: each has an address of one `/24`.
+/// Maximum number of hosts of a network, whose addresses share one `/24`.
 pub const HOSTS_MAX: usize = 250;
 
-/// What an emulated network is like: one switch, and a link from it to every host.
+/// Description of an emulated network: a switch with a link to every host.
 ///
 /// ```
 /// use ringtree_network::Shape;
@@ -17,44 +17,44 @@ pub const HOSTS_MAX: usize = 250;
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shape {
-    /// How many hosts there are.
+    /// Number of hosts.
     pub hosts: usize,
-    /// What a host's link carries in each direction, framing included, in bytes per second.
+    /// Rate of a host's link in each direction, in bytes per second, including framing.
     pub bytes_per_s: f64,
-    /// From one host to another, beside the time that a packet's bytes take.
+    /// Delay from one host to another, in addition to the time for a packet's bytes.
     pub delay: Duration,
-    /// A packet is late by up to this, at random. Those from one host to another keep their order.
+    /// Maximum random extra delay of a packet. Packets from one host to another keep their order.
     pub jitter: Duration,
-    /// What waits for a host's link or a site's uplink at most, in bytes; more is dropped.
+    /// Capacity of the queue of a link or an uplink, in bytes. Packets beyond it are dropped.
     pub queue_bytes: u64,
-    /// Which hosts share an uplink; none for all at one switch.
+    /// Hosts that share an uplink; `None` if all hosts are at one switch.
     pub sites: Option<Sites>,
-    /// What the kernel keeps of what a connection sends at most, in bytes; none for the machine's
-    /// setting, which is often megabytes. On a slow link they hide from a program how far its
-    /// messages are.
+    /// Maximum bytes that the kernel buffers for a connection's sender; `None` for the machine's
+    /// setting, which is often megabytes. On a slow link, such a buffer hides from a program how
+    /// much of its messages has been sent.
     pub send_buffer_bytes: Option<u64>,
-    /// TCP's congestion control; none for the machine's.
+    /// TCP congestion control; `None` for the machine's.
     pub congestion_control: Option<String>,
-    /// Whether TCP's constants are set for slow links: a connection keeps its congestion window
-    /// over a pause, and retransmits only after ten seconds. Otherwise messages that wait in a
-    /// queue for longer than 200 ms are sent twice. Use it only if queues never overflow.
+    /// `true` to set TCP's constants for slow links: a connection keeps its congestion window
+    /// during a pause and retransmits only after ten seconds. Otherwise, TCP sends messages again
+    /// that wait in a queue for longer than 200 ms. Use it only if queues never overflow.
     pub is_slow_motion: bool,
 }
 
-/// Switches with hosts, joined by slow uplinks: one a site, which its hosts share.
+/// Sites, each a switch with some of the hosts, which share the site's slow uplink.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sites {
-    /// How many hosts each has, in the hosts' order.
+    /// Number of hosts of each site, in the order of hosts.
     pub hosts: Vec<usize>,
-    /// What an uplink carries in each direction, in bytes per second.
+    /// Rate of an uplink in each direction, in bytes per second.
     pub bytes_per_s: f64,
-    /// What a packet between sites takes beside [`Shape::delay`].
+    /// Delay between sites, in addition to [`Shape::delay`].
     pub delay: Duration,
 }
 
 impl Shape {
-    /// `hosts` at one switch, on links of `bytes_per_s`, without delay. What waits for a link at
-    /// most is what it carries in 50 ms, but 64 KiB to 1 MiB.
+    /// Creates a network of `hosts` hosts at one switch, with links of `bytes_per_s` and no delay.
+    /// A queue holds what its link carries in 50 ms, but at least 64 KiB and at most 1 MiB.
     #[must_use]
     pub fn new(hosts: usize, bytes_per_s: f64) -> Self {
         Self {
@@ -70,21 +70,21 @@ impl Shape {
         }
     }
 
-    /// Whether there can be such a network.
+    /// Checks that such a network is possible.
     ///
     /// # Errors
-    /// What is wrong, in one line.
+    /// Returns a message if the number of hosts, a rate or the sites are invalid.
     pub fn check(&self) -> Result<(), String> {
         if !(1..=HOSTS_MAX).contains(&self.hosts) {
             return Err(format!(
-                "a network has 1 to {HOSTS_MAX} hosts, not {}",
+                "a network must have 1 to {HOSTS_MAX} hosts, not {}",
                 self.hosts
             ));
         }
         let uplink = self.sites.as_ref().map(|sites| sites.bytes_per_s);
         for rate in [Some(self.bytes_per_s), uplink].into_iter().flatten() {
             if !(rate.is_finite() && rate >= 1.0) {
-                return Err(format!("a link carries at least 1 byte/s, not {rate}"));
+                return Err(format!("a link must carry at least 1 byte/s, not {rate}"));
             }
         }
         let Some(sites) = &self.sites else {
@@ -93,14 +93,14 @@ impl Shape {
         let placed: usize = sites.hosts.iter().sum();
         if placed != self.hosts || sites.hosts.contains(&0) {
             return Err(format!(
-                "the sites {:?} do not divide {} hosts: each has at least one, and all have a site",
+                "sites {:?} do not divide {} hosts: no site may be empty, and every host needs one",
                 sites.hosts, self.hosts
             ));
         }
         Ok(())
     }
 
-    /// The site of every host.
+    /// Returns the site of each host, indexed by host.
     pub(crate) fn site_of_hosts(&self) -> Vec<usize> {
         let one = [self.hosts];
         let sizes = self.sites.as_ref().map_or(&one[..], |sites| &sites.hosts);
@@ -110,9 +110,9 @@ impl Shape {
             .collect()
     }
 
-    /// How long a packet may be when the kernel hands it to a port: what the link carries in a
-    /// millisecond, so that hosts take turns at a slow link, and enough for few packets at a fast
-    /// one.
+    /// Returns the maximum length of the packets that the kernel passes to a port: what the link
+    /// carries in a millisecond, within bounds. Hosts then alternate on a slow link, and a fast
+    /// link needs few packets.
     pub(crate) fn packet_bytes(&self) -> u64 {
         ((self.bytes_per_s * 1e-3) as u64).clamp(3_000, 16 << 10)
     }

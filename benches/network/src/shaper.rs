@@ -1,4 +1,4 @@
-//! The thread that carries packets from port to port when the switch says so.
+//! Moves packets between ports at the times that the switch determines, on a dedicated thread.
 
 use crate::shape::Shape;
 use crate::switch::{BOOKED_AHEAD_NS, Outcome, Packet, Switch};
@@ -11,44 +11,44 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// The longest packet that the kernel hands over, with what precedes it.
+/// Maximum length of a packet from the kernel, with the header before it.
 const BUFFER_BYTES: usize = HEADER_BYTES + (64 << 10);
-/// Packets of one port in a row, before the others have their turn.
+/// Maximum number of packets that are read from one port before the next.
 const BURST: usize = 4;
-/// What Ethernet adds to a packet: preamble, addresses, checksum, and the gap after it.
+/// Bytes that Ethernet adds to a packet: preamble, addresses, checksum, and the gap after it.
 const FRAMING_BYTES: u64 = 38;
-/// The ports are looked at so many times in a packet's delay at most, so that packets are carried
-/// several at a time; but often enough for no port to become idle.
+/// Maximum number of polls of the ports during a packet's delay. Fewer polls read several packets
+/// each. [`PAUSE_MAX`] keeps them frequent enough that no port becomes idle.
 const DELAY_PARTS: u32 = 100;
 const PAUSE_MAX: Duration = Duration::from_micros(BOOKED_AHEAD_NS / 2_000);
-/// How often the thread looks whether it is to end, at least.
+/// Maximum time between checks whether the thread must end.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// What a network has carried.
+/// Statistics of a network.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Packets that reached their hosts; a long one counts once.
+    /// Packets that reached their hosts; a long packet counts once.
     pub packets: u64,
-    /// Packets that were dropped at a full queue.
+    /// Packets that were dropped because a queue was full.
     pub dropped: u64,
-    /// How long after its time a packet was delivered at most: how exact the emulation was.
+    /// Maximum delay of a delivery after its due time, which shows how exact the emulation was.
     pub late: Duration,
-    /// Whether the carrying thread runs before all ordinary threads.
+    /// `true` if the thread of the switch had real-time priority.
     pub is_real_time: bool,
 }
 
-/// What reached a host when.
+/// Arrival of a packet at a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
-    /// When, counted from the start of the network.
+    /// Time since the start of the network.
     pub at: Duration,
     /// The host.
     pub host: usize,
-    /// Bytes of TCP's streams, without headers; those that were sent again count again.
+    /// Bytes of TCP streams, without headers. Retransmissions count again.
     pub bytes: u64,
 }
 
-/// What the carrying thread shares with its owner.
+/// State that the thread shares with its owner.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
@@ -58,16 +58,16 @@ pub(crate) struct Shared {
     pub(crate) deliveries: Mutex<Vec<Delivery>>,
 }
 
-/// The carrying thread's own.
+/// State of the thread.
 pub(crate) struct Shaper {
     ports: Vec<File>,
     switch: Switch<Vec<u8>>,
     start: Instant,
     shared: Arc<Shared>,
     spare: Vec<Vec<u8>>,
-    /// Where a packet is read to, before it is copied to a buffer of its own length.
+    /// Buffer into which packets are read before they are copied to one of their length.
     read: Vec<u8>,
-    /// The least time from one look at the ports to the next.
+    /// Minimum time between polls of the ports.
     pause: Duration,
     looked_at: Instant,
     statistics: Statistics,
@@ -93,10 +93,10 @@ impl Shaper {
         }
     }
 
-    /// Carries packets until it is over.
+    /// Moves packets until the owner ends the network.
     ///
     /// # Errors
-    /// Waiting for the ports failed.
+    /// Returns an error if polling the ports fails.
     pub(crate) fn run(mut self) -> io::Result<Statistics> {
         self.statistics.is_real_time = run_first().is_ok();
         while !self.shared.is_over.load(Ordering::Acquire) {
@@ -116,7 +116,7 @@ impl Shaper {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Sleeps until a packet is due or a port that may be heard has one; returns such ports.
+    /// Sleeps until a packet is due or a port has packets that may be read. Returns such ports.
     fn wait(&mut self) -> io::Result<Vec<usize>> {
         let early = self.pause.saturating_sub(self.looked_at.elapsed());
         if early > Duration::ZERO {
@@ -150,7 +150,7 @@ impl Shaper {
         Ok(ready.map(|(host, _)| *host).collect())
     }
 
-    /// Takes packets that `host` sends.
+    /// Reads packets that `host` sends.
     fn hear(&mut self, host: usize) {
         for _ in 0..BURST {
             let now_ns = self.now_ns();
@@ -179,14 +179,14 @@ impl Shaper {
         }
     }
 
-    /// Hands over every packet that is due.
+    /// Delivers all packets that are due.
     fn deliver(&mut self) {
         while let Some(outcome) = self.switch.take(self.now_ns()) {
             let packet = match outcome {
                 Outcome::Delivered(packet, at_ns) => {
                     let late = Duration::from_nanos(self.now_ns().saturating_sub(at_ns));
                     self.statistics.late = self.statistics.late.max(late);
-                    // A host whose queue is full loses it, as it would on a wire.
+                    // A host whose queue is full loses the packet, like on a wire.
                     match (&self.ports[packet.to]).write(&packet.load) {
                         Ok(_) => self.statistics.packets += 1,
                         Err(_) => self.statistics.dropped += 1,
@@ -222,18 +222,18 @@ impl Shaper {
     }
 }
 
-/// What a packet says of itself.
+/// Headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Sight {
     to: usize,
     header_bytes: u64,
     payload_bytes: u64,
-    /// The payload of the packets into which a network card would cut it; none for one packet.
+    /// Payload of the segments into which a network card would split it; `None` for one packet.
     segment_bytes: Option<u64>,
 }
 
 impl Sight {
-    /// None for what is no whole IPv4 packet.
+    /// Parses a packet. Returns `None` if it is not a complete IPv4 packet.
     fn of(packet: &[u8]) -> Option<Self> {
         let (before, ip) = packet.split_at_checked(HEADER_BYTES)?;
         let segment = u16::from_ne_bytes([before[4], before[5]]);
@@ -254,7 +254,7 @@ impl Sight {
         })
     }
 
-    /// What it takes of a wire: headers and framing are paid for every segment.
+    /// Returns its bytes on a wire, with headers and framing for every segment.
     fn wire_bytes(&self) -> u64 {
         let segments = match self.segment_bytes {
             Some(bytes) => self.payload_bytes.div_ceil(bytes).max(1),
@@ -268,7 +268,7 @@ impl Sight {
 mod tests {
     use super::*;
 
-    /// A TCP packet to 10.79.0.3 with 20 + 32 bytes of headers.
+    /// Returns a TCP packet to 10.79.0.3 with 20 + 32 bytes of headers.
     fn packet(payload_bytes: usize, segment: u16) -> Vec<u8> {
         let mut packet = vec![0; HEADER_BYTES + 52 + payload_bytes];
         packet[4..6].copy_from_slice(&segment.to_ne_bytes());

@@ -1,40 +1,41 @@
-//! When a packet reaches its host, and whether it does. Pure: times come in, as nanoseconds.
+//! Computes whether and when packets reach their hosts. Has no side effects; times are arguments,
+//! in nanoseconds.
 //!
-//! A packet passes one *station* after another: the sending host's way out, between sites the
-//! uplink out of the one and the uplink into the other, and the receiving host's way in. A station
-//! serves packets in the order in which they reach it, one at a time, at its rate. A packet enters
-//! the next station as soon as its first byte has left the last one, unless the next is faster:
-//! then so late that it passes that one in one go. So its bytes are paid once on an idle path.
+//! A packet passes several *stations*: the sending host's link, between sites the uplinks of both
+//! sites, and the receiving host's link. A station serves packets in order of arrival, one at a
+//! time, at its rate. A packet enters the next station when its first byte has left the previous
+//! one. If the next station is faster, the packet enters so late that it passes without a gap. On
+//! an idle path, the time for its bytes therefore counts only once.
 
 use crate::shape::Shape;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// A host is heard only while its way out is booked for less than this, in nanoseconds; more waits
-/// in the host's own queue.
+/// Maximum time for which a host's outgoing link is booked, in nanoseconds. Further packets wait in
+/// the host's queue.
 pub(crate) const BOOKED_AHEAD_NS: u64 = 1_000_000;
 
-/// A packet on its way. `T` is what the switch passes on unseen.
+/// A packet in flight. The switch passes on `T` unread.
 #[derive(Debug)]
 pub(crate) struct Packet<T> {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// What it takes of a link, framing included.
+    /// Bytes on a link, including framing.
     pub(crate) wire_bytes: u64,
     pub(crate) load: T,
 }
 
-/// What became of a packet.
+/// Outcome of a packet.
 #[derive(Debug)]
 pub(crate) enum Outcome<T> {
-    /// It was to be at its host at this time.
+    /// The packet was due at its host at this time.
     Delivered(Packet<T>, u64),
-    /// The queue of a station was full.
+    /// The packet found a full queue.
     Dropped(Packet<T>),
 }
 
-/// From the first byte of a packet to its last, in nanoseconds.
+/// Time from the first byte of a packet to its last, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Span {
     begin_ns: u64,
@@ -46,17 +47,17 @@ struct Span {
 struct Station {
     ns_per_byte: f64,
     queue_bytes: f64,
-    /// Until when it is booked.
+    /// Time until which it is booked.
     free_ns: u64,
 }
 
 impl Station {
-    /// How long `bytes` take.
+    /// Returns the time for `bytes`.
     fn passing_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.ns_per_byte) as u64
     }
 
-    /// When a packet passes that comes at `at_ns`.
+    /// Books the station for a packet that arrives at `at_ns`. Returns when it passes.
     fn pass(&mut self, at_ns: u64, bytes: u64) -> Span {
         let begin_ns = self.free_ns.max(at_ns);
         self.free_ns = begin_ns + self.passing_ns(bytes);
@@ -72,18 +73,18 @@ impl Station {
     }
 }
 
-/// A packet before its next station, or before its host.
+/// A packet that waits for its next station or its host.
 #[derive(Debug)]
 struct Waiting<T> {
     packet: Packet<T>,
-    /// How many stations it has passed.
+    /// Number of stations that it has passed.
     passed: usize,
 }
 
-/// The emulated switch; see the module's text.
+/// The emulated switch, described in the [module](self).
 #[derive(Debug)]
 pub(crate) struct Switch<T> {
-    /// All hosts' ways out, all hosts' ways in, all sites' ways out, all sites' ways in.
+    /// Outgoing links of all hosts, incoming links of all hosts, then those of all sites.
     stations: Vec<Station>,
     site_of_hosts: Vec<usize>,
     sites: usize,
@@ -91,12 +92,12 @@ pub(crate) struct Switch<T> {
     uplink_delay_ns: u64,
     jitter_ns: u64,
     chance: u64,
-    /// When what comes next happens, and to which packet; the number keeps the order of equals.
+    /// Times of events with their packets; a running number orders events of equal times.
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     numbered: u64,
     packets: Vec<Option<Waiting<T>>>,
     vacant: Vec<usize>,
-    /// By sender and receiver: when the last packet arrives.
+    /// Arrival time of the last packet, indexed by sender and receiver.
     last_ns: Vec<u64>,
 }
 
@@ -133,23 +134,23 @@ impl<T> Switch<T> {
         self.site_of_hosts.len()
     }
 
-    /// When `host` may be heard again: now, or when enough of what it sent has left it.
+    /// Returns the time from which packets of `host` may be read again.
     pub(crate) fn hears_at(&self, host: usize) -> u64 {
         self.stations[host].free_ns.saturating_sub(BOOKED_AHEAD_NS)
     }
 
-    /// `packet` leaves its host.
+    /// Sends `packet` from its host.
     pub(crate) fn send(&mut self, now_ns: u64, packet: Packet<T>) {
         let span = self.stations[packet.from].pass(now_ns, packet.wire_bytes);
         self.go_on(packet, 1, span);
     }
 
-    /// When something happens next.
+    /// Returns the time of the next event.
     pub(crate) fn next_ns(&self) -> Option<u64> {
         self.events.peek().map(|Reverse((at_ns, _, _))| *at_ns)
     }
 
-    /// The next packet that has come to an end by now.
+    /// Returns the next packet that was delivered or dropped by now.
     pub(crate) fn take(&mut self, now_ns: u64) -> Option<Outcome<T>> {
         while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let Reverse((at_ns, _, place)) = self.events.pop()?;
@@ -167,7 +168,7 @@ impl<T> Switch<T> {
         None
     }
 
-    /// `packet` has passed so many stations, the last one during `span`.
+    /// Schedules the next event of `packet`, which passed the last of `passed` stations in `span`.
     fn go_on(&mut self, packet: Packet<T>, passed: usize, span: Span) {
         let at_ns = match self.station(packet.from, packet.to, passed) {
             None => self.arrival_ns(&packet, span),
@@ -189,7 +190,7 @@ impl<T> Switch<T> {
         self.events.push(Reverse((at_ns, self.numbered, place)));
     }
 
-    /// The station that a packet from `from` to `to` enters after `passed` others; none at its end.
+    /// Returns the station that a packet enters after `passed` others, `None` at its end.
     fn station(&self, from: usize, to: usize, passed: usize) -> Option<usize> {
         let (out, into) = (self.site_of_hosts[from], self.site_of_hosts[to]);
         let sites = 2 * self.hosts();
@@ -212,7 +213,7 @@ impl<T> Switch<T> {
         self.last_ns[pair]
     }
 
-    /// From 0 to the jitter, by xorshift.
+    /// Returns a random delay below the jitter, by xorshift.
     fn late_ns(&mut self) -> u64 {
         if self.jitter_ns == 0 {
             return 0;
@@ -235,7 +236,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// 1 kB takes a millisecond.
+    /// Returns a network in which 1 kB takes a millisecond.
     fn shape(hosts: usize) -> Shape {
         Shape {
             delay: Duration::from_millis(5),
@@ -253,7 +254,7 @@ mod tests {
         }
     }
 
-    /// When which packet arrives, in milliseconds; 0 for one that was dropped.
+    /// Returns sender, receiver and arrival in milliseconds of each packet; 0 if dropped.
     fn ends(switch: &mut Switch<()>) -> Vec<(usize, usize, u64)> {
         let mut ends = Vec::new();
         while let Some(outcome) = switch.take(u64::MAX) {
@@ -280,7 +281,7 @@ mod tests {
         for from in 1..5 {
             switch.send(0, packet(from, 0));
         }
-        // Two wait behind the first; the fourth finds 3 kB booked, beyond the queue.
+        // Two packets wait behind the first. The fourth finds 3 kB booked, more than the queue.
         assert_eq!(
             ends(&mut switch),
             [(4, 0, 0), (1, 0, 6), (2, 0, 7), (3, 0, 8)]
@@ -312,7 +313,7 @@ mod tests {
         switch.send(0, packet(0, 2));
         switch.send(0, packet(1, 3));
         switch.send(0, packet(3, 2));
-        // Within a site 1 ms and the delay; over the uplink 2 ms each, one after the other.
+        // Within a site, 1 ms and the delay. Over the uplink, 2 ms each, one after the other.
         assert_eq!(ends(&mut switch), [(3, 2, 6), (0, 2, 17), (1, 3, 19)]);
     }
 

@@ -1,4 +1,4 @@
-//! `ringtree bench`: measure a collective, checking its results while it is measured.
+//! Implements `ringtree bench`, which measures a collective and checks its results.
 
 mod buffers;
 pub(crate) mod case;
@@ -28,63 +28,65 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[arg(help = collectives())]
     collective: String,
-    /// How many ranks to spawn; among ranks already (RANK is set) it must agree
+    /// Number of ranks to start [default: 2]; if this process is already running as a rank (RANK is
+    /// set), the number must equal WORLD_SIZE
     #[arg(long)]
     ranks: Option<usize>,
-    /// What the bytes travel over: auto, tcp or shm; without it RINGTREE_TRANSPORT decides
+    /// Transport: auto, tcp or shm [default: RINGTREE_TRANSPORT]
     #[arg(long)]
     transport: Option<String>,
-    /// auto, all, or names separated by commas
+    /// Algorithms: auto, all, or names separated by commas
     #[arg(long, default_value = "auto")]
     algorithm: String,
-    /// The first size
+    /// Smallest buffer size in bytes; the suffixes K, M and G are powers of 1024
     #[arg(long, default_value = "8")]
     begin: String,
-    /// The last size
+    /// Largest buffer size in bytes
     #[arg(long, default_value = "256M")]
     end: String,
-    /// From one size to the next
+    /// Factor between one size and the next
     #[arg(long, default_value_t = 4)]
     factor: usize,
-    /// The sizes themselves, such as 8,1K,25M
+    /// Buffer sizes in bytes, such as 8,1K,25M; replaces --begin, --end and --factor
     #[arg(long, conflicts_with_all = ["begin", "end", "factor"])]
     sizes: Option<String>,
-    /// Type of the elements
+    /// Element type
     #[arg(long, default_value = "f32")]
     dtype: String,
-    /// Operator
+    /// Reduction operator
     #[arg(long, default_value = "sum")]
     op: String,
-    /// Root of broadcast, reduce, gather and scatter
+    /// Root rank for broadcast, reduce, gather and scatter
     #[arg(long, default_value_t = 0)]
     root: usize,
-    /// Spawn each rank in a session of its own, as torchrun, containers and services do
+    /// Start each rank in its own session, as torchrun, containers and services do
     #[arg(long)]
     sessions: bool,
-    /// Calls a batch; without it about half a second a size
+    /// Number of calls per batch [default: chosen so that each size takes about half a second]
     #[arg(long)]
     iters: Option<usize>,
-    /// The result replaces the input
+    /// Write the result over the input
     #[arg(long)]
     in_place: bool,
-    /// Where the buffers live: host, shared: in memory that peers read where it lies, device: on
-    /// the GPU number LOCAL_RANK, modulo how many there are, and in place
+    /// Memory that holds the buffers: host; shared, which the other ranks on the host read in
+    /// place; or device, which is GPU LOCAL_RANK modulo the number of GPUs and always works in
+    /// place
     #[arg(long, default_value = "host")]
     memory: String,
-    /// Say for each size why its algorithm was chosen, and what its time is predicted to be made
-    /// of, in one line on standard error
+    /// For each size, print to standard error why the algorithm was chosen and what its predicted
+    /// time consists of
     #[arg(long)]
     explain: bool,
-    /// Write a timeline for ui.perfetto.dev to this file of rank 0's host: of one more call of
-    /// every point, when each message left and came on every rank, measured and predicted
+    /// Write a timeline for ui.perfetto.dev to FILE on rank 0's host; for one additional call per
+    /// size and algorithm, it shows when each message left and arrived, both measured and predicted
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// table, csv or json
+    /// Output format: table, csv or json
     #[arg(long, default_value = "table")]
     format: String,
 }
 
-/// Where buffers live.
+/// The memory that holds the buffers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Place {
     Host,
@@ -92,7 +94,7 @@ enum Place {
     Device,
 }
 
-/// What the arguments ask for.
+/// The parsed arguments.
 struct Wanted {
     collective: Collective,
     transport: Option<TransportChoice>,
@@ -107,7 +109,7 @@ struct Wanted {
     report: Report,
 }
 
-/// Answers `ringtree bench`.
+/// Runs `ringtree bench` and returns its exit code.
 pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
     let wanted = match wanted(arguments) {
         Ok(wanted) => wanted,
@@ -121,12 +123,12 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
         let ranks = arguments.ranks.unwrap_or(2);
         if wanted.root >= ranks {
             eprintln!(
-                "ringtree bench: --root {} is no rank; there are {ranks}",
+                "ringtree bench: --root {} is out of range: it must be below --ranks {ranks}",
                 wanted.root
             );
             return MISUSED;
         }
-        // Reported once here, instead of by every rank.
+        // Report a missing GPU once instead of on every rank.
         if wanted.place == Place::Device
             && let Err(error) = gpu::find()
         {
@@ -140,14 +142,14 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
     match run(arguments, &wanted) {
         Ok(0) => FINE,
         Ok(wrong) => {
-            eprintln!("ringtree bench: {wrong} elements were wrong");
+            eprintln!("ringtree bench: {wrong} elements are wrong");
             FAILED
         }
         Err(error) => refused(&error),
     }
 }
 
-/// Prints what is wrong; the exit code is 2 for wrong usage and 1 for failed work.
+/// Prints the error and returns the exit code.
 fn refused(error: &Error) -> u8 {
     eprintln!("ringtree bench: {error}");
     let is_usage = error.is_usage() || error.is_configuration();
@@ -162,7 +164,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         "device" => Place::Device,
         other => {
             return Err(format!(
-                "--memory {other}: no such memory; there are host shared device"
+                "--memory {other}: unknown memory; use host, shared or device"
             ));
         }
     };
@@ -170,13 +172,13 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         return Err("--ranks and --iters must be at least 1".into());
     }
     if arguments.trace.is_some() && place == Place::Device {
-        return Err("--trace records what the host moves; leave out --memory device".into());
+        return Err("--trace cannot record --memory device; use --memory host or shared".into());
     }
     let dtype: Dtype = arguments.dtype.parse()?;
     let op: ReduceOp = arguments.op.parse()?;
     if !op.supports(dtype) {
         return Err(format!(
-            "{op} is not defined for {dtype}; bit operators are for integers"
+            "{op} is not defined for {dtype}; bit operators need integers"
         ));
     }
     Ok(Wanted {
@@ -194,13 +196,13 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
     })
 }
 
-/// The transport asked for here; `None` leaves it to the environment.
+/// Returns the transport given in the arguments, or `None` if the environment decides.
 fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
     let choice = arguments.transport.as_deref().map(str::parse).transpose();
     choice.map_err(|why: String| format!("--transport {why}"))
 }
 
-/// The algorithms to measure; `None` is the chooser's.
+/// Returns the algorithms to measure. `None` stands for `auto`.
 fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm>>, String> {
     let named = text.split(',').map(|name| {
         Ok(match parse_selection(name)? {
@@ -230,7 +232,7 @@ fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, St
     }
     let (begin, end) = (parse_size(&arguments.begin)?, parse_size(&arguments.end)?);
     if begin == 0 || begin > end || arguments.factor < 2 {
-        return Err("--begin must be from 1 to --end, and --factor at least 2".into());
+        return Err("--begin must be from 1 to --end, and --factor must be at least 2".into());
     }
     let next = |size: &usize| {
         size.checked_mul(arguments.factor)
@@ -239,7 +241,7 @@ fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, St
     Ok(std::iter::successors(Some(begin), next).collect())
 }
 
-/// Joins the other ranks and measures; returns how many elements were wrong.
+/// Connects to the other ranks and runs the measurements. Returns the number of wrong elements.
 fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let mut builder = Builder::from_env()?;
     if let Some(transport) = wanted.transport {
@@ -249,7 +251,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let world_size = comm.world_size();
     if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world_size) {
         return Err(Error::usage(format!(
-            "--ranks {ranks}, but WORLD_SIZE is {world_size}"
+            "--ranks {ranks} contradicts WORLD_SIZE={world_size}; omit --ranks"
         )));
     }
     let trace = match arguments.trace {
@@ -261,12 +263,12 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
         && trace.write(path)?.is_some()
     {
         let path = path.display();
-        eprintln!("the timeline is in {path}; https://ui.perfetto.dev opens it");
+        eprintln!("wrote the timeline to {path}; open it at https://ui.perfetto.dev");
     }
     Ok(wrong)
 }
 
-/// Measures every point; returns how many elements were wrong.
+/// Measures all sizes and algorithms. Returns the number of wrong elements.
 fn measure_all(
     arguments: &Arguments,
     wanted: &Wanted,
@@ -280,7 +282,7 @@ fn measure_all(
         for algorithm in &wanted.algorithms {
             if let Some(why_not) = not_for(comm, wanted, *algorithm, *bytes) {
                 if comm.rank() == 0 {
-                    eprintln!("left out: {why_not}");
+                    eprintln!("skipped: {why_not}");
                 }
                 continue;
             }
@@ -313,8 +315,8 @@ fn measure_all(
     Ok(total_wrong)
 }
 
-/// Whether rank 0's output still has a reader: all ranks are told. One that has seen enough
-/// (`| head`) is no failure, and ends the measurements.
+/// Returns `true` on every rank if rank 0's output still has a reader. If the reader has closed the
+/// output (`| head`), the measurements end without an error.
 fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<bool> {
     let mut is_read = [u8::from(printed.is_ok())];
     comm.broadcast(&mut is_read, 0)?;
@@ -326,8 +328,8 @@ fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<boo
     }
 }
 
-/// Why one of all algorithms does not carry out a call of so many bytes. One that was named is not
-/// left out, but refused.
+/// Returns the reason why `algorithm` must be skipped for calls of `bytes` bytes. If only one
+/// algorithm is measured, returns `None`, so that the call itself returns the error.
 fn not_for(
     comm: &Communicator,
     wanted: &Wanted,
@@ -346,13 +348,13 @@ fn not_for(
     };
     if comm.is_reproducible() && !is_in_rank_order(&request) {
         return Some(format!(
-            "{algorithm} does not fold in rank order (RINGTREE_REPRODUCIBLE)"
+            "{algorithm} does not reduce in rank order, as RINGTREE_REPRODUCIBLE=1 requires"
         ));
     }
     scratch_bytes(&request, bytes).err()
 }
 
-/// The memory that is asked for; a device is attached.
+/// Returns the memory to measure. If the memory is on a GPU, attaches the GPU.
 fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
     Ok(match wanted.place {
         Place::Host => Memory::Host,

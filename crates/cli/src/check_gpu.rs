@@ -1,6 +1,7 @@
-//! `ringtree check-gpu`: what a first day on a machine with GPUs needs to know, in one command. It
-//! needs no more than this program, which starts itself as the ranks; whatever fails, hangs or dies
-//! there is one line here.
+//! Implements `ringtree check-gpu`, which checks and measures everything that needs a GPU.
+//!
+//! For each part of the check, the program starts itself again as several ranks. If a rank fails,
+//! hangs or dies, one line of the report describes this.
 
 mod cases;
 mod endings;
@@ -25,50 +26,49 @@ use std::time::Instant;
 /// A section of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Section {
-    /// What the machine has.
+    /// Properties of the machine.
     Probe,
-    /// Every algorithm, type and operator, on every GPU; and whether GPUs read of each other's
-    /// memory what was written last.
+    /// Results of every algorithm, type and operator, and the order of writes to peers' memory.
     Collectives,
-    /// What training code does on the GPU behind a collective.
+    /// GPU operations that training code performs during a collective.
     Habits,
-    /// Ranks that are killed or stand still.
+    /// Ranks that are killed or stopped.
     Ends,
-    /// How long all-reduces take, and what that consists of.
+    /// Times of all-reduces and of their parts.
     Speed,
 }
 
 /// The arguments of `ringtree check-gpu`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// The most ranks, 2 to 8, on GPU 0, 1, ... and from the first again if there are fewer
+    /// Maximum number of ranks, from 2 to 8; rank K uses GPU K modulo the number of GPUs
     #[arg(long, default_value_t = 8)]
     ranks_max: usize,
-    /// It ends within so many minutes; what is left out counts as a failure
+    /// Time limit in minutes, from 1 to 60; skipped checks count as failures
     #[arg(long, default_value_t = 10)]
     minutes: u64,
-    /// These sections alone, such as probe,speed
+    /// Run only these sections, such as probe,speed
     #[arg(long, value_name = "SECTIONS", value_delimiter = ',')]
     only: Vec<Section>,
-    /// Where to write the tables as CSV files
-    #[arg(long, value_name = "FOLDER")]
+    /// Write the tables to DIR as CSV files
+    #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// table or csv
+    /// Output format: table or csv
     #[arg(long, default_value = "table")]
     format: String,
-    /// What a process does that the check has started
+    /// The part of the check to run, if this process is one of its ranks
     #[arg(long, hide = true)]
     part: Option<Part>,
-    /// Which lengths that process checks
+    /// Index of the buffer lengths or of the habit that this process checks
     #[arg(long, hide = true, default_value_t = 0)]
     turn: usize,
-    /// The largest buffer that is measured, in bytes: where the device is slow
+    /// Largest buffer in bytes, for slow devices
     #[arg(long, hide = true, default_value_t = usize::MAX)]
     bytes_max: usize,
-    /// Nothing is checked where buffers are not mapped
+    /// Check nothing if buffers are not mapped
     #[arg(long, hide = true)]
     mapped: bool,
-    /// A part that takes longer is ended
+    /// Time limit for each part
     #[arg(long, hide = true, value_name = "SECONDS", default_value_t = parts::PATIENCE_S)]
     patience: u64,
 }
@@ -79,7 +79,8 @@ impl Arguments {
     }
 }
 
-/// Answers `ringtree check-gpu`: 1 if anything is wrong, or there is no GPU.
+/// Runs `ringtree check-gpu` and returns its exit code, which is 1 if a check failed or if there is
+/// no GPU.
 pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
     if let Some(part) = arguments.part {
         let orders = Orders {
@@ -97,7 +98,9 @@ pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
         MISUSED
     };
     if !(2..=8).contains(&arguments.ranks_max) || !(1..=60).contains(&arguments.minutes) {
-        return refused("--ranks-max must be 2 to 8, and --minutes 1 to 60".into());
+        return refused(
+            "--ranks-max must be from 2 to 8, and --minutes must be from 1 to 60".into(),
+        );
     }
     let format: Format = match arguments.format.parse() {
         Ok(format) => format,

@@ -1,4 +1,5 @@
-//! `ringtree doctor`: what this machine has, and what is in the way. So far: shared memory, GPUs.
+//! Implements `ringtree doctor`, which checks shared memory and GPUs and shows the settings that
+//! are in effect.
 
 use crate::gpu;
 use crate::{FAILED, FINE, MISUSED};
@@ -11,15 +12,16 @@ use std::io::Write;
 /// The arguments of `ringtree doctor`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// Also try to reach another process there (not built yet)
+    /// Also test the connection to a process at this address (not implemented yet)
     #[arg(long, value_name = "HOST:PORT")]
     peer: Option<String>,
 }
 
-/// Answers `ringtree doctor`: 1 if a setting asks for what this machine does not give.
+/// Runs `ringtree doctor` and returns its exit code, which is 1 if this machine cannot satisfy
+/// `RINGTREE_TRANSPORT`.
 pub(crate) fn execute(arguments: &Arguments) -> u8 {
     if arguments.peer.is_some() {
-        eprintln!("ringtree doctor: --peer: not built yet");
+        eprintln!("ringtree doctor: --peer is not implemented yet; omit it");
         return MISUSED;
     }
     let setting = |name: &str| {
@@ -28,7 +30,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
             .filter(|text| !text.trim().is_empty())
     };
     let asked = setting("RINGTREE_TRANSPORT");
-    // Any other name was refused before any command began.
+    // Unknown names were rejected before any command ran.
     let choice = asked.as_deref().and_then(|name| name.trim().parse().ok());
     let choice = choice.unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
@@ -46,7 +48,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
     );
     let site = match setting("RINGTREE_SITE") {
         Some(site) => format!("{} (RINGTREE_SITE)", site.trim()),
-        None => "that of all hosts without a name (the default)".to_owned(),
+        None => "the site of all hosts without a site name (the default)".to_owned(),
     };
     output += &format!("{:<19}{site}\n", "site");
     let checks = match setting("RINGTREE_CHECK") {
@@ -54,19 +56,19 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
         None => "none (the default)".to_owned(),
     };
     output += &format!("{:<19}{checks}\n", "checks");
-    // Any other value was refused before any command began.
+    // Other values were rejected before any command ran.
     let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
-        Some("1") => "the same for any length and place (RINGTREE_REPRODUCIBLE)",
-        _ => "the chosen algorithm's (the default)",
+        Some("1") => "rank order (RINGTREE_REPRODUCIBLE)",
+        _ => "depends on the algorithm (the default)",
     };
     output += &format!("{:<19}{order}\n", "order of sums");
-    // A reader that has seen enough (`| head`) is no failure.
+    // A reader that has closed standard output (`| head`) is not an error.
     let _ = std::io::stdout().lock().write_all(output.as_bytes());
     match (findings.place(), choice) {
         (Err(why), TransportChoice::Shm) => {
             eprintln!(
-                "ringtree doctor: RINGTREE_TRANSPORT is shm, but ranks here cannot share memory: \
-                 {why}; with auto they use TCP"
+                "ringtree doctor: RINGTREE_TRANSPORT=shm, but ranks on this host cannot share \
+                 memory: {why}; with RINGTREE_TRANSPORT=auto, they use TCP"
             );
             FAILED
         }
@@ -89,16 +91,18 @@ fn report(
     };
     let host_id = match host_id {
         Some(given) => format!("{given} (RINGTREE_HOST_ID)"),
-        None => format!("{} (found)", findings.host_id),
+        None => format!("{} (the default)", findings.host_id),
     };
     let memory = match &findings.memory {
-        Ok(true) => "can be made and sealed; other ranks can only read it".to_owned(),
-        Ok(false) => "can be made and sealed; this kernel lets other ranks write it".to_owned(),
-        Err(why) => format!("no: {why}"),
+        Ok(true) => "can be created and sealed; other ranks can only read it".to_owned(),
+        Ok(false) => "can be created and sealed; this kernel lets other ranks write to \
+                      it"
+        .to_owned(),
+        Err(why) => format!("unavailable: {why}"),
     };
     let socket = match &findings.socket {
-        Ok(_) => "can be made".to_owned(),
-        Err(why) => format!("no: {why}"),
+        Ok(_) => "can be created".to_owned(),
+        Err(why) => format!("unavailable: {why}"),
     };
     let user = match &findings.users {
         Ok(users) => format!("{} in namespace {users}", findings.user),
@@ -113,7 +117,8 @@ fn report(
         ("network namespace", either(&findings.network)),
         ("user", user),
     ];
-    let last = "Ranks share memory where it can be made and the last four are equal.";
+    let last = "Ranks share memory if it can be created and if they have the same last four \
+                values.";
     let mut text = String::new();
     for (name, found) in lines {
         text += &format!("{name:<19}{found}\n");
@@ -127,12 +132,12 @@ fn report(
     )
 }
 
-/// Where the speeds come from that algorithms are chosen by.
+/// Returns the source of the link speed table.
 fn tuning(setting: Option<&str>, is_handed_on: bool) -> String {
     let Some(setting) = setting else {
         return match is_handed_on {
-            true => "handed on by the launcher, from an earlier attempt (RINGTREE_JOB_TUNING)",
-            false => "built-in on one machine, measured between hosts (the default)",
+            true => "from an earlier attempt, through the launcher (RINGTREE_JOB_TUNING)",
+            false => "built-in on one host, measured between hosts (the default)",
         }
         .to_owned();
     };
@@ -142,7 +147,7 @@ fn tuning(setting: Option<&str>, is_handed_on: bool) -> String {
         }
         Ok(TuningSource::MeasuredInto(path)) => {
             let path = path.display();
-            format!("measured when ranks meet, then written to {path}")
+            format!("measured at startup, then written to {path}")
         }
         Ok(TuningSource::Text { origin, text }) => match TuningTable::parse(&text) {
             Ok(_) => format!("read from {origin}"),
@@ -156,6 +161,6 @@ fn tuning(setting: Option<&str>, is_handed_on: bool) -> String {
 fn either<T: Display>(found: &Result<T, String>) -> String {
     match found {
         Ok(found) => found.to_string(),
-        Err(why) => format!("no: {why}"),
+        Err(why) => format!("unknown: {why}"),
     }
 }

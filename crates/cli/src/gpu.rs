@@ -1,26 +1,26 @@
-//! The GPUs that a command works on.
+//! Opens the GPUs that a command uses.
 
 use crate::bench::case::Memory;
 use ringtree::device::{self, Device};
 use ringtree::{Communicator, Result};
 
-/// The path of collectives on device buffers.
-pub(crate) const PATH: &str = "mapped where ranks can map each other's GPU memory, staged through \
-                               the hosts elsewhere (RINGTREE_DEVICE_PATH)";
+/// The path that GPU buffers take, as shown by `ringtree doctor`.
+pub(crate) const PATH: &str = "mapped if ranks can map each other's GPU memory, otherwise staged \
+                               through host memory (RINGTREE_DEVICE_PATH)";
 
 /// Checks that this process may use a GPU.
 ///
 /// # Errors
-/// [`ringtree::Error::no_device`] says in one line why there is no GPU.
+/// Returns [`ringtree::Error::no_device`] if it may not use one.
 pub(crate) fn find() -> Result<()> {
     device::count().map(drop)
 }
 
-/// Returns the GPU of the rank `local_rank` of a host; ranks share GPUs where there are more of
-/// them.
+/// Opens the GPU for the rank with local rank `local_rank`. If there are more ranks than GPUs,
+/// ranks share GPUs.
 ///
 /// # Errors
-/// [`ringtree::Error::no_device`]: there is no GPU, or it cannot be opened.
+/// Returns [`ringtree::Error::no_device`] if there is no GPU or if it cannot be opened.
 pub(crate) fn open(local_rank: usize) -> Result<Device> {
     Device::open(local_rank % device::count()?)
 }
@@ -28,12 +28,13 @@ pub(crate) fn open(local_rank: usize) -> Result<Device> {
 /// Attaches this rank's GPU and returns a stream for buffers on it.
 ///
 /// # Errors
-/// [`ringtree::Error::no_device`]: there is no GPU. Those of [`Communicator::attach`].
+/// Returns [`ringtree::Error::no_device`] if there is no GPU. Also returns the same errors as
+/// [`Communicator::attach`].
 pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
     let device = open(comm.local_rank())?;
     comm.attach(&device)?;
     if comm.rank() == 0 {
-        // Beside the table, which may be for a program.
+        // This does not go to standard output, because a program may read the table from there.
         eprintln!(
             "device buffers are {}",
             comm.device_path().unwrap_or_default()
@@ -43,7 +44,8 @@ pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
     Ok(Memory::Device((device, stream)))
 }
 
-/// Returns the GPUs that this process may use, or why there is none, in one line.
+/// Returns a line that lists the GPUs that this process may use, or gives the reason why there are
+/// none.
 pub(crate) fn listed() -> String {
     let one = |ordinal| match Device::open(ordinal) {
         Ok(gpu) => {

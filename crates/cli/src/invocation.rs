@@ -1,37 +1,37 @@
-//! How the command was called, and how it is called again: `bench` and `check-gpu` start
-//! themselves as ranks.
+//! Describes how the command was invoked, so that `bench` and `check-gpu` can start themselves as
+//! ranks.
 
 use ringtree::{Result, launch};
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// What starts the command line: the program `ringtree`, or an interpreter that is told to.
+/// The program that runs the command line: `ringtree` or an interpreter.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The file that is executed.
+    /// The executable file.
     pub file: PathBuf,
-    /// What it is told before the command's own arguments.
+    /// The arguments that precede the command's arguments, such as `-m ringtree`.
     pub arguments: Vec<OsString>,
 }
 
-/// One call of the command line.
+/// One invocation of the command line.
 #[derive(Clone, Debug)]
 pub struct Invocation {
-    /// What was called.
+    /// The program that was invoked.
     pub program: Program,
-    /// The command's own arguments: `bench`, `all-reduce`.
+    /// The command's arguments, such as `bench` and `all-reduce`.
     pub arguments: Vec<OsString>,
 }
 
 impl Invocation {
-    /// That of this process, whose program is the command line alone.
+    /// Returns the invocation of this process, whose program is `ringtree`.
     pub fn of_this_process() -> Self {
         let mut words = env::args_os();
         let name = words.next().unwrap_or_default();
         Self {
             program: Program {
-                // Where there is no /proc, the name that it was called by.
+                // Without /proc, use the name from the command line.
                 file: env::current_exe().unwrap_or_else(|_| PathBuf::from(name)),
                 arguments: Vec::new(),
             },
@@ -39,11 +39,11 @@ impl Invocation {
         }
     }
 
-    /// Makes the same call as so many ranks on this host, maybe each in a session of its own; their
-    /// exit code.
+    /// Runs this command again, as `ranks` ranks on this host, and returns the exit code. If
+    /// `sessions` is set, each rank runs in its own session.
     ///
     /// # Errors
-    /// Those of [`launch::run`].
+    /// Returns the same errors as [`launch::run`].
     pub(super) fn spawn(self, ranks: usize, sessions: bool) -> Result<i32> {
         let Program { file, arguments } = self.program;
         let arguments = [arguments, self.arguments].concat();

@@ -1,11 +1,12 @@
-//! The command line, one module a command.
+//! Implements the `ringtree` command line, with one module per command.
 //!
-//! *Purpose.* What is typed: `ringtree run`, `bench`, `plan`, `doctor`, `check-gpu`. The program
-//! `ringtree` is this library and no more, and so is the command in the package for Python.
-//! [`expected`] has the results that `bench` and `check-gpu` compare with.
+//! *Purpose.* Implements the commands `run`, `bench`, `plan`, `doctor` and `check-gpu` for the
+//! `ringtree` program and for the Python package's command. [`expected`] computes the results that
+//! `bench` and `check-gpu` compare theirs with.
 //!
-//! *Invariants.* Exit codes: 0 fine; 1 the work failed, and one line says what and what to do; 2
-//! wrong usage. Nothing here ends the process.
+//! *Invariants.* The exit code is 0 on success, 1 if the work failed, and 2 after a usage error. On
+//! failure, one line states the cause and the next step. No function in this crate ends the
+//! process.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -35,11 +36,11 @@ use std::io::Write;
 #[cfg(not(feature = "cuda"))]
 use gpu::check as check_gpu;
 
-/// Exit code: fine.
+/// Exit code on success.
 const FINE: u8 = 0;
-/// Exit code: the work failed.
+/// Exit code if the work failed.
 const FAILED: u8 = 1;
-/// Exit code: wrong usage.
+/// Exit code after a usage error.
 const MISUSED: u8 = 2;
 
 /// Collective communication for data-parallel training.
@@ -54,23 +55,23 @@ struct CommandLine {
 /// The commands.
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a program as several ranks and stand by them; the same line on every machine
+    /// Start a program as several ranks and supervise them; run the same command on every host
     Run(run::Arguments),
-    /// Measure a collective
+    /// Measure a collective and check its results
     Bench(bench::Arguments),
-    /// Explain a collective's plan: prove it, price it, draw it
+    /// Show the plan for a collective: predict its time, verify it or draw it
     Plan(plan::Arguments),
-    /// Say what was found on this machine and what is wrong with it
+    /// Check this machine and show the settings that are in effect
     Doctor(doctor::Arguments),
-    /// Check and measure everything that needs a GPU, in at most ten minutes
+    /// Check and measure everything that needs a GPU, within ten minutes
     CheckGpu(check_gpu::Arguments),
 }
 
-/// Carries out one call of the command line; returns the process's exit code.
+/// Runs one invocation of the command line and returns the process's exit code.
 pub fn execute(invocation: Invocation) -> u8 {
     let code = carried_out(invocation);
-    // Flushed here: where the program is an interpreter, nothing does it at the end. A reader that
-    // has seen enough (`| head`) is no failure.
+    // If the program is an interpreter, nothing else flushes standard output. A reader that has
+    // closed it (`| head`) is not an error.
     let _ = std::io::stdout().flush();
     code
 }
@@ -98,26 +99,28 @@ fn carried_out(invocation: Invocation) -> u8 {
     }
 }
 
-/// Prints what was asked for (help, version), or in one line what is wrong.
+/// Prints the requested help or version, or reports a usage error in one line. Returns the exit
+/// code.
 fn misread(error: &clap::Error) -> u8 {
     if !error.use_stderr() {
-        // A reader that has seen enough (`| head`) is no failure.
+        // A reader that has closed standard output (`| head`) is not an error.
         let _ = error.print();
         return FINE;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         tell(
-            "say what to do: run, bench, plan, doctor or check-gpu; \
-             `ringtree --help` tells more",
+            "missing command: use run, bench, plan, doctor or check-gpu; \
+             see `ringtree --help`",
         );
         return MISUSED;
     }
     let text = error.to_string();
-    // The first paragraph says it, a list of what is missing included; the rest is usage and tips.
+    // The first paragraph contains the error and any missing arguments. The rest consists of usage
+    // and tips.
     let lines = text.lines().take_while(|line| !line.trim().is_empty());
     let what: Vec<&str> = lines.map(str::trim).collect();
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
-    tell(&format!("{what}; `--help` tells more"));
+    tell(&format!("{what}; see `--help`"));
     MISUSED
 }

@@ -1,4 +1,5 @@
-//! The program `ringtree`: all of it is in the library, because the package for Python has it too.
+//! Runs the `ringtree` program. It is implemented in the library because the Python package uses it
+//! too.
 
 use ringtree_cli::{Invocation, execute};
 use std::process::ExitCode;

@@ -1,46 +1,47 @@
-//! Names of collectives and algorithms on the command line.
+//! Parses the names of collectives and algorithms on the command line.
 //!
-//! The registry is asked first. The names to come only make a refusal say more.
+//! The valid names come from the registry. Names that are planned for later get a more helpful
+//! error.
 
 use ringtree::plan::{Algorithm, Collective};
 
 const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
 
-/// Which algorithms a command is about.
+/// The algorithms that a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Selection {
-    /// What the tuning table chooses.
+    /// The algorithm that `auto` chooses.
     Auto,
-    /// Every one.
+    /// All algorithms.
     All,
-    /// This one.
+    /// One algorithm.
     One(Algorithm),
 }
 
-/// The names of all collectives, for the help.
+/// Returns the help text for the argument that names the collective.
 pub(crate) fn collectives() -> String {
     let names: Vec<String> = Collective::ALL.iter().map(ToString::to_string).collect();
-    names.join(", ")
+    format!("Name of the collective: {}", names.join(", "))
 }
 
-/// The collective called `text`.
+/// Returns the collective called `text`.
 ///
 /// # Errors
-/// One line: it is not built yet, or there is none of that name.
+/// Returns a message if the collective is unknown or not implemented yet.
 pub(crate) fn parse_collective(text: &str) -> Result<Collective, String> {
     text.parse().map_err(|unknown| {
         if COLLECTIVES_TO_COME.contains(&text) {
-            format!("the collective {text} is not built yet")
+            format!("the collective {text} is not implemented yet")
         } else {
             unknown
         }
     })
 }
 
-/// `auto`, `all`, or the algorithm called `text`.
+/// Parses `auto`, `all`, or the name of an algorithm.
 ///
 /// # Errors
-/// One line: there is none of that name.
+/// Returns a message if the name is unknown or the radix is out of range.
 pub(crate) fn parse_selection(text: &str) -> Result<Selection, String> {
     match text {
         "auto" => Ok(Selection::Auto),
@@ -49,7 +50,7 @@ pub(crate) fn parse_selection(text: &str) -> Result<Selection, String> {
             let name = text.split('/').next().unwrap_or(text);
             match name.parse::<Algorithm>() {
                 Ok(_) => why,
-                // It ends with the names that there are.
+                // The message ends with the valid names.
                 Err(_) => format!("{why} auto all"),
             }
         }),
@@ -68,7 +69,7 @@ mod tests {
             let selection = parse_selection(algorithm.name());
             assert_eq!(selection, Ok(Selection::One(algorithm)));
             let too_much = format!("{}/1", algorithm.name());
-            let why = "a radix is a number from 2 to 64, not 1";
+            let why = "radix 1 is out of range: expected 2 to 64";
             assert_eq!(parse_selection(&too_much), Err(why.to_owned()));
             for collective in entry.collectives {
                 assert_eq!(parse_collective(collective.name()), Ok(*collective));

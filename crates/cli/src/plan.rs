@@ -1,4 +1,4 @@
-//! `ringtree plan`: what a collective will do, before it runs.
+//! Implements `ringtree plan`, which shows what a collective will do before it runs.
 
 use crate::names::{Selection, collectives, parse_collective, parse_selection};
 use crate::quantity::parse_size;
@@ -22,22 +22,22 @@ use world::{costs, links, topology};
 
 mod world;
 
-/// Show what a collective does: rounds, messages, bytes, predicted time, proof and picture.
+/// The arguments of `ringtree plan`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
     #[arg(help = collectives())]
     collective: String,
-    /// The algorithm's name, auto (what a call would choose) or all; two names, as ring,circulant,
-    /// for --draw html
+    /// Algorithm: its name, auto (what a call would choose), or all; with --draw html, also two
+    /// names, such as ring,circulant
     #[arg(long, value_name = "NAME|auto|all")]
     algorithm: Option<String>,
-    /// The radix of an algorithm that has one; NAME/K says the same
+    /// Radix of the algorithm, from 2 to 64; equivalent to NAME/K
     #[arg(long, value_name = "K", allow_negative_numbers = true)]
     radix: Option<String>,
-    /// How many ranks
+    /// Number of ranks
     #[arg(long, value_name = "N", allow_negative_numbers = true)]
     ranks: Option<String>,
-    /// The root of a broadcast or reduce
+    /// Root rank for broadcast, reduce, gather and scatter
     #[arg(
         long,
         value_name = "R",
@@ -45,14 +45,14 @@ pub(crate) struct Arguments {
         allow_negative_numbers = true
     )]
     root: String,
-    /// Bytes of the whole buffer; K, M and G are powers of 1024
+    /// Size of the complete buffer in bytes; the suffixes K, M and G are powers of 1024
     #[arg(long, default_value = "1M", allow_negative_numbers = true)]
     bytes: String,
-    /// Pieces per block; without it, as many as are fastest
+    /// Number of pieces per block [default: the fastest number]
     #[arg(long, value_name = "C", allow_negative_numbers = true)]
     chunks: Option<String>,
-    /// Ranks that share a host and its memory: a number that divides the ranks, or one for each
-    /// host, as 3,5,2; then --ranks may be left out
+    /// Number of ranks per host: one number that divides --ranks, or one number per host, such as
+    /// 3,5,2, which makes --ranks optional
     #[arg(
         long,
         value_name = "G|G,G,..",
@@ -60,46 +60,46 @@ pub(crate) struct Arguments {
         allow_negative_numbers = true
     )]
     ranks_per_host: String,
-    /// Hosts that share a site, behind one uplink: a number for each site, as 4,4
+    /// Number of hosts per site, which share one uplink: one number per site, such as 4,4
     #[arg(long, value_name = "H,H,..", allow_negative_numbers = true)]
     sites: Option<String>,
-    /// Time a message is on its way: ns, us, ms or s; a hand-over, where all ranks share a host
-    /// [default: what calls are chosen by, RINGTREE_TUNING's or the built-in table's]
+    /// Latency of a message between hosts, or through shared memory if all ranks are on one host,
+    /// in ns, us, ms or s [default: from RINGTREE_TUNING or the built-in table]
     #[arg(long, allow_negative_numbers = true)]
     alpha: Option<String>,
-    /// Time a message keeps its sender busy, and then its receiver [default: likewise]
+    /// Time for which a message occupies its sender and then its receiver [default: as for --alpha]
     #[arg(long, allow_negative_numbers = true)]
     overhead: Option<String>,
-    /// What a link carries: bit, Kbit, Mbit, Gbit or Tbit a second [default: likewise]
+    /// Bandwidth of a link, in bit, Kbit, Mbit, Gbit or Tbit per second [default: as for --alpha]
     #[arg(long, allow_negative_numbers = true)]
     bandwidth: Option<String>,
-    /// Time a message is on its way between sites [default: RINGTREE_TUNING's, or ten times alpha]
+    /// Latency of a message between sites [default: from RINGTREE_TUNING, or ten times --alpha]
     #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
     uplink_alpha: Option<String>,
-    /// What a site's uplink carries each way, for all its ranks together [default:
-    /// RINGTREE_TUNING's, or a tenth of the bandwidth]
+    /// Bandwidth of a site's uplink in each direction, shared by the site's ranks [default: from
+    /// RINGTREE_TUNING, or a tenth of --bandwidth]
     #[arg(long, value_name = "BANDWIDTH", allow_negative_numbers = true)]
     uplink_bandwidth: Option<String>,
-    /// With the algorithms alone that RINGTREE_REPRODUCIBLE=1 allows; that setting says the same
+    /// Use only algorithms that RINGTREE_REPRODUCIBLE=1 allows; implied by that setting
     #[arg(long)]
     reproducible: bool,
-    /// Prove that the plans are right, by symbolic execution (up to 1,024 ranks)
+    /// Verify the plans by symbolic execution, for up to 1,024 ranks
     #[arg(long)]
     verify: bool,
-    /// Draw it: text, svg, or html, a page that plays the plan, or two plans on one clock (up to 64
-    /// ranks)
+    /// Draw the plan as text, svg or html (a page that plays one plan, or two plans on one clock),
+    /// for up to 64 ranks
     #[arg(long, value_name = "text|svg|html")]
     draw: Option<String>,
-    /// table or json, one object a line
+    /// Output format: table, or json with one object per line [default: table]
     #[arg(long, value_name = "table|json")]
     format: Option<String>,
 }
 
-/// Answers `ringtree plan`.
+/// Runs `ringtree plan` and returns its exit code.
 pub(crate) fn execute(arguments: &Arguments) -> u8 {
     match answer(arguments) {
         Ok((output, fault)) => {
-            // A reader that has seen enough (`| head`) is no failure.
+            // A reader that has closed standard output (`| head`) is not an error.
             let _ = std::io::stdout().lock().write_all(output.as_bytes());
             match fault {
                 None => FINE,
@@ -116,7 +116,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
     }
 }
 
-/// What is printed.
+/// The form of the output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Output {
     Table,
@@ -126,12 +126,12 @@ enum Output {
     Html,
 }
 
-/// The arguments, understood.
+/// The parsed arguments.
 #[derive(Debug)]
 struct Inquiry {
     collective: Collective,
     selection: Selection,
-    /// The algorithm whose plan is played next to that of `selection`.
+    /// The algorithm whose plan is played next to the plan of `selection`.
     second: Option<Algorithm>,
     topology: Topology,
     root: usize,
@@ -149,7 +149,7 @@ impl Inquiry {
         let algorithm = arguments
             .algorithm
             .as_deref()
-            .ok_or("say which algorithm: --algorithm NAME, auto or all")?;
+            .ok_or("missing algorithm; pass --algorithm NAME, auto or all")?;
         let output = output(arguments.draw.as_deref(), arguments.format.as_deref())?;
         let (selection, second) = selected(algorithm, output)?;
         let radix = match &arguments.radix {
@@ -182,10 +182,10 @@ impl Inquiry {
     fn check_drawing(&self) -> Result<(), String> {
         let draws = matches!(self.output, Output::Text | Output::Svg | Output::Html);
         if draws && self.topology.world_size > DRAWN_RANKS_MAX {
-            return Err(format!("--draw draws up to {DRAWN_RANKS_MAX} ranks"));
+            return Err(format!("--draw supports up to {DRAWN_RANKS_MAX} ranks"));
         }
         if self.output == Output::Svg && self.selection == Selection::All {
-            return Err("--draw svg draws one algorithm; name it, or say auto".to_owned());
+            return Err("--draw svg draws one algorithm; pass its name or auto".to_owned());
         }
         if self.output == Output::Html && self.selection == Selection::All {
             return Err(PLAYS.to_owned());
@@ -193,7 +193,8 @@ impl Inquiry {
         Ok(())
     }
 
-    /// The algorithms to report on, and why `auto` chose the one it chose.
+    /// Returns the algorithms to report on and, if the selection is `auto`, the reason for the
+    /// choice.
     fn algorithms(&self) -> Result<(Vec<Algorithm>, Option<String>), String> {
         match self.selection {
             Selection::All => Ok((Algorithm::ALL.to_vec(), None)),
@@ -212,7 +213,8 @@ impl Inquiry {
         }
     }
 
-    /// What a call would choose, or would make of the algorithm named.
+    /// Returns what a call would choose, or the parameters that a call would choose for the
+    /// algorithm `named`.
     fn choose(&self, named: Option<Algorithm>) -> Result<Choice, String> {
         let choose = match self.is_reproducible {
             true => choose_in_rank_order,
@@ -222,7 +224,7 @@ impl Inquiry {
         choose(self.collective, topology, bytes, 1, &self.table, named)
     }
 
-    /// What is asked for, by `algorithm`.
+    /// Returns the request for `algorithm`.
     fn request(&self, algorithm: Algorithm) -> Result<Request, String> {
         let choice = self.choose(Some(algorithm))?;
         let request = Request {
@@ -284,23 +286,24 @@ impl Inquiry {
     }
 }
 
-/// What is known of one algorithm.
+/// The assessment of one algorithm.
 struct Assessment {
     report: Report,
     drawn: Option<(Vec<Plan>, Caption)>,
     pieces: usize,
 }
 
-/// Why more than two plans are not played.
-const PLAYS: &str = "--draw html plays one plan, or two on one clock; name one algorithm or two";
+/// The error for passing more than two algorithms with `--draw html`.
+const PLAYS: &str = "--draw html plays one plan, or two plans on one clock; pass one or two \
+                     algorithms";
 
-/// What is selected: one name, auto or all; or two names, whose plans are played together.
+/// Parses one name, `auto` or `all`, or two names whose plans are played together.
 fn selected(text: &str, output: Output) -> Result<(Selection, Option<Algorithm>), String> {
     let Some((one, other)) = text.split_once(',') else {
         return Ok((parse_selection(text)?, None));
     };
     if output != Output::Html {
-        return Err(format!("--algorithm {text}: two names need --draw html"));
+        return Err(format!("--algorithm {text}: two names require --draw html"));
     }
     if other.contains(',') {
         return Err(PLAYS.to_owned());
@@ -308,7 +311,7 @@ fn selected(text: &str, output: Output) -> Result<(Selection, Option<Algorithm>)
     Ok((Selection::One(one.parse()?), Some(other.parse()?)))
 }
 
-/// The selection with a radix, if one is named.
+/// Returns the selection with the radix from `--radix`.
 fn with_radix(
     selection: Selection,
     second: Option<Algorithm>,
@@ -324,7 +327,7 @@ fn with_radix(
             Ok(Selection::One(wanted))
         }
         Selection::One(_) | Selection::All | Selection::Auto => {
-            Err(refusal("say of which algorithm: --algorithm NAME".into()))
+            Err(refusal("pass one algorithm: --algorithm NAME".into()))
         }
     }
 }
@@ -348,7 +351,7 @@ fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
         (Some("svg"), None | Some("table")) => Ok(Output::Svg),
         (Some("html"), None | Some("table")) => Ok(Output::Html),
         (Some("text" | "svg" | "html"), Some("json")) => {
-            Err("--draw and --format json exclude each other".to_owned())
+            Err("--draw and --format json cannot be combined; omit one of them".to_owned())
         }
         (Some("text" | "svg" | "html") | None, Some(other)) => {
             Err(format!("--format must be table or json, not '{other}'"))
@@ -357,7 +360,7 @@ fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
     }
 }
 
-/// Runs the verifier and notes what it found.
+/// Runs the verifier and adds its result to the report.
 fn prove(report: &mut Report, plans: &[Plan]) {
     match verify(plans) {
         Ok(proof) => {
@@ -416,14 +419,14 @@ fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
     Ok((out, fault(&assessments)))
 }
 
-/// The page that plays the plans.
+/// Returns the page that plays the plans.
 fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, String> {
     let mut played = Vec::new();
     for (plans, caption) in assessments.iter_mut().filter_map(|one| one.drawn.take()) {
         let request = &plans[0].request;
         let schedule = schedule(request, inquiry.bytes, 1, &inquiry.table).map_err(|why_not| {
             let algorithm = request.algorithm;
-            format!("--draw html: {algorithm}: {why_not}; name fewer pieces with --chunks")
+            format!("--draw html: {algorithm}: {why_not}; pass fewer pieces with --chunks")
         })?;
         played.push(Played {
             parts: Parts::of(request, inquiry.bytes, &inquiry.table)?,
@@ -436,21 +439,21 @@ fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, Str
     draw::html(&subject(inquiry), &costs, &played)
 }
 
-/// The first algorithm whose proof failed, in one line.
+/// Returns a line about the first algorithm whose verification failed.
 fn fault(assessments: &[Assessment]) -> Option<String> {
     let report = assessments
         .iter()
         .map(|assessment| &assessment.report)
         .find(|report| report.verified == Some(false))?;
     Some(format!(
-        "{} by {} is not proven: {}",
+        "verification of {} by {} failed: {}",
         report.collective,
         report.algorithm,
         report.why_not.as_deref().unwrap_or("no reason given")
     ))
 }
 
-/// Aligned columns, one line an algorithm.
+/// Returns the table, with one line per algorithm.
 fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     let mut out = heading(inquiry);
     let mut head = vec![
@@ -492,7 +495,7 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     }
     let collective = inquiry.collective;
     let (elsewhere, too_long): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| {
-        let carries_out = format!("does not carry out {collective}");
+        let carries_out = format!("does not implement {collective}");
         let why_not = one.report.why_not.as_ref();
         why_not.is_some_and(|why_not| why_not.ends_with(&carries_out))
     });
@@ -512,7 +515,8 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     out
 }
 
-/// "broadcast of 1 MiB over 8 ranks, root 0; 6 µs on the way, 3 µs a message, 10 Gbit/s".
+/// Returns, for example, "broadcast of 1 MiB over 8 ranks, root 0; 6 µs latency, 3 µs per message,
+/// 10 Gbit/s".
 fn heading(inquiry: &Inquiry) -> String {
     let topology = &inquiry.topology;
     let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
@@ -524,9 +528,9 @@ fn heading(inquiry: &Inquiry) -> String {
                 (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
                 _ => topology.size_of(0).to_string(),
             };
-            format!("{tcp}; {ranks} share a host: {shm}")
+            format!("{tcp}; {ranks} per host: {shm}")
         }
-        Sharing::All => format!("all share a host: {shm}"),
+        Sharing::All => format!("all on one host: {shm}"),
     };
     let uplinks = match topology.site_count() {
         1 => String::new(),
@@ -534,13 +538,13 @@ fn heading(inquiry: &Inquiry) -> String {
             let uplink = inquiry.table.between_sites();
             let rate = Rate(8.0 / uplink.beta_s_per_byte);
             let way = Seconds(uplink.alpha_s);
-            format!("; between {sites} sites: {way} on the way, {rate} an uplink")
+            format!("; between {sites} sites: {way} latency, {rate} per uplink")
         }
     };
     format!("{}; {links}{uplinks}\n\n", subject(inquiry))
 }
 
-/// "broadcast of 1 MiB over 8 ranks, root 0".
+/// Returns, for example, "broadcast of 1 MiB over 8 ranks, root 0".
 fn subject(inquiry: &Inquiry) -> String {
     let size = match inquiry.collective {
         Collective::Barrier => String::new(),
@@ -557,17 +561,17 @@ fn subject(inquiry: &Inquiry) -> String {
     )
 }
 
-/// "6 µs on the way, 3 µs a message, 10 Gbit/s".
+/// Returns, for example, "6 µs latency, 3 µs per message, 10 Gbit/s".
 fn speed(link: &LinkCost) -> String {
     format!(
-        "{} on the way, {} a message, {}",
+        "{} latency, {} per message, {}",
         Seconds(link.alpha_s),
         Seconds(link.overhead_s),
         Rate(8.0 / link.beta_s_per_byte)
     )
 }
 
-/// One line of the table.
+/// Returns one line of the table.
 fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
     let report = &assessment.report;
     let number = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());

@@ -1,12 +1,12 @@
-//! Quantities on the command line: sizes, rates, times.
+//! Parses sizes, rates and times on the command line.
 
-/// Bytes: digits, and K, M or G for a power of 1024.
+/// Parses a size in bytes, given as digits and an optional K, M or G for powers of 1024.
 ///
 /// # Errors
-/// One line that says how to write a size.
+/// Returns a message if the text is not a size.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
     let malformed =
-        || format!("'{text}' is no size; write digits and perhaps K, M or G, such as 8, 1K, 25M");
+        || format!("'{text}' is not a size; use a number and optionally K, M or G, such as 25M");
     let (digits, power) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 1),
         Some(b'M') => (&text[..text.len() - 1], 2),
@@ -21,13 +21,14 @@ pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
         .ok()
         .and_then(|number| number.checked_mul(1024_usize.pow(power)))
         .filter(|bytes| isize::try_from(*bytes).is_ok())
-        .ok_or_else(|| format!("'{text}' is more bytes than an address space holds"))
+        .ok_or_else(|| format!("'{text}' exceeds the size of the address space"))
 }
 
-/// Bits per second: a number and bit, Kbit, Mbit, Gbit or Tbit, in powers of 1000.
+/// Parses a rate in bits per second, given as a number and the unit bit, Kbit, Mbit, Gbit or Tbit.
+/// The units are powers of 1000.
 ///
 /// # Errors
-/// One line that says how to write a rate.
+/// Returns a message if the text is not a rate.
 pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
     const UNITS: &[(&str, f64)] = &[
         ("Kbit", 1e3),
@@ -40,24 +41,25 @@ pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
         .filter(|rate| *rate > 0.0)
         .ok_or_else(|| {
             format!(
-                "'{text}' is no rate; write a number above 0 and bit, Kbit, Mbit, Gbit or Tbit \
+                "'{text}' is not a rate; use a number above 0 and bit, Kbit, Mbit, Gbit or Tbit \
                  (per second), such as 10Gbit"
             )
         })
 }
 
-/// Seconds: a number and ns, us, ms or s.
+/// Parses a time, given as a number and the unit ns, us, ms or s, and returns it in seconds.
 ///
 /// # Errors
-/// One line that says how to write a time.
+/// Returns a message if the text is not a time.
 pub(crate) fn parse_time(text: &str) -> Result<f64, String> {
     const UNITS: &[(&str, f64)] = &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     parse_number(text, UNITS).ok_or_else(|| {
-        format!("'{text}' is no time; write a number and ns, us, ms or s, such as 20us")
+        format!("'{text}' is not a time; use a number and ns, us, ms or s, such as 20us")
     })
 }
 
-/// A finite number, not negative, times the first of `units` that ends `text`.
+/// Parses a finite number that is not negative and multiplies it by the first of `units` that
+/// `text` ends with.
 fn parse_number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units
         .iter()

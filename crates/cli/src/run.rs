@@ -1,4 +1,4 @@
-//! `ringtree run`: starts a program as several ranks, on one host or on several.
+//! Implements `ringtree run`, which starts a program as several ranks on one or several hosts.
 
 use crate::{FAILED, MISUSED};
 use clap::{Args, ValueEnum};
@@ -8,40 +8,41 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// The port at which the launchers meet if only an address is given, as torchrun has it.
+/// The port at which the launchers connect if only an address is given. It is the same as
+/// torchrun's.
 const MASTER_PORT: u16 = 29_500;
 
-/// torchrun's options that have no meaning here, and what to do instead.
+/// torchrun options that are not supported, and what to use instead.
 const TORCHRUN_ALONE: &[(&str, &str)] = &[
     (
         "--rdzv-conf",
-        "set RINGTREE_TIMEOUT_MS for how long the start may take",
+        "set RINGTREE_TIMEOUT_MS to limit the time for startup",
     ),
     ("--local-addr", "set RINGTREE_INTERFACE"),
     (
         "--monitor-interval",
-        "leave it out: the end of a rank is noticed at once",
+        "omit it, because the launcher notices an exit immediately",
     ),
     (
         "--start-method",
-        "leave it out: a rank is a process of its own",
+        "omit it, because every rank is a separate process",
     ),
-    ("--role", "leave it out: all ranks are of one kind"),
-    ("--tee", "take --log-dir, or --output prefixed"),
-    ("-t", "take --log-dir, or --output prefixed"),
+    ("--role", "omit it, because all ranks have the same role"),
+    ("--tee", "use --log-dir or --output prefixed"),
+    ("-t", "use --log-dir or --output prefixed"),
     (
         "--redirects",
-        "take --log-dir, with --output rank0 for less on the terminal",
+        "use --log-dir, and add --output rank0 to reduce terminal output",
     ),
     (
         "-r",
-        "take --log-dir, with --output rank0 for less on the terminal",
+        "use --log-dir, and add --output rank0 to reduce terminal output",
     ),
-    ("--local-ranks-filter", "take --output rank0"),
-    ("--logs-specs", "take --log-dir"),
+    ("--local-ranks-filter", "use --output rank0"),
+    ("--logs-specs", "use --log-dir"),
     (
         "--event-log-handler",
-        "leave it out: events are told on standard error",
+        "omit it, because events go to standard error",
     ),
     ("--numa-binding", "start the program with numactl"),
     (
@@ -52,30 +53,32 @@ const TORCHRUN_ALONE: &[(&str, &str)] = &[
     ("-m", "name the interpreter: `-- python3 -m MODULE`"),
 ];
 
-/// The command's arguments. torchrun's spellings with underscores work too.
+/// The arguments of `ringtree run`. torchrun's spellings with underscores also work.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
-    /// Ranks on this host; `auto` is one for each core this process may use
+    /// Number of ranks on this host; `auto` starts one per available core
     #[arg(long, alias = "nproc_per_node", value_name = "N|auto", value_parser = parse_ranks)]
     nproc_per_node: NonZeroUsize,
 
-    /// Hosts of the job; the same command runs on each
+    /// Number of hosts; run the same command on each
     #[arg(long, value_name = "M", default_value = "1", value_parser = parse_nodes)]
     nnodes: NonZeroUsize,
 
-    /// Where the launchers meet: an address of one of the hosts
+    /// Address of one of the hosts, which becomes node 0, and a free port on that host; required if
+    /// there are several hosts
     #[arg(long, alias = "rdzv_endpoint", value_name = "HOST:PORT")]
     rdzv_endpoint: Option<String>,
 
-    /// The job's name, the same on every host; without it one is made up
+    /// Name of the job, which must be the same on every host [default: a random name]
     #[arg(long, alias = "rdzv_id", value_name = "ID")]
     rdzv_id: Option<String>,
 
-    /// This host's place; without it places are given out
+    /// Number of this host, from 0; the host at the endpoint is 0 [default: in the order in which
+    /// hosts connect]
     #[arg(long, alias = "node_rank", value_name = "K")]
     node_rank: Option<usize>,
 
-    /// The same as --rdzv-endpoint, in two parts: an address of the host with --node-rank 0
+    /// Host of the endpoint, as an alternative to --rdzv-endpoint
     #[arg(
         long,
         alias = "master_addr",
@@ -84,7 +87,7 @@ pub(crate) struct Arguments {
     )]
     master_addr: Option<String>,
 
-    /// The port at --master-addr [default: 29500]
+    /// Port at --master-addr [default: 29500]
     #[arg(
         long,
         alias = "master_port",
@@ -93,51 +96,53 @@ pub(crate) struct Arguments {
     )]
     master_port: Option<u16>,
 
-    /// One host alone, which is what a job is without --nnodes
+    /// Run on this host only, which is the default
     #[arg(long)]
     standalone: bool,
 
-    /// torchrun's: c10d or static, for the launchers meet by themselves
+    /// Accept torchrun's c10d and static, which have no effect
     #[arg(long, alias = "rdzv_backend", hide = true, value_parser = parse_backend)]
     rdzv_backend: Option<String>,
 
-    /// torchrun's: a program is always started as it is
+    /// Accept torchrun's option, which has no effect: programs are always started directly
     #[arg(long, alias = "no_python", hide = true)]
     no_python: bool,
 
-    /// How often all ranks, on all hosts, start again after one failed; not after exit code 2
+    /// Maximum number of times that all ranks on all hosts are restarted after a failure; exit code
+    /// 2 (a usage error) never triggers a restart
     #[arg(long, alias = "max_restarts", value_name = "R", default_value_t = 0)]
     max_restarts: u16,
 
-    /// Start each rank in a session of its own, as torchrun, containers and services do
+    /// Start each rank in its own session, as torchrun, containers and services do
     #[arg(long)]
     sessions: bool,
 
-    /// What is shown of what the ranks write
+    /// How to show the ranks' output
     #[arg(long, value_name = "WHAT", value_enum, default_value = "prefixed")]
     output: Shown,
 
-    /// Keep all that rank K writes in DIR/rank-K.log, restarts included; a file that is there is
-    /// continued
+    /// Append everything that rank K writes to DIR/rank-K.log, across restarts; not available with
+    /// --output inherit
     #[arg(long, alias = "log_dir", value_name = "DIR")]
     log_dir: Option<PathBuf>,
 
-    /// The program and its arguments
+    /// Program and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
     #[arg(value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
 
-/// What is shown of what the ranks write.
+/// How to show the ranks' output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Shown {
-    /// Every line, after its rank's number
+    /// Every line, with its rank in front of it, as in `[3]: loss 1.3`
     Prefixed,
-    /// What each host's first rank writes, as it is, and on a terminal if this is one, so that a
-    /// progress bar moves; of another rank that fails, the last of it
+    /// The output of each host's first rank, unchanged, so that progress bars work on a terminal;
+    /// if another rank fails, also the last 16 KiB of its output, unless --log-dir keeps it
     #[value(name = "rank0")]
     Rank0,
-    /// The ranks write here themselves; of several that fail, the one named may not be the first
+    /// All output, written directly by the ranks; the launcher cannot quote it, and if several
+    /// ranks fail, the launcher may not name the first one
     Inherit,
 }
 
@@ -151,7 +156,7 @@ impl From<Shown> for Output {
     }
 }
 
-/// Runs the job; the exit code is the job's.
+/// Runs the job and returns its exit code.
 pub(crate) fn execute(arguments: Arguments) -> u8 {
     match job(arguments).and_then(|job| launch::run(&job)) {
         Ok(code) => u8::try_from(code).unwrap_or(FAILED),
@@ -167,34 +172,33 @@ pub(crate) fn execute(arguments: Arguments) -> u8 {
 
 fn parse_ranks(text: &str) -> Result<NonZeroUsize, String> {
     if text == "gpu" {
-        return Err("one rank a GPU: give the number of GPUs".to_owned());
+        return Err("for one rank per GPU, pass the number of GPUs".to_owned());
     }
     if text == "auto" || text == "cpu" {
         return std::thread::available_parallelism().map_err(|error| error.to_string());
     }
     text.parse()
-        .map_err(|_| "a number from 1, or auto".to_owned())
+        .map_err(|_| "expected a number of at least 1, or auto".to_owned())
 }
 
 fn parse_nodes(text: &str) -> Result<NonZeroUsize, String> {
-    // torchrun's least and most.
+    // torchrun accepts MIN:MAX.
     let (least, most) = text.split_once(':').unwrap_or((text, text));
     if least != most {
-        return Err(
-            "a job has as many hosts from its start to its end: give one number".to_owned(),
-        );
+        return Err("the number of hosts cannot change during a job; pass one number".to_owned());
     }
-    most.parse().map_err(|_| "a number from 1".to_owned())
+    most.parse()
+        .map_err(|_| "expected a number of at least 1".to_owned())
 }
 
 fn parse_backend(text: &str) -> Result<String, String> {
     match text {
         "c10d" | "static" => Ok(text.to_owned()),
-        _ => Err("the launchers meet by themselves at --rdzv-endpoint: leave it out".to_owned()),
+        _ => Err("launchers connect directly at --rdzv-endpoint; omit the option".to_owned()),
     }
 }
 
-/// Where the launchers meet, by either way to say so.
+/// Returns the endpoint from `--rdzv-endpoint`, or from `--master-addr` and `--master-port`.
 fn endpoint(arguments: &Arguments) -> Option<String> {
     let (address, port) = (&arguments.master_addr, arguments.master_port);
     if address.is_none() && port.is_none() {
@@ -208,7 +212,7 @@ fn endpoint(arguments: &Arguments) -> Option<String> {
     })
 }
 
-/// Why `word`, which stands in the program's place, cannot be one.
+/// Returns the message for `word`, which begins with `-` but appears where the program should be.
 fn no_program(word: &str) -> String {
     let (name, _) = word.split_once('=').unwrap_or((word, ""));
     let name = match name.strip_prefix("--") {
@@ -216,36 +220,36 @@ fn no_program(word: &str) -> String {
         None => name.to_owned(),
     };
     match TORCHRUN_ALONE.iter().find(|(known, _)| *known == name) {
-        Some((_, instead)) => format!("run has no option {name}: {instead}"),
-        None => format!("run has no option {word}, and no program is called so"),
+        Some((_, instead)) => format!("unsupported option {name}: {instead}"),
+        None => format!("unknown option {word}, and no program has that name"),
     }
 }
 
-/// The job that the arguments describe, or what is wrong with them.
+/// Returns the job that the arguments describe.
 fn job(arguments: Arguments) -> Result<Job, Error> {
     let wrong = |text: String| Err(Error::usage(text));
     let nodes = arguments.nnodes.get();
     let endpoint = endpoint(&arguments);
     let mut words = arguments.command.into_iter();
     let Some(program) = words.next() else {
-        return wrong("no program to run".to_owned());
+        return wrong("missing program; pass it after --".to_owned());
     };
     if program.to_string_lossy().starts_with('-') {
         return wrong(no_program(&program.to_string_lossy()));
     }
     if arguments.standalone && nodes > 1 {
         return wrong(format!(
-            "--standalone is one host alone and --nnodes {nodes} is not: leave one of them out"
+            "--standalone means one host and contradicts --nnodes {nodes}; omit one of them"
         ));
     }
     if let Some(node_rank) = arguments.node_rank.filter(|node_rank| *node_rank >= nodes) {
         return wrong(format!(
-            "--node-rank {node_rank} does not exist among --nnodes {nodes}"
+            "--node-rank {node_rank} is out of range: it must be below --nnodes {nodes}"
         ));
     }
     if nodes > 1 && endpoint.is_none() {
         return wrong(format!(
-            "--nnodes {nodes} needs --rdzv-endpoint HOST:PORT to meet at"
+            "--nnodes {nodes} requires --rdzv-endpoint HOST:PORT"
         ));
     }
     Ok(Job {

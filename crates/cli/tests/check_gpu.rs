@@ -74,7 +74,7 @@ fn every_section_runs_on_a_strict_pretended_driver() {
     let (said, complaints) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
     assert!(complaints.is_empty(), "{complaints}");
-    assert!(said.ends_with("all is well on the GPU\n"), "{said}");
+    assert!(said.ends_with("all GPU checks passed\n"), "{said}");
     let parts = assert_all_is_well(&here.path("tables/checks.csv"));
     // The litmus is of the mapped path alone.
     assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{said}");
@@ -134,10 +134,10 @@ fn where_memory_cannot_be_mapped_the_check_says_so_once_and_goes_on() {
     let output = here.check(&arguments, &[("NO_IPC", "1")]);
     let (said, complaints) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
-    let end = "all is well on the GPU; the mapped path was not checked with 2 or more ranks\n";
+    let end = "all GPU checks passed; the mapped path was not checked with 2 or more ranks\n";
     assert!(said.ends_with(end), "{said}");
     let checks = std::fs::read_to_string(here.path("tables/checks.csv")).unwrap();
-    let why = "mapped: not here: rank 0: cuMemExportToShareableHandle";
+    let why = "mapped: unavailable: rank 0: cuMemExportToShareableHandle";
     assert_eq!(checks.matches(why).count(), 1, "{checks}");
     for path in ["staged over shm", "staged over tcp"] {
         assert_eq!(checks.matches(path).count(), 2, "{checks}");
@@ -182,10 +182,10 @@ fn a_part_that_hangs_is_ended() {
     let here = Elsewhere::new();
     let arguments = ["--only", "ends", "--patience", "1"];
     let output = here.check(&arguments, &[]);
-    // A rank that stands still is waited for longer than that.
+    // The other ranks wait longer than that for the stopped rank.
     assert_eq!(output.status.code(), Some(1));
     let complaints = text(&output.stderr);
-    let what = "FAILED: a rank stands still, staged over shm, 3 ranks: there was no end within 1 s";
+    let what = "FAILED: a rank is stopped, staged over shm, 3 ranks: did not finish within 1 s";
     assert!(complaints.contains(what), "{complaints}");
 }
 

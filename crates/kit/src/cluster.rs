@@ -1,12 +1,13 @@
-//! Thousands of scripted ranks in one thread.
+//! Runs thousands of scripted ranks in one thread.
 //!
-//! Every rank has the engine, the group and the links that a real one has; what it lacks is a
-//! program of its own, in whose place it follows a [`Script`]. The network's clock moves from event
-//! to event, and only the ranks that something happened to are polled. So a run is a pure function
-//! of the world, the script and the seed, and costs what its messages cost.
+//! Every rank has a real engine, group and links, but instead of running a program, it follows a
+//! [`Script`]. The network's clock moves from event to event, and only ranks with a new event are
+//! polled. So a run is a pure function of the world, the script and the seed, and its cost depends
+//! only on its messages.
 //!
-//! A killed rank's peers find out as they would over TCP: what it wrote still arrives, then its
-//! links end; rank 0 sees its control connection close, or every rank does if it was rank 0.
+//! The peers of a killed rank detect its death as they would over TCP. Everything it wrote still
+//! arrives, then its links end. Rank 0 sees its control connection close. If rank 0 was killed,
+//! every rank does.
 
 mod data;
 mod rank;
@@ -22,57 +23,57 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// When a rank is killed.
+/// The moment at which a rank is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Moment {
     /// At this virtual time.
     Time(Duration),
-    /// As soon as it has written this many bytes.
+    /// After it has written this many bytes.
     BytesSent(u64),
-    /// As soon as it has made this many calls, the last of which it has just begun.
+    /// After it has started this many calls.
     CallsMade(u64),
 }
 
-/// One call of one rank, as it went.
+/// One call of one rank, with its result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// The rank.
     pub rank: usize,
     /// The call's number on that rank, from 1.
     pub sequence: u64,
-    /// What was called.
+    /// The call.
     pub call: Call,
-    /// The rank's mark when it was made.
+    /// The rank's mark when it started the call.
     pub mark: u64,
-    /// When it was made.
+    /// The time when the call started.
     pub start: Duration,
-    /// When it ended; none if it did not, or its rank died first.
+    /// The time when the call ended. `None` if it did not end, or if its rank died first.
     pub end: Option<Duration>,
-    /// How it ended.
+    /// The result of the call.
     pub result: Option<Result<()>>,
-    /// Elements of the result that were wrong.
+    /// Number of wrong elements in the result.
     pub wrong: usize,
 }
 
-/// What became of a run.
+/// The outcome of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// Every call of every rank, in the order in which they were made.
+    /// Every call of every rank, in the order in which the calls started.
     pub records: Vec<Record>,
-    /// When each rank's script ended; none if it did not.
+    /// End of each rank's script. `None` if it did not end.
     pub ends: Vec<Option<Duration>>,
-    /// When each rank was killed, of those that were.
+    /// Time of each rank's death. `None` if it was not killed.
     pub kills: Vec<Option<Duration>>,
-    /// Each rank's mark: that of its failure, if it failed.
+    /// Mark of each rank, as of its failure if it failed.
     pub marks: Vec<u64>,
-    /// The agreed mark, on the ranks that learned it.
+    /// The agreed mark on each rank that learned it.
     pub agreed: Vec<Option<u64>>,
-    /// Bytes that each rank wrote to its links, headers included.
+    /// Number of bytes that each rank wrote to its links, including headers.
     pub bytes_sent: Vec<u64>,
 }
 
 impl Outcome {
-    /// When the last script ended.
+    /// Returns the time when the last script ended.
     #[must_use]
     pub fn end(&self) -> Duration {
         self.ends
@@ -83,7 +84,7 @@ impl Outcome {
             .unwrap_or_default()
     }
 
-    /// The records of the ranks that were not killed.
+    /// Returns the records of the ranks that were not killed.
     pub fn survivors(&self) -> impl Iterator<Item = &Record> {
         let is_alive = |record: &&Record| self.kills[record.rank].is_none();
         self.records.iter().filter(is_alive)
@@ -107,17 +108,17 @@ impl Outcome {
 #[derive(Clone, Debug)]
 pub struct Cluster {
     world: World,
-    /// Whether operations under way go on while their rank computes, as they do in a process whose
-    /// control thread gets a core. True unless changed.
+    /// `true` if operations in flight advance while their rank computes, as they do in a process
+    /// whose control thread has a core. This is the default.
     pub progress_during_compute: bool,
     fates: Vec<Option<Moment>>,
 }
 
-/// The ranks that are to be killed, by time.
+/// The ranks that will be killed, ordered by time.
 type Agenda = BTreeSet<(Duration, usize)>;
 
 impl Cluster {
-    /// The ranks of `world`.
+    /// Creates a cluster of the ranks of `world`.
     #[must_use]
     pub fn new(world: World) -> Self {
         Self {
@@ -127,19 +128,19 @@ impl Cluster {
         }
     }
 
-    /// Has `rank` killed in every run, at `moment`; a later call for the same rank replaces it.
+    /// Kills `rank` in every run at `moment`. A later call for the same rank replaces the moment.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// Panics if `rank` does not exist.
     pub fn kill(&mut self, rank: usize, moment: Moment) {
         self.fates[rank] = Some(moment);
     }
 
-    /// Runs `script` until every rank has ended, or nothing can happen any more.
+    /// Runs `script` until every rank has ended, or until nothing can happen any more.
     ///
     /// # Errors
-    /// [`Error::usage`](ringtree::Error::usage) if the script does not fit the world. What goes
-    /// wrong in a call is in its record.
+    /// Returns [`Error::usage`](ringtree::Error::usage) if the script does not fit the world.
+    /// Errors of calls are in the records.
     pub fn run(&self, script: &Script) -> Result<Outcome> {
         let World {
             world_size,

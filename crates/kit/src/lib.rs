@@ -1,7 +1,7 @@
-//! Helpers of ringtree's own tests, examples and benches.
+//! Helpers for ringtree's tests, examples and benches.
 //!
-//! [`cluster`] runs a [`script`] of calls on thousands of simulated ranks, in one thread, and
-//! [`checkers`] say whether what came out is right.
+//! [`cluster`] runs a [`script`] of calls on thousands of simulated ranks in one thread.
+//! [`checkers`] check the outcome.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

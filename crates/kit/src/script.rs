@@ -1,28 +1,28 @@
-//! What scripted ranks do: calls, computation and waiting, as data.
+//! Describes the steps of scripted ranks as data: calls, computation and waiting.
 
 use ringtree::error::{Error, Result};
 pub use ringtree::internal::protocol::call::Call;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One thing a scripted rank does. A rank whose call fails leaves, as a program would.
+/// One step of a scripted rank. A rank whose call fails leaves, as a program would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Makes the call and waits for it.
+    /// Starts the call and waits for it.
     Call(Call),
-    /// Is busy for this long in virtual time.
+    /// Computes for this long in virtual time.
     Compute(Duration),
-    /// Starts the call under an identity of the script's choice, and goes on.
+    /// Starts the call under an identity that the script chooses, and continues.
     Start(u32, Call),
-    /// Waits for every started call of this identity.
+    /// Waits for every started call with this identity.
     Wait(u32),
-    /// Makes a barrier, by the world's settings.
+    /// Starts a barrier with the world's settings and waits for it.
     Barrier,
-    /// Says that this rank has completed everything up to this number. If a call of a rank with
-    /// this step fails, the rank stays until it knows the agreed mark.
+    /// Sets this rank's mark: it has completed all steps up to this number. If a call fails on a
+    /// rank with this step, the rank stays until it knows the agreed mark.
     Mark(u64),
-    /// Waits for everything started, says goodbye and ends the process. A rank without this step
-    /// stays, idle, until all have ended.
+    /// Waits for all started calls, says goodbye and ends the process. A rank without this step
+    /// stays idle until all have ended.
     Leave,
 }
 
@@ -35,7 +35,7 @@ impl Step {
     }
 }
 
-/// What every rank does.
+/// The steps of every rank.
 ///
 /// ```
 /// use ringtree::plan::Collective;
@@ -44,7 +44,7 @@ impl Step {
 /// use ringtree_kit::script::{Call, Script, Step};
 /// use std::time::Duration;
 ///
-/// // A late rank holds up the others.
+/// // A late rank delays the others.
 /// let late = Duration::from_millis(10);
 /// let script = Script::each(16, |rank| {
 ///     let busy = if rank == 3 { late } else { Duration::ZERO };
@@ -58,19 +58,19 @@ impl Step {
 pub struct Script(Vec<Arc<[Step]>>);
 
 impl Script {
-    /// The same steps on every one of `world_size` ranks.
+    /// Creates a script with the same steps on all `world_size` ranks.
     #[must_use]
     pub fn same(world_size: usize, steps: Vec<Step>) -> Self {
         Self(vec![Arc::from(steps); world_size])
     }
 
-    /// The steps of each rank, as `steps` gives them.
+    /// Creates a script with the steps that `steps` returns for each rank.
     #[must_use]
     pub fn each(world_size: usize, steps: impl Fn(usize) -> Vec<Step>) -> Self {
         Self((0..world_size).map(|rank| steps(rank).into()).collect())
     }
 
-    /// How many ranks it is for.
+    /// Returns the number of ranks.
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.0.len()
@@ -80,11 +80,11 @@ impl Script {
         Arc::clone(&self.0[rank])
     }
 
-    /// Whether the script can be run on `world_size` ranks.
+    /// Checks whether the script can run on `world_size` ranks.
     pub(super) fn check(&self, world_size: usize) -> Result<()> {
         if self.world_size() != world_size {
             return Err(Error::usage(format!(
-                "the script is for {} ranks, the world has {world_size}",
+                "the script is for {} ranks, but the world has {world_size}",
                 self.world_size()
             )));
         }
@@ -102,12 +102,12 @@ impl Script {
     }
 }
 
-/// Whether a script can make the call. Its input is made up, and its result checked, by the
-/// cluster.
+/// Checks whether a script can make the call. The cluster generates its input and checks its
+/// result.
 fn check(call: &Call, world_size: usize) -> Result<()> {
     if call.root >= world_size {
         return Err(Error::usage(format!(
-            "root {} is no rank of {world_size}",
+            "root {} is out of range for {world_size} ranks",
             call.root
         )));
     }

@@ -1,15 +1,16 @@
-//! From the times of a few calls to the numbers of a tuning table.
+//! Computes the costs in a tuning table from the measured times of a few calls.
 //!
-//! Each number is found from the time of a call in which it weighs much ([`Probe`]), with the
-//! prices that plans are chosen by. A price is linear in each number: subtract from the measured
-//! time what the other numbers explain, and divide the rest by how often the number is paid. That
-//! is repeated, as the Gauss-Seidel method solves linear equations, until the prices of all calls
-//! are the times they took. L and o, of which both probes contain both, are solved together. So a
-//! number stands for whatever makes calls take as long as they do: cores that are fewer than ranks,
-//! caches that are shared, a network's queues.
+//! Each cost is computed from the time of a call that the cost dominates ([`Probe`]). The
+//! computation uses the same predictions as the choice of plans. A prediction is linear in each
+//! cost, so a cost equals the measured time, minus the part that the other costs explain, divided
+//! by the number of times that the cost is incurred. This is repeated, as in the Gauss-Seidel
+//! method for linear equations, until the predictions for all calls equal their measured times. L
+//! and o are determined together, because the same two probes contain both. A cost therefore
+//! includes everything that makes calls slow, such as fewer cores than ranks, shared caches, or
+//! queues in the network.
 //!
-//! On one host the calls are the two plans between which an all-reduce chooses most often, so the
-//! size at which it changes over is where their times meet.
+//! On one host, the timed calls run the two plans between which an all-reduce most often chooses.
+//! The choice therefore changes at the size at which both plans take equally long.
 
 use super::cost::shared;
 use super::ir::Request;
@@ -22,65 +23,68 @@ use crate::limits::{
     BOUNCE_BYTES, TUNING_FACTOR_MAX_SHM, TUNING_FACTOR_MAX_TCP, TUNING_FACTOR_MIN,
 };
 
-/// What calls are timed on: the element that gradients have most often.
+/// Bytes per element in timed calls. Gradients most often have this size.
 const ELEMENT_BYTES: usize = 4;
-/// A call in which latency is all.
+/// Bytes in a call that is dominated by latency.
 const SHORT_BYTES: usize = 8;
-/// A call in which bytes count, but which stays in the caches of the ranks of a host: well above
-/// the size at which plans change over, so that no large call is far from it.
+/// Bytes in a call that is dominated by the time per byte, but whose data stays in the caches of a
+/// host's ranks. The size is well above the size at which the choice of plans changes, so that it
+/// is representative of all large calls.
 const SHARED_BYTES: usize = 512 << 10;
-/// A message in which bytes count over a network, at first: where the window of a connection opens
-/// slowly, longer ones follow.
+/// Initial bytes in a message that is dominated by the time per byte over a network. If the window
+/// of a connection opens slowly, longer messages follow.
 const NETWORK_BYTES: usize = 64 << 10;
 
 /// A class of link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkClass {
-    /// Connections over TCP.
+    /// TCP connections.
     Tcp,
     /// Memory that the ranks of a host share.
     Shm,
-    /// The way between two sites, which the ranks of each share.
+    /// The path between two sites, which the ranks of each site share.
     Uplink,
 }
 
-/// A number of a [`LinkCost`].
+/// One of the costs of a link ([`LinkCost`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// L: seconds on the way, or a hand-over.
+    /// L: latency in seconds or, in shared memory, the time of a handoff.
     Alpha,
-    /// o: seconds a message, at each of its ends. In shared memory it is a quarter of a hand-over.
+    /// o: seconds per message at each end. In shared memory, it is a quarter of the handoff time.
     Overhead,
-    /// Seconds a byte moved.
+    /// G: seconds per byte moved.
     Beta,
-    /// Seconds a byte folded.
+    /// γ: seconds per byte reduced.
     Gamma,
 }
 
-/// What is timed.
+/// An operation to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exercise {
-    /// An all-reduce of all ranks, which sums.
+    /// An all-reduce over all ranks that computes a sum.
     AllReduce(Algorithm),
-    /// A message between two ranks of one host, all hosts' pairs at once.
+    /// A message from one rank to another on the same host. Pairs of ranks on all hosts send their
+    /// messages simultaneously.
     Pair,
-    /// A message to each of so many next ranks of a ring, at most to all, and one from each of as
-    /// many before, all [`rings`] at once.
+    /// Each rank sends a message to each of the given number of ranks after it in its ring, or to
+    /// all others if there are fewer, and receives as many messages from the ranks before it. All
+    /// [`rings`] run simultaneously.
     Shift(usize),
-    /// A fold of one buffer into another, by every rank for itself.
+    /// A reduction of one buffer into another, on each rank separately.
     Fold,
 }
 
-/// An exercise, and the number that is computed from its time.
+/// An operation to time, and the cost that is computed from its time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Probe {
-    /// What is timed.
+    /// The operation to time.
     pub exercise: Exercise,
-    /// On how many bytes of f32.
+    /// Size of the f32 buffer in bytes.
     pub bytes: usize,
-    /// The class of links that is measured.
+    /// The class of link that is measured.
     pub class: LinkClass,
-    /// The number of it that is computed.
+    /// The link cost that is computed.
     pub number: Number,
 }
 
@@ -93,11 +97,12 @@ const fn probe(exercise: Exercise, bytes: usize, class: LinkClass, number: Numbe
     }
 }
 
-/// So many messages at once are enough to tell o from L, over not many more links than plans by
-/// radix 2 have open.
+/// Number of messages in a burst. The number is large enough to distinguish o from L, and a burst
+/// needs few more links than radix-2 plans open.
 const BURST: usize = 7;
 
-/// One host: with all its ranks at once, so that the numbers contain what they do to each other.
+/// Probes for ranks on a single host. All ranks take part simultaneously, so that the costs include
+/// how the ranks affect each other.
 const ONE_HOST: &[Probe] = &{
     use Exercise::AllReduce;
     use LinkClass::Shm;
@@ -110,7 +115,8 @@ const ONE_HOST: &[Probe] = &{
     ]
 };
 
-/// Hosts of several ranks: inside a host by pairs.
+/// Probes for links inside hosts, which are used if some hosts have several ranks. Ranks exchange
+/// messages in pairs.
 const SHARED_HOSTS: &[Probe] = &{
     use Exercise::{Fold, Pair};
     use LinkClass::Shm;
@@ -121,9 +127,10 @@ const SHARED_HOSTS: &[Probe] = &{
     ]
 };
 
-/// Between hosts, around a ring: every port sends one message and receives one, so no two messages
-/// share a link. A short message tells of L and 2 o, a burst of them of L and many more o. Between
-/// two ranks the two are the same, but then no choice depends on which of L and o a message pays.
+/// Probes for links between hosts, which send messages around a ring. Every port sends one message
+/// and receives one, so no two messages share a link. The time of a short message contains L and 2
+/// o, and that of a burst contains L and many more o. Between two ranks, a burst is a single
+/// message, but in that case no choice depends on how the time is divided between L and o.
 const HOSTS: &[Probe] = &{
     use Exercise::{Fold, Shift};
     use LinkClass::Tcp;
@@ -135,7 +142,7 @@ const HOSTS: &[Probe] = &{
     ]
 };
 
-/// Between sites: one message out of each and one into it.
+/// Probes for links between sites. One message leaves each site, and one enters it.
 const SITES: &[Probe] = &{
     use Exercise::Shift;
     use LinkClass::Uplink;
@@ -145,8 +152,8 @@ const SITES: &[Probe] = &{
     ]
 };
 
-/// What to time where ranks share hosts like this, in order. Classes of links that no price of such
-/// a world contains are left out.
+/// Returns the probes to time, in order, for ranks that are placed as in `topology`. Classes of
+/// link that do not occur in predictions for these ranks are omitted.
 ///
 /// ```
 /// use ringtree::plan::calibration::{LinkClass, probes};
@@ -170,15 +177,16 @@ pub fn probes(topology: &Topology) -> Vec<Probe> {
     }
 }
 
-/// The rings of ranks around which an [`Exercise::Shift`] sends: the first ranks of the hosts of
-/// each site, or of the first hosts of the sites. A rank alone is no ring. Where no site has two
-/// hosts, all hosts are one ring, as if there were no sites.
+/// Returns the rings of ranks around which an [`Exercise::Shift`] sends messages. A ring consists
+/// of the first rank of each host at a site or, for uplinks, of the first rank of each site's first
+/// host. A single rank is not a ring. If no site has two hosts, all hosts form one ring, as if
+/// there were no sites.
 ///
 /// ```
 /// use ringtree::plan::calibration::{LinkClass, rings};
 /// use ringtree::plan::Topology;
 ///
-/// // Three hosts of one site, the first with two ranks, and one of another.
+/// // Three hosts of one site, the first with two ranks, and one host of another site.
 /// let five = Topology::at_sites(&[0, 0, 1, 2, 3], &[7, 7, 7, 7, 8]);
 /// assert_eq!(rings(&five, LinkClass::Tcp), [vec![0, 2, 3]]);
 /// assert_eq!(rings(&five, LinkClass::Uplink), [vec![0, 4]]);
@@ -202,36 +210,37 @@ pub fn rings(topology: &Topology, class: LinkClass) -> Vec<Vec<usize>> {
     }
 }
 
-/// To how many ranks of its ring a rank sends in such a [`Exercise::Shift`]: to as many in all
-/// rings.
+/// Returns the number of messages that each rank sends in an [`Exercise::Shift`] of `messages`
+/// messages. The number is the same in all rings, so the smallest ring limits it.
 #[must_use]
 pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
     let others = rings.iter().map(|ring| ring.len() - 1);
     others.min().unwrap_or(0).min(messages)
 }
 
-/// The table by which probes take the times that they took: all [`probes`] of such a world, each
-/// with its time in seconds, and with as many bytes as it had in the end.
+/// Returns a table with which the predictions for the probes equal their measured times. `timed`
+/// holds all [`probes`] of the topology, each with its measured time in seconds. The number of
+/// bytes in a probe must be that of its last measurement.
 ///
-/// A number that comes out as nothing or less is next to nothing. If one comes out far above the
-/// built-in one, the machine was doing something else while it was measured, and its class of links
-/// keeps the built-in numbers.
+/// A cost that would be zero or negative is set to almost zero. If a cost is far above the built-in
+/// one, the machine is assumed to have been busy with something else during the measurement, and
+/// the class of link keeps its built-in costs.
 ///
-/// The numbers have three digits: there is no more in them, and so they are the same again when
-/// they are read from text.
+/// Costs are rounded to three significant digits. The measurements do not support more, and
+/// converting the costs to text and back does not change them.
 ///
 /// # Errors
-/// A sentence, when there is no such plan.
+/// Returns an error message if there is no plan for a probe.
 ///
 /// ```
 /// use ringtree::plan::calibration::{probes, table_from};
 /// use ringtree::plan::Topology;
 ///
-/// // Two ranks summed 8 bytes in half a microsecond, and 512 KiB in 100, flat or in two shots.
+/// // Two ranks summed 8 bytes in 0.5 µs, and 512 KiB in 100 µs with both algorithms.
 /// let two = Topology::together(2);
 /// let timed: Vec<_> = probes(&two).into_iter().zip([0.5e-6, 100e-6, 100e-6]).collect();
 /// let table = table_from(&two, &timed)?;
-/// // The short call: 1.25 hand-overs, and next to nothing else.
+/// // The short call takes 1.25 handoffs and almost nothing else.
 /// assert_eq!(table.shm.alpha_s, 0.399e-6);
 /// # Ok::<(), String>(())
 /// ```
@@ -274,9 +283,9 @@ pub fn table_from(topology: &Topology, timed: &[(Probe, f64)]) -> Result<TuningT
     Ok(table)
 }
 
-/// Makes L and o those with which two exercises, `alpha` and `overhead`, take the times that they
-/// took. Where both pay them alike, they keep their proportion; where one would be negative, it is
-/// next to nothing.
+/// Sets L and o such that the predictions for two probes, `alpha` and `overhead`, equal their
+/// measured times. If both probes contain L and o in the same ratio, L and o keep their built-in
+/// ratio. If one of the costs would be negative, it is set to almost zero.
 fn set_both(
     topology: &Topology,
     (alpha, alpha_s): &(Probe, f64),
@@ -286,8 +295,8 @@ fn set_both(
     let (alpha_s, overhead_s) = (*alpha_s, *overhead_s);
     let mut built_in = TuningTable::default();
     let usual = (*alpha.place(&mut built_in), *overhead.place(&mut built_in));
-    // What a probe's time contains of L and of o, as the built-in table has them, and what is left
-    // of the measured time when the rest is taken away.
+    // Returns the parts of a probe's prediction that are due to L and o with their built-in values,
+    // and the measured time minus everything else.
     let parts = |probe: &Probe, time_s: f64| {
         let price_s = |(l, o): (f64, f64)| {
             let mut table = *table;
@@ -318,7 +327,7 @@ fn set_both(
         (_, true) => (a_s / a_l, TUNING_FACTOR_MIN),
         _ => (l, o),
     };
-    // Max takes the other one of a pair that is no number.
+    // `max` ignores a NaN.
     let sane = |factor: f64| {
         factor
             .max(TUNING_FACTOR_MIN)
@@ -329,11 +338,12 @@ fn set_both(
     Ok(())
 }
 
-/// Below this share of it, a difference says nothing about L and o.
+/// Relative difference below which the probes cannot distinguish L from o.
 const ALIKE: f64 = 0.02;
 
-/// Copying a byte and folding one of an operand cost about the same; measured far apart, one has
-/// got what the other lacks. They keep their product, and the larger is at most so many times the
+/// Limits the ratio between the cost of copying and the cost of reducing. Both are about the same
+/// per byte, so if the measured costs are far apart, one of them contains what the other lacks.
+/// Their product does not change, and the larger becomes at most [`SHM_IMBALANCE_MAX`] times the
 /// smaller.
 fn balance(shm: &mut LinkCost) {
     let (beta, gamma) = (shm.beta_s_per_byte, shm.gamma_s_per_byte);
@@ -346,23 +356,24 @@ fn balance(shm: &mut LinkCost) {
     shm.gamma_s_per_byte = gamma.clamp(least, most);
 }
 
-/// A look for one more message, as a share of a hand-over.
+/// Cost of polling for one more message, as a fraction of a handoff.
 const SHM_LOOK_SHARE: f64 = 0.25;
 
-/// How many times more a byte copied can cost than a byte folded, or the other way round.
+/// Largest ratio between the costs of copying and reducing a byte, in either direction.
 const SHM_IMBALANCE_MAX: f64 = 4.0;
 
-/// Each sweep leaves at most a third of the error, and what is left is rounded away.
+/// Number of sweeps. Each leaves at most a third of the error, and the remaining error is rounded
+/// away.
 const SWEEPS: usize = 12;
 
 fn three_digits(number: f64) -> f64 {
     let text = format!("{number:.2e}");
     text.parse()
-        .expect("invariant: a number's text is a number's")
+        .expect("invariant: a formatted number can be parsed")
 }
 
 impl Probe {
-    /// The number in question.
+    /// Returns a reference to this probe's cost in `table`.
     fn place<'a>(&self, table: &'a mut TuningTable) -> &'a mut f64 {
         let link = match self.class {
             LinkClass::Tcp => &mut table.tcp,
@@ -384,7 +395,7 @@ impl Probe {
         }
     }
 
-    /// Makes the number in question this one.
+    /// Sets this probe's cost in `table`.
     fn set(&self, table: &mut TuningTable, number: f64) {
         *self.place(table) = number;
         if (self.class, self.number) == (LinkClass::Shm, Number::Alpha) {
@@ -392,7 +403,8 @@ impl Probe {
         }
     }
 
-    /// The number with which the exercise takes `time_s`, if all others are as in `table`.
+    /// Returns the cost for which the exercise takes `time_s` if all other costs are those in
+    /// `table`.
     fn number(&self, topology: &Topology, time_s: f64, table: &TuningTable) -> Result<f64, String> {
         let usual = *self.place(&mut TuningTable::default());
         let price_s = |number: f64| {
@@ -400,8 +412,8 @@ impl Probe {
             self.set(&mut table, number);
             self.price_s(topology, &table)
         };
-        // What an uplink costs shows only where it is slower than a port: the line is that of
-        // numbers so large that it is.
+        // An uplink affects the prediction only if it is slower than a port. The line therefore
+        // starts at costs so large that it is.
         let least = match self.class {
             LinkClass::Tcp | LinkClass::Shm => 0.0,
             LinkClass::Uplink => usual * TUNING_FACTOR_MAX_TCP,
@@ -409,12 +421,12 @@ impl Probe {
         let least_s = price_s(least)?;
         let step_s = price_s(least + usual)? - least_s;
         let found = least + (time_s - least_s) / step_s * usual;
-        // Max takes the other one of a pair that is no number.
+        // `max` ignores a NaN.
         let found = found.max(usual * TUNING_FACTOR_MIN).min(f64::MAX);
         Ok(three_digits(found))
     }
 
-    /// What the exercise is predicted to take.
+    /// Returns the predicted time of the exercise in seconds.
     fn price_s(&self, topology: &Topology, table: &TuningTable) -> Result<f64, String> {
         let bytes = self.bytes;
         let request = |collective, algorithm, topology: &Topology| Request {
@@ -429,7 +441,7 @@ impl Probe {
         match self.exercise {
             Exercise::AllReduce(algorithm) => {
                 let collective = Collective::AllReduce;
-                // Calls are timed under the built-in table, so in as many pieces as that chooses.
+                // Calls are timed with the built-in table, so it determines the number of pieces.
                 let built_in = TuningTable::default();
                 let forced = Some(algorithm);
                 let made = choose(
@@ -462,7 +474,7 @@ impl Probe {
                 predicted_s(&messages, ranks * bytes, table)
             }
             Exercise::Fold => Ok(match self.class {
-                // In shared memory every operand counts, the own one too.
+                // In shared memory, every operand counts, including the rank's own.
                 LinkClass::Shm => table.shm.gamma_s_per_byte * 2.0 * bytes as f64,
                 LinkClass::Tcp | LinkClass::Uplink => table.tcp.gamma_s_per_byte * bytes as f64,
             }),
@@ -476,7 +488,7 @@ mod tests {
     use crate::topology::Hosts;
     use proptest::prelude::*;
 
-    /// From a fifth of the built-in numbers to 50 times as much, each class by itself.
+    /// Tables with 0.2 to 50 times the built-in costs, each cost independently.
     fn tables() -> impl Strategy<Value = TuningTable> {
         let factor = || 0.2..50.0;
         let factors = prop::array::uniform7(factor());
@@ -559,7 +571,7 @@ mod tests {
         let four = Topology::together(4);
         let table = table_from(&four, &timed(&four, &[20e-3, 30e-6, 30e-6])).unwrap();
         assert_eq!(table, TuningTable::default());
-        // While what is only strange is taken as it is: two shots faster than they can be.
+        // A measurement that is only unusual is used: here, two-shot is faster than possible.
         let table = table_from(&four, &timed(&four, &[2e-6, 90e-6, 10e-6])).unwrap();
         assert_ne!(table.shm, TuningTable::default().shm);
     }

@@ -1,4 +1,5 @@
-//! Plans for other programs: every transfer of every rank as one flat list, and the JSON object.
+//! Exports plans for other programs: as a flat list of the transfers of all ranks, and as a JSON
+//! object.
 
 use super::cost::Traffic;
 use super::ir::{ChunkRange, Plan, Round, Source, Step};
@@ -6,35 +7,38 @@ use super::spec::{Algorithm, Collective};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Chunks that move from one rank to another, or within a rank.
+/// A move of chunks from one rank to another, or within a rank.
 ///
-/// *Replay.* All transfers of a round read the state before the round; then they are applied in
-/// list order: stored, or folded into what is there.
+/// *Replay.* All transfers of a round read the state before the round. The transfers are then
+/// applied in list order. Each of them either replaces the content of its target or is reduced into
+/// it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Transfer {
-    /// The round, from 0; a round of local copies and folds has a number of its own.
+    /// The round, counted from 0. Local copies and reductions have separate rounds.
     pub round: usize,
-    /// Which message of the collective it is part of; none for a local copy or fold.
+    /// The index of the message to which this transfer belongs; `None` for a local copy or
+    /// reduction.
     pub message: Option<usize>,
-    /// The rank that sends.
+    /// The sending rank.
     pub from: usize,
     /// The first chunk read.
     pub from_chunk: usize,
-    /// The rank that receives.
+    /// The receiving rank.
     pub to: usize,
     /// The first chunk written.
     pub to_chunk: usize,
-    /// How many chunks.
+    /// Number of chunks.
     pub chunks: usize,
-    /// Whether what arrives is folded into what is there, rather than stored.
+    /// `true` if the chunks are reduced into the existing content, `false` if they replace it.
     pub reduce: bool,
 }
 
-/// Every transfer of `plans` (one a rank, in rank order), in rounds.
+/// Returns all transfers in `plans`, round by round. `plans` holds one plan per rank in rank order.
 ///
 /// # Errors
-/// A sentence, when the plans do not fit together: a receive without its send in the same round,
-/// a send without a receive, or lengths that differ. [`super::verify`] explains more.
+/// Returns an error message if the plans do not fit together. This is the case if a receive has no
+/// matching send in the same round, if a send has no matching receive, or if the lengths differ.
+/// [`super::verify`] explains such faults in more detail.
 pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     let mut list = List::default();
     let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
@@ -51,14 +55,14 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     Ok(list.transfers)
 }
 
-/// The transfers as other programs get them.
+/// Returns the transfers in a form that is suitable for other programs.
 ///
-/// Where content moves between blocks (all-to-all), a rank has its chunks twice: those that it
-/// reads, then those that it writes, then its scratch. So a replay need not know what a chunk holds
-/// when.
+/// If content moves between blocks (all-to-all), each rank's chunks are listed twice: first those
+/// that the rank reads and then those that it writes, followed by its scratch. A replay therefore
+/// does not need to know what a chunk holds at a given time.
 ///
 /// # Errors
-/// Those of [`transfers`].
+/// Returns the same errors as [`transfers`].
 pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     let listed = transfers(plans)?;
     let Some(first) = plans.first() else {
@@ -94,7 +98,7 @@ pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
             is_written[one.to][one.to_chunk] = true;
         }
     }
-    // What no message has written is where it was: the block of a rank for itself.
+    // A chunk that no message has written keeps its content: the rank's block for itself.
     let round = apart.last().map_or(0, |last| last.round + 1);
     for (rank, is_written) in is_written.iter().enumerate() {
         let left = is_written.iter().enumerate().filter(|(_, is)| !**is);
@@ -119,7 +123,7 @@ struct List {
     transfers: Vec<Transfer>,
 }
 
-/// The messages of a round that wait for their receive: by (from, to), oldest first.
+/// The messages of a round that have not been received yet, oldest first, indexed by (from, to).
 type Mail<'a> = BTreeMap<(usize, usize), VecDeque<(usize, &'a [ChunkRange])>>;
 
 impl List {
@@ -143,10 +147,10 @@ impl List {
                         .and_then(VecDeque::pop_front)
                         .ok_or_else(|| {
                         let round = self.round;
-                        format!("round {round}: rank {to} expects a message of rank {from}")
+                        format!("round {round}: rank {to} expects a message from rank {from}")
                     })?;
                     self.add_message(message, (from, sent), (to, ranges), reduce)?;
-                    // The first operand is stored when the own chunks are not one.
+                    // If the rank's own chunks are not an operand, the first operand is stored.
                     reduce = true;
                 }
             }
@@ -154,13 +158,13 @@ impl List {
         if let Some(((from, to), _)) = mail.iter().find(|(_, waiting)| !waiting.is_empty()) {
             let round = self.round;
             return Err(format!(
-                "round {round}: rank {to} ignores a message of rank {from}"
+                "round {round}: rank {to} ignores a message from rank {from}"
             ));
         }
         Ok(())
     }
 
-    /// Numbers the messages of a round, in the order of sender and step.
+    /// Numbers the messages of a round in the order of sender and step.
     fn post<'a>(&mut self, rounds: &[&'a Round]) -> Mail<'a> {
         let mut mail = Mail::new();
         for (from, round) in rounds.iter().enumerate() {
@@ -178,7 +182,7 @@ impl List {
         mail
     }
 
-    /// Cuts one message at every border of a range on either side.
+    /// Splits a message at every boundary of a range on either side.
     fn add_message(
         &mut self,
         message: usize,
@@ -211,11 +215,11 @@ impl List {
         }
         let round = self.round;
         Err(format!(
-            "round {round}: rank {from} sends rank {to} a message of another length than expected"
+            "round {round}: rank {from} sends rank {to} a message of unexpected length"
         ))
     }
 
-    /// The local steps of a round, of which none touches what another one writes.
+    /// Adds the local steps of a round. None of them uses a chunk that another writes.
     fn add_local(&mut self, rounds: &[&Round]) {
         for (rank, round) in rounds.iter().enumerate() {
             for step in round.iter() {
@@ -224,7 +228,7 @@ impl List {
                     Step::Reduce { from, to, .. } => (from.as_slice(), *to),
                     Step::Send { .. } | Step::Receive { .. } => continue,
                 };
-                // The first operand is stored when the own chunks are not one.
+                // If the rank's own chunks are not an operand, the first operand is stored.
                 let mut reduce = from.contains(&to);
                 for one in from.iter().filter(|one| **one != to) {
                     self.transfers.push(Transfer {
@@ -244,42 +248,43 @@ impl List {
     }
 }
 
-/// What `ringtree plan --format json` prints for one algorithm, one object a line.
+/// The JSON object that `ringtree plan --format json` prints for each algorithm, on one line.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// What is done.
+    /// The collective.
     pub collective: &'static str,
-    /// How.
+    /// The algorithm.
     pub algorithm: String,
-    /// How many ranks.
+    /// Number of ranks.
     pub ranks: usize,
-    /// The root; 0 where the collective has none.
+    /// The root; 0 if the collective has none.
     pub root: usize,
-    /// Chunks of a rank's buffer; null when unsupported, as all counts below.
+    /// Number of chunks in a rank's buffer. Like all counts below, it is null if there is no plan.
     pub chunks: Option<usize>,
-    /// Chunks of scratch after them.
+    /// Number of scratch chunks, which follow the buffer's chunks.
     pub scratch: Option<usize>,
-    /// Rounds with messages.
+    /// Number of rounds with messages.
     pub rounds: Option<usize>,
-    /// Messages over all ranks; null also where they are too many to count.
+    /// Number of messages that all ranks send. It is also null if there are too many to count.
     pub messages: Option<usize>,
-    /// Bytes that the rank which sends most sends.
+    /// Bytes sent by the busiest rank.
     pub max_bytes_sent_per_rank: Option<usize>,
     /// The predicted time in microseconds.
     pub time_us: Option<f64>,
-    /// Whether the proof succeeded; null when it was not run.
+    /// Result of the verifier; null if it did not run.
     pub verified: Option<bool>,
-    /// Whether all ranks end with the same bits; null when the proof was not run.
+    /// `true` if all ranks end up with the same bits; null if the verifier did not run.
     pub bits_agree: Option<bool>,
-    /// Why there is no plan, or why its proof failed; null when all is well.
+    /// The reason why there is no plan or why verification failed; null otherwise.
     pub why_not: Option<String>,
-    /// Every transfer; absent for more ranks than [`crate::limits::DRAWN_RANKS_MAX`].
+    /// All transfers; absent if there are more ranks than [`crate::limits::DRAWN_RANKS_MAX`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sends: Option<Vec<Transfer>>,
 }
 
 impl Report {
-    /// The report of an algorithm that does not carry out the collective, and why.
+    /// Creates the report for an algorithm that does not implement the collective. `why_not` states
+    /// the reason.
     #[must_use]
     pub fn unsupported(
         (collective, algorithm): (Collective, Algorithm),
@@ -304,7 +309,8 @@ impl Report {
         }
     }
 
-    /// The report of an algorithm that costs `traffic` and `time_s` seconds; not yet verified.
+    /// Creates the report for an algorithm from its traffic and its predicted time in seconds,
+    /// before verification.
     #[must_use]
     pub fn priced(
         names: (Collective, Algorithm),
@@ -324,7 +330,7 @@ impl Report {
         }
     }
 
-    /// The object as one line of JSON.
+    /// Returns the object as one line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("invariant: names and numbers are valid JSON")
@@ -338,7 +344,7 @@ mod tests {
     use crate::spec::{Algorithm, Collective};
     use crate::topology::Hosts;
 
-    /// Hand-written plans of four chunks and eight of scratch.
+    /// Creates hand-written plans of four chunks and eight chunks of scratch.
     fn plans(rounds_of_ranks: Vec<Vec<Round>>) -> Vec<Plan> {
         let world_size = rounds_of_ranks.len();
         let request = |rank| Request {
@@ -444,8 +450,8 @@ mod tests {
         let send = |count| vec![vec![Step::send(1, vec![range(0, count)])]];
         let store = |count| vec![vec![Step::store(0, vec![range(0, count)])]];
         let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err();
-        assert!(fault(vec![], store(1)).contains("rank 1 expects a message of rank 0"));
-        assert!(fault(send(1), vec![]).contains("rank 1 ignores a message of rank 0"));
-        assert!(fault(send(1), store(2)).contains("another length"));
+        assert!(fault(vec![], store(1)).contains("rank 1 expects a message from rank 0"));
+        assert!(fault(send(1), vec![]).contains("rank 1 ignores a message from rank 0"));
+        assert!(fault(send(1), store(2)).contains("unexpected length"));
     }
 }

@@ -1,83 +1,89 @@
-//! The plan: what one rank does, as data.
+//! Defines plans, which describe what one rank does in a collective as plain data.
 
 use super::spec::{Algorithm, Collective};
 use super::topology::{Hosts, Topology};
 
-/// A run of consecutive chunks of a rank's array (its buffer's chunks, then its scratch chunks).
-/// Never empty, never wrapping and never partly buffer, partly scratch: such a run is two ranges of
-/// one message.
+/// A range of consecutive chunks in a rank's array. The array consists of the buffer's chunks,
+/// followed by the scratch chunks.
+///
+/// A range is never empty, never wraps, and never spans the boundary between buffer and scratch. A
+/// message that wraps or spans the boundary has two ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRange {
     /// The first chunk.
     pub first: usize,
-    /// How many chunks.
+    /// Number of chunks.
     pub count: usize,
 }
 
 impl ChunkRange {
-    /// The `count` chunks from `first` on.
+    /// Creates a range of `count` chunks that begins at `first`.
     #[must_use]
     pub const fn new(first: usize, count: usize) -> Self {
         Self { first, count }
     }
 
-    /// One past the last chunk.
+    /// Returns the index after the last chunk.
     #[must_use]
     pub const fn end(self) -> usize {
         self.first + self.count
     }
 }
 
-/// Where an operand of a receive comes from.
+/// The source of an operand in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// What the rank's own chunks hold.
+    /// The content of the rank's own chunks.
     Own,
-    /// The next message from this rank.
+    /// The next message from the given rank.
     Peer(usize),
 }
 
-/// One thing a rank does in a round.
+/// An action that a rank performs in a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// The chunks of `ranges`, in that order, go as one message to each of `peers`.
+    /// Sends the chunks in `ranges`, in that order, as one message to each of `peers`.
     Send {
-        /// Who receives the message.
+        /// The receiving ranks.
         peers: Vec<usize>,
-        /// What is sent.
+        /// The chunks to send.
         ranges: Vec<ChunkRange>,
     },
-    /// The operands `sources` are folded from left to right, as *one* fold, into `ranges`.
-    /// A single `Peer` stores; every peer's message is as long as `ranges`.
+    /// Reduces the operands in `sources` from left to right, in a *single* reduction, and writes
+    /// the result to `ranges`. If the only source is a `Peer`, its message is stored. Every peer's
+    /// message is as long as `ranges`.
     Receive {
-        /// The operands in the order of the fold; each peer at most once, `Own` at most once.
+        /// The operands, in the order in which they are reduced. Each peer appears at most once,
+        /// and so does `Own`.
         sources: Vec<Source>,
-        /// Where the result goes.
+        /// The chunks to which the result is written.
         ranges: Vec<ChunkRange>,
-        /// Whether the result holds every rank's contribution: the fold after which `avg` divides.
+        /// `true` if the result contains every rank's contribution. An `avg` divides after this
+        /// reduction.
         completes: bool,
     },
-    /// `to` becomes a copy of `from` on this rank.
+    /// Copies `from` to `to` on this rank.
     Copy {
-        /// What is copied.
+        /// The chunks to read.
         from: ChunkRange,
-        /// Where it goes; as many chunks, disjoint from `from`.
+        /// The chunks to write. There are as many as in `from`, and the two ranges are disjoint.
         to: ChunkRange,
     },
-    /// The operands `from` are folded from left to right, as *one* fold, into `to` on this rank.
+    /// Reduces the operands in `from` on this rank, from left to right, in a *single* reduction,
+    /// and writes the result to `to`.
     Reduce {
-        /// At least two, in the order of the fold, each of as many chunks as `to`. One of them may
-        /// be `to` itself; the others are disjoint from it.
+        /// At least two operands, in the order in which they are reduced. Each has as many chunks
+        /// as `to`. One operand may be `to` itself. The others must be disjoint from it.
         from: Vec<ChunkRange>,
-        /// Where the result goes.
+        /// The chunks to which the result is written.
         to: ChunkRange,
-        /// As for a receive.
+        /// `true` if the result contains every rank's contribution, as in [`Step::Receive`].
         completes: bool,
     },
 }
 
 impl Step {
-    /// A message of `ranges` to one rank.
+    /// Creates a send of `ranges` to one rank.
     #[must_use]
     pub fn send(peer: usize, ranges: Vec<ChunkRange>) -> Self {
         Step::Send {
@@ -86,7 +92,7 @@ impl Step {
         }
     }
 
-    /// A message from one rank, stored.
+    /// Creates a receive that stores the message from one rank.
     #[must_use]
     pub fn store(peer: usize, ranges: Vec<ChunkRange>) -> Self {
         Step::Receive {
@@ -96,7 +102,7 @@ impl Step {
         }
     }
 
-    /// A message from one rank, folded into what is there.
+    /// Creates a receive that reduces the message from one rank into the existing content.
     #[must_use]
     pub fn reduce(peer: usize, ranges: Vec<ChunkRange>, completes: bool) -> Self {
         Step::Receive {
@@ -106,40 +112,43 @@ impl Step {
         }
     }
 
-    /// Whether the step sends or receives, in other words is not a local copy or reduce.
+    /// Returns whether the step sends or receives. Local copies and reductions do not.
     #[must_use]
     pub const fn is_message(&self) -> bool {
         matches!(self, Step::Send { .. } | Step::Receive { .. })
     }
 }
 
-/// What one rank does between two steps of the collective's logical clock: first its sends, then
-/// its receives. A round holds either messages or local steps, never both, and at most one message
-/// from one rank to another. No local step of a round touches what another one writes. Round r of
-/// one rank is round r of every rank; a rank with nothing to do in a round has an empty one.
+/// The steps of one rank between two ticks of the collective's logical clock: first the sends, then
+/// the receives.
+///
+/// A round contains either messages or local steps, and a rank sends at most one message per round
+/// to any other rank. No local step of a round uses a chunk that another step of the round writes.
+/// Round r of one rank corresponds to round r of every other rank. A rank with nothing to do in a
+/// round has an empty round.
 pub type Round = Vec<Step>;
 
-/// What a plan is a pure function of.
+/// The inputs from which a plan is built. A plan is a pure function of its request.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Request {
-    /// What is to be done.
+    /// The collective.
     pub collective: Collective,
-    /// How.
+    /// The algorithm.
     pub algorithm: Algorithm,
-    /// How many ranks.
+    /// Number of ranks.
     pub world_size: usize,
-    /// Whose plan.
+    /// The rank whose plan is requested.
     pub rank: usize,
-    /// The root; 0 where the collective has none.
+    /// The root; 0 if the collective has none.
     pub root: usize,
-    /// Pieces per block, b: at least 1.
+    /// Number of pieces per block, b, which is at least 1.
     pub pieces: usize,
-    /// Which ranks share a host. Only hierarchical algorithms look at it.
+    /// The hosts on which the ranks run. Only hierarchical algorithms use them.
     pub hosts: Hosts,
 }
 
 impl Request {
-    /// How many ranks there are and which share a host.
+    /// Returns the number of ranks and their hosts.
     #[must_use]
     pub fn topology(&self) -> Topology {
         Topology {
@@ -149,16 +158,17 @@ impl Request {
     }
 }
 
-/// What one rank does in a collective.
+/// The steps of one rank in a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// What the plan was made for.
+    /// The request that the plan fulfills.
     pub request: Request,
-    /// Chunks of the buffer.
+    /// Number of chunks in the buffer.
     pub chunks: usize,
-    /// Chunks of scratch after them; as many as `chunks` times the ranks at most. Scratch chunk
-    /// `chunks + i` is as long as chunk `i mod chunks`. More scratch than buffer is for short
-    /// buffers: [`crate::limits::SCRATCH_BYTES_MAX`].
+    /// Number of scratch chunks, which follow the buffer's chunks. It is at most `chunks` times the
+    /// number of ranks. Scratch chunk `chunks + i` is as long as chunk `i mod chunks`. Plans whose
+    /// scratch is larger than the buffer are limited to short buffers
+    /// ([`crate::limits::SCRATCH_BYTES_MAX`]).
     pub scratch: usize,
     /// The rounds, in order.
     pub rounds: Vec<Round>,

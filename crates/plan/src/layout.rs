@@ -1,12 +1,11 @@
-//! How the elements of a buffer are split over blocks and chunks.
+//! Splits the elements of a buffer into blocks and chunks.
 
 use super::spec::Collective;
 use std::ops::Range;
 
-/// How a buffer is split into one block a rank. It is the same on all ranks.
+/// The division of a buffer into one block per rank. All ranks use the same layout.
 ///
-/// A buffer is split evenly unless it is lent together with another layout, see
-/// [`Layout::of`].
+/// A buffer is split evenly unless it is passed with a different layout ([`Layout::of`]).
 ///
 /// ```
 /// use ringtree::Layout;
@@ -17,20 +16,20 @@ use std::ops::Range;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Layout<'a> {
-    /// As evenly as possible: the first `count mod n` blocks are one element longer.
+    /// Blocks that are as even as possible: the first `count mod n` blocks are one element longer.
     #[default]
     Even,
-    /// Blocks of ⌈count/n⌉ elements, as `torch.chunk` makes them: of the last ones, one may be
-    /// shorter and others empty.
+    /// Blocks of ⌈count/n⌉ elements, as in `torch.chunk`. The last nonempty block may be shorter,
+    /// and the blocks after it are empty.
     Ceil,
-    /// So many elements for each rank, in rank order.
+    /// Blocks with the given numbers of elements, in rank order.
     Counts(&'a [usize]),
 }
 
 impl Layout<'_> {
-    /// The elements of a buffer of `count` that are the block of `rank` among `world_size` ranks.
-    /// With `Counts`, `count` says nothing; a rank beyond them has an empty block. A block ends at
-    /// `usize::MAX` at the latest.
+    /// Returns the range of elements that belongs to `rank` in a buffer of `count` elements with
+    /// `world_size` blocks. `Counts` ignores `count`, and a rank without an entry in the counts has
+    /// an empty block. No block extends beyond `usize::MAX`.
     #[must_use]
     pub fn block(self, rank: usize, world_size: usize, count: usize) -> Range<usize> {
         self.start(rank, world_size, count)..self.start(rank + 1, world_size, count)
@@ -47,8 +46,8 @@ impl Layout<'_> {
         }
     }
 
-    /// How many elements all blocks of a buffer of `count` have together; `None` where that is
-    /// more than a number holds.
+    /// Returns the total number of elements in all blocks of a buffer of `count` elements, or
+    /// `None` if the total overflows.
     #[doc(hidden)]
     #[must_use]
     pub fn total(self, count: usize) -> Option<usize> {
@@ -78,7 +77,7 @@ impl<'a, const N: usize> From<&'a [usize; N]> for Layout<'a> {
     }
 }
 
-/// A buffer that is split into blocks by a layout of its own, see [`Layout::of`].
+/// A buffer together with the layout of its blocks ([`Layout::of`]).
 #[derive(Clone, Debug)]
 pub struct Blocks<'a, B> {
     buffer: B,
@@ -86,10 +85,11 @@ pub struct Blocks<'a, B> {
 }
 
 impl<'a> Layout<'a> {
-    /// `buffer`, or what a reference to it leads to, split by this layout, for the whole buffer of
-    /// a call: the output of an all-gather or gather, the input of a reduce-scatter or scatter, or
-    /// the buffer of a call in place. All ranks give the same layout. Calls without blocks do not
-    /// look at it.
+    /// Attaches this layout to `buffer`, which may be a reference.
+    ///
+    /// `buffer` is the complete buffer of a call: the output of an all-gather or gather, the input
+    /// of a reduce-scatter or scatter, or the buffer of an in-place call. All ranks must use the
+    /// same layout. Calls that have no blocks ignore it.
     ///
     /// ```
     /// use ringtree::Layout;
@@ -109,7 +109,8 @@ impl<'a> Layout<'a> {
 }
 
 impl<B> Blocks<'_, B> {
-    /// The same with counts of its own, for calls that go on while the caller does.
+    /// Copies the counts of the layout, so that the value can be passed to calls that outlive the
+    /// borrow.
     ///
     /// ```
     /// use ringtree::Layout;
@@ -128,7 +129,7 @@ impl<B> Blocks<'_, B> {
         }
     }
 
-    /// Returns how the buffer is split.
+    /// Returns the layout of the blocks.
     #[doc(hidden)]
     #[inline]
     #[must_use]
@@ -149,25 +150,25 @@ impl<B> Blocks<'_, B> {
         &mut self.buffer
     }
 
-    /// The buffer.
+    /// Returns the buffer.
     #[must_use]
     pub fn into_inner(self) -> B {
         self.buffer
     }
 }
 
-/// A layout apart from the buffer that it comes with.
+/// A layout that is stored separately from its buffer.
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Kept<'a> {
-    /// Borrowed counts, or none.
+    /// Borrowed counts, or no counts.
     Lent(Layout<'a>),
-    /// Its own counts.
+    /// Owned counts.
     Counts(Vec<usize>),
 }
 
 impl Kept<'_> {
-    /// A layout that outlives the borrow of its buffer. Only counts are copied.
+    /// Copies the counts of `layout`, if it has any, so that the result outlives their borrow.
     #[inline]
     #[must_use]
     pub fn of(layout: Layout) -> Kept<'static> {
@@ -189,10 +190,11 @@ impl Kept<'_> {
     }
 }
 
-/// Where each chunk of a buffer of `count` elements begins.
+/// The division of a buffer of `count` elements into chunks.
 ///
-/// Collectives with blocks split into one block a rank first and each block into pieces second, so
-/// that a rank's block does not depend on the pieces. Others split into chunks evenly.
+/// Collectives with blocks first split the buffer into one block per rank, and then split each
+/// block into pieces. A rank's block therefore does not depend on the number of pieces. Other
+/// collectives split the buffer evenly into chunks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Division<'a> {
     count: usize,
@@ -202,8 +204,8 @@ pub struct Division<'a> {
 }
 
 impl<'a> Division<'a> {
-    /// The division of `count` elements, evenly laid out, over `chunks` chunks for `collective` on
-    /// `world_size` ranks.
+    /// Divides `count` elements evenly into `chunks` chunks, for `collective` across `world_size`
+    /// ranks.
     #[must_use]
     pub fn new(collective: Collective, world_size: usize, chunks: usize, count: usize) -> Self {
         let (blocks, pieces) = match collective.is_blocked() {
@@ -218,13 +220,13 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// The same with blocks of another layout.
+    /// Replaces the layout of the blocks.
     #[must_use]
     pub fn laid(self, layout: Layout<'a>) -> Self {
         Self { layout, ..self }
     }
 
-    /// The element at which `chunk` begins; for `chunk` = the number of chunks, `count`.
+    /// Returns the first element of `chunk`, or `count` if `chunk` is the number of chunks.
     #[must_use]
     pub fn start(&self, chunk: usize) -> usize {
         let (block, piece) = (chunk / self.pieces, chunk % self.pieces);
@@ -236,7 +238,8 @@ impl<'a> Division<'a> {
     }
 }
 
-/// The element at which part `index` of `parts` begins when `count` elements are split evenly.
+/// Returns the first element of part `index` if `count` elements are split evenly into `parts`
+/// parts.
 #[must_use]
 pub fn part_start(count: usize, parts: usize, index: usize) -> usize {
     index * (count / parts) + index.min(count % parts)

@@ -1,15 +1,23 @@
-//! Collectives as data.
+//! Collective algorithms as data.
 //!
-//! *Purpose.* What each rank does in a collective, as a value: no bytes, no pointers, no sockets,
-//! no dtype. [`ir`] is the value, [`spec`] what a collective demands, [`algorithms`] one file an
-//! algorithm and the registry of them all, [`layout`] how elements are split over chunks,
-//! [`topology`] which ranks share a host, [`verify`] the proof by symbolic execution, [`price`]
-//! and [`cost`] the price, [`parts`] what that is made of, [`tuning`] what links cost, [`record`]
-//! how that is kept, [`select`] the choice, [`reproducible`] which choices change no bit, [`draw`]
-//! the picture, [`export`] the plan as JSON, [`units`] times and sizes for people.
+//! *Purpose.* A plan describes what one rank does in a collective. It is a plain value that
+//! contains no bytes, pointers, sockets or dtypes.
 //!
-//! *Invariants.* A plan is a pure function of its [`ir::Request`]. A rank's sends come before its
-//! receives in each round, so executing the steps in list order is the meaning of the plan.
+//! - [`ir`]: plans and their steps.
+//! - [`spec`]: the collectives and the result that each one must produce.
+//! - [`algorithms`]: the algorithms, one per file, and the registry that lists them.
+//! - [`layout`]: how a buffer's elements are split into chunks.
+//! - [`topology`]: which ranks share a host, and which hosts share a site.
+//! - [`verify`]: verification of plans by symbolic execution.
+//! - [`cost`] and [`price`]: predicted times. [`parts`]: the components of a predicted time.
+//! - [`tuning`]: the table of link costs. [`calibration`]: how the table is computed from
+//!   measurements. [`record`]: how the table is saved.
+//! - [`select`]: how an algorithm is chosen. [`reproducible`]: which algorithms always produce the
+//!   same bits.
+//! - [`draw`]: diagrams. [`export`]: JSON. [`units`]: human-readable times and sizes.
+//!
+//! *Invariants.* A plan is a pure function of its [`ir::Request`]. In each round, a rank's sends
+//! precede its receives, so it is correct to execute the steps in list order.
 //!
 //! *May import* nothing of the library: no clock, no I/O, no threads.
 
@@ -44,7 +52,7 @@ pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
 pub use spec::{Algorithm, Collective};
 pub use topology::{Hosts, Topology};
 
-/// The program of the README is compiled with the documentation's.
+/// Compiles the README's example as a doctest.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -1,60 +1,69 @@
-//! Bounds of plans and prices, each with its reason.
+//! Limits on plans and predictions, each with its rationale.
 
-/// A receive buffer of a link: payload that must be folded passes through it, so it should stay in
-/// the second-level cache.
+/// Size in bytes of a link's receive buffer. Payload that will be reduced passes through this
+/// buffer, so the buffer should stay in the second-level cache.
 pub const BOUNCE_BYTES: usize = 256 << 10;
-/// A measured number is at least this share of the built-in one.
+/// Lower limit of a measured cost, as a fraction of the built-in cost.
 pub const TUNING_FACTOR_MIN: f64 = 1e-2;
-/// A measured number of TCP above this multiple of the built-in one (1.2 s a message, 29 kB/s) is
-/// no link's, but a disturbance's.
+/// Upper limit of a measured TCP cost, as a multiple of the built-in cost. It corresponds to 1.2 s
+/// per message and 29 kB/s. Higher costs indicate a disturbance during the measurement, not a slow
+/// link.
 pub const TUNING_FACTOR_MAX_TCP: f64 = 1e5;
-/// Likewise in shared memory: 75 µs a message, 67 MB/s. Where ranks outnumber cores by a few
-/// times, a message takes some 10 µs; where two ranks that spin share a core, 100.
+/// Like [`TUNING_FACTOR_MAX_TCP`], but applies to shared memory. It corresponds to 75 µs per
+/// message and 67 MB/s. A message takes about 10 µs if there are a few times as many ranks as
+/// cores, and 100 µs if two spinning ranks share a core.
 pub const TUNING_FACTOR_MAX_SHM: f64 = 500.0;
-/// Scratch of a plan that needs more than one buffer of it: gathering every rank's contribution is
-/// for short buffers, and ranks of one host have their scratch in the same memory.
+/// Maximum scratch, in bytes, for plans whose scratch is larger than the buffer. Gathering every
+/// rank's contribution is suitable only for short buffers, and all ranks of a host allocate their
+/// scratch from the same memory.
 pub const SCRATCH_BYTES_MAX: usize = 16 << 20;
-/// A program's own algorithm is proven for up to so many ranks when it is registered: a mistake
-/// shows with few, and the proof takes milliseconds.
+/// Largest number of ranks for which a custom algorithm is verified when it is registered. Mistakes
+/// show up even with few ranks, and verification takes only milliseconds.
 pub const OWN_ALGORITHM_PROVEN_RANKS: usize = 8;
-/// The largest radix of an algorithm: a rank exchanges one message less in a round, and a launch on
-/// a device reduces as many operands.
+/// Largest radix of an algorithm. With radix k, a rank exchanges at most k − 1 messages per round,
+/// and one kernel launch on a device reduces at most k operands.
 pub const RADIX_MAX: usize = 64;
-/// Which algorithms fold in rank order is found by a proof for up to so many ranks; with more they
-/// take the answer for so many, because a proof takes time and memory like the square of the ranks
-/// (here some hundredths of a second). No radix makes one group of so many.
+/// Largest number of ranks for which the verifier determines whether an algorithm reduces in rank
+/// order. For more ranks, the result for this number applies, because the verifier's time and
+/// memory grow with the square of the number of ranks (a few hundredths of a second for this
+/// number). The number is larger than any radix, so no algorithm puts this many ranks in a single
+/// group.
 pub const IN_RANK_ORDER_PROVEN_RANKS: usize = RADIX_MAX + 1;
-/// Plans of ranks at several sites are priced message by message for up to so many ranks, each
-/// algorithm and radix in up to some thousands of steps; with more by a bound.
+/// Largest number of ranks for which the time of plans across sites is predicted message by
+/// message, which takes up to several thousand steps per algorithm and radix. For more ranks, a
+/// bound is used.
 pub const SITES_COUNTED_RANKS_MAX: usize = 64;
-/// The most ranks for which plans are examined for links that a call uses twice.
+/// Largest number of ranks for which plans are examined for links that a call uses twice.
 pub const REUSE_COUNTED_RANKS_MAX: usize = 4096;
-/// Programs (bound plans) kept per communicator; above it the cache is emptied.
+/// Maximum number of programs (bound plans) that are cached per communicator. When the cache is
+/// full, it is emptied.
 pub const PROGRAMS_CACHED_MAX: usize = 512;
-/// An exchange of a longer buffer is done in slices of at least this length. All-reduces of 25 MiB
-/// on 8 hosts were fastest with it both at 200 Mbit/s + 5 ms and at 1 Gbit/s + 0.25 ms; with twice
-/// as much, what ranks out of step sent to one port no longer fitted a queue of 1 MiB.
+/// Minimum size of a slice in bytes. Longer buffers are exchanged in slices. All-reduces of 25 MiB
+/// across 8 hosts were fastest with this size, both at 200 Mbit/s with 5 ms latency and at 1 Gbit/s
+/// with 0.25 ms latency. With slices twice as long, the bytes that ranks running out of step sent
+/// to one port no longer fit into a queue of 1 MiB.
 pub const SLICE_BYTES_MIN: usize = 512 << 10;
-/// A slice has at least this much of every block: each takes a place in a system call.
+/// Minimum size in bytes of each block in a slice, because every block takes up an entry in a
+/// system call.
 pub const SLICE_BLOCK_BYTES_MIN: usize = 16 << 10;
-/// The most pieces a block is split into: a pipelined plan has a round for each. With this many, a
-/// broadcast of 2 GiB fits segments of shared memory.
+/// Maximum number of pieces per block. A pipelined plan has a round for each piece. With this many
+/// pieces, each piece of a 2 GiB broadcast fits into a shared-memory segment.
 pub const PIECES_MAX: usize = 1 << 14;
-/// Above this many ranks the command line does not run the verifier.
+/// Largest number of ranks for which the command line runs the verifier.
 pub const VERIFY_RANKS_MAX: usize = 1024;
-/// Ranks that share a host: what one launcher starts there, each with three threads and a process
-/// group, and what plans in shared memory are priced for.
+/// Maximum number of ranks per host. One launcher starts all ranks of a host, each with three
+/// threads and its own process group. Predictions for shared memory cover up to this many ranks.
 pub const RANKS_PER_HOST_MAX: usize = 1024;
-/// Pricing a plan counts every rank's rounds up to this many, which takes a fraction of a second;
-/// above it the closed form answers.
+/// Maximum number of rounds, summed over all ranks, for which traffic is counted from the plans.
+/// Counting takes a fraction of a second. For more rounds, the closed form is used.
 pub const TRAFFIC_STEPS_MAX: usize = 1 << 20;
-/// Above this many ranks a plan is neither drawn nor listed message by message.
+/// Largest number of ranks for which a plan is drawn or listed message by message.
 pub const DRAWN_RANKS_MAX: usize = 64;
-/// A page plays plans with up to this many transfers per rank. The longest plan for 64 ranks and
-/// 1 MiB has as many, and a page of two plans for 16 ranks stays below 200 KB.
+/// Maximum number of transfers per rank in a plan that a page plays. The longest plan for 64 ranks
+/// and 1 MiB has this many transfers, and a page with two plans for 16 ranks stays below 200 KB.
 pub const PLAYED_TRANSFERS_PER_RANK_MAX: usize = 256;
-/// Spans that a rank's trace holds; later ones are counted and dropped.
+/// Maximum number of spans in a rank's trace. Later spans are counted and dropped.
 pub const TRACE_SPANS_MAX: usize = 1 << 16;
-/// Bytes of a segment of shared memory: the most that a rank publishes at once. Segments are
-/// recycled, so that they stay in cache.
+/// Size in bytes of a shared-memory segment, which is the most that a rank publishes at a time.
+/// Segments are reused so that they stay in cache.
 pub const SHARED_SEGMENT_BYTES: usize = 128 << 10;

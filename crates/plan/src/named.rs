@@ -1,19 +1,19 @@
-//! What every table of named values can do: its text, its value from a text, its code and back.
+//! Macros that convert enums with named values to and from their names and codes.
 
-/// Gives an enum that has `ALL` (in the order of its discriminants, which are bytes) and `name()`
-/// its `Display`, its `FromStr`, and its codes.
+/// Implements `Display`, `FromStr` and conversion to and from codes for an enum that has `name()`
+/// and `ALL`. `ALL` must be in the order of the discriminants, which are bytes.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! named {
     ($type:ident, $what:literal) => {
         impl $type {
-            /// The discriminant, for encoding.
+            /// Returns the discriminant, for encoding.
             #[must_use]
             pub const fn code(self) -> u8 {
                 self as u8
             }
 
-            /// The one whose discriminant is `code`, for decoding.
+            /// Returns the value whose discriminant is `code`, for decoding.
             #[must_use]
             pub fn from_code(code: u8) -> Option<Self> {
                 Self::ALL.get(usize::from(code)).copied()
@@ -24,7 +24,7 @@ macro_rules! named {
     };
 }
 
-/// Gives an enum that has `ALL` and `name()` its `Display` and its `FromStr`.
+/// Implements `Display` and `FromStr` for an enum that has `ALL` and `name()`.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! named_text {
@@ -43,7 +43,7 @@ macro_rules! named_text {
                 found.ok_or_else(|| {
                     let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
                     format!(
-                        "no {} is called '{text}'; there are {}",
+                        "unknown {} '{text}'; use one of: {}",
                         $what,
                         names.join(" ")
                     )

@@ -1,11 +1,14 @@
-//! What a predicted time is made of.
+//! The components of a predicted time.
 
 use super::units::Seconds;
 use std::fmt;
 
-/// The parts of a predicted time, in seconds; [`super::cost`] says what the letters stand for. They
-/// add up to the whole. A price is a sum of the links' numbers, each so many times; where it is the
-/// greatest of several sums, that one counts. Among several sites the parts are estimates.
+/// The components of a predicted time, in seconds. The components add up to the predicted time.
+/// [`super::cost`] defines the letters L, o, G and γ.
+///
+/// A predicted time is a sum of link costs, each multiplied by a factor. If the predicted time is
+/// the largest of several such sums, the components are those of the largest sum. If the ranks are
+/// at several sites, the components are estimates.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -24,7 +27,7 @@ use std::fmt;
 /// };
 /// let table = TuningTable::default();
 /// let parts = Parts::of(&request, 1 << 20, &table)?;
-/// // Six rounds, one after another.
+/// // Six rounds in sequence.
 /// assert!((parts.way_s - 6.0 * table.tcp.alpha_s).abs() < 1e-9);
 /// let whole_s = predicted_s(&request, 1 << 20, &table)?;
 /// assert!((parts.sum_s() - whole_s).abs() < 1e-9);
@@ -32,18 +35,18 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Parts {
-    /// L: on the way.
+    /// L: time due to latency.
     pub way_s: f64,
-    /// o: for each message at its ends.
+    /// o: time due to the overhead at both ends of each message.
     pub messages_s: f64,
-    /// G: for each byte.
+    /// G: time to transfer the bytes.
     pub bytes_s: f64,
-    /// γ: for each byte folded.
+    /// γ: time to reduce the bytes.
     pub folds_s: f64,
 }
 
 impl Parts {
-    /// All together.
+    /// Returns the sum of all components.
     #[must_use]
     pub fn sum_s(&self) -> f64 {
         self.way_s + self.messages_s + self.bytes_s + self.folds_s
@@ -52,14 +55,14 @@ impl Parts {
 
 impl fmt::Display for Parts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Differences of floating-point numbers that should be equal.
+        // Rounding leaves small differences where a component should be zero.
         let shown = |part_s: f64| {
             let counts = part_s > 1e-9 * self.sum_s();
             Seconds(if counts { part_s } else { 0.0 })
         };
         write!(
             formatter,
-            "{} are on the way (L), {} for messages (o), {} for bytes (G), {} for folds (γ)",
+            "{} of latency (L), {} of overhead (o), {} for bytes (G), and {} for reduction (γ)",
             shown(self.way_s),
             shown(self.messages_s),
             shown(self.bytes_s),

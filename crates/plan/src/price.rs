@@ -1,56 +1,60 @@
-//! The types of prices: what a link costs, what an algorithm takes of it, and what a number of
-//! pieces is chosen from. [`super::cost`] computes with them.
+//! Cost types: the costs of a link, the closed form of an algorithm's cost, and the inputs for
+//! choosing the number of pieces. [`super::cost`] uses these types.
 
 use super::spec::Collective;
 use serde::{Deserialize, Serialize};
 
-/// What one link costs, in the LogGP model ([`super::cost`] has it): a message of m bytes keeps its
-/// sender's port busy for o + m·G, is on its way for L, and keeps its receiver's port busy for
-/// m·G + o. Folding m bytes takes m·γ.
+/// The costs of one link in the LogGP model ([`super::cost`]). A message of m bytes occupies its
+/// sender's port for o + m·G, travels for L, and occupies its receiver's port for m·G + o. Reducing
+/// m bytes takes m·γ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {
-    /// L: seconds on the way, which messages that do not wait for each other spend at once.
+    /// L: latency in seconds. Messages that do not depend on each other incur it simultaneously.
     pub alpha_s: f64,
-    /// o: seconds a message keeps its sender busy, and then its receiver.
+    /// o: seconds for which a message occupies its sender and, later, its receiver.
     pub overhead_s: f64,
-    /// G: seconds a byte at a port.
+    /// G: seconds per byte at a port.
     pub beta_s_per_byte: f64,
-    /// Seconds a byte folded.
+    /// γ: seconds per byte reduced.
     pub gamma_s_per_byte: f64,
 }
 
-/// What the way between two sites costs, beside the ports at both ends. Each site has one uplink,
-/// with a way out and a way in: the bytes of all its ranks pass it one after the other.
+/// The costs of the path between two sites, in addition to those of the ports at both ends. Each
+/// site has one uplink with two directions. In each direction, the bytes of all ranks at the site
+/// pass through the uplink in sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkCost {
-    /// L: seconds on the way from a rank of one site to one of another.
+    /// L: latency in seconds from a rank at one site to a rank at another.
     pub alpha_s: f64,
-    /// G: seconds a byte at an uplink.
+    /// G: seconds per byte at an uplink.
     pub beta_s_per_byte: f64,
 }
 
-/// The closed form of an algorithm's cost, in units of the whole buffer of m bytes.
+/// The closed form of an algorithm's cost. Volumes are fractions of the complete buffer of m bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Rounds with messages.
+    /// Number of rounds with messages.
     pub rounds: usize,
-    /// Messages on the longest path that wait for one another: each is paid L, and o where it
-    /// arrives.
+    /// Number of messages on the longest path that each wait for the previous one. Each of them
+    /// costs L, plus o at its receiver.
     pub hops: f64,
-    /// Messages that pass the busiest port on that path one after the other: each is paid o.
+    /// Number of messages that pass through the busiest port on that path in sequence. Each of them
+    /// costs o.
     pub messages_on_path: f64,
-    /// Fraction of m that passes the busiest port on the critical path.
+    /// Fraction of m that passes through the busiest port on the critical path.
     pub volume_on_path: f64,
-    /// Fraction of m folded on the critical path.
+    /// Fraction of m that is reduced on the critical path.
     pub folded_on_path: f64,
-    /// Fraction of m that the rank which sends most sends.
+    /// Fraction of m that the busiest rank sends.
     pub max_sent_per_rank: f64,
 }
 
 impl Cost {
-    /// Seconds for a buffer of `bytes`: L·hops + o·(messages + hops) + bytes·(G·volume + γ·folded).
+    /// Returns the predicted seconds for a buffer of `bytes` bytes:
+    ///
+    /// L·hops + o·(messages + hops) + bytes·(G·volume + γ·folded)
     ///
     /// ```
     /// use ringtree::plan::price::{Cost, LinkCost};
@@ -82,15 +86,15 @@ impl Cost {
     }
 }
 
-/// What a choice of pieces is made from.
+/// The inputs for choosing the number of pieces.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Question {
-    /// What is to be done.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks.
+    /// Number of ranks.
     pub world_size: usize,
-    /// Bytes of the whole buffer.
+    /// Bytes of the complete buffer.
     pub bytes: usize,
-    /// The links.
+    /// The link costs.
     pub link: LinkCost,
 }

@@ -1,4 +1,5 @@
-//! A tuning table that outlives the process that measured it, and for which ranks it holds.
+//! A tuning table that is saved for later runs, together with the conditions under which it
+//! applies.
 //!
 //! *May import* `plan` and the base files.
 
@@ -8,12 +9,15 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Raised whenever equal tables of two versions would choose different algorithms.
+/// Version of the selection logic. It is increased whenever equal tables would lead two versions to
+/// choose different algorithms.
 pub const TABLE_VERSION: u32 = 2;
 
-/// A tuning table with what it is good for: how many ranks, which of them share a host, and by
-/// which version of the chooser. A checkpoint keeps it as text, so that a later run of the same
-/// shape sums in the same order (`Communicator::with_tuning`).
+/// A tuning table, together with the conditions under which it applies: the number of ranks, which
+/// of them share a host, and the version of the selection logic.
+///
+/// A checkpoint stores the record as text, so that a later run with the same number and placement
+/// of ranks sums in the same order (`Communicator::with_tuning`).
 ///
 /// ```
 /// use ringtree::{TuningMismatch, TuningRecord, TuningTable, plan::Topology};
@@ -31,66 +35,69 @@ pub struct TuningRecord {
     version: u32,
     ranks: usize,
     hosts: usize,
-    /// A hash of which ranks share a host, and which hosts a site; the list itself could have
-    /// 100,000 numbers.
+    /// Hash of the placement of ranks on hosts and of hosts at sites. The placement itself could
+    /// consist of 100,000 numbers.
     placement: u64,
     table: TuningTable,
 }
 
-/// Why a kept table is not used.
+/// The reason why a saved tuning table is not used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TuningMismatch {
-    /// `RINGTREE_TUNING` or the builder gives another table, which goes first.
+    /// `RINGTREE_TUNING` or the builder specifies a different table, which takes precedence.
     Setting,
-    /// This version of the library chooses differently by the same table.
+    /// This version of the library chooses different algorithms for the same table.
     Version {
-        /// The version that the table was kept by.
+        /// The version that saved the table.
         kept: u32,
-        /// This one's.
+        /// The version of this library.
         own: u32,
     },
-    /// It was measured among another number of ranks.
+    /// The table was measured with a different number of ranks.
     Ranks {
-        /// How many.
+        /// Number of ranks in the record.
         kept: usize,
-        /// How many there are.
+        /// Number of ranks in this run.
         own: usize,
     },
-    /// It was measured where other ranks shared hosts.
+    /// The table was measured with a different placement of ranks on hosts or of hosts at sites.
     Placement {
-        /// On how many hosts the ranks were.
+        /// Number of hosts in the record.
         kept: usize,
-        /// On how many they are.
+        /// Number of hosts in this run.
         own: usize,
     },
 }
 
-/// One line: why, what follows, and what to do.
+/// Formats the reason and its consequence on one line.
 impl fmt::Display for TuningMismatch {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("the kept table of link speeds is not used: ")?;
+        formatter.write_str("the saved tuning table is not used: ")?;
         match self {
-            Self::Setting => formatter.write_str("RINGTREE_TUNING or the builder gives another"),
+            Self::Setting => {
+                formatter.write_str("RINGTREE_TUNING or the builder sets a different one")
+            }
             Self::Version { kept, own } => write!(
                 formatter,
-                "it is of version {kept}, and this library chooses by version {own}"
+                "it has version {kept}, but this library uses version {own}"
             ),
             Self::Ranks { kept, own } => {
-                write!(formatter, "it is for {kept} ranks, and there are {own}")
+                write!(formatter, "it is for {kept} ranks, but this run has {own}")
             }
             Self::Placement { kept, own } => write!(
                 formatter,
-                "its ranks shared {kept} hosts in another way than these ranks share {own}"
+                "it is for a different placement of ranks on hosts ({kept} hosts then, {own} now)"
             ),
         }?;
-        formatter
-            .write_str("; sums may differ in their last bits from those of the run that kept it")
+        formatter.write_str(
+            "; sums may differ in their last bits from those of the run that saved the table",
+        )
     }
 }
 
 impl TuningRecord {
-    /// `table`, as measured or given among ranks that share hosts like this.
+    /// Creates a record of `table` for ranks that are placed as in `topology`.
     #[must_use]
     pub fn new(table: TuningTable, topology: &Topology) -> Self {
         Self {
@@ -102,23 +109,24 @@ impl TuningRecord {
         }
     }
 
-    /// The table.
+    /// Returns the table.
     #[must_use]
     pub const fn table(&self) -> TuningTable {
         self.table
     }
 
-    /// A hash of all of it, by which ranks see whether theirs are the same.
+    /// Returns a hash of the complete record. Ranks use it to check that their records are the
+    /// same.
     #[doc(hidden)]
     #[must_use]
     pub fn hash(&self) -> u64 {
         fnv_1a(self.to_string().into_bytes())
     }
 
-    /// Whether the table holds for ranks that share hosts like this.
+    /// Checks that the table applies to ranks that are placed as in `topology`.
     ///
     /// # Errors
-    /// Why it does not.
+    /// Returns the reason why the table does not apply.
     pub fn fits(&self, topology: &Topology) -> Result<(), TuningMismatch> {
         let Self {
             version,
@@ -150,7 +158,7 @@ impl TuningRecord {
     }
 }
 
-/// One line of JSON.
+/// Formats the record as one line of JSON.
 impl fmt::Display for TuningRecord {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let text =
@@ -159,20 +167,20 @@ impl fmt::Display for TuningRecord {
     }
 }
 
-/// The record in a text that [`Display`](fmt::Display) wrote. What is wrong with another text is a
-/// sentence.
+/// Parses text produced by [`Display`](fmt::Display). Returns an error message if the text is
+/// malformed.
 impl FromStr for TuningRecord {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let malformed = |error| format!("the kept table of link speeds is malformed: {error}");
+        let malformed = |error| format!("the saved tuning table is malformed: {error}");
         let record: Self = serde_json::from_str(text).map_err(malformed)?;
         record.table.check()?;
         Ok(record)
     }
 }
 
-/// A hash over the number of each rank's host, then of each host's site where there are several.
+/// Hashes the host of each rank and, if there are several sites, the site of each host.
 fn placement(topology: &Topology) -> u64 {
     let hosts = (0..topology.world_size).map(|rank| topology.host_of(rank));
     let sites = (0..topology.host_count()).map(|host| topology.site_of(host));
@@ -181,7 +189,7 @@ fn placement(topology: &Topology) -> u64 {
     fnv_1a(numbers.flat_map(u64::to_le_bytes))
 }
 
-/// The hash, of 64 bits.
+/// Returns the 64-bit FNV-1a hash of `bytes`.
 fn fnv_1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -204,7 +212,7 @@ mod tests {
         let why = older.fits(&Topology::of(&[0, 0, 1, 1])).unwrap_err();
         let line = why.to_string();
         assert!(
-            line.contains("of version 0") && line.contains("last bits"),
+            line.contains("version 0") && line.contains("last bits"),
             "{line}"
         );
         let plain = TuningTable::default()

@@ -1,13 +1,14 @@
-//! Which algorithms give an element the same bits in every call.
+//! Determines which algorithms produce the same bits for an element in every call.
 //!
-//! *The rule.* Every sum is one fold of all ranks' contributions in rank order, rounded once. So an
-//! element depends on its operands alone: not on the algorithm, the collective, the root, the
-//! transport, the length of the buffer or the element's place in it. No list says which algorithms
-//! keep the rule: the verifier runs their plans ([`Proof::is_in_rank_order`]).
+//! *The rule.* Every sum is a single reduction of all contributions in rank order, and it is
+//! rounded only once. The bits of an element therefore depend only on its operands, not on the
+//! algorithm, the collective, the root, the transport, the length of the buffer or the element's
+//! position in the buffer. There is no list of algorithms that follow the rule. Instead, the
+//! verifier runs the plans of each algorithm ([`Proof::is_in_rank_order`]).
 //!
-//! *Why this order.* It is the one order in which every collective that sums can be carried out at
-//! full bandwidth: the rank that owns a block can fold all contributions to it. Of two ranks there
-//! is no other.
+//! *Why rank order.* It is the only order in which every summing collective can run at full
+//! bandwidth, because the rank that owns a block can reduce all contributions to it. With two
+//! ranks, no other order exists.
 //!
 //! [`Proof::is_in_rank_order`]: super::verify::Proof::is_in_rank_order
 
@@ -20,18 +21,20 @@ use crate::limits::{IN_RANK_ORDER_PROVEN_RANKS, PROGRAMS_CACHED_MAX};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
-/// With which pieces plans are proven: without any, and with a first, a middle and a last one.
+/// Numbers of pieces for which plans are verified. Three pieces cover the cases of a first, a
+/// middle and a last piece.
 const PIECES: [usize; 2] = [1, 3];
 
-/// What has been proven or refuted in this process.
+/// Verification results that are cached in this process.
 static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 
-/// Whether the plans of `request` fold in rank order, whatever rank, root and pieces it has; so
-/// does every plan of a collective that combines nothing.
+/// Returns whether the plans for `request` reduce in rank order, for every rank, root and number of
+/// pieces. This is always the case for collectives that do not combine contributions.
 ///
-/// The plans are run, with one piece and with three. Those of the library's algorithms for more
-/// than 65 ranks are not: they take the answer for 65. Beyond its radix an algorithm does the same
-/// thing with any number of ranks, which the tests prove up to 64.
+/// The verifier runs the plans with one piece and with three. For built-in algorithms on more than
+/// 65 ranks, the result for 65 ranks applies. Once the number of ranks exceeds its radix, an
+/// algorithm behaves the same way for any number of ranks. The tests verify this for up to 64
+/// ranks.
 ///
 /// ```
 /// use ringtree::plan::reproducible::is_in_rank_order;
@@ -47,7 +50,7 @@ static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 ///     hosts: Hosts::APART,
 /// };
 /// assert!(is_in_rank_order(&by(Algorithm::TwoShot)));
-/// // A ring sums each block in another order.
+/// // A ring sums each block in a different order.
 /// assert!(!is_in_rank_order(&by(Algorithm::Ring)));
 /// ```
 #[must_use]
@@ -84,7 +87,7 @@ pub fn is_in_rank_order(request: &Request) -> bool {
     answer
 }
 
-/// Whether the proof succeeds for every root.
+/// Returns whether the plans for every root and number of pieces reduce in rank order.
 fn is_proven(request: &Request) -> bool {
     let roots = match request.collective.is_rooted() {
         true => request.world_size,
@@ -103,10 +106,11 @@ fn is_proven(request: &Request) -> bool {
     })
 }
 
-/// What to say of an algorithm that was asked for by name.
+/// Checks an algorithm that the caller requested by name.
 ///
 /// # Errors
-/// A sentence: it folds in another order, and which ones of the library do not.
+/// Returns an error message if the algorithm reduces in a different order. The message names the
+/// algorithms that reduce in rank order.
 pub(super) fn check(request: &Request) -> Result<(), String> {
     if is_in_rank_order(request) {
         return Ok(());
@@ -128,8 +132,8 @@ pub(super) fn check(request: &Request) -> Result<(), String> {
     let all = Algorithm::ALL.iter().copied().filter(carries_out);
     let names: Vec<_> = all.map(Algorithm::name).collect();
     Err(format!(
-        "{algorithm} does not fold {collective} over {world_size} ranks in rank order, as \
-         reproducible sums must be: RINGTREE_REPRODUCIBLE=1 allows {}",
+        "{collective} by {algorithm} over {world_size} ranks does not reduce in rank order, which \
+         reproducible sums require; RINGTREE_REPRODUCIBLE=1 allows {}",
         names.join(", ")
     ))
 }

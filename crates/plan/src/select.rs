@@ -1,8 +1,10 @@
-//! The choice of an algorithm: a pure function of what every rank of a communicator shares.
+//! Chooses an algorithm as a pure function of values that are the same on all ranks of a
+//! communicator.
 //!
-//! Ranks that choose differently deadlock, so nothing local (clock, load, buffer address) enters:
-//! the collective, the bytes, the element size, the ranks, which of them share a host, and one
-//! [`TuningTable`], which the ranks compare when they connect.
+//! Ranks that choose different algorithms deadlock. The choice therefore does not depend on
+//! anything local, such as the clock, the load or the buffer's address. It depends only on the
+//! collective, the number of bytes, the element size, the number of ranks, which of them share a
+//! host, and a [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
 use super::cost::{payload_bytes, reuse, shared, sites};
@@ -17,31 +19,33 @@ use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_C
 
 pub use super::tuning::TuningTable;
 
-/// What was chosen, and what it was chosen over.
+/// The chosen algorithm and its best alternative.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
-    /// What was to be done.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks.
+    /// Number of ranks.
     pub world_size: usize,
-    /// Bytes of the whole buffer.
+    /// Bytes of the complete buffer.
     pub bytes: usize,
-    /// How it will be done.
+    /// The chosen algorithm.
     pub algorithm: Algorithm,
-    /// In how many pieces a block.
+    /// Number of pieces per block.
     pub pieces: usize,
-    /// Rounds of messages.
+    /// Number of rounds with messages.
     pub rounds: usize,
     /// The predicted time in seconds.
     pub predicted_s: f64,
-    /// The best of the others and its time; none where the algorithm was forced or is the only one.
+    /// The best alternative and its predicted time; `None` if the algorithm was forced or is the
+    /// only candidate.
     pub runner_up: Option<(Algorithm, f64)>,
-    /// Whether the caller named the algorithm.
+    /// `true` if the caller requested the algorithm.
     pub is_forced: bool,
 }
 
 impl Choice {
-    /// One line: what was chosen, for how long, and over what.
+    /// Explains the choice in one line, which states the algorithm, its predicted time and the best
+    /// alternative.
     #[must_use]
     pub fn explain(&self) -> String {
         let size = match payload_bytes(self.collective, self.bytes) {
@@ -53,11 +57,11 @@ impl Choice {
             self.collective, self.world_size, self.algorithm
         );
         if self.world_size == 1 {
-            return format!("{what}, since one rank has no peer");
+            return format!("{what}, because a single rank has no peers");
         }
         let pieces = match self.pieces {
             1 => String::new(),
-            pieces => format!(", {pieces} pieces a block"),
+            pieces => format!(", {pieces} pieces per block"),
         };
         let time = format!(
             "predicted {} in {}{pieces}",
@@ -68,25 +72,23 @@ impl Choice {
             }
         );
         match self.runner_up {
-            _ if self.is_forced => format!("{what}, as asked; {time}"),
-            None => format!("{what}, the only one; {time}"),
+            _ if self.is_forced => format!("{what}, as requested; {time}"),
+            None => format!("{what}, the only candidate; {time}"),
             Some((next, next_s)) => {
                 let more_percent = 100.0 * (next_s / self.predicted_s - 1.0);
                 let other = format!("at {} ({more_percent:+.0} %)", Seconds(next_s));
                 match next_s * (1.0 + A_TIE) < self.predicted_s {
-                    true => {
-                        format!("{what}, {time}; {next} {other} counts as no faster on such links")
-                    }
+                    true => format!("{what}, {time}; {next} {other} is no faster in practice"),
                     false => format!("{what}, {time}; next best {next} {other}"),
                 }
             }
         }
     }
 
-    /// As [`Choice::explain`], and what the predicted time is made of.
+    /// Like [`Choice::explain`], but adds the components of the predicted time.
     ///
     /// # Errors
-    /// Those of [`predicted_s`].
+    /// Returns the same errors as [`predicted_s`].
     pub fn explain_parts(&self, hosts: &Hosts, table: &TuningTable) -> Result<String, String> {
         if self.world_size == 1 {
             return Ok(self.explain());
@@ -102,22 +104,25 @@ impl Choice {
         };
         let parts = Parts::of(&request, self.bytes, table)?;
         Ok(format!(
-            "{}; of the {} {parts}",
+            "{}; the {} consist of {parts}",
             self.explain(),
             Seconds(self.predicted_s)
         ))
     }
 }
 
-/// The algorithm with the least predicted time for `bytes` bytes of elements of `dtype_size`
-/// bytes; `forced` names it instead. Ties go to the first in the registry's order.
+/// Returns the algorithm with the shortest predicted time for a buffer of `bytes` bytes whose
+/// elements have `dtype_size` bytes, or the `forced` algorithm. If predictions are equal, the
+/// algorithm that comes first in the registry is chosen.
 ///
-/// Where all ranks share a host, plans are priced in shared memory ([`shared`]), and above a
-/// segment's length one in pieces is taken if its prediction is within 50 % of the least. Otherwise
-/// they are priced over TCP, the slowest link on the way, except for what a hierarchical plan does
-/// inside hosts; and where there are several sites, over the uplinks that each site's ranks share
-/// ([`sites`]). Among more than two ranks of several hosts the best of those whose streams keep out
-/// of each other's way, a ring or slices, is taken if it is within 10 % of the least.
+/// If all ranks share a host, predictions are for shared memory ([`shared`]). For buffers longer
+/// than a segment, a pipelined plan is chosen if its predicted time is within 50 % of the shortest.
+///
+/// Otherwise, predictions are for TCP, the slowest link on the path, except for what a hierarchical
+/// plan does inside hosts. If there are several sites, predictions include the uplinks, which the
+/// ranks of a site share ([`sites`]). With more than two ranks on several hosts, the best plan
+/// whose streams avoid each other (a ring or a sliced plan) is chosen if its predicted time is
+/// within 10 % of the shortest.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -134,8 +139,9 @@ impl Choice {
 /// ```
 ///
 /// # Errors
-/// A sentence: nothing carries out the collective, or the forced algorithm does not or needs too
-/// much scratch ([`scratch_bytes`]), or the ranks do not fill their hosts.
+/// Returns an error message if no algorithm implements the collective, if the forced algorithm does
+/// not implement it or needs too much scratch ([`scratch_bytes`]), or if the hosts do not match the
+/// number of ranks ([`Topology::check`]).
 pub fn choose(
     collective: Collective,
     topology: &Topology,
@@ -148,8 +154,8 @@ pub fn choose(
     offers.choose(forced)
 }
 
-/// As [`choose`], among the algorithms that fold in rank order ([`reproducible`]), so that neither
-/// the choice nor the length of the buffer changes a bit.
+/// Like [`choose`], but considers only algorithms that reduce in rank order ([`reproducible`]), so
+/// that neither the choice nor the length of the buffer affects the bits of the result.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -166,7 +172,8 @@ pub fn choose(
 /// ```
 ///
 /// # Errors
-/// As [`choose`]; and that the forced algorithm folds in another order.
+/// Returns the same errors as [`choose`], and an error message if the forced algorithm reduces in a
+/// different order.
 pub fn choose_in_rank_order(
     collective: Collective,
     topology: &Topology,
@@ -180,11 +187,11 @@ pub fn choose_in_rank_order(
     offers.choose(forced)
 }
 
-/// Like [`choose`], but for `calls` identical calls that are in flight simultaneously. Returns the
-/// algorithm with the least predicted time for all of them, and that time.
+/// Like [`choose`], but chooses for `calls` identical calls that are in flight simultaneously.
+/// Returns the algorithm with the shortest predicted time for all of them together, and that time.
 ///
-/// Concurrent calls share the ports, and they use each link in the order of issue. The best
-/// algorithm for a single call is therefore often not the best for several.
+/// Concurrent calls share the ports and use each link in the order in which they were issued. The
+/// best algorithm for a single call is therefore often not the best one for several calls.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -202,7 +209,7 @@ pub fn choose_in_rank_order(
 /// ```
 ///
 /// # Errors
-/// As [`choose`].
+/// Returns the same errors as [`choose`].
 pub fn choose_concurrent(
     calls: usize,
     collective: Collective,
@@ -216,38 +223,39 @@ pub fn choose_concurrent(
     offers.choose(None)
 }
 
-/// By how much of the least prediction a plan in pieces may be dearer in shared memory and still
-/// count as faster than one whose messages are longer than a segment: that one is not run step by
-/// step, and its bytes leave the cache before they are folded. For 256 MiB between two ranks it
-/// took 1.4 times as long, of which the model knows nothing.
+/// Fraction by which the predicted time of a pipelined plan in shared memory may exceed the
+/// shortest predicted time while the plan still counts as faster than one whose messages are longer
+/// than a segment. A plan with such messages does not run step by step, and its bytes leave the
+/// cache before they are reduced. For 256 MiB between two ranks, it took 1.4 times as long, which
+/// the model does not predict.
 const LONG_MESSAGES: f64 = 0.5;
 
-/// Radixes that `auto` looks at. Few ranks have few different plans, and among many the price
-/// changes little from one of these to the next.
+/// Radixes that `auto` considers. With few ranks, there are few different plans. With many ranks,
+/// the prediction changes little from one of these radixes to the next.
 const RADIXES: &[usize] = &[
     2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 128,
 ];
 
-/// Predictions that differ by no more than this share of the least are equal but for rounding.
+/// Largest relative difference between predictions that differ only by rounding.
 const A_TIE: f64 = 1e-4;
 
-/// Of plans whose predictions differ by less than this share, the best one whose streams do not
-/// meet in a port for long is taken: every rank has one sender ([`Entry::has_one_sender`]), or goes
-/// through short slices ([`Entry::is_sliced`]). Long streams that meet share the port unevenly, and
-/// overflow its queue; over TCP that costs large messages up to half of the speed, which the model
-/// does not know.
+/// Largest relative difference between predictions at which `auto` prefers plans whose streams do
+/// not meet at a port for long. In such plans, every rank receives from a single sender
+/// ([`Entry::has_one_sender`]), or the buffer is sent in short slices ([`Entry::is_sliced`]). Long
+/// streams that meet at a port share it unevenly and overflow its queue. Over TCP, this can cost
+/// large messages up to half of their speed, which the model does not predict.
 const NO_DIFFERENCE: f64 = 0.1;
 
-/// Whether the streams of so planned a call keep out of each other's way.
+/// Returns whether the plan prevents its streams from meeting at a port for long.
 fn keeps_apart(entry: &Entry, choice: &Choice) -> bool {
     let is_sliced = (entry.is_sliced)(choice.collective) && choice.pieces > 1;
     entry.has_one_sender || (is_sliced && choice.algorithm.radix() == 2)
 }
 
-/// Seconds that the plans of `request` are predicted to take for a buffer of `bytes`.
+/// Returns the predicted time, in seconds, of the plans for `request` on a buffer of `bytes` bytes.
 ///
 /// # Errors
-/// A sentence, when there is no such plan.
+/// Returns an error message if there is no plan for `request`.
 pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
     let collective = request.collective;
     let entry = required(collective, request.algorithm)?;
@@ -275,11 +283,12 @@ pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Resu
     }
 }
 
-/// Bytes of scratch that the plans of `request` need beside a buffer of `bytes`.
+/// Returns the number of scratch bytes that the plans for `request` need on a buffer of `bytes`
+/// bytes.
 ///
 /// # Errors
-/// A sentence, when there is no such plan, or when it needs more than one buffer and more than
-/// [`SCRATCH_BYTES_MAX`].
+/// Returns an error message if there is no plan for `request`, or if its scratch exceeds both the
+/// buffer and [`SCRATCH_BYTES_MAX`].
 pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
     let Request {
         collective,
@@ -295,24 +304,24 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
         return Ok(scratch as usize);
     }
     Err(format!(
-        "{algorithm} needs {} of scratch for {} over {world_size} ranks; {} is the most: \
-         name another algorithm, or auto",
+        "{algorithm} needs {} of scratch for {} over {world_size} ranks, which exceeds the limit \
+         of {}; use a different algorithm, or auto",
         Bytes(scratch),
         Bytes(bytes as f64),
         Bytes(SCRATCH_BYTES_MAX as f64)
     ))
 }
 
-/// What the algorithms are asked to offer for.
+/// A call for which algorithms are compared.
 struct Offers<'a> {
     topology: &'a Topology,
     table: &'a TuningTable,
-    /// Over TCP.
+    /// Inputs for choosing the number of pieces over TCP.
     question: Question,
     dtype_size: usize,
-    /// Whether algorithms that fold in another order are refused.
+    /// `true` if only algorithms that reduce in rank order are allowed.
     in_rank_order: bool,
-    /// Calls that are in flight simultaneously.
+    /// Number of calls that are in flight simultaneously.
     calls: usize,
 }
 
@@ -340,7 +349,7 @@ impl<'a> Offers<'a> {
         })
     }
 
-    /// The best of the candidates, or the forced one.
+    /// Returns the best candidate, or the forced algorithm.
     fn choose(&self, forced: Option<Algorithm>) -> Result<Choice, String> {
         let Question {
             collective, bytes, ..
@@ -363,7 +372,7 @@ impl<'a> Offers<'a> {
             times.min_by(|(_, one_s), (_, other_s)| one_s.total_cmp(other_s))
         };
         let (_, least_s) =
-            least(&candidates).ok_or_else(|| format!("no algorithm carries out {collective}"))?;
+            least(&candidates).ok_or_else(|| format!("no algorithm implements {collective}"))?;
         let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
         let is_calm = |candidate: &Choice| {
             let entry = entry(collective, candidate.algorithm);
@@ -378,7 +387,8 @@ impl<'a> Offers<'a> {
             .filter(|(_, candidate)| is_calm(candidate))
             .min_by(|(_, one), (_, other)| one.predicted_s.total_cmp(&other.predicted_s))
             .map(|(at, _)| at);
-        // In shared memory many plans of two ranks are the same but for their names and cuts.
+        // In shared memory, many plans for two ranks differ only in their names and in how they
+        // split the buffer.
         let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
         let in_pieces = candidates.iter().position(|candidate| {
             let entry = entry(collective, candidate.algorithm);
@@ -405,13 +415,13 @@ impl<'a> Offers<'a> {
         }
     }
 
-    /// See [`scratch_bytes`].
+    /// Returns the number of scratch bytes that a choice needs, like [`scratch_bytes`].
     fn scratch_bytes(&self, choice: &Choice) -> Result<usize, String> {
         let request = self.request(choice.algorithm, choice.pieces);
         scratch_bytes(&request, self.question.bytes)
     }
 
-    /// What each algorithm that `auto` considers would make of it.
+    /// Returns a choice for each algorithm and radix that `auto` considers.
     fn candidates(&self) -> Result<Vec<Choice>, String> {
         let offer = Offer {
             collective: self.question.collective,
@@ -434,8 +444,8 @@ impl<'a> Offers<'a> {
             .collect()
     }
 
-    /// With which radixes `entry` is considered: in shared memory messages do not wait for a port,
-    /// and flat plans do what a larger radix would.
+    /// Returns the forms of `entry` to consider, one per radix. In shared memory, messages do not
+    /// wait for a port, and flat plans achieve what a larger radix would.
     fn forms(&self, entry: &Entry) -> Vec<Algorithm> {
         let has_radix = (entry.has_radix)(self.question.collective);
         if !has_radix || self.topology.sharing() == Sharing::All {
@@ -447,7 +457,7 @@ impl<'a> Offers<'a> {
         forms
     }
 
-    /// What `entry` would make of it as `algorithm`, which has a radix.
+    /// Returns the choice for `algorithm`, which is the algorithm of `entry` with a given radix.
     fn of(&self, entry: &Entry, algorithm: Algorithm) -> Result<Choice, String> {
         let world_size = self.topology.world_size;
         let Question {
@@ -473,7 +483,7 @@ impl<'a> Offers<'a> {
         })
     }
 
-    /// Seconds until all concurrent calls are complete.
+    /// Returns the predicted seconds until all concurrent calls are complete.
     fn predicted_s(&self, request: &Request) -> Result<f64, String> {
         let bytes = self.question.bytes;
         let alone_s = predicted_s(request, bytes, self.table)?;
@@ -491,7 +501,7 @@ impl<'a> Offers<'a> {
         Ok(alone_s + (self.calls - 1) as f64 * ports_s.max(links_s))
     }
 
-    /// As many pieces as suit the links that pieces are for.
+    /// Returns the number of pieces that suits the links on which pieces are used.
     fn pieces(&self, entry: &Entry, request: &Request) -> usize {
         let bytes = self.question.bytes;
         let wanted = match (self.topology.sharing(), entry.stages) {
@@ -507,7 +517,7 @@ impl<'a> Offers<'a> {
             }
             _ => (entry.pieces)(&self.question),
         };
-        // More chunks than elements would only send empty messages.
+        // With more chunks than elements, some messages would be empty.
         let elements = (bytes / self.dtype_size.max(1)).max(1);
         let chunks_of_one_piece = (entry.chunks)(request).max(1);
         let pieces_max = (elements / chunks_of_one_piece).clamp(1, PIECES_MAX);
@@ -515,10 +525,11 @@ impl<'a> Offers<'a> {
     }
 }
 
-/// By what share a number of the links is made larger and smaller, to see what hangs on it.
+/// Relative amount by which a cost is raised and lowered to determine how much the predicted time
+/// depends on it.
 const NUDGE: f64 = 1.0 / 64.0;
-/// The same where the order in which messages come to an uplink may change with it, and the time by
-/// a jump.
+/// Like [`NUDGE`], but used with several sites, where a change may reorder the messages at an
+/// uplink and make the predicted time jump.
 const NUDGE_BETWEEN_SITES: f64 = 1.0 / 4.0;
 
 #[derive(Clone, Copy, PartialEq)]
@@ -529,7 +540,7 @@ enum Part {
     Folds,
 }
 
-/// The table with one of its numbers, of every class of link, times `factor`.
+/// Returns the table with one of its costs multiplied by `factor` in every class of link.
 fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
     let times = |number: f64, of: Part| if of == part { number * factor } else { number };
     let link = |link: LinkCost| LinkCost {
@@ -549,10 +560,10 @@ fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
 }
 
 impl Parts {
-    /// Those of what [`predicted_s`] says.
+    /// Returns the components of the time that [`predicted_s`] returns.
     ///
     /// # Errors
-    /// Those of [`predicted_s`].
+    /// Returns the same errors as [`predicted_s`].
     pub fn of(request: &Request, bytes: usize, table: &TuningTable) -> Result<Self, String> {
         let nudge = match request.topology().site_count() {
             1 => NUDGE,

@@ -1,4 +1,4 @@
-//! The collectives, and what each demands of the chunks of every rank.
+//! The collectives, and the content that each one requires in the chunks of every rank.
 
 use crate::limits::RADIX_MAX;
 use serde::{Deserialize, Serialize};
@@ -13,7 +13,7 @@ macro_rules! names {
         pub enum $type { $($(#[$doc])* $variant,)* }
 
         impl $type {
-            /// Every one, in the order of the table.
+            /// All values, in the order of their discriminants.
             pub const ALL: &'static [$type] = &[$($type::$variant),*];
 
             /// The name used on the command line, in messages and in results.
@@ -28,33 +28,34 @@ macro_rules! names {
 }
 
 names! {
-    /// What a group of ranks does together.
+    /// An operation that the ranks of a group perform together.
     Collective, "collective", {
-        /// Every rank ends with the reduction of all buffers.
+        /// Every rank ends up with the reduction of all buffers.
         AllReduce "all-reduce",
-        /// Every rank ends with the root's buffer.
+        /// Every rank ends up with the root's buffer.
         Broadcast "broadcast",
-        /// The root ends with the reduction of all buffers.
+        /// The root ends up with the reduction of all buffers.
         Reduce "reduce",
-        /// Rank i ends with block i of the reduction of all buffers.
+        /// Rank i ends up with block i of the reduction of all buffers.
         ReduceScatter "reduce-scatter",
-        /// Every rank ends with every rank's block.
+        /// Every rank ends up with the blocks of all ranks.
         AllGather "all-gather",
-        /// The root ends with every rank's block.
+        /// The root ends up with the blocks of all ranks.
         Gather "gather",
-        /// Every rank ends with its block of the root's buffer.
+        /// Every rank ends up with its block of the root's buffer.
         Scatter "scatter",
-        /// Block j of rank i's buffer becomes block i of rank j's.
+        /// Block j of rank i's buffer becomes block i of rank j's buffer.
         AllToAll "all-to-all",
-        /// No rank leaves before every rank has entered.
+        /// No rank leaves the barrier before every rank has entered it.
         Barrier "barrier",
     }
 }
 
-/// How a collective is carried out: an algorithm of the registry, whose constants
-/// (`Algorithm::Ring`) stand in `plan/algorithms/mod.rs`, and its radix k: in a round a rank of an
-/// algorithm that has one exchanges k − 1 messages instead of one, and there are ⌈log_k n⌉ rounds
-/// instead of ⌈log₂ n⌉.
+/// An algorithm from the registry, together with its radix.
+///
+/// The registry in `algorithms/mod.rs` defines the constants, such as `Algorithm::Ring`. With radix
+/// k, a rank exchanges up to k − 1 messages per round instead of one, and there are ⌈log_k n⌉
+/// rounds instead of ⌈log₂ n⌉.
 ///
 /// ```
 /// use ringtree::plan::Algorithm;
@@ -68,16 +69,16 @@ names! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
 pub struct Algorithm {
-    /// The place in the registry.
+    /// The index in the registry.
     number: u8,
     radix: u8,
 }
 
-/// The radix of an algorithm that is named without one.
+/// The radix of an algorithm whose name specifies none.
 pub(crate) const RADIX_DEFAULT: u8 = 2;
 
 impl Algorithm {
-    /// The one in this place of the registry, with the default radix.
+    /// Returns the algorithm at index `number` of the registry, with the default radix.
     pub(crate) const fn numbered(number: u8) -> Self {
         Self {
             number,
@@ -85,18 +86,18 @@ impl Algorithm {
         }
     }
 
-    /// The place in the registry.
+    /// Returns the index in the registry.
     pub(crate) const fn number(self) -> usize {
         self.number as usize
     }
 
-    /// The radix k; 2 where none was named.
+    /// Returns the radix k, which is 2 unless specified otherwise.
     #[must_use]
     pub const fn radix(self) -> usize {
         self.radix as usize
     }
 
-    /// The place in the registry `number` with the radix `radix`.
+    /// Returns the algorithm at index `number` of the registry, with the radix `radix`.
     pub(crate) const fn with(number: u8, radix: u8) -> Self {
         Self { number, radix }
     }
@@ -112,16 +113,19 @@ impl TryFrom<(u8, u8)> for Algorithm {
     type Error = String;
 
     fn try_from((number, radix): (u8, u8)) -> Result<Self, String> {
-        // What a peer has registered may be unknown here.
+        // Any number is valid, because a peer may have registered algorithms that this process has
+        // not.
         match (2..=RADIX_MAX).contains(&usize::from(radix)) {
             true => Ok(Self { number, radix }),
-            false => Err(format!("no algorithm has the radix {radix}")),
+            false => Err(format!(
+                "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
+            )),
         }
     }
 }
 
 impl Collective {
-    /// Whether the collective has a root.
+    /// Returns whether the collective has a root.
     #[must_use]
     pub const fn is_rooted(self) -> bool {
         matches!(
@@ -130,7 +134,7 @@ impl Collective {
         )
     }
 
-    /// Whether the collective combines contributions.
+    /// Returns whether the collective combines contributions.
     #[must_use]
     pub const fn reduces(self) -> bool {
         matches!(
@@ -142,9 +146,10 @@ impl Collective {
         )
     }
 
-    /// Whether chunks `i·b..(i+1)·b` are rank i's own block (in an all-to-all, the block for rank
-    /// i, and at the end the one from rank i), so that the layout splits the buffer into one block
-    /// a rank first and each block into pieces second.
+    /// Returns whether the buffer consists of one block per rank. Chunks `i·b..(i+1)·b` are the
+    /// block of rank i. In an all-to-all, these chunks first hold the block for rank i and, at the
+    /// end, the block from rank i. The layout first splits the buffer into one block per rank, and
+    /// then splits each block into pieces.
     #[must_use]
     pub const fn is_blocked(self) -> bool {
         matches!(
@@ -157,28 +162,30 @@ impl Collective {
         )
     }
 
-    /// Whether content moves to a block of another number. Then all blocks are equally long, unless
-    /// the caller gives the length of each one that it sends and of each one that it receives.
+    /// Returns whether content moves to a block with a different index. If it does, all blocks have
+    /// the same length unless the caller specifies the length of each block that it sends and of
+    /// each block that it receives.
     #[must_use]
     pub const fn moves_blocks(self) -> bool {
         matches!(self, Collective::AllToAll)
     }
 }
 
-/// What a collective demands of a chunk when it is over.
+/// The content that a collective requires in a chunk when it completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
-    /// Whatever is there.
+    /// Any content.
     Anything,
-    /// The contribution of this rank, untouched; of an all-to-all, its block for the rank that
-    /// demands it.
+    /// The unchanged contribution of the given rank. In an all-to-all, this is the given rank's
+    /// block for the rank that holds the chunk.
     Of(usize),
-    /// The combination of every rank's contribution.
+    /// The combined contributions of all ranks.
     Everyone,
 }
 
 impl Collective {
-    /// The most elements, up to `count`, that the collective takes where no lengths are given.
+    /// Returns the largest number of elements, at most `count`, that the collective accepts if the
+    /// caller does not specify block lengths.
     #[must_use]
     pub const fn whole_count(self, count: usize, world_size: usize) -> usize {
         if self.moves_blocks() {
@@ -188,8 +195,8 @@ impl Collective {
         }
     }
 
-    /// Whether `rank` contributes to a chunk of `block` when the collective begins. `block` matters
-    /// to blocked collectives only.
+    /// Returns whether `rank` contributes to a chunk of `block` when the collective begins. Only
+    /// blocked collectives use `block`.
     #[must_use]
     pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
         match self {
@@ -199,7 +206,7 @@ impl Collective {
         }
     }
 
-    /// What `rank` must hold in a chunk of `block` when the collective is over.
+    /// Returns what `rank` must hold in a chunk of `block` when the collective completes.
     #[must_use]
     pub const fn demands(self, rank: usize, root: usize, block: usize) -> Demand {
         match self {
@@ -217,7 +224,8 @@ impl Collective {
         }
     }
 
-    /// Whether a contribution may be combined more than once: a barrier is a union of sets.
+    /// Returns whether a contribution may be combined more than once. A barrier computes a union of
+    /// sets, so combining a contribution twice is harmless.
     #[must_use]
     pub const fn is_union(self) -> bool {
         matches!(self, Collective::Barrier)

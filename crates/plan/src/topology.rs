@@ -1,9 +1,9 @@
-//! Which ranks share a host, and which hosts a site.
+//! Describes which ranks share a host, and which hosts share a site.
 //!
-//! A [`Topology`] is asked for hosts, their ranks and a rank's place among them, and likewise for
-//! sites and their hosts; how [`Hosts`] keeps that is its own matter. It is made once for a
-//! communicator and never changes, so it is part of no key by which calls are looked up. Copies
-//! share what is in it.
+//! [`Topology`] provides the hosts, the ranks of each host, and a rank's position among them. It
+//! does the same for sites and their hosts. [`Hosts`] hides how the placement is represented. A
+//! communicator's topology never changes, so it is not part of the keys by which calls are looked
+//! up. Clones share their contents.
 
 use crate::limits::RANKS_PER_HOST_MAX;
 use std::collections::HashMap;
@@ -11,53 +11,55 @@ use std::fmt;
 use std::slice;
 use std::sync::Arc;
 
-/// Which ranks share a host: any ranks any host, in any order. And which hosts share a *site*, that
-/// is, have no slow link between them: any hosts any site.
+/// The placement of ranks on hosts, and of hosts at sites.
 ///
-/// Hosts are numbered by their lowest rank, sites by their lowest host. A host's ranks have places
-/// 0, 1, 2, … in it, in rank order, and a site's hosts have places in it likewise.
+/// Any set of ranks can share a host. Hosts that share a *site* have no slow link between them.
+/// Hosts are numbered in the order of their lowest ranks, and sites in the order of their lowest
+/// hosts. The ranks of a host have positions 0, 1, 2, … in rank order, and the hosts of a site have
+/// positions 0, 1, 2, … in host order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Hosts {
     kind: Kind,
-    /// None where all hosts are at one site.
+    /// `None` if all hosts are at one site.
     sites: Option<Arc<Sites>>,
 }
 
 /// Sites and their hosts.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct Sites {
-    /// By host, the number of its site.
+    /// Site of each host.
     site_of: Vec<usize>,
-    /// By site, its hosts, in ascending order.
+    /// Hosts of each site, in ascending order.
     hosts: Vec<Vec<usize>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// Ranks k·g to (k+1)·g share one.
+    /// Hosts of g consecutive ranks: host k has ranks k·g to (k+1)·g − 1.
     Each(usize),
-    /// Hosts of which some have several ranks, and which no number describes.
+    /// Hosts that a single number cannot describe. Some of them have several ranks.
     Listed(Arc<List>),
 }
 
 /// Hosts and their ranks.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct List {
-    /// By rank, the number of its host.
+    /// Host of each rank.
     host_of: Vec<usize>,
-    /// The ranks, host after host.
+    /// Ranks, grouped by host.
     ranks: Vec<usize>,
-    /// Where each host's ranks begin among them, and the end.
+    /// Index in `ranks` of each host's first rank, followed by the number of ranks.
     starts: Vec<usize>,
-    /// How many ranks hosts have, every number once, in ascending order.
+    /// Distinct numbers of ranks per host, in ascending order.
     sizes: Vec<usize>,
 }
 
 impl Hosts {
-    /// No two ranks share a host.
+    /// Hosts with one rank each.
     pub const APART: Self = Self::each(1);
 
-    /// Hosts of `ranks` consecutive ranks each; they must divide the ranks.
+    /// Creates hosts that hold `ranks` consecutive ranks each. The number of ranks must be a
+    /// multiple of `ranks`.
     #[must_use]
     pub const fn each(ranks: usize) -> Self {
         Self {
@@ -66,7 +68,8 @@ impl Hosts {
         }
     }
 
-    /// Each rank on the host that `hosts` names, by whatever numbers.
+    /// Creates hosts from the name of each rank's host, indexed by rank. The names are arbitrary
+    /// numbers.
     ///
     /// ```
     /// use ringtree::plan::topology::Hosts;
@@ -104,7 +107,7 @@ impl Hosts {
         }
     }
 
-    /// Hosts of so many consecutive ranks.
+    /// Creates hosts that hold the given numbers of consecutive ranks.
     ///
     /// ```
     /// use ringtree::plan::topology::Hosts;
@@ -117,7 +120,8 @@ impl Hosts {
         Self::of(&hosts)
     }
 
-    /// The same hosts, each at the site that `sites` names, by host number.
+    /// Assigns each host to a site. `sites` holds the name of each host's site, indexed by host.
+    /// The names are arbitrary numbers.
     ///
     /// ```
     /// use ringtree::plan::topology::{Hosts, Topology};
@@ -145,7 +149,7 @@ impl Hosts {
         }
     }
 
-    /// The same hosts, at sites of so many consecutive hosts.
+    /// Assigns consecutive hosts to sites, each with the given number of hosts.
     ///
     /// ```
     /// use ringtree::plan::topology::Hosts;
@@ -159,7 +163,8 @@ impl Hosts {
     }
 }
 
-/// The number of ranks a host, or by rank the number of its host; then by host that of its site.
+/// Formats the number of ranks per host or the host of each rank, followed by the site of each
+/// host.
 impl fmt::Debug for Hosts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -173,28 +178,28 @@ impl fmt::Debug for Hosts {
     }
 }
 
-/// How many ranks there are, and which of them share a host.
+/// The number of ranks, and their hosts.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Topology {
-    /// How many ranks, n.
+    /// Number of ranks, n.
     pub world_size: usize,
-    /// Which of them share a host.
+    /// The hosts on which the ranks run.
     pub hosts: Hosts,
 }
 
-/// Whether ranks share hosts.
+/// The extent to which ranks share hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
     /// Every rank is alone on its host.
     None,
-    /// There are several hosts, of which some have several ranks.
+    /// There are several hosts, and some have several ranks.
     Some,
-    /// There is one host.
+    /// All ranks are on one host.
     All,
 }
 
 impl Topology {
-    /// Ranks of which no two share a host.
+    /// Creates a topology in which no two ranks share a host.
     #[must_use]
     pub const fn apart(world_size: usize) -> Self {
         Self {
@@ -203,7 +208,7 @@ impl Topology {
         }
     }
 
-    /// Ranks of one host.
+    /// Creates a topology with all ranks on one host.
     #[must_use]
     pub const fn together(world_size: usize) -> Self {
         Self {
@@ -212,7 +217,7 @@ impl Topology {
         }
     }
 
-    /// Ranks of which each is on the host that `hosts` names.
+    /// Creates a topology from the name of each rank's host, indexed by rank.
     #[must_use]
     pub fn of(hosts: &[usize]) -> Self {
         Self {
@@ -221,8 +226,8 @@ impl Topology {
         }
     }
 
-    /// Ranks of which each is on the host that `hosts` names and at the site that `sites` names. A
-    /// host is at the site of its lowest rank.
+    /// Creates a topology from the name of each rank's host and site, both indexed by rank. A host
+    /// belongs to the site of its lowest rank.
     ///
     /// ```
     /// use ringtree::plan::topology::Topology;
@@ -240,6 +245,8 @@ impl Topology {
         }
     }
 
+    /// Returns the extent to which ranks share hosts. A single rank does not share its host.
+    ///
     /// ```
     /// use ringtree::plan::topology::{Sharing, Topology};
     ///
@@ -256,7 +263,7 @@ impl Topology {
         }
     }
 
-    /// How many hosts.
+    /// Returns the number of hosts.
     #[must_use]
     pub fn host_count(&self) -> usize {
         match &self.hosts.kind {
@@ -265,7 +272,7 @@ impl Topology {
         }
     }
 
-    /// The host of a rank.
+    /// Returns the host of `rank`.
     #[must_use]
     pub fn host_of(&self, rank: usize) -> usize {
         match &self.hosts.kind {
@@ -274,7 +281,7 @@ impl Topology {
         }
     }
 
-    /// The ranks of a host, in ascending order.
+    /// Returns the ranks of `host`, in ascending order.
     ///
     /// ```
     /// use ringtree::plan::Topology;
@@ -290,7 +297,7 @@ impl Topology {
             .collect()
     }
 
-    /// How many ranks a host has.
+    /// Returns the number of ranks on `host`.
     #[must_use]
     pub fn size_of(&self, host: usize) -> usize {
         match &self.hosts.kind {
@@ -299,7 +306,7 @@ impl Topology {
         }
     }
 
-    /// The rank in a place of a host.
+    /// Returns the rank at position `place` on `host`.
     #[must_use]
     pub fn rank_at(&self, host: usize, place: usize) -> usize {
         match &self.hosts.kind {
@@ -308,7 +315,7 @@ impl Topology {
         }
     }
 
-    /// A rank's place among the ranks of its host.
+    /// Returns the position of `rank` among the ranks of its host.
     #[must_use]
     pub fn place_of(&self, rank: usize) -> usize {
         match &self.hosts.kind {
@@ -321,7 +328,7 @@ impl Topology {
         }
     }
 
-    /// How many ranks hosts have: every number once, in ascending order.
+    /// Returns the distinct numbers of ranks per host, in ascending order.
     #[must_use]
     pub fn sizes(&self) -> &[usize] {
         match &self.hosts.kind {
@@ -330,35 +337,35 @@ impl Topology {
         }
     }
 
-    /// How many sites.
+    /// Returns the number of sites.
     #[must_use]
     pub fn site_count(&self) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or(1, |sites| sites.hosts.len())
     }
 
-    /// The site of a host.
+    /// Returns the site of `host`.
     #[must_use]
     pub fn site_of(&self, host: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or(0, |sites| sites.site_of[host])
     }
 
-    /// How many hosts a site has.
+    /// Returns the number of hosts at `site`.
     #[must_use]
     pub fn hosts_at(&self, site: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or_else(|| self.host_count(), |sites| sites.hosts[site].len())
     }
 
-    /// The host in a place of a site.
+    /// Returns the host at position `place` at `site`.
     #[must_use]
     pub fn host_at(&self, site: usize, place: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or(place, |sites| sites.hosts[site][place])
     }
 
-    /// A host's place among the hosts of its site.
+    /// Returns the position of `host` among the hosts of its site.
     #[must_use]
     pub fn place_of_host(&self, host: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
@@ -368,11 +375,11 @@ impl Topology {
         })
     }
 
-    /// Checks that the ranks fill their hosts, and the hosts their sites.
+    /// Checks that the hosts and sites match the number of ranks.
     ///
     /// # Errors
-    /// A sentence: the hosts are those of another number of ranks, or have more than a host may, or
-    /// the sites are those of another number of hosts.
+    /// Returns an error message if the number of ranks does not match the hosts, if a host has more
+    /// than [`RANKS_PER_HOST_MAX`] ranks, or if the number of hosts does not match the sites.
     ///
     /// ```
     /// use ringtree::plan::topology::{Hosts, Topology};
@@ -385,13 +392,13 @@ impl Topology {
         match &self.hosts.kind {
             Kind::Each(ranks) if *ranks == 0 || !world_size.is_multiple_of(*ranks) => {
                 return Err(format!(
-                    "{world_size} ranks do not fill hosts of {ranks}: \
-                     the ranks per host must divide the ranks"
+                    "cannot place {world_size} ranks on hosts of {ranks} ranks: \
+                     the ranks per host must divide the number of ranks"
                 ));
             }
             Kind::Listed(list) if list.host_of.len() != world_size => {
                 return Err(format!(
-                    "the hosts have {} ranks, not {world_size}",
+                    "the hosts have {} ranks in total, expected {world_size}",
                     list.host_of.len()
                 ));
             }
@@ -400,14 +407,14 @@ impl Topology {
         let at_sites = self.hosts.sites.as_ref().map(|sites| sites.site_of.len());
         if let Some(hosts) = at_sites.filter(|hosts| *hosts != self.host_count()) {
             return Err(format!(
-                "the sites have {hosts} hosts, not {}",
+                "the sites have {hosts} hosts in total, expected {}",
                 self.host_count()
             ));
         }
         match self.sizes().last() {
             Some(ranks) if *ranks > RANKS_PER_HOST_MAX => Err(format!(
-                "{ranks} ranks on one host are too many; \
-                 at most {RANKS_PER_HOST_MAX} can share it"
+                "{ranks} ranks on one host exceed the limit of {RANKS_PER_HOST_MAX}; \
+                 use more hosts"
             )),
             _ => Ok(()),
         }
@@ -433,7 +440,7 @@ mod tests {
         for (hosts, expected) in cases {
             assert_eq!(Hosts::of(hosts), Hosts::each(*expected), "{hosts:?}");
         }
-        // Unequal, taking turns, a host that comes back.
+        // Unequal sizes, alternating hosts, and a host that appears twice.
         for hosts in [[1, 1, 2, 3], [1, 2, 1, 2], [1, 2, 2, 1], [1, 2, 2, 2]] {
             let topology = Topology::of(&hosts);
             assert_eq!(topology.sharing(), Sharing::Some, "{hosts:?}");

@@ -1,20 +1,20 @@
-//! What links cost, one class of link a line; the table that all ranks share.
+//! The table of link costs that all ranks agree on. It has one entry per class of link.
 
 use super::price::{LinkCost, UplinkCost};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// A message over loopback TCP between two processes of one host, on its way and at each end; a
-/// byte of it; a byte of f32 summed from cache.
+/// Built-in TCP costs: the latency of a message over loopback between two processes, its overhead
+/// at each end, the time to send a byte, and the time to sum a byte of f32 from cache.
 const TCP: LinkCost = LinkCost {
     alpha_s: 6e-6,
     overhead_s: 3e-6,
     beta_s_per_byte: 0.371e-9,
     gamma_s_per_byte: 0.06e-9,
 };
-/// A cache line handed from one core to another; a look at one that another peer hands over beside
-/// it; a byte copied into or out of a segment that stays
-/// in cache; a byte of an operand folded there.
+/// Built-in shared-memory costs: the time to pass a cache line to another core, to poll one more
+/// line that a peer passes at the same time, to copy a byte to or from a segment that stays in
+/// cache, and to reduce a byte of an operand in such a segment.
 const SHM: LinkCost = LinkCost {
     alpha_s: 0.15e-6,
     overhead_s: 0.0375e-6,
@@ -22,20 +22,23 @@ const SHM: LinkCost = LinkCost {
     gamma_s_per_byte: 0.03e-9,
 };
 
-/// How many times slower than a port an uplink counts, on the way and a byte, where the table has
-/// no numbers for it: hosts are put at different sites because what lies between is slow.
+/// Ratio of an uplink's latency and time per byte to those of a port, which is used if the table
+/// has no uplink entry. Hosts are assigned to different sites because the link between them is
+/// slow.
 const UPLINK_FACTOR: f64 = 10.0;
 
-/// See [`TuningTable::rounded`]: the cube root of 10, so that 10, 1 and 0.1 Gbit/s (0.8, 8 and 80
-/// ns a byte) are all near the middle between two limits. Half a step is a factor of 1.47.
+/// Ratio of neighboring steps in [`TuningTable::rounded`]: the cube root of 10. With this ratio,
+/// 10, 1 and 0.1 Gbit/s (0.8, 8 and 80 ns per byte) all fall near the middle between two rounding
+/// limits. Half a step is a factor of 1.47.
 const STEP: f64 = 2.154_434_690_031_884;
 
-/// No network is so many steps faster than loopback. Where cores are busy, a difference of two
-/// measured times may say so nevertheless.
+/// Number of steps below the built-in cost. More steps are not needed, because no network is that
+/// much faster than loopback. On busy cores, the difference between two measured times may suggest
+/// otherwise.
 const STEPS_BELOW: usize = 4;
 
-/// The measured speed of the links, one entry a class of link. Agreed once per communicator and
-/// never changed under it.
+/// The measured link costs, with one entry per class of link. The ranks agree on a table once per
+/// communicator, and the table does not change afterwards.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -46,13 +49,13 @@ const STEPS_BELOW: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TuningTable {
-    /// Connections over TCP: between hosts, and wherever memory cannot be shared.
+    /// TCP connections, which are used between hosts and wherever ranks cannot share memory.
     pub tcp: LinkCost,
-    /// Memory that the ranks of a host share: L a hand-over, o a look for one more message, G a
-    /// byte copied, γ a byte of an operand folded.
+    /// Memory shared by the ranks of a host. L is the cost per handoff, o per additional message
+    /// polled, G per byte copied, and γ per byte of an operand reduced.
     #[serde(default = "shm")]
     pub shm: LinkCost,
-    /// The way between sites, where hosts are at several (`RINGTREE_SITE`).
+    /// The uplinks between sites, if the hosts are at more than one site (`RINGTREE_SITE`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkCost>,
 }
@@ -72,14 +75,21 @@ impl Default for TuningTable {
 }
 
 impl TuningTable {
-    /// The table written as JSON, one object a class of link:
-    /// `{"tcp": {"alpha_s": 6e-6, "overhead_s": 3e-6, "beta_s_per_byte": 0.371e-9,
-    /// "gamma_s_per_byte": 0.06e-9}}`, and likewise `shm`; without it, the built-in numbers stand.
-    /// The way between sites has two numbers, `"uplink": {"alpha_s": 0.25e-3, "beta_s_per_byte":
-    /// 80e-9}`; without it, see [`TuningTable::between_sites`].
+    /// Parses a table from JSON with one object per class of link:
+    ///
+    /// ```json
+    /// {"tcp": {"alpha_s": 6e-6, "overhead_s": 3e-6, "beta_s_per_byte": 0.371e-9,
+    ///          "gamma_s_per_byte": 0.06e-9},
+    ///  "uplink": {"alpha_s": 0.25e-3, "beta_s_per_byte": 80e-9}}
+    /// ```
+    ///
+    /// `shm` has the same fields as `tcp`. If `shm` is missing, the built-in shared-memory costs
+    /// apply. If `uplink` is missing, [`TuningTable::between_sites`] derives the uplink costs from
+    /// `tcp`.
     ///
     /// # Errors
-    /// A sentence: the text is no such JSON, or a number is negative or not finite.
+    /// Returns an error message if the text is not a valid table, or if a cost is negative or not
+    /// finite.
     pub fn parse(text: &str) -> Result<Self, String> {
         let table: Self = serde_json::from_str(text)
             .map_err(|error| format!("the tuning table is malformed: {error}"))?;
@@ -87,8 +97,8 @@ impl TuningTable {
         Ok(table)
     }
 
-    /// The way between sites: as the table says, or else ten times as long and ten times as slow as
-    /// `tcp`.
+    /// Returns the costs of the uplinks between sites. If the table has no `uplink` entry, the
+    /// latency and the time per byte are ten times those of `tcp`.
     ///
     /// ```
     /// use ringtree::TuningTable;
@@ -103,10 +113,13 @@ impl TuningTable {
         })
     }
 
-    /// The table with the network's numbers rounded to the nearest of steps around the built-in
-    /// ones, three a power of ten, at least a twentieth, and with the built-in numbers of shared
-    /// memory. A choice between algorithms seldom needs more, and two measurements of the same
-    /// network round alike unless they differ by much or are near the middle between two steps.
+    /// Returns the table with rounded network costs and the built-in shared-memory costs.
+    ///
+    /// Each network cost is rounded to the nearest of a series of steps around the built-in cost.
+    /// There are three steps per power of ten, and the lowest step is about a twentieth of the
+    /// built-in cost. Choosing an algorithm seldom requires more precision. Two measurements of the
+    /// same network round to the same table unless they differ greatly or are near the midpoint
+    /// between two steps.
     ///
     /// ```
     /// use ringtree::TuningTable;
@@ -119,7 +132,7 @@ impl TuningTable {
     /// ```
     #[must_use]
     pub fn rounded(&self) -> Self {
-        // Products alone, so that all ranks get the same bits whatever their libraries.
+        // Use only products, so that all ranks get the same bits with any math library.
         let near = |found: f64, usual: f64| {
             let (found, half, mut near) = (found.max(0.0), STEP.sqrt(), usual);
             for _ in 0..STEPS_BELOW {
@@ -149,20 +162,20 @@ impl TuningTable {
         }
     }
 
-    /// Whether its numbers can be.
+    /// Checks that all costs are finite and not negative.
     pub(super) fn check(&self) -> Result<(), String> {
         for (class, name, value) in self.numbers() {
             if !value.is_finite() || value < 0.0 {
                 return Err(format!(
-                    "the tuning table's {class}.{name} is {value}; \
-                     it must be at least 0 and finite"
+                    "{class}.{name} in the tuning table is {value}, \
+                     but it must be finite and at least 0"
                 ));
             }
         }
         Ok(())
     }
 
-    /// Class, name and value of every number.
+    /// Returns the class, name and value of every cost.
     fn numbers(&self) -> impl Iterator<Item = (&'static str, &'static str, f64)> + use<> {
         let of_link = |class, link: LinkCost| {
             [
@@ -184,14 +197,14 @@ impl TuningTable {
         links.chain(self.uplink.into_iter().flat_map(of_uplink))
     }
 
-    /// A hash of the table's numbers (64-bit FNV-1a over their bits): equal on ranks with equal
-    /// tables, on every platform and in every version that has the same classes.
+    /// Returns a hash of the costs (64-bit FNV-1a over their bits). Equal tables have equal hashes
+    /// on all ranks, on every platform, and in every version with the same classes of link.
     #[must_use]
     pub fn hash(&self) -> u64 {
         const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
         const PRIME: u64 = 0x0000_0100_0000_01b3;
         self.numbers()
-            // Adding zero turns −0 into +0, which compares equal and so must hash equal.
+            // Adding zero turns −0 into +0. The two compare equal, so they must have the same hash.
             .flat_map(|(_, _, value)| (value + 0.0).to_bits().to_le_bytes())
             .fold(OFFSET, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(PRIME)

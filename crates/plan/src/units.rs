@@ -1,8 +1,8 @@
-//! Times and sizes written for people.
+//! Human-readable times, sizes and rates.
 
 use std::fmt;
 
-/// A time for people: three digits and the unit that suits.
+/// A time in seconds that is displayed with three digits and a suitable unit.
 #[derive(Clone, Copy, Debug)]
 pub struct Seconds(pub f64);
 
@@ -19,7 +19,7 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// A number of bytes for people, in powers of 1024.
+/// A number of bytes that is displayed with a binary unit, such as KiB.
 #[derive(Clone, Copy, Debug)]
 pub struct Bytes(pub f64);
 
@@ -36,7 +36,7 @@ impl fmt::Display for Bytes {
     }
 }
 
-/// Bits a second for people, in powers of 1000.
+/// A rate in bits per second that is displayed with a decimal unit, such as Mbit/s.
 #[derive(Clone, Copy, Debug)]
 pub struct Rate(pub f64);
 

@@ -1,29 +1,29 @@
-//! The command line, and its help.
+//! Defines the command line and its help.
 
 use crate::options::{Config, Settings};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// What to type, under the help.
+/// Examples below the help.
 const EXAMPLES: &str = "\
 Examples:
-  mingpt --steps 100                                        train alone, on one core
+  mingpt --steps 100                                        train on one core
   ringtree run --nproc-per-node 2 -- mingpt --checkpoint run1 --text book.txt
-  mingpt --checkpoint run1 --text book.txt                  go on after an interruption
-  mingpt validate --checkpoint run1 --text book.txt         beside the training
-  mingpt generate --checkpoint run1 --prompt 'Once upon'    let the model write";
+  mingpt --checkpoint run1 --text book.txt                  resume after an interruption
+  mingpt validate --checkpoint run1 --text book.txt         validate during the training
+  mingpt generate --checkpoint run1 --prompt 'Once upon'    write text with the model";
 
-/// The options that mean the same for a validation.
+/// Options with the same meaning for a validation.
 const OF_VALIDATION: &[&str] = &["once", "config", "text", "validation-sequences"];
-/// What `--metrics` means there.
+/// Help of `--metrics` for a validation.
 const METRICS_OF_VALIDATION: &str =
-    "File for the losses, JSON lines [default: validation.jsonl in the checkpoint folder]";
+    "File for the losses, JSON lines [default: validation.jsonl in the checkpoint directory]";
 
 /// Train a small GPT on a text, character by character, on one process or many.
 ///
-/// Started alone it trains on one core; `ringtree run --nproc-per-node N -- mingpt ...` starts N
-/// ranks, which share each batch and end with equal weights. Exit code 2 says that a setting or
-/// the training itself must be changed: a launcher does not try that again.
+/// Without a launcher, it trains on one core. `ringtree run --nproc-per-node N -- mingpt ...`
+/// starts N ranks, which share each batch and end with equal weights. Exit code 2 means that the
+/// settings or the training must be changed; launchers do not restart it then.
 #[derive(Parser)]
 #[command(
     name = "mingpt",
@@ -35,7 +35,7 @@ const METRICS_OF_VALIDATION: &str =
 struct Arguments {
     #[command(subcommand)]
     command: Option<Subcommands>,
-    /// TOML file with settings, named as the options are; an option goes before the file
+    /// TOML file with settings, named like the options, which take precedence
     #[arg(long, value_name = "PATH")]
     config: Option<PathBuf>,
     #[command(flatten)]
@@ -44,12 +44,12 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Subcommands {
-    /// Evaluate each new checkpoint while the training goes on
+    /// Evaluate each new checkpoint during the training
     ///
-    /// It prints the validation loss of the latest checkpoint, then waits for newer ones, until the
+    /// Prints the validation loss of the latest checkpoint, then waits for newer ones until the
     /// training has ended.
     Validate {
-        /// Evaluate the latest checkpoint, and end
+        /// Evaluate only the latest checkpoint
         #[arg(long)]
         once: bool,
         /// TOML file with settings
@@ -58,49 +58,49 @@ enum Subcommands {
         #[command(flatten)]
         settings: Box<Settings>,
     },
-    /// Let a trained model write text
+    /// Write text with a trained model
     Generate(Generate),
 }
 
-/// What to write, and by which model.
+/// The model, and the text to write.
 #[derive(Args, Clone, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Generate {
-    /// Folder of the checkpoints
+    /// Directory of the checkpoints
     #[arg(long, value_name = "PATH")]
     pub(crate) checkpoint: PathBuf,
-    /// Step of the checkpoint to use [default: the best by validation loss, else the latest]
+    /// Step of the checkpoint [default: the best by validation loss, otherwise the latest]
     #[arg(long)]
     pub(crate) step: Option<u64>,
-    /// The beginning, which the model continues
+    /// Beginning of the text, which the model continues
     #[arg(long, default_value = "", hide_default_value = true)]
     pub(crate) prompt: String,
-    /// 0 takes the likeliest character each time, 1 draws as likely as the model finds them
+    /// 0 always takes the likeliest character, 1 draws by the model's probabilities
     #[arg(long, default_value_t = 0.7)]
     pub(crate) temperature: f64,
     /// Characters to write after the prompt
     #[arg(long, default_value_t = 300)]
     pub(crate) length: usize,
-    /// Another seed writes another text
+    /// Seed of the text
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
 }
 
-/// What to do.
+/// The task of this process.
 pub(crate) enum Task {
     /// Train, on all ranks.
     Train(Config),
-    /// Evaluate checkpoints, alone.
+    /// Evaluate checkpoints, without other ranks.
     Validate {
         config: Config,
-        /// Only one.
+        /// Evaluate only the latest one.
         once: bool,
     },
-    /// Write, alone.
+    /// Write text, without other ranks.
     Generate(Generate),
 }
 
-/// Reads the command line, and the file that it names.
+/// Reads the command line and the settings file.
 pub(crate) fn read() -> Result<Task, String> {
     let matches = command().get_matches();
     let arguments = Arguments::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
@@ -122,15 +122,13 @@ pub(crate) fn read() -> Result<Task, String> {
             if temperature.is_finite() && temperature >= 0.0 {
                 return Ok(Task::Generate(generate));
             }
-            Err(format!(
-                "--temperature {temperature} must be a number from 0"
-            ))
+            Err(format!("--temperature {temperature} must be 0 or larger"))
         }
     }
 }
 
-/// The command line, with defaults in its help. What does not concern a validation is accepted
-/// there, so that it can be started with the training's options, but not explained.
+/// Returns the command line with defaults in its help. A validation accepts all options of the
+/// training, but its help omits those that it ignores.
 fn command() -> clap::Command {
     let defaults = serde_json::to_value(Config::default());
     let defaults = defaults.expect("invariant: settings are plain data");
@@ -157,7 +155,7 @@ fn command() -> clap::Command {
         let name = argument.get_long().unwrap_or_default().to_owned();
         match name.as_str() {
             "metrics" => argument.help(METRICS_OF_VALIDATION),
-            "checkpoint" => argument.help("Folder of the training's checkpoints"),
+            "checkpoint" => argument.help("Directory of the training's checkpoints"),
             name => argument.hide(!OF_VALIDATION.contains(&name)),
         }
     };

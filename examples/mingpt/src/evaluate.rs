@@ -1,15 +1,15 @@
-//! The validation loss.
+//! Computes the validation loss.
 
 use crate::model::Gpt;
 use crate::text::Text;
 use candle_core::Result as CandleResult;
 use ringtree::{Communicator, ReduceOp};
 
-/// Sequences that go through the model at once.
+/// Number of sequences per forward pass.
 const SEQUENCES_AT_ONCE: usize = 16;
 
-/// The summed loss of a part of `count` validation sequences, the `rank`-th of `ranks`, and how
-/// many characters that were.
+/// Returns the summed loss of part `rank` of `ranks` of `count` validation sequences, and the
+/// number of its characters.
 pub(crate) fn loss_of_part(
     model: &Gpt,
     text: &Text,
@@ -38,7 +38,7 @@ pub(crate) fn loss_of_part(
     Ok(sum)
 }
 
-/// The mean loss of `count` validation sequences, which the ranks share: the same bits on all.
+/// Returns the mean loss of `count` validation sequences, which the ranks share.
 pub(crate) fn loss(
     comm: &Communicator,
     model: &Gpt,

@@ -1,6 +1,6 @@
-//! What ends the program early.
+//! Defines failures that end the program.
 
-/// A line for standard error and an exit code.
+/// A message for standard error and an exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit_code: u8,
@@ -8,8 +8,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// The program was started wrongly, or the training diverges: to start it again as it is would
-    /// end in the same way, and launchers do not.
+    /// Creates a failure for wrong usage or a diverging training. A restart would fail in the same
+    /// way, so launchers do not restart.
     pub(crate) fn usage(message: String) -> Self {
         Self {
             exit_code: 2,
@@ -17,7 +17,7 @@ impl Failure {
         }
     }
 
-    /// The work failed.
+    /// Creates a failure of the work.
     pub(crate) fn work(message: String) -> Self {
         Self {
             exit_code: 1,

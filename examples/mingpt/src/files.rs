@@ -1,14 +1,14 @@
-//! Files that readers find whole, also while they are written anew.
+//! Writes files that are complete for readers, even while they are replaced.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Writes `content` to the file `path`, in place of what is there, and makes its folder.
+/// Replaces the content of the file `path`. Creates its directory.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     make_folder_of(path)?;
     if path.metadata().is_ok_and(|there| !there.is_file()) {
-        // A device, such as /dev/null, must stay one.
+        // Do not replace a device, such as /dev/null.
         return fs::write(path, content);
     }
     let mut partial = path.as_os_str().to_owned();
@@ -17,14 +17,14 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     fs::rename(&partial, path)
 }
 
-/// Makes sure that the file `path` can be written, and leaves what is in it.
+/// Checks that the file `path` can be written, without changing its content.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     make_folder_of(path)?;
     let mut options = fs::OpenOptions::new();
     options.create(true).append(true).open(path).map(drop)
 }
 
-/// Makes the folder that `path` lies in.
+/// Creates the directory of `path`.
 pub(crate) fn make_folder_of(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(folder) => fs::create_dir_all(folder),

@@ -1,4 +1,4 @@
-//! Text by a model that was trained: `mingpt generate`.
+//! Writes text with a trained model: `mingpt generate`.
 
 use crate::command::Generate;
 use crate::failure::Failure;
@@ -8,7 +8,7 @@ use crate::snapshot::{self, Job};
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints};
 use std::io::{self, ErrorKind, Write};
 
-/// Writes the prompt, and what the model makes of it, on standard output, as it comes.
+/// Writes the prompt and the model's continuation to standard output, character by character.
 pub(crate) fn generate(wanted: &Generate) -> Result<(), Failure> {
     let checkpoints = snapshot::checkpoints(&wanted.checkpoint, 1);
     let checkpoint = find(&checkpoints, wanted.step)?;
@@ -29,7 +29,7 @@ pub(crate) fn generate(wanted: &Generate) -> Result<(), Failure> {
         told = tell(&[sampler.next(stream.unit())?]);
     }
     match told.and_then(|()| tell(b"\n")) {
-        // The reader has seen enough.
+        // The reader closed the output.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::work(format!("cannot write the text: {error}"))),
         Ok(()) => Ok(()),
@@ -42,7 +42,7 @@ fn tell(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// The checkpoint of `step`, or else the best, or else the latest.
+/// Loads the checkpoint of `step`, otherwise the best, otherwise the latest.
 fn find(checkpoints: &Checkpoints, step: Option<u64>) -> Result<Checkpoint, Failure> {
     let best = match step {
         Some(step) => Some(step),

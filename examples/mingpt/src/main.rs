@@ -6,9 +6,9 @@
 //! mingpt generate --checkpoint run1 --prompt 'fn main'
 //! ```
 //!
-//! Every rank starts from rank 0's weights, trains on its own sequences, and takes the optimizer
-//! step that the gradients averaged over all ranks ask for, so that the replicas stay equal to the
-//! bit; the last line has the hash of the weights, compared over all ranks.
+//! Every rank starts with rank 0's weights and trains on its sequences. The gradients are averaged
+//! over all ranks before the optimizer step, so the replicas stay equal to the bit. The last line
+//! of output has the hash of the weights, which is compared among all ranks.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -43,7 +43,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use text::Text;
 
-/// The variable by which candle knows how many threads to compute with.
+/// Variable with the number of threads that candle computes with.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 fn main() -> ExitCode {
@@ -74,12 +74,12 @@ fn run() -> Result<(), Failure> {
     }
 }
 
-/// The ranks of a host share its cores, so each computes with one thread unless somebody says
-/// otherwise. The variable is read once and early: this program starts itself again with it.
+/// Restarts this program with one compute thread, because the ranks of a host share its cores. A
+/// restart is necessary because the variable is read only once, early. Returns only on failure.
 fn restart_with_one_thread() -> Failure {
     let program = match env::current_exe() {
         Ok(program) => program,
-        Err(error) => return Failure::work(format!("cannot find this program's file: {error}")),
+        Err(error) => return Failure::work(format!("cannot find the program file: {error}")),
     };
     let error = Command::new(program)
         .args(env::args_os().skip(1))

@@ -1,37 +1,38 @@
-//! A small GPT (Radford et al., 2018): pre-norm blocks of causal self-attention and a perceptron.
+//! Implements a small GPT (Radford et al., 2018): pre-norm blocks of causal self-attention and a
+//! perceptron.
 //!
-//! Activations are matrices of one row a character throughout. Parameters are right operands, so
-//! that backward has their gradients as early as it can.
+//! All activations are matrices with one row per character. Parameters are right operands, so that
+//! backward computes their gradients as early as possible.
 
 use crate::options::Config;
 use crate::random::Stream;
 use candle_core::{D, Result, Tensor};
 use candle_nn::{Init, VarBuilder, VarMap};
 
-/// Keeps the square root of a variance off zero.
+/// Constant that keeps the square root of a variance above zero.
 const EPSILON: f32 = 1e-5;
-/// The spread of initial weights, as in GPT-2.
+/// Standard deviation of initial weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
-/// How much wider a block's perceptron is than the model.
+/// Width of a block's perceptron, relative to the model's.
 const EXPANSION: usize = 4;
 
-/// The extents of a model.
+/// Sizes of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
-    /// Different characters.
+    /// Number of different characters.
     pub(crate) vocabulary: usize,
-    /// The most characters it sees.
+    /// Maximum number of characters that it sees.
     pub(crate) block: usize,
-    /// Numbers for a character.
+    /// Length of a character's vector.
     pub(crate) width: usize,
-    /// Blocks.
+    /// Number of blocks.
     pub(crate) layers: usize,
-    /// Attention heads of a block.
+    /// Attention heads per block.
     pub(crate) heads: usize,
 }
 
 impl Shape {
-    /// The extents that the settings ask for, for the characters of a vocabulary.
+    /// Returns the sizes for these settings and this vocabulary.
     pub(crate) fn of(config: &Config, vocabulary: &[u8]) -> Self {
         Self {
             vocabulary: vocabulary.len(),
@@ -43,18 +44,18 @@ impl Shape {
     }
 }
 
-/// Which activations of some sequences are dropped (Srivastava et al., 2014), those of the
-/// embedding and of what each half of a block adds. It depends on seed, step and sequence alone,
-/// not on the rank that the sequence is shown to, nor on those shown with it.
+/// Dropout (Srivastava et al., 2014) of the embedding's activations and of the output of each half
+/// of a block. It depends only on seed, step and sequence, not on the rank or on the other
+/// sequences of the batch.
 pub(crate) struct Dropout {
     share: f64,
-    /// One for each sequence.
+    /// One stream per sequence.
     streams: Vec<Stream>,
 }
 
 impl Dropout {
-    /// Drops `share` of the activations of the sequences `numbers` in `step`; none if that is
-    /// none.
+    /// Drops `share` of the activations of the sequences `numbers` in `step`. Returns `None` if
+    /// `share` is 0.
     pub(crate) fn new(share: f64, seed: u64, step: u64, numbers: &[usize]) -> Option<Self> {
         let stream = Stream::new(seed, "dropout").of(step);
         (share > 0.0).then(|| Self {
@@ -63,7 +64,7 @@ impl Dropout {
         })
     }
 
-    /// `hidden` at one place of the model, and the factors that keep its mean.
+    /// Drops activations of `hidden` at one place of the model. Scales the rest to keep the mean.
     fn apply(this: Option<&Self>, place: usize, hidden: Tensor) -> Result<Tensor> {
         let Some(Self { share, streams }) = this else {
             return Ok(hidden);
@@ -89,7 +90,7 @@ pub(crate) struct Gpt {
     blocks: Vec<Block>,
     norm: Norm,
     head: Tensor,
-    /// 0 where a character may look, minus infinity at characters after it.
+    /// 0 for each character and those before it, minus infinity for those after it.
     mask: Tensor,
     shape: Shape,
 }
@@ -114,7 +115,7 @@ struct Norm {
 }
 
 impl Gpt {
-    /// The model on the tensors of `builder`.
+    /// Creates the model on the tensors of `builder`.
     pub(crate) fn new(shape: Shape, builder: &VarBuilder) -> Result<Self> {
         let Shape { width, block, .. } = shape;
         let get =
@@ -143,8 +144,8 @@ impl Gpt {
         })
     }
 
-    /// For each character of `sequences`, a matrix of tokens, how likely each token is to follow:
-    /// a row of logits.
+    /// Returns a row of logits per character of `sequences`, a matrix of tokens: the scores of each
+    /// next token.
     pub(crate) fn forward(&self, sequences: &Tensor, dropout: Option<&Dropout>) -> Result<Tensor> {
         let (count, length) = sequences.dims2()?;
         let width = self.shape.width;
@@ -167,7 +168,7 @@ impl Gpt {
         self.norm.forward(&hidden)?.matmul(&self.head)
     }
 
-    /// The mean cross-entropy of predicting `targets`.
+    /// Returns the mean cross-entropy of predicting `targets`.
     pub(crate) fn loss(
         &self,
         sequences: &Tensor,
@@ -178,7 +179,7 @@ impl Gpt {
         candle_nn::loss::cross_entropy(&logits, &targets.flatten_all()?)
     }
 
-    /// The most characters it sees.
+    /// Returns the maximum number of characters that it sees.
     pub(crate) fn block(&self) -> usize {
         self.shape.block
     }
@@ -197,7 +198,7 @@ impl Block {
         })
     }
 
-    /// Causal self-attention.
+    /// Computes causal self-attention.
     fn attend(
         &self,
         hidden: &Tensor,
@@ -252,22 +253,22 @@ impl Norm {
         })
     }
 
-    /// By the variant of candle's that has a backward.
+    /// Uses the variant of candle that has a backward.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         candle_nn::ops::layer_norm_slow(input, &self.weight, &self.bias, EPSILON)
     }
 }
 
-/// The softmax of rows. The largest element, subtracted for safety, does not change the result, so
-/// that backward need not know it.
+/// Returns the softmax of each row. Subtracting the largest element does not change the result, so
+/// backward can ignore it.
 fn softmax(scores: &Tensor) -> Result<Tensor> {
     let largest = scores.max_keepdim(D::Minus1)?.detach();
     let powers = scores.broadcast_sub(&largest)?.exp()?;
     powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
 }
 
-/// Draws the weights that `seed` gives, as GPT-2 does: matrices with a small spread, smaller yet
-/// at the end of a block, whose result is added to the results of all blocks before.
+/// Draws initial weights like GPT-2: matrices have a small standard deviation. It is even smaller
+/// at the end of a block, whose result is added to the results of all previous blocks.
 pub(crate) fn initialise(varmap: &VarMap, shape: Shape, seed: u64) -> Result<()> {
     let variables = varmap
         .data()
@@ -311,7 +312,7 @@ mod tests {
 
     fn model(builder: &VarBuilder, varmap: &VarMap) -> Gpt {
         let model = Gpt::new(SHAPE, builder).unwrap();
-        // Larger weights than a new model has, so that every gradient matters.
+        // Use larger weights than in a new model, so that every gradient matters.
         for (name, variable) in varmap.data().lock().unwrap().iter() {
             let mut stream = Stream::new(0, name);
             let weight = |_| (0.4 * stream.normal()) as f32;
@@ -330,7 +331,7 @@ mod tests {
         model.loss(&sequences(0), &sequences(3), None).unwrap()
     }
 
-    /// Along the gradient of a parameter the loss grows as fast as the gradient is long.
+    /// Along a parameter's gradient, the slope of the loss is the length of the gradient.
     #[test]
     fn gradients_are_the_slopes_of_the_loss() {
         let varmap = VarMap::new();

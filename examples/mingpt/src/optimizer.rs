@@ -1,11 +1,11 @@
-//! How the optimizer is set, and the schedule of its learning rate.
+//! Configures the optimizer and the schedule of its learning rate.
 
 use ringtree::ddp::AdamW;
 
-/// The part of the highest learning rate at which training ends.
+/// Final learning rate as a fraction of the peak.
 const FINAL_RATE: f64 = 0.1;
 
-/// The rule of the updates. Biases and norms do not decay.
+/// Returns the update rule. Biases and norms do not decay.
 pub(crate) fn rule(weight_decay: f64) -> AdamW {
     AdamW {
         betas: [0.9, 0.99],
@@ -15,8 +15,8 @@ pub(crate) fn rule(weight_decay: f64) -> AdamW {
     }
 }
 
-/// The learning rate of `step`: it rises linearly, then falls along half a cosine (Loshchilov,
-/// Hutter, 2017) to a tenth.
+/// Returns the learning rate of `step`, which rises linearly and then falls along half a cosine
+/// (Loshchilov, Hutter, 2017) to a tenth.
 pub(crate) fn learning_rate(highest: f64, step: u64, warmup: u64, steps: u64) -> f64 {
     if step < warmup {
         return highest * (step + 1) as f64 / warmup as f64;

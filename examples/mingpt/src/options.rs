@@ -1,21 +1,21 @@
-//! What to train and how: a TOML file, and flags that go before it.
+//! Defines the settings of a training: flags, which take precedence over a TOML file.
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// How gradients travel.
+/// Format in which gradients are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wire {
-    /// As they are.
+    /// 32 bits, unchanged.
     F32,
-    /// Rounded to 16 bits, summed in 32.
+    /// Rounded to 16 bits, summed in 32 bits.
     Bf16,
 }
 
-/// Declares all settings once: as flags, as keys of the file, and as the values to train with.
+/// Declares all settings as flags, as keys of the file, and as the values to train with.
 macro_rules! settings {
     (
         values { $($heading:literal {
@@ -28,7 +28,7 @@ macro_rules! settings {
             $($(#[doc = $file_doc:literal])+ $file:ident,)*
         })* }
     ) => {
-        /// The settings that somebody has made.
+        /// The settings that the user has made.
         #[derive(Args, Clone, Debug, Default, Deserialize)]
         #[serde(default, rename_all = "kebab-case", deny_unknown_fields)]
         pub(crate) struct Settings {
@@ -79,7 +79,7 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// These settings, and for what they leave open those of `file`, then the defaults.
+            /// Completes these settings with those of `file`, then with the defaults.
             fn over(self, file: Self) -> Config {
                 Config {
                     $($($name: self.$name.or(file.$name).unwrap_or($default),)*)*
@@ -94,27 +94,27 @@ macro_rules! settings {
 settings! {
     values {
         "Training" {
-            /// How many optimizer steps to train for
+            /// Number of optimizer steps
             steps: u64 = 300,
-            /// Sequences in a step, over all ranks together
+            /// Sequences per step, over all ranks
             batch: usize = 16,
-            /// Run each rank's share of the batch in this many parts, which needs less memory
+            /// Number of parts into which each rank splits its share of the batch, to save memory
             accumulate: usize = 1,
             /// Seed of the initial weights, the order of the data and the dropout
             seed: u64 = 1,
-            /// Stop after this many validations without a new best loss, 0 to train to the end
+            /// Stop after this many validations without a new best loss; 0 trains to the end
             patience: u64 = 0,
         }
         "Model" {
             /// Transformer blocks
             layers: usize = 4,
-            /// Attention heads in a block
+            /// Attention heads per block
             heads: usize = 4,
             /// Size of the embedding, a multiple of --heads
             width: usize = 128,
-            /// Context: how many characters the model sees
+            /// Number of characters that the model sees
             block: usize = 64,
-            /// Share of the activations that is dropped in training
+            /// Share of activations that are dropped in training
             dropout: f64 = 0.0,
         }
         "Optimizer" {
@@ -122,56 +122,57 @@ settings! {
             learning_rate: f64 = 0.002,
             /// Steps in which the learning rate rises to its peak, before it falls to a tenth
             warmup: u64 = 20,
-            /// Weight decay, of matrices only
+            /// Weight decay, only of matrices
             weight_decay: f64 = 0.1,
-            /// Clip gradients to this norm, 0 not to clip
+            /// Clip gradients to this norm; 0 does not clip
             clip: f64 = 1.0,
         }
         "Communication" {
-            /// Send gradients as they are (f32) or in half the bytes (bf16)
+            /// Send gradients unchanged (f32) or in half the bytes (bf16)
             wire: Wire = Wire::F32,
-            /// For slow links: ranks train apart and average every so many steps (DiLoCo), 0 to
-            /// average every gradient
+            /// For slow links: average weights only every N steps (DiLoCo); 0 averages every
+            /// gradient
             local_steps: u64 = 0,
         }
         "Checkpoints and validation" {
             /// Steps between checkpoints
             every: u64 = 100,
-            /// How many of the latest checkpoints stay, besides the best by validation loss
+            /// Number of latest checkpoints to keep, in addition to the best by validation loss
             keep: usize = 3,
-            /// Steps between validations, 0 for one at the end
+            /// Steps between validations; 0 validates only at the end
             validate_every: u64 = 100,
-            /// Sequences in a validation
+            /// Sequences per validation
             validation_sequences: usize = 64,
         }
     }
     switches {
         "Communication" {
-            /// Split the optimizer's state over the ranks, for less memory (ZeRO, stage 1)
+            /// Shard the optimizer's state among the ranks to save memory (ZeRO, stage 1)
             shard_optimizer,
         }
     }
     files {
         "Checkpoints and validation" {
-            /// Folder for checkpoints; if it has some, training goes on from the latest
+            /// Directory for checkpoints; if it has some, training resumes from the latest
             checkpoint,
         }
         "Input and output" {
             /// Text file to train on [default: the sources of this project]
             text,
-            /// File for the metrics, JSON lines [default: metrics.jsonl in the checkpoint folder]
+            /// File for the metrics, JSON lines [default: metrics.jsonl in the checkpoint
+            /// directory]
             metrics,
-            /// Picture of the losses, redrawn while training [default: loss.svg in the checkpoint
-            /// folder]
+            /// Picture of the losses, redrawn during training [default: loss.svg in the checkpoint
+            /// directory]
             plot,
-            /// Timeline of the first 20 steps of all ranks, to be opened in Perfetto
+            /// Timeline of the first 20 steps of all ranks, for Perfetto
             trace,
         }
     }
 }
 
 impl Settings {
-    /// These settings, and for what they leave open those of the file `path`, then the defaults.
+    /// Completes these settings with those of the file `path`, then with the defaults.
     pub(crate) fn over_file(self, path: Option<&Path>) -> Result<Config, String> {
         let file = path.map(read_file).transpose()?;
         let config = self.over(file.unwrap_or_default());
@@ -187,7 +188,7 @@ fn read_file(path: &Path) -> Result<Settings, String> {
 }
 
 fn parse_file(text: &str) -> Result<Settings, String> {
-    // The parser's message goes over several lines, to point at the place.
+    // The parser's message has several lines, which point at the place.
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(0, |span| {
             text[..span.start.min(text.len())].matches('\n').count() + 1
@@ -225,28 +226,28 @@ impl Config {
             ("clip", self.clip),
         ];
         if self.shard_optimizer && (self.wire != Wire::F32 || self.local_steps > 0) {
-            return Err("--shard-optimizer goes with --wire f32, without --local-steps".to_owned());
+            return Err("--shard-optimizer requires --wire f32 and no --local-steps".to_owned());
         }
         if !(0.0..1.0).contains(&self.dropout) {
             return Err(format!(
-                "--dropout {} must be a number from 0 to below 1",
+                "--dropout {} must be at least 0 and below 1",
                 self.dropout
             ));
         }
         if self.patience > 0 && self.validate_every == 0 {
-            return Err("--patience counts validations, and --validate-every 0 makes none".into());
+            return Err("--patience counts validations, so --validate-every must not be 0".into());
         }
         self.check_meetings()?;
         match factors
             .iter()
             .find(|(_, value)| !(value.is_finite() && *value >= 0.0))
         {
-            Some((name, value)) => Err(format!("--{name} {value} must be a number from 0")),
+            Some((name, value)) => Err(format!("--{name} {value} must be 0 or larger")),
             None => Ok(()),
         }
     }
 
-    /// Ranks that train apart validate, save and end when they meet.
+    /// Checks that ranks validate, save and end only after steps that average weights.
     fn check_meetings(&self) -> Result<(), String> {
         let local = self.local_steps;
         let meetings = [
@@ -260,13 +261,13 @@ impl Config {
         {
             Some((name, each)) => Err(format!(
                 "--{name} {each} must be a multiple of --local-steps {local}: weights are \
-                 compared, validated and saved when the ranks have met"
+                 compared, validated and saved only when they are averaged"
             )),
             None => Ok(()),
         }
     }
 
-    /// Makes sure that the ranks can share a batch evenly.
+    /// Checks that the ranks can share a batch evenly.
     pub(crate) fn check_ranks(&self, ranks: usize) -> Result<(), String> {
         let parts = ranks * self.accumulate;
         if self.batch.is_multiple_of(parts) {

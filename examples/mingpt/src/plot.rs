@@ -1,4 +1,4 @@
-//! The picture of a run's loss, redrawn while it trains.
+//! Draws a run's losses, and redraws them during the training.
 
 use crate::files;
 use crate::report::VALIDATION;
@@ -7,17 +7,17 @@ use ringtree::ddp::Line;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-/// The picture's extents in pixels.
+/// Size of the picture in pixels.
 const EXTENTS: (u32, u32) = (960, 480);
-/// It is redrawn no more often.
+/// Minimum time between redraws.
 const REDRAW_EVERY: Duration = Duration::from_secs(2);
-/// Points of a curve: of a longer run a point is the mean of several steps.
+/// Maximum number of points of a curve. In longer runs, a point is the mean of several steps.
 const POINTS_MAX: usize = 1000;
 
 /// Steps and losses.
 type Points = Vec<(u64, f64)>;
 
-/// The picture, in memory and in its file, if it has one.
+/// The picture, in memory and in its file, if any.
 pub(crate) struct Picture {
     path: Option<PathBuf>,
     training: Points,
@@ -27,8 +27,8 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// A picture of the steps before, drawn into `path` at once: so it is told before the training
-    /// if that cannot be written.
+    /// Creates the picture with the previous steps and draws it into `path`, so that an unwritable
+    /// file is an error before the training.
     pub(crate) fn new(path: Option<PathBuf>, lines: &[Line]) -> Result<Self, String> {
         let mut this = Self {
             path,
@@ -52,12 +52,12 @@ impl Picture {
         }
     }
 
-    /// Redraws the picture. That it cannot be written any more does not end a training.
+    /// Redraws the picture. A failure does not end the training.
     pub(crate) fn redraw(&mut self) {
         if let Err(error) = self.draw()
             && !std::mem::replace(&mut self.has_failed, true)
         {
-            eprintln!("mingpt: {error}; the training goes on");
+            eprintln!("mingpt: {error}; the training continues");
         }
         self.drawn = Instant::now();
     }
@@ -80,7 +80,7 @@ impl Picture {
     }
 }
 
-/// As many points as a picture shows.
+/// Reduces `points` to the number that a picture shows.
 fn thinned(points: &Points) -> Points {
     let each = points.len().div_ceil(POINTS_MAX).max(1);
     let mean = |points: &[(u64, f64)]| {
@@ -90,7 +90,7 @@ fn thinned(points: &Points) -> Points {
     points.chunks(each).map(mean).collect()
 }
 
-/// The losses as SVG.
+/// Draws the losses as SVG.
 fn svg(training: &Points, validation: &Points) -> Result<String, Box<dyn std::error::Error>> {
     let last = training.last().map_or(1, |(step, _)| *step).max(1);
     let (training, validation) = (thinned(training), thinned(validation));
@@ -127,7 +127,7 @@ fn svg(training: &Points, validation: &Points) -> Result<String, Box<dyn std::er
         .border_style(BLACK.mix(0.3))
         .draw()?;
     root.present()?;
-    // They borrow the text.
+    // The drawing area borrows the text.
     drop((chart, root));
     Ok(picture)
 }

@@ -1,16 +1,16 @@
-//! Randomness that depends on nothing but what it is asked for: the same numbers on every machine
-//! and after every restart, with nothing to save.
+//! Generates random numbers that depend only on a seed and a purpose. They are the same on every
+//! machine and after every restart, so no state needs to be saved.
 
 use ringtree::ddp::stream_seed;
 
-/// A stream of random numbers, the mixed values of a counter.
+/// A stream of random numbers: mixed values of a counter.
 pub(crate) struct Stream {
     seed: u64,
     drawn: u64,
 }
 
 impl Stream {
-    /// The stream that belongs to `seed` and a purpose.
+    /// Creates the stream of `seed` and a purpose.
     pub(crate) fn new(seed: u64, purpose: &str) -> Self {
         let fold = |seed, byte: u8| stream_seed(seed, u64::from(byte), 0);
         Self {
@@ -19,7 +19,7 @@ impl Stream {
         }
     }
 
-    /// A stream of its own for `key`, which depends on nothing that was drawn here.
+    /// Creates a separate stream for `key`, which does not depend on numbers drawn here.
     pub(crate) fn of(&self, key: u64) -> Self {
         Self {
             seed: stream_seed(self.seed, key, 1),
@@ -27,14 +27,14 @@ impl Stream {
         }
     }
 
-    /// A number at or above 0 and below 1.
+    /// Returns a number from 0 to below 1.
     pub(crate) fn unit(&mut self) -> f64 {
         let bits = stream_seed(self.seed, self.drawn, 0);
         self.drawn += 1;
         (bits >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// A number of the standard normal distribution (Box, Muller, 1958).
+    /// Returns a number of the standard normal distribution (Box, Muller, 1958).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()

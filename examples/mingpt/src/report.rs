@@ -1,5 +1,5 @@
-//! What a training tells while it runs: lines on standard output, metrics, and the picture of the
-//! losses. Rank 0 does the most of it.
+//! Reports on a training while it runs: lines on standard output, metrics, and the picture of the
+//! losses. Most of this happens on rank 0.
 
 use crate::failure::Failure;
 use crate::files;
@@ -10,23 +10,23 @@ use crate::trainer::{Taken, Trainer};
 use ringtree::ddp::{Line, Measured, Metrics};
 use std::path::PathBuf;
 
-/// Lines of loss that a run of any length prints.
+/// Maximum number of printed losses.
 const LOSS_LINES: u64 = 20;
 /// The name of the validation loss among the metrics.
 pub(crate) const VALIDATION: &str = "validation_loss";
 const NORM: &str = "gradient_norm";
 
-/// Where a rank tells of its training.
+/// The reports of one rank.
 pub(crate) struct Report {
     progress: Progress,
     metrics: Metrics,
     picture: Picture,
-    /// Tokens, and the seconds that they took, since the last line that was printed.
+    /// Tokens since the last printed line, and their time in seconds.
     since_shown: (f64, f64),
 }
 
 impl Report {
-    /// Says what is trained. On rank 0 the files that cannot be written are told at once.
+    /// Prints what is trained. On rank 0, files that cannot be written are errors.
     pub(crate) fn new(trainer: &Trainer) -> Result<Self, Failure> {
         let (config, comm) = (trainer.config, trainer.comm());
         let metrics_file = beside(config, config.metrics.as_ref(), "metrics.jsonl");
@@ -62,7 +62,7 @@ impl Report {
         })
     }
 
-    /// Tells of a step.
+    /// Reports a step.
     pub(crate) fn add(
         &mut self,
         trainer: &Trainer,
@@ -87,7 +87,7 @@ impl Report {
         Ok(())
     }
 
-    /// All steps are taken, or patience has ended.
+    /// Reports the end of the training.
     pub(crate) fn finish(mut self, trainer: &Trainer) {
         self.progress.finish();
         self.picture.redraw();
@@ -119,10 +119,10 @@ fn measured(trainer: &Trainer, taken: &Taken, validated: Option<f64>) -> Measure
     }
 }
 
-/// One line: what is trained, on what, by how many.
+/// Describes the training in one line.
 fn described_job(trainer: &Trainer) -> String {
     format!(
-        "run {}: {} weights, {} sequences of {} characters, {} a step over {} rank{}, {} KiB of \
+        "run {}: {} weights, {} sequences of {} characters, {} per step over {} rank{}, {} KiB of \
          optimizer state on rank 0",
         trainer.run.id(),
         trainer.weight_count(),
@@ -139,7 +139,7 @@ fn described_job(trainer: &Trainer) -> String {
     )
 }
 
-/// One line about a step, with the throughput since the line before, validations included.
+/// Describes a step in one line, with the throughput since the previous line (with validations).
 fn described_step(line: &Line, tokens_per_s: f64) -> String {
     let validation = line.more.get(VALIDATION);
     let validation = validation.map(|loss| format!("  validation {loss:.4}"));
@@ -155,7 +155,7 @@ fn described_step(line: &Line, tokens_per_s: f64) -> String {
     )
 }
 
-/// The file that was asked for, or `name` beside the checkpoints.
+/// Returns the requested file, or `name` in the directory of checkpoints.
 fn beside(config: &Config, asked: Option<&PathBuf>, name: &str) -> Option<PathBuf> {
     let directory = config.checkpoint.as_ref();
     asked.cloned().or_else(|| Some(directory?.join(name)))

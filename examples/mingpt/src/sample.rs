@@ -1,4 +1,4 @@
-//! Text that the model writes.
+//! Writes text with the model.
 
 use crate::failure::Failure;
 use crate::model::Gpt;
@@ -11,14 +11,13 @@ pub(crate) struct Sampler<'a> {
     vocabulary: &'a [u8],
     /// The text so far.
     tokens: Vec<u32>,
-    /// Below 1, likely characters are drawn more often than the model would have it; 0 takes the
-    /// likeliest.
+    /// Values below 1 increase the probability of likely characters; 0 takes the likeliest.
     temperature: f64,
 }
 
 impl<'a> Sampler<'a> {
-    /// A model that goes on from `prompt`, or else from a line break; its tokens stand for the
-    /// bytes of `vocabulary`.
+    /// Creates a sampler that continues `prompt`, or a line break if `prompt` is empty. The tokens
+    /// of the model stand for the bytes of `vocabulary`.
     pub(crate) fn new(
         model: &'a Gpt,
         vocabulary: &'a [u8],
@@ -42,7 +41,7 @@ impl<'a> Sampler<'a> {
         })
     }
 
-    /// The next byte; `unit`, from 0 to below 1, says which of those that may follow.
+    /// Writes the next byte, which `unit`, from 0 to below 1, selects.
     pub(crate) fn next(&mut self, unit: f64) -> Result<u8> {
         let seen = self.tokens.len().saturating_sub(self.model.block());
         let seen = &self.tokens[seen..];
@@ -53,7 +52,7 @@ impl<'a> Sampler<'a> {
         Ok(self.vocabulary[token])
     }
 
-    /// The next `length` characters.
+    /// Writes the next `length` characters.
     pub(crate) fn write(&mut self, length: usize, seed: u64) -> Result<String> {
         let mut stream = Stream::new(seed, "sample");
         let bytes = (0..length).map(|_| self.next(stream.unit()));
@@ -62,7 +61,7 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Which characters of `prompt` the model does not know.
+/// Returns a message about the characters of `prompt` that the model does not know.
 fn unknown(prompt: &str, vocabulary: &[u8]) -> String {
     let is_unknown = |character: &char| {
         let mut bytes = [0; 4];
@@ -74,13 +73,13 @@ fn unknown(prompt: &str, vocabulary: &[u8]) -> String {
     characters.dedup();
     let characters: Vec<_> = characters.iter().map(|one| format!("{one:?}")).collect();
     format!(
-        "--prompt has {}, which the text of the training has not: the model knows no other \
-         characters than that",
+        "--prompt has {}, which the training text does not contain; use only characters of that \
+         text",
         characters.join(", ")
     )
 }
 
-/// The token at the share `unit` of all probability.
+/// Returns the token at `unit` of the cumulative probability.
 fn draw(logits: &[f32], temperature: f64, unit: f64) -> usize {
     let order = |one: &usize, other: &usize| logits[*one].total_cmp(&logits[*other]);
     let likeliest = (0..logits.len()).max_by(order).unwrap_or_default();
@@ -95,7 +94,7 @@ fn draw(logits: &[f32], temperature: f64, unit: f64) -> usize {
             return token;
         }
     }
-    // Rounding may leave a little.
+    // Rounding can leave a remainder.
     likeliest
 }
 

@@ -1,4 +1,4 @@
-//! What training goes on from after a failure: everything that the next step depends on.
+//! Saves and loads everything that the next step depends on, to resume after a failure.
 
 use crate::failure::Failure;
 use crate::model::{Gpt, Shape};
@@ -13,25 +13,25 @@ use ringtree_candle::part;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// What the job is called in a checkpoint.
+/// Name of the job in a checkpoint.
 const JOB: &str = "job";
 
-/// What a checkpoint holds besides what the library gives a meaning to.
+/// Content of a checkpoint that only mingpt uses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
-    /// The settings it was made with.
+    /// The settings of the training.
     pub(crate) config: Config,
-    /// The bytes that stand for the model's tokens.
+    /// The bytes of the model's tokens, indexed by token.
     pub(crate) vocabulary: Vec<u8>,
-    /// The text it was made on.
+    /// The text of the training.
     text: Identity,
-    /// How its validations went.
+    /// The results of its validations.
     #[serde(default)]
     pub(crate) watch: Watch,
 }
 
 impl Job {
-    /// Training with `config` on `text`.
+    /// Creates the job of a training with `config` on `text`.
     pub(crate) fn new(config: &Config, text: &Text) -> Self {
         Self {
             config: config.clone(),
@@ -41,18 +41,18 @@ impl Job {
         }
     }
 
-    /// The job of a checkpoint.
+    /// Returns the job of a checkpoint.
     pub(crate) fn of(state: &State) -> Result<Self, Failure> {
         let job = state.value(JOB);
-        job.map_err(|error| Failure::work(format!("the checkpoint is not mingpt's: {error}")))
+        job.map_err(|error| Failure::work(format!("the checkpoint is not of mingpt: {error}")))
     }
 
-    /// Whether the training has ended with `step`.
+    /// Returns `true` if the training ended after `step`.
     pub(crate) fn has_ended(&self, step: u64) -> bool {
         step >= self.config.steps || self.watch.is_exhausted(self.config.patience)
     }
 
-    /// The model of a checkpoint of this job.
+    /// Loads the model from a checkpoint of this job.
     pub(crate) fn model(&self, checkpoint: &Checkpoint) -> Result<Gpt, Failure> {
         let varmap = VarMap::new();
         let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
@@ -66,9 +66,8 @@ impl Job {
         Ok(model)
     }
 
-    /// Makes sure that training as `wanted` can go on from a checkpoint of this job. The place in
-    /// the text that it goes on from means something only for the same text, cut into the same
-    /// sequences, in the same order.
+    /// Checks that a training as `wanted` can resume from a checkpoint of this job. The position in
+    /// the text is only valid for the same text, split into the same sequences in the same order.
     pub(crate) fn check_fits(&self, wanted: &Self) -> Result<(), Failure> {
         let (had, want) = (&self.config, &wanted.config);
         let pairs = [
@@ -84,13 +83,13 @@ impl Job {
         let differing: Vec<_> = differing.collect();
         if !differing.is_empty() {
             return Err(Failure::usage(format!(
-                "the checkpoint was made with {}: use its settings, or another --checkpoint",
+                "the checkpoint was made with {}; use its settings, or another --checkpoint",
                 differing.join("; ")
             )));
         }
         if self.text != wanted.text || self.vocabulary != wanted.vocabulary {
             return Err(Failure::usage(format!(
-                "the checkpoint was made on a text of {}, not {}: name its --text, or another \
+                "the checkpoint was made on a text of {}, not {}; use its --text, or another \
                  --checkpoint",
                 self.text, wanted.text
             )));
@@ -99,12 +98,12 @@ impl Job {
     }
 }
 
-/// The checkpoints in `directory`, of which a training keeps the latest `keep` and the best.
+/// Returns the checkpoints in `directory`. A training keeps the latest `keep` and the best.
 pub(crate) fn checkpoints(directory: &Path, keep: usize) -> Checkpoints {
     Checkpoints::new(Directory::new(directory), keep).keep_best()
 }
 
-/// Names all that a checkpoint holds of the training, for saving and loading.
+/// Lists all state of the training in a checkpoint, for saving and loading.
 pub(crate) fn name_all(
     parts: &mut Parts<'_>,
     variables: &[(String, Var)],
@@ -124,7 +123,7 @@ pub(crate) fn name_all(
     parts.value(JOB, job)
 }
 
-/// What the weights of the variable `name` are called in a checkpoint.
+/// Returns the name of a variable's weights in a checkpoint.
 fn weights_of(name: &str) -> String {
     format!("model/{name}")
 }

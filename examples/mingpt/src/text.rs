@@ -1,4 +1,4 @@
-//! The text as training sequences.
+//! Splits a text into training sequences.
 
 use crate::replicas;
 use candle_core::{Device, Result as CandleResult, Tensor};
@@ -9,15 +9,15 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// One part in this many, the last of the text, is for validation.
+/// Divisor of the part at the end of the text that is used for validation.
 const VALIDATION_PART: usize = 10;
 
-/// By what a checkpoint knows the text that it was made on again.
+/// Identity of a text, by which a checkpoint recognizes it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
-    /// Its length.
+    /// Length in bytes.
     bytes: usize,
-    /// The first 16 hexadecimal digits of its SHA-256.
+    /// First 16 hexadecimal digits of its SHA-256.
     sha256: String,
 }
 
@@ -27,22 +27,22 @@ impl Display for Identity {
     }
 }
 
-/// A text over the bytes that occur in it, the first part to train on, the rest to validate with.
-/// The split is by position, so that it is the same on all ranks.
+/// A text as tokens: each byte that occurs in it has a number. The first part is for training, the
+/// rest for validation. The split is by position, so that it is the same on all ranks.
 pub(crate) struct Text {
-    /// The text; each byte replaced by its place in `vocabulary`.
+    /// The text, with each byte replaced by its index in `vocabulary`.
     tokens: Vec<u8>,
-    /// The bytes that occur, ascending.
+    /// The bytes that occur, in ascending order.
     vocabulary: Vec<u8>,
     identity: Identity,
-    /// Characters that a sequence shows.
+    /// Number of characters in a sequence.
     block: usize,
-    /// Where validation begins.
+    /// Position at which the validation part begins.
     split: usize,
 }
 
 impl Text {
-    /// The file `path`, or else this project's own sources.
+    /// Loads the file `path`, or this project's sources if there is none.
     pub(crate) fn load(path: Option<&Path>, block: usize) -> Result<Self, String> {
         let files = match path {
             Some(path) => vec![path.to_path_buf()],
@@ -55,7 +55,7 @@ impl Text {
         Self::new(&bytes, block)
     }
 
-    /// `bytes` as sequences of `block` characters.
+    /// Splits `bytes` into sequences of `block` characters.
     pub(crate) fn new(bytes: &[u8], block: usize) -> Result<Self, String> {
         let needed = (block + 1) * VALIDATION_PART;
         if bytes.len() < needed {
@@ -88,34 +88,34 @@ impl Text {
         })
     }
 
-    /// The different bytes, ascending.
+    /// Returns the different bytes, in ascending order.
     pub(crate) fn vocabulary(&self) -> &[u8] {
         &self.vocabulary
     }
 
-    /// By what to know it again.
+    /// Returns the identity of the text.
     pub(crate) fn identity(&self) -> &Identity {
         &self.identity
     }
 
-    /// The whole text, as tokens.
+    /// Returns all tokens of the text.
     pub(crate) fn tokens(&self) -> &[u8] {
         &self.tokens
     }
 
-    /// How many training sequences there are. They follow each other without overlap.
+    /// Returns the number of training sequences, which do not overlap.
     pub(crate) fn sequences(&self) -> usize {
         (self.split - 1) / self.block
     }
 
-    /// The training sequences `numbers`: what is shown, and what follows each character.
+    /// Returns the training sequences `numbers`, and the character after each character.
     pub(crate) fn batch(&self, numbers: &[usize]) -> CandleResult<(Tensor, Tensor)> {
         let starts: Vec<_> = numbers.iter().map(|number| number * self.block).collect();
         self.at(&starts)
     }
 
-    /// `count` validation sequences at even distances, or as many as there are; of those the ones
-    /// in `part`. None if the part is empty.
+    /// Returns the sequences in `part` of `count` validation sequences at even distances, or of all
+    /// if there are fewer. Returns `None` if the part is empty.
     pub(crate) fn validation(
         &self,
         count: usize,
@@ -145,12 +145,12 @@ impl Text {
     }
 }
 
-/// The Rust files of the library whose example this is, in the order of their paths.
+/// Returns the Rust files of the library that contains this example, in the order of their paths.
 fn own_sources() -> Result<Vec<PathBuf>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
     if !root.is_dir() {
         return Err(format!(
-            "the default text, this project's sources, is no longer in {}: name another by --text",
+            "the default text, this project's sources, is no longer in {}; pass --text FILE",
             root.display()
         ));
     }

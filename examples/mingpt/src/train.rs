@@ -1,4 +1,4 @@
-//! Training from the first step, or the last checkpoint, to the end, as one of the ranks.
+//! Trains as one of the ranks, from the first step or the last checkpoint to the end.
 
 use crate::failure::Failure;
 use crate::options::Config;
@@ -12,19 +12,19 @@ use ringtree::Communicator;
 use ringtree::ddp::Trace;
 use ringtree::ddp::checkpoint::Run;
 
-/// Steps that a timeline shows.
+/// Number of steps in a timeline.
 const TRACED_STEPS: u64 = 20;
-/// What the model writes at the end.
+/// Length and temperature of the text that the model writes at the end.
 const LENGTH: usize = 300;
 const TEMPERATURE: f64 = 0.7;
 
-/// The whole job of one rank.
+/// Runs the job of one rank.
 pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result<(), Failure> {
     agree_on_the_job(comm, config, text)?;
     let checkpoints = config.checkpoint.as_ref();
     let checkpoints = checkpoints.map(|folder| snapshot::checkpoints(folder, config.keep));
     let run = Run::open(comm, checkpoints).map_err(|error| match error.is_configuration() {
-        // It stays so if all ranks are started again.
+        // A restart would not change it.
         true => Failure::usage(error.to_string()),
         false => error.into(),
     })?;
@@ -57,7 +57,7 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
     finish(&trainer, validated)
 }
 
-/// Whether there is no step to take any more; all ranks know alike.
+/// Returns `true` if no step is left; the same on all ranks.
 fn has_ended(trainer: &Trainer) -> bool {
     let Config {
         steps, patience, ..
@@ -65,7 +65,7 @@ fn has_ended(trainer: &Trainer) -> bool {
     trainer.step >= steps || trainer.watch.is_exhausted(patience)
 }
 
-/// Writes the timeline once; every rank calls it.
+/// Writes the timeline once. Every rank must call this.
 fn write_trace(trainer: &mut Trainer) -> Result<(), Failure> {
     let trace = std::mem::replace(&mut trainer.trace, Trace::off());
     if let Some(path) = &trainer.config.trace {
@@ -74,7 +74,7 @@ fn write_trace(trainer: &mut Trainer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares the replicas, and says how it went.
+/// Compares the replicas and prints the result.
 fn finish(trainer: &Trainer, validated: Option<f64>) -> Result<(), Failure> {
     let fingerprint = trainer.compare_replicas()?;
     let loss = match validated {
@@ -89,15 +89,15 @@ fn finish(trainer: &Trainer, validated: Option<f64>) -> Result<(), Failure> {
         let hash = replicas::short(&fingerprint);
         println!("step {} loss {loss:.4} weights {hash}", trainer.step);
     }
-    // No rank leaves while rank 0 might still fail.
+    // No rank may leave while rank 0 can still fail.
     trainer.comm().barrier()?;
     Ok(())
 }
 
-/// Makes sure that all ranks have the same text and settings before they train on them.
+/// Checks that all ranks have the same text and settings before they train.
 fn agree_on_the_job(comm: &Communicator, config: &Config, text: &Text) -> Result<(), Failure> {
     let settings = serde_json::to_string(config).expect("invariant: settings are plain data");
-    // Where files are may differ, but whether there are any decides what the ranks do together.
+    // Paths may differ, but ranks must agree on whether the files exist.
     let files = [&config.checkpoint, &config.trace].map(|file| u8::from(file.is_some()));
     let parts = [
         settings.as_bytes(),
@@ -109,7 +109,8 @@ fn agree_on_the_job(comm: &Communicator, config: &Config, text: &Text) -> Result
     match replicas::differing(&replicas::gather(comm, &own)?) {
         None => Ok(()),
         Some(ranks) => Err(Failure::work(format!(
-            "the text or the settings of {ranks} are not those of rank 0: start all ranks alike"
+            "the text or the settings of {ranks} differ from those of rank 0; start all ranks with \
+             the same ones"
         ))),
     }
 }

@@ -1,4 +1,4 @@
-//! What a rank trains with, and one step of it.
+//! Holds the state of a rank's training and runs its steps.
 
 use crate::evaluate;
 use crate::failure::Failure;
@@ -20,7 +20,7 @@ use ringtree::{Communicator, ReduceOp};
 use ringtree_candle::{Replica, var_builder};
 use std::time::{Duration, Instant};
 
-/// A rank's training, between two steps.
+/// State of a rank's training between two steps.
 pub(crate) struct Trainer<'a> {
     pub(crate) run: Run,
     pub(crate) config: &'a Config,
@@ -29,27 +29,27 @@ pub(crate) struct Trainer<'a> {
     replica: Replica,
     variables: Vec<(String, Var)>,
     optimizer: Optimizer<AdamW>,
-    /// Where ranks train apart.
+    /// Local steps, if weights are averaged only sometimes.
     local: Option<LocalSteps>,
     pub(crate) sampler: DistributedSampler,
-    /// Optimizer steps that were taken.
+    /// Number of completed optimizer steps.
     pub(crate) step: u64,
-    /// How the validations went.
+    /// Results of the validations.
     pub(crate) watch: Watch,
     pub(crate) trace: Trace,
 }
 
-/// What there is to say of a step.
+/// Results of a step.
 pub(crate) struct Taken {
-    /// The mean loss of the global batch; of this rank's share where ranks have trained apart.
+    /// Mean loss of the global batch; with local steps, of this rank's share.
     pub(crate) loss: f64,
-    /// The length of the averaged gradient, before clipping.
+    /// Length of the averaged gradient before clipping.
     pub(crate) gradient_norm: f64,
     pub(crate) learning_rate: f64,
 }
 
 impl<'a> Trainer<'a> {
-    /// Where `run` goes on, or at the beginning; every rank calls it.
+    /// Resumes `run`, or begins a training. Every rank must call this.
     pub(crate) fn new(run: Run, config: &'a Config, text: &'a Text) -> Result<Self, Failure> {
         let mut job = Job::new(config, text);
         if let Some(state) = run.state() {
@@ -104,12 +104,12 @@ impl<'a> Trainer<'a> {
         Ok(this)
     }
 
-    /// The ranks that train.
+    /// Returns the communicator of the ranks that train.
     pub(crate) fn comm(&self) -> &Communicator {
         self.run.comm()
     }
 
-    /// One optimizer step on one global batch.
+    /// Takes one optimizer step on one global batch.
     pub(crate) fn take_step(&mut self) -> Result<Taken, Failure> {
         let beginning = self.trace.clock();
         let mut loss = [self.average_gradients()?];
@@ -135,8 +135,8 @@ impl<'a> Trainer<'a> {
         })
     }
 
-    /// This rank's loss of the next global batch, of which it goes through its share in one or
-    /// several parts; the averaged gradients are where the optimizer finds them.
+    /// Runs forward and backward on this rank's share of the next global batch, in one or several
+    /// parts, and averages the gradients for the optimizer. Returns this rank's loss.
     fn average_gradients(&mut self) -> Result<f64, Failure> {
         let parts = self.config.accumulate;
         let share = self.config.batch / self.comm().world_size() / parts;
@@ -156,8 +156,8 @@ impl<'a> Trainer<'a> {
         Ok(own_loss)
     }
 
-    /// Whether all ranks have the same weights after this step: with `--local-steps`, after every
-    /// so many.
+    /// Averages the weights if `--local-steps` requires it after this step. Returns `true` if all
+    /// ranks then have the same weights.
     fn meet(&mut self) -> Result<bool, Failure> {
         let Some(local) = &mut self.local else {
             return Ok(true);
@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
         Ok(have_met)
     }
 
-    /// The part of the loss that the next `share` sequences contribute.
+    /// Returns the contribution of the next `share` sequences to the loss.
     fn forward(&mut self, share: usize) -> Result<candle_core::Tensor, Failure> {
         let beginning = self.trace.clock();
         if self.sampler.len() == 0 {
@@ -186,8 +186,8 @@ impl<'a> Trainer<'a> {
         Ok(loss)
     }
 
-    /// Records the last backward pass, which began at the same moment of both clocks, layer by
-    /// layer. A layer ends with the last of its reports.
+    /// Records the last backward pass layer by layer. A layer ends with its last report. The two
+    /// beginnings are the same moment on the two clocks.
     fn trace_backward(&self, (beginning, started): (Duration, Instant)) {
         let mut layers: Vec<(&str, Duration)> = Vec::new();
         for (name, at) in self.replica.reports() {
@@ -205,36 +205,35 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// The mean loss of the validation sequences, the same on all ranks.
+    /// Returns the mean loss of the validation sequences, the same on all ranks.
     pub(crate) fn validate(&self) -> Result<f64, Failure> {
         let count = self.config.validation_sequences;
         let loss = evaluate::loss(self.comm(), &self.model, self.text, count)?;
         if loss.is_finite() {
             return Ok(loss);
         }
-        // All ranks see it, and end alike.
+        // All ranks have the same loss, so all of them end.
         Err(Failure::usage(format!(
-            "after step {} the validation loss is {loss}: the training diverges; a smaller \
-             --learning-rate may help",
+            "after step {} the validation loss is {loss}: the training diverges; try a smaller \
+             --learning-rate",
             self.step
         )))
     }
 
-    /// Compares the replicas, every rank calling it, and returns the weights' fingerprint.
+    /// Compares the replicas and returns the weights' fingerprint. Every rank must call this.
     pub(crate) fn compare_replicas(&self) -> Result<Fingerprint, Failure> {
         let own = replicas::fingerprint(self.variables.iter().map(|(_, var)| var))?;
         let fingerprints = replicas::gather(self.comm(), &own)?;
         match replicas::differing(&fingerprints) {
             None => Ok(own),
             Some(ranks) => Err(Failure::work(format!(
-                "after step {} the weights of {ranks} are not those of rank 0: the replicas have \
-                 drifted apart",
+                "after step {} the weights of {ranks} differ from those of rank 0",
                 self.step
             ))),
         }
     }
 
-    /// Saves a checkpoint of replicas that are equal; every rank calls it.
+    /// Saves a checkpoint if the replicas are equal. Every rank must call this.
     pub(crate) fn save(&mut self, validation_loss: Option<f64>) -> Result<(), Failure> {
         self.compare_replicas()?;
         let mut job = Job::new(self.config, self.text);
@@ -248,24 +247,24 @@ impl<'a> Trainer<'a> {
         Ok(())
     }
 
-    /// What the reducer knows of the last step.
+    /// Returns the data-parallel layer.
     pub(crate) fn parallel(&self) -> Result<&DataParallel, Failure> {
         Ok(self.replica.parallel()?)
     }
 
-    /// The model's weights.
+    /// Returns the number of the model's weights.
     pub(crate) fn weight_count(&self) -> usize {
         let variables = self.variables.iter();
         variables.map(|(_, var)| var.elem_count()).sum()
     }
 
-    /// Bytes of the optimizer's state on this rank.
+    /// Returns the bytes of the optimizer's state on this rank.
     pub(crate) fn optimizer_bytes(&self) -> usize {
         self.optimizer.state_bytes()
     }
 }
 
-/// What brings ranks together that train apart.
+/// Creates the local steps, which average the weights every `every` steps.
 fn local_steps(
     comm: &Communicator,
     replica: &Replica,
@@ -283,7 +282,7 @@ fn local_steps(
     Ok(Some(local))
 }
 
-/// How gradients are averaged. Their norm is looked at in any case.
+/// Returns the options for averaging gradients. The norm is computed even without clipping.
 fn options(config: &Config) -> Options {
     let options = match config.wire {
         Wire::F32 => Options::new(),

@@ -1,4 +1,4 @@
-//! Evaluates checkpoints beside the training, so that no rank waits for it.
+//! Evaluates checkpoints in a separate process, so that no rank of the training waits for it.
 
 use crate::evaluate;
 use crate::failure::Failure;
@@ -14,25 +14,25 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How often somebody looks for a new checkpoint.
+/// Interval between checks for a new checkpoint.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
 /// A line of the file that a validator writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Evaluated {
-    /// The training.
+    /// Id of the training.
     run: String,
     step: u64,
     validation_loss: f64,
-    /// Sequences that it was asked.
+    /// Number of validation sequences.
     sequences: usize,
-    /// How long that took.
+    /// Duration in seconds.
     evaluation_s: f64,
 }
 
-/// Evaluates the newest checkpoint, and unless it is to be only `once`, each newer one, until the
-/// training's last.
+/// Evaluates the newest checkpoint, and unless `once` is set, each newer one until the training's
+/// last.
 pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
     let Some(folder) = &config.checkpoint else {
         return Err(Failure::usage("validate needs --checkpoint".into()));
@@ -66,16 +66,16 @@ pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
 struct Validator<'a> {
     config: &'a Config,
     checkpoints: Checkpoints,
-    /// Where the losses are written.
+    /// File for the losses.
     metrics: PathBuf,
-    /// The step that was evaluated last.
+    /// The last evaluated step.
     evaluated: Option<u64>,
     warned: Vec<String>,
     has_said_that_it_waits: bool,
 }
 
 impl Validator<'_> {
-    /// Evaluates the newest checkpoint if it is a new one; says whether that is the last.
+    /// Evaluates the newest checkpoint if it is new. Returns `true` if it is the training's last.
     fn look(&mut self) -> Result<bool, Failure> {
         let newest = self.checkpoints.newest_step()?;
         if newest.is_none() || newest == self.evaluated {
@@ -84,8 +84,8 @@ impl Validator<'_> {
         let Some(found) = self.checkpoints.latest()? else {
             return Ok(false);
         };
-        // As long as the newest is damaged, the same older one is found each time. It may be
-        // written anew under its number, so that there is more than its number to look at.
+        // While the newest checkpoint is damaged, the same older one is found every time. A damaged
+        // one may be replaced under the same number, so the number does not identify it.
         if found.warnings != self.warned {
             for warning in &found.warnings {
                 eprintln!("mingpt: {warning}");
@@ -115,12 +115,12 @@ impl Validator<'_> {
         Ok(job.has_ended(step))
     }
 
-    /// Lets some time pass, and says so before the first time.
+    /// Waits before the next check. Prints a message the first time.
     fn wait(&mut self) {
         if !std::mem::replace(&mut self.has_said_that_it_waits, true) {
             let place = self.checkpoints.location();
             match self.evaluated {
-                // The name may be misspelt.
+                // The directory's name may be misspelled.
                 None => eprintln!(
                     "mingpt: there is no checkpoint in {place} yet; waiting for the first"
                 ),
@@ -133,10 +133,10 @@ impl Validator<'_> {
     }
 }
 
-/// The validation loss of the model in `checkpoint`, with the sequences that `config` asks for.
+/// Returns the validation loss of the model in `checkpoint`, on the sequences of `config`.
 fn loss_of(checkpoint: &Checkpoint, job: &Job, config: &Config) -> Result<f64, Failure> {
     let text = Text::load(config.text.as_deref(), job.config.block).map_err(Failure::usage)?;
-    // On another text the loss might be of characters that the training has seen.
+    // In another text, the validation part could contain characters of the training.
     job.check_fits(&Job::new(&job.config, &text))?;
     let model = job.model(checkpoint)?;
     let [sum, characters] =
@@ -144,8 +144,8 @@ fn loss_of(checkpoint: &Checkpoint, job: &Job, config: &Config) -> Result<f64, F
     Ok(sum / characters)
 }
 
-/// Adds `line` to the file `path`. The lines of its step and of later ones go: the training went
-/// back, or the step is evaluated once more.
+/// Appends `line` to the file `path`. Removes lines of its step and of later ones, because the
+/// training went back or the step was evaluated again.
 fn write(path: &Path, line: &Evaluated) -> io::Result<()> {
     let old = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),

@@ -1,4 +1,4 @@
-//! Whether the validations still find a better model.
+//! Tracks whether validations still find a better model.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,8 +9,8 @@ pub(crate) struct Best {
     pub(crate) loss: f64,
 }
 
-/// The best validation so far, and how many have come since. All ranks see the same losses, so
-/// they decide alike; a checkpoint has it, so that a training that goes on does too.
+/// The best validation so far, and the number of validations since. All ranks have the same losses
+/// and decide identically. Checkpoints contain this state for a resumed training.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Watch {
     pub(crate) best: Option<Best>,
@@ -18,7 +18,7 @@ pub(crate) struct Watch {
 }
 
 impl Watch {
-    /// Takes note of a validation after `step`; says whether it is the best yet.
+    /// Records a validation after `step`. Returns `true` if it is the best so far.
     pub(crate) fn note(&mut self, step: u64, loss: f64) -> bool {
         if self.best.is_some_and(|best| loss >= best.loss) {
             self.since += 1;
@@ -31,7 +31,7 @@ impl Watch {
         true
     }
 
-    /// Whether `patience`, if there is a limit, is at its end.
+    /// Returns `true` after `patience` validations without a better loss, unless `patience` is 0.
     pub(crate) fn is_exhausted(&self, patience: u64) -> bool {
         patience > 0 && self.since >= patience
     }

@@ -1,5 +1,5 @@
-//! What a training survives: any rank killed at any time, and started again by the launcher, ends
-//! with the very weights of an undisturbed run.
+//! Checks that a training survives the death of any rank at any time: after the launcher restarts
+//! it, it ends with the weights of an undisturbed run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,12 @@ use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-/// Training steps; a checkpoint comes every seventh, and at the end.
+/// Training steps. Checkpoints are written after every seventh step and at the end.
 const STEPS: usize = 60;
-/// How long a run may take on a busy machine.
+/// Maximum time of a run on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// A training of `ranks` processes with its checkpoints in `place`.
+/// Returns a training of `ranks` processes with its checkpoints in `place`.
 fn job(ranks: usize, place: &Path, every: usize) -> Job {
     let numbers = [
         ("--steps", STEPS),
@@ -46,13 +46,13 @@ fn job(ranks: usize, place: &Path, every: usize) -> Job {
     }
 }
 
-/// The steps that a run has told of.
+/// Returns the number of steps that a run has reported.
 fn steps_done(place: &Path) -> usize {
     let text = fs::read_to_string(place.join("metrics.jsonl"));
     text.map_or(0, |text| text.lines().count())
 }
 
-/// The process that is `rank` of the training in `place`.
+/// Finds the process of `rank` of the training in `place`.
 fn process_of(rank: usize, place: &Path) -> Option<u32> {
     let own = format!("RANK={rank}");
     let is_rank = |process: &Path| {
@@ -70,7 +70,7 @@ fn process_of(rank: usize, place: &Path) -> Option<u32> {
     })
 }
 
-/// Kills `rank` as soon as `steps` steps are told of.
+/// Kills `rank` after `steps` reported steps.
 fn kill_after(steps: usize, rank: usize, place: &Path) {
     let started = Instant::now();
     while steps_done(place) < steps {
@@ -84,7 +84,7 @@ fn kill_after(steps: usize, rank: usize, place: &Path) {
     assert!(killed.unwrap().success());
 }
 
-/// Everything the last checkpoint holds of the model and the optimizer, byte for byte.
+/// Returns the bytes of the model and the optimizer in the last checkpoint.
 fn outcome(place: &Path) -> Vec<u8> {
     fs::read(place.join(format!("step-{STEPS:08}.safetensors"))).unwrap()
 }
@@ -97,7 +97,7 @@ fn undisturbed(ranks: usize, place: &Path) -> Vec<u8> {
 #[test]
 fn whichever_rank_is_killed_the_job_restarts_by_itself_and_ends_with_the_same_bits() {
     let directory = tempfile::tempdir().unwrap();
-    // Rank 0 holds the rendezvous and writes the checkpoints; the first is due after 7 steps.
+    // Rank 0 has the rendezvous and writes the checkpoints, the first one after 7 steps.
     let deaths = [(2, 1, 3), (2, 0, 25), (4, 0, 4), (4, 2, 40)];
     for ranks in [2, 4] {
         let expected = undisturbed(ranks, &directory.path().join(format!("calm-{ranks}")));
@@ -136,7 +136,7 @@ fn a_training_that_diverges_is_not_started_again() {
     let mut job = job(2, directory.path(), 1);
     job.arguments
         .extend(["--learning-rate", "1e30"].map(Into::into));
-    // Another attempt would come to the same numbers.
+    // Another attempt would compute the same numbers.
     assert_eq!(run(&job), Ok(2));
     assert!(steps_done(directory.path()) < STEPS);
 }

@@ -1,4 +1,4 @@
-//! Whole runs of `mingpt` on real processes, small enough to be quick.
+//! Tests complete, small runs of `mingpt` on real processes.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,7 +15,7 @@ use std::process::{Child, Command, Output, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// A model and a run that take little time.
+/// Settings of a small model and a short run.
 const SMALL: &[&str] = &[
     "--steps",
     "8",
@@ -38,7 +38,7 @@ const SMALL: &[&str] = &[
     "--warmup",
     "2",
 ];
-/// How long a run may take on a busy machine.
+/// Maximum time of a run on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 fn mingpt() -> Command {
@@ -52,13 +52,13 @@ fn mingpt() -> Command {
     ] {
         command.env_remove(name);
     }
-    // Bits are compared: whatever is measured must not choose the order of a sum.
+    // Bits are compared, so measured times must not determine the order of a sum.
     command.env("RINGTREE_TUNING", "built-in");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// The small run's settings, and before them `own` ones.
+/// Returns the settings of the small run, with those in `own` replaced.
 fn settings<'a>(own: &[&'a str]) -> Vec<&'a str> {
     let is_open = |pair: &&[&str]| !own.contains(&pair[0]);
     let rest = SMALL.chunks(2).filter(is_open).flatten().copied();
@@ -70,7 +70,7 @@ fn start(ranks: usize, arguments: &[&str]) -> Vec<Child> {
     start_on(1, ranks, arguments, |_, _| {})
 }
 
-/// The same on `hosts` of as many ranks; `own` sets what each rank's host has of its own.
+/// Starts a small run of `ranks` ranks on `hosts` hosts. `own` sets up the command of each rank.
 fn start_on(
     hosts: usize,
     ranks: usize,
@@ -95,7 +95,7 @@ fn start_on(
     (0..ranks).map(rank).collect()
 }
 
-/// The standard output of rank 0 of a run that goes well.
+/// Returns rank 0's standard output of a successful run.
 fn finish(ranks: Vec<Child>) -> String {
     let ends: Vec<Output> = ranks
         .into_iter()
@@ -119,12 +119,12 @@ fn last_line(ranks: usize, arguments: &[&str]) -> String {
         .to_owned()
 }
 
-/// The loss in a last line.
+/// Returns the loss in a last line.
 fn loss(line: &str) -> f64 {
     line.split(' ').nth(3).unwrap().parse().unwrap()
 }
 
-/// Checkpoints are written beside the training.
+/// Waits for a file, because checkpoints are written in the background.
 fn wait_for_file(path: &Path) {
     let started = Instant::now();
     while !path.exists() {
@@ -152,7 +152,7 @@ fn on_each_host_one_bar_moves() {
         command.stdout(programs[host].try_clone().unwrap());
     });
     drop(programs);
-    // A terminal holds few bytes: each is read while the ranks write.
+    // A terminal buffers few bytes, so each is read while the ranks write.
     let readers: Vec<_> = terminals
         .into_iter()
         .map(|mut terminal| std::thread::spawn(move || terminal.rest()))
@@ -164,11 +164,11 @@ fn on_each_host_one_bar_moves() {
         let is_one = shown.is_sorted() && shown.first() < shown.last();
         assert!(is_one, "{shown:?}: {text:?}");
     }
-    // Lines are rank 0's; on the other host nothing is but the bar.
+    // Only rank 0 prints lines. The other host has only the bar.
     assert!(texts[0].contains("loss") && !texts[1].contains("loss"));
 }
 
-/// The loss of every step of a run of `ranks` processes.
+/// Returns the loss of every step of a run of `ranks` processes.
 fn curve(ranks: usize) -> Vec<f64> {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
@@ -187,7 +187,7 @@ fn one_two_and_four_ranks_follow_the_same_curve() {
     assert_eq!(one.len(), 30);
     assert!(one[29] < one[0], "{one:?}");
     for ranks in [2, 4] {
-        // Every checkpoint on the way has compared the replicas' hashes.
+        // Every checkpoint has compared the replicas' hashes.
         let many = curve(ranks);
         let differs = |(one, many): (&f64, &f64)| (one - many).abs() > 2e-3;
         assert!(!one.iter().zip(&many).any(differs), "{one:?}\n{many:?}");
@@ -206,7 +206,7 @@ fn dropout_is_the_same_on_any_number_of_ranks() {
 fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
-    // A text of its own: the losses must not depend on what the project's says today.
+    // Use a fixed text, because the losses must not depend on this project's sources.
     let text = tempfile::NamedTempFile::new().unwrap();
     let line = |number| format!("line {number} of a text that is the same for ever\n");
     std::fs::write(text.path(), (0..400).map(line).collect::<String>()).unwrap();
@@ -230,7 +230,7 @@ fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
         "--patience",
     ];
     let part = |patience| [&own[..], &[patience]].concat();
-    // The rate rises, and the model gets worse and worse: the first validation stays the best.
+    // The learning rate rises and the model gets worse, so the first validation stays the best.
     let output = finish(start(2, &part("2")));
     assert!(
         output.contains("stopped at step 6, after 2 validations without a better loss\n"),
@@ -241,7 +241,7 @@ fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
         let manifest = directory.path().join(format!("step-{step:08}.json"));
         assert_eq!(manifest.exists(), is_there, "{step}");
     }
-    // It stays ended, and goes on if there is more patience.
+    // It stays stopped, and continues with more patience.
     let again = finish(start(2, &part("2")));
     assert!(
         again.contains("resumed at step 6\n") && again.contains("stopped at step 6,"),
@@ -361,7 +361,7 @@ fn a_sharded_optimizer_ends_with_the_same_weights_and_goes_on_with_other_ranks()
     let end = finish(start(2, &until("8")));
     assert!(end.contains("resumed at step 4"), "{end}");
     let end = end.lines().last().unwrap().to_owned();
-    // The learning rate had ended its descent at step 4.
+    // The learning rate had reached its end at step 4.
     assert!((loss(&end) - loss(&whole)).abs() < 0.05, "{end}\n{whole}");
 }
 
@@ -428,7 +428,7 @@ fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
             .contains("</svg>")
     );
 
-    // The checkpoint holds the model whose loss the training has told.
+    // The checkpoint contains the model whose loss the training reported.
     let mut validation = mingpt();
     validation
         .args(["validate", "--once", "--validation-sequences", "8"])
@@ -462,7 +462,7 @@ fn a_validator_says_what_is_in_the_place_of_its_checkpoints() {
     );
     fs::write(&file, "no folder").unwrap();
     for (place, words) in [
-        (&file, "is no folder"),
+        (&file, "is not a directory"),
         (&nothing, "there is no checkpoint in "),
     ] {
         let mut validation = mingpt();

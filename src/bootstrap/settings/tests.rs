@@ -1,4 +1,4 @@
-//! Tests of what the environment says.
+//! Tests of reading settings from the environment.
 
 use super::*;
 
@@ -74,12 +74,12 @@ fn what_is_wrong_is_named() {
         "MASTER_PORT",
         "RINGTREE_TIMEOUT_MS",
     ] {
-        assert!(refusal(&[(name, "-1x")]).contains(&format!("{name} is \"-1x\"")));
+        assert!(refusal(&[(name, "-1x")]).contains(&format!("{name}=\"-1x\"")));
     }
     assert!(refusal(&[("MASTER_PORT", "0")]).contains("1 to 65535"));
-    assert!(refusal(&[("RANK", "8")]).contains("ranks count from 0 to 7"));
-    assert!(refusal(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE is 0"));
-    assert!(refusal(&[("RINGTREE_RENDEZVOUS", "nowhere")]).contains("host:port"));
+    assert!(refusal(&[("RANK", "8")]).contains("ranks are 0 to 7"));
+    assert!(refusal(&[("WORLD_SIZE", "0")]).contains("WORLD_SIZE=0"));
+    assert!(refusal(&[("RINGTREE_RENDEZVOUS", "nowhere")]).contains("HOST:PORT"));
     assert!(refusal(&[("RINGTREE_TUNING", "/")]).contains("RINGTREE_TUNING=/ cannot be read"));
 }
 
@@ -101,7 +101,7 @@ fn the_transport_is_one_of_three_and_compared_between_ranks() {
         assert!(settings.to_agree().contains(&agreed));
     }
     let line = refusal(&[("RINGTREE_TRANSPORT", "pigeon")]);
-    assert!(line.contains("RINGTREE_TRANSPORT=pigeon") && line.contains("tcp and shm"));
+    assert!(line.contains("RINGTREE_TRANSPORT=pigeon") && line.contains("tcp or shm"));
     let pigeon = |name: &str| (name == "RINGTREE_TRANSPORT").then(|| "pigeon".to_owned());
     assert!(check_environment(pigeon).is_err());
 }
@@ -112,10 +112,7 @@ fn calls_are_checked_on_request_and_on_all_ranks() {
     assert!(settings.checks_calls && !with(&[]).unwrap().checks_calls);
     assert_ne!(settings.to_agree(), with(&[]).unwrap().to_agree());
     let line = refusal(&[("RINGTREE_CHECK", "everything")]);
-    assert_eq!(
-        line,
-        "RINGTREE_CHECK=everything: no such check; there is calls"
-    );
+    assert_eq!(line, "RINGTREE_CHECK=everything: unknown check; use calls");
     let wrong = |name: &str| (name == "RINGTREE_CHECK").then(|| "1".to_owned());
     assert!(check_environment(wrong).is_err());
 }
@@ -130,7 +127,7 @@ fn sums_are_reproducible_on_request_and_on_all_ranks() {
         assert!(settings.to_agree().contains(&agreed));
     }
     let line = refusal(&[("RINGTREE_REPRODUCIBLE", "yes")]);
-    assert_eq!(line, "RINGTREE_REPRODUCIBLE=yes: it is 0 or 1");
+    assert_eq!(line, "RINGTREE_REPRODUCIBLE=yes: expected 0 or 1");
     let wrong = |name: &str| (name == "RINGTREE_REPRODUCIBLE").then(|| "yes".to_owned());
     assert!(check_environment(wrong).is_err());
 }
@@ -182,7 +179,7 @@ fn the_tuning_is_compared_between_ranks() {
     assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "/no/such")]));
 }
 
-/// What an environment of these variables alone makes of a program that may be alone.
+/// Reads the settings of a program that may be a single rank, from only these variables.
 fn or_alone(all: &[(&str, &str)]) -> Result<Settings> {
     Settings::from_env_or_alone(|name| {
         let found = all.iter().find(|(key, _)| *key == name);
@@ -196,7 +193,7 @@ fn a_program_that_no_launcher_started_is_alone_with_its_other_settings() {
     assert_eq!((alone.rank, alone.world_size), (0, 1));
     assert_eq!((alone.local_rank, alone.local_world_size), (None, None));
     assert_eq!(alone.algorithm.as_deref(), Some("ring"));
-    // `mpirun -n 1` and a shell within an allocation are one process.
+    // `mpirun -n 1` and a shell within an allocation run one process.
     assert!(or_alone(&[("OMPI_COMM_WORLD_SIZE", "1"), ("SLURM_NTASKS", "8")]).is_ok());
     assert_eq!(or_alone(BASE).unwrap().rank, 3);
 }

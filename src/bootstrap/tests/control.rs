@@ -62,7 +62,7 @@ fn what_was_sent_before_leaving_arrives() {
                 });
             }
         }
-        // Rank 0 sees everybody leave; the others see only rank 0.
+        // Rank 0 sees all ranks leave. The others see only rank 0.
         let witness = if leaver == 0 { 1 } else { 0 };
         let (rank, why) = ranks[witness]
             .1
@@ -81,7 +81,7 @@ fn leaving_is_quick_and_silent_even_when_all_leave_at_once() {
     let began = Instant::now();
     shut_down(&ranks);
     assert!(began.elapsed() < Duration::from_secs(5));
-    // A second time is harmless.
+    // A second shutdown is harmless.
     shut_down(&ranks);
 }
 
@@ -110,7 +110,7 @@ fn poking_wakes_the_control_thread() {
     shut_down(&ranks);
 }
 
-/// Streams for group 5 between each pair of ranks, dialed by one end, the other, or both.
+/// Returns streams for group 5 between all pairs of ranks. Both ends of each pair dial.
 fn connected(ranks: &[(Membership, Arc<Recorder>)]) -> Vec<Vec<(usize, TcpStream)>> {
     for (rank, (membership, _)) in ranks.iter().enumerate() {
         for peer in (0..ranks.len()).filter(|peer| *peer != rank) {
@@ -135,7 +135,8 @@ fn connected(ranks: &[(Membership, Arc<Recorder>)]) -> Vec<Vec<(usize, TcpStream
     ranks.iter().map(take).collect()
 }
 
-/// Moves all of `sent` through `from` and `to`, sleeping in the reactor when nothing moves.
+/// Sends `sent` from `from` to `to`, sleeping in the reactor while nothing moves, and returns what
+/// arrived.
 fn transfer(reactor: &Reactor, from: &mut TcpLink, to: &mut TcpLink, sent: &[u8]) -> Vec<u8> {
     let mut written = 0;
     let mut received = Vec::new();
@@ -244,7 +245,7 @@ fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
     for round in 0..3_u8 {
         recorder.note(|seen| seen.wants_data_events = true);
         membership.control.poke();
-        // Let the wake-ups of the poke and of the socket's being writable pass.
+        // Wait until the wake-ups by the poke and by the writable socket are over.
         thread::sleep(Duration::from_millis(100));
         let before = recorder.seen.lock().unwrap().awake;
         far.write_all(&[round]).unwrap();
@@ -298,7 +299,7 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
         from: 0,
         to: 1,
     };
-    // The last is one of another attempt of the job.
+    // The last connection belongs to another attempt of the job.
     for (secret, attempt, frames) in [(42, 0, 2), (42, 0, 1), (43, 0, 2), (42, 1, 3)] {
         let hello = Hello { attempt, ..hello };
         let mut stream = std::net::TcpStream::connect(address).unwrap();
@@ -314,9 +315,9 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
             }
         }
     }
-    // A true connection dialed after those is the first that the handler gets.
+    // A valid connection dialed afterwards is the first that the handler gets.
     ranks[0].0.control.dial(6, 1);
-    recorder.wait("the true connection", |seen| seen.streams.pop());
+    recorder.wait("the valid connection", |seen| seen.streams.pop());
     let seen = recorder.seen.lock().unwrap();
     assert!(seen.streams.is_empty() && seen.failed.is_empty());
     drop(seen);
@@ -326,7 +327,7 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
 #[test]
 fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
     let mut joined = join_all(world(2, PATIENCE), |_| 0);
-    // Joined, but no thread reads its connection.
+    // The rank has joined, but no thread reads its connection.
     let silent = joined.pop();
     let recorder = Arc::new(Recorder::default());
     let rank_0 = joined.remove(0).unwrap();
@@ -335,7 +336,8 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
     let enough = 4 * CONTROL_QUEUE_BYTES_MAX / payload.len();
     for _ in 0..enough {
         membership.control.send(1, 1, &payload);
-        // Not faster than the thread takes them: this is about the connection's queue.
+        // Send no faster than the thread handles messages, because this test is about the
+        // connection's queue.
         while membership.control.queued_bytes() > 0 {
             thread::yield_now();
         }

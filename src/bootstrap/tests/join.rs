@@ -6,7 +6,7 @@ use std::os::fd::IntoRawFd;
 
 #[test]
 fn ranks_come_in_any_order_and_all_see_the_same_world() {
-    // Rank 0 last, first, in the middle.
+    // Rank 0 joins last, first and in the middle.
     let orders: [&[u64]; 3] = [&[90, 0, 30, 60], &[0, 60, 30, 90], &[40, 0, 80, 0]];
     for delays in orders {
         let joined = join_all(world(4, PATIENCE), |rank| delays[rank]);
@@ -59,15 +59,13 @@ fn a_wrong_secret_is_named_where_it_is_wrong_and_counted_at_rank_0() {
         .into_iter()
         .map(join_line)
         .collect();
-    let expected = format!(
-        "rank 2: the rendezvous {rendezvous} refused the job secret (RINGTREE_SECRET differs?)"
-    );
+    let expected = format!("rank 2: the rendezvous {rendezvous} rejected the job secret");
     let line = lines.pop().unwrap();
-    // If rank 0 gives up during the last attempt, the line says so first.
+    // If rank 0 times out during the last try, the line begins with that.
     assert!(line.contains(&expected), "{line}");
     for line in lines {
-        assert!(line.contains("rank 2 of 3 did not come"), "{line}");
-        let (before, after) = line.split_once("handshakes that failed: ").unwrap();
+        assert!(line.contains("rank 2 of 3 did not reach"), "{line}");
+        let (before, after) = line.split_once("failed handshakes: ").unwrap();
         assert!(!before.is_empty() && !after.starts_with('0'), "{line}");
         assert!(line.contains(", one of them from 127.0.0.1"), "{line}");
         assert!(line.contains("job secret"), "{line}");
@@ -79,7 +77,7 @@ fn a_missing_secret_is_a_wrong_secret() {
     let mut settings = world(2, Duration::from_millis(500));
     settings[1].secret = None;
     let line = join_line(join_all(settings, |_| 0).pop().unwrap());
-    assert!(line.contains("refused the job secret"), "{line}");
+    assert!(line.contains("rejected the job secret"), "{line}");
 }
 
 #[test]
@@ -93,7 +91,7 @@ fn a_wrong_world_size_is_told_to_everybody() {
         .collect();
     assert!(began.elapsed() < PATIENCE / 2, "told, not timed out");
     assert!(
-        lines[1].contains("WORLD_SIZE is 5 here, but 3 at rank 0"),
+        lines[1].contains("WORLD_SIZE is 5 here, but 3 on rank 0"),
         "{}",
         lines[1]
     );
@@ -111,7 +109,7 @@ fn two_processes_of_one_rank_are_named_to_everybody() {
         .map(join_line)
         .collect();
     for line in lines {
-        assert!(line.contains("two processes say they are rank 2"), "{line}");
+        assert!(line.contains("two processes have rank 2"), "{line}");
         let process = format!("process {}", std::process::id());
         assert_eq!(line.matches(&process).count(), 2, "{line}");
     }
@@ -138,7 +136,7 @@ fn differing_settings_are_named_with_both_values_to_everybody() {
         let agreed = ("RINGTREE_ALGORITHM".to_owned(), value.to_owned());
         settings[rank].agreed.push(agreed);
     }
-    // Rank 1 comes when the failure is known.
+    // Rank 1 joins after the failure is known.
     let lines = join_all(settings, |rank| if rank == 1 { 300 } else { 0 });
     for line in lines.into_iter().map(join_line) {
         assert!(line.contains("RINGTREE_ALGORITHM differs"), "{line}");
@@ -153,7 +151,7 @@ fn a_missing_rank_is_named_to_everybody_at_the_timeout() {
     settings.truncate(3);
     let began = Instant::now();
     for line in join_all(settings, |_| 0).into_iter().map(join_line) {
-        assert!(line.contains("ranks 3, 4 of 5 did not come"), "{line}");
+        assert!(line.contains("ranks 3, 4 of 5 did not reach"), "{line}");
         assert!(line.contains("within 500 ms"), "{line}");
     }
     assert!(began.elapsed() < Duration::from_secs(10));
@@ -181,7 +179,7 @@ fn an_unresolvable_rendezvous_is_named() {
 
 #[test]
 fn without_a_secret_only_loopback_is_used() {
-    // A documentation address: nobody is there, and nobody is asked.
+    // An address for documentation, which no host has. The join must not contact it.
     for rank in [0, 1] {
         let mut settings = Settings::new(rank, 2, "192.0.2.1:29500");
         settings.timeout = Duration::from_millis(300);
@@ -211,7 +209,7 @@ fn a_taken_port_moves_the_rendezvous_to_the_next_one() {
         .1
         .parse()
         .unwrap();
-    // One service that accepts and says nothing, as a store that waits for its own protocol does.
+    // A service that accepts but sends nothing, like a store that waits for its own protocol.
     let other_service = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for settings in &mut settings {
         settings.next_port_too = true;
@@ -227,7 +225,10 @@ fn a_given_rendezvous_that_is_taken_is_an_error() {
     let mut settings = world(2, Duration::from_millis(300));
     let taken = TcpListener::bind(&settings[0].rendezvous).unwrap();
     let line = join_line(join(&settings.remove(0)));
-    assert!(line.contains("another process listens there"), "{line}");
+    assert!(
+        line.contains("the process that is listening there"),
+        "{line}"
+    );
     drop(taken);
 }
 
@@ -239,7 +240,7 @@ fn an_inherited_listener_is_used_once_and_then_its_address() {
     for settings in &mut settings {
         settings.rendezvous.clone_from(&rendezvous);
     }
-    // A number that no other test of this process gets.
+    // A descriptor that no other test of this process uses.
     let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 800).unwrap();
     drop(listener);
     settings[0].listener_fd = Some(copy.into_raw_fd());
@@ -250,7 +251,7 @@ fn an_inherited_listener_is_used_once_and_then_its_address() {
     }
 }
 
-/// Waits until somebody listens at `rendezvous`.
+/// Connects to `rendezvous`, retrying until a process listens there.
 pub(super) fn connect(rendezvous: &str) -> std::net::TcpStream {
     let end = Instant::now() + PATIENCE;
     loop {
@@ -275,7 +276,7 @@ fn garbage_at_the_port_does_not_disturb_the_join() {
                 0 => drop(stream),
                 1 => drop(stream.write_all(&bytes)),
                 2 => {
-                    // The beginning of a true hello, then nothing.
+                    // The beginning of a valid hello, then nothing.
                     let _ = stream.write_all(b"ringtree");
                     held.push(stream);
                 }
@@ -318,7 +319,7 @@ fn a_stranger_is_cut_off_in_time_and_learns_nothing() {
     stream.write_all(&[7; HELLO_BYTES]).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     let mut answer = Vec::new();
-    // Closed or reset; either way without an answer.
+    // The connection is closed or reset, in both cases without an answer.
     let _ = stream.read_to_end(&mut answer);
     assert!(answer.is_empty());
     join(&client).map_err(|error| error.to_string()).unwrap();
@@ -358,7 +359,7 @@ fn no_socket_of_the_library_listens_on_the_wildcard() {
         assert_eq!(bound, ["0100007F"], "127.0.0.1 and nothing else");
     }
     let closed = listeners.iter().all(|(_, port)| *port != rendezvous.port());
-    assert!(closed, "the rendezvous closes when all have come");
+    assert!(closed, "the rendezvous closes after all ranks have joined");
     running.iter().for_each(|one| one.control.shutdown());
 }
 
@@ -371,16 +372,16 @@ fn a_rank_of_an_earlier_attempt_is_refused_and_disturbs_nobody() {
     let mut old = settings[1].clone();
     old.attempt = 1;
     settings.insert(1, old);
-    // The old one comes when rank 0 waits for two others, and may be first or in between.
+    // The old rank joins while rank 0 waits for two others, as the first or between them.
     for delays in [[0, 50, 150, 150], [0, 100, 0, 200]] {
         let mut joined = join_all(settings.clone(), |at| delays[at]);
         let line = join_line(joined.remove(1));
         assert!(
-            line.contains("rank 1: this process is of attempt 1"),
+            line.contains("rank 1: this process belongs to attempt 1"),
             "{line}"
         );
         assert!(
-            line.contains("of attempt 2: a restart has replaced"),
+            line.contains("to attempt 2: a restart has replaced"),
             "{line}"
         );
         for joined in joined {
@@ -399,13 +400,13 @@ fn an_old_rank_0_gives_way_to_the_attempt_that_replaced_it() {
     }
     let replaced = old[0].clone();
     let replaced = thread::spawn(move || join(&replaced));
-    // Rank 1 finds the old rank 0 first; the new one comes when the port is free.
+    // Rank 1 reaches the old rank 0 first. The new rank 0 starts when the port is free.
     let second = settings.pop().unwrap();
     let second = thread::spawn(move || join(&second));
     let line = join_line(replaced.join().unwrap());
-    assert!(line.contains("this process is of attempt 0"), "{line}");
+    assert!(line.contains("this process belongs to attempt 0"), "{line}");
     assert!(
-        line.contains("rank 1") && line.contains("of attempt 1"),
+        line.contains("rank 1") && line.contains("to attempt 1"),
         "{line}"
     );
     join(&settings[0])

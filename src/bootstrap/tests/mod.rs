@@ -1,4 +1,4 @@
-//! Ranks as threads of one process, over loopback.
+//! Tests with ranks as threads of one process, over loopback.
 
 mod control;
 mod join;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What keeps the ports that this process has taken.
+/// Sockets that reserve the ports taken by this process.
 static TAKEN: Mutex<Vec<[Socket; 2]>> = Mutex::new(Vec::new());
 
-/// A port of loopback that no other process is given, and neither is its successor.
+/// Reserves a loopback port and the next higher one, and returns the former.
 fn own_port() -> u16 {
     loop {
         let (first, at) = address::reserve(([127, 0, 0, 1], 0).into()).unwrap();
@@ -37,7 +37,7 @@ fn own_port() -> u16 {
     }
 }
 
-/// The settings of every rank of a world at a fresh rendezvous.
+/// Returns the settings of all ranks of a world with a new rendezvous.
 fn world(world_size: usize, timeout: Duration) -> Vec<Settings> {
     let rendezvous = format!("127.0.0.1:{}", own_port());
     let one = |rank| {
@@ -49,7 +49,7 @@ fn world(world_size: usize, timeout: Duration) -> Vec<Settings> {
     (0..world_size).map(one).collect()
 }
 
-/// Joins with all of `settings` at once, each after its delay in milliseconds.
+/// Joins with all `settings` concurrently, each after its delay in milliseconds.
 fn join_all(settings: Vec<Settings>, delay_ms: impl Fn(usize) -> u64) -> Vec<Result<Joined>> {
     let start = |(at, settings): (usize, Settings)| {
         let delay = Duration::from_millis(delay_ms(at));
@@ -89,7 +89,7 @@ struct Seen {
     wants_data_events: bool,
 }
 
-/// A handler that writes down everything.
+/// A handler that records everything.
 #[derive(Default)]
 struct Recorder {
     seen: Mutex<Seen>,
@@ -102,7 +102,7 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// Waits until `ready` of what was seen.
+    /// Waits until `ready` returns a value for the recorded events.
     fn wait<T>(&self, what: &str, mut ready: impl FnMut(&mut Seen) -> Option<T>) -> T {
         let end = Instant::now() + PATIENCE;
         let mut seen = self.seen.lock().unwrap();
@@ -156,7 +156,7 @@ impl Handler for Recorder {
     }
 }
 
-/// A world whose ranks have joined and whose control threads run.
+/// Joins a world and starts its control threads.
 fn running(world_size: usize) -> Vec<(Membership, Arc<Recorder>)> {
     let joined = join_all(world(world_size, PATIENCE), |_| 0);
     let start = |joined: Result<Joined>| {
@@ -167,7 +167,7 @@ fn running(world_size: usize) -> Vec<(Membership, Arc<Recorder>)> {
     joined.into_iter().map(start).collect()
 }
 
-/// Ends all ranks at once.
+/// Shuts down all ranks concurrently.
 fn shut_down(ranks: &[(Membership, Arc<Recorder>)]) {
     thread::scope(|scope| {
         for (membership, _) in ranks {

@@ -1,4 +1,4 @@
-//! What processes without the secret can do to a join: nothing but delay it a little.
+//! Tests that processes without the secret can only delay a join a little.
 
 use super::join::connect;
 use super::*;
@@ -9,13 +9,13 @@ use std::io::{Read, Write};
 use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 
-/// Connections that strangers hold at once.
+/// Number of connections that the flood keeps open.
 const HELD: usize = 1500;
 
-/// Opens 1,000 connections a second to `address`, after `HELD` at once, says `words` on each and
-/// holds the last of them, until `is_over`.
+/// Floods `address` with connections until `is_over`: first `HELD` in quick succession, then up to
+/// 1,000 per second. Sends `words` on each and keeps the last `HELD` open.
 fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
-    // Both ends are in this process.
+    // This process holds both ends of every connection.
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -23,7 +23,7 @@ fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
     while !is_over.load(Ordering::Relaxed) {
         let timeout = Duration::from_millis(20);
         if let Ok(mut stream) = std::net::TcpStream::connect_timeout(&address, timeout) {
-            // The other end may have closed it already.
+            // The other end may have closed the connection already.
             let _ = stream.write_all(words);
             held.push_back(stream);
         }
@@ -34,10 +34,10 @@ fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
     }
 }
 
-/// Rank 1 joins while others, who came before it, flood the rendezvous.
+/// Joins as rank 1 while earlier connections flood the rendezvous.
 fn join_in_a_flood_of(words: &[u8]) {
     let mut settings = world(2, PATIENCE);
-    // Then a rank waits least for an answer.
+    // With this setting, a rank waits the least for an answer.
     settings.iter_mut().for_each(|one| one.next_port_too = true);
     let address = settings[0].rendezvous.parse().unwrap();
     let is_over = AtomicBool::new(false);
@@ -96,7 +96,7 @@ fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
     let (_, frame) = Initiator::new(&Secret::absent(), hello, [1; 32]);
     let mut slow = connect(&rendezvous);
     slow.write_all(&frame[..HELLO_BYTES - 1]).unwrap();
-    // Longer than an honest handshake takes, shorter than one may take.
+    // Longer than an honest handshake takes, shorter than its time limit.
     thread::sleep(Duration::from_millis(600));
     let silent: Vec<_> = (0..4 * HANDSHAKES_PENDING_MAX)
         .map(|_| connect(&rendezvous))
@@ -111,19 +111,19 @@ fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
     drop(silent);
 }
 
-/// Something that listens at `port` and answers what `answer` makes of what comes.
+/// Starts an impostor that listens on `port` and handles each connection with `answer`.
 fn impostor(port: u16, answer: impl Fn(&mut std::net::TcpStream) + Send + 'static) {
     let listener = TcpListener::bind(("127.0.0.1", port)).unwrap();
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut stream = stream;
-            // A rank that has found the true rendezvous comes no more.
+            // A rank that has reached the real rendezvous does not connect again.
             answer(&mut stream);
         }
     });
 }
 
-/// A frame of an acceptor.
+/// Returns an acceptor's frame.
 fn frame(version: u16, kind: u8, reason: u8) -> [u8; ANSWER_BYTES] {
     let mut frame = [7; ANSWER_BYTES];
     frame[..4].copy_from_slice(b"rtok");
@@ -157,7 +157,7 @@ fn what_an_impostor_says_ends_no_join() {
             }
             let _ = stream.read(&mut [0; HELLO_BYTES]);
         });
-        // Rank 1 comes first, and finds the impostor.
+        // Rank 1 starts first and reaches the impostor.
         for joined in join_all(settings, |rank| if rank == 0 { 400 } else { 0 }) {
             joined.map(drop).unwrap();
         }
@@ -194,7 +194,7 @@ fn a_rendezvous_that_dribbles_holds_nobody_beyond_the_timeout() {
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || tell.send(join_line(join(&settings.remove(1)))));
     let line = told.recv_timeout(PATIENCE).expect("an end");
-    assert!(line.contains("does not answer the handshake"), "{line}");
+    assert!(line.contains("did not answer the handshake"), "{line}");
 }
 
 #[test]
@@ -211,7 +211,7 @@ fn no_connection_waits_at_a_data_socket_that_is_not_served_yet() {
     };
     let mut joined = joined.into_iter();
     let first = start(joined.next().unwrap());
-    // A peer that comes too early comes again.
+    // A peer that connects too early tries again.
     first.0.control.dial(1, 1);
     thread::sleep(Duration::from_millis(100));
     let ranks = [first, start(joined.next().unwrap())];

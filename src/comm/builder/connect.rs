@@ -1,4 +1,4 @@
-//! The start of a runtime, from settings that are complete.
+//! Connects a rank. Given complete settings, it joins the world and starts a runtime.
 
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::Settings;
@@ -24,7 +24,7 @@ use std::time::Instant;
 const WORLD: u32 = 0;
 
 pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
-    count_forks().map_err(|error| Error::io("telling forked children from this one", &error))?;
+    count_forks().map_err(|error| Error::io("cannot register a handler for forks", &error))?;
     let table = tuning::Start::of(settings)?;
     let algorithm = settings
         .algorithm
@@ -33,7 +33,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
         .transpose();
     let algorithm =
         algorithm.map_err(|error| Error::configuration(format!("RINGTREE_ALGORITHM: {error}")))?;
-    let reactor = Reactor::new().map_err(|error| Error::io("setting up epoll", &error))?;
+    let reactor = Reactor::new().map_err(|error| Error::io("cannot set up epoll", &error))?;
     let reactor = Arc::new(reactor);
     let joined = join(settings)?;
     let membership = joined.membership().clone();
@@ -73,7 +73,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
         tuning: TuningTable::default(),
         tuning_origin: TuningOrigin::BuiltIn,
         algorithm,
-        // What is measured is neither checked nor restricted.
+        // Calls that measure links are neither checked nor restricted to reproducible algorithms.
         checks_calls: false,
         is_reproducible: false,
     };
@@ -90,7 +90,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     }
 }
 
-/// What the runtime of rank `rank` lives on.
+/// Creates the host of the runtime of `rank`.
 fn host_of(
     settings: &Settings,
     shared: &Arc<Shared>,
@@ -109,7 +109,8 @@ fn host_of(
     }
 }
 
-/// Once the control thread runs, cancelling the start fails what the ranks do together.
+/// Makes a cancellation of the start fail the operations of `runtime`. From here on, the start may
+/// wait in a collective, which does not check for cancellation.
 fn end_when_cancelled(settings: &Settings, runtime: &OwnRuntime) {
     let (runtime, cause) = (runtime.downgrade(), settings.cancelled());
     settings.start.cancel.on_cancel(move || {
@@ -124,7 +125,7 @@ fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option
         return Ok(None);
     };
     near.end_sleeps_of(reactor)
-        .map_err(|error| Error::io("setting up epoll", &error))?;
+        .map_err(|error| Error::io("cannot set up epoll", &error))?;
     let neighbours = membership.local_ranks();
     Ok(LocalRanks::new(
         Arc::clone(near),
@@ -133,8 +134,8 @@ fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option
     ))
 }
 
-/// What the bytes of a group of `count` ranks travel over, of which so many share memory with this
-/// one, itself included.
+/// Returns the name of the transport of a group of `count` ranks. `local` is the number of ranks in
+/// the group that share memory with this rank, including itself.
 pub(in crate::comm) fn transport_name(local: usize, count: usize) -> &'static str {
     match local {
         all if all == count && all > 1 => "shm",

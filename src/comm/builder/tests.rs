@@ -1,9 +1,9 @@
-//! Tests of whom a builder believes.
+//! Tests of the precedence between values set on a builder and the environment.
 
 use super::*;
 use crate::bootstrap::environment::VARIABLES;
 
-/// Every variable, with a value that is not what holds without it.
+/// Every variable, with a value other than its default.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("RANK", "3"),
     ("WORLD_SIZE", "8"),
@@ -36,19 +36,19 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("RINGTREE_LOG", "debug"),
 ];
 
-/// An environment of these variables, of which the first of a name counts.
+/// Creates an environment of these variables. If a name occurs twice, the first value counts.
 fn of(all: &[&[(&'static str, &'static str)]]) -> Environment {
     let rows = all.iter().rev().flat_map(|rows| rows.iter().rev());
     let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     Environment(rows.map(text).collect())
 }
 
-/// What is equal looks alike.
+/// Formats settings so that equal settings give equal text.
 fn shown(settings: Result<Settings>) -> String {
     format!("{settings:?}")
 }
 
-/// Enough to join.
+/// Variables that are sufficient to connect.
 const PLACE: &[(&str, &str)] = &[
     ("RANK", "3"),
     ("WORLD_SIZE", "8"),
@@ -90,7 +90,7 @@ fn a_builder_alone_is_one_rank_and_a_part_of_a_place_is_refused() {
 type Say = fn(Builder) -> Builder;
 type Look = fn(&Settings) -> String;
 
-/// What a program says, where it is seen, and how.
+/// Values that a program sets, the settings that show them, and the expected text.
 const TOLD: &[(Say, Look, &str)] = &[
     (
         |one| one.rank(5),
@@ -169,7 +169,7 @@ fn what_the_program_says_wins() {
         let settings = say(Builder::begun(environment())).placed();
         assert_eq!(look(&settings.unwrap()), *expected, "row {nth}");
     }
-    // All else is as the environment has it.
+    // All other settings come from the environment.
     let settings = Builder::begun(environment()).rank(5).placed().unwrap();
     assert_eq!(settings.algorithm.as_deref(), Some("ring"));
     assert_eq!((settings.attempt, settings.listener_fd), (2, None));

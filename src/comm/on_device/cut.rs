@@ -1,4 +1,4 @@
-//! Calls on devices, cut into rounds and ready to be enqueued.
+//! Splits calls on devices into rounds that are ready to be enqueued.
 
 use super::pieces::{self, Whole};
 use crate::comm::Issued;
@@ -21,26 +21,26 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
-/// Pieces of a mapped call that overlap, if each is long enough.
+/// Number of overlapping pieces of a mapped call, if each is long enough.
 const MAPPED_PIECES: usize = 4;
 
-/// A call, cut: its rounds in order.
+/// The rounds of a call, in order.
 pub(super) enum Cut {
     Staged(Vec<Staged>),
     Mapped(Mapped),
 }
 
-/// A round of operations of the host.
+/// A round of operations of the engine.
 pub(super) struct Staged {
     pub(super) pieces: Vec<Piece>,
-    /// What to run for each.
+    /// Operation of each piece.
     pub(super) prepared: Vec<Arc<Prepared>>,
 }
 
-/// Rounds of operations of the streams.
+/// Rounds of scripts for the streams.
 pub(super) struct Mapped {
     pub(super) rounds: Vec<Vec<Arc<Script>>>,
-    /// The barrier of the hosts behind the last, in the call's name.
+    /// Barrier of the hosts after the last round, with the call's description and digest.
     pub(super) barrier: Arc<Prepared>,
     pub(super) reduction: Reduction,
 }
@@ -57,8 +57,8 @@ impl Staged {
 }
 
 impl Cut {
-    /// Cuts a call; among ranks that read each other's memory if `is_mapped`, where its algorithm
-    /// allows it.
+    /// Splits a call for the mapped path if `is_mapped` and the algorithm allows it, and otherwise
+    /// for the staged path.
     pub(super) fn new(
         issued: &mut Issued,
         call: Call,
@@ -76,7 +76,7 @@ impl Cut {
     }
 }
 
-/// What is run for a piece of `call` of `count` elements.
+/// Returns the operation for a piece of `call` with `count` elements.
 fn piece(cache: &mut Cache, call: Call, count: usize) -> Result<Arc<Prepared>> {
     cache
         .get(Key {
@@ -87,7 +87,7 @@ fn piece(cache: &mut Cache, call: Call, count: usize) -> Result<Arc<Prepared>> {
         .cloned()
 }
 
-/// The same operation in the name of `whole`.
+/// Returns `prepared` with the description and digest of `whole`.
 fn in_the_name_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
     Arc::new(Prepared {
         call: whole,
@@ -100,7 +100,8 @@ fn in_the_name_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
     })
 }
 
-/// The call with the algorithm of its first piece: all pieces are the one call that the user made.
+/// Returns the call with the algorithm of its first piece. All pieces carry this description,
+/// because the user made one call.
 fn chosen(call: Call, first: &Prepared) -> Call {
     Call {
         algorithm: first.call.algorithm,
@@ -110,7 +111,7 @@ fn chosen(call: Call, first: &Prepared) -> Call {
 }
 
 fn staged(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Vec<Staged>> {
-    // Most pieces are equally long.
+    // Most pieces have the same length.
     let mut by_count: HashMap<usize, Arc<Prepared>> = HashMap::new();
     let mut chosen_call = None;
     let mut rounds = Vec::new();
@@ -132,8 +133,8 @@ fn staged(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Vec<Staged>> {
     Ok(rounds)
 }
 
-/// Nothing where some program does not fit the frames however small the pieces are: all ranks look
-/// at all programs, and find the same.
+/// Splits a call for the mapped path. Returns `None` if some rank's program does not fit, even with
+/// the smallest pieces. Every rank checks the programs of all ranks, so all get the same result.
 fn mapped(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Option<Mapped>> {
     let wanted = whole.bytes().div_ceil(MAPPED_PIECES);
     let mut piece_bytes = wanted.clamp(DEVICE_PIECE_BYTES_MIN, DEVICE_MAPPED_BYTES_MAX);
@@ -162,15 +163,17 @@ fn mapped(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Option<Mapped>
     }))
 }
 
-/// The call without the pieces that suit the hosts' segments: a launch for each would cost a GPU
-/// more than it gains. The pieces of a mapped call overlap already.
+/// Returns the call with blocks that are not split into pieces. Those pieces suit the hosts'
+/// segments, but a launch for each would cost a GPU more than it gains. The pieces of a mapped call
+/// already overlap.
 fn whole_blocks(call: Call) -> Call {
     Call { pieces: 1, ..call }
 }
 
 type Scripts = (Vec<Arc<Script>>, Arc<Prepared>);
 
-/// The pieces' scripts, and what the first of them would be on the hosts.
+/// Returns the scripts of the pieces, and the operation of the first piece as hosts would run it.
+/// Returns `None` if a piece of `piece_bytes` does not fit.
 fn scripts(
     cache: &mut Cache,
     call: Call,
@@ -193,7 +196,8 @@ fn scripts(
                 place.insert(programs)
             }
         };
-        // Each piece, not each length: where a piece begins within a vector moves its messages.
+        // Check each piece, not each length: the offset of a piece within a vector shifts its
+        // messages.
         if !fits(programs, &each.rows) {
             return Ok(None);
         }
@@ -202,8 +206,8 @@ fn scripts(
     Ok(first.map(|first| (scripts, first)))
 }
 
-/// Whether the messages of a piece that lies in `rows` fit the frames of all ranks, and their
-/// numbers the words.
+/// Returns `true` if the messages of the piece in `rows` fit the frames of all ranks, and the words
+/// can number them.
 fn fits(programs: &[Program], rows: &[Rows]) -> bool {
     enqueued::fits(
         programs,
@@ -214,13 +218,15 @@ fn fits(programs: &[Program], rows: &[Rows]) -> bool {
     )
 }
 
-/// Whether each rank's entries fit a queue; they are as many for all pieces of the length.
+/// Returns `true` if the entries of every rank fit a queue. Pieces of the same length have the same
+/// number of entries.
 fn are_short(programs: &[Program], rows: &[Rows]) -> bool {
     let is_short = |rank| mapped::entries(&[script(programs, rows, rank)]) <= DEVICE_ENTRIES_MAX;
     (0..programs.len()).all(is_short)
 }
 
-/// Bounded rounds, so that the first can end while the last is enqueued.
+/// Groups the scripts into bounded rounds, so that the first round can end while the last one is
+/// enqueued.
 fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
     let mut rounds: Vec<Vec<Arc<Script>>> = Vec::new();
     for script in scripts {
@@ -235,8 +241,7 @@ fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
     rounds
 }
 
-/// The script of `rank`, with places in the user's buffer, in which the piece's bytes lie in
-/// `rows`.
+/// Returns the script of `rank` for the piece in `rows`, with places in the user's buffer.
 fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
     let script = enqueued::script(programs, &|at| run(rows, at).0, rank);
     let entries = script.entries.iter();
@@ -246,7 +251,7 @@ fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
     })
 }
 
-/// The entry, once for each run of bytes that lie one behind the other in all its places.
+/// Splits `entry` so that each part's bytes are contiguous in all its places.
 fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
     let (places, bytes) = entry.places();
     if bytes == 0 {
@@ -266,7 +271,7 @@ fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
     spread
 }
 
-/// The part of an entry from byte `from` on.
+/// Returns the `length` bytes of `entry` that begin at byte `from`.
 fn part(entry: &Entry, rows: &[Rows], from: usize, length: usize) -> Entry {
     let moved = |place: &Place| {
         let at = place.at + from;
@@ -299,12 +304,12 @@ fn part(entry: &Entry, rows: &[Rows], from: usize, length: usize) -> Entry {
     }
 }
 
-/// Where byte `at` of a piece lies in the user's buffer, and how many bytes lie behind each other
-/// from there on.
+/// Returns the offset of a piece's byte `at` in the user's buffer, and the number of contiguous
+/// bytes from there.
 fn run(rows: &[Rows], at: usize) -> (usize, usize) {
     let holds = |one: &&Rows| (one.host_at..one.host_at + one.width * one.count).contains(&at);
     let one = rows.iter().find(holds);
-    let one = one.expect("invariant: a byte of the piece");
+    let one = one.expect("invariant: the byte is in the piece");
     let (row, column) = (
         (at - one.host_at) / one.width,
         (at - one.host_at) % one.width,
@@ -322,7 +327,8 @@ mod tests {
 
     const RANKS: usize = 4;
 
-    /// What `rank` enqueues, piece by piece; nothing where the call is staged, or cannot be made.
+    /// Returns the scripts that `rank` enqueues, one per piece; `None` if the call is staged or
+    /// invalid.
     fn enqueued_by(rank: usize, call: Call) -> Option<Vec<Arc<Script>>> {
         let topology = Topology::together(RANKS);
         let mut cache = Cache::new(rank, topology, TuningTable::default(), Vec::new());
@@ -337,7 +343,7 @@ mod tests {
         Some(mapped(&mut cache, call, &whole).ok()??.rounds.concat())
     }
 
-    /// Behind the last byte that is used in a frame.
+    /// Returns the end of the last byte used in a frame.
     fn end_in_frames(scripts: &[Arc<Script>]) -> usize {
         let end = |entry: &Entry| {
             let (places, bytes) = entry.places();
@@ -348,8 +354,8 @@ mod tests {
         entries.filter_map(end).max().unwrap_or(0)
     }
 
-    /// Two whole messages of the first piece fill a frame to the last bytes; the later pieces begin
-    /// elsewhere within a vector.
+    /// Two complete messages of the first piece fill a frame up to the last bytes. Later pieces
+    /// start at other offsets within a vector.
     #[test]
     fn every_piece_ends_within_its_frame() {
         for (dtype, count) in [(Dtype::F32, 16_777_212), (Dtype::Bf16, 33_554_412)] {
@@ -367,7 +373,7 @@ mod tests {
         }
     }
 
-    /// Frames are not cut for what no piece needs.
+    /// Frames reserve no space that no piece needs.
     #[test]
     fn pieces_that_begin_alike_fill_their_frames() {
         let call = Call::new(Collective::AllReduce, 1 << 24).dtype(Dtype::F32);

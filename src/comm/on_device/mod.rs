@@ -1,13 +1,13 @@
-//! Collectives on device buffers.
+//! Runs collectives on device buffers. `docs/internals/gpu.md` describes both paths.
 //!
-//! Where all ranks are on one host and its GPUs read each other's memory, the caller's thread tells
-//! the driver the whole collective (`device::mapped`). Elsewhere the buffer is staged: copied to
-//! pinned memory of the host in pieces, each of which is an ordinary operation of the engine, and
-//! copied back (`device::staging`).
+//! - *Mapped*: if all ranks are on one host and their GPUs can read each other's memory, the
+//!   caller's thread enqueues the complete collective on the GPU's streams (`device::mapped`).
+//! - *Staged*: otherwise, the buffer is copied to pinned host memory in pieces and copied back.
+//!   Each piece is an ordinary operation of the engine (`device::staging`).
 //!
-//! On both paths the caller's thread posts operations to the engine first and enters the driver
-//! then; from there on the engine has all it needs. If the caller's thread is held up in the
-//! driver, the engine goes on, and its deadlines end the call.
+//! On both paths, the caller's thread posts operations to the engine before it enters the driver,
+//! so that the engine has everything it needs. If the driver blocks the thread, the engine
+//! continues, and its deadlines end the call.
 
 mod cut;
 mod path;
@@ -44,30 +44,31 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
-/// What a communicator has of its device.
+/// The device of a communicator, with its calls in flight.
 pub(super) struct Attached {
     device: Device,
-    /// None only while it is being dropped.
+    /// `None` only while this is being dropped.
     lane: Option<Lane>,
     path: Path,
-    /// What is under way, oldest first.
+    /// Rounds in flight, oldest first.
     rounds: VecDeque<Round>,
-    /// How the first call that failed ended.
+    /// Error of the first call that failed.
     failure: Option<Error>,
+    /// Calls that have been split before.
     cuts: HashMap<Call, Arc<Cut>>,
 }
 
-/// Pieces of a call that were begun together.
+/// Pieces of a call that were enqueued together.
 struct Round {
     number: u32,
-    /// The call's.
+    /// Timeout of the call.
     timeout: Duration,
     tickets: Vec<Ticket>,
     entries: usize,
     pinned_bytes: usize,
-    /// What the pieces pass through, if they are staged.
+    /// Host memory that staged pieces pass through.
     pinned: Option<Arc<Pinned>>,
-    /// Kept until the round has ended; leaked if it does not.
+    /// Memory of the user, kept until the round has ended; leaked if it never ends.
     _memory: Memory,
 }
 
@@ -91,12 +92,12 @@ impl Attached {
         self.lane.as_mut().expect("invariant: not dropped")
     }
 
-    /// The lane, and what the ranks have mapped of each other.
+    /// Returns the lane, and the windows that the ranks have mapped.
     fn mapped(&mut self) -> (&mut Lane, &mut Windows) {
         let lane = self.lane.as_mut().expect("invariant: not dropped");
         match &mut self.path {
             Path::Mapped(windows) => (lane, windows),
-            Path::Staged(_) => unreachable!("invariant: mapped calls are made on mapped paths"),
+            Path::Staged(_) => unreachable!("invariant: mapped calls use the mapped path"),
         }
     }
 
@@ -104,7 +105,7 @@ impl Attached {
         self.lane.as_ref().is_none_or(|lane| lane.has_ended(round))
     }
 
-    /// Lets go of the oldest round, with which everything is through.
+    /// Releases the oldest round, which has ended.
     fn retire(&mut self) {
         let round = self.rounds.pop_front();
         if let Some(pinned) = round.and_then(|round| round.pinned) {
@@ -112,7 +113,7 @@ impl Attached {
         }
     }
 
-    /// Whether a round more may be begun.
+    /// Returns `true` if the limits allow another round of this size.
     fn has_room(&self, entries: usize, pinned_bytes: usize) -> bool {
         let under_way = |of: fn(&Round) -> usize| self.rounds.iter().map(of).sum::<usize>();
         under_way(|round| round.entries) + entries <= DEVICE_ENTRIES_MAX
@@ -121,8 +122,8 @@ impl Attached {
 }
 
 impl Drop for Attached {
-    /// All calls have ended, so the streams come to their end, unless the GPU or a user's stream
-    /// stands still: then what they use is leaked.
+    /// All calls have ended, so the streams end soon, unless the GPU or a user's stream is stuck.
+    /// The memory that they use is then leaked.
     fn drop(&mut self) {
         let Some(lane) = self.lane.take() else { return };
         let path = std::mem::replace(&mut self.path, Path::Staged(String::new()));
@@ -138,7 +139,7 @@ impl Drop for Attached {
             self.retire();
         }
         match self.failure {
-            // Something may have been enqueued that no round tells of.
+            // After a failure, the streams may have entries that belong to no round.
             Some(_) => std::mem::forget((lane, path)),
             None => {
                 lane.give_back();
@@ -149,9 +150,9 @@ impl Drop for Attached {
 }
 
 impl Communicator {
-    /// What device buffers travel over, as `bench` names it: `mapped`, or the
-    /// [transport](Communicator::transport) of the hosts. Nothing, as long as no device is
-    /// attached.
+    /// Returns the transport of device buffers under the name that `bench` uses. This is `mapped`
+    /// or the [transport](Communicator::transport) between the hosts. Returns `None` if no device
+    /// is attached.
     #[must_use]
     pub fn device_transport(&self) -> Option<String> {
         let issued = self.enter().ok()?;
@@ -161,25 +162,25 @@ impl Communicator {
         })
     }
 
-    /// Which way device buffers go, and why, in one line. Nothing, as long as no device is
-    /// attached.
+    /// Returns one line that shows the path of device buffers and the reason for it. Returns `None`
+    /// if no device is attached.
     #[must_use]
     pub fn device_path(&self) -> Option<String> {
         let issued = self.enter().ok()?;
         Some(match &issued.attached.as_ref()?.path {
             Path::Mapped(_) => "mapped: the ranks' GPUs read each other's memory".to_owned(),
             Path::Staged(why) => format!(
-                "staged: through pinned memory of the hosts, over {}: {why}",
+                "staged: through pinned host memory, over {}: {why}",
                 self.transport()
             ),
         })
     }
 
-    /// Waits until all collectives on device buffers have ended, and their results are in place;
-    /// says how they ended.
+    /// Waits until all collectives on device buffers have ended and their results are in the
+    /// buffers.
     ///
     /// # Errors
-    /// The first error, if any of them failed.
+    /// Returns the first [error](Communicator#errors) if a collective has failed.
     pub fn synchronize(&self) -> Result<()> {
         let mut issued = self.enter()?;
         match &mut issued.attached {
@@ -188,8 +189,8 @@ impl Communicator {
         }
     }
 
-    /// Waits for the oldest rounds until it `is_enough`, and lets go of those that have ended;
-    /// tells of a call that failed every time.
+    /// Waits for the oldest rounds until `is_enough`, and releases all rounds that have ended.
+    /// After a failed call, returns its error every time.
     fn settle(&self, attached: &mut Attached, is_enough: impl Fn(&Attached) -> bool) -> Result<()> {
         if let Some(failure) = &attached.failure {
             return Err(failure.clone());
@@ -217,13 +218,13 @@ impl Communicator {
         for ticket in std::mem::take(&mut round.tickets) {
             runtime.wait(ticket).1?;
         }
-        // A mapped call's first rounds have no ticket: a peer that holds them up is told of at the
-        // deadline of the call, which was begun before.
+        // The first rounds of a mapped call have no ticket. If a peer delays them, the barrier of
+        // the call, which was posted before them, fails at its deadline and names the peer.
         let at_most = round.timeout.saturating_add(DEVICE_GRACE);
         if !runtime.wait_for_stream(|| attached.has_ended(number), at_most) {
             let error = Error::deadline(format!(
-                "rank {}: the GPU has not come to the end of a collective within {:.1} s; look at \
-                 what else it was told to do",
+                "rank {}: the GPU has not completed a collective within {:.1} s; check what other \
+                 work was enqueued on it",
                 self.rank(),
                 at_most.as_secs_f64()
             ));
@@ -244,7 +245,7 @@ impl Communicator {
     ) -> Result<()> {
         let Some(mut attached) = issued.attached.take() else {
             return Err(Error::usage(
-                "the buffer is on a device, but none is attached: call attach first",
+                "the buffer is on a device, but no device is attached; call attach first",
             ));
         };
         let done = self.start_on_device(issued, &mut attached, call, &memory);
@@ -259,10 +260,10 @@ impl Communicator {
         call: Call,
         on: &DeviceMemory,
     ) -> Result<()> {
-        // What is refused has no number: the others may make another call.
+        // Calls rejected here get no number, so the other ranks may issue a different call.
         if let Some(op) = call.op.filter(|op| op.factor().is_some()) {
             return Err(Error::usage(format!(
-                "{op} is for buffers in host memory; multiply on the device and take sum"
+                "{op} requires a buffer in host memory; multiply on the device and use sum"
             )));
         }
         on.stream.refuse_capture()?;
@@ -277,14 +278,14 @@ impl Communicator {
         self.settle(attached, |_| true)?;
         issued.collectives += 1;
         let begun = self.begin(attached, &cut, issued.collectives, on);
-        // The others have this call before them, or are in it.
+        // The other ranks wait for this call, or will issue it: they must get the error.
         begun.inspect_err(|error| {
             self.fail(error);
             attached.failure.get_or_insert_with(|| error.clone());
         })
     }
 
-    /// The call, cut as it was before, or anew.
+    /// Returns `call`, split into rounds, from the cache if it was split before.
     fn cut(&self, issued: &mut Issued, attached: &mut Attached, call: Call) -> Result<Arc<Cut>> {
         if let Some(cut) = attached.cuts.get(&call) {
             return Ok(Arc::clone(cut));
@@ -307,7 +308,7 @@ impl Communicator {
         Ok(cut)
     }
 
-    /// Begins all rounds of a call, and has the buffer's stream wait for them.
+    /// Enqueues all rounds of a call, and makes the buffer's stream wait for them.
     fn begin(
         &self,
         attached: &mut Attached,
@@ -321,15 +322,15 @@ impl Communicator {
             }),
             Cut::Mapped(mapped) => self.begin_mapped(attached, mapped, sequence, on),
         };
-        // After a failure too, what was enqueued comes before whatever the user does next with the
-        // buffer.
+        // Even after a failure, the user's next work on the buffer must wait for the entries that
+        // were enqueued.
         if begun.is_err() {
             std::mem::forget(on.memory.clone());
         }
         begun.and(attached.lane().join(&on.stream))
     }
 
-    /// Waits until there is room for so much, or nothing is under way.
+    /// Waits until the limits allow a round of this size, or no round is in flight.
     fn make_room(
         &self,
         attached: &mut Attached,
@@ -384,7 +385,7 @@ impl Communicator {
     ) -> Result<()> {
         let (lane, windows) = attached.mapped();
         let gate = windows.next_gate(lane, call.rounds.len());
-        // A barrier's byte.
+        // The operand of a barrier is one byte.
         let region = Region::own(vec![0u8]);
         let ticket = self.post_gated(&call.barrier, sequence, region, Box::new(gate))?;
         lane.begin(&on.stream)?;
@@ -394,7 +395,8 @@ impl Communicator {
             self.make_room(attached, entries, 0)?;
             let (lane, windows) = attached.mapped();
             if windows.is_released() {
-                // Late writes of peers may take released words back: nothing more may await them.
+                // Late writes of peers may overwrite released words, so no further entry may wait
+                // for them.
                 let runtime = self.0.parts.runtime.get()?;
                 let ended = tickets.drain(..).try_for_each(|one| runtime.wait(one).1);
                 return ended.and(Err(Error::system("the call has failed")));
@@ -404,7 +406,7 @@ impl Communicator {
             attached.rounds.push_back(Round {
                 timeout: self.1,
                 number,
-                // The barrier is behind the last.
+                // The barrier comes after the last round.
                 tickets: tickets.split_off(usize::from(!is_last)),
                 entries,
                 pinned_bytes: 0,
@@ -415,7 +417,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Posts an operation that begins when its gate says so.
+    /// Posts an operation that begins when its gate is ready.
     fn post_gated(
         &self,
         prepared: &Arc<Prepared>,
@@ -434,11 +436,12 @@ impl Communicator {
         runtime.get()?.post(*group, Order::Collectives, &mut start)
     }
 
-    /// As [`Communicator::preview`], of a buffer on a device: what would run for its first piece,
-    /// and what all of them are expected to take.
+    /// Like [`Communicator::preview`], but predicts a call on a device buffer. Returns the
+    /// algorithm of the first piece and the total predicted time of all pieces in seconds.
     ///
     /// # Errors
-    /// [`Error::usage`] if `root` is no rank.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `root` is out
+    /// of range.
     pub fn preview_on_device(
         &self,
         collective: Collective,

@@ -1,4 +1,4 @@
-//! Which path device buffers take: all ranks find the same.
+//! Selects the path of device buffers. All ranks select the same path.
 
 use crate::bootstrap::settings::DevicePathChoice;
 use crate::comm::{Communicator, Parts};
@@ -9,23 +9,23 @@ use crate::error::{Error, Result};
 use crate::limits::DEVICE_SOURCES_MAX;
 use std::os::fd::OwnedFd;
 
-/// What a group hands around here, beside allocations of host memory.
+/// Numbers of the exchanges of descriptors. Allocations of host memory use number 0.
 const WINDOW: u32 = 1;
 const WORDS: u32 = 2;
-/// Bytes of what a rank tells the others about itself: whether it demands the mapped path, how long
-/// its reason against it is, and the reason.
+/// Bytes that each rank contributes: whether it requires the mapped path, the length of its reason
+/// against that path, and the reason.
 const REASON_BYTES: usize = 256;
 
-/// How device buffers travel.
+/// The path of device buffers.
 pub(in crate::comm) enum Path {
     /// GPUs read each other's memory.
     Mapped(Windows),
-    /// Through the hosts, and why.
+    /// Buffers pass through host memory, for this reason.
     Staged(String),
 }
 
 impl Path {
-    /// No stream uses it any more.
+    /// Retires the windows, which no stream uses any more.
     pub(super) fn retire(self) {
         if let Self::Mapped(windows) = self {
             windows.retire();
@@ -34,10 +34,12 @@ impl Path {
 }
 
 impl Communicator {
-    /// Finds the path; all ranks call this together.
+    /// Selects the path, together with all other ranks.
     ///
     /// # Errors
-    /// [`Error::usage`], on all ranks: a rank demands the mapped path, and it cannot be had.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
+    /// of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks if a rank requires the
+    /// mapped path and that path is not possible.
     pub(in crate::comm) fn find_path(&self, device: &Device) -> Result<Path> {
         let Parts {
             runtime,
@@ -58,14 +60,14 @@ impl Communicator {
         let pairs = windows?.into_iter().zip(words?);
         let theirs: Vec<[OwnedFd; 2]> = pairs.map(|(one, other)| [one.1, other.1]).collect();
         let windows = Windows::map(device.gpu(), self.rank(), offer, &theirs);
-        // Behind this no rank is in the exchange any more.
+        // After this all-gather, no rank is still in the exchange.
         match self.first_reason(windows.as_ref().err())? {
             Some(why) => Ok(Path::Staged(why)),
             None => windows.map(Path::Mapped),
         }
     }
 
-    /// What this rank gives the others to map, or why there is nothing.
+    /// Creates the memory that the other ranks map. The error is this rank's reason to stage.
     fn offer(&self, device: &Device) -> Result<Offer> {
         let Parts {
             runtime,
@@ -76,20 +78,20 @@ impl Communicator {
         let world_size = self.world_size();
         let refusal = |why: &str| Err(Error::device(why.to_owned()));
         if *device_path == DevicePathChoice::Staged {
-            return refusal("RINGTREE_DEVICE_PATH is staged");
+            return refusal("RINGTREE_DEVICE_PATH=staged");
         }
         if world_size > 1 && runtime.get()?.local_ranks(members).len() != world_size {
             return refusal("not all ranks share memory");
         }
         if world_size > DEVICE_SOURCES_MAX {
-            return refusal(&format!("there are more than {DEVICE_SOURCES_MAX} ranks"));
+            return refusal(&format!("more than {DEVICE_SOURCES_MAX} ranks"));
         }
         device.gpu().load_reductions()?;
         Offer::new(device.gpu(), world_size)
     }
 
-    /// The reason of the first rank that has one, which is an error where a rank demands the mapped
-    /// path.
+    /// Returns the reason of the first rank that has one, or an error with it if a rank requires
+    /// the mapped path.
     fn first_reason(&self, own: Option<&Error>) -> Result<Option<String>> {
         let mut reasons = vec![[0; REASON_BYTES]; self.world_size()];
         let reason = &mut reasons[self.rank()];
@@ -112,8 +114,8 @@ impl Communicator {
         let demanding = reasons.iter().position(|reason| reason[0] > 0);
         match (found, demanding) {
             (Some(why), Some(rank)) => Err(Error::usage(format!(
-                "RINGTREE_DEVICE_PATH is mapped on rank {rank}, but {why}; with auto, buffers are \
-                 staged through the hosts"
+                "RINGTREE_DEVICE_PATH=mapped on rank {rank} is not possible: {why}; set it to auto \
+                 to stage buffers through host memory"
             ))),
             (found, _) => Ok(found),
         }

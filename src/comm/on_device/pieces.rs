@@ -1,10 +1,10 @@
-//! How a call on a device's buffer is cut into pieces, each an operation of the host.
+//! Splits a call on a device buffer into pieces, each a small call of the same kind.
 //!
-//! All ranks cut alike: by the collective, the count, the type and constants. A piece of an
-//! all-reduce, a broadcast or a reduce is a part of the buffer. A piece of an all-gather or a
-//! reduce-scatter takes a part of every rank's block, so that it is a small call of the same kind:
-//! blocks are as long as each other but for the first `count mod n`, one element longer, and so are
-//! their last parts; all other parts are equally long.
+//! The split depends only on the collective, the count, the type and constants, so it is the same
+//! on all ranks. A piece of an all-reduce, a broadcast or a reduce is a part of the buffer. A piece
+//! of a collective with blocks, such as an all-gather, contains a part of every rank's block. The
+//! first `count mod n` blocks are one element longer than the others, and so are the last parts of
+//! these blocks. All other parts of a piece have the same length.
 
 use crate::device::staging::Piece;
 use crate::limits::{DEVICE_PIECE_BYTES_MAX, DEVICE_PIECE_BYTES_MIN, DEVICE_PIECES_MAX};
@@ -12,7 +12,7 @@ use crate::plan::layout::part_start;
 use crate::plan::spec::Collective;
 use crate::sys::cuda::Rows;
 
-/// What a call's pieces depend on.
+/// The properties of a call that determine its pieces.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Whole {
     pub(super) collective: Collective,
@@ -23,7 +23,7 @@ pub(super) struct Whole {
     pub(super) root: usize,
 }
 
-/// The call's pieces in order, to be staged: in rounds of at most [`DEVICE_PIECES_MAX`].
+/// Returns the pieces of a staged call in order, in rounds of at most [`DEVICE_PIECES_MAX`].
 pub(super) fn rounds(whole: &Whole) -> Vec<Vec<Piece>> {
     let bytes = whole.bytes().div_ceil(DEVICE_PIECES_MAX);
     let bytes = bytes.clamp(DEVICE_PIECE_BYTES_MIN, DEVICE_PIECE_BYTES_MAX);
@@ -38,7 +38,7 @@ pub(super) fn rounds(whole: &Whole) -> Vec<Vec<Piece>> {
             for rows in piece.inputs.iter_mut().chain(&mut piece.outputs) {
                 rows.host_at += host_at;
             }
-            // The next begins at a cache line.
+            // Start the next piece at a cache line.
             host_at += piece.bytes.next_multiple_of(64);
         }
     }
@@ -51,7 +51,7 @@ impl Whole {
     }
 }
 
-/// The call's pieces in order, of about `piece_bytes` each.
+/// Returns the pieces of a call in order, of about `piece_bytes` each.
 pub(super) fn pieces(whole: &Whole, piece_bytes: usize) -> Vec<Piece> {
     let bytes = whole.bytes();
     match whole.collective.is_blocked() {
@@ -71,7 +71,7 @@ pub(super) fn pieces(whole: &Whole, piece_bytes: usize) -> Vec<Piece> {
     }
 }
 
-/// A part of the buffer.
+/// Returns a piece that is a part of the buffer.
 fn flat_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
     let start = |part| part_start(whole.count, parts, part);
     let count = start(part + 1) - start(part);
@@ -93,7 +93,7 @@ fn flat_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
     }
 }
 
-/// A part of every block.
+/// Returns a piece that contains a part of every block.
 fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
     let Whole {
         count,
@@ -105,13 +105,13 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
     let (shortest, longer) = (count / world_size, count % world_size);
     let at = part_start(shortest, parts, part);
     let length = part_start(shortest, parts, part + 1) - at;
-    // The last part has what longer blocks have more.
+    // The last part contains the extra element of the longer blocks.
     let extra = if part + 1 == parts { longer } else { 0 };
     let width = |block: usize| (length + usize::from(block < extra)) * element_bytes;
     let device_at = |block: usize| (part_start(count, world_size, block) + at) * element_bytes;
     let host_at = |block: usize| (block * length + block.min(extra)) * element_bytes;
     let own = vec![Rows::one(device_at(rank), host_at(rank), width(rank))];
-    // Blocks that lie and are cut alike: those that are longer, and the others.
+    // Blocks of one length have the same pitch and width: first the longer blocks, then the others.
     let alike = |blocks: std::ops::Range<usize>, block_length: usize| Rows {
         device_at: device_at(blocks.start),
         pitch: block_length * element_bytes,
@@ -152,7 +152,7 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
 mod tests {
     use super::*;
 
-    /// Which bytes of the device the pieces name, and where in a piece.
+    /// Returns the device bytes that `rows` name, each with its place in the piece.
     fn named(piece: &Piece, rows: &[Rows]) -> Vec<(usize, usize)> {
         let mut pairs = Vec::new();
         for rows in rows {
@@ -168,8 +168,8 @@ mod tests {
         pairs
     }
 
-    /// Every element of a rank's part goes into the place that a small call of the same kind has it
-    /// in, once.
+    /// Every element of a rank's block is in exactly one piece, at its place in a small call of the
+    /// same kind.
     #[test]
     fn pieces_are_small_calls_of_the_same_kind() {
         for collective in [Collective::AllGather, Collective::ReduceScatter] {

@@ -1,4 +1,4 @@
-//! Every algorithm on mapped streams, which advance in any order that their entries allow.
+//! Tests every algorithm on mapped streams that advance in any order that their entries allow.
 
 use crate::device::numbering::{MESSAGES_MAX, Numbering, Order};
 use crate::dtype::Dtype;
@@ -14,17 +14,17 @@ use crate::protocol::call::Call;
 use std::collections::{HashMap, VecDeque};
 
 const RANKS_MAX: usize = 16;
-/// Operations in a row, of two kinds in turns, so that links are used unevenly.
+/// Consecutive operations. They alternate between two kinds, so that links are used unevenly.
 const OPERATIONS: usize = 7;
 
-/// A stream's entry, with the operation and the frame that it belongs to.
+/// An entry of a stream. A move has the operation and the frame that it belongs to.
 enum Queued {
     Wait(usize, u32),
     Write(usize, usize, u32),
     Move(Entry, usize, usize),
 }
 
-/// One rank: its streams, its words, its frames, and its buffer in each operation.
+/// A rank with its streams, words and frames, and its buffer in each operation.
 struct Rank {
     streams: Vec<VecDeque<Queued>>,
     words: HashMap<usize, u32>,
@@ -37,7 +37,8 @@ struct Calls {
     scripts: Vec<Vec<Script>>,
 }
 
-/// The call and what each rank does, if the algorithm is for so many ranks.
+/// Returns the chosen call and the script of each rank, or `None` if the algorithm does not support
+/// `world_size` ranks.
 fn prepare(call: Call, world_size: usize) -> Option<(Call, Vec<Script>)> {
     let topology = Topology::together(world_size);
     let mut cache = Cache::new(0, topology, TuningTable::default(), Vec::new());
@@ -128,8 +129,8 @@ fn carry_out(all: &mut [Rank], rank: usize, entry: &Entry, at: (usize, usize)) {
     memory[to.at..to.at + result.len()].copy_from_slice(&result);
 }
 
-/// Carries out entries in an order drawn from `random` until none is left; false if streams
-/// wait for ever.
+/// Runs entries in an order drawn from `random` until none are left. Returns `false` if streams
+/// wait forever.
 fn run(all: &mut [Rank], random: &mut impl FnMut(usize) -> usize) -> bool {
     let streams = all[0].streams.len();
     let mut idle = 0;
@@ -139,7 +140,7 @@ fn run(all: &mut [Rank], random: &mut impl FnMut(usize) -> usize) -> bool {
         .map(VecDeque::len)
         .sum();
     while left > 0 {
-        // Looks at all of them before it says that they wait for ever.
+        // Try all streams before concluding that they wait forever.
         let start = random(all.len() * streams);
         let mut moved = false;
         for nth in 0..all.len() * streams {
@@ -255,7 +256,7 @@ fn check_all(streams: usize) {
             let mut all = ranks(&calls, n, streams);
             assert!(
                 run(&mut all, &mut random),
-                "{call} of {n} ranks waits for ever"
+                "{call} of {n} ranks waits forever"
             );
             check(&all, &calls);
         }

@@ -1,4 +1,4 @@
-//! One exchange of descriptors among the ranks of a host.
+//! Exchanges descriptors among the ranks on a host.
 
 use super::super::descriptors::Room;
 use super::LocalPeers;
@@ -10,11 +10,11 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first and the longest pause in an exchange that makes no progress.
+/// The first pause in an exchange that makes no progress. Pauses grow up to `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
-/// This rank's part of an exchange with `others`: see [`LocalPeers::exchange`].
+/// Exchanges descriptors with `others`; see [`LocalPeers::exchange`].
 pub(super) fn exchange(
     local: &LocalPeers,
     others: &[usize],
@@ -42,11 +42,11 @@ struct Exchange<'a> {
     local: &'a LocalPeers,
     channel: u32,
     bytes: Option<usize>,
-    /// Whether there is still a use for it.
+    /// Returns `true` while the exchange is still needed.
     goes_on: &'a dyn Fn() -> bool,
-    /// Ranks that have not taken our descriptor.
+    /// Ranks that have not accepted our descriptor yet.
     unsent: BTreeSet<usize>,
-    /// Ranks whose descriptor has not arrived.
+    /// Ranks whose descriptor has not arrived yet.
     missing: BTreeSet<usize>,
     handed: Vec<(usize, OwnedFd)>,
 }
@@ -90,18 +90,18 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Takes the descriptors for this channel, whichever thread received them.
+    /// Takes the descriptors of this channel, no matter which thread received them.
     fn collect(&mut self) -> Result<()> {
         let mut stash = self.local.lock();
         if self.local.receive(&mut stash) {
-            // The wake-up was meant for the sleeping thread, and the socket no longer shows it.
+            // The wake-up was for the sleeping thread, and the socket no longer holds it.
             self.local.wake_sleeper();
         }
         let came = stash.remove(&self.channel).unwrap_or_default();
         drop(stash);
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
-                let why = format!("its descriptor was refused here; {}", Room::here());
+                let why = format!("no file descriptor was free; {}", Room::here());
                 return Err(self.wrong(rank, &why, Error::system));
             };
             if self.missing.remove(&rank) {
@@ -122,7 +122,7 @@ impl Exchange<'_> {
         if gone.is_empty() {
             return Ok(());
         }
-        // What they sent before they exited is in the queue.
+        // Descriptors that they sent before they exited are in the queue.
         self.collect()?;
         match gone.iter().find(|rank| self.missing.contains(rank)) {
             Some(rank) => Err(self.local.gone(*rank)),
@@ -147,12 +147,12 @@ impl Exchange<'_> {
         };
         let own = self.local.rank;
         let (missing, what) = match self.missing.is_empty() {
-            true => (&self.unsent, "take it from"),
-            false => (&self.missing, "hand it to"),
+            true => (&self.unsent, "accept it from"),
+            false => (&self.missing, "send it to"),
         };
         Error::deadline(format!(
-            "shared memory was not exchanged in time: {} did not {what} rank {own}; are they \
-             stopped, or in another call?",
+            "the exchange of shared memory timed out: {} did not {what} rank {own}; check whether \
+             they are stopped or in a different call",
             list(missing)
         ))
         .with_rank(own)
@@ -160,13 +160,16 @@ impl Exchange<'_> {
     }
 }
 
-/// Whether the descriptor is memory of this length that no process can shorten.
+/// Checks that the descriptor is memory of this length that no process can shorten.
+///
+/// # Errors
+/// Returns a message that states the difference if it is not.
 pub(super) fn check(descriptor: &OwnedFd, bytes: usize) -> std::result::Result<(), String> {
-    // Only memory that was made to be sealed can have these seals.
+    // Only memory that was created with sealing allowed can have these seals.
     let fixed = SealFlags::SHRINK | SealFlags::GROW;
     let is_fixed = fcntl_get_seals(descriptor).is_ok_and(|seals| seals.contains(fixed));
     if !is_fixed {
-        return Err("it is no sealed memory".to_owned());
+        return Err("it is not sealed memory".to_owned());
     }
     let size = fstat(descriptor)
         .map_err(|error| error.to_string())?
@@ -174,6 +177,6 @@ pub(super) fn check(descriptor: &OwnedFd, bytes: usize) -> std::result::Result<(
     if usize::try_from(size) == Ok(bytes) {
         Ok(())
     } else {
-        Err(format!("it has {size} bytes where {bytes} were expected"))
+        Err(format!("it has {size} bytes, but {bytes} were expected"))
     }
 }

@@ -11,7 +11,7 @@ use std::thread;
 const BYTES: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Ranks of one host, as the join would have brought them together.
+/// Returns ranks of one host, connected as after a join.
 fn ranks(count: usize) -> Vec<LocalPeers> {
     let sockets: Vec<_> = (0..count).map(|_| LocalSocket::new().unwrap()).collect();
     let peer = |socket: &LocalSocket| Peer {
@@ -38,7 +38,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
     sockets.into_iter().enumerate().map(local).collect()
 }
 
-/// Sealed memory that is called `name` and starts with `mark`.
+/// Creates sealed memory with this name that starts with `mark`.
 fn memory(name: &str, mark: u64) -> OwnedFd {
     let file = unsealed(name, BYTES);
     let file = File::from(file);
@@ -59,7 +59,7 @@ fn mark(file: OwnedFd) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// How many descriptors of this process lead to memory called `name`.
+/// Returns the number of descriptors of this process for memory with this name.
 fn open(name: &str) -> usize {
     let link = format!("/memfd:{name} (deleted)");
     let all = fs::read_dir("/proc/self/fd").unwrap();
@@ -69,8 +69,8 @@ fn open(name: &str) -> usize {
         .count()
 }
 
-/// Sends the word of `local`, `bytes`, and `descriptor` beside them to the socket of `local` from
-/// outside of the job.
+/// Sends the word of `local`, `bytes` and `descriptor` to the socket of `local`, from outside the
+/// job.
 fn send_to(
     local: &LocalPeers,
     bytes: &[u8],
@@ -98,7 +98,7 @@ fn send_behind(
     rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut beside, send_flags())
 }
 
-/// Messages that look right, each wrong in one way, to rank 0.
+/// Returns messages to rank 0, each invalid in one way.
 fn forgeries(local: &LocalPeers) -> Vec<[u8; HAND_OVER_BYTES]> {
     let right = HandOver {
         attempt: 0,
@@ -148,7 +148,7 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
             while !is_over.load(Ordering::Relaxed) {
                 for local in &all {
                     for forgery in forgeries(local) {
-                        // A full queue is what it wants.
+                        // The unauthenticated sender tries to fill the queue.
                         let _ = send_to(local, &forgery, own.as_fd());
                     }
                     let _ = send_to(local, &[7; 300], own.as_fd());
@@ -163,7 +163,7 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
         is_over.store(true, Ordering::Relaxed);
         assert!(ended.iter().all(|end| end.is_ok()));
     });
-    // What the stranger left in the queues goes with the sockets.
+    // Dropping the sockets closes the descriptors left in their queues.
     drop(all);
     assert_eq!(open(name), 0);
 }
@@ -179,7 +179,7 @@ fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
         assert!(all[0].lock().is_empty());
         assert_eq!(open(name), 1);
     }
-    // The same with the right proof is kept, once.
+    // A message with the right proof is kept, once.
     for _ in 0..2 {
         assert!(all[1].hand_over(4, own.as_fd(), 0).unwrap());
         all[0].drain();
@@ -203,7 +203,7 @@ fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
     assert_eq!(open(name), 1);
 }
 
-/// How many bytes the next datagram at the socket of `local` has, which stays there.
+/// Returns the length of the next datagram at the socket of `local`, and leaves it there.
 fn queued(local: &LocalPeers) -> rustix::io::Result<usize> {
     let mut bytes = [0; 400];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -233,7 +233,7 @@ fn the_kernel_keeps_what_lacks_the_word_from_the_socket() {
     assert_eq!(queued(&all[0]), Ok(WORD_BYTES));
 }
 
-/// A stranger sends its only reference to a socket that takes as long to close as it likes.
+/// An unauthenticated peer sends its only reference to a socket whose close blocks.
 #[test]
 fn no_descriptor_of_a_stranger_is_closed_here() {
     let linger = Duration::from_secs(600);
@@ -245,7 +245,7 @@ fn no_descriptor_of_a_stranger_is_closed_here() {
     while std::io::Write::write(&mut full, &[1; 1 << 16]).is_ok() {}
     SockRef::from(&full).set_linger(Some(linger)).unwrap();
     send_behind(&[], &all[0], &[], full.as_fd()).unwrap();
-    // The stranger waits for its own socket.
+    // Only the sender waits for the close of its socket.
     let stranger = thread::spawn(move || drop(full));
     let (tell, told) = std::sync::mpsc::channel();
     let local = thread::spawn(move || {
@@ -268,7 +268,7 @@ fn no_more_than_the_limit_is_kept_for_later() {
         all[0].drain();
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
-    // One that is kept is found, and makes room for another.
+    // A kept descriptor is found, and frees a place for another.
     let handed = all[0].exchange(3, &own, Some(BYTES), PATIENCE);
     assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
@@ -343,14 +343,14 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
         (
             unsealed("ringtree-test-unsealed", BYTES),
             BYTES,
-            "no sealed",
+            "not sealed",
         ),
-        (shrinking, BYTES, "no sealed"),
-        (OwnedFd::from(pipe), BYTES, "no sealed"),
+        (shrinking, BYTES, "not sealed"),
+        (OwnedFd::from(pipe), BYTES, "not sealed"),
         (
             memory("ringtree-test-size", 0),
             2 * BYTES,
-            "8192 bytes where 16384",
+            "8192 bytes, but 16384",
         ),
     ];
     for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
@@ -373,7 +373,7 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
 fn a_descriptor_that_found_no_place_is_explained() {
     let all = ranks(2);
     let own = memory("ringtree-test-cut", 0);
-    // As it is received once this process has all the descriptors that it may have.
+    // The entry of a descriptor that arrives when this process has no free number.
     all[0].lock().entry(0).or_default().insert(1, None);
     let error = all[0].exchange(0, &own, Some(BYTES), PATIENCE);
     let line = error.unwrap_err().to_string();
@@ -383,7 +383,7 @@ fn a_descriptor_that_found_no_place_is_explained() {
     );
 }
 
-/// Sleeps in the reactor until `wake` has had its effect; at once if that is so already.
+/// Sleeps in the reactor until a wake-up has arrived; returns immediately if one has already.
 fn sleeps_no_longer(reactor: &Reactor) {
     let start = Instant::now();
     reactor.sleep(PATIENCE);
@@ -404,7 +404,7 @@ fn waking_ends_a_sleep_whatever_was_left_unread() {
             sleeps_no_longer(&reactor);
         }
     });
-    // More than any queue holds, and nobody reads: none of it waits.
+    // More than any queue holds, and nobody reads. No call blocks.
     for _ in 0..2 * DATAGRAMS_AT_ONCE {
         all[0].wake(1);
     }
@@ -412,7 +412,7 @@ fn waking_ends_a_sleep_whatever_was_left_unread() {
     all[1].drain();
     all[0].wake(1);
     sleeps_no_longer(&reactor);
-    // To nobody, and to one that is gone.
+    // To a rank that does not exist, and to a rank that is gone.
     all[0].wake(7);
     let mut all = all;
     drop(all.pop());

@@ -1,12 +1,13 @@
 //! Routes control messages to the other ranks.
 //!
-//! Rank 0 passes them on as long as its process runs. When it leaves, it continues for a while, in
-//! which the other ranks mostly leave, too. Then it notifies those that stay, and continues until
-//! each has answered. An answer is the last message of its rank that rank 0 passes on,
-//! so none is lost. A rank that has answered keeps its messages until rank 0 closes the connection:
-//! by then it has everything that rank 0 passed on. From then on it connects to each rank that it
-//! has a message for, so messages from one rank to another stay in order. What it accepts from
-//! others it reads only then, too.
+//! Rank 0 forwards messages as long as its process runs. When it leaves, it continues to forward
+//! messages for a while, during which the other ranks usually leave, too. Then it notifies the
+//! ranks that remain, and continues until each of them has answered. The answer is the last message
+//! that rank 0 receives from a rank, so no message is lost. A rank that has answered queues its
+//! messages until rank 0 closes the connection. By then, the rank has received everything that rank
+//! 0 forwarded. Afterwards, the rank connects to each rank that it has a message for, and only now
+//! does it read from connections that it has accepted. So messages from one rank to another stay in
+//! order.
 
 use super::super::channel::Channel;
 use super::super::failure::Failure;
@@ -20,57 +21,60 @@ use crate::limits::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// In the place of a data channel's number, in a handshake: the connection is for control messages.
+/// Channel number that the handshake of a connection for control messages contains.
 pub(super) const CONTROL_CHANNEL: u32 = u32::MAX;
-/// In the place of a group's number: from rank 0, that it leaves; and every rank's answer.
+/// Group number of rank 0's notification that it is leaving, and of each rank's answer.
 const RELAY_LEAVES: u32 = u32::MAX - 2;
 
-/// The route of this rank's messages.
+/// The route that this rank's messages take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Way {
-    /// Rank 0 passes them on.
+    /// Through rank 0, which forwards them.
     #[default]
     Relayed,
-    /// They wait until rank 0 has closed its connection.
+    /// Queued until rank 0 has closed its connection.
     Waiting,
-    /// Over a connection to each rank.
+    /// Over a separate connection to each rank.
     Direct,
 }
 
-/// The state of the routes. A channel of the star has its rank's number. The channel that this rank
-/// dialed to rank r has the number n + r, and the one that it accepted from r the number 2n + r.
+/// The state of the routes in a world of n ranks. A channel of the star has the number of the rank
+/// that it leads to. A channel that this rank dialed to rank r has the number n + r, and a channel
+/// that it accepted from rank r has the number 2n + r.
 #[derive(Default)]
 pub(super) struct Messages {
     way: Way,
     /// Messages for ranks that are not connected yet.
     waiting: BTreeMap<usize, VecDeque<Relay>>,
     waiting_bytes: usize,
-    /// Connections that were accepted while rank 0 still passes messages on, the last one of each
-    /// rank.
+    /// Connections that were accepted while rank 0 is still forwarding messages. Only the last
+    /// connection from each rank is kept.
     early: BTreeMap<usize, Channel>,
-    /// Ranks whose connection closed, or which accept none.
+    /// Ranks whose connection was closed, or that do not accept connections.
     closed: BTreeSet<usize>,
-    /// Rank 0: when it tells the others that it leaves, unless all leave before; which of them have
-    /// answered; and until when it waits for the others.
+    /// On rank 0: the time at which it notifies the other ranks that it is leaving, unless all of
+    /// them leave earlier.
     leaves_at: Option<Instant>,
+    /// On rank 0: the ranks that have answered.
     answered: BTreeSet<usize>,
+    /// On rank 0: the time until which it waits for answers.
     relaying_until: Option<Instant>,
 }
 
 impl ControlThread {
-    /// The channel that this rank dialed for its messages to `rank`.
+    /// Returns the number of the channel that this rank dials for its messages to `rank`.
     fn outward(&self, rank: usize) -> usize {
         self.peers.len() + rank
     }
 
     // ---- messages that arrive ----
 
-    /// A message arrived on the channel `id`.
+    /// Processes a message that arrived on channel `id`.
     pub(super) fn route(&mut self, id: usize, relay: Relay) {
         let (count, from) = (self.peers.len(), relay.from as usize);
         if id >= count || self.rank == 0 {
             if from != id % count {
-                self.lose(id, "it spoke for another rank".into());
+                self.lose(id, "it sent a message in the name of another rank".into());
             } else if id >= count {
                 self.deliver(&relay);
             } else if relay.group == RELAY_LEAVES {
@@ -87,7 +91,7 @@ impl ControlThread {
         }
     }
 
-    /// The channel `id` is closed.
+    /// Processes the loss of channel `id`.
     pub(super) fn closed(&mut self, id: usize, why: String) {
         let count = self.peers.len();
         let rank = id % count;
@@ -107,7 +111,8 @@ impl ControlThread {
         self.lost(rank, why);
     }
 
-    /// Hands a message to this process, unless it is shutting down and may hold locks meanwhile.
+    /// Passes a message to the handler, unless this process is shutting down, because it may then
+    /// hold locks.
     fn deliver(&mut self, relay: &Relay) {
         if self.leaving_until.is_some() {
             return;
@@ -150,7 +155,7 @@ impl ControlThread {
         }
     }
 
-    /// The ranks that a message is for.
+    /// Returns the ranks that a message is addressed to.
     fn targets(&self, relay: &Relay) -> impl Iterator<Item = usize> + use<> {
         let (targets, except) = match relay.to {
             TO_ALL => (0..self.peers.len(), Some(relay.from as usize)),
@@ -159,7 +164,8 @@ impl ControlThread {
         targets.filter(move |target| Some(*target) != except)
     }
 
-    /// Rank 0: delivers a message, or sends it to the ranks it is for.
+    /// Passes a message to the ranks that it is addressed to: delivers it to rank 0, and sends it
+    /// to other ranks. Only rank 0 calls this method.
     fn pass_on(&mut self, relay: Relay) {
         for target in self.targets(&relay) {
             if target == 0 {
@@ -170,21 +176,21 @@ impl ControlThread {
         }
     }
 
-    /// Sends a message over this rank's own connection to `rank`, once there is one.
+    /// Sends a message over this rank's own connection to `rank`, once it is established.
     fn send_directly(&mut self, rank: usize, relay: Relay) {
         if rank >= self.peers.len() || self.messages.closed.contains(&rank) {
             return;
         }
         self.messages.waiting_bytes += relay.payload.len();
         if self.messages.waiting_bytes > CONTROL_QUEUE_BYTES_MAX {
-            return self.lose_all("more control messages wait for connections than are kept");
+            return self.lose_all("too many control messages are waiting for a connection");
         }
         let waiting = self.messages.waiting.entry(rank).or_default();
         waiting.push_back(relay);
         self.send_waiting(rank);
     }
 
-    /// Sends the messages that wait for `rank`, or dials it.
+    /// Sends the messages that are waiting for `rank`, or dials that rank.
     fn send_waiting(&mut self, rank: usize) {
         if self.messages.way != Way::Direct {
             return;
@@ -206,12 +212,12 @@ impl ControlThread {
         waiting
     }
 
-    /// No peer and no connection is to blame.
+    /// Fails this rank because of a message that is too long. No peer or connection is the cause.
     fn cannot_send(&self, bytes: usize, group: u32) {
         if self.leaving_until.is_none() {
             self.handler.cannot_go_on(Error::protocol(format!(
-                "rank {} has a control message of {bytes} bytes for group {group}, but at most \
-                 {CONTROL_MESSAGE_BYTES_MAX} are sent; report this as a fault of ringtree",
+                "rank {} cannot send a control message of {bytes} bytes to group {group}: the \
+                 limit is {CONTROL_MESSAGE_BYTES_MAX} bytes; report this as a bug in ringtree",
                 self.rank
             )));
         }
@@ -231,7 +237,7 @@ impl ControlThread {
         }
     }
 
-    /// The control connection of `rank` is gone.
+    /// Reports that the control connection of `rank` is lost.
     pub(super) fn lost(&self, rank: usize, mut why: String) {
         if self.leaving_until.is_none() {
             let (here, there) = (&self.peers[self.rank], &self.peers[rank]);
@@ -242,7 +248,7 @@ impl ControlThread {
         }
     }
 
-    /// Another rank has connected for its messages to this one.
+    /// Adds a connection that another rank has opened for its messages to this rank.
     pub(super) fn accept(&mut self, proven: Proven) {
         let from = proven.hello.from as usize;
         let channel = Channel::new(proven.stream, proven.key, false);
@@ -253,13 +259,13 @@ impl ControlThread {
     }
 
     fn insert_accepted(&mut self, from: usize, channel: Channel) {
-        // If it cannot be watched, its drop tells the other end.
+        // If the channel cannot be registered, it is dropped, which closes the connection.
         let _ = self
             .connections
             .insert(2 * self.peers.len() + from, channel);
     }
 
-    /// This rank has connected to `rank` for its messages.
+    /// Adds the connection that this rank has opened for its messages to `rank`.
     pub(super) fn connected(&mut self, rank: usize, proven: Proven) {
         self.dials.remove(&(CONTROL_CHANNEL, rank));
         let channel = Channel::new(proven.stream, proven.key, true);
@@ -269,8 +275,9 @@ impl ControlThread {
         }
     }
 
-    /// No connection to `rank` was made this time. A process that ended refuses one; any other
-    /// failure may pass.
+    /// Processes a failed attempt to connect to `rank`. If no process listens there, or if an
+    /// authenticated process refuses the connection, the rank is unreachable. Any other failure may
+    /// be temporary.
     pub(super) fn not_connected(&mut self, rank: usize, failure: &Failure) {
         match failure {
             Failure::NoListener => {
@@ -292,7 +299,7 @@ impl ControlThread {
         self.lost(rank, why);
     }
 
-    /// No message reaches `rank` any more.
+    /// Drops all messages for `rank`, which is unreachable.
     fn forget_rank(&mut self, rank: usize) {
         self.dials.remove(&(CONTROL_CHANNEL, rank));
         self.take_waiting(rank);
@@ -301,8 +308,8 @@ impl ControlThread {
 
     // ---- leaving ----
 
-    /// Rank 0 leaves. Mostly all ranks leave at the same time: so it first passes messages on for a
-    /// while, in which they say goodbye.
+    /// Starts the departure of rank 0. Usually, all ranks leave at the same time, so rank 0 first
+    /// continues to forward messages for a while, during which the other ranks say goodbye.
     pub(super) fn stop_relaying(&mut self, now: Instant) {
         if self.rank == 0 {
             let leaves_at = now + CONTROL_RELAY_MIN;
@@ -311,8 +318,8 @@ impl ControlThread {
         }
     }
 
-    /// Whether nothing remains to be sent or passed on. Rank 0 tells the others that it leaves when
-    /// the time has come.
+    /// Returns `true` if nothing is left to send or forward. On rank 0, also notifies the other
+    /// ranks that it is leaving when this notification is due.
     pub(super) fn has_said_all(&mut self, now: Instant) -> bool {
         let Some(until) = self.messages.relaying_until else {
             return self.messages.waiting.is_empty();
@@ -328,7 +335,8 @@ impl ControlThread {
         ids.iter().all(|id| self.messages.answered.contains(id))
     }
 
-    /// When [`ControlThread::has_said_all`] is to be asked again even if nothing happens.
+    /// Returns the instant at which [`ControlThread::has_said_all`] must be called again if no
+    /// event occurs.
     pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
         let times = [self.messages.leaves_at, self.messages.relaying_until];
         times.into_iter().flatten().filter(|at| *at > now).min()

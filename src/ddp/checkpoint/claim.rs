@@ -1,33 +1,33 @@
-//! What the writer holds of its place, so that two trainings in one place do not overwrite each
-//! other: the store's lock, and which checkpoints it knows.
+//! Keeps two training runs that use the same store from overwriting each other's checkpoints.
 //!
-//! The lock keeps other processes out of a folder. Object stores have none, and some file systems
-//! neither: there a checkpoint that appears without the writer's knowledge gives the other training
-//! away when the writer saves.
+//! A writer holds the store's lock, which keeps other processes out of a directory. Object stores
+//! and some file systems have no locks. In that case, a writer detects another training run when it
+//! saves, because it finds a checkpoint that it neither loaded nor wrote.
 
 use super::store::Store;
 use super::{manifest, names};
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
-/// What a writer holds and knows of its place.
+/// The store's lock, and the checkpoints that a writer knows.
 #[derive(Default)]
 pub(super) struct Claim {
-    /// Keeps others out until it is dropped.
+    /// Keeps other writers out until it is dropped.
     lock: Option<Box<dyn Send + Sync>>,
-    /// The steps that this writer has seen when it loaded, or written.
+    /// Steps that this writer found when it loaded, or that it wrote.
     steps: BTreeSet<u64>,
-    /// The newest of them, and the hash of its manifest if that was whole.
+    /// The newest of these steps, with the hash of its manifest if the manifest is valid.
     newest: Option<(u64, Option<String>)>,
-    /// Steps later than the one that the training chose to go on from.
+    /// Steps later than the step from which the user chose to resume.
     left_behind: BTreeSet<u64>,
-    /// Step and hash of the manifests whose writing did not succeed. They may be there all the
-    /// same, or come later: an answer may be lost, or a folder not brought to the disk.
+    /// Step and hash of each manifest whose write was reported as failed. The manifest may exist
+    /// anyway or appear later, because the answer may have been lost or the directory may not have
+    /// been synced.
     in_doubt: BTreeSet<(u64, String)>,
 }
 
 impl Claim {
-    /// Takes the store's lock, unless it is held already.
+    /// Takes the store's lock unless this writer already holds it.
     pub(super) fn lock(&mut self, store: &dyn Store) -> Result<()> {
         if self.lock.is_none() {
             self.lock = Some(store.lock()?);
@@ -35,14 +35,14 @@ impl Claim {
         Ok(())
     }
 
-    /// The writer has looked and seen checkpoints of `steps`.
+    /// Replaces the known steps with `steps`, which the writer has just listed.
     pub(super) fn seen(&mut self, steps: &BTreeSet<u64>, store: &dyn Store) {
         self.steps.clone_from(steps);
         let newest = steps.last().copied();
         self.newest = newest.map(|step| (step, fingerprint(store, step)));
     }
 
-    /// The training goes on from `step`, although there are later ones.
+    /// Records that the training resumes from `step` although later checkpoints exist.
     pub(super) fn go_behind(&mut self, step: u64) {
         self.left_behind = self
             .steps
@@ -51,14 +51,14 @@ impl Claim {
             .collect();
     }
 
-    /// Makes sure that the checkpoints of `present` steps are the ones that this writer knows, or
-    /// has tried to write.
+    /// Returns an error if this writer neither loaded nor wrote one of the `present` checkpoints. A
+    /// write that was reported as failed counts as written.
     pub(super) fn check(&mut self, present: &BTreeSet<u64>, store: &dyn Store) -> Result<()> {
         let newest = self.newest.clone();
         for step in present.iter().rev() {
             let newest = newest.as_ref().filter(|(newest, _)| newest == step);
             let known = newest.and_then(|(_, known)| known.as_ref());
-            // Of an older one it is enough that it was known.
+            // Only the newest checkpoint is compared by content, if its manifest was valid.
             if known.is_none() && self.steps.contains(step) {
                 continue;
             }
@@ -75,7 +75,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Writes the manifest of `step`, whose tensors are there.
+    /// Writes the manifest of `step`, whose tensors must already exist.
     pub(super) fn write(&mut self, step: u64, manifest: &[u8], store: &dyn Store) -> Result<()> {
         let fingerprint = manifest::sha256([manifest]);
         self.in_doubt.insert((step, fingerprint.clone()));
@@ -85,7 +85,7 @@ impl Claim {
         Ok(())
     }
 
-    /// A manifest of `step` that this writer wrote is there.
+    /// Records that this writer's manifest of `step` exists.
     fn note(&mut self, step: u64, fingerprint: String) {
         self.steps.insert(step);
         self.left_behind.remove(&step);
@@ -95,12 +95,13 @@ impl Claim {
         }
     }
 
-    /// The steps that the training went behind, which the one it has saved now replaces.
+    /// Returns the steps after the step from which the training resumed. The next save replaces
+    /// them.
     pub(super) fn left_behind(&self) -> &BTreeSet<u64> {
         &self.left_behind
     }
 
-    /// They are removed.
+    /// Records that the checkpoint of `step` was removed.
     pub(super) fn forget(&mut self, step: u64, store: &dyn Store) {
         self.left_behind.remove(&step);
         self.steps.remove(&step);
@@ -109,12 +110,12 @@ impl Claim {
     }
 }
 
-/// The hash of the manifest of `step`, if it can be read and is whole.
+/// Returns the hash of the manifest of `step`, or `None` if it is invalid or cannot be read.
 fn fingerprint(store: &dyn Store, step: u64) -> Option<String> {
     read_fingerprint(store, step).ok().flatten()
 }
 
-/// The hash of the manifest of `step`, if it is whole.
+/// Returns the hash of the manifest of `step`, or `None` if it is missing or invalid.
 fn read_fingerprint(store: &dyn Store, step: u64) -> Result<Option<String>> {
     let bytes = store.read(&names::manifest(step))?;
     let whole = bytes.filter(|bytes| manifest::Manifest::decode(bytes).is_ok());
@@ -123,9 +124,9 @@ fn read_fingerprint(store: &dyn Store, step: u64) -> Result<Option<String>> {
 
 fn stranger(step: u64, store: &dyn Store) -> Error {
     Error::usage(format!(
-        "{} holds a checkpoint of step {step} that this training neither loaded nor wrote, so \
-         another one saves there too, or this one did not resume; nothing was saved: end the \
-         other one, resume, or name another place",
+        "cannot save to {}: it contains a checkpoint of step {step} that this training run neither \
+         loaded nor wrote, so another training run is saving there or this run did not resume; \
+         stop the other run, resume from the checkpoint, or pass a different location",
         store.location()
     ))
 }

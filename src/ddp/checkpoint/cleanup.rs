@@ -1,26 +1,27 @@
-//! Clearing away, which may fail without anything being lost.
+//! Removes files that are no longer needed. A save succeeds even if this fails.
 
 use super::store::Store;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// How long one save goes on clearing away once something has failed. The other ranks wait
-/// meanwhile, so a server that answers each request late must not use up their timeout; one that
-/// refuses at once is still asked about every file, as one that stays should not keep the rest.
+/// Time that one save may spend on cleanup once something has failed. The other ranks wait during
+/// this time, so a slow server must not use up their timeout. A server that rejects requests
+/// immediately is still asked to remove every file, because a file that cannot be removed must not
+/// keep the other files from being removed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Failures that are reported in full.
+/// Number of failures that are reported in full.
 const TOLD: usize = 3;
 
-/// What one save clears away, and what it could not.
+/// The cleanup of one save, with its failures.
 pub(super) struct CleanUp<'a> {
     store: &'a dyn Store,
-    /// Time spent on it.
+    /// Time spent on cleanup.
     spent: Duration,
     failures: Vec<String>,
-    /// Failures that are only counted.
+    /// Number of further failures, which are only counted.
     untold: usize,
-    /// The files that stay.
+    /// Files that stay in the store.
     kept: BTreeSet<String>,
 }
 
@@ -44,7 +45,7 @@ impl<'a> CleanUp<'a> {
         }
     }
 
-    /// Removes the file `name`; says whether it is gone.
+    /// Removes the file `name`. Returns `true` if it no longer exists.
     pub(super) fn remove(&mut self, name: &str) -> bool {
         if self.kept.contains(name) {
             return false;
@@ -73,8 +74,8 @@ impl<'a> CleanUp<'a> {
             return;
         }
         self.failures.push(format!(
-            "the checkpoint is saved, but {} is not cleared up, which the next save tries again: \
-             {what}",
+            "the checkpoint was saved, but cleaning up {} failed: {what}; the next save tries \
+             again",
             self.store.location()
         ));
     }

@@ -1,4 +1,4 @@
-//! A folder of the file system, local or shared.
+//! Implements [`Store`] for a directory in a local or shared file system.
 
 use super::store::Store;
 use crate::error::{Error, Result};
@@ -12,34 +12,35 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The file that the writer locks. It stays: to remove it would let two writers lock two files.
+/// The file that the writer locks. It is never removed, because two writers could otherwise lock
+/// two different files.
 const LOCK_FILE: &str = "checkpoints.lock";
-/// How long a new writer waits for the lock: a writer that was killed may still be ending.
+/// Time that a new writer waits for the lock. A writer that was killed may still be exiting.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Bytes of the lock file that are shown.
+/// Number of bytes of the lock file that an error message shows.
 const HOLDER_BYTES_MAX: u64 = 100;
 
-/// A folder, made when the first file is written. Files in it, and the folder itself, are brought
-/// to the disk before a write counts as done.
+/// A directory, which is created when the first file is written. A write returns only after the
+/// file and the directory have been synced to disk.
 ///
-/// The process that saves locks the file `checkpoints.lock` in it, by the operating system's file
-/// lock, which ends with the process, however that ends, and is not inherited by children that it
-/// forks.
+/// The process that saves uses an operating system file lock on the file `checkpoints.lock` in the
+/// directory. The lock is released when the process ends, no matter how it exits, and forked
+/// children do not inherit the lock.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
 }
 
 impl Directory {
-    /// The folder `path`.
+    /// Creates a store in the directory `path`, which need not exist yet.
     pub fn new(path: impl Into<PathBuf>) -> Self {
         Self { path: path.into() }
     }
 
-    /// The names of the plain files in the folder.
+    /// Returns the names of the files in the directory, without subdirectories.
     fn names(&self) -> Result<Vec<String>> {
-        let cannot_list = |error| Error::io(self.cannot("look into"), &error);
+        let cannot_list = |error| Error::io(self.cannot("list"), &error);
         let entries = match fs::read_dir(&self.path) {
             Ok(entries) => entries,
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),
@@ -49,7 +50,7 @@ impl Directory {
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(cannot_list)?;
-            // A file that is gone by now, or has a name that is no text, is not one of ours.
+            // A name that is not UTF-8 was not written by this library.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if let (false, Ok(name)) = (is_folder, entry.file_name().into_string()) {
                 names.push(name);
@@ -60,8 +61,8 @@ impl Directory {
 
     fn no_folder(&self) -> Error {
         Error::configuration(format!(
-            "the checkpoint folder {} is no folder, or lies in a file; name a folder, which may be \
-             one that does not exist yet",
+            "checkpoint path {} is not a directory, or one of its parents is a file; pass a \
+             directory (it need not exist)",
             self.path.display()
         ))
     }
@@ -69,13 +70,13 @@ impl Directory {
     fn make(&self) -> Result<()> {
         whole_file::make_folder(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotADirectory | ErrorKind::AlreadyExists => self.no_folder(),
-            _ => Error::io(self.cannot("make"), &error),
+            _ => Error::io(self.cannot("create"), &error),
         })
     }
 
     fn cannot(&self, what: &str) -> String {
         format!(
-            "cannot {what} the checkpoint folder {}",
+            "cannot {what} the checkpoint directory {}",
             self.path.display()
         )
     }
@@ -109,7 +110,7 @@ impl Store for Directory {
         let path = self.path.join(name);
         whole_file::replace(&path, parts).map_err(|error| {
             let what = format!(
-                "cannot write {}; the checkpoints before it are untouched",
+                "cannot write {} (earlier checkpoints are intact)",
                 path.display()
             );
             Error::io(what, &error)
@@ -131,12 +132,12 @@ impl Store for Directory {
         self.make()?;
         let path = self.path.join(LOCK_FILE);
         let failed = |error| Error::io(format_args!("cannot lock {}", path.display()), &error);
-        // No link is followed: it could lead to a file that is not ours to write.
+        // Do not follow a link, which could lead to a file that must not be overwritten.
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
         let mut file = options.custom_flags(no_link).open(&path).map_err(failed)?;
-        // If the system refuses, a child that outlives this process keeps others out.
+        // If this fails, a forked child that outlives this process keeps holding the lock.
         let _ = close_in_children(&file);
         let start = Instant::now();
         loop {
@@ -168,7 +169,7 @@ impl Store for Directory {
     }
 }
 
-/// This process, for others' messages.
+/// Returns the name of this process for the error messages of other processes.
 fn own_name() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {
@@ -182,16 +183,18 @@ fn held(folder: &Path, file: &mut File) -> Error {
     let read = file.take(HOLDER_BYTES_MAX).read_to_string(&mut name);
     let is_clean = read.is_ok() && !name.is_empty() && !name.contains(char::is_control);
     let holder = match is_clean {
-        true => format!(" ({name}, as {LOCK_FILE} there says)"),
+        true => format!(" ({name}, according to {LOCK_FILE})"),
         false => String::new(),
     };
     Error::configuration(format!(
-        "another training saves its checkpoints in {}{holder}; end it, or name another folder",
+        "cannot lock {}: another training run is saving there{holder}; stop that run or pass a \
+         different directory",
         folder.display()
     ))
 }
 
-/// Some network file systems have no locks.
+/// Returns `true` if `error` means that the file system has no locks, as on some network file
+/// systems.
 fn knows_no_locks(error: &std::io::Error) -> bool {
     let no_locks = rustix::io::Errno::NOLCK.raw_os_error();
     error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(no_locks)

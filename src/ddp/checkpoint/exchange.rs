@@ -1,5 +1,4 @@
-//! What ranks send each other of a checkpoint: tensors that one rank alone has, parts of tensors
-//! that the ranks share out, and small values.
+//! Exchanges per-rank tensors, parts of tensors and small values of a checkpoint between ranks.
 
 use super::tensor::Tensor;
 use crate::comm::Communicator;
@@ -11,28 +10,28 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// The rank that writes.
+/// The rank that writes checkpoints.
 pub(super) const WRITER: usize = 0;
 
-/// A tensor without its bytes.
+/// The description of a tensor, without its bytes.
 #[derive(Clone, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: u8,
     pub(super) shape: Vec<usize>,
-    /// Of which tensor it is a part.
+    /// The tensor that this is a part of; `None` for a complete tensor.
     pub(super) part_of: Option<Whole>,
 }
 
-/// The tensor that a part belongs to.
+/// The complete tensor that a part belongs to.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Whole {
     pub(super) shape: Vec<usize>,
-    /// The place of the part's first element among the whole one's.
+    /// Index of the part's first element in the complete tensor.
     pub(super) start: usize,
 }
 
-/// A tensor, or a part of one, that the writer gets from the rank that has it.
+/// A tensor, or a part of a tensor, that a rank contributes to the checkpoint.
 pub(super) struct Piece<'a> {
     pub(super) name: &'a str,
     pub(super) tensor: &'a Tensor,
@@ -48,11 +47,11 @@ impl Piece<'_> {
     }
 }
 
-/// What a rank contributes, or what is wrong with it.
+/// The contribution of a rank, or a message if it is invalid.
 pub(super) type Own<'a> = std::result::Result<Vec<Piece<'a>>, String>;
 
-/// Brings what the ranks have of their own to the writer; the inner error is what is wrong with
-/// a rank's part. Other ranks than the writer get nothing.
+/// Gathers the contributions of all ranks on the writer. Other ranks get an empty map. The inner
+/// error describes the first contribution that is invalid.
 pub(super) fn gather_own(
     comm: &Communicator,
     own: Own<'_>,
@@ -73,7 +72,7 @@ pub(super) fn gather_own(
     Ok(outcome.and_then(|()| assembly.finish()))
 }
 
-/// Sends this rank's own tensors to the writer, or what is wrong with them.
+/// Sends this rank's contribution to the writer, or the message if it is invalid.
 fn send_pieces(comm: &Communicator, own: Own<'_>) -> Result<()> {
     let entries: std::result::Result<Vec<Entry>, &String> = match &own {
         Ok(own) => Ok(own.iter().map(Piece::entry).collect()),
@@ -110,11 +109,11 @@ fn receive_pieces(
     Ok(outcome)
 }
 
-/// Tensors of several ranks, and tensors that several ranks have parts of.
+/// Tensors received from ranks, and tensors assembled from the parts of several ranks.
 #[derive(Default)]
 struct Assembly {
     tensors: BTreeMap<String, Tensor>,
-    /// Which elements of a tensor in parts have come, and from which rank.
+    /// Received element ranges of each assembled tensor, with the rank that sent them.
     parts: BTreeMap<String, Vec<(Range<usize>, usize)>>,
 }
 
@@ -135,7 +134,7 @@ impl Assembly {
             std::collections::btree_map::Entry::Occupied(there) => there.into_mut(),
             std::collections::btree_map::Entry::Vacant(free) => {
                 let zeros = Tensor::zeros(tensor.dtype(), shape.clone());
-                let no_room = || format!("no memory for the tensor '{name}' of shape {shape:?}");
+                let no_room = || format!("cannot allocate tensor '{name}' of shape {shape:?}");
                 free.insert(zeros.ok_or_else(no_room)?)
             }
         };
@@ -145,8 +144,8 @@ impl Assembly {
         let place = whole.bytes_mut().get_mut(from..place).filter(|_| fits);
         let Some(place) = place else {
             return Err(format!(
-                "ranks disagree about the tensor '{name}' that they have parts of: rank {rank} \
-                 has elements {start} and following of {shape:?}"
+                "ranks disagree about the shape or type of sharded tensor '{name}': rank {rank} \
+                 passed elements from {start} on for shape {shape:?}; pass the same shape and type"
             ));
         };
         place.copy_from_slice(bytes);
@@ -155,7 +154,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// The tensors, each of whose parts begins where the one before ends.
+    /// Returns the tensors if the parts of each cover every element exactly once.
     fn finish(self) -> std::result::Result<BTreeMap<String, Tensor>, String> {
         for (name, mut parts) in self.parts {
             let count = self.tensors.get(&name).map_or(0, Tensor::count);
@@ -165,15 +164,15 @@ impl Assembly {
             for (part, rank) in parts.into_iter().chain([(count..count, WRITER)]) {
                 if end < part.start {
                     return Err(format!(
-                        "no rank has the elements from {end} up to {} of the {count} of the tensor \
-                         '{name}', which the ranks share out",
+                        "cannot save sharded tensor '{name}': no rank passed elements {end}..{} of \
+                         {count}; pass each element on exactly one rank",
                         part.start
                     ));
                 }
                 if part.start < end {
                     return Err(format!(
-                        "rank {rank_before} and rank {rank} both have element {} of the tensor \
-                         '{name}', which the ranks share out",
+                        "cannot save sharded tensor '{name}': rank {rank_before} and rank {rank} \
+                         both passed element {}; pass each element on exactly one rank",
                         part.start
                     ));
                 }
@@ -184,7 +183,7 @@ impl Assembly {
     }
 }
 
-/// The value that `root` has, on every rank.
+/// Broadcasts `own` from `root` and returns it on every rank.
 pub(super) fn share<T>(comm: &Communicator, root: usize, own: &T) -> Result<T>
 where
     T: Serialize + DeserializeOwned,
@@ -201,15 +200,15 @@ pub(super) fn entry(name: &str, tensor: &Tensor) -> Entry {
     }
 }
 
-/// A tensor of zeros to receive into. Without memory for it the communicator ends on all ranks:
-/// its sender does not know.
+/// Creates a tensor of zeros to receive into. If there is not enough memory, the communicator fails
+/// on all ranks, because the sender does not know.
 pub(super) fn empty(comm: &Communicator, entry: &Entry) -> Result<Tensor> {
     let dtype = Dtype::from_code(entry.dtype);
     let tensor = dtype.and_then(|dtype| Tensor::zeros(dtype, entry.shape.clone()));
     tensor.ok_or_else(|| {
         let Entry { name, shape, .. } = entry;
         comm.first_cause(Error::system(format!(
-            "no memory for the tensor '{name}' of shape {shape:?}"
+            "cannot allocate tensor '{name}' of shape {shape:?}: not enough memory"
         )))
     })
 }

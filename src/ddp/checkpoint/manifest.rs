@@ -1,23 +1,24 @@
-//! The manifest: JSON whose last field is a checksum of all that stands before it.
+//! Encodes and decodes manifests, which are JSON files whose last field is the SHA-256 hash of all
+//! bytes before it.
 //!
-//! Whatever bit is flipped and wherever the text is cut, either the checksum no longer fits what
-//! it covers, or the end is no longer the end that the checksum demands.
+//! Decoding detects any flipped bit and any truncation. Either the checksum does not match the
+//! bytes before it, or the file does not end with a checksum in the required form.
 
 use super::State;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The format that this version writes, and the only one it reads.
+/// The format that this version writes. It is also the only format that this version reads.
 const FORMAT: u32 = 1;
 
-/// What a manifest says.
+/// The content of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
     pub(crate) state: State,
     pub(crate) tensors: TensorFile,
 }
 
-/// The file that the tensors are in.
+/// Name, length and checksum of the tensor file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TensorFile {
     pub(crate) file: String,
@@ -25,7 +26,7 @@ pub(crate) struct TensorFile {
     pub(crate) sha256: String,
 }
 
-/// What is written: without the last brace, which follows the checksum.
+/// The JSON object without its checksum.
 #[derive(Serialize)]
 struct Written<'a> {
     ringtree_checkpoint: u32,
@@ -33,14 +34,14 @@ struct Written<'a> {
     manifest: &'a Manifest,
 }
 
-/// What can be read of any format.
+/// The field that every format has.
 #[derive(Deserialize)]
 struct AnyFormat {
     ringtree_checkpoint: u32,
 }
 
 impl Manifest {
-    /// The file's bytes.
+    /// Returns the bytes of the file, or a message if the state cannot be encoded as JSON.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
         let written = Written {
             ringtree_checkpoint: FORMAT,
@@ -54,16 +55,16 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Reads the file's bytes.
+    /// Decodes the bytes of a file.
     ///
     /// # Errors
-    /// What is wrong with them.
+    /// Returns a message if the bytes are truncated, damaged, malformed or in a different format.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let end_length = end(&[]).len();
         let body = bytes.len().checked_sub(end_length);
-        let (body, found) = bytes.split_at(body.ok_or("it is cut short")?);
+        let (body, found) = bytes.split_at(body.ok_or("it is truncated")?);
         if found != end(body) {
-            return Err("it is damaged: its checksum does not fit".to_owned());
+            return Err("it is damaged: its checksum does not match".to_owned());
         }
         let malformed = |error| format!("it is malformed: {error}");
         let AnyFormat {
@@ -71,20 +72,20 @@ impl Manifest {
         } = serde_json::from_slice(bytes).map_err(malformed)?;
         if format != FORMAT {
             return Err(format!(
-                "it has format {format}, and this version reads {FORMAT}"
+                "it has format {format}, but this version reads only format {FORMAT}"
             ));
         }
         serde_json::from_slice(bytes).map_err(malformed)
     }
 }
 
-/// What follows `body` in a whole manifest.
+/// Returns the bytes that follow `body` in a valid manifest.
 pub(crate) fn end(body: &[u8]) -> Vec<u8> {
     let checksum = hexadecimal(&Sha256::digest(body));
     format!(",\n  \"sha256\": \"{checksum}\"\n}}\n").into_bytes()
 }
 
-/// The SHA-256 of `parts` one after another.
+/// Returns the SHA-256 of the concatenated `parts` as hexadecimal digits.
 pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -156,6 +157,6 @@ mod tests {
         assert!(next.contains("format 2"), "{next}");
         assert!(sealed("{\n  \"ringtree_checkpoint\": 1").contains("malformed"));
         assert!(sealed("no JSON").contains("malformed"));
-        assert_eq!(Manifest::decode(b"{}"), Err("it is cut short".to_owned()));
+        assert_eq!(Manifest::decode(b"{}"), Err("it is truncated".to_owned()));
     }
 }

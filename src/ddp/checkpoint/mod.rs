@@ -1,22 +1,26 @@
-//! Checkpoints: what a training holds, kept so that any rank can go on from it.
+//! Saves the training state in checkpoints and resumes from them.
 //!
-//! A training uses [`Run`]: it opens the checkpoints of a place, resumes in one call, and saves
-//! beside the training. A program that reads checkpoints, for validation or to serve the model,
-//! uses [`Checkpoints`]: [`latest`](Checkpoints::latest), [`best`](Checkpoints::best),
-//! [`list`](Checkpoints::list), [`load`](Checkpoints::load); and [`Checkpoint::load_parts`] brings
-//! a model's weights back by name, shape and type. A program that is not built on
-//! [`DataParallel`](crate::ddp::DataParallel) saves its own [`Checkpoint`]s by
-//! [`Checkpoints::save_from`].
+//! - A training program uses [`Run`]. It opens the checkpoints in a store, resumes with a single
+//!   call, and saves in the background.
+//! - A program that only reads checkpoints, for example to validate or serve the model, uses the
+//!   methods [`latest`](Checkpoints::latest), [`best`](Checkpoints::best),
+//!   [`list`](Checkpoints::list) and [`load`](Checkpoints::load) of [`Checkpoints`].
+//!   [`Checkpoint::load_parts`] restores a model's weights by name, shape and type.
+//! - A program that does not use [`DataParallel`](crate::ddp::DataParallel) saves its own
+//!   [`Checkpoint`]s with [`Checkpoints::save_from`].
 //!
-//! *Where.* A [`Store`] is where files go; [`Directory`] is a local or shared folder.
+//! *Stores.* A [`Store`] holds the files of checkpoints. [`Directory`] is a store in a local or
+//! shared directory.
 //!
-//! *Files.* A checkpoint of step 120 is `step-00000120.safetensors`, which any reader of that
-//! format opens, and `step-00000120.json`, the manifest: the state, and length and SHA-256 of the
-//! tensor file, under a checksum of its own. The tensors are written first.
+//! *Files.* The checkpoint of step 120 consists of two files. `step-00000120.safetensors` contains
+//! the tensors and can be opened by any program that reads this format. `step-00000120.json` is the
+//! manifest. It contains the state, the length and the SHA-256 hash of the tensor file, and a
+//! checksum of the manifest itself. The tensor file is written first.
 //!
-//! *Invariants.* A checkpoint exists exactly when its manifest is whole. No byte of one is trusted
-//! before the checksums agree. The one that exists is never touched before the next one does. What
-//! is damaged is named and passed over, and never loaded. Two trainings do not save in one place.
+//! *Invariants.* A checkpoint exists if and only if its manifest is valid. No byte of a checkpoint
+//! is used before its checksums have been verified. An existing checkpoint is not changed until the
+//! next one exists. A damaged file is reported and skipped, never loaded. Two training runs do not
+//! save to the same store.
 //!
 //! ```
 //! use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -69,63 +73,66 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
-/// A rank's tensors of this name are its communication hook's.
+/// The name that follows `rank-N/` in the names of a communication hook's state.
 const HOOK: &str = "hook";
 
-/// Everything a training needs to go on: tensors by name, and the numbers beside them.
+/// Everything that is needed to resume training: named tensors and a state.
 ///
-/// Names say whose a tensor is: `model/…` and `optimizer/…` are the same on every rank;
-/// `rank-3/…` is rank 3's alone, such as the error that a lossy compression feeds back.
+/// A tensor's name shows which ranks have it. Tensors named `model/…` or `optimizer/…` are the same
+/// on all ranks. A tensor named `rank-3/…`, such as the error feedback of a lossy compression,
+/// belongs only to rank 3.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
-    /// The numbers.
+    /// The state: step, settings and other values.
     pub state: State,
     /// The tensors, by name.
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// The numbers of a checkpoint. All but `user` have a meaning to this library.
+/// The values of a checkpoint other than its tensors. All fields except `user` have a meaning to
+/// ringtree.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
-    /// What the run is called; a restarted one keeps it, so that its metrics continue.
+    /// ID of the run. A resumed run keeps its ID, so its metrics continue under the same ID.
     pub run_id: String,
-    /// How many ranks there were.
+    /// Number of ranks that wrote the checkpoint.
     pub world_size: usize,
-    /// Optimizer steps done.
+    /// Number of completed optimizer steps.
     pub step: u64,
-    /// The epoch, from 0.
+    /// The current epoch, counted from 0.
     pub epoch: u64,
-    /// Samples of the data set, if a sampler dealt them out. Where the sampler stands means nothing
-    /// in another data set.
+    /// Number of samples in the data set, if the training run uses a sampler. The sampler's
+    /// position does not apply to a different data set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Samples of the current epoch that are used up, over all ranks, as
-    /// [`DistributedSampler::position`](crate::ddp::DistributedSampler::position) counts them.
+    /// Number of samples of the current epoch that all ranks together have used, as returned by
+    /// [`DistributedSampler::position`](crate::ddp::DistributedSampler::position).
     pub sampler_position: u64,
-    /// What every rank's random numbers are derived from, together with step and rank, by
-    /// [`stream_seed`](crate::ddp::stream_seed).
+    /// The seed from which [`stream_seed`](crate::ddp::stream_seed) derives every rank's random
+    /// numbers, together with the step and the rank.
     pub seed: u64,
-    /// The parameters in the order in which they lie in the gradient buckets, and the step since
-    /// which that holds, as [`DataParallel::order`](crate::ddp::DataParallel::order) tells them.
+    /// Order of the parameters in the gradient buckets, and the first step that uses this order, as
+    /// returned by [`DataParallel::order`](crate::ddp::DataParallel::order).
     pub order: Option<(Vec<usize>, u64)>,
-    /// The tuning table, as the text of a [`TuningRecord`](crate::TuningRecord): the same table
-    /// chooses the same algorithms, so the same bits.
+    /// The tuning table, in the text form of a [`TuningRecord`](crate::TuningRecord). The same
+    /// table selects the same algorithms and therefore produces the same bits.
     pub tuning: Option<String>,
-    /// How good the model is, as the loss on validation data: [`Checkpoints::best`] finds the
-    /// lowest.
+    /// The loss on validation data. [`Checkpoints::best`] compares these losses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// What else the program wants back, as JSON; [`Parts::value`] keeps values here, by name.
-    /// Numbers come back exactly; NaN and infinities have no JSON, so they belong in a tensor.
+    /// Other values of the program, as JSON. [`Parts::value`] stores values here by name. Finite
+    /// numbers are restored exactly. JSON cannot represent NaN or infinity, so store such values in
+    /// a tensor.
     pub user: serde_json::Value,
 }
 
 impl State {
-    /// The value that was saved as `name` by [`Parts::value`].
+    /// Returns the value that [`Parts::value`] saved as `name`.
     ///
     /// # Errors
-    /// [`Error::usage`] if there is none, or it is not of that type.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if there is no
+    /// such value or if it has a different type.
     pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let step = self.step;
         let lacks = || {
@@ -136,14 +143,14 @@ impl State {
         let json = self.user.get(name).ok_or_else(lacks)?;
         T::deserialize(json).map_err(|error| {
             Error::usage(format!(
-                "the value '{name}' of the checkpoint of step {step}: {error}"
+                "cannot decode value '{name}' of the checkpoint of step {step}: {error}"
             ))
         })
     }
 }
 
 impl Checkpoint {
-    /// A checkpoint without tensors.
+    /// Creates a checkpoint without tensors.
     #[must_use]
     pub fn new(state: State) -> Self {
         Self {
@@ -152,11 +159,12 @@ impl Checkpoint {
         }
     }
 
-    /// Adds the tensor `name`, or replaces it, with a copy of `values` (the last dimension varies
-    /// fastest).
+    /// Inserts a copy of `values` as the tensor `name`, replacing any existing tensor with that
+    /// name. The last dimension varies fastest.
     ///
     /// # Errors
-    /// [`Error::usage`] if `shape` does not hold as many elements as there are values.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does
+    /// not have as many elements as `values`.
     pub fn insert<T: Element>(
         &mut self,
         name: impl Into<String>,
@@ -170,10 +178,11 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// The elements of the tensor `name`.
+    /// Returns a copy of the elements of the tensor `name`.
     ///
     /// # Errors
-    /// [`Error::usage`] if there is none, or it has another element type.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if there is no
+    /// such tensor or if it has a different element type.
     pub fn values<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let Some(tensor) = self.tensors.get(name) else {
             return Err(Error::usage(format!(
@@ -185,8 +194,9 @@ impl Checkpoint {
         values.map_err(|what| Error::usage(format!("tensor '{name}': {what}")))
     }
 
-    /// What [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook) takes on `rank`,
-    /// by name; nothing if the checkpoint was written by fewer ranks.
+    /// Returns the state for [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook)
+    /// on `rank`, by name. The state is empty if the checkpoint was written by too few ranks to
+    /// include `rank`.
     fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
         let prefix = format!("rank-{rank}/{HOOK}");
         let state = self.under(&prefix).map(|(name, _)| {
@@ -196,8 +206,9 @@ impl Checkpoint {
         state.collect()
     }
 
-    /// The tensors whose names start with `prefix` and a slash, without both: `under("model")`
-    /// gives the weights, `under("rank-3")` what is rank 3's alone.
+    /// Returns the tensors whose names start with `prefix` and a slash, with both removed from
+    /// their names. For example, `under("model")` returns the weights, and `under("rank-3")`
+    /// returns the tensors of rank 3.
     ///
     /// ```
     /// use ringtree::ddp::checkpoint::{Checkpoint, State};

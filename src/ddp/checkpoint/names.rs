@@ -1,15 +1,16 @@
-//! The names of a checkpoint's files.
+//! Names the files of a checkpoint.
 
 const MANIFEST_SUFFIX: &str = ".json";
 const TENSORS_SUFFIX: &str = ".safetensors";
 
-/// The manifest of `step`: `step-00000120.json`.
+/// Returns the name of the manifest of `step`: `step-00000120.json`.
 pub(crate) fn manifest(step: u64) -> String {
     format!("step-{step:08}{MANIFEST_SUFFIX}")
 }
 
-/// A tensor file of `step` that is not among `taken`: `step-00000120.safetensors`; if a checkpoint
-/// of that step is there already, which must stay whole until it is replaced, with a number.
+/// Returns a name for the tensor file of `step` that is not in `taken`:
+/// `step-00000120.safetensors`. If an existing checkpoint uses that name, the new name has a
+/// number, because the existing checkpoint must stay valid until it is replaced.
 pub(crate) fn tensors(step: u64, taken: &[String]) -> String {
     let is_free = |name: &String| !taken.contains(name);
     let plain = format!("step-{step:08}{TENSORS_SUFFIX}");
@@ -20,12 +21,12 @@ pub(crate) fn tensors(step: u64, taken: &[String]) -> String {
         .expect("invariant: there are more numbers than files")
 }
 
-/// The step whose manifest is called `name`.
+/// Returns the step of the manifest `name`, or `None` if `name` is not a manifest.
 pub(crate) fn step_of_manifest(name: &str) -> Option<u64> {
     step(name.strip_suffix(MANIFEST_SUFFIX)?)
 }
 
-/// The step that `name` holds tensors of.
+/// Returns the step of the tensor file `name`, or `None` if `name` is not a tensor file.
 pub(crate) fn step_of_tensors(name: &str) -> Option<u64> {
     let stem = name.strip_suffix(TENSORS_SUFFIX)?;
     match stem.split_once('.') {

@@ -1,4 +1,5 @@
-//! The parts of a training, named once, in one function that serves saving and loading.
+//! Names the parts of the training state once, in a single function that is used for both saving
+//! and loading.
 
 use super::Checkpoint;
 use super::exchange::{Own, Piece, WRITER, Whole};
@@ -8,19 +9,20 @@ use crate::error::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names that a message lists before it only counts.
+/// Number of names that a message lists; further names are only counted.
 const NAMES_LISTED: usize = 5;
 
-/// The parts of a training: tensors and values, each with its name.
+/// The parts of the training state: named tensors and values.
 ///
-/// The program writes one function that names them all, and passes it to
-/// [`Run::resume`](super::Run::resume) and [`Run::save`](super::Run::save). When a checkpoint is
-/// saved, what the function names is copied; when one is loaded, it is overwritten. So what is
-/// saved cannot be forgotten when the training resumes.
+/// The program names all parts in one function and passes this function to
+/// [`Run::resume`](super::Run::resume) and [`Run::save`](super::Run::save). Saving copies each
+/// part, and loading overwrites it. Therefore, a part that is saved cannot be forgotten when
+/// training resumes.
 ///
-/// Loading is strict: before anything is overwritten, names, shapes and types are compared, and
-/// what the checkpoint lacks, what it has beyond, and what is different is listed in one error.
-/// The function is called once more for that.
+/// Loading is strict. It first calls the function to compare names, shapes and types. If the
+/// checkpoint does not fit, a single error lists the parts that are missing, different or not
+/// named, and nothing is overwritten. Otherwise, loading calls the function again to overwrite the
+/// parts.
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoint, Parts};
@@ -56,19 +58,19 @@ enum Mode<'a> {
     Loading(&'a Checkpoint),
 }
 
-/// What a rank has named for a checkpoint.
+/// The parts that a rank has named for a checkpoint.
 #[derive(Debug, Default)]
 pub(super) struct Contents {
-    /// On the writer: all that it has whole.
+    /// Complete tensors, on the writer only.
     pub(super) tensors: BTreeMap<String, Tensor>,
-    /// Elsewhere: what only this rank has. Everywhere: parts of tensors.
+    /// Per-rank tensors, except on the writer; parts of tensors on every rank.
     own: Vec<(String, Tensor, Option<Whole>)>,
     pub(super) values: serde_json::Map<String, serde_json::Value>,
     names: BTreeSet<String>,
 }
 
 impl Contents {
-    /// Names them by `name_all`, on `rank`.
+    /// Collects the parts that `name_all` names on `rank`.
     pub(super) fn of(
         rank: usize,
         name_all: impl FnOnce(&mut Parts<'_>) -> Result<()>,
@@ -81,7 +83,7 @@ impl Contents {
         Ok(contents)
     }
 
-    /// What the writer does not have.
+    /// Returns this rank's contribution to the writer's checkpoint.
     pub(super) fn own(&self) -> Own<'_> {
         let own = self.own.iter().map(|(name, tensor, part_of)| Piece {
             name,
@@ -91,7 +93,7 @@ impl Contents {
         Ok(own.collect())
     }
 
-    /// Adds a tensor that this rank alone has.
+    /// Adds a tensor that belongs to this rank only.
     pub(super) fn insert_own(&mut self, rank: usize, name: String, tensor: Tensor) {
         if rank == WRITER {
             self.tensors.insert(name, tensor);
@@ -101,7 +103,7 @@ impl Contents {
     }
 }
 
-/// What was found when names, shapes and types were compared.
+/// The result of comparing names, shapes and types.
 #[derive(Debug, Default)]
 struct Findings {
     named: BTreeSet<String>,
@@ -110,19 +112,21 @@ struct Findings {
 }
 
 impl Parts<'_> {
-    /// Whether the parts are being overwritten with what a checkpoint holds. A program that copies
-    /// its tensors to name them copies them back then.
+    /// Returns `true` while the parts are being overwritten from a checkpoint. If the program
+    /// passes copies of its tensors, it must copy the values back in this case.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         matches!(self.mode, Mode::Loading(_))
     }
 
-    /// A tensor that is the same on every rank: weights, an optimizer's state. `values` are its
-    /// elements, the last dimension varying fastest. Names are paths, such as `model/weight`.
+    /// Names a tensor that is the same on all ranks, such as weights or optimizer state. `values`
+    /// contains its elements, and the last dimension varies fastest. Names are paths, such as
+    /// `model/weight`.
     ///
     /// # Errors
-    /// [`Error::usage`] if the shape has another number of elements, the name came before, or it
-    /// starts with `rank-`.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does
+    /// not have as many elements as `values`, if `name` was already used, or if it starts with
+    /// `rank-`.
     pub fn tensor<T: Element>(
         &mut self,
         name: &str,
@@ -138,11 +142,13 @@ impl Parts<'_> {
         })
     }
 
-    /// A tensor that this rank alone has, such as the state of its random numbers. A rank that the
-    /// checkpoint has none of, because it was written by fewer ranks, keeps what it has.
+    /// Names a tensor that belongs only to this rank, such as the state of its random number
+    /// generator. If the checkpoint was written by too few ranks to include this rank, it has no
+    /// tensor for this rank, and `values` remains unchanged.
     ///
     /// # Errors
-    /// As [`Parts::tensor`].
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does
+    /// not have as many elements as `values`, or if `name` was already used.
     pub fn own<T: Element>(&mut self, name: &str, shape: &[usize], values: &mut [T]) -> Result<()> {
         let rank = self.rank;
         let name = format!("rank-{rank}/own/{name}");
@@ -156,10 +162,10 @@ impl Parts<'_> {
         })
     }
 
-    /// A part of a tensor of `shape` that the ranks share out, such as an optimizer's state in
-    /// which each rank has some elements: this rank has `values`, from the element `start` on. The
-    /// parts of all ranks make up the tensor, and it is saved as one, so that another number of
-    /// ranks can load it.
+    /// Names this rank's part of a tensor that the ranks divide among themselves, such as sharded
+    /// optimizer state. The complete tensor has the shape `shape`, and `values` contains its
+    /// elements from index `start` on. Together, the parts of all ranks must form the complete
+    /// tensor. It is saved as a single tensor, so any number of ranks can load it.
     ///
     /// ```
     /// use ringtree::ddp::checkpoint::{Checkpoints, Directory, Run};
@@ -189,8 +195,10 @@ impl Parts<'_> {
     /// ```
     ///
     /// # Errors
-    /// As [`Parts::tensor`]. If the parts overlap, or are not the whole,
-    /// [`Run::save`](super::Run::save) is an error on every rank, and nothing is saved.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the part
+    /// extends beyond the tensor, if `name` was already used, or if it starts with `rank-`. If
+    /// parts overlap or leave a gap, [`Run::save`](super::Run::save) returns an error on every rank
+    /// and saves nothing.
     pub fn shard<T: Element>(
         &mut self,
         name: &str,
@@ -202,7 +210,8 @@ impl Parts<'_> {
         let all = shape.iter().product::<usize>();
         let Some(end) = start.checked_add(values.len()).filter(|end| *end <= all) else {
             return Err(Error::usage(format!(
-                "the part of tensor '{name}' has {} elements from {start} on, and the whole {all}",
+                "part of tensor '{name}' is out of range: {} elements from index {start} on, but \
+                 the tensor has {all}",
                 values.len()
             )));
         };
@@ -227,11 +236,13 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// A value of any type that serde knows: settings, counters, the best loss so far. Numbers
-    /// come back exactly; NaN and infinities have no JSON, so they belong in a tensor.
+    /// Names a value of any type that serde supports, such as settings, counters or the best loss.
+    /// Finite numbers are restored exactly. JSON cannot represent NaN or infinity, so store such
+    /// values in a tensor.
     ///
     /// # Errors
-    /// [`Error::usage`] if it cannot be written as JSON, or the name came before.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the value
+    /// cannot be encoded as JSON or if `name` was already used.
     pub fn value<T: Serialize + DeserializeOwned>(
         &mut self,
         name: &str,
@@ -241,7 +252,7 @@ impl Parts<'_> {
             Mode::Saving(contents) => {
                 contents.name(name)?;
                 let json = serde_json::to_value(value)
-                    .map_err(|error| Error::usage(format!("the value '{name}': {error}")))?;
+                    .map_err(|error| Error::usage(format!("cannot encode '{name}': {error}")))?;
                 contents.values.insert(name.to_owned(), json);
             }
             Mode::Comparing(checkpoint, findings) => {
@@ -250,7 +261,7 @@ impl Parts<'_> {
                     None => findings.lacking.push(name.to_owned()),
                     Some(json) => {
                         if let Err(error) = T::deserialize(json) {
-                            findings.different.push(format!("{name}, but {error}"));
+                            findings.different.push(format!("{name} ({error})"));
                         }
                     }
                 }
@@ -270,7 +281,7 @@ impl Parts<'_> {
         let count = shape.iter().product::<usize>();
         if count != values.len() {
             return Err(Error::usage(format!(
-                "the tensor '{name}' of shape {shape:?} has {count} elements, and {} were passed",
+                "tensor '{name}' of shape {shape:?} has {count} elements, but {} were passed",
                 values.len()
             )));
         }
@@ -325,7 +336,7 @@ impl Findings {
         Ok(())
     }
 
-    /// One line, if there is anything to say about the parts of `checkpoint` under `prefix`.
+    /// Returns a message if the parts of `checkpoint` under `prefix` do not fit.
     fn line(self, rank: usize, checkpoint: &Checkpoint, prefix: &str) -> Option<String> {
         let own = format!("rank-{rank}/own/");
         let is_ours = |name: &&str| {
@@ -365,11 +376,11 @@ impl Findings {
     }
 }
 
-/// A name of what is not one rank's alone.
+/// Returns an error if `name` is reserved for per-rank tensors.
 fn check_common(name: &str) -> Result<()> {
     match name.starts_with("rank-") {
         true => Err(Error::usage(format!(
-            "the tensor '{name}': names that start with 'rank-' are those of `Parts::own`"
+            "tensor name '{name}' is reserved: names that start with 'rank-' are for `Parts::own`"
         ))),
         false => Ok(()),
     }
@@ -379,7 +390,7 @@ fn once(names: &mut BTreeSet<String>, name: &str) -> Result<()> {
     match names.insert(name.to_owned()) {
         true => Ok(()),
         false => Err(Error::usage(format!(
-            "two parts of the checkpoint are called '{name}'; give each a name of its own"
+            "two parts of the checkpoint have the name '{name}'; use unique names"
         ))),
     }
 }
@@ -393,10 +404,12 @@ fn listed<S: AsRef<str>>(names: &[S]) -> String {
 }
 
 impl Checkpoint {
-    /// Adds what `name_all` names, as rank 0 has it.
+    /// Adds the parts that `name_all` names, as rank 0 would save them.
     ///
     /// # Errors
-    /// Those of [`Parts`]; [`Error::usage`] for a part of a tensor.
+    /// Returns any error that `name_all` returns, and an [`Error`] of kind
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if it names a part of a tensor with
+    /// [`Parts::shard`].
     pub fn insert_parts(
         &mut self,
         name_all: impl FnOnce(&mut Parts<'_>) -> Result<()>,
@@ -404,7 +417,7 @@ impl Checkpoint {
         let contents = Contents::of(WRITER, name_all)?;
         if !contents.own.is_empty() {
             return Err(Error::usage(
-                "parts of tensors are put together by `Run::save`",
+                "cannot insert a part of a tensor: only `Run::save` assembles parts",
             ));
         }
         self.tensors.extend(contents.tensors);
@@ -414,13 +427,16 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Overwrites what `name_all` names with what this checkpoint holds, as rank 0 does it: in a
-    /// program beside the training that validates or serves the model. The checkpoint may have no
-    /// other part whose name starts with `prefix` and a slash; an empty prefix stands for all.
+    /// Overwrites the parts that `name_all` names with the contents of this checkpoint, as rank 0
+    /// would. Use this method in a separate program that validates or serves the model.
+    ///
+    /// The checkpoint must not contain any other parts whose names start with `prefix` and a slash.
+    /// An empty `prefix` applies to all parts.
     ///
     /// # Errors
-    /// [`Error::usage`] in one line that lists what is lacking, different and not named; nothing is
-    /// overwritten then. Those of `name_all`.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the checkpoint
+    /// does not fit. The message lists the parts that are missing, different or not named, and
+    /// nothing is overwritten. Also returns any error that `name_all` returns.
     pub fn load_parts(
         &self,
         prefix: &str,
@@ -432,15 +448,17 @@ impl Checkpoint {
         }
     }
 
-    /// The value that was saved as `name` by [`Parts::value`].
+    /// Returns the value that [`Parts::value`] saved as `name`.
     ///
     /// # Errors
-    /// [`Error::usage`] if there is none, or it is not of that type.
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if there is no
+    /// such value or if it has a different type.
     pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         self.state.value(name)
     }
 
-    /// What does not fit in what `name_all` names on `rank`.
+    /// Compares the parts that `name_all` names on `rank` with this checkpoint. Returns a message
+    /// if they do not fit.
     pub(super) fn compare_parts(
         &self,
         rank: usize,
@@ -468,7 +486,8 @@ impl Checkpoint {
     }
 }
 
-/// Overwrites `values` with some bytes of a tensor that was compared before.
+/// Copies the bytes that `some` selects from the tensor `name` to `values`. The tensor was compared
+/// before.
 fn copy<T: Element>(
     checkpoint: &Checkpoint,
     name: &str,
@@ -482,8 +501,8 @@ fn copy<T: Element>(
         .and_then(|tensor| some(tensor.bytes()));
     let Some(bytes) = bytes.filter(|bytes| bytes.len() == values.len()) else {
         return Err(Error::usage(format!(
-            "the tensor '{name}' was named otherwise when it was compared; name the same parts \
-             each time"
+            "cannot load tensor '{name}': it was named differently when it was compared; name the \
+             same parts in every call"
         )));
     };
     values.copy_from_slice(bytes);

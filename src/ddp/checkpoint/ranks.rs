@@ -1,7 +1,8 @@
-//! Checkpoints of all ranks of a communicator: one writes, one reads, all have it.
+//! Saves and loads checkpoints on all ranks of a communicator.
 //!
-//! Every decision is taken from what all ranks have exchanged, so all take the same one: a rank
-//! that cannot read or write sends its error to the others instead of leaving them waiting.
+//! One rank writes or reads, and all ranks get the result. Ranks make decisions only from values
+//! that all of them have exchanged, so they all make the same decisions. A rank that cannot read or
+//! write sends its error to the other ranks, which would otherwise keep waiting.
 
 use super::exchange::{Entry, Own, Piece, WRITER, empty, entry, gather_own, share};
 use super::series::{Checkpoints, Found, none_whole};
@@ -16,14 +17,17 @@ use serde::{Deserialize, Serialize};
 struct Offer {
     step: u64,
     run_id: String,
-    /// For messages.
+    /// Location for error messages.
     place: String,
 }
 
 impl Checkpoints {
-    /// Saves a checkpoint of all ranks; every rank calls it. Rank 0 passes all there is and writes
-    /// it; of what another rank passes, only the tensors under its own `rank-N/` are taken. The
-    /// world size is filled in. Returns on every rank when the checkpoint is there.
+    /// Saves a checkpoint that contains tensors from all ranks. Every rank must call this method.
+    /// It returns on every rank when the checkpoint is complete.
+    ///
+    /// Rank 0 passes the state and the shared tensors, and writes the checkpoint. Each of the other
+    /// ranks contributes only the tensors under its own `rank-N/`. Their shared tensors and their
+    /// state are ignored. [`State::world_size`] is set automatically.
     ///
     /// ```
     /// use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -45,9 +49,15 @@ impl Checkpoints {
     /// ```
     ///
     /// # Errors
-    /// As [`Checkpoints::save`], on every rank, and the communicator can still be used;
-    /// [`Error::usage`] on every rank if one passes state of another. Errors of the communicator,
-    /// which ends if the writer has no memory for what the others send.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns the following
+    /// errors on every rank:
+    ///
+    /// - the same errors as [`Checkpoints::save`]
+    /// - an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a rank passes
+    ///   tensors that belong to another rank
+    ///
+    /// After any of these errors, the communicator is still usable. However, the communicator fails
+    /// if rank 0 does not have enough memory for the tensors of the other ranks.
     pub fn save_from(&self, comm: &Communicator, checkpoint: &Checkpoint) -> Result<()> {
         self.set_warnings(Vec::new());
         let gathered = gather_own(comm, own_tensors(comm, checkpoint))?;
@@ -68,26 +78,36 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The newest whole checkpoint that any rank finds, on every rank; every rank calls it, with
-    /// its own place to look in, shared or not. A rank gets the tensors of all and its own under
-    /// `rank-N/`. None if no rank finds any.
+    /// Loads the newest valid checkpoint that any rank finds, and distributes it to all ranks.
+    /// Every rank must call this method. Each rank searches its own store, which may or may not be
+    /// shared. Every rank gets the shared tensors and its own tensors under `rank-N/`. Returns
+    /// `None` if no rank finds a checkpoint.
     ///
-    /// The others wait while one reads, so the communicator's timeout must allow for that.
+    /// While one rank reads, the other ranks wait. The communicator's timeout must be longer than
+    /// the read takes.
     ///
     /// # Errors
-    /// On every rank, and the communicator can still be used: [`Error::configuration`] if ranks
-    /// find checkpoints of different runs, because the newest may be one that an older run left
-    /// behind; as [`Checkpoints::latest`] if no rank finds a whole one and some rank finds trouble.
-    /// Errors of the communicator, which ends if a rank has no memory for what it is sent.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
+    /// of one of these kinds on every rank:
+    ///
+    /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if ranks find checkpoints of
+    ///   different runs, because the newest one may be left over from an older run
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if no rank finds a valid checkpoint, and a
+    ///   rank finds a damaged checkpoint or cannot list its files
+    ///
+    /// After any of these errors, the communicator is still usable. However, the communicator fails
+    /// if a rank does not have enough memory for the tensors that it receives.
     pub fn load_and_broadcast(&self, comm: &Communicator) -> Result<Option<Found>> {
         self.search(comm, Search::new(self))
     }
 
-    /// As [`Checkpoints::load_and_broadcast`], but the checkpoint of `step`, as rank 0 says it,
-    /// though there may be later ones.
+    /// Like [`Checkpoints::load_and_broadcast`], but loads the checkpoint of rank 0's `step`, even
+    /// if there are later ones.
     ///
     /// # Errors
-    /// As there; [`Error::system`] on every rank if no rank has a whole one of that step.
+    /// Returns the same errors as [`Checkpoints::load_and_broadcast`], and an [`Error`] of kind
+    /// [`ErrorKind::System`](crate::ErrorKind::System) on every rank if no rank has a valid
+    /// checkpoint of that step.
     pub(super) fn load_step(&self, comm: &Communicator, step: u64) -> Result<Found> {
         let step = share(comm, WRITER, &step)?;
         let mut search = Search::new(self);
@@ -121,14 +141,14 @@ impl Checkpoints {
     }
 }
 
-/// One rank's part in looking for the newest whole checkpoint.
+/// The state of one rank in the search for the newest valid checkpoint.
 struct Search<'a> {
     checkpoints: &'a Checkpoints,
     /// The steps that this rank has not tried, oldest first.
     steps: Vec<u64>,
-    /// The files that this rank passed over.
+    /// Messages about the files that this rank skipped.
     warnings: Vec<String>,
-    /// Why this rank could not look at all.
+    /// The error if this rank could not list its files.
     unseen: Vec<String>,
 }
 
@@ -146,7 +166,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The rank that has the newest whole checkpoint, and there the checkpoint.
+    /// Returns the rank that has loaded the newest valid checkpoint, and the checkpoint on that
+    /// rank.
     fn run(&mut self, comm: &Communicator) -> Result<Option<(usize, Option<Checkpoint>)>> {
         loop {
             let offers = gather_json(comm, &self.offer())?;
@@ -158,7 +179,7 @@ impl<'a> Search<'a> {
             let ranks =
                 (0..offers.len()).filter(|rank| offers[*rank].as_ref().is_some_and(has_newest));
             let holders: Vec<_> = ranks.collect();
-            // If one reads it that is enough; if it cannot, the others' copies may be better.
+            // One reader is enough. If its copy is damaged, the others read theirs.
             let (first, others) = holders.split_at(1);
             for readers in [first, others] {
                 let reads = readers.contains(&comm.rank());
@@ -174,7 +195,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The newest step that this rank has a whole manifest of.
+    /// Returns the newest step whose manifest is valid on this rank.
     fn offer(&mut self) -> Option<Offer> {
         while let Some(step) = self.steps.last().copied() {
             match self.checkpoints.manifest(step) {
@@ -203,8 +224,9 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Steps of different runs cannot be compared: what an old run left in one rank's place may be
-/// later than this run's newest in another's, and to take it would end in this run's removal.
+/// Returns an error if ranks offer checkpoints of different runs, whose steps cannot be compared. A
+/// checkpoint left over from an old run may be later than the newest one of this run. Loading it
+/// would lead to the removal of this run's checkpoints.
 fn check_runs(offers: &[Option<Offer>]) -> Result<()> {
     let made = offers.iter().enumerate();
     let mut made = made.filter_map(|(rank, offer)| Some((rank, offer.as_ref()?)));
@@ -214,21 +236,21 @@ fn check_runs(offers: &[Option<Offer>]) -> Result<()> {
     match made.find(|(_, offer)| offer.run_id != first.run_id) {
         None => Ok(()),
         Some((rank, other)) => Err(Error::configuration(format!(
-            "rank {first_rank} finds step {} of run '{}' in {}, but rank {rank} finds step {} of \
-             run '{}' in {}; nothing was loaded: remove the checkpoints of the run that is not to \
-             go on, or name another place",
+            "cannot load a checkpoint: rank {first_rank} finds step {} of run '{}' in {}, but rank \
+             {rank} finds step {} of run '{}' in {}; remove the checkpoints of the run that you do \
+             not want to resume, or pass a different location",
             first.step, first.run_id, first.place, other.step, other.run_id, other.place
         ))),
     }
 }
 
-/// The rank that alone has the tensor `name`, unless all ranks have it.
+/// Returns the rank that the tensor `name` belongs to, or `None` if all ranks share it.
 fn owner(name: &str) -> Option<usize> {
     let (rank, _) = name.strip_prefix("rank-")?.split_once('/')?;
     rank.parse().ok()
 }
 
-/// The tensors that only this rank has, or what is wrong with them.
+/// Returns the tensors of this rank, or a message if `checkpoint` has tensors of other ranks.
 fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
     let mut own = Vec::new();
     for (name, tensor) in &checkpoint.tensors {
@@ -241,8 +263,8 @@ fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
             Some(_) => {
                 let rank = comm.rank();
                 return Err(format!(
-                    "rank {rank} passed the tensor '{name}' to be saved; its own start with \
-                     'rank-{rank}/'"
+                    "rank {rank} cannot save tensor '{name}' of another rank; use names that start \
+                     with 'rank-{rank}/'"
                 ));
             }
             None => {}
@@ -251,8 +273,8 @@ fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
     Ok(own)
 }
 
-/// Gives every rank its part of the checkpoint that `root` has loaded, and a word if the number of
-/// ranks is not what it was.
+/// Distributes the checkpoint that `root` has loaded. Returns this rank's part, and a warning if
+/// per-rank state is missing or dropped because the number of ranks has changed.
 fn hand_out(
     comm: &Communicator,
     root: usize,
@@ -295,17 +317,18 @@ fn change_of_ranks(comm: &Communicator, state: &State, entries: &[Entry]) -> Opt
     let owners = || entries.iter().filter_map(|entry| owner(&entry.name));
     let example = entries.iter().find(|entry| owner(&entry.name).is_some());
     let what = if owners().any(|owner| owner >= now) {
-        format!("what ranks {now} and above had for themselves is dropped")
+        format!("the per-rank state of ranks {now} and above is dropped")
     } else if let Some(Entry { name, .. }) = example.filter(|_| now > before) {
         format!(
-            "ranks {before} and above start without state of their own, such as '{name}'; where a \
-             hook needs it to be the same on all ranks, start it anew on all"
+            "ranks {before} and above start without per-rank state, such as '{name}'; if a hook \
+             needs the same state on all ranks, reset it on all ranks"
         )
     } else {
         return None;
     };
     Some(format!(
-        "the checkpoint of step {} was written by {before} ranks and is read by {now}: {what}",
+        "the checkpoint of step {} was written by {before} ranks and is read by {now} ranks: \
+         {what}",
         state.step
     ))
 }

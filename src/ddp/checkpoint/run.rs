@@ -1,4 +1,4 @@
-//! One training and its checkpoints: resuming in one call, saving beside the training.
+//! Resumes training with a single call, and saves checkpoints in the background.
 
 use super::exchange::{WRITER, gather_own, share};
 use super::parts::{Contents, Parts};
@@ -18,36 +18,36 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// A training with its checkpoints: it starts at the beginning, or goes on from the newest
-/// checkpoint, with the same bits as if it had never been interrupted.
+/// A training run with its checkpoints. It either starts from the beginning or resumes from the
+/// newest checkpoint, and it produces the same bits as if it had never been interrupted.
 ///
-/// All ranks call the same methods in the same order:
+/// All ranks must call the same methods in the same order:
 ///
-/// 1. [`Run::open`], before the [`DataParallel`] is made: it reads the newest checkpoint.
-/// 2. The program makes its model on [`Run::comm`], which chooses algorithms by the checkpoint's
-///    tuning table. On another communicator the links are measured anew, and sums may differ in
-///    their last bits from those of an undisturbed run.
-/// 3. [`Run::resume`], before the first step: weights, optimizer, buckets, hook and sampler go on
-///    where they were. Until it is called, [`Run::save`] is refused.
-/// 4. Every some steps, [`Run::save`], between [`DataParallel::wait`]s. The file is written by a
-///    thread of rank 0 while the training goes on.
-/// 5. [`Run::finish`] at the end waits for the last one. Dropping the value does so too, but an
-///    error is then only printed, by rank 0. A process that ends in another way loses the save
-///    that is under way, and no earlier one.
+/// 1. [`Run::open`] reads the newest checkpoint. Call it before you create the [`DataParallel`].
+/// 2. Create the model on [`Run::comm`], which uses the checkpoint's tuning table to choose
+///    algorithms. For a different communicator, the links are measured again, and sums may differ
+///    in their last bits from those of an uninterrupted run.
+/// 3. [`Run::resume`] restores the weights, the optimizer, the buckets, the hook and the sampler.
+///    Call it before the first step. Until you have called it, [`Run::save`] returns an error.
+/// 4. [`Run::save`] saves a checkpoint. Call it every few steps, after [`DataParallel::wait`]. A
+///    thread on rank 0 writes the file while training continues.
+/// 5. [`Run::finish`] waits until the last save is complete. Dropping the `Run` also waits, but
+///    rank 0 then only prints the error if the save fails. If the process ends in any other way,
+///    the save in progress is lost, but no earlier save is affected.
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
 /// use ringtree::ddp::{DataParallel, DistributedSampler, Options, Parameter};
 /// use ringtree::{Communicator, Dtype};
 ///
-/// /// Trains until step `steps`, and returns the weight and the step it began at.
+/// /// Trains until step `steps`. Returns the weight and the step at which training began.
 /// fn train(comm: &Communicator, folder: &str, steps: u64) -> ringtree::Result<(f32, u64)> {
 ///     let mut run = Run::open(comm, Checkpoints::new(Directory::new(folder), 3))?;
 ///     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
 ///     let mut model = DataParallel::new(run.comm(), parameters, Options::new())?;
 ///     let mut sampler = DistributedSampler::new(100, 7, comm.rank(), comm.world_size())?;
 ///     let (mut weight, mut momentum) = ([0.0f32], [0.0f32]);
-///     // What there is to keep, named once for saving and loading:
+///     // The state to keep, named once for saving and loading:
 ///     let parts = |parts: &mut Parts<'_>, weight: &mut [f32], momentum: &mut [f32]| {
 ///         parts.tensor("model/weight", &[1], weight)?;
 ///         parts.tensor("optimizer/momentum", &[1], momentum)
@@ -72,7 +72,7 @@ use std::thread::{self, JoinHandle};
 /// # let path = |name: &str| scratch.path().join(name).display().to_string();
 /// # let (folder, other_folder) = (&path("one"), &path("other"));
 /// let undisturbed = ringtree::simulate(2, |comm| train(comm, folder, 20));
-/// ringtree::simulate(2, |comm| train(comm, other_folder, 13)); // ends early
+/// ringtree::simulate(2, |comm| train(comm, other_folder, 13)); // stops early
 /// let resumed = ringtree::simulate(2, |comm| train(comm, other_folder, 20));
 /// assert_eq!(undisturbed[0].clone()?.1, 0);
 /// assert_eq!(resumed[0].clone()?.1, 10); // the last step that was saved
@@ -81,34 +81,42 @@ use std::thread::{self, JoinHandle};
 /// ```
 #[derive(Debug)]
 pub struct Run {
-    /// With the checkpoint's table, for the program.
+    /// For the program, with the checkpoint's tuning table.
     comm: Communicator,
-    /// For saving, apart from what the program does on `comm`.
+    /// For saving, separate from the program's calls on `comm`.
     channel: Communicator,
-    /// None if nothing is kept.
+    /// `None` if the run has no checkpoints.
     checkpoints: Option<Arc<Checkpoints>>,
     id: String,
-    /// What was found, with its tensors until the training has resumed.
+    /// The checkpoint that was found. Its tensors are dropped when the training has resumed.
     found: Option<Checkpoint>,
     is_resumed: bool,
-    /// On rank 0: the save under way, or why its thread did not start.
+    /// On rank 0: the save in progress, or the error if its thread did not start.
     saving: Option<Result<Saving>>,
 }
 
-/// The thread that saves, and what it warns of.
+/// The thread that saves. It returns the warnings of the save.
 type Saving = JoinHandle<Result<Vec<String>>>;
 
-/// Opening.
+/// Methods that open a run and return its properties.
 impl Run {
-    /// Looks for the newest whole checkpoint, on every rank in its own place, shared or not, and
-    /// brings it to all. The process of rank 0 keeps others from saving in its place from now on.
-    /// Files that are damaged are passed over; rank 0 names them on standard error. With `None`
-    /// nothing is looked for and nothing is kept, and all methods do what is left.
+    /// Opens a run and loads its newest valid checkpoint on all ranks. Each rank searches its own
+    /// store, which may or may not be shared.
+    ///
+    /// Until the run is dropped, the process of rank 0 keeps other training runs from saving to its
+    /// store. Damaged files are skipped, and rank 0 lists them on standard error. If `checkpoints`
+    /// is `None`, the run has no checkpoints. It starts from the beginning, and [`Run::save`] does
+    /// nothing.
     ///
     /// # Errors
-    /// On every rank: [`Error::configuration`] if another training saves there, or ranks find
-    /// checkpoints of different runs; [`Error::system`] if there are checkpoints and none is whole,
-    /// or the place is no folder. Errors of the communicator.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
+    /// of one of these kinds on every rank:
+    ///
+    /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if another training run is
+    ///   saving to rank 0's store, if the path of that store is not a directory, or if ranks find
+    ///   checkpoints of different runs
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if checkpoints exist but none of them is
+    ///   valid, or if a store cannot be accessed
     pub fn open(comm: &Communicator, checkpoints: impl Into<Option<Checkpoints>>) -> Result<Self> {
         let checkpoints = checkpoints.into();
         let found = match &checkpoints {
@@ -121,12 +129,14 @@ impl Run {
         Self::new(comm, checkpoints, found)
     }
 
-    /// As [`Run::open`], but goes back to the checkpoint of `step`, such as
-    /// [`Checkpoints::best`] finds it. The first [`Run::save`] removes the later ones: a restart
-    /// would take them for the newest.
+    /// Like [`Run::open`], but resumes from the checkpoint of `step`, such as the step of the state
+    /// that [`Checkpoints::best`] returns. The first [`Run::save`] removes the later checkpoints,
+    /// because a restart would otherwise load the newest of them.
     ///
     /// # Errors
-    /// As [`Run::open`]; [`Error::system`] on every rank if there is no whole one of that step.
+    /// Returns the same errors as [`Run::open`], and an [`Error`] of kind
+    /// [`ErrorKind::System`](crate::ErrorKind::System) on every rank if there is no valid
+    /// checkpoint of `step`.
     pub fn open_at(comm: &Communicator, checkpoints: Checkpoints, step: u64) -> Result<Self> {
         claim(comm, &checkpoints)?;
         let found = checkpoints.load_step(comm, step)?;
@@ -161,57 +171,64 @@ impl Run {
         })
     }
 
-    /// The communicator to train on: of the same ranks as the one that was passed, with the
-    /// checkpoint's tuning table.
+    /// Returns the communicator to use for training. It has the same ranks as the communicator that
+    /// was passed, and it uses the checkpoint's tuning table if that table applies.
     #[must_use]
     pub fn comm(&self) -> &Communicator {
         &self.comm
     }
 
-    /// The state of the checkpoint that was found, for instance to compare settings in it
-    /// ([`State::value`]) before the model is made.
+    /// Returns the state of the checkpoint that was found, or `None` if the run starts from the
+    /// beginning. You can use the state, for example, to compare settings ([`State::value`]) before
+    /// you create the model.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.found.as_ref().map(|checkpoint| &checkpoint.state)
     }
 
-    /// The step that the training goes on from; 0 at the beginning.
+    /// Returns the step from which the run resumes, or 0 if it starts from the beginning.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.state().map_or(0, |state| state.step)
     }
 
-    /// What the run is called, which it keeps when it resumes.
+    /// Returns the ID of the run. A resumed run keeps its ID.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// The file of the run's metrics, cut back to [`Run::step`]; `None` for a run that writes none.
+    /// Opens the run's metrics file and removes the lines after [`Run::step`]. If `path` is `None`,
+    /// the run writes no metrics.
     ///
     /// # Errors
-    /// As [`Metrics::open`].
+    /// Returns the same errors as [`Metrics::open`].
     pub fn metrics(&self, path: impl Into<Option<PathBuf>>) -> Result<Metrics> {
         Metrics::open(&self.comm, path, &self.id, self.step())
     }
 }
 
-/// Resuming and saving.
+/// Methods that resume and save.
 impl Run {
-    /// Goes on from what [`Run::open`] found: overwrites the parts that `parts` names, and sets
-    /// the steps, the order of the buckets and the hook's state of `model`, and where `sampler`
-    /// stands (`None` if the program deals out samples itself). If nothing was found, all stays as
-    /// it is, and a checkpoint of step 0 is saved, which shows whether checkpoints can be saved
-    /// at all. Returns the step.
+    /// Resumes from the checkpoint that [`Run::open`] found, and returns the checkpoint's step.
     ///
-    /// A model in candle copies its weights: call its `refresh` afterwards.
+    /// Overwrites the parts that `parts` names. Restores the step count, the bucket order and the
+    /// hook state of `model`, and the position of `sampler`. Pass `None` for `sampler` if the
+    /// program distributes samples itself. If there is no checkpoint, the state remains unchanged,
+    /// and a checkpoint of step 0 is saved. Therefore, a store that cannot be written to causes an
+    /// error immediately.
+    ///
+    /// A candle model has a copy of its weights, so call its `refresh` method afterwards.
     ///
     /// # Errors
-    /// [`Error::usage`] on every rank, with nothing overwritten, if the checkpoint does not fit: it
-    /// lists what it lacks, has otherwise and has beyond ([`Parts`]), and says if the data set has
-    /// another number of samples. The same, with some of it overwritten, if `parts` fails on a rank
-    /// when it is called again, or the hook of a rank does not take up its state. Those of
-    /// [`Run::save`].
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) on every rank if:
+    ///
+    /// - the checkpoint does not fit, or the sampler has a different number of samples or a
+    ///   different seed. The message lists the differences ([`Parts`]), and nothing is overwritten.
+    /// - `parts` fails on a rank while the state is being overwritten, or a rank's hook rejects its
+    ///   state. In this case, some of the state has already been overwritten.
+    ///
+    /// Also returns the same errors as [`Run::save`].
     pub fn resume<'s>(
         &mut self,
         model: &mut DataParallel,
@@ -236,14 +253,15 @@ impl Run {
         if !complaints.is_empty() {
             return Err(Error::usage(complaints.join("; ")));
         }
-        // The program's code and its hook may fail on one rank only; the others must not go on.
+        // The program's code or its hook may fail on only one rank. All ranks must then stop.
         let state = &found.state;
         let own = found
             .overwrite_parts(rank, &mut parts)
             .and_then(|()| model.restore(state.step, state.order.clone()))
             .and_then(|()| found.hook_state(rank));
         let own = agree(&self.channel, own)?;
-        // The model may be on a group of these ranks, so all of them hear how its hook fared.
+        // The model may be on a group of these ranks, so its hook's result is shared on the
+        // channel.
         agree(&self.channel, model.take_hook_state(own))?;
         if let Some(sampler) = &mut sampler {
             sampler.resume(state.epoch, state.sampler_position);
@@ -253,19 +271,26 @@ impl Run {
         Ok(self.step())
     }
 
-    /// Saves a checkpoint of the step that `model` has ended: what `parts` names, copied now, and
-    /// what `model` and `sampler` know of themselves. Rank 0 writes it while the training goes on;
-    /// the other ranks do not wait for that. If the save before is still being written, all ranks
-    /// wait for it, and are told here if it failed: then this one is not begun.
+    /// Saves a checkpoint for the last completed step of `model`.
     ///
-    /// `loss` is the loss on validation data, if it was looked at, by which
-    /// [`Checkpoints::keep_best`] and [`Checkpoints::best`] go. Rank 0's counts; one that is not
-    /// finite counts as none.
+    /// Copies the parts that `parts` names and the state of `model` and `sampler`. Rank 0 then
+    /// writes the copy while training continues, and the other ranks do not wait for rank 0. If the
+    /// previous save is still in progress, all ranks wait for it. If the previous save failed, all
+    /// ranks get its error, and this save does not start.
+    ///
+    /// `loss` is the loss on validation data, if it was computed. [`Checkpoints::keep_best`] and
+    /// [`Checkpoints::best`] compare these losses. Rank 0's value is used, and a value that is not
+    /// finite is ignored.
     ///
     /// # Errors
-    /// On every rank, and the training can go on: what ended the save before, or
-    /// [`Error::usage`] if [`Run::resume`] was not called, a step is under way, or a rank names
-    /// parts wrongly. Errors of the communicator.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns the following
+    /// errors on every rank:
+    ///
+    /// - the error of the previous save
+    /// - an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Run::resume`] was
+    ///   not called, if a step is in progress, or if a rank names its parts incorrectly
+    ///
+    /// After any of these errors, training can continue.
     pub fn save<'s>(
         &mut self,
         model: &DataParallel,
@@ -275,8 +300,8 @@ impl Run {
     ) -> Result<()> {
         if !self.is_resumed {
             return Err(Error::usage(
-                "`Run::save` before `Run::resume` would leave an earlier part of the training out; \
-                 call `resume` first, also if there is no checkpoint",
+                "cannot save before `Run::resume`: the checkpoint would not continue the run; call \
+                 `resume` first, even if there is no checkpoint",
             ));
         }
         let Some(checkpoints) = self.checkpoints.clone() else {
@@ -286,7 +311,7 @@ impl Run {
         let (rank, sampler) = (self.comm.rank(), sampler.into());
         let contents = match model.is_between_steps() {
             true => Contents::of(rank, parts).map_err(|error| error.to_string()),
-            false => Err("`Run::save` in the middle of a step; `wait` ends one".to_owned()),
+            false => Err("cannot save in the middle of a step; call `wait` first".to_owned()),
         };
         let mut contents = contents.map(|mut contents| {
             for (name, values) in model.hook_state() {
@@ -318,10 +343,11 @@ impl Run {
         Ok(())
     }
 
-    /// Waits until the last checkpoint is written.
+    /// Waits until the last checkpoint has been written.
     ///
     /// # Errors
-    /// On every rank: what ended the last save. Errors of the communicator.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns the error of
+    /// the last save on every rank.
     pub fn finish(&mut self) -> Result<()> {
         self.settle()
     }
@@ -348,11 +374,11 @@ impl Run {
         };
         let thread = thread::Builder::new().name("ringtree-checkpoint".to_owned());
         let started = thread.spawn(save);
-        let cannot = |error| Error::io("cannot start a thread that saves", &error);
+        let cannot = |error| Error::io("cannot start the checkpoint thread", &error);
         self.saving = Some(started.map_err(cannot));
     }
 
-    /// Waits for the save under way, and tells every rank how it went.
+    /// Waits for the save in progress and shares its outcome with all ranks.
     fn settle(&mut self) -> Result<()> {
         let outcome = share(
             &self.channel,
@@ -369,28 +395,28 @@ impl Drop for Run {
         let is_forked = self.comm.is_forked();
         match joined(&self.comm, self.saving.take()) {
             Ok(warnings) => warn(&self.comm, &warnings),
-            // It is the parent's.
+            // The save belongs to the parent process.
             Err(_) if is_forked => {}
-            Err(error) => eprintln!("ringtree: the last checkpoint is not saved: {error}"),
+            Err(error) => eprintln!("ringtree: the last checkpoint was not saved: {error}"),
         }
     }
 }
 
-/// How a save ended; well, if there was none.
+/// Waits for `saving` and returns its outcome. Without a save, returns no warnings.
 fn joined(comm: &Communicator, saving: Option<Result<Saving>>) -> Result<Vec<String>> {
     let Some(saving) = saving else {
         return Ok(Vec::new());
     };
     if comm.is_forked() {
-        // The thread is the parent's.
+        // The thread exists only in the parent process.
         std::mem::forget(saving);
         return comm.failure().map_or_else(|| Ok(Vec::new()), Err);
     }
-    let panicked = |_| Err(Error::system("the thread that saves checkpoints panicked"));
+    let panicked = |_| Err(Error::system("the checkpoint thread panicked"));
     saving?.join().unwrap_or_else(panicked)
 }
 
-/// Keeps other trainings from saving where rank 0 saves.
+/// Keeps other training runs from saving to rank 0's store.
 fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
     let claimed = match comm.rank() {
         WRITER => checkpoints.claim(),
@@ -399,7 +425,7 @@ fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
     share(comm, WRITER, &claimed)?
 }
 
-/// A communicator of the same ranks that chooses as the one of the checkpoint did.
+/// Returns a communicator of the same ranks, with the checkpoint's tuning table if it applies.
 fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communicator> {
     let same = || comm.with_timeout(comm.timeout());
     let Some(text) = state.and_then(|state| state.tuning.as_ref()) else {
@@ -411,36 +437,36 @@ fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communica
             Adoption::Refused(why) => why.to_string(),
         },
         Err(what) => format!(
-            "the checkpoint's table of link speeds is not used, so that sums may differ in their \
-             last bits: {what}"
+            "the checkpoint's tuning table is not used, so sums may differ in their last bits: \
+             {what}"
         ),
     };
     warn(comm, &[word]);
     Ok(same())
 }
 
-/// What is wrong with the data, if it is not that of the checkpoint.
+/// Returns a message if the data set or the seed differs from the checkpoint's.
 fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<String> {
     let (had, sampler) = (state.samples?, sampler?);
     let (has, seed) = (sampler.samples() as u64, sampler.seed());
     if had != has {
         return Some(format!(
-            "the data set has {has} samples, and that of the checkpoint of step {} had {had}: \
-             where its sampler stood means nothing here; train on the same data, or pass no \
-             sampler",
+            "the data set has {has} samples, but the data set of the checkpoint of step {} had \
+             {had}, so the saved sampler position does not apply; use the same data set or pass \
+             no sampler",
             state.step
         ));
     }
     (state.seed != seed).then(|| {
         format!(
-            "the sampler has the seed {seed}, and that of the checkpoint of step {} had {}; use \
-             the same, or pass no sampler",
+            "the sampler has seed {seed}, but the sampler of the checkpoint of step {} had seed \
+             {}; use the same seed or pass no sampler",
             state.step, state.seed
         )
     })
 }
 
-/// Says on standard error, on rank 0, what went on without an error.
+/// Prints warnings on standard error of rank 0.
 fn warn(comm: &Communicator, words: &[String]) {
     if comm.rank() == WRITER {
         let show = |word: &String| eprintln!("ringtree: {}", Printable(word));
@@ -449,6 +475,6 @@ fn warn(comm: &Communicator, words: &[String]) {
 }
 
 fn new_id() -> Result<String> {
-    let bits = random::number().map_err(|error| Error::io("no random number", &error))?;
+    let bits = random::number().map_err(|error| Error::io("cannot create a run ID", &error))?;
     Ok(format!("{:012x}", bits >> 16))
 }

@@ -1,4 +1,5 @@
-//! The checkpoints of one run: saving the next, finding the newest whole one, dropping old ones.
+//! Manages the checkpoints of one run: saves new checkpoints, finds the newest valid one, and
+//! removes old ones.
 
 use super::claim::Claim;
 use super::cleanup::CleanUp;
@@ -11,13 +12,14 @@ use crate::limits::CHECKPOINT_LOOKS_MAX;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// The checkpoints of one run in one place.
+/// The checkpoints of one run in one store.
 ///
-/// Files there that are called `step-N.json` or `step-N.safetensors` are taken for checkpoints, so
-/// they are removed when they are old; others are left alone. One process writes at a time, and a
-/// second one is refused ([`Store::lock`], [`Checkpoints::save`]); any number may read beside it.
+/// Files in the store with names such as `step-N.json` or `step-N.safetensors` are treated as
+/// checkpoints, so old ones are removed. Other files are kept. Only one process can write at a
+/// time, and a second writer gets an error ([`Store::lock`], [`Checkpoints::save`]). Any number of
+/// processes can read at the same time.
 ///
-/// [`Run`](super::Run) uses it for a whole training. By itself it serves who reads checkpoints:
+/// [`Run`](super::Run) uses this type for a complete training run. You can also use it directly:
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -40,21 +42,22 @@ pub struct Checkpoints {
     keep: usize,
     keeps_best: bool,
     claim: Mutex<Claim>,
-    /// What the last save could not clear away.
+    /// Warnings about files that the last save could not remove.
     warnings: Mutex<Vec<String>>,
 }
 
-/// A checkpoint that was found, and what was seen on the way to it.
+/// A checkpoint that was found, with any warnings from the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
-    /// The newest whole checkpoint.
+    /// The valid checkpoint.
     pub checkpoint: Checkpoint,
-    /// What the user should hear of: files that are damaged, state that fits no rank any more.
+    /// Warnings for the user, for example about damaged files or about per-rank state that does not
+    /// match the number of ranks.
     pub warnings: Vec<String>,
 }
 
 impl Checkpoints {
-    /// The checkpoints in `store`, of which the newest `keep` stay (at least one).
+    /// Manages the checkpoints in `store` and keeps the newest `keep` of them (at least one).
     #[must_use]
     pub fn new(store: impl Store + 'static, keep: usize) -> Self {
         Self {
@@ -66,19 +69,19 @@ impl Checkpoints {
         }
     }
 
-    /// The checkpoint with the lowest [`State::loss`] stays too, however old it is.
+    /// Also keeps the checkpoint with the lowest [`State::loss`], however old it is.
     #[must_use]
     pub fn keep_best(mut self) -> Self {
         self.keeps_best = true;
         self
     }
 
-    /// Keeps other writers out from now on; [`Checkpoints::save`] does it otherwise.
+    /// Takes the store's lock. Otherwise, the first [`Checkpoints::save`] takes it.
     pub(super) fn claim(&self) -> Result<()> {
         self.lock_claim().lock(&*self.store)
     }
 
-    /// The training goes on from `step`; the next save removes the later ones that there are.
+    /// Records that the training resumes from `step`. The next save removes the later checkpoints.
     pub(super) fn go_behind(&self, step: u64) {
         self.lock_claim().go_behind(step);
     }
@@ -87,14 +90,15 @@ impl Checkpoints {
         self.claim.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Where they are, for messages.
+    /// Returns the location of the checkpoints, for use in messages.
     #[must_use]
     pub fn location(&self) -> String {
         self.store.location()
     }
 
-    /// What the last save, though it succeeded, could not clear away, such as checkpoints that are
-    /// too old; the next save tries again. After [`Checkpoints::save_from`] every rank has them.
+    /// Returns warnings about files, such as old checkpoints, that the last successful save could
+    /// not remove. The next save tries to remove them again. After [`Checkpoints::save_from`],
+    /// every rank has the warnings.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.lock_warnings().clone()
@@ -108,14 +112,21 @@ impl Checkpoints {
         self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Saves `checkpoint`; only when it is there whole, removes those that are too old to keep.
-    /// What cannot be removed is no error, but in [`Checkpoints::warnings`].
+    /// Saves `checkpoint` and then removes checkpoints that are too old to keep. If a file cannot
+    /// be removed, the save still succeeds, and [`Checkpoints::warnings`] includes a warning about
+    /// the file.
     ///
     /// # Errors
-    /// [`Error::system`] if it cannot be written, or it is not certain that it was: the older ones
-    /// are untouched, and the next save goes on either way.
-    /// [`Error::usage`] if there are checkpoints that this value has neither loaded nor written, or
-    /// later steps of another run. [`Error::configuration`] if another process saves there.
+    /// Returns an [`Error`] of one of these kinds:
+    ///
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if the checkpoint cannot be written, or if
+    ///   it is uncertain whether it was written. Older checkpoints are intact, and you can save
+    ///   again.
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the checkpoint cannot be encoded, if the
+    ///   store has a checkpoint that this value neither loaded nor wrote, or if the store has later
+    ///   steps of another run
+    /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if another process is saving
+    ///   to the store
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
         let tensors = checkpoint.tensors.iter();
         self.write(
@@ -129,7 +140,7 @@ impl Checkpoints {
         state: &State,
         tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     ) -> Result<()> {
-        // A checkpoint that is there must not be reported as failed: clearing away never fails.
+        // Cleanup never fails, because a checkpoint that exists must not be reported as failed.
         self.set_warnings(Vec::new());
         let mut claim = self.lock_claim();
         claim.lock(&*self.store)?;
@@ -140,7 +151,7 @@ impl Checkpoints {
         cleanup.clear_leftovers();
         remove_orphans(&present, &mut cleanup);
 
-        let malformed = |what| Error::usage(format!("the checkpoint cannot be written: {what}"));
+        let malformed = |what| Error::usage(format!("cannot save the checkpoint: {what}"));
         let (header, order) = tensor_file::header_and_order(tensors).map_err(malformed)?;
         let mut parts = vec![&header[..]];
         parts.extend(order.iter().map(|tensor| tensor.bytes()));
@@ -153,9 +164,9 @@ impl Checkpoints {
             },
         };
         let encoded = manifest.encode().map_err(malformed)?;
-        // What could not be read again (JSON nested too deeply) should fail now, not then.
+        // State that cannot be decoded, such as deeply nested JSON, must fail now and not on load.
         if Manifest::decode(&encoded).map_err(malformed)? != manifest {
-            return Err(malformed("its state does not come back as it was".into()));
+            return Err(malformed("its state changes when it is decoded".into()));
         }
         let file = &manifest.tensors.file;
         self.store.write_atomically(file, &parts)?;
@@ -166,22 +177,27 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// The newest step whose manifest is whole: what a follower asks again and again.
+    /// Returns the newest step whose manifest is valid, without reading any tensors. Use this
+    /// method to poll for new checkpoints.
     ///
     /// # Errors
-    /// [`Error::system`] if the place cannot be looked at.
+    /// Returns the error from the [`Store`] if it cannot list its files.
     pub fn newest_step(&self) -> Result<Option<u64>> {
         let steps = self.steps()?;
         let mut newest_first = steps.into_iter().rev();
         Ok(newest_first.find(|step| self.manifest(*step).is_ok()))
     }
 
-    /// The newest whole checkpoint, or none if nothing was ever saved. One that is damaged in any
-    /// way is named in [`Found::warnings`] and the one before it is taken.
+    /// Loads the newest valid checkpoint, or returns `None` if nothing was saved. Skips damaged
+    /// checkpoints and lists them in [`Found::warnings`].
     ///
     /// # Errors
-    /// [`Error::system`] if the place cannot be looked at, or if there are checkpoints and not one
-    /// of them is whole: to start again from the beginning is the user's decision.
+    /// Returns the error from the [`Store`] if it cannot list its files, and an [`Error`] of kind
+    /// [`ErrorKind::System`](crate::ErrorKind::System) in these cases:
+    ///
+    /// - Checkpoints exist, but none of them is valid. Only the user may then decide to start from
+    ///   the beginning.
+    /// - A writer replaces checkpoints faster than they can be read.
     pub fn latest(&self) -> Result<Option<Found>> {
         let mut files = self.look()?;
         for _ in 0..CHECKPOINT_LOOKS_MAX {
@@ -204,37 +220,39 @@ impl Checkpoints {
             files = again;
         }
         Err(Error::system(format!(
-            "the checkpoints in {} are replaced faster than they can be read; keep more of them",
+            "checkpoints in {} are replaced faster than they can be read; keep more checkpoints",
             self.location()
         )))
     }
 
-    /// The states of the checkpoints whose manifests are whole, oldest first. Tensors are not
-    /// looked at.
+    /// Returns the states of the checkpoints whose manifests are valid, oldest first, without
+    /// reading any tensors.
     ///
     /// # Errors
-    /// [`Error::system`] if the place cannot be looked at.
+    /// Returns the error from the [`Store`] if it cannot list its files.
     pub fn list(&self) -> Result<Vec<State>> {
         let steps = manifest_steps(&self.files()?).into_iter();
         let whole = steps.filter_map(|step| self.manifest(step).ok());
         Ok(whole.map(|manifest| manifest.state).collect())
     }
 
-    /// Of the checkpoints that were saved with a [`State::loss`], the state of the one with the
-    /// lowest.
+    /// Returns the state of the checkpoint with the lowest [`State::loss`], or `None` if no
+    /// checkpoint has a loss.
     ///
     /// # Errors
-    /// As [`Checkpoints::list`].
+    /// Returns the same errors as [`Checkpoints::list`].
     pub fn best(&self) -> Result<Option<State>> {
         let states = self.list()?;
         let best = best(&states);
         Ok(best.and_then(|step| states.into_iter().find(|state| state.step == step)))
     }
 
-    /// The checkpoint of `step`.
+    /// Loads the checkpoint of `step`.
     ///
     /// # Errors
-    /// [`Error::system`] if there is none, or it is damaged.
+    /// Returns the error from the [`Store`] if it cannot list its files, and an [`Error`] of kind
+    /// [`ErrorKind::System`](crate::ErrorKind::System) if there is no such checkpoint or if it is
+    /// damaged.
     pub fn load(&self, step: u64) -> Result<Checkpoint> {
         let steps = self.steps()?;
         if !steps.contains(&step) {
@@ -247,8 +265,8 @@ impl Checkpoints {
         let states = self.list().unwrap_or_default();
         let steps: Vec<_> = states.iter().map(|state| state.step.to_string()).collect();
         let there = match &steps[..] {
-            [] => "there are none".to_owned(),
-            steps => format!("there are those of {}", steps.join(", ")),
+            [] => "no steps are available".to_owned(),
+            steps => format!("available steps: {}", steps.join(", ")),
         };
         Error::system(format!(
             "there is no checkpoint of step {step} in {}; {there}",
@@ -256,12 +274,12 @@ impl Checkpoints {
         ))
     }
 
-    /// The steps that there are manifests of, which this value knows from now on.
+    /// Lists the steps of all manifests, and records that this value knows them.
     pub(super) fn steps(&self) -> Result<BTreeSet<u64>> {
         Ok(manifest_steps(&self.look()?))
     }
 
-    /// The files, whose steps this value knows from now on.
+    /// Lists the files, and records that this value knows their steps.
     fn look(&self) -> Result<Vec<String>> {
         let files = self.files()?;
         self.lock_claim()
@@ -275,20 +293,20 @@ impl Checkpoints {
         Ok(files)
     }
 
-    /// The manifest of `step`, or which file is damaged, and how.
+    /// Reads the manifest of `step`. Returns a message that names the file if it is damaged.
     pub(super) fn manifest(&self, step: u64) -> std::result::Result<Manifest, String> {
         let name = names::manifest(step);
         let bytes = self.bytes(&name)?;
         let manifest = Manifest::decode(&bytes).map_err(|what| self.passed_over(&name, &what))?;
         let file = &manifest.tensors.file;
         if manifest.state.step != step || names::step_of_tensors(file) != Some(step) {
-            let what = format!("it is of step {} and {file}", manifest.state.step);
+            let what = format!("it names step {} and file {file}", manifest.state.step);
             return Err(self.passed_over(&name, &what));
         }
         Ok(manifest)
     }
 
-    /// The checkpoint of `step`, or which file is damaged, and how.
+    /// Reads the checkpoint of `step`. Returns a message that names the file if it is damaged.
     pub(super) fn read(&self, step: u64) -> std::result::Result<Checkpoint, String> {
         let Manifest { state, tensors } = self.manifest(step)?;
         let bytes = self.bytes(&tensors.file)?;
@@ -301,7 +319,7 @@ impl Checkpoints {
             )));
         }
         if sha256([&bytes[..]]) != tensors.sha256 {
-            return Err(damaged("it is damaged: its checksum does not fit".into()));
+            return Err(damaged("it is damaged: its checksum does not match".into()));
         }
         let tensors = tensor_file::decode(&bytes).map_err(damaged)?;
         Ok(Checkpoint { state, tensors })
@@ -317,12 +335,13 @@ impl Checkpoints {
 
     fn passed_over(&self, name: &str, what: &str) -> String {
         format!(
-            "checkpoint file {name} in {} is passed over: {what}",
+            "checkpoint file {name} in {} is skipped: {what}",
             self.location()
         )
     }
 
-    /// Another run's later checkpoints would be taken for this one's after a restart.
+    /// Returns an error if another run has later checkpoints, because a restart of this run would
+    /// load them.
     fn check_run(&self, state: &State, present: &[String]) -> Result<()> {
         for step in manifest_steps(present).range(state.step.saturating_add(1)..) {
             let Ok(other) = self.manifest(*step) else {
@@ -330,8 +349,9 @@ impl Checkpoints {
             };
             if other.state.run_id != state.run_id {
                 return Err(Error::usage(format!(
-                    "{} holds step {step} of run '{}', later than step {} of run '{}'; save \
-                     elsewhere, or move the old checkpoints away",
+                    "cannot save to {}: it contains step {step} of run '{}', which is later than \
+                     step {} of run '{}'; pass a different location or move the old checkpoints \
+                     away",
                     self.location(),
                     other.state.run_id,
                     state.step,
@@ -342,19 +362,19 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes the checkpoints that the training went behind: a restart would take the newest of
-    /// them instead of what was just saved.
+    /// Removes the checkpoints after the step from which the training resumed. A restart would load
+    /// the newest of them instead of the checkpoint just saved.
     fn remove_left_behind(&self, claim: &mut Claim, cleanup: &mut CleanUp<'_>) {
         for step in claim.left_behind().clone() {
-            // Its tensors are an orphan then, which the next save removes.
+            // The next save removes its tensors, which then have no manifest.
             if cleanup.remove(&names::manifest(step)) {
                 claim.forget(step, &*self.store);
             }
         }
     }
 
-    /// Removes what is older than the newest `keep` up to `saved`, but for the best if that is
-    /// kept, and what `saved`, whose tensors are in `file`, replaced.
+    /// Removes checkpoints older than the newest `keep` up to `saved`, except the best one if it is
+    /// kept. Also removes the tensor files that `file` replaces in step `saved`.
     fn remove_old(&self, saved: u64, file: &str, cleanup: &mut CleanUp<'_>) {
         let present = match self.store.list() {
             Ok(present) => present,
@@ -368,7 +388,7 @@ impl Checkpoints {
             .keeps_best
             .then(|| best(&self.list().unwrap_or_default()));
         let best = best.flatten();
-        // Manifests first: a reader should not find one whose tensors are gone.
+        // Manifests first: a reader must not find a manifest without its tensors.
         let old = steps.range(..oldest).copied();
         let stays: BTreeSet<_> = old
             .filter(|step| Some(*step) == best || !cleanup.remove(&names::manifest(*step)))
@@ -386,7 +406,7 @@ impl Checkpoints {
     }
 }
 
-/// Removes the tensors of writers that were killed before they could write a manifest.
+/// Removes the tensors of writers that were killed before they wrote a manifest.
 fn remove_orphans(present: &[String], cleanup: &mut CleanUp<'_>) {
     let steps = manifest_steps(present);
     for name in present {
@@ -397,18 +417,18 @@ fn remove_orphans(present: &[String], cleanup: &mut CleanUp<'_>) {
     }
 }
 
-/// What it means that no checkpoint was whole.
+/// Returns `None` if nothing was saved, or an error with `warnings` if no checkpoint is valid.
 pub(super) fn none_whole<T>(warnings: Vec<String>) -> Result<Option<T>> {
     if warnings.is_empty() {
         return Ok(None);
     }
     Err(Error::system(format!(
-        "there are checkpoints, but none is whole; to start from the beginning, move them away: {}",
+        "no checkpoint is valid: {}; to start from the beginning, move the files away",
         warnings.join("; ")
     )))
 }
 
-/// The step with the lowest loss; of equal ones the latest.
+/// Returns the step with the lowest loss. If losses are equal, returns the latest step.
 fn best(states: &[State]) -> Option<u64> {
     let with_loss = states
         .iter()

@@ -1,56 +1,58 @@
-//! Where the files of checkpoints go.
+//! Defines the interface to stores, which hold the files of checkpoints.
 
 use crate::error::Result;
 
-/// A place for files: a folder, or a bucket of an object store.
+/// A store for the files of checkpoints, such as a directory or a bucket in an object store.
 ///
-/// An implementation names the place and the file in its errors.
+/// Errors from an implementation must name the store and the file.
 pub trait Store: Send + Sync {
-    /// The place, for messages.
+    /// Returns the location of the store, for use in messages.
     fn location(&self) -> String;
 
-    /// The names of the files that are there whole, in any order; none if the place does not exist
-    /// yet.
+    /// Returns the names of all complete files, in any order, or an empty list if the store does
+    /// not exist yet.
     ///
     /// # Errors
-    /// The place cannot be looked at.
+    /// Returns an error if the files cannot be listed.
     fn list(&self) -> Result<Vec<String>>;
 
-    /// The bytes of the file `name`; none if there is no such file.
+    /// Returns the bytes of the file `name`, or `None` if there is no such file.
     ///
     /// # Errors
-    /// It cannot be read.
+    /// Returns an error if the file cannot be read.
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
-    /// Writes the file `name`, whose bytes are `parts` one after another, so that a reader,
-    /// also after a crash at any moment, sees the whole file or what was there before. When this
-    /// returns, the file survives a crash.
+    /// Writes the concatenated `parts` to the file `name`. Readers see either the complete new file
+    /// or the previous state, even if there is a crash at any moment. Once this method has
+    /// returned, the new file survives a crash.
     ///
     /// # Errors
-    /// It cannot be written, or it is not certain that it was: what was there before is still
-    /// there, or the whole new file is, now or later.
+    /// Returns an error if the file cannot be written, or if it is uncertain whether the file was
+    /// written. In that case, the store either remains in its previous state or contains the
+    /// complete new file, which may appear only later.
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()>;
 
-    /// Removes the file `name`, if it is there.
+    /// Removes the file `name` if it exists.
     ///
     /// # Errors
-    /// It is there and cannot be removed.
+    /// Returns an error if the file exists and cannot be removed.
     fn remove(&self, name: &str) -> Result<()>;
 
-    /// Keeps other writers out until the value is dropped, or this process ends in any way. A store
-    /// that knows no such thing returns any value: a second writer is then noticed when it saves.
+    /// Keeps other writers out until the returned value is dropped or this process ends in any way.
+    /// A store without locks can return any value, as the default implementation does. A second
+    /// writer is then detected when it saves.
     ///
     /// # Errors
-    /// Another process holds the lock, or the place cannot be written.
+    /// Returns an error if another process holds the lock or if the store cannot be written to.
     fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         Ok(Box::new(()))
     }
 
-    /// Removes what writers that were killed left half-written. If this fails, or
-    /// [`Store::remove`], the save goes on all the same.
+    /// Removes incomplete files that killed writers have left behind. A save continues even if this
+    /// method or [`Store::remove`] fails.
     ///
     /// # Errors
-    /// It cannot be removed.
+    /// Returns an error if a file cannot be removed.
     fn clear_leftovers(&self) -> Result<()> {
         Ok(())
     }

@@ -1,8 +1,8 @@
-//! A tensor as a value: element type, shape, bytes.
+//! Represents a tensor by its element type, its shape and its bytes.
 
 use crate::dtype::{Dtype, Element};
 
-/// Elements of one type in a shape, as bytes: the last dimension varies fastest, numbers are
+/// A tensor whose elements are stored as bytes. The last dimension varies fastest, and numbers are
 /// little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
@@ -12,7 +12,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// A tensor with a copy of `values`.
+    /// Creates a tensor with a copy of `values`.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::checkpoint::Tensor};
@@ -23,16 +23,16 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// A sentence: the shape holds another number of elements.
+    /// Returns a message if `shape` does not have as many elements as `values`.
     pub fn new<T: Element>(shape: &[usize], values: &[T]) -> Result<Self, String> {
         let bytes = bytemuck::cast_slice(values).to_vec();
         Self::from_bytes(T::DTYPE, shape.to_vec(), bytes)
     }
 
-    /// A tensor of bytes that are there already.
+    /// Creates a tensor from its bytes.
     ///
     /// # Errors
-    /// A sentence: the shape holds another number of bytes.
+    /// Returns a message if the number of bytes does not match `dtype` and `shape`.
     pub fn from_bytes(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self, String> {
         if byte_count(dtype, &shape) == Some(bytes.len()) {
             return Ok(Self {
@@ -42,59 +42,59 @@ impl Tensor {
             });
         }
         Err(format!(
-            "{} bytes are no {dtype} of shape {shape:?}",
+            "{} bytes do not match {dtype} of shape {shape:?}",
             bytes.len()
         ))
     }
 
-    /// The type of the elements.
+    /// Returns the type of the elements.
     #[must_use]
     pub fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// The dimensions, outermost first; none for a single number.
+    /// Returns the dimensions, outermost first. A single number has no dimensions.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape
     }
 
-    /// How many elements there are.
+    /// Returns the number of elements.
     #[must_use]
     pub fn count(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }
 
-    /// The elements' bytes.
+    /// Returns the bytes of the elements.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// The bytes for writing; their number is fixed.
+    /// Returns the bytes of the elements for writing. The number of bytes cannot change.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
 
-    /// The elements, copied.
+    /// Returns a copy of the elements.
     ///
     /// # Errors
-    /// A sentence: the elements are of another type.
+    /// Returns a message if the elements have a different type.
     pub fn values<T: Element>(&self) -> Result<Vec<T>, String> {
         if T::DTYPE == self.dtype {
-            // Not a cast: the bytes need not be aligned for the elements.
+            // Copied, not cast, because the bytes may not be aligned for the elements.
             let mut values = vec![T::zeroed(); self.bytes.len() / size_of::<T>()];
             bytemuck::cast_slice_mut(&mut values).copy_from_slice(&self.bytes);
             return Ok(values);
         }
         Err(format!(
-            "the elements are {}, asked for as {}",
+            "the elements have type {}, but {} was requested",
             self.dtype,
             T::DTYPE
         ))
     }
 
-    /// A tensor of zeros, or nothing if no memory could hold it.
+    /// Creates a tensor of zeros. Returns `None` if there is not enough memory.
     pub(super) fn zeros(dtype: Dtype, shape: Vec<usize>) -> Option<Self> {
         let byte_count = byte_count(dtype, &shape)?;
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Tensors ↔ the bytes of a safetensors file.
+//! Encodes and decodes safetensors files.
 
 use super::tensor::Tensor;
 use crate::dtype::Dtype;
@@ -7,24 +7,24 @@ use safetensors::tensor::{Dtype as FileDtype, Metadata, SafeTensors, TensorInfo}
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// The header's length is a multiple of this, so that the tensors are aligned in the file.
+/// Alignment of the header's length, so that the tensors are aligned in the file.
 const HEADER_ALIGNMENT_BYTES: usize = 8;
-/// The one name that means something to the format.
+/// The only name with a special meaning in the format.
 const RESERVED_NAME: &str = "__metadata__";
 
-/// What a file of `tensors` begins with, and the tensors in the order in which their bytes follow.
-/// The crate's own writer would copy them all.
+/// Returns the beginning of a file of `tensors`, and the tensors in the order in which their bytes
+/// follow. The safetensors crate's own writer would copy all of them.
 pub(crate) fn header_and_order<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<(Vec<u8>, Vec<&'a Tensor>), String> {
     let mut tensors: Vec<_> = tensors.collect();
-    // The widest first: then every tensor is aligned to its own elements.
+    // The largest element types come first, so that every tensor is aligned to its elements.
     tensors.sort_by_key(|(name, tensor)| (Reverse(tensor.dtype().size()), *name));
     let mut end = 0_usize;
     let mut entries = Vec::with_capacity(tensors.len());
     for (name, tensor) in &tensors {
         if *name == RESERVED_NAME {
-            return Err(format!("no tensor can be called '{name}'"));
+            return Err(format!("the tensor name '{name}' is reserved"));
         }
         let begin = end;
         end += tensor.bytes().len();
@@ -40,7 +40,8 @@ pub(crate) fn header_and_order<'a>(
     text.resize(text.len().next_multiple_of(HEADER_ALIGNMENT_BYTES), b' ');
     if text.len() > TENSOR_HEADER_BYTES_MAX {
         return Err(format!(
-            "the names and shapes of {} tensors take {} bytes, above {TENSOR_HEADER_BYTES_MAX}",
+            "the names and shapes of {} tensors take {} bytes, which exceeds the limit of \
+             {TENSOR_HEADER_BYTES_MAX}",
             tensors.len(),
             text.len()
         ));
@@ -51,13 +52,16 @@ pub(crate) fn header_and_order<'a>(
     Ok((header, order))
 }
 
-/// The tensors of a file, copied out of its bytes.
+/// Copies the tensors out of the bytes of a file.
 pub(crate) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut tensors = BTreeMap::new();
     for (name, view) in file.iter() {
         let Some(dtype) = own_dtype(view.dtype()) else {
-            return Err(format!("tensor '{name}' has elements {}", view.dtype()));
+            return Err(format!(
+                "tensor '{name}' has unsupported type {}",
+                view.dtype()
+            ));
         };
         let tensor = Tensor::from_bytes(dtype, view.shape().to_vec(), view.data().to_vec())
             .map_err(|what| format!("tensor '{name}': {what}"))?;

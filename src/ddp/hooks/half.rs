@@ -1,4 +1,4 @@
-//! Gradients in 16 bits on the wire.
+//! Sends gradients as 16-bit values.
 
 use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next};
 use crate::ddp::values::Values;
@@ -7,19 +7,21 @@ use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use half::slice::HalfFloatSliceExt;
 
-/// Exchanges f32 gradients in 16 bits: half the bytes.
+/// A hook that exchanges f32 gradients as 16-bit values, which halves the number of bytes.
 ///
-/// A gradient is rounded twice, whatever the number of ranks. Every rank rounds its own to 16 bits;
-/// the owner of a shard folds all ranks' values in f32, divides, and rounds once; the shards are
-/// gathered in 16 bits, and the owner keeps the rounded values like every other rank, so that all
-/// ranks have the same bits. With unit roundoff u, the error is at most u · (mean of the ranks'
-/// magnitudes + magnitude of the mean), but for terms of order u².
+/// Each gradient is rounded twice, regardless of the number of ranks. First, every rank rounds its
+/// gradients to 16 bits. The owner of each block then sums all ranks' values in f32, divides the
+/// sum by the number of ranks, and rounds the result once. Finally, the blocks are gathered in 16
+/// bits. The owner also uses the rounded values, so all ranks have the same bits. With unit
+/// roundoff u, the error is at most u · (mean of the ranks' magnitudes + magnitude of the mean),
+/// apart from terms of order u².
 ///
-/// [`HalfHook::bf16`] (u = 2⁻⁸) has the range of f32. [`HalfHook::f16`] (u = 2⁻¹¹) is more precise,
-/// but what is above 65,504 on a rank becomes infinite, and below 6·10⁻⁵ its steps are a constant
-/// 6·10⁻⁸, so that each rounding may err by another 2⁻²⁵, which is a third of a gradient of 10⁻⁷:
-/// scale the loss so that gradients lie between, and leave out a step with infinite ones. Sums do
-/// not overflow, for they are in f32 until they are divided.
+/// [`HalfHook::bf16`] (u = 2⁻⁸) has the same range as f32. [`HalfHook::f16`] (u = 2⁻¹¹) is more
+/// precise but has a smaller range. Values above 65,504 on a rank become infinite. Below 6·10⁻⁵,
+/// the distance between representable values is a constant 6·10⁻⁸. Each rounding may therefore add
+/// an error of 2⁻²⁵, which is a third of a gradient of 10⁻⁷. Scale the loss so that the gradients
+/// are between these limits, and skip steps with infinite gradients. Sums do not overflow, because
+/// they remain in f32 until they are divided.
 ///
 /// ```
 /// use ringtree::{Dtype, ddp::{DataParallel, HalfHook, Options, Parameter}};
@@ -36,11 +38,11 @@ use half::slice::HalfFloatSliceExt;
 #[derive(Clone, Debug)]
 pub struct HalfHook {
     dtype: Dtype,
-    /// By bucket: the vectors of its last step, to be used again.
+    /// Vectors from the last step to be reused, indexed by bucket.
     spare: Vec<Spare>,
 }
 
-/// Memory of a bucket.
+/// Reusable memory of a bucket.
 #[derive(Clone, Debug, Default)]
 struct Spare {
     wide: Vec<f32>,
@@ -48,7 +50,7 @@ struct Spare {
 }
 
 impl HalfHook {
-    /// In bfloat16.
+    /// Creates a hook that sends gradients as bfloat16.
     #[must_use]
     pub fn bf16() -> Self {
         Self {
@@ -57,7 +59,7 @@ impl HalfHook {
         }
     }
 
-    /// In IEEE half precision.
+    /// Creates a hook that sends gradients in IEEE half precision.
     #[must_use]
     pub fn f16() -> Self {
         Self {
@@ -92,8 +94,8 @@ impl Hook for HalfHook {
             _ => {}
         }
         spare.wide = gradients;
-        // Its reduce-scatter is one fold of all ranks' values: the sum and the division are in f32,
-        // and the result is rounded once.
+        // In two-shot, the reduce-scatter reduces all ranks' values in a single operation. The sum
+        // and the division are in f32, and the result is rounded once.
         Exchange::AllReduce(narrow, ReduceOp::Avg, Some(Algorithm::TwoShot))
     }
 

@@ -1,17 +1,18 @@
-//! The little linear algebra of a low-rank approximation M ≈ P·Qᵀ.
+//! Implements the linear algebra for a low-rank approximation M ≈ P·Qᵀ.
 //!
-//! M is stored row by row; P and Q column by column, so that every inner loop runs along memory.
-//! There is no fused multiplication and no library function but the square root: what ranks compute
-//! from the same operands has the same bits on every CPU.
+//! M is stored row by row. P and Q are stored column by column, so that every inner loop reads
+//! memory in order. The code uses no fused multiplication, and the square root is the only library
+//! function. Ranks therefore compute the same bits from the same operands on every CPU.
 
-/// Less compression than this is not worth its error.
+/// Minimum compression factor. A lower factor is not worth the error.
 const GAIN_MIN: usize = 2;
-/// A column that keeps less than this of its length depends on those before it.
+/// If less than this fraction of a column's length remains after projection, the column counts as
+/// dependent on the previous columns.
 const DEPENDENT: f64 = 1e-10;
-/// Sums that are made side by side.
+/// Number of independent sums.
 const LANES: usize = 16;
 
-/// The extents of a matrix and of its approximation.
+/// Extents of a matrix and of its approximation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) rows: usize,
@@ -20,8 +21,8 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// The first extent by the product of the others, approximated by `rank`; `None` where that
-    /// does not pay.
+    /// Creates the shape with the first extent as rows and the product of the others as columns,
+    /// approximated by `rank`. Returns `None` if the approximation does not compress enough.
     pub(super) fn new(extents: &[usize], rank: usize) -> Option<Self> {
         let [rows, others @ ..] = extents else {
             return None;
@@ -37,18 +38,18 @@ impl Shape {
         (sent > 0 && sent * GAIN_MIN <= rows * columns).then_some(shape)
     }
 
-    /// Elements of P.
+    /// Returns the number of elements of P.
     pub(super) fn left_count(&self) -> usize {
         self.rank * self.rows
     }
 
-    /// Elements of Q.
+    /// Returns the number of elements of Q.
     pub(super) fn right_count(&self) -> usize {
         self.rank * self.columns
     }
 }
 
-/// P = M·Q.
+/// Computes P = M·Q.
 pub(super) fn left_of(shape: Shape, matrix: &[f32], right: &[f32], left: &mut [f32]) {
     for (at, row) in matrix.chunks_exact(shape.columns).enumerate() {
         for (number, column) in right.chunks_exact(shape.columns).enumerate() {
@@ -57,7 +58,7 @@ pub(super) fn left_of(shape: Shape, matrix: &[f32], right: &[f32], left: &mut [f
     }
 }
 
-/// Q = Mᵀ·P.
+/// Computes Q = Mᵀ·P.
 pub(super) fn right_of(shape: Shape, matrix: &[f32], left: &[f32], right: &mut [f32]) {
     right.fill(0.0);
     for (at, row) in matrix.chunks_exact(shape.columns).enumerate() {
@@ -67,7 +68,7 @@ pub(super) fn right_of(shape: Shape, matrix: &[f32], left: &[f32], right: &mut [
     }
 }
 
-/// Row `at` of P·Qᵀ.
+/// Computes row `at` of P·Qᵀ.
 pub(super) fn product_row(shape: Shape, at: usize, left: &[f32], right: &[f32], row: &mut [f32]) {
     row.fill(0.0);
     for (number, column) in right.chunks_exact(shape.columns).enumerate() {
@@ -94,8 +95,8 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
     sums.iter().sum::<f32>() + rest
 }
 
-/// Makes columns of `rows` elements orthonormal, from the first on, by Gram and Schmidt in f64. One
-/// that depends on those before it becomes zero.
+/// Makes columns of `rows` elements orthonormal, in order, with the Gram-Schmidt process in f64. A
+/// column that depends on previous columns becomes zero.
 ///
 /// Projecting twice is enough: Giraud, Langou, Rozložník, "The loss of orthogonality in the
 /// Gram-Schmidt orthogonalization process" (2005).
@@ -172,7 +173,7 @@ mod tests {
                     prop_assert!((product - expected).abs() < 1e-5, "{one} {other}: {product}");
                 }
             }
-            // The projection onto the new columns leaves the old ones as they are.
+            // Projecting the old columns onto the new ones does not change them.
             for old in before.chunks_exact(rows) {
                 let mut rest = old.to_vec();
                 for number in 0..4 {

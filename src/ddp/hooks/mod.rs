@@ -1,4 +1,4 @@
-//! How a bucket of gradients becomes the average of all ranks'.
+//! Turns a bucket of gradients into their averages across all ranks.
 
 mod half;
 mod matrix;
@@ -15,49 +15,52 @@ use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use std::ops::Range;
 
-/// A bucket, as a hook sees it.
+/// Description of a bucket, for hooks and carriers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BucketInfo {
-    /// Its place in the order of launches.
+    /// Position of the bucket in launch order.
     pub index: usize,
     /// This rank.
     pub rank: usize,
-    /// How many ranks there are.
+    /// Number of ranks.
     pub world_size: usize,
-    /// Elements in it.
+    /// Number of elements in the bucket.
     pub count: usize,
-    /// The parameters, with their elements of the bucket.
+    /// Parameters in the bucket, each with the range of its elements.
     pub parameters: Vec<(Range<usize>, Parameter)>,
 }
 
-/// A collective over all ranks that a hook wants done.
+/// A collective across all ranks that is requested by a hook.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exchange {
-    /// Every rank gets the reduction of all ranks' values, by this algorithm or the chosen one.
+    /// Every rank gets the reduction of all ranks' values. With `None`, the call chooses the
+    /// algorithm.
     AllReduce(Values, ReduceOp, Option<Algorithm>),
     /// Every rank gets its block ([`Communicator::block`](crate::Communicator::block)) of the
-    /// reduction; the rest is unspecified.
+    /// reduction. The contents of the other blocks are unspecified.
     ReduceScatter(Values, ReduceOp),
     /// Every rank gets the blocks of all ranks.
     AllGather(Values),
 }
 
-/// What follows on the end of an exchange.
+/// A hook's decision after an exchange.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Next {
-    /// One more exchange, the next stage.
+    /// Another exchange, in the next stage.
     Exchange(Exchange),
-    /// The averaged gradients, as many as there were.
+    /// The averaged gradients, one for each element of the bucket.
     Done(Vec<f32>),
 }
 
-/// What is done with the f32 gradients of a bucket between backward and the optimizer. (Buckets of
-/// other types are averaged as they are.)
+/// A hook that processes a bucket's f32 gradients between the backward pass and the optimizer.
 ///
-/// A bucket goes through one or several *stages*, each a collective. The stages of different
-/// buckets overlap; those of one number are issued in the order of the buckets, on a communicator
-/// of their own, so that all ranks issue the same. Both methods must decide by what all ranks have
-/// in common alone (the bucket, what the exchanges returned), and average exactly once.
+/// Buckets of other types are averaged without the hook.
+///
+/// A bucket passes through one or more *stages*. Each stage is one collective. The stages of
+/// different buckets overlap. Stages with the same number are issued in bucket order on a separate
+/// communicator, so that all ranks issue the same calls. [`Hook::start`] and [`Hook::resume`] must
+/// base their decisions only on values that are the same on all ranks, which are the bucket and the
+/// results of exchanges. Together, the two methods must average the gradients exactly once.
 ///
 /// ```
 /// use ringtree::ddp::{BucketInfo, Exchange, Hook, Next, Values};
@@ -81,36 +84,37 @@ pub enum Next {
 /// # let _: Box<dyn Hook> = Box::new(Signs);
 /// ```
 pub trait Hook: Send {
-    /// Its name with all that ranks must agree on, for they compare it.
+    /// Returns the name of the hook, including all settings that must be the same on all ranks. The
+    /// ranks compare this name.
     fn name(&self) -> String;
 
-    /// The most exchanges a bucket goes through.
+    /// Returns the maximum number of exchanges per bucket.
     fn stages(&self) -> usize {
         1
     }
 
-    /// The first exchange of a bucket with this rank's gradients.
+    /// Returns the first exchange for a bucket that contains this rank's `gradients`.
     fn start(&mut self, bucket: &BucketInfo, gradients: Vec<f32>) -> Exchange;
 
-    /// The exchange of `stage` (from 0) has returned `values`.
+    /// Decides what to do after the exchange in `stage` (counted from 0) has returned `values`.
     fn resume(&mut self, bucket: &BucketInfo, stage: usize, values: Values) -> Next;
 
-    /// What this rank must carry into a checkpoint, by name.
+    /// Returns this rank's named state, for use in a checkpoint.
     fn state(&self) -> Vec<(String, Vec<f32>)> {
         Vec::new()
     }
 
-    /// Whether the state called `name` is equal on all ranks. Ranks that a checkpoint has nothing
-    /// of then get rank 0's.
+    /// Returns `true` if the state `name` is the same on all ranks. Ranks for which a checkpoint
+    /// has no such state then get the state of rank 0.
     fn is_shared(&self, name: &str) -> bool {
         let _ = name;
         false
     }
 
-    /// Takes up what [`Hook::state`] returned in an earlier run.
+    /// Restores the state that [`Hook::state`] returned in an earlier run.
     ///
     /// # Errors
-    /// A sentence that says what does not fit.
+    /// Returns a message that explains why the state does not fit.
     fn restore(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<(), String> {
         let _ = state;
         Ok(())

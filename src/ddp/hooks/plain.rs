@@ -1,10 +1,11 @@
-//! The gradients as they are.
+//! Averages gradients without any other processing.
 
 use super::{BucketInfo, Exchange, Hook, Next};
 use crate::ddp::values::Values;
 use crate::op::ReduceOp;
 
-/// Averages the gradients as they are: one all-reduce.
+/// A hook that averages gradients with a single all-reduce and no other processing. This is the
+/// default hook.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 

@@ -1,4 +1,4 @@
-//! Gradients as products of thin matrices.
+//! Sends gradient matrices as products of thin matrices.
 
 use super::matrix::{Shape, left_of, orthonormalise, product_row, right_of};
 use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next};
@@ -7,29 +7,38 @@ use crate::ddp::values::Values;
 use crate::op::ReduceOp;
 use std::collections::BTreeMap;
 
-/// The name of a matrix's entries in [`Hook::state`], before a slash and the parameter's name.
+/// Prefixes of a matrix's entries in [`Hook::state`]. A slash and the parameter's name follow.
 const ERROR: &str = "error";
 const BASIS: &str = "basis";
 const STEPS: &str = "steps";
 
-/// Sends a gradient matrix M of m × n elements as P·Qᵀ, P of m × r and Q of n × r, which needs
-/// r(m + n) + 1 elements on the wire instead of m·n. What is lost is added to the next step's
-/// gradient (*error feedback*), so that over the steps nothing is.
+/// A hook that sends each m × n gradient matrix M in the form P·Qᵀ, where P is an m × r matrix and
+/// Q is an n × r matrix.
 ///
-/// One step, on every rank: M grows by the error of the step before; P = M·Q is averaged over the
-/// ranks (first stage), and its columns are made orthonormal; Q = Mᵀ·P is averaged (second stage).
-/// P·Qᵀ is the gradient, and Q the start of the next step. The new error is M − P·Qᵀ with the
-/// rank's own Q, before it was averaged: the errors' mean is what the average lost, and each stays
-/// as small as its rank's gradients, however much those differ. A matrix has the parameter's first
-/// extent as rows. Vectors, and matrices that would not shrink to half, travel with the first stage
-/// as they are.
+/// This sends r(m + n) + 1 elements instead of m·n. The part of the gradient that is lost is added
+/// to the gradient of the next step (*error feedback*), so that nothing is lost over multiple
+/// steps.
 ///
-/// A matrix whose gradient is zero on all ranks (a parameter that was not used) keeps its error and
-/// gets zeros. One with an infinite or undefined element anywhere becomes undefined (NaN) as a
-/// whole, on all ranks, and its error stays as it was: leave that step out.
+/// In each step, every rank does the following:
 ///
-/// The error is kept by the parameter's name. It is another one on every rank, so a checkpoint
-/// needs [`Hook::state`] of every rank.
+/// 1. Add the error of the previous step to M.
+/// 2. Average P = M·Q across the ranks (first stage), and make the columns of P orthonormal.
+/// 3. Average Q = Mᵀ·P across the ranks (second stage). P·Qᵀ is then the gradient, and the next
+///    step starts with this Q.
+/// 4. Keep M − P·Qᵀ as the new error, using this rank's Q from before averaging.
+///
+/// The mean of all ranks' errors is the part that the average lost. Each rank's error stays as
+/// small as that rank's gradients, even if the gradients differ greatly between ranks.
+///
+/// The number of rows in a matrix is the first extent of the parameter. Vectors, and matrices that
+/// would not shrink to half their size, are sent uncompressed in the first stage.
+///
+/// If the gradient of a matrix is zero on all ranks, as with an unused parameter, it remains zero
+/// and the error does not change. If any element is infinite or NaN on any rank, the complete
+/// gradient becomes NaN on all ranks and the error does not change. Skip such a step.
+///
+/// The error is stored under the parameter's name. It differs between ranks, so a checkpoint needs
+/// the [`Hook::state`] of every rank.
 ///
 /// Source: Vogels, Karimireddy, Jaggi, "PowerSGD: Practical Low-Rank Gradient Compression for
 /// Distributed Optimization" (NeurIPS 2019), algorithms 1 and 2, with warm start.
@@ -40,7 +49,7 @@ const STEPS: &str = "steps";
 ///     let parameters = vec![Parameter::new("weight", &[64, 64], Dtype::F32)];
 ///     let options = Options::new().hook(PowerSgd::new(2));
 ///     let mut model = DataParallel::new(comm, parameters, options)?;
-///     // A matrix of rank 1 on every rank: the average has rank 2, and is exact.
+///     // Every rank has a matrix of rank 1. The average has rank 2 and is exact.
 ///     let gradient: Vec<f32> = (0..64 * 64)
 ///         .map(|at| if comm.rank() == 0 { (at / 64) as f32 } else { (at % 64) as f32 })
 ///         .collect();
@@ -57,53 +66,54 @@ pub struct PowerSgd {
     seed: u64,
     start_after: u64,
     memories: BTreeMap<String, Memory>,
-    /// By bucket.
+    /// Buckets between their stages, by index.
     travelling: BTreeMap<usize, Travelling>,
 }
 
-/// What a matrix leaves from step to step.
+/// State of a matrix that is kept from step to step.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Memory {
     error: Vec<f32>,
-    /// Q.
+    /// The matrix Q.
     basis: Vec<f32>,
-    /// Up to the first that is compressed.
+    /// Number of steps before the first compressed one.
     steps: u64,
 }
 
 /// A bucket between its stages.
 #[derive(Clone, Debug)]
 struct Travelling {
-    /// Matrices with their errors, and all else as averaged.
+    /// Matrices with their errors, and the averages of everything else.
     values: Vec<f32>,
     matrices: Vec<Matrix>,
 }
 
-/// A matrix of a bucket.
+/// A compressed matrix of a bucket.
 #[derive(Clone, Debug)]
 struct Matrix {
-    /// Which of the bucket's parameters.
+    /// Index among the parameters of the bucket.
     number: usize,
     shape: Shape,
-    /// P, when it is averaged and orthonormal.
+    /// P, after it is averaged and made orthonormal.
     left: Vec<f32>,
     /// This rank's Q.
     right: Vec<f32>,
     fate: Fate,
 }
 
-/// What becomes of a matrix, as all ranks find from what they averaged.
+/// Treatment of a matrix, which all ranks derive from the averages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fate {
     Moves,
     /// All ranks' gradients are zero.
     Rests,
-    /// Some element is infinite or undefined.
+    /// An element is infinite or NaN.
     Spoiled,
 }
 
 impl PowerSgd {
-    /// Approximations of this rank (at least 1; 1 to 4 are usual).
+    /// Creates a hook whose approximations have the rank `rank`, which is usually 1 to 4. A rank of
+    /// 0 is treated as 1.
     #[must_use]
     pub fn new(rank: usize) -> Self {
         Self {
@@ -115,13 +125,13 @@ impl PowerSgd {
         }
     }
 
-    /// Decides the random Q of the first step.
+    /// Sets the seed for the random matrix Q that is used in the first step.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
     }
 
-    /// Sends everything as it is in the first `steps` steps, when gradients change most.
+    /// Sends everything uncompressed in the first `steps` steps, when gradients change the most.
     #[must_use]
     pub fn start_after(self, steps: u64) -> Self {
         Self {
@@ -130,7 +140,8 @@ impl PowerSgd {
         }
     }
 
-    /// The matrices of a bucket that are compressed in this step; counts the steps of the others.
+    /// Returns the matrices of a bucket that are compressed in this step. Counts the step for the
+    /// others.
     fn matrices(&mut self, bucket: &BucketInfo) -> Vec<Matrix> {
         let mut matrices = Vec::new();
         for (number, (_, parameter)) in bucket.parameters.iter().enumerate() {
@@ -154,7 +165,7 @@ impl PowerSgd {
         matrices
     }
 
-    /// The second exchange, with the matrices' P as averaged and all else in its place.
+    /// Returns the second exchange, after storing the averages of P and of everything uncompressed.
     fn second(
         &self,
         bucket: &BucketInfo,
@@ -196,7 +207,7 @@ impl PowerSgd {
         Exchange::AllReduce(sent.into(), ReduceOp::Avg, None)
     }
 
-    /// The gradients, with the matrices' Q as averaged.
+    /// Returns the gradients, computed with the averages of Q.
     fn finish(
         &mut self,
         bucket: &BucketInfo,
@@ -230,7 +241,7 @@ impl PowerSgd {
 }
 
 impl Memory {
-    /// Makes what is not there, or is of another shape.
+    /// Creates error and basis if they are missing or have a different shape.
     fn fit(&mut self, shape: Shape, seed: u64, name: &str) {
         if self.error.len() != shape.rows * shape.columns {
             self.error = vec![0.0; shape.rows * shape.columns];
@@ -241,8 +252,8 @@ impl Memory {
         }
     }
 
-    /// Replaces `values`, the gradient with the error, by the average approximation, with the
-    /// average Q, and keeps what the rank's own lacks.
+    /// Replaces `values`, the gradient plus the error, with the approximation from the average Q.
+    /// The new error is what the approximation from this rank's Q lacks.
     fn take_over(&mut self, matrix: &Matrix, average: &[f32], values: &mut [f32]) {
         let Matrix {
             shape, left, right, ..
@@ -259,7 +270,7 @@ impl Memory {
         }
         let bases = self.basis.chunks_exact_mut(columns);
         for (basis, average) in bases.zip(average.chunks_exact(columns)) {
-            // From a zero column there would be no way back.
+            // A zero column would stay zero in all later steps.
             if average.iter().any(|one| *one != 0.0) {
                 basis.copy_from_slice(average);
             }
@@ -314,7 +325,7 @@ impl Hook for PowerSgd {
     fn resume(&mut self, bucket: &BucketInfo, stage: usize, values: Values) -> Next {
         let averaged: Vec<f32> = values
             .try_into()
-            .expect("invariant: f32 was sent, and what returns has its type");
+            .expect("invariant: f32 was sent, and the result has the same type");
         let Some(mut travelling) = self.travelling.remove(&bucket.index) else {
             return Next::Done(averaged);
         };
@@ -326,7 +337,8 @@ impl Hook for PowerSgd {
         Next::Exchange(exchange)
     }
 
-    /// For every matrix: `error/NAME`, this rank's own; `basis/NAME` and `steps/NAME`, all ranks'.
+    /// Returns three entries for every matrix: `error/NAME`, which differs between ranks, and
+    /// `basis/NAME` and `steps/NAME`, which do not.
     fn state(&self) -> Vec<(String, Vec<f32>)> {
         let entries = |(name, memory): (&String, &Memory)| {
             [
@@ -346,7 +358,7 @@ impl Hook for PowerSgd {
         self.memories.clear();
         self.travelling.clear();
         for (key, values) in state {
-            let foreign = || format!("PowerSGD has no state called {key}");
+            let foreign = || format!("PowerSGD has no state named {key}");
             let (kind, name) = key.split_once('/').ok_or_else(foreign)?;
             let memory = self.memories.entry(name.to_owned()).or_default();
             match kind {

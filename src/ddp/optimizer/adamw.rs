@@ -1,9 +1,9 @@
-//! AdamW.
+//! Implements the AdamW update rule.
 
 use super::{Part, UpdateRule};
 
 /// Adam with decoupled weight decay (Loshchilov and Hutter 2019, "Decoupled Weight Decay
-/// Regularization", algorithm 2). The defaults are PyTorch's.
+/// Regularization", algorithm 2). The defaults are the same as in PyTorch.
 ///
 /// ```
 /// use ringtree::ddp::AdamW;
@@ -12,13 +12,14 @@ use super::{Part, UpdateRule};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// How much of the mean of past gradients, and of the mean of their squares, a step keeps.
+    /// Fractions of the mean of past gradients and of the mean of their squares that are kept in
+    /// each step.
     pub betas: [f64; 2],
-    /// Keeps divisors off zero.
+    /// Small term that keeps divisors above zero.
     pub epsilon: f64,
-    /// The part of a weight that a step of learning rate 1 would take away.
+    /// Fraction of each weight that a step with a learning rate of 1 would remove.
     pub weight_decay: f64,
-    /// Whether parameters of less than two dimensions (biases, norms) decay, too.
+    /// `true` if parameters with fewer than two dimensions, such as biases and norms, also decay.
     pub decays_vectors: bool,
 }
 
@@ -54,7 +55,7 @@ impl UpdateRule for AdamW {
         let [means, squares] = &mut state[..] else {
             return;
         };
-        // The means start at zero; these make up for it.
+        // The means start at zero. Dividing by these corrects for it.
         let shares = self.betas.map(|beta| 1.0 - beta.powf(step as f64));
         let decays = self.decays_vectors || parameter.shape.len() >= 2;
         let decay = if decays { self.weight_decay } else { 0.0 };
@@ -79,7 +80,7 @@ mod tests {
     use crate::ddp::Parameter;
     use crate::dtype::Dtype;
 
-    /// Two updates of a weight of this shape by `rule`, with gradients 1.5 and 0.5.
+    /// Returns a weight of this shape after two updates by `rule`, with gradients 1.5 and 0.5.
     fn updated(rule: AdamW, shape: &[usize], start: f32) -> f32 {
         let parameter = Parameter::new("weight", shape, Dtype::F32);
         let (mut weights, mut mean, mut square) = ([start], [0.0], [0.0]);

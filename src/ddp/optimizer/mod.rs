@@ -1,11 +1,12 @@
-//! The optimizer's step: on every rank for all weights, or on each rank for its share of them.
+//! Updates the weights. Either every rank updates all weights, or each rank updates only its share.
 //!
-//! With [`Options::sharded`](super::Options::sharded) a bucket's averages end in *blocks*, one a
-//! rank ([`Communicator::block`](crate::Communicator::block)). A rank keeps the optimizer's state
-//! of its blocks alone, updates the weights there, and an all-gather for each bucket gives all
-//! ranks all weights. That moves as many bytes as the all-reduce of the replicated form, and its
-//! two halves are the same, so the weights are the same to the bit as those of a replicated run
-//! whose all-reduce is this reduce-scatter and this all-gather.
+//! With [`Options::sharded`](super::Options::sharded), a bucket's averages are split into *blocks*,
+//! one per rank ([`Communicator::block`](crate::Communicator::block)). Each rank keeps the
+//! optimizer state only for its own blocks and updates only the weights in these blocks. Then one
+//! all-gather per bucket distributes all weights to all ranks. This sends as many bytes as the
+//! all-reduce in a replicated run, because the two halves of an all-reduce are the same two
+//! collectives. The weights are bit-for-bit the same as in a replicated run whose all-reduce
+//! consists of this reduce-scatter and this all-gather.
 
 mod adamw;
 mod state;
@@ -22,9 +23,11 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use std::ops::Range;
 
-/// How an optimizer changes weights. Each weight's update depends on its own gradient and state
-/// alone (and on the norm that [`Options::clip_norm`](super::Options::clip_norm) took care of), so
-/// any part of a parameter can be updated anywhere.
+/// The rule that an optimizer uses to update weights.
+///
+/// The update of each weight must depend only on its own gradient and state, so that any rank can
+/// update any part of a parameter. [`Options::clip_norm`](super::Options::clip_norm) has already
+/// been applied.
 ///
 /// ```
 /// use ringtree::ddp::{Part, UpdateRule};
@@ -53,40 +56,44 @@ use std::ops::Range;
 /// # let _: Box<dyn UpdateRule> = Box::new(Momentum(0.9));
 /// ```
 pub trait UpdateRule: Send {
-    /// Its name with all that ranks must agree on: they compare it.
+    /// Returns the name of the rule, including all settings that must be the same on all ranks. The
+    /// ranks compare this name.
     fn name(&self) -> String;
 
-    /// What it keeps for each weight, by name; zero at first.
+    /// Returns the names of the values that the rule keeps for each weight. These values start at
+    /// zero.
     fn state(&self) -> &'static [&'static str];
 
-    /// Takes one step on part of a parameter.
+    /// Takes one optimizer step on part of a parameter.
     fn update(&self, part: Part<'_>);
 }
 
-/// Part of a parameter, for an [`UpdateRule`]. All slices are of the same length.
+/// Part of a parameter that an [`UpdateRule`] updates. All slices have the same length.
 #[derive(Debug)]
 pub struct Part<'a> {
-    /// The parameter.
+    /// The parameter that this is a part of.
     pub parameter: &'a Parameter,
-    /// Which step it is, from 1.
+    /// Number of the step, counted from 1.
     pub step: u64,
-    /// The step's learning rate.
+    /// Learning rate of the step.
     pub learning_rate: f64,
-    /// What to update.
+    /// Weights to update.
     pub weights: &'a mut [f32],
-    /// Their averaged gradient, clipped if that was asked for.
+    /// Averaged gradient of the weights, after any clipping.
     pub gradient: &'a [f32],
-    /// What is kept for them, in the order of [`UpdateRule::state`].
+    /// Values that the rule keeps for the weights, in the order of [`UpdateRule::state`].
     pub state: Vec<&'a mut [f32]>,
 }
 
-/// Where the model keeps its weights. Vectors and mutable slices of f32, one for each parameter by
-/// number, do.
+/// Access to a model's weights.
+///
+/// This trait is implemented for slices of f32 vectors and for slices of mutable f32 slices. They
+/// must have one entry per parameter, in the order of the parameters' numbers.
 pub trait Weights {
     /// Calls `visit` with the weights of parameter `number`.
     ///
     /// # Errors
-    /// The model's, as an [`Error`] with a text.
+    /// Returns an error if the model cannot provide the weights.
     fn visit(&mut self, number: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<()>;
 }
 
@@ -95,7 +102,8 @@ impl<S: AsMut<[f32]>> Weights for [S] {
         let count = self.len();
         let weights = self.get_mut(number).ok_or_else(|| {
             Error::usage(format!(
-                "there are weights for {count} parameters, none for parameter {number}"
+                "no weights for parameter {number}: found {count} slices; pass one slice per \
+                 parameter"
             ))
         })?;
         visit(weights.as_mut());
@@ -103,8 +111,9 @@ impl<S: AsMut<[f32]>> Weights for [S] {
     }
 }
 
-/// An optimizer for a [`DataParallel`] model of f32 weights. Every rank keeps the state of all
-/// weights, or, with [`Options::sharded`](super::Options::sharded), of its share alone.
+/// An optimizer for a [`DataParallel`] model with f32 weights. Every rank keeps the state for all
+/// weights or, with [`Options::sharded`](super::Options::sharded), only for its share of the
+/// weights.
 ///
 /// ```
 /// use ringtree::Dtype;
@@ -123,7 +132,7 @@ impl<S: AsMut<[f32]>> Weights for [S] {
 /// });
 /// let (weights, bytes) = ends[0].clone()?;
 /// assert!(ends.iter().all(|end| end.as_ref().is_ok_and(|(each, _)| *each == weights)));
-/// assert_eq!(bytes, 2 * 2 * 4); // two means of two weights, of six
+/// assert_eq!(bytes, 2 * 2 * 4); // two means of this rank's two weights
 /// # Ok::<_, ringtree::Error>(())
 /// ```
 pub struct Optimizer<R> {
@@ -132,36 +141,39 @@ pub struct Optimizer<R> {
     parameters: Vec<Parameter>,
     is_sharded: bool,
     shares: Shares,
-    /// By name of [`UpdateRule::state`]: the values of this rank's share, bucket after bucket.
+    /// Values of this rank's share, bucket after bucket, in the order of [`UpdateRule::state`].
     state: Vec<Vec<f32>>,
 }
 
-/// What a rank updates.
+/// Elements that a rank updates.
 struct Shares {
     layout: Layout,
-    /// By bucket, this rank's elements.
+    /// This rank's elements, indexed by bucket.
     own: Vec<Range<usize>>,
 }
 
 impl<R: UpdateRule> Optimizer<R> {
-    /// An optimizer without memories. All ranks call it, with the same rule.
+    /// Creates an optimizer whose state is initially zero. All ranks must call this function with
+    /// the same rule.
     ///
     /// # Errors
-    /// [`Error::usage`] if a gradient is not f32 or does not lie in host memory;
-    /// [`Error::mismatch`] if ranks have different rules; any of the communicator's.
+    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a parameter is not f32 or if a carrier
+    /// stores the gradients. Returns [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if the
+    /// rules differ between ranks.
     pub fn new(model: &DataParallel, rule: R) -> Result<Self> {
         let other = model.parameters.iter().find(|one| one.dtype != Dtype::F32);
         if let Some(parameter) = other {
             return Err(Error::usage(format!(
-                "the optimizer works on f32, which {parameter} is not"
+                "the optimizer requires f32 parameters, found {parameter}"
             )));
         }
         if model.carrier.is_some() {
             return Err(Error::usage(
-                "the optimizer works on gradients in host memory: take the steps on the device",
+                "the optimizer requires gradients in host memory; update the weights on the device",
             ));
         }
-        compare(&model.comms[0], &[format!("the optimizer {}", rule.name())])?;
+        compare(&model.comms[0], &[format!("optimizer {}", rule.name())])?;
         let shares = Shares::of_model(model);
         Ok(Self {
             state: vec![vec![0.0; shares.count()]; rule.state().len()],
@@ -173,27 +185,33 @@ impl<R: UpdateRule> Optimizer<R> {
         })
     }
 
-    /// How many steps it has taken. A step that [`NonFinite::Skip`](super::NonFinite::Skip) left
-    /// out is none.
+    /// Returns the number of steps that the optimizer has taken. Steps that were skipped because of
+    /// [`NonFinite::Skip`](super::NonFinite::Skip) do not count.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.steps
     }
 
-    /// Bytes of the state that this rank keeps.
+    /// Returns the size of the state that this rank keeps, in bytes.
     #[must_use]
     pub fn state_bytes(&self) -> usize {
         self.state.iter().map(|one| size_of_val(&one[..])).sum()
     }
 
-    /// Takes a step along the averages of the step that [`DataParallel::wait`] ended. Where no rank
-    /// had a gradient, weights and state stay as they are. All ranks call it after each `wait`.
+    /// Updates `weights` with the averages of the step that [`DataParallel::wait`] ended.
+    ///
+    /// If no rank had a gradient for a parameter, its weights and state do not change. All ranks
+    /// must call this method after each `wait`.
     ///
     /// # Errors
-    /// [`Error::usage`] before `wait` and after another step since, which change nothing, or for
-    /// weights of another length; what failed before; with
-    /// [`Options::sharded`](super::Options::sharded) any of the communicator's, and the weights are
-    /// not equal on all ranks then: go on from a checkpoint.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) and changes nothing if called before
+    /// `wait` or if a step has already been taken since the last `wait`. Also returns
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if weights have the wrong length. If a step
+    /// has failed, returns the first error.
+    ///
+    /// With [`Options::sharded`](super::Options::sharded), also returns the [errors that all calls
+    /// share](crate::Communicator#errors). After such an error, the weights are not the same on all
+    /// ranks, so resume from a checkpoint.
     pub fn step(
         &mut self,
         model: &mut DataParallel,
@@ -231,8 +249,9 @@ impl<R: UpdateRule> Optimizer<R> {
         Ok(())
     }
 
-    /// Updates this rank's share of a bucket's weights. They replace the gradients if they are to
-    /// be sent.
+    /// Updates this rank's share of a bucket's weights. With
+    /// [`Options::sharded`](super::Options::sharded), the new weights replace the gradients so that
+    /// they can be gathered.
     fn update(
         &mut self,
         model: &DataParallel,
@@ -249,7 +268,10 @@ impl<R: UpdateRule> Optimizer<R> {
             let (rule, step, kept) = (&self.rule, self.steps, &mut self.state);
             let start = self.shares.layout.places[*number].range.start;
             let averages = &mut values[start + part.start..start + part.end];
-            let mut visited = Err(Error::usage(format!("{parameter} has no weights")));
+            let mut visited = Err(Error::usage(format!(
+                "`Weights::visit` did not call its closure for {parameter}; call it with the \
+                 parameter's weights"
+            )));
             weights.visit(*number, &mut |weights| {
                 visited = check_length(parameter, weights).map(|()| {
                     let weights = &mut weights[part.clone()];
@@ -274,7 +296,7 @@ impl<R: UpdateRule> Optimizer<R> {
         Ok(())
     }
 
-    /// Puts a bucket of all ranks' weights where the model keeps them.
+    /// Waits for a bucket of all ranks' weights, and copies them to the model.
     fn spread(
         &self,
         model: &mut DataParallel,
@@ -303,19 +325,19 @@ pub(super) fn check_length(parameter: &Parameter, weights: &[f32]) -> Result<()>
         return Ok(());
     }
     Err(Error::usage(format!(
-        "{parameter} has {} weights, but the model's vector for it has {}",
+        "parameter {parameter} has {} weights, but {} weights were passed for it",
         parameter.count(),
         weights.len()
     )))
 }
 
-/// The averages of a bucket, away from the model until they are put back.
+/// Moves the averages of a bucket out of the model, until they are put back.
 fn take(model: &mut DataParallel, index: usize) -> Result<Vec<f32>> {
     match std::mem::replace(&mut model.contents[index], Content::Lost) {
         Content::Here(Values::F32(values)) => Ok(values),
         _ => Err(Error::usage(
-            "the averages are not f32 in host memory: an optimizer takes the steps of the model \
-             that it was made for",
+            "the averages are not f32 values in host memory; pass the model for which the \
+             optimizer was created",
         )),
     }
 }

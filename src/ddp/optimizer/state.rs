@@ -1,5 +1,5 @@
-//! The optimizer's state as tensors of the parameters' shapes: for checkpoints, and when the
-//! buckets change.
+//! Stores the optimizer's state in checkpoints, as tensors with the shapes of the parameters, and
+//! moves the state when the buckets change.
 
 use super::{Optimizer, Shares, UpdateRule, both};
 #[cfg(feature = "checkpoint")]
@@ -10,21 +10,24 @@ use std::ops::Range;
 
 #[cfg(feature = "checkpoint")]
 impl<R: UpdateRule> Optimizer<R> {
-    /// Names the state for a checkpoint, as `optimizer/PARAMETER/STATE`, where each rank may have a
-    /// share of every tensor; see [`Parts`]. As many or other ranks can go on from it, sharded or
-    /// not.
+    /// Names the parts of the state for a checkpoint as `optimizer/PARAMETER/STATE`. See [`Parts`].
+    ///
+    /// Each rank may have only a share of every tensor. Any number of ranks can resume from the
+    /// saved state, whether or not the averages are sharded.
     ///
     /// # Errors
-    /// Those of [`Parts::tensor`] and [`Parts::shard`].
+    /// Returns the same errors as [`Parts::tensor`] and [`Parts::shard`].
     pub fn parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         self.name_all(parts, false)
     }
 
-    /// The same where ranks train apart ([`LocalSteps`](crate::ddp::LocalSteps)): the state is this
-    /// rank's own. A rank that the checkpoint has none of begins without memories.
+    /// Like [`Optimizer::parts`], but each rank saves its own state.
+    ///
+    /// Use this method if ranks train independently ([`LocalSteps`](crate::ddp::LocalSteps)). A
+    /// rank for which the checkpoint has no state keeps its current state, which is initially zero.
     ///
     /// # Errors
-    /// Those of [`Parts::own`].
+    /// Returns the same errors as [`Parts::own`].
     pub fn own_parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         self.name_all(parts, true)
     }
@@ -47,7 +50,7 @@ impl<R: UpdateRule> Optimizer<R> {
 }
 
 impl<R: UpdateRule> Optimizer<R> {
-    /// Takes up the buckets of the model, which change once after the first step, and when a
+    /// Adopts the buckets of the model, which change once after the first step and when a
     /// checkpoint is loaded.
     pub(super) fn follow(&mut self, model: &DataParallel) -> Result<()> {
         if self.shares.layout == model.layout {
@@ -77,7 +80,7 @@ impl<R: UpdateRule> Optimizer<R> {
 }
 
 impl Shares {
-    /// Those of a rank, in the buckets as they are.
+    /// Returns this rank's shares of the model's current buckets.
     pub(super) fn of_model(model: &DataParallel) -> Self {
         let own = |count| match model.is_sharded {
             true => model.comms[0].block(count),
@@ -90,13 +93,13 @@ impl Shares {
         }
     }
 
-    /// Elements of all shares.
+    /// Returns the number of elements of all shares.
     pub(super) fn count(&self) -> usize {
         self.own.iter().map(Range::len).sum()
     }
 
-    /// Which elements of a parameter are this rank's, and where they start among those of all its
-    /// shares.
+    /// Returns the index, within all shares, of this rank's first element of a parameter, and the
+    /// range of its elements in the parameter.
     pub(super) fn of(&self, parameter: usize) -> (usize, Range<usize>) {
         let place = &self.layout.places[parameter];
         let (before, from) = self.own.split_at(place.bucket);

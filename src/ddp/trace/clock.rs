@@ -1,24 +1,25 @@
-//! What another rank's clock showed when this one's showed something else.
+//! Relates the clocks of other ranks to the clock of rank 0.
 
 use crate::comm::Communicator;
 use crate::error::Result;
 use crate::limits::CLOCK_QUESTIONS;
 use std::time::Duration;
 
-/// One look at a rank's clock.
+/// One reading of a rank's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Reading {
-    /// What that rank's clock showed, in nanoseconds.
+    /// Time on that rank's clock, in nanoseconds.
     pub(super) its_ns: i128,
-    /// What rank 0's clock showed then, in nanoseconds, give or take the error.
+    /// Estimated time on rank 0's clock at that moment, in nanoseconds.
     pub(super) ours_ns: i128,
-    /// Half the round trip of the question, in nanoseconds.
+    /// Maximum error of the estimate, half the round trip, in nanoseconds.
     pub(super) error_ns: i128,
 }
 
 impl Reading {
-    /// The answer `its_ns` came between `asked_ns` and `answered_ns`: on either way it may have
-    /// spent anything from nothing to all of that, so the middle errs by half of it at most.
+    /// Creates a reading from the answer `its_ns` to a question sent at `asked_ns` and answered at
+    /// `answered_ns`. The clock was read at some moment in between, so the middle is wrong by at
+    /// most half of the round trip.
     pub(crate) fn new(asked_ns: i128, its_ns: i128, answered_ns: i128) -> Self {
         Self {
             its_ns,
@@ -32,8 +33,9 @@ impl Reading {
     }
 }
 
-/// The time on rank 0's clock at which a rank's clock showed `its_ns`. Clocks of different hosts
-/// drift apart, by tens of milliseconds in an hour; between two readings the lead changes evenly.
+/// Returns the time on rank 0's clock at which a rank's clock showed `its_ns`. Clocks of different
+/// hosts drift apart by tens of milliseconds per hour, so the lead is interpolated between the two
+/// readings.
 pub(super) fn shift(its_ns: i128, begin: &Reading, end: &Reading) -> i128 {
     let drift_ns = end.lead_ns() - begin.lead_ns();
     let whole_ns = end.its_ns - begin.its_ns;
@@ -44,7 +46,7 @@ pub(super) fn shift(its_ns: i128, begin: &Reading, end: &Reading) -> i128 {
     its_ns - begin.lead_ns() - drift_ns.saturating_mul(passed_ns) / whole_ns
 }
 
-/// On rank 0, looks at the clocks of all ranks; the others answer.
+/// Reads the clocks of all ranks on rank 0. The other ranks answer and get no readings.
 pub(super) fn read_all(comm: &Communicator) -> Result<Vec<Reading>> {
     if comm.rank() > 0 {
         for _ in 0..CLOCK_QUESTIONS {
@@ -101,7 +103,7 @@ mod tests {
 
     #[test]
     fn a_drifting_clock_is_followed_between_the_readings() {
-        // It starts 500 ahead and gains 1 in 10.
+        // The clock starts 500 ahead and gains 1 in 10.
         let begin = Reading::new(0, 500, 0);
         let end = Reading::new(1_000, 1_600, 1_000);
         for ours_ns in [0, 10, 500, 1_000] {

@@ -1,5 +1,5 @@
-//! The messages of collective calls: when the engine moved them, and when the price of the plan
-//! says that they pass.
+//! Records when the messages of collective calls are sent and received, and adds the times that the
+//! cost model predicts for the plan.
 
 use super::{Active, RankSpans, Span, Timeline, Trace, lock};
 use crate::comm::Communicator;
@@ -10,37 +10,45 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The tracks of what was measured; those of what was predicted come after each.
+/// Tracks of measured messages. The track of predictions follows each of them.
 const CALL: &str = "call";
 const SEND: &str = "send";
 const RECEIVE: &str = "receive";
 const LOCAL: &str = "local";
-/// What the name of a track of predictions ends with.
+/// Suffix of the names of prediction tracks.
 const PREDICTED: &str = ", predicted";
 
-/// A call whose messages were recorded, and what it takes to predict it.
+/// A call whose messages were recorded, with the data to predict it.
 #[derive(Debug)]
 pub(super) struct Predicted {
-    /// The call's name, as its spans have it.
+    /// Name of the call, as in its spans.
     name: String,
     question: Result<Question, String>,
 }
 
 impl Trace {
-    /// Runs `body`, and records the messages of the collectives that `comm` begins in it: when the
-    /// engine of each rank began and ended every send and receive, on the tracks `call`, `send`,
-    /// `receive` and `local` (copies and folds of the rank's own bytes). Beside each stands, on
-    /// `send, predicted` and so on, when the plan's price has it pass
-    /// ([`schedule`](crate::plan::cost::schedule())), counted from where the first rank began
-    /// the call. A rank's send has ended when the link has its bytes, its receive when they are in
-    /// place.
+    /// Runs `body` and records the messages of the collectives that are started on `comm` while it
+    /// runs.
     ///
-    /// All ranks call it, with the same collectives in `body`. Messages of
-    /// [`send`](Communicator::send) and what a device does by itself are not recorded. Calls by
-    /// counts, and those of a communicator that has not the ranks of the trace in its order, are
-    /// not predicted; of another world's nothing is recorded. The room for [`TRACE_SPANS_MAX`]
-    /// steps is reserved before `body` runs; steps beyond count as dropped. A call outside `body`
-    /// costs nothing.
+    /// The tracks `call`, `send`, `receive` and `local` show when each rank's engine started and
+    /// completed each call and its steps. A local step copies or reduces the rank's own data. A
+    /// send completes when the link has accepted its bytes, and a receive completes when the bytes
+    /// are in place. The tracks `call, predicted`, `send, predicted` and `receive, predicted` show
+    /// the times that the cost model predicts for the plan
+    /// ([`schedule`](crate::plan::cost::schedule())). Predicted times are counted from the moment
+    /// when the first rank started the call.
+    ///
+    /// All ranks must call this method with the same collectives in `body`. There is no cost for
+    /// calls outside `body`.
+    ///
+    /// - Messages of [`send`](Communicator::send) and operations that a device runs on its own are
+    ///   not recorded.
+    /// - Calls with counts and calls on device memory are not predicted. The same applies to calls
+    ///   on a communicator whose ranks differ from the ranks of the trace or are in a different
+    ///   order.
+    /// - Nothing is recorded for a communicator that belongs to a different world.
+    /// - Space for [`TRACE_SPANS_MAX`] steps is reserved before `body` runs. Any further steps are
+    ///   counted as dropped.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -101,8 +109,8 @@ impl Trace {
     }
 }
 
-/// Adds what is predicted to what was measured. Where the call itself had no room, nothing is known
-/// of when it began.
+/// Adds the predictions to the measured timeline. If the span of a call itself was dropped, its
+/// start is unknown, and no prediction is added.
 pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
     let mut begins: HashMap<String, Duration> = HashMap::new();
     for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
@@ -120,7 +128,7 @@ pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
 }
 
 impl Predicted {
-    /// Adds the predictions of a call that the first rank began at `start`.
+    /// Adds the predictions of a call that the first rank started at `start`.
     fn add_to(&self, timeline: &mut Timeline, start: Duration) {
         let answer = self.question.as_ref().map_err(String::clone);
         let (schedule, label) = match answer.and_then(Question::answer) {
@@ -158,7 +166,7 @@ impl Predicted {
     }
 }
 
-/// Adds a prediction, if there is room: as much as for what was measured.
+/// Adds a prediction, unless the rank already has twice [`TRACE_SPANS_MAX`] spans.
 fn add(
     rank: &mut RankSpans,
     track: &str,
@@ -174,7 +182,7 @@ fn add(
     rank.spans.push(Span::new(&track, name, time, numbers));
 }
 
-/// Rounds are numbered from 1, as in the pictures of plans.
+/// Returns the name of a message. Rounds are numbered from 1, as in drawings of plans.
 fn name(round: usize, arrow: &str, peers: &[usize]) -> String {
     let peers: Vec<_> = peers.iter().map(ToString::to_string).collect();
     format!("round {} {arrow} {}", round + 1, peers.join(" "))
@@ -184,7 +192,7 @@ fn numbers(round: usize, bytes: usize) -> [(&'static str, u64); 2] {
     [("round", round as u64 + 1), ("bytes", bytes as u64)]
 }
 
-/// To the nanosecond.
+/// Converts seconds to a duration, rounded to nanoseconds.
 fn seconds(seconds: f64) -> Duration {
     Duration::from_nanos((seconds * 1e9).round() as u64)
 }

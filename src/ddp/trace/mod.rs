@@ -1,5 +1,5 @@
-//! What every rank did when: one timeline of all ranks, in Chrome's trace format, that
-//! <https://ui.perfetto.dev> and `chrome://tracing` open.
+//! Records what every rank did and when, and writes a single timeline of all ranks in Chrome's
+//! trace format, which <https://ui.perfetto.dev> and `chrome://tracing` can open.
 
 pub(crate) mod clock;
 mod messages;
@@ -24,11 +24,12 @@ use std::time::Duration;
 /// The track of [`Trace::buckets`].
 const COMMUNICATION: &str = "communication";
 
-/// A recorder of spans of time, one on each rank.
+/// A recorder of time spans on all ranks.
 ///
-/// A span has a track (`step`, `forward`, `backward`, `communication`, `optimizer` come first, in
-/// this order; others by any name, in the order of their names) and a name. A trace is on on all
-/// ranks or off on all; one that is off does nothing. [`Trace::messages`] records single messages.
+/// Each span has a track and a name. The tracks `step`, `forward`, `backward`, `communication` and
+/// `optimizer` come first, in this order. Other tracks follow, sorted by name. A trace must be
+/// either on for all ranks or off for all ranks. If the trace is off, it does nothing.
+/// [`Trace::messages`] records individual messages.
 ///
 /// ```
 /// use ringtree::ddp::{DataParallel, Options, Parameter, Trace};
@@ -59,14 +60,14 @@ pub struct Trace(Option<Active>);
 #[derive(Debug)]
 struct Active {
     comm: Communicator,
-    /// On rank 0: every rank's clock when the trace began.
+    /// On rank 0: a reading of every rank's clock when the trace began.
     begin: Vec<Reading>,
     recording: Mutex<Recording>,
-    /// On rank 0: the calls whose messages were recorded, and what it takes to predict them.
+    /// On rank 0: the calls whose messages were recorded, with the data to predict them.
     predicted: Mutex<Vec<Predicted>>,
 }
 
-/// What a rank has recorded, on its own clock.
+/// The spans that a rank has recorded, on its own clock.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recording {
     spans: Vec<Span>,
@@ -74,12 +75,13 @@ pub(crate) struct Recording {
 }
 
 impl Trace {
-    /// A trace of all ranks of `comm`, with a communicator of its own. Rank 0 asks every rank for
-    /// its clock; the fastest answer counts, and half of its round trip is the error. All ranks
-    /// call it, in the order of their calls on `comm`.
+    /// Creates a trace of all ranks of `comm`, which uses a separate communicator. Rank 0 reads the
+    /// clock of every rank several times and uses the answer that arrives fastest. The maximum
+    /// error is half the round-trip time of this answer. All ranks must call this function, in the
+    /// same order relative to their other calls on `comm`.
     ///
     /// # Errors
-    /// Any of [`Error`].
+    /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn new(comm: &Communicator) -> Result<Self> {
         let comm = comm.duplicate()?.named("trace");
         let begin = clock::read_all(&comm)?;
@@ -91,13 +93,13 @@ impl Trace {
         })))
     }
 
-    /// A trace that records and writes nothing.
+    /// Creates a trace that records and writes nothing.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
     }
 
-    /// Whether it records anything.
+    /// Returns `true` if the trace records spans.
     ///
     /// ```
     /// assert!(!ringtree::ddp::Trace::off().is_on());
@@ -107,19 +109,20 @@ impl Trace {
         self.0.is_some()
     }
 
-    /// The time on this rank's clock, [`Communicator::clock`], for the ends of spans; 0 when off.
+    /// Returns the current time on this rank's clock ([`Communicator::clock`]), for use as the
+    /// start or end of a span. Returns 0 if the trace is off.
     #[must_use]
     pub fn clock(&self) -> Duration {
         let active = self.0.as_ref();
         active.map_or(Duration::ZERO, |active| active.comm.clock())
     }
 
-    /// Records that `name` went on from `start` to `end` on this rank's clock.
+    /// Records a span called `name` from `start` to `end`, which are times on this rank's clock.
     pub fn span(&self, track: &str, name: impl Display, start: Duration, end: Duration) {
         self.span_with(track, name, start..end, &[]);
     }
 
-    /// As [`Trace::span`], with numbers to be shown for it.
+    /// Like [`Trace::span`], but with named numbers that viewers show alongside the span.
     pub fn span_with(
         &self,
         track: &str,
@@ -130,7 +133,7 @@ impl Trace {
         let Some(active) = &self.0 else {
             return;
         };
-        // The name is the program's code, which may record a span itself.
+        // Formatting the name runs code of the program, which may record a span itself.
         let span = Span::new(track, name, time, numbers);
         let mut recording = active.recording();
         if recording.spans.len() >= TRACE_SPANS_MAX {
@@ -140,7 +143,7 @@ impl Trace {
         recording.spans.push(span);
     }
 
-    /// Runs `body` and records how long it took.
+    /// Runs `body` and records its duration as a span.
     ///
     /// ```
     /// use ringtree::ddp::Trace;
@@ -154,9 +157,9 @@ impl Trace {
         result
     }
 
-    /// Records the communication of the last step's buckets, each with its bytes, its parameters
-    /// and the microseconds of it that were exposed. Call it between
-    /// [`DataParallel::wait`] and the next report.
+    /// Records the communication of the last step's buckets. Each span shows the bucket's size in
+    /// bytes, its number of parameters, and its exposed communication in microseconds. Call this
+    /// method between [`DataParallel::wait`] and the next report.
     pub fn buckets(&self, model: &DataParallel) {
         if self.0.is_none() {
             return;
@@ -178,41 +181,47 @@ impl Trace {
         }
     }
 
-    /// How many spans this rank has dropped, beyond [`TRACE_SPANS_MAX`].
+    /// Returns the number of spans that this rank dropped because they exceeded the limit of
+    /// [`TRACE_SPANS_MAX`].
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let active = self.0.as_ref();
         active.map_or(0, |active| active.recording().dropped)
     }
 
-    /// Rank 0 gets what all ranks have recorded so far, on its clock; the others get nothing, and
-    /// so do all ranks when the trace is off. All ranks call it.
+    /// Gathers on rank 0 the spans that all ranks have recorded so far, and converts their times to
+    /// rank 0's clock. Returns `None` on the other ranks, and on all ranks if the trace is off. All
+    /// ranks must call this method.
     ///
     /// # Errors
-    /// Any of [`Error`], on every rank.
+    /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
+    /// of kind [`ErrorKind::System`](crate::ErrorKind::System) on every rank if a recording cannot
+    /// be decoded.
     pub fn collect(&self) -> Result<Option<Timeline>> {
         self.hand_in(|_| Ok(()))
     }
 
-    /// As [`Trace::collect`]; rank 0 also writes the file `path`, which appears whole or not at
-    /// all. The path of other ranks does not matter.
+    /// Like [`Trace::collect`], but rank 0 also writes the timeline to the file `path`, which
+    /// appears either completely or not at all. The paths that other ranks pass are ignored.
     ///
     /// # Errors
-    /// Any of [`Error`], on every rank; [`Error::system`] if rank 0 cannot write.
+    /// Returns the same errors as [`Trace::collect`], and an [`Error`] of kind
+    /// [`ErrorKind::System`](crate::ErrorKind::System) on every rank if rank 0 cannot write the
+    /// file.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Option<Timeline>> {
         let path = path.as_ref();
         self.hand_in(|timeline| {
             let written = whole_file::replace(path, &[timeline.json().as_bytes()]);
             written.map_err(|error| {
                 format!(
-                    "writing {}: {error}; does its directory exist, and may this user write there?",
+                    "cannot write {}: {error}; check that its directory exists and is writable",
                     path.display()
                 )
             })
         })
     }
 
-    /// Brings the spans to rank 0, does `what` there, and sends its error, if any, to all ranks.
+    /// Gathers the spans on rank 0, runs `what` there, and returns its error on all ranks.
     fn hand_in(
         &self,
         what: impl FnOnce(&Timeline) -> std::result::Result<(), String>,
@@ -231,7 +240,7 @@ impl Trace {
             return Ok(outcome.unwrap_or_default());
         }
         Err(Error::system(format!(
-            "the trace on rank 0: {}",
+            "the trace failed on rank 0: {}",
             String::from_utf8_lossy(&complaint)
         )))
     }
@@ -242,12 +251,13 @@ impl Active {
         lock(&self.recording)
     }
 
-    /// On rank 0 the recordings of all ranks, on its clock, or why they cannot be read.
+    /// Gathers all recordings on rank 0, with times on rank 0's clock. The inner error says why a
+    /// recording cannot be decoded.
     fn gather(&self) -> Result<Option<std::result::Result<Timeline, String>>> {
         let comm = &self.comm;
         let end = clock::read_all(comm)?;
         let own = serde_json::to_vec(&*self.recording())
-            .map_err(|error| Error::system(format!("encoding the trace: {error}")))
+            .map_err(|error| Error::system(format!("cannot encode the trace: {error}")))
             .map_err(|error| comm.first_cause(error))?;
         let Some(parts) = gather_bytes(comm, own, 0)? else {
             return Ok(None);
@@ -269,6 +279,6 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 
 pub(crate) fn decode(rank: usize, bytes: &[u8]) -> std::result::Result<Recording, String> {
     serde_json::from_slice(bytes).map_err(|error| {
-        format!("what rank {rank} sent is no recording ({error}); do all ranks run one version?")
+        format!("cannot decode rank {rank}'s trace: {error}; use the same version on all ranks")
     })
 }

@@ -1,8 +1,8 @@
-//! The spans of all ranks on one clock, and the file that Perfetto opens.
+//! Converts the times of all ranks' spans to one clock, and encodes the file that Perfetto opens.
 //!
-//! The format is Chrome's "Trace Event Format", its JSON object form: complete events (`X`) in
-//! microseconds, a process for each rank, a thread for each row, and metadata events (`M`) that
-//! name and sort them.
+//! The file uses the JSON object form of Chrome's "Trace Event Format". It contains complete events
+//! (`X`) with times in microseconds, a process for each rank, a thread for each row, and metadata
+//! events (`M`) that name and sort the processes and threads.
 
 use super::clock::{self, Reading, nanoseconds};
 use super::{COMMUNICATION, Recording};
@@ -13,21 +13,21 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The tracks that come first, in this order.
+/// Tracks that come first, in this order.
 const TRACKS: [&str; 5] = ["step", "forward", "backward", COMMUNICATION, "optimizer"];
 
-/// Something that went on for a while on one rank.
+/// A named interval of time on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
-    /// Spans of one kind share a track.
+    /// Track to which the span belongs. Spans of the same kind share a track.
     pub track: String,
-    /// What it was.
+    /// Name of the span.
     pub name: String,
-    /// When it began.
+    /// Time at which the span starts.
     pub start: Duration,
-    /// When it ended, not before its start.
+    /// Time at which the span ends, which is not before `start`.
     pub end: Duration,
-    /// Numbers to be shown for it, by name.
+    /// Named numbers to show with the span.
     pub numbers: Vec<(String, u64)>,
 }
 
@@ -54,32 +54,33 @@ impl Span {
 /// The spans of one rank.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RankSpans {
-    /// In ascending order of their starts.
+    /// Spans in ascending order of their start times.
     pub spans: Vec<Span>,
-    /// Spans that were not kept.
+    /// Number of spans that were dropped.
     pub dropped: u64,
-    /// How far at most the rank's times are from those of rank 0's clock, as long as both clocks
-    /// run evenly.
+    /// Maximum difference between the rank's times and rank 0's clock, provided that both clocks
+    /// run at a constant rate.
     pub clock_error: Duration,
 }
 
-/// What all ranks did, on the clock of rank 0, from the first span on.
+/// The spans of all ranks, with times on rank 0's clock. The first span starts at time 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
-    /// By rank.
+    /// Spans of each rank, indexed by rank.
     pub ranks: Vec<RankSpans>,
 }
 
 /// Spans of one track that do not overlap.
 struct Row<'a> {
     track: &'a str,
-    /// Its number among the rows of the track.
+    /// Index of the row in its track.
     number: usize,
     spans: Vec<&'a Span>,
 }
 
 impl Timeline {
-    /// Shifts every rank's recording to rank 0's clock, by its readings at begin and end.
+    /// Shifts the recordings of all ranks to rank 0's clock, with readings from the beginning and
+    /// the end.
     pub(crate) fn new(recordings: Vec<Recording>, begin: &[Reading], end: &[Reading]) -> Self {
         let shifted = |rank: usize, time| clock::shift(nanoseconds(time), &begin[rank], &end[rank]);
         let starts = recordings.iter().enumerate().flat_map(|(rank, recording)| {
@@ -111,7 +112,7 @@ impl Timeline {
         Self { ranks }
     }
 
-    /// The file's text, an event a line.
+    /// Returns the contents of the trace file, with one event per line.
     #[must_use]
     pub fn json(&self) -> String {
         let events = self.ranks.iter().enumerate().flat_map(events);
@@ -124,8 +125,8 @@ impl Timeline {
 }
 
 impl RankSpans {
-    /// Each track's spans in as few rows as keep them apart, so that buckets in flight together
-    /// are seen beside each other.
+    /// Returns each track's spans in as few rows as possible without overlaps, so that viewers show
+    /// concurrent buckets in separate rows.
     fn rows(&self) -> Vec<Row<'_>> {
         let others: BTreeSet<_> = self.spans.iter().map(|span| span.track.as_str()).collect();
         let others = others.into_iter().filter(|track| !TRACKS.contains(track));
@@ -136,7 +137,8 @@ impl RankSpans {
             .collect()
     }
 
-    /// Brings the spans in order: what holds others comes before them.
+    /// Sorts the spans by start. If spans have the same start, the longest comes first, so that a
+    /// span precedes the spans that it contains.
     pub(super) fn sort(&mut self) {
         let spans = &mut self.spans;
         spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
@@ -160,7 +162,7 @@ impl RankSpans {
         rows
     }
 
-    /// "clock ± 12 µs, 3 spans dropped".
+    /// Returns a label such as "clock ± 12 µs, 3 later spans dropped".
     fn label(&self) -> String {
         let mut label = format!("clock ± {} µs", self.clock_error.as_micros());
         if self.dropped > 0 {
@@ -170,7 +172,7 @@ impl RankSpans {
     }
 }
 
-/// The events of a rank: metadata first.
+/// Returns the events of a rank, metadata first.
 fn events((rank, spans): (usize, &RankSpans)) -> Vec<Value> {
     let about = |thread: usize, what: &str, args: Value| metadata(rank, thread, what, args);
     let mut events = vec![
@@ -216,7 +218,7 @@ fn complete(rank: usize, thread: usize, span: &Span) -> Value {
     })
 }
 
-/// As the format counts them; nanoseconds are decimals.
+/// Converts `time` to the unit of the format, with nanoseconds as decimals.
 fn microseconds(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }

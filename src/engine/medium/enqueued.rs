@@ -1,29 +1,30 @@
-//! A device's stream: what the interpreter does with a program is written down as entries, which
-//! are enqueued as often as the call is made.
+//! Records the entries that a device's streams run for a call. They are enqueued each time the call
+//! is made.
 //!
-//! Each rank has *frames* that its peers can read. A send copies its bytes to a place of its own in
-//! the frame and notifies the receivers; a receive awaits the notification and reads the bytes
-//! where they lie. No place of a frame is written twice in an operation, so within an operation a
-//! send waits for nothing, and an entry that was written down counts as done. A frame is used again
-//! when all readers of its last operation are through.
+//! Each rank has *frames* that its peers can read. A send copies its bytes to a separate place in
+//! the frame and notifies the receivers. A receive waits for the notification and reads the bytes
+//! in place. No place in a frame is written twice within an operation. So within an operation, a
+//! send never waits, and an entry counts as done once it is recorded. A frame is reused when all
+//! readers of its last operation are done.
 //!
-//! Both ends must know where a message lies. Programs depend on the rank and on what all ranks
-//! know, so every rank lays out the frames of all.
+//! Both ends must know where a message is stored. Programs depend only on the rank and on
+//! information that all ranks have, so every rank computes the layout of all frames.
 
 use super::{Medium, Moved, Operands, Part};
 use crate::engine::program::{Action, Endpoint, Lane, Piece, Program, Space, rest};
 use crate::engine::run::Run;
 
-/// The least that messages are apart.
+/// Alignment, in bytes, of the places where messages are stored in a frame.
 const ALIGNMENT: usize = 256;
-/// Messages lie in a frame as they lie in the sender's buffer within this many bytes: kernels read
-/// whole vectors where all operands lie alike.
+/// Alignment that messages preserve. A message starts at the same offset, modulo this number of
+/// bytes, in the frame as in the sender's buffer. Kernels can read complete vectors if all operands
+/// are aligned identically.
 const VECTOR_BYTES: usize = 16;
 
-/// Where a byte of the program's buffer lies in the caller's.
+/// A function that maps an offset in the program's buffer to an offset in the caller's buffer.
 pub(crate) type Lies<'a> = &'a dyn Fn(usize) -> usize;
 
-/// Which memory a place lies in.
+/// The memory in which a place is located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Where {
     /// The caller's buffer.
@@ -34,56 +35,56 @@ pub(crate) enum Where {
     Peer(usize),
 }
 
-/// A place in one of an operation's memories.
+/// A location in one of an operation's memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// Which memory.
+    /// The memory in which the place is located.
     pub memory: Where,
-    /// The first byte.
+    /// Offset of the first byte.
     pub at: usize,
 }
 
-/// What a stream is told.
+/// An instruction for a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Entry {
-    /// Wait until message `number` of `peer` lies in its frame.
+    /// A wait until message `number` from `peer` is in that peer's frame.
     Await {
         /// The sender.
         peer: usize,
-        /// The message's number among those from it in this operation.
+        /// Number of the message among the messages from the sender in this operation.
         number: u32,
     },
-    /// Tell `peer` that message `number` lies in this rank's frame.
+    /// A notification to `peer` that message `number` is in this rank's frame.
     Notify {
         /// The receiver.
         peer: usize,
-        /// The message's number among those to it in this operation.
+        /// Number of the message among the messages to the receiver in this operation.
         number: u32,
     },
-    /// Copy bytes.
+    /// A copy of bytes.
     Copy {
-        /// From here.
+        /// Source.
         from: Place,
-        /// To there.
+        /// Destination.
         to: Place,
-        /// So many.
+        /// Number of bytes.
         bytes: usize,
     },
-    /// Reduce operands of equal length, which `to` may be one of.
+    /// A reduction of operands that have the same length. `to` may be one of the operands.
     Reduce {
-        /// The operands, in the order of the reduction.
+        /// The operands, in the order in which they are reduced.
         from: Vec<Place>,
-        /// Where the result goes.
+        /// The destination of the result.
         to: Place,
-        /// Bytes of each.
+        /// Number of bytes in each operand.
         bytes: usize,
-        /// Whether the result is complete.
+        /// `true` if the result is complete.
         completes: bool,
     },
 }
 
 impl Entry {
-    /// The places that it reads or writes, and the bytes of each.
+    /// Returns the places that the entry reads or writes, and the number of bytes at each place.
     #[must_use]
     pub(crate) fn places(&self) -> (Vec<Place>, usize) {
         match self {
@@ -96,20 +97,21 @@ impl Entry {
     }
 }
 
-/// What one rank's stream is told for an operation.
+/// The entries that one rank's streams run for an operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Script {
-    /// In this order.
+    /// The entries in order.
     pub entries: Vec<Entry>,
-    /// The ranks that read this rank's frame, and how many messages each gets.
+    /// Ranks that read this rank's frame, each with the number of messages that it reads.
     pub readers: Vec<(usize, u32)>,
-    /// The ranks whose frames this rank reads, and how many messages of each.
+    /// Ranks whose frames this rank reads, each with the number of messages that are read.
     pub sources: Vec<(usize, u32)>,
 }
 
-/// Whether every frame of `programs` fits `frame_bytes`, no link carries more than `messages_max`
-/// messages, and no reduction has more than `operands_max` operands. Where messages begin in a
-/// frame depends on `lies`, so the answer is for this `lies` alone.
+/// Returns `true` if every frame that `programs` use fits in `frame_bytes`, no link carries more
+/// than `messages_max` messages, and no reduction has more than `operands_max` operands. The
+/// positions of messages in a frame depend on `lies`, so the result applies only to the given
+/// `lies`.
 #[must_use]
 pub(crate) fn fits(
     programs: &[Program],
@@ -133,7 +135,7 @@ pub(crate) fn fits(
     })
 }
 
-/// Writes down what `rank`'s stream is told, given the programs of all ranks.
+/// Records the script for `rank`, given the programs of all ranks.
 #[must_use]
 pub(crate) fn script(programs: &[Program], lies: Lies<'_>, rank: usize) -> Script {
     let program = &programs[rank];
@@ -161,9 +163,10 @@ pub(crate) fn script(programs: &[Program], lies: Lies<'_>, rank: usize) -> Scrip
     }
 }
 
-/// Where the messages of a program lie in its rank's frame.
+/// The positions of a program's messages in the frame of the rank that runs it.
 struct Frame {
-    /// By step; of steps that send nothing it says nothing.
+    /// Start of each step's message, indexed by step. The value is unused if the step sends
+    /// nothing.
     starts: Vec<usize>,
     scratch_at: usize,
     bytes: usize,
@@ -195,7 +198,8 @@ impl Frame {
     }
 }
 
-/// Where the messages of `sender`'s program to `rank` begin in its frame, by number.
+/// Returns the start, in the sender's frame, of each message that `sender`'s program sends to
+/// `rank`, indexed by number.
 fn incoming(sender: &Program, lies: Lies<'_>, rank: usize) -> Vec<usize> {
     let frame = Frame::new(sender, lies);
     let lanes = sender.sends.iter().filter(|lane| lane.peer == rank);
@@ -204,11 +208,11 @@ fn incoming(sender: &Program, lies: Lies<'_>, rank: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Writes entries down.
+/// A medium that records entries and moves no bytes.
 struct Recorder<'a> {
     program: &'a Program,
     frame: Frame,
-    /// By peer and number.
+    /// Start of each message in its sender's frame, indexed by peer and number.
     incoming: Vec<Vec<usize>>,
     entries: Vec<Entry>,
 }
@@ -220,7 +224,7 @@ impl Recorder<'_> {
                 memory: Where::Frame,
                 at: self.frame.scratch_at + piece.offset,
             },
-            // In place, all else is the buffer.
+            // The call is in place, so everything else is the buffer.
             Space::Input | Space::Output | Space::Buffer => Place {
                 memory: Where::Buffer,
                 at: piece.offset,
@@ -228,7 +232,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Where a message lies, from byte `offset` of it on.
+    /// Returns the location of byte `offset` of a message.
     fn message(&self, from: &Endpoint, offset: usize) -> Place {
         Place {
             memory: Where::Peer(from.peer),
@@ -236,7 +240,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// The operands of a reduction, once their messages have come.
+    /// Returns the operands of a reduction. If the reduction is just beginning, first records waits
+    /// for their messages.
     fn operands(&mut self, operands: Operands<'_>, own: Place, offset: usize) -> Vec<Place> {
         if offset == 0 {
             self.await_all(operands.from);

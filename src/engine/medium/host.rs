@@ -1,4 +1,4 @@
-//! Host bytes: links to the peers, and the CPU's kernels.
+//! Performs steps on host memory, using links to the peers and kernels that run on the CPU.
 
 use super::{Broken, Medium, Moved, Operands, Part};
 use crate::engine::log::Log;
@@ -9,30 +9,31 @@ use crate::link::shm::local::Local;
 use crate::link::shm::ring::INLINE_BYTES;
 use crate::link::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
 
-/// Operands whose views need no allocation.
+/// Number of operands whose views require no allocation.
 const OPERANDS_AT_HAND: usize = 32;
 
-/// Makes the link to a peer.
+/// A function that creates the link to a peer.
 pub(crate) type Connect = Box<dyn FnMut(usize) -> Box<dyn Link> + Send>;
 
-/// Makes what the links to the ranks of this host have in common; `None` where this process lacks
-/// what that needs, which its links then tell.
+/// A function that creates the resources that the links to the ranks on this host share. It returns
+/// `None` if this process lacks a required resource. In that case, the links report the error.
 pub(crate) type MakeLocal = Box<dyn FnMut() -> Option<Local> + Send>;
 
-/// One rank's links to the others of its group, for one order of calls.
+/// A rank's links to the other ranks of its group, for one order of operations.
 pub struct Links {
-    /// Dropped first, so that no peer connects to a rank whose links close.
+    /// Dropped first, so that no peer connects to a rank that is closing its links.
     connect: Connect,
     by_peer: Vec<Option<Box<dyn Link>>>,
     local: Option<Local>,
-    /// Makes `local`, where that is done when it is first needed.
+    /// Creates `local` when it is first used, if it does not exist from the start.
     make_local: Option<MakeLocal>,
-    /// Something was sent or read since the last flush.
+    /// `true` if anything was sent or read since the last flush.
     is_unflushed: bool,
 }
 
 impl Links {
-    /// Links among `world_size` ranks; `connect` makes one when a program first needs it.
+    /// Creates the set of links to `world_size` ranks. `connect` creates each link when a program
+    /// first needs it.
     #[must_use]
     pub fn new(world_size: usize, connect: Connect) -> Self {
         let mut by_peer = Vec::with_capacity(world_size);
@@ -46,7 +47,7 @@ impl Links {
         }
     }
 
-    /// The same with links to the ranks of this host, which have `local` in common.
+    /// Adds links to the ranks on this host. These links share `local`.
     #[must_use]
     pub fn with_local(mut self, links: crate::link::shm::LocalLinks, local: Local) -> Self {
         for (peer, link) in links {
@@ -56,15 +57,15 @@ impl Links {
         self
     }
 
-    /// The same with some links to the ranks of this host: `make` makes what they have in common
-    /// when it is first needed.
+    /// Sets the function that creates the resources that the links to the ranks on this host share.
+    /// It is called when they are first used.
     #[must_use]
     pub fn with_local_later(mut self, make: MakeLocal) -> Self {
         self.make_local = Some(make);
         self
     }
 
-    /// Makes the link to `peer`, unless it has been made.
+    /// Creates the link to `peer` unless it already exists.
     pub(in crate::engine) fn open(&mut self, peer: usize) {
         if self.by_peer[peer].is_none() {
             self.by_peer[peer] = Some((self.connect)(peer));
@@ -72,7 +73,8 @@ impl Links {
         }
     }
 
-    /// What the links to the ranks of this host have in common, made if need be.
+    /// Returns the resources that the links to the ranks on this host share. Creates them if they
+    /// do not exist yet.
     pub fn make_local(&mut self) -> Option<&mut Local> {
         if self.local.is_none() {
             self.local = self.make_local.as_mut().and_then(|make| make());
@@ -80,29 +82,29 @@ impl Links {
         self.local.as_mut()
     }
 
-    /// The link to `peer`, if it has been made.
+    /// Returns the link to `peer` if it exists.
     pub fn link(&mut self, peer: usize) -> Option<&mut (dyn Link + 'static)> {
         self.by_peer[peer].as_deref_mut()
     }
 
-    /// Up to how many bytes a message to `peer` is taken whole.
+    /// Returns the maximum number of bytes in a message that the link to `peer` accepts completely.
     #[must_use]
     pub fn capacity(&self, peer: usize) -> usize {
         let link = self.by_peer.get(peer).and_then(Option::as_ref);
         link.map_or(0, |one| one.capacity())
     }
 
-    /// What the links to the ranks of this host have in common.
+    /// Returns the resources that the links to the ranks on this host share, if they exist.
     pub fn local(&mut self) -> Option<&mut Local> {
         self.local.as_mut()
     }
 
-    /// Sends `data`, the next bytes of a message that has come to `offset`, to every peer of `to`,
-    /// or exposes it to them where it lies. Returns how many bytes all of them got; none of them
-    /// got more.
+    /// Sends `data`, which begins at byte `offset` of a message, to every peer in `to`. If
+    /// `exposes` is `true` and all peers can read the bytes, exposes them in place instead. Returns
+    /// the number of bytes that were sent, which is the same for all peers.
     ///
     /// # Errors
-    /// A link is broken.
+    /// Returns [`Broken`] if a link is broken.
     pub fn send(
         &mut self,
         to: &[Endpoint],
@@ -152,7 +154,8 @@ impl Links {
         Ok(taken)
     }
 
-    /// Where `data` can be read by every peer of `to`: those on other hosts read no memory here.
+    /// Returns the location at which every peer in `to` can read `data`, or `None` if not all of
+    /// them can read it. Peers on other hosts cannot read memory of this host.
     fn locate(&self, to: &[Endpoint], data: &[u8]) -> Option<Locator> {
         let local = self.local.as_ref()?;
         let is_local = |one: &Endpoint| local.peers().any(|peer| peer == one.peer);
@@ -185,10 +188,11 @@ impl Links {
         })
     }
 
-    /// Stores what has come of `message`, from its byte `offset` on.
+    /// Stores the bytes of `message` that have arrived, beginning with byte `offset`. Returns the
+    /// number of stored bytes.
     ///
     /// # Errors
-    /// The link is broken, or what came belongs to another call.
+    /// Returns [`Broken`] if the link is broken, or if the bytes belong to a different call.
     #[inline]
     pub fn receive(
         &mut self,
@@ -204,7 +208,7 @@ impl Links {
         }
     }
 
-    /// Wakes the peers that sleep and were sent something.
+    /// Wakes sleeping peers to which something was sent.
     #[inline]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.is_unflushed)
@@ -224,13 +228,13 @@ fn broken_by(peer: usize, moved: Result<usize, LinkError>) -> Moved {
     moved.map_err(|error| Broken { peer, error })
 }
 
-/// The memory of one operation. In place, `output` is the buffer and there is no input.
+/// The memory that one operation uses. An in-place call has no input, and `output` is its buffer.
 pub(crate) struct Buffers<'a> {
-    /// What is only read.
+    /// Memory that is only read.
     pub input: &'a [u8],
-    /// What is written.
+    /// Memory that is written.
     pub output: &'a mut [u8],
-    /// What the program needs besides.
+    /// Memory for intermediate results.
     pub scratch: &'a mut [u8],
 }
 
@@ -248,7 +252,7 @@ impl Buffers<'_> {
     #[inline]
     fn write(&mut self, piece: Piece) -> &mut [u8] {
         let whole = match piece.space {
-            // A program writes no input.
+            // Programs never write the input.
             Space::Input => &mut [],
             Space::Output | Space::Buffer => &mut *self.output,
             Space::Scratch => &mut *self.scratch,
@@ -256,7 +260,8 @@ impl Buffers<'_> {
         &mut whole[piece.offset..piece.offset + piece.bytes]
     }
 
-    /// The place `into`, to be written, and all that lies beside it, to be read.
+    /// Splits the memory into `into`, which can be written, and all other memory, which can be
+    /// read.
     #[inline]
     fn split(&mut self, into: Piece) -> (&mut [u8], Beside<'_>) {
         let (whole, other) = match into.space {
@@ -276,20 +281,20 @@ impl Buffers<'_> {
     }
 }
 
-/// What can be read while `into` is written: all but that.
+/// The memory that can be read while `into` is written, which is all other memory.
 struct Beside<'a> {
     input: &'a [u8],
-    /// Of output and scratch, the one in which `into` does not lie.
+    /// Either the output or the scratch, whichever does not contain `into`.
     other: &'a [u8],
-    /// What lies before `into` in its own memory.
+    /// The bytes before `into` in the same memory.
     before: &'a [u8],
-    /// What lies after it.
+    /// The bytes after `into` in the same memory.
     after: &'a [u8],
     into: Piece,
 }
 
 impl<'a> Beside<'a> {
-    /// The bytes of a piece that is disjoint from `into`.
+    /// Returns the bytes of a piece that is disjoint from `into`.
     #[inline]
     fn read(&self, piece: Piece) -> &'a [u8] {
         let is_scratch = |piece: Piece| piece.space == Space::Scratch;
@@ -307,19 +312,19 @@ impl<'a> Beside<'a> {
     }
 }
 
-/// One operation on host bytes.
+/// One operation on bytes in host memory.
 pub(crate) struct HostMedium<'a> {
-    /// The links.
+    /// Links of the group.
     pub links: &'a mut Links,
-    /// The memory.
+    /// Memory that the operation uses.
     pub buffers: Buffers<'a>,
-    /// The kernel.
+    /// The kernel and the element size.
     pub arithmetic: &'a Arithmetic,
-    /// The operation's number.
+    /// Number of the operation.
     pub sequence: u64,
-    /// The digest of its call.
+    /// Digest of the operation's call.
     pub digest: u32,
-    /// When each step began and ended, if the program asked for that.
+    /// Log of the steps, if one was requested.
     pub log: Option<&'a mut Log>,
 }
 
@@ -334,7 +339,8 @@ impl HostMedium<'_> {
         }
     }
 
-    /// How many bytes, at most `most`, have come of every message, in whole elements.
+    /// Returns the number of bytes that have arrived from every message, rounded down to complete
+    /// elements and limited to `most`.
     #[inline(always)]
     fn arrived(&mut self, from: &[Endpoint], part: Part, most: usize) -> Moved {
         let mut bytes = most;
@@ -366,7 +372,7 @@ impl HostMedium<'_> {
     }
 }
 
-/// The first `bytes` visible bytes of a message.
+/// Returns the first `bytes` visible bytes of a message.
 #[inline]
 fn view<'a>(by_peer: &'a [Option<Box<dyn Link>>], from: &Endpoint, bytes: usize) -> &'a [u8] {
     let link = by_peer[from.peer].as_ref();

@@ -1,9 +1,8 @@
-//! Where the bytes of an operation lie, and how they move.
+//! Moves and reduces the bytes of an operation.
 //!
-//! *Purpose.* [`Medium`] is what the one interpreter of programs (`engine/run.rs`) is generic over:
-//! it carries out single steps, and decides nothing about their order. [`host`] moves host bytes
-//! over links and reduces them with the CPU; [`enqueued`] writes down what a device's stream is
-//! told.
+//! *Purpose.* The interpreter of programs (`engine/run.rs`) is generic over [`Medium`]. A medium
+//! performs single steps and does not decide their order. [`host`] moves bytes in host memory over
+//! links and reduces them on the CPU. [`enqueued`] records entries for a device's streams.
 
 #[cfg(feature = "cuda")]
 pub(crate) mod enqueued;
@@ -12,87 +11,90 @@ pub(crate) mod host;
 use super::program::{Endpoint, Piece, rest};
 use crate::link::LinkError;
 
-/// A link that failed an operation.
+/// A link that caused an operation to fail.
 #[derive(Debug)]
 pub struct Broken {
-    /// The peer at the link's other end.
+    /// The peer at the other end of the link.
     pub peer: usize,
-    /// What happened.
+    /// The failure.
     pub error: LinkError,
 }
 
-/// How many bytes moved; 0 when the link is full or nothing has arrived.
+/// Number of bytes that were moved; 0 if the link is full or nothing has arrived.
 pub(crate) type Moved = Result<usize, Broken>;
 
-/// Part of a message: how long the message is, and from which of its bytes on the part goes.
+/// The part of a message that begins at a certain byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
-    /// Bytes of the whole message.
+    /// Number of bytes in the complete message.
     pub message_bytes: usize,
-    /// Bytes of it that are done.
+    /// Number of bytes that precede the part.
     pub offset: usize,
 }
 
-/// How to reduce.
+/// The operands of a reduction.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Operands<'a> {
-    /// The messages, in the order of the fold.
+    /// The messages, in the order in which they are reduced.
     pub from: &'a [Endpoint],
-    /// The place of this rank's bytes among the operands.
+    /// Index of this rank's bytes among the operands. `None` if the reduction does not use them.
     pub own: Option<usize>,
-    /// Whether the result is complete.
+    /// `true` if the result is complete.
     pub completes: bool,
 }
 
-/// Carries out steps. No method blocks.
+/// An executor of single steps. No method blocks.
 pub(crate) trait Medium {
-    /// Sends the bytes of `piece` to every peer of `to`, which all take the same number of them.
+    /// Sends bytes of `piece` to every peer in `to`, or exposes them if `exposes` is `true`. All
+    /// peers get the same number of bytes.
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved;
 
-    /// Sends `bytes` bytes of several pieces to one peer, from byte `part.offset` of them on; it
-    /// may send those of one piece alone.
+    /// Sends at most `bytes` bytes of several pieces to one peer, beginning with byte `part.offset`
+    /// of the pieces. May stop after the first piece.
     fn send_pieces(&mut self, to: Endpoint, part: Part, pieces: &[Piece], bytes: usize) -> Moved {
         self.send(&[to], part, rest(pieces, part.offset, bytes), false)
     }
 
-    /// Stores what has come of a message.
+    /// Stores the bytes of a message that have arrived.
     fn store(&mut self, from: Endpoint, part: Part, into: Piece) -> Moved;
 
-    /// Reduces what has come of all messages. This rank's bytes, if they are an operand, lie where
-    /// the result goes.
+    /// Reduces the bytes that have arrived from all messages. If this rank's bytes are an operand,
+    /// they are stored at the destination.
     fn reduce(&mut self, operands: Operands<'_>, part: Part, into: Piece) -> Moved;
 
-    /// The same with this rank's bytes in `own`, elsewhere.
+    /// Like [`Medium::reduce`], but this rank's bytes are in `own`, which is not at the
+    /// destination.
     fn reduce_from(&mut self, operands: Operands<'_>, own: Piece, part: Part, into: Piece)
     -> Moved;
 
-    /// Copies bytes of this rank; both pieces are equally long.
+    /// Copies bytes of this rank. Both pieces have the same length.
     fn copy(&mut self, from: Piece, to: Piece);
 
-    /// Reduces bytes of this rank, in one fold: of every stream of `from`, the bytes from `offset`
-    /// on that fit `into`, which lie in one piece.
+    /// Combines bytes of this rank in a single reduction. The operands are the bytes of each stream
+    /// in `from` that begin at `offset`, as many as fit in `into`. These bytes are contiguous.
     fn fold(&mut self, from: &[Vec<Piece>], offset: usize, into: Piece, completes: bool);
 
-    /// Whether it is worth trying to receive from `peer`.
+    /// Returns `true` if it is worth trying to receive from `peer`.
     fn is_ready(&self, peer: usize) -> bool;
 
-    /// The place of what was sent to `peer` last, for [`Medium::is_through`].
+    /// Returns the position of the last bytes sent to `peer`, for [`Medium::is_through`].
     fn position(&self, peer: usize) -> usize;
 
-    /// Whether `peer` has read everything up to `position`.
+    /// Returns `true` if `peer` has read everything up to `position`.
     fn is_through(&mut self, peer: usize, position: usize) -> bool;
 
-    /// Bytes that must not be torn apart.
+    /// Returns the number of bytes per element. Elements are never split.
     fn element_bytes(&self) -> usize;
 
     /// Makes sure that peers notice what was sent.
     fn flush(&mut self);
 
-    /// The first bytes of a step are about to be tried.
+    /// Called before an attempt to move the first bytes of a step.
     #[inline]
     fn tries(&mut self) {}
 
-    /// Bytes of step number `step` have moved: its first, its last, or others.
+    /// Called when bytes of a step have moved. The flags indicate whether they include its first
+    /// and its last bytes.
     #[inline]
     fn moved(&mut self, _step: usize, _is_first: bool, _is_last: bool) {}
 }

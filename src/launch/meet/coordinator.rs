@@ -1,4 +1,4 @@
-//! The coordinator, from the start of the job to its end.
+//! Runs the coordinator from the moment that the job starts until it ends.
 
 use super::links::Links;
 use crate::error::Result;
@@ -10,12 +10,13 @@ use crate::launch::restarts::Restarts;
 use std::net::IpAddr;
 use std::time::Duration;
 
-/// After the first failure, how long a better cause may arrive from any host.
+/// Time window after the first failure in which a better cause may still arrive from any host.
 const CAUSE_GRACE: Duration = Duration::from_millis(200);
-/// The same after one that another rank's end has led to: that rank ends soon.
+/// Like [`CAUSE_GRACE`], but used if the failure is a consequence of another rank's failure. The
+/// other rank is expected to exit soon.
 const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 
-/// A member, as the coordinator sees it.
+/// A member's launcher and the state of its ranks.
 pub(super) struct Node {
     name: String,
     join: Join,
@@ -24,7 +25,7 @@ pub(super) struct Node {
     gone: bool,
 }
 
-/// How far the ranks of a host are.
+/// The state of the ranks on one host.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum State {
     Running,
@@ -33,7 +34,7 @@ enum State {
 }
 
 impl Node {
-    /// The launcher that introduced itself with `join`, in its place.
+    /// Creates node `node` from `join`, the settings of its launcher.
     pub(super) fn new(node: usize, join: Join, first_rank: usize, connection: usize) -> Self {
         let ranks = match join.ranks {
             1 => format!("rank {first_rank}"),
@@ -49,24 +50,25 @@ impl Node {
     }
 }
 
-/// The other launchers, as the coordinator sees them.
+/// The coordinator's view of the job.
 pub(super) struct Coordinator {
     own: Join,
     nodes: Vec<Node>,
     links: Links,
-    /// Where rank 0 of each attempt answers.
+    /// The address at which rank 0 listens in every attempt.
     address: IpAddr,
-    /// The table of link speeds that rank 0 measured first.
+    /// The link speed table from the first attempt in which rank 0 measured one.
     tuning: Option<String>,
-    /// How far the ranks of this host are.
+    /// The state of the ranks on this host.
     state: State,
     restarts: Restarts,
-    /// Whether all ranks are being stopped, to be started again.
+    /// `true` while all ranks are being stopped for a restart.
     restarting: bool,
 }
 
 impl Coordinator {
-    /// The coordinator, whose settings are `own`, of `nodes`. Rank 0 answers at `address`.
+    /// Creates the coordinator for `nodes`. `own` holds the coordinator's own settings. Rank 0
+    /// listens at `address`.
     pub(super) fn new(own: Join, nodes: Vec<Node>, links: Links, address: IpAddr) -> Self {
         Coordinator {
             restarts: Restarts::new(own.max_restarts),
@@ -86,7 +88,7 @@ impl Coordinator {
         }
     }
 
-    /// What follows from the states of all hosts.
+    /// Returns the status of the job and, if all ranks succeeded, notifies the members.
     fn status(&mut self) -> Status {
         let states = self.nodes.iter().map(|node| node.state);
         let all = |sought| {
@@ -122,7 +124,8 @@ impl Coordinator {
             return Status::Undecided;
         }
         Status::Failed(Cause::last(format!(
-            "the launcher of {} is gone, and its ranks; start the same line again on every host",
+            "the launcher of {} is gone, and so are its ranks; start the same command again on \
+             every host",
             node.name
         )))
     }
@@ -199,7 +202,7 @@ impl Peers for Coordinator {
             Heard::Said(connection, Message::Join(join)) if self.node(connection).is_none() => {
                 let mut present = self.nodes.iter().map(|node| &node.join).chain([&self.own]);
                 let text = present.find_map(|present| Join::contradiction(present, &join));
-                let full = || "the job has all its launchers already".to_owned();
+                let full = || "the job already has all its launchers".to_owned();
                 let message = Message::Refused(text.unwrap_or_else(full));
                 self.links.send(connection, &message);
                 Status::Undecided

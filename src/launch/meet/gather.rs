@@ -1,4 +1,4 @@
-//! The coordinator, until all launchers have come.
+//! Runs the coordinator until all launchers have joined.
 
 use super::coordinator::{Coordinator, Node};
 use super::links::Links;
@@ -18,16 +18,18 @@ use std::collections::{BTreeSet, HashSet};
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Of the connections that are turned away, the first few are told to the user.
+/// Maximum number of rejections to print, each with an address and a reason.
 const STRANGERS_TOLD_MAX: usize = 8;
 
-/// A launcher that has come, with the number of its connection; the coordinator has none to itself.
+/// A launcher that has joined, and the number of its connection. The coordinator itself has no
+/// connection.
 struct Arrival {
     join: Join,
     connection: Option<usize>,
 }
 
-/// Waits until all launchers have come to `listener`, and gives out their places.
+/// Waits until all launchers have joined at `listener`, and then assigns their positions in the
+/// job.
 pub(super) fn gather(
     (own, run_id): (Join, String),
     meeting: &Meeting,
@@ -36,7 +38,7 @@ pub(super) fn gather(
     deadline: Instant,
     events: &Events,
 ) -> Result<Met> {
-    let broken = |error| Error::io("the launchers' socket broke", &error);
+    let broken = |error| Error::io("cannot use the launchers' socket", &error);
     let address = listener.local_addr().map_err(broken)?.ip();
     let links = Links::new(None, Some(listener), secret, &events.0)?;
     let mut arrivals = vec![Arrival {
@@ -48,7 +50,7 @@ pub(super) fn gather(
     while arrivals.len() < meeting.nodes {
         let event = next_event(events, deadline, &mut notices, |seconds| {
             let (came, all, at) = (arrivals.len(), meeting.nodes, &meeting.endpoint);
-            format!("{came} of {all} launchers have come to {at} in {seconds} s")
+            format!("{came} of {all} launchers have connected to {at} after {seconds} s")
         });
         let Some(Event::Peer(heard)) = event else {
             let error = missing(meeting, address, &arrivals, turned_away.len());
@@ -56,12 +58,12 @@ pub(super) fn gather(
         };
         match heard {
             Heard::TurnedAway(remote, failure) => {
-                // A launcher that is turned away tries again and again.
+                // A rejected launcher retries, so each reason is printed only once per address.
                 if let Some(why) = objection(failure)
                     && turned_away.len() < STRANGERS_TOLD_MAX
                     && turned_away.insert((remote.ip(), why.clone()))
                 {
-                    streams::say(&format!("turned {remote} away: {why}"));
+                    streams::say(&format!("rejected {remote}: {why}"));
                 }
             }
             Heard::Said(connection, Message::Join(join)) => {
@@ -76,11 +78,11 @@ pub(super) fn gather(
     start(links, arrivals, run_id, address)
 }
 
-/// Why a handshake failed, if that is worth telling the user.
+/// Returns why a handshake failed, if the user should see the reason.
 fn objection(failure: Failure) -> Option<String> {
     match failure {
-        Failure::Refused(Refusal::Secret, _) => Some("it holds another secret".to_owned()),
-        // What does not speak the protocol is no launcher: a probe, or noise.
+        Failure::Refused(Refusal::Secret, _) => Some("it uses a different secret".to_owned()),
+        // A process that does not speak the protocol, such as a port scanner, is not a launcher.
         Failure::Refused(Refusal::Garbage, _)
         | Failure::NoListener
         | Failure::Broken(_)
@@ -89,18 +91,21 @@ fn objection(failure: Failure) -> Option<String> {
     }
 }
 
-/// Takes a launcher in, or refuses it; a contradiction between two of one job ends the job.
+/// Admits a launcher, or rejects it if it belongs to a different job.
+///
+/// # Errors
+/// Returns [`Error::join`] if the settings of two of the job's launchers contradict each other.
 fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usize) -> Result<()> {
     let own = &arrivals[0].join;
     if join.id != own.id {
         let text = format!(
-            "{} came with {} to {}, which has {}",
+            "{} has {}, but {} has {}; pass the same --rdzv-id on every host",
             join.who(),
             join.name(),
             own.who(),
             own.name()
         );
-        streams::say(&format!("{text}; it was turned away"));
+        streams::say(&format!("rejected a launcher: {text}"));
         links.send(connection, &Message::Refused(text));
         return Ok(());
     }
@@ -117,7 +122,7 @@ fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usi
     }
 }
 
-/// Tells all launchers why they are not started.
+/// Sends `error` to all launchers as the reason why the job does not start, and returns it.
 fn refuse_all(links: &Links, arrivals: &[Arrival], error: Error) -> Error {
     for connection in arrivals.iter().filter_map(|arrival| arrival.connection) {
         links.send(connection, &Message::Refused(error.to_string()));
@@ -133,19 +138,19 @@ fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away
     let came: Vec<_> = came.into_iter().collect();
     let (there, all, at) = (arrivals.len(), meeting.nodes, &meeting.endpoint);
     let mut text = format!(
-        "only {there} of {all} launchers came to {at}, from {}",
-        came.join(" ")
+        "only {there} of {all} launchers connected to {at}, from {}",
+        came.join(", ")
     );
     if turned_away > 0 {
-        text += &format!("; {turned_away} were turned away");
+        text += &format!("; {turned_away} were rejected");
     }
     if address.is_loopback() {
         text += "; other hosts cannot reach a loopback address";
     }
-    Error::join(text + "; start the same line on every host")
+    Error::join(text + "; start the same command on every host")
 }
 
-/// Gives out the places and lets all launchers start.
+/// Assigns a position to each launcher and sends it to that launcher, which then starts its ranks.
 fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAddr) -> Result<Met> {
     arrivals.sort_by_key(|arrival| arrival.join.node_rank);
     let attempt = Attempt::at(0, address, None)?;
@@ -158,8 +163,8 @@ fn start(links: Links, mut arrivals: Vec<Arrival>, run_id: String, address: IpAd
         world_size,
         run_id: run_id.clone(),
     };
-    // Sorting left the coordinator first: it has place 0, or no launcher has a place and it came
-    // first.
+    // The coordinator is first after sorting: either it has node rank 0, or no launcher has a node
+    // rank and the stable sort kept the coordinator, which was first to arrive, in front.
     let own = arrivals.remove(0).join;
     let mut nodes = Vec::new();
     let mut first_rank = own.ranks;

@@ -1,4 +1,4 @@
-//! The connections between launchers: those of the control plane, with messages of the launch.
+//! Exchanges messages between launchers over control plane connections.
 
 use crate::control::connections::{Connections, Incoming};
 use crate::control::handshake::Proven;
@@ -16,10 +16,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The waker's token.
 const WAKER: Token = Token(0);
-/// The number of a member's connection to the coordinator, and of the first to come to that.
+/// The number of the first connection. A member has only this connection, which leads to the
+/// coordinator.
 pub(super) const FIRST: usize = 0;
 
-/// What a member says of itself in the handshake. The world is a coordinator, 0, and a member, 1.
+/// A member's identity in the handshake: rank 1 of a world in which the coordinator is rank 0.
 pub(super) const HELLO: Hello = Hello {
     purpose: Purpose::Launch,
     world_size: 2,
@@ -30,22 +31,22 @@ pub(super) const HELLO: Hello = Hello {
     to: 0,
 };
 
-/// Connections to other launchers, by number. They close when this is dropped.
+/// Numbered connections to other launchers. They close when this value is dropped.
 pub(super) struct Links {
     connections: Arc<Mutex<Connections>>,
     waker: Waker,
 }
 
 impl Links {
-    /// Holds the connection that was `dialed` and accepts further ones from `listener`. A thread of
-    /// its own tells `events` what arrives.
+    /// Takes over the connection `dialed` and accepts connections from `listener`. A separate
+    /// thread sends everything that arrives to `events`.
     pub(super) fn new(
         dialed: Option<Proven>,
         listener: Option<TcpListener>,
         secret: &Secret,
         events: &Sender<Event>,
     ) -> Result<Self> {
-        let broken = |error| Error::io("setting up the launchers' connections", &error);
+        let broken = |error| Error::io("cannot set up the launchers' connections", &error);
         let expected = Expected {
             purpose: HELLO.purpose,
             world_size: HELLO.world_size,
@@ -68,12 +69,12 @@ impl Links {
 
     pub(super) fn send(&self, connection: usize, message: &Message) {
         lock(&self.connections).send(connection, message);
-        // The thread that listens reports a connection that breaks.
+        // The listening thread reports a connection that breaks.
         self.wake();
     }
 
     fn wake(&self) {
-        // It fails only when the counter behind it is full, and then the thread wakes anyway.
+        // Waking fails only if the waker's counter is full, and then the thread wakes anyway.
         let _ = self.waker.wake();
     }
 }
@@ -86,11 +87,11 @@ impl Drop for Links {
 }
 
 fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
-    // Whole between any two statements: a panic of another holder leaves nothing half done.
+    // The connections are consistent after every statement, even if another holder panicked.
     connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The message as a terminal may show it.
+/// Returns the message with all of its texts shortened and stripped of control characters.
 fn printable(message: Message) -> Message {
     let text = |text: String| Printable(&text.cut(ERROR_BYTES_MAX)).to_string();
     let told = |cause: Cause| Cause {
@@ -121,14 +122,15 @@ fn printable(message: Message) -> Message {
         } => Message::Again {
             attempt,
             master_port,
-            // A table, which the launcher hands on to its ranks.
+            // The launcher passes the table on to its ranks, so the table must not be shortened.
             tuning: tuning.map(|table| Printable(&table).to_string()),
         },
         Message::Finished | Message::Done | Message::Stopped => message,
     }
 }
 
-/// Tells `events` what other launchers do, until nothing can arrive any more.
+/// Sends the events of other launchers to `events` until all connections and the listener are
+/// closed.
 fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Event>) {
     let mut ready = Events::with_capacity(64);
     loop {
@@ -155,7 +157,7 @@ fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Even
         let until = open.next_deadline();
         drop(open);
         if wait(&mut poll, &mut ready, until).is_err() {
-            // Without a poll nothing is heard any more, which is as bad as closed connections.
+            // If polling fails, nothing can be received, so all connections count as lost.
             for connection in lock(connections).ids() {
                 let _ = events.send(Event::Peer(Heard::Lost(connection)));
             }

@@ -1,4 +1,4 @@
-//! A launcher that is not the coordinator.
+//! Implements a launcher that is not the coordinator.
 
 use super::links::{FIRST, HELLO, Links};
 use super::next_event;
@@ -18,22 +18,22 @@ use crate::protocol::handshake::{Refusal, Secret};
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-/// After a failure on this host, how long the coordinator may take to say what the cause was.
+/// Maximum time that the coordinator may take to report the cause after a failure on this host.
 const END_GRACE: Duration = Duration::from_millis(1800);
-/// The same in a job that may be restarted: a member that gives up waiting gives up the job.
+/// Like [`END_GRACE`], but used if the job may restart. If a member stops waiting, the job ends.
 const DECISION_GRACE: Duration = Duration::from_secs(10);
 
-/// What came of calling at an address.
+/// The outcome of trying to join at an address.
 pub(super) enum Joined {
-    /// All launchers have come.
+    /// All launchers have joined.
     Met(Met),
-    /// The coordinator was not reached there; why.
+    /// The coordinator could not be reached, for this reason.
     NotYet(String),
-    /// What answers there refused this launcher; why.
+    /// An unauthenticated process answered, and the handshake failed for this reason.
     TurnedAway(String),
 }
 
-/// Joins the coordinator at `address`.
+/// Connects to the coordinator at `address` and joins the job.
 pub(super) fn join(
     join: &Join,
     meeting: &Meeting,
@@ -60,7 +60,7 @@ pub(super) fn join(
             let why = refused(endpoint, refusal);
             return match refusal.is_proven() {
                 true => Err(Error::join(why)),
-                // Any process that has the port can say so.
+                // Any process that holds the port could have sent this.
                 false => Ok(Joined::TurnedAway(why)),
             };
         }
@@ -68,13 +68,15 @@ pub(super) fn join(
     let links = Links::new(Some(proven), None, secret, &events.0)?;
     links.send(FIRST, &Message::Join(join.clone()));
     let mut notices = Notices::new();
-    let line = |seconds| format!("{endpoint} answers; not all launchers have come in {seconds} s");
+    let line = |seconds| {
+        format!("connected to {endpoint}; other launchers are still missing after {seconds} s")
+    };
     let start = match next_event(events, deadline, &mut notices, line) {
         Some(Event::Peer(Heard::Said(_, Message::Start(start)))) => start,
         Some(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::join(why)),
         None => {
-            let message = format!("{endpoint} answers, but not all launchers have come");
-            return Err(Error::join(message));
+            let what = "other launchers are missing; start the same command on every host";
+            return Err(Error::join(format!("connected to {endpoint}, but {what}")));
         }
         _ => {
             let why = "node 0 closed the connection".to_owned();
@@ -102,7 +104,7 @@ pub(super) fn join(
     }))
 }
 
-/// An attempt whose rank 0 runs on the coordinator's host.
+/// Creates an attempt in which rank 0 runs on the coordinator's host.
 fn elsewhere(number: u16, address: IpAddr, port: u16, tuning: Option<String>) -> Attempt {
     Attempt::elsewhere(number, SocketAddr::new(address, port), tuning)
 }
@@ -110,10 +112,10 @@ fn elsewhere(number: u16, address: IpAddr, port: u16, tuning: Option<String>) ->
 fn refused(endpoint: &str, refusal: Refusal) -> String {
     match refusal {
         Refusal::Secret => format!(
-            "the launcher at {endpoint} holds another secret: RINGTREE_SECRET (or the file that \
-             RINGTREE_SECRET_FILE names) must be the same on all hosts"
+            "the launcher at {endpoint} uses a different secret; set the same RINGTREE_SECRET (or \
+             RINGTREE_SECRET_FILE) on every host"
         ),
-        refusal => format!("what answers at {endpoint} is no launcher of this job: {refusal}"),
+        refusal => format!("{endpoint} is not a launcher of this job: {refusal}"),
     }
 }
 
@@ -124,7 +126,7 @@ struct Member {
     endpoint: String,
     may_restart: bool,
     own_cause: Option<Cause>,
-    /// The attempt that the coordinator has begun.
+    /// The next attempt, once the coordinator has begun it.
     next: Option<Attempt>,
 }
 
@@ -135,7 +137,7 @@ impl Member {
 
     fn coordinator_is_gone(&self) -> Cause {
         Cause::last(format!(
-            "the launcher of node 0 at {} is gone; start the same line again on every host",
+            "the launcher of node 0 at {} is gone; start the same command again on every host",
             self.endpoint
         ))
     }
@@ -156,7 +158,7 @@ impl Peers for Member {
     }
 
     fn settled(&mut self, cause: &Cause) -> Status {
-        // The coordinator decides, but it does not answer.
+        // The coordinator should have decided but has not answered in time.
         Status::Final(cause.clone())
     }
 
@@ -174,7 +176,7 @@ impl Peers for Member {
         self.own_cause = None;
         self.next
             .take()
-            .ok_or_else(|| Error::join("no further attempt has begun"))
+            .ok_or_else(|| Error::join("no further attempt has started"))
     }
 
     fn awaited(&self) -> String {

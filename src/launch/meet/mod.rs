@@ -1,25 +1,26 @@
-//! How the launchers of several hosts find each other, and end together.
+//! Connects the launchers on several hosts and makes them stop together.
 //!
-//! The launcher that can bind the meeting's `HOST:PORT` is the *coordinator* and node 0; the
-//! others are *members* and connect to it, in any order, trying again until the timeout. Every
-//! connection is one of the control plane's ([`links`]): both ends prove that they hold the job's
-//! secret, and every message carries its own proof.
+//! The launcher that can bind to the meeting's `HOST:PORT` becomes the *coordinator* and node 0.
+//! The other launchers are *members*. They connect to the coordinator in any order and keep
+//! retrying until the timeout expires. Every connection belongs to the control plane ([`links`]):
+//! both ends prove that they have the job's secret, and every message is authenticated.
 //!
 //! ```text
-//! member → coordinator    Join: the settings of its command line
-//! coordinator → member    Refused, or, when all have come, Start: its place and rank 0's port
-//! member → coordinator    Failed: a first cause, as far as it knows;  Finished: all ranks well
-//! coordinator → member    End: the one cause that all launchers print;  Done: all ranks everywhere
-//! coordinator → member    Restart: stop your ranks
-//! member → coordinator    Stopped: none is left here
-//! coordinator → member    Again, when none is left anywhere: the next attempt, rank 0's port, and
-//!                         the table of link speeds, once a rank 0 has measured it
+//! member → coordinator    Join: the settings from the command line
+//! coordinator → member    Refused, or, when all have joined, Start: node rank and rank 0's port
+//! member → coordinator    Failed: the cause that it knows;  Finished: all its ranks succeeded
+//! coordinator → member    End: the cause that all launchers print;  Done: all ranks succeeded
+//! coordinator → member    Restart: stop the ranks
+//! member → coordinator    Stopped: no rank is left on this host
+//! coordinator → member    Again, when no rank is left on any host: the next attempt, rank 0's
+//!                         port, and the table of link speeds, once a rank 0 has measured it
 //! ```
-//! The coordinator waits a moment after the first failure for a better cause (a rank that lost its
-//! peer fails too, but is not the cause), then tells all. A connection that ends before the job
-//! belongs to a launcher that died. Its ranks die with it, and the job ends, for the others cannot
-//! start ranks on that host. `Stopped` is a launcher's last message about an attempt, so what
-//! follows it is about the next attempt, and messages need not name theirs.
+//! After the first failure, the coordinator waits a moment for a better cause, because a rank that
+//! has lost its peer also fails. The coordinator then sends the cause to all members. If a
+//! connection closes before the job ends, its launcher has died. The ranks of that launcher die
+//! with it, and the job ends because no other launcher can start ranks on that host. `Stopped` is
+//! the last message that a launcher sends about an attempt. All later messages concern the next
+//! attempt, so messages do not need an attempt number.
 
 mod coordinator;
 mod gather;
@@ -41,14 +42,14 @@ use std::net::SocketAddr;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Between two attempts to reach the coordinator.
+/// The pause between attempts to reach the coordinator.
 const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Meets the other launchers of `job`, for at most `timeout`.
+/// Connects to the other launchers of `job` within `timeout`.
 ///
 /// # Errors
-/// [`Error::configuration`] for an endpoint that cannot be one; [`Error::join`] when the others
-/// did not come in time, cannot be reached, or have other settings.
+/// Returns [`Error::configuration`] if the endpoint is invalid; [`Error::join`] if launchers are
+/// still missing when the timeout expires, cannot be reached, or have contradictory settings.
 pub(super) fn meet(
     job: &Job,
     meeting: &Meeting,
@@ -60,7 +61,7 @@ pub(super) fn meet(
     let addresses = resolve("--rdzv-endpoint", &meeting.endpoint, deadline)?;
     if addresses.iter().any(|address| address.port() == 0) {
         let endpoint = &meeting.endpoint;
-        let message = format!("--rdzv-endpoint {endpoint}: choose a port, the same for all hosts");
+        let message = format!("--rdzv-endpoint {endpoint} has port 0; choose a fixed port");
         return Err(Error::configuration(message));
     }
     let join = Join {
@@ -87,7 +88,7 @@ pub(super) fn meet(
                 member::Joined::NotYet(why) => failure = why,
                 member::Joined::TurnedAway(why) => {
                     if !std::mem::replace(&mut is_turned_away, true) {
-                        streams::say(&format!("{why}; this launcher tries again"));
+                        streams::say(&format!("{why}; retrying"));
                     }
                     failure = why;
                 }
@@ -95,13 +96,15 @@ pub(super) fn meet(
         }
         if let Some(seconds) = notices.due() {
             let at = &meeting.endpoint;
-            let line = format!("no launcher of node 0 at {at} for {seconds} s: {failure}");
+            let line = format!(
+                "still cannot reach the launcher of node 0 at {at} after {seconds} s: {failure}"
+            );
             streams::say(&line);
         }
         if Instant::now() + ATTEMPT_PAUSE >= deadline {
             return Err(Error::join(format!(
-                "cannot reach the launcher of node 0 at {}: {failure}; check that the address is \
-                 one of a host of this job and that no firewall stands between",
+                "cannot reach the launcher of node 0 at {}: {failure}; check that the address \
+                 belongs to a host of this job and that no firewall blocks the port",
                 meeting.endpoint
             )));
         }
@@ -109,8 +112,8 @@ pub(super) fn meet(
     }
 }
 
-/// The next event, if there is one by `deadline`. The user is told of a wait that has lasted for so
-/// many seconds by `line`.
+/// Returns the next event, or `None` once `deadline` has passed. Prints the notices that become due
+/// in the meantime. `line` returns the text of a notice, given the number of seconds waited so far.
 fn next_event(
     events: &Events,
     deadline: Instant,
@@ -128,13 +131,14 @@ fn next_event(
     }
 }
 
-/// The socket of the coordinator, if this host has one of the addresses and it is free.
+/// Binds the coordinator's socket. Returns `None` if another launcher on this host holds the
+/// address, or if none of the addresses belongs to this host.
 fn bind(endpoint: &str, addresses: &[SocketAddr]) -> Result<Option<TcpListener>> {
     for address in addresses {
         match address::listen(*address) {
             Ok(listener) => return Ok(Some(listener)),
-            // Another launcher coordinates. The next address of the same name must not be tried:
-            // two launchers of one host would each wait for the other.
+            // Another launcher is the coordinator. If this launcher tried the next address of the
+            // same name, two launchers on one host could end up waiting for each other.
             Err(error) if error.kind() == ErrorKind::AddrInUse => return Ok(None),
             Err(error) if error.kind() == ErrorKind::AddrNotAvailable => {}
             Err(error) => {

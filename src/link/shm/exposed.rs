@@ -1,9 +1,8 @@
-//! Memory of the caller that peers read where it lies: what lies in it need not be copied to be
-//! sent.
+//! Exposes the caller's memory, which peers read in place, so that sending does not copy it.
 //!
-//! All ranks of a host allocate together and pass each other the files, so that each can read
-//! every other's memory. A cell then says where in it the payload lies (a [`Locator`]) instead of
-//! carrying it, and the sender leaves the bytes alone until the reader has acknowledged the cell.
+//! All ranks on a host allocate memory together and exchange file descriptors, so that each can
+//! read the memory of every other rank. A cell can then carry a [`Locator`] instead of its payload.
+//! The sender leaves the bytes unchanged until the reader has acknowledged the cell.
 
 use crate::sys::shared::{Bell, Division, Extent, OwnRegion, PeerRegion, ReadWords, WORD_BYTES};
 use std::io;
@@ -11,25 +10,26 @@ use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// Bytes of a page: the words take one, so that the plain bytes start with a page.
+/// Size of a page in bytes. The words take up one page, so that the plain bytes start at a page
+/// boundary.
 const PAGE_BYTES: usize = 4096;
-/// The word that is 1 once the owner has dropped the memory.
+/// Index of the word that is 1 after the owner has dropped the memory.
 pub(crate) const GONE: usize = 0;
-/// The word that is 1 once the owner has revoked what it exposed.
+/// Index of the word that is 1 after the owner has revoked the memory.
 const REVOKED: usize = 1;
 
-/// One allocation of all ranks of a host, as one of them sees it.
+/// An allocation that all ranks on a host make together, as seen by one of these ranks.
 #[derive(Debug)]
 pub struct Allocation {
-    /// The same on all ranks, and no other allocation's.
+    /// The number of the allocation, which is unique and is the same on all ranks.
     pub number: u64,
     /// This rank's memory.
     pub own: Own,
-    /// The memory of the other ranks of the host, by rank.
+    /// The memory of the other ranks on the host, each with its rank.
     pub theirs: Vec<(usize, PeerRegion)>,
 }
 
-/// Own memory: where it lies, and the word that says that peers may not rely on it any more.
+/// This rank's memory, which consists of its addresses and the word that revokes it.
 #[derive(Debug)]
 pub struct Own {
     pub(super) extent: Extent,
@@ -37,7 +37,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// That of `region`, which [`memory`] has made.
+    /// Describes `region`, which [`memory`] has created.
     #[must_use]
     pub fn new(region: &OwnRegion) -> Self {
         Self {
@@ -46,14 +46,14 @@ impl Own {
         }
     }
 
-    /// Tells the memory's readers that it may change, before it does.
+    /// Notifies the readers that the memory may change. Call this method before any change.
     pub(super) fn revoke(&self) {
         self.revoked.set(1);
         fence(Ordering::Release);
     }
 }
 
-/// Whether what was read of `theirs` before is what its owner sent.
+/// Returns `true` if everything that was read from `theirs` so far is what its owner sent.
 #[inline]
 pub(super) fn is_valid(theirs: &PeerRegion) -> bool {
     theirs.acquire();
@@ -67,45 +67,46 @@ fn division(bytes: usize) -> Division {
     }
 }
 
-/// New memory of `bytes` bytes, which forked children can read, and the file that the others map.
+/// Creates memory of `bytes` bytes that forked children can read. Returns the memory with the file
+/// that peers map.
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub(crate) fn memory(bytes: usize) -> io::Result<(OwnRegion, OwnedFd)> {
     OwnRegion::inherited(division(bytes))
 }
 
-/// Bytes of such a file.
+/// Returns the size in bytes of the file that [`memory`] creates.
 #[must_use]
 pub(crate) fn memory_bytes(bytes: usize) -> usize {
     division(bytes).total_bytes()
 }
 
-/// The memory of another rank that has allocated `bytes` bytes.
+/// Maps the memory of a different rank, which has allocated `bytes` bytes.
 ///
 /// # Errors
-/// The file is no such memory; or the system's error.
+/// Returns an error if the file is not such memory, or the operating system's error.
 pub(crate) fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
     PeerRegion::map(file, division(bytes))
 }
 
-/// What one peer exposes, by its allocations' numbers. The link to the peer reads it, the
-/// communicator adds to it.
+/// The memory that one peer exposes, identified by allocation number. The link to the peer reads
+/// this memory, and the communicator adds allocations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerMemories(Arc<Mutex<Vec<PeerMemory>>>);
 
-/// An allocation's number, and the peer's part of it.
+/// The number of an allocation, and the peer's part of that allocation.
 type PeerMemory = (u64, Arc<PeerRegion>);
 
 impl PeerMemories {
-    /// Adds one, and drops those that the peer has dropped.
+    /// Adds an allocation, and removes the allocations that the peer has dropped.
     pub(super) fn add(&self, number: u64, theirs: PeerRegion) {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         all.retain(|(_, one)| one.load(GONE) == 0);
         all.push((number, Arc::new(theirs)));
     }
 
-    /// The allocation called `number`.
+    /// Returns the allocation with this number.
     pub(super) fn get(&self, number: u64) -> Option<Arc<PeerRegion>> {
         let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let found = all.iter().find(|(each, _)| *each == number);
@@ -113,22 +114,23 @@ impl PeerMemories {
     }
 }
 
-/// Bytes of an encoded [`Locator`], which lie beside a cell's flag.
+/// Size in bytes of an encoded [`Locator`], which a cell carries as its inline payload.
 pub(super) const LOCATOR_BYTES: usize = 16;
 
-/// Where exposed bytes lie.
+/// The position of exposed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Locator {
-    /// The allocation's number.
+    /// The number of the allocation.
     pub number: u64,
-    /// The first byte.
+    /// Offset of the first byte in the allocation.
     pub start: usize,
-    /// How many bytes.
+    /// Number of bytes.
     pub bytes: usize,
 }
 
 impl Locator {
-    /// The allocation and the first byte; the cell's head says how many.
+    /// Encodes the allocation and the offset of the first byte. The number of bytes is in the head
+    /// of the cell.
     pub(super) fn encode(self) -> [u8; LOCATOR_BYTES] {
         let mut bytes = [0; LOCATOR_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());
@@ -136,7 +138,7 @@ impl Locator {
         bytes
     }
 
-    /// What the first bytes of `beside` say, for a payload of `bytes` bytes.
+    /// Decodes a locator for `bytes` bytes from the first bytes of `beside`.
     pub(super) fn decode(beside: &[u8], bytes: usize) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];

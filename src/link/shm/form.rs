@@ -1,22 +1,22 @@
-//! What the head of a cell says of its payload: where it lies, and how long it is.
+//! Encodes where the payload of a cell is stored and how long it is.
 
 use super::ring::INLINE_BYTES;
 use crate::limits::SHARED_SEGMENT_BYTES;
 
-/// Where a cell's payload lies.
+/// The place where a cell's payload is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Beside the flag.
+    /// In the cell itself.
     Inline,
     /// In a segment for this peer.
     Slot(usize),
     /// In a segment for several peers.
     Staged(usize),
-    /// In memory that the sender exposes; a locator lies beside the flag.
+    /// In memory that the sender exposes. The cell contains a locator.
     Exposed,
 }
 
-/// Bits of a form that hold the length.
+/// Number of low bits that hold the length.
 const LENGTH_BITS: u32 = 24;
 const KIND_BITS: u32 = 28;
 
@@ -29,11 +29,11 @@ impl Form {
             Form::Staged(slot) => (2, slot),
             Form::Exposed => (3, 0),
         };
-        // Both are small: a segment's length, a slot of a row.
+        // Both values are small: the length of a segment, and the index of a slot in its row.
         bytes as u32 | (slot as u32) << LENGTH_BITS | kind << KIND_BITS
     }
 
-    /// The length and the place, if they can be.
+    /// Decodes the length and the form. Returns `None` if they are invalid.
     #[inline]
     pub(super) fn decode(word: u32) -> Option<(usize, Self)> {
         let bytes = (word & ((1 << LENGTH_BITS) - 1)) as usize;

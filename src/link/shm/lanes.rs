@@ -1,5 +1,5 @@
-//! A rank's part of a channel's shared memory, of which its links are made: all at once, or one by
-//! one as the peers' regions come.
+//! Holds a rank's part of the shared memory of a channel. The rank's links are created from it,
+//! either all together or one by one when the peers' regions arrive.
 
 use super::exposed::PeerMemories;
 use super::layout::{KERNEL_FENCE, Layout};
@@ -13,25 +13,25 @@ use crate::sys::shared::{OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What the links of a rank are made of, as far as they have not been made.
+/// The parts of a rank's links that are not created yet.
 pub(crate) struct Lanes {
     layout: Layout,
     channel: (u32, u16),
-    /// Ascending, this rank included.
+    /// The ranks that share the memory, in ascending order, including this rank.
     ranks: Vec<usize>,
-    /// This rank's place among them.
+    /// This rank's place among these ranks.
     place: usize,
     words: OwnWords,
-    /// By place; the own one is for messages to several.
+    /// The rows, indexed by place. This rank's own row is for messages to several peers.
     rows: Vec<Option<OwnBytes>>,
-    /// What each of the others exposes, by place.
+    /// The memory that each rank exposes, indexed by place.
     memories: Vec<PeerMemories>,
     wake: Wake,
 }
 
 impl Lanes {
-    /// The lanes of `ranks[place]`, which owns `own`; `ranks` ascend. `(group, epoch)` name the
-    /// channel.
+    /// Creates the lanes of rank `ranks[place]`, which owns `own`. `ranks` must be in ascending
+    /// order. `(group, epoch)` identifies the channel.
     #[must_use]
     pub(crate) fn new(
         layout: Layout,
@@ -57,8 +57,8 @@ impl Lanes {
         self.rows.get_mut(place).and_then(Option::take)
     }
 
-    /// The link to `peer`, whose region is `theirs`; `None` if there is no such rank, or if it has
-    /// been made.
+    /// Creates the link to `peer`, whose region is `theirs`. Returns `None` if `peer` is not one of
+    /// the ranks, or if the link to it has already been created.
     pub(crate) fn link(&mut self, peer: usize, theirs: PeerRegion) -> Option<SharedLink> {
         let (layout, place) = (self.layout, self.place);
         let their_place = self.ranks.iter().position(|each| *each == peer)?;
@@ -93,7 +93,7 @@ impl Lanes {
         })
     }
 
-    /// What the links have in common; `None` if it has been made.
+    /// Creates the part that all links share. Returns `None` if this part has already been created.
     pub(crate) fn local(&mut self) -> Option<Local> {
         let row = self.row(self.place)?;
         let peers = self
@@ -108,17 +108,17 @@ impl Lanes {
     }
 }
 
-/// Where a link comes from: `None` as long as it has not been made.
+/// A function that returns a link, or `None` as long as the link cannot be created.
 pub(crate) type Source = Box<dyn FnMut() -> Result<Option<SharedLink>, LinkError> + Send>;
 
-/// A [`SharedLink`] that is made when the peer's region has come. Until then nothing moves.
+/// A [`SharedLink`] that is created when the peer's region arrives. Until then, nothing moves.
 pub(crate) struct LaterLink {
     source: Source,
     made: Option<SharedLink>,
 }
 
 impl LaterLink {
-    /// A link that `source` gives: asked often until it has one.
+    /// Creates a link that calls `source` until it returns a [`SharedLink`].
     #[must_use]
     pub(crate) fn new(source: Source) -> Self {
         Self { source, made: None }
@@ -194,7 +194,7 @@ impl Link for LaterLink {
     }
 
     fn has_room(&mut self) -> bool {
-        // Why it cannot be made is told where something is sent.
+        // `true` makes the caller send, and `send` then reports why the link cannot be created.
         match self.made() {
             Ok(made) => made.is_some_and(SharedLink::has_room),
             Err(_) => true,

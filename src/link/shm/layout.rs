@@ -1,36 +1,37 @@
-//! Where things lie in a rank's region.
+//! Defines the layout of a rank's region.
 //!
 //! ```text
-//! words   cell 0       the doorbell: odd while the owner sleeps; if its fence is the kernel's
-//!         cell 1 + q   how many cells of place q's ring to it the owner is through with
+//! words   cell 0       the doorbell, odd while the owner sleeps; flag for fences by the kernel
+//!         cell 1 + q   number of cells of the ring from place q that the owner has acknowledged
 //!         ring q       CELLS cells from the owner to place q
-//! bytes   row q        segments for place q; the owner's own row is for messages to several
+//! bytes   row q        segments for place q; the owner's own row is for messages to several peers
 //! ```
 //!
-//! A *place* is a rank's number among those that share the memory.
+//! A *place* is the index of a rank among the ranks that share the memory.
 
 use super::ring::{CELL_WORDS, CELLS};
 use crate::limits::{GROUP_SEGMENTS_BYTES, SHARED_SEGMENT_BYTES};
 use crate::sys::shared::{Division, WORD_BYTES};
 
-/// The fewest and the most segments of a row. A sender may be so many ahead of its receiver.
+/// Minimum and maximum number of segments per row. A sender can be at most this many segments ahead
+/// of its receiver.
 const ROW_SLOTS: [usize; 2] = [4, 8];
-/// Segments of all rows, roughly. A segment that is written again while its readers' caches still
-/// hold it costs a message between the cores for every line of the cache, so a few more are
-/// better, as long as all of a host's segments stay in its last level of cache.
+/// Approximate number of segments in all rows together. Rewriting a segment that is still in its
+/// readers' caches costs a message between cores for each cache line. So it is better to have a few
+/// more segments, as long as all segments on a host fit in its last-level cache.
 const REGION_SLOTS: usize = 16;
-/// Segments of a row of a small region, and the least bytes of each.
+/// Number of segments per row in a small region. Their minimum size is `SMALL_SEGMENT_BYTES_MIN`.
 const SMALL_ROW_SLOTS: usize = 3;
 pub(in crate::link) const SMALL_SEGMENT_BYTES_MIN: usize = 4 << 10;
-/// Bytes of a page.
+/// Size of a page in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// The word of the doorbell.
+/// Index of the word that is the doorbell.
 pub(crate) const BELL: usize = 0;
-/// The word that is 1 if the owner has the kernel fence before it sleeps.
+/// Index of the word that is 1 if the owner has the kernel execute the fence before it sleeps.
 pub(crate) const KERNEL_FENCE: usize = 1;
 
-/// The layout of the regions of `places` ranks.
+/// The layout of the regions of ranks that share memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
     places: usize,
@@ -39,7 +40,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// For so many ranks, with segments as large as are of use.
+    /// Returns the layout for `places` ranks that use segments of full size.
     #[must_use]
     pub const fn new(places: usize) -> Self {
         let [least, most] = ROW_SLOTS;
@@ -58,8 +59,9 @@ impl Layout {
         }
     }
 
-    /// For so many ranks of a group of which there may be many: a region's segments take
-    /// [`GROUP_SEGMENTS_BYTES`] together, unless there are more than 64 ranks.
+    /// Returns the layout for `places` ranks of a group that may be one of many. Together, the
+    /// segments of a region take up at most [`GROUP_SEGMENTS_BYTES`], unless there are more than 64
+    /// ranks.
     #[must_use]
     pub const fn small(places: usize) -> Self {
         let rows = SMALL_ROW_SLOTS * if places == 0 { 1 } else { places };
@@ -78,7 +80,7 @@ impl Layout {
         }
     }
 
-    /// Words and bytes of a region.
+    /// Returns the number of words and the number of bytes in a region.
     #[must_use]
     pub const fn division(self) -> Division {
         let cells = 1 + self.places + self.places * CELLS;
@@ -89,31 +91,31 @@ impl Layout {
         }
     }
 
-    /// Segments of a row.
+    /// Returns the number of segments per row.
     #[must_use]
     pub const fn row_slots(self) -> usize {
         self.row_slots
     }
 
-    /// Bytes of a segment.
+    /// Returns the size of a segment in bytes.
     #[must_use]
     pub const fn segment_bytes(self) -> usize {
         self.segment_bytes
     }
 
-    /// Where the owner acknowledges the ring from `place`.
+    /// Returns the index of the word in which the owner acknowledges the ring from `place`.
     #[must_use]
     pub const fn acknowledgement(self, place: usize) -> usize {
         (1 + place) * CELL_WORDS
     }
 
-    /// Where the owner's ring to `place` starts.
+    /// Returns the index of the first word of the owner's ring to `place`.
     #[must_use]
     pub const fn ring(self, place: usize) -> usize {
         (1 + self.places + place * CELLS) * CELL_WORDS
     }
 
-    /// Where segment `slot` of row `place` starts.
+    /// Returns the offset of segment `slot` of row `place`.
     #[must_use]
     pub const fn slot(self, place: usize, slot: usize) -> usize {
         (place * self.row_slots + slot) * self.segment_bytes

@@ -1,5 +1,5 @@
-//! What a rank's links to the ranks of its host have in common: segments that are written once for
-//! several peers, and memory that peers read where it lies.
+//! Holds the state that is shared by a rank's links to the other ranks on its host: segments that
+//! are written once for several peers, and memory that peers read in place.
 
 use super::exposed::{Allocation, Locator, Own, PeerMemories};
 use crate::link::Link;
@@ -12,17 +12,18 @@ pub struct Staged {
     pub(super) bytes: usize,
 }
 
-/// What a rank shares with all ranks of its host.
+/// The state that is shared by a rank's links to the other ranks on its host.
 pub struct Local {
     /// The segments that several peers read.
     row: OwnBytes,
     segment_bytes: usize,
     next: usize,
-    /// The readers of each segment: the peer, and the position on the link to it.
+    /// Readers of each segment. A reader is identified by the peer and the position on the link to
+    /// that peer.
     readers: Vec<Vec<(usize, usize)>>,
-    /// What this rank may expose, with the allocations' numbers.
+    /// The memory that this rank may expose, with the number of each allocation.
     allocations: Vec<(u64, Own)>,
-    /// What each local peer exposes.
+    /// The memory that each local peer exposes.
     peers: Vec<(usize, PeerMemories)>,
 }
 
@@ -42,19 +43,19 @@ impl Local {
         }
     }
 
-    /// The most that [`Local::stage`] writes at once.
+    /// Returns the maximum number of bytes that one call of [`Local::stage`] writes.
     #[must_use]
     pub fn segment_bytes(&self) -> usize {
         self.segment_bytes
     }
 
-    /// The ranks of this host that there are links to, ascending.
+    /// Returns the peers on this host, in ascending order.
     pub fn peers(&self) -> impl Iterator<Item = usize> + '_ {
         self.peers.iter().map(|(peer, _)| *peer)
     }
 
-    /// Writes up to a segment of `data` for several peers. `None` while the next segment still has
-    /// readers.
+    /// Writes up to one segment of `data` for several peers. Returns `None` while the next segment
+    /// still has readers.
     pub fn stage(&mut self, data: &[u8], links: &mut [Option<Box<dyn Link>>]) -> Option<Staged> {
         let slot = self.next;
         let readers = &mut self.readers[slot];
@@ -73,12 +74,12 @@ impl Local {
         Some(Staged { slot, bytes })
     }
 
-    /// `peer` reads the segment, which was sent at `position` of the link to it.
+    /// Records that `peer` reads the segment, which was sent to it at `position` of the link.
     pub fn note_reader(&mut self, staged: Staged, peer: usize, position: usize) {
         self.readers[staged.slot].push((peer, position));
     }
 
-    /// The ranks of this host have allocated memory that they can read of each other.
+    /// Adds an allocation through which the ranks on this host can read each other's memory.
     pub fn admit(&mut self, allocation: Allocation) {
         let Allocation {
             number,
@@ -94,7 +95,7 @@ impl Local {
         }
     }
 
-    /// Where `data` lies, if that is in memory that this rank may expose.
+    /// Returns the position of `data` if it is in memory that this rank may expose.
     #[inline]
     #[must_use]
     pub fn locate(&self, data: &[u8]) -> Option<Locator> {
@@ -108,8 +109,9 @@ impl Local {
         })
     }
 
-    /// Revokes what is exposed, since the calls have failed: a reader that has read of it since is
-    /// told so by [`Link::consume`]. Nothing is exposed any more.
+    /// Revokes all exposed memory because calls have failed. If a rank reads this memory
+    /// afterwards, its call of [`Link::consume`] returns an error. No memory is exposed from then
+    /// on.
     pub fn revoke(&mut self) {
         for (_, own) in self.allocations.drain(..) {
             own.revoke();

@@ -1,15 +1,16 @@
-//! Messages through memory that the ranks of one host share.
+//! Carries messages through memory that the ranks on a host share.
 //!
-//! *Purpose.* [`SharedLink`] is the [`Link`] between ranks that have passed each other their
-//! regions ([`crate::sys::shared`]). A message goes as one or more *cells* of a ring ([`ring`]): up
-//! to [`ring::INLINE_BYTES`] of payload lie beside the flag, more lies in a *segment* of the
-//! sender's region, which the receiver copies out of or reduces from where it is. [`layout`] says
-//! what lies where. [`lanes`] makes the links; [`local`] is what the links of a rank have in
-//! common: segments that are written once for several peers, and [`exposed`] memory.
+//! *Purpose.* [`SharedLink`] is the [`Link`] between ranks that have exchanged their regions
+//! ([`crate::sys::shared`]). A message travels in one or more *cells* of a ring ([`ring`]). A cell
+//! holds up to [`ring::INLINE_BYTES`] bytes of payload. A longer payload is stored in a *segment*
+//! of the sender's region, and the receiver copies or reduces it directly from there. [`layout`]
+//! defines the layout of a region. [`lanes`] creates the links. [`local`] holds the state that a
+//! rank's links share, which consists of segments that are written once for several peers, and
+//! [`exposed`] memory.
 //!
-//! *Invariants.* A rank writes its own region alone. What it has published it does not write again
-//! before every reader has acknowledged it. What a reader finds decides no length and no address:
-//! a cell is compared with what is expected, and refused.
+//! *Invariants.* A rank writes only to its own region. It does not overwrite published bytes before
+//! every reader has acknowledged them. The contents of a peer's region do not decide any length or
+//! address, because a cell is compared with the expected values and rejected if it differs.
 //!
 //! *May import* `sys` and the base files.
 
@@ -36,52 +37,54 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A new region of this layout, and the file that the others map.
+/// Creates a region with this layout. Returns the region with the file that peers map.
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub(crate) fn region_of(layout: Layout) -> io::Result<(OwnRegion, OwnedFd)> {
     let (own, file) = OwnRegion::new(layout.division())?;
     own.store(KERNEL_FENCE, u64::from(is_kernel_fencing()));
     Ok((own, file))
 }
 
-/// A new region for one of `places` ranks, and the file that the others map.
+/// Creates a region for one of `places` ranks. Returns the region with the file that peers map.
 ///
 /// # Errors
-/// The system's.
+/// Returns the operating system's error.
 pub(crate) fn region(places: usize) -> io::Result<(OwnRegion, OwnedFd)> {
     region_of(Layout::new(places))
 }
 
-/// Bytes of such a region.
+/// Returns the size in bytes of the region that [`region`] creates.
 #[must_use]
 pub(crate) fn region_bytes(places: usize) -> usize {
     Layout::new(places).division().total_bytes()
 }
 
-/// The region owner's doorbell: odd while no thread of the owner polls.
+/// Returns the doorbell of the region's owner, which is odd while no thread of the owner is
+/// polling.
 #[must_use]
 pub(crate) fn bell(own: &OwnRegion) -> Bell {
     own.bell(BELL)
 }
 
-/// The region of another of `places` ranks.
+/// Maps the region of a different rank among `places` ranks.
 ///
 /// # Errors
-/// The file is no such region; or the system's error.
+/// Returns an error if the file is not such a region, or the operating system's error.
 pub(crate) fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
     PeerRegion::map(file, Layout::new(places).division())
 }
 
-/// Wakes the process of a rank.
+/// A function that wakes the process of a rank.
 pub type Wake = Arc<dyn Fn(usize) + Send + Sync>;
 
-/// The links of one rank to the others of its host, by rank.
+/// The links from a rank to the other ranks on its host, each with the peer's rank.
 pub type LocalLinks = Vec<(usize, Box<dyn Link>)>;
 
-/// Links between rank `ranks[place]`, which owns `own`, and the other `ranks` (ascending), whose
-/// regions are `theirs`; and what these links have in common. `(group, epoch)` name the channel.
+/// Creates the links between rank `ranks[place]`, which owns `own`, and the other `ranks`, whose
+/// regions are `theirs`. `ranks` must be in ascending order. Also returns the state that these
+/// links share. `(group, epoch)` identifies the channel.
 #[must_use]
 pub fn links(
     channel: (u32, u16),
@@ -98,32 +101,32 @@ pub fn links(
     };
     let links = theirs.into_iter().filter_map(link).collect();
     let local = lanes.local();
-    (links, local.expect("invariant: it was not made before"))
+    (links, local.expect("invariant: it was not created before"))
 }
 
-/// Where the payload of the present cell is taken from.
+/// The place from which the payload of the current cell is read.
 enum Place {
-    /// It lies beside the flag.
+    /// The cell itself.
     Beside,
-    /// From this byte on of the peer's region.
+    /// The peer's region, beginning at this byte.
     Region(usize),
-    /// In memory that the peer exposes, from this byte on.
+    /// Memory that the peer exposes, beginning at this byte.
     Exposed(Arc<PeerRegion>, usize),
 }
 
-/// What is being taken from the next cell.
+/// The progress of reading the next cell.
 struct Present {
-    /// Its payload; 0 when none is at hand.
+    /// Number of payload bytes, or 0 if no cell is open.
     bytes: usize,
     taken: usize,
     place: Place,
     inline: [u8; INLINE_BYTES],
 }
 
-/// The link to one rank of this host.
+/// The link to another rank on this host.
 pub(crate) struct SharedLink {
     peer: usize,
-    /// The group and the epoch, for the header of what was not expected.
+    /// The group and the epoch, for the header of an unexpected cell.
     channel: (u32, u16),
     own: OwnWords,
     /// The segments for this peer.
@@ -133,27 +136,29 @@ pub(crate) struct SharedLink {
     receiver: Receiver,
     segment_bytes: usize,
     slot_next: usize,
-    /// The cell that last used each segment.
+    /// Number of the cell that last used each segment.
     slots: Vec<u64>,
-    /// The last cell whose payload does not lie beside the flag.
+    /// Number of the last cell whose payload is not in the cell itself.
     position: u64,
-    /// Where, in the peer's region, the segments for this rank start, and those for several.
+    /// Offsets, in the peer's region, of the segments for this rank and of the segments for several
+    /// ranks.
     their_row: usize,
     their_staging: usize,
     present: Present,
-    /// What the peer exposes.
+    /// The memory that the peer exposes.
     memories: PeerMemories,
-    /// Something was published since the last look at the peer's doorbell.
+    /// `true` if anything was published since the last check of the peer's doorbell.
     is_unflushed: bool,
-    /// The value of the peer's doorbell at which it was last woken.
+    /// The value of the peer's doorbell at the last wake-up.
     woken: u64,
-    /// A peer about to sleep has the kernel fence all threads, so that this one need not.
+    /// `true` if the peer has the kernel fence all threads before it sleeps. In that case, this
+    /// rank needs no fence.
     is_kernel_fencing: bool,
     wake: Wake,
 }
 
 impl SharedLink {
-    /// Publishes a cell about `bytes` bytes, with `beside` beside the flag.
+    /// Publishes a cell for a payload of `bytes` bytes, with the inline payload `beside`.
     #[inline]
     fn publish(&mut self, message: &Message, (form, bytes): (Form, usize), beside: &[u8]) {
         let head = head_of(message, form.encode(bytes));
@@ -165,7 +170,8 @@ impl SharedLink {
         }
     }
 
-    /// Copies up to a segment of `data` for the peer; returns how many bytes.
+    /// Copies up to one segment of `data` for the peer. Returns the number of bytes copied, which
+    /// is 0 if the next segment is still in use.
     #[inline]
     fn send_segment(&mut self, message: &Message, data: &[u8]) -> usize {
         let piece = &data[..data.len().min(self.segment_bytes)];
@@ -186,7 +192,7 @@ impl SharedLink {
         piece.len()
     }
 
-    /// Makes sure that the next cell is at hand and belongs to `message`.
+    /// Returns `true` if the next cell has arrived, after checking that it belongs to `message`.
     #[inline]
     fn begin(&mut self, message: &Message, offset: usize) -> Result<bool, LinkError> {
         if self.present.bytes > 0 {
@@ -203,15 +209,15 @@ impl SharedLink {
         Ok(true)
     }
 
-    /// Makes the next cell's payload the present one; at most `most` bytes of its message are
-    /// missing.
+    /// Opens the payload of the next cell. `most` is the number of bytes of the message that are
+    /// still missing.
     #[inline]
     fn open(&mut self, form: u32, most: usize) -> Result<(), LinkError> {
         let decoded = Form::decode(form).filter(|(bytes, _)| *bytes <= most);
         let found = decoded.and_then(|(bytes, form)| Some((bytes, self.place(form, bytes)?)));
         let Some((bytes, place)) = found else {
             return Err(LinkError::Garbage(format!(
-                "a cell of the form {form:#x} where {most} bytes were to come"
+                "cell form {form:#x} is invalid: expected at most {most} bytes"
             )));
         };
         self.present.place = place;
@@ -220,7 +226,8 @@ impl SharedLink {
         Ok(())
     }
 
-    /// Where the payload of the next cell is, if there is such a place.
+    /// Returns the place where the payload of the next cell is stored, or `None` if the cell names
+    /// an invalid place.
     #[inline]
     fn place(&mut self, form: Form, bytes: usize) -> Option<Place> {
         let in_row = |slot: usize, row: usize| {
@@ -252,7 +259,7 @@ impl SharedLink {
         self.present.bytes - self.present.taken
     }
 
-    /// The header that a stream would have carried where a cell was found that is not expected.
+    /// Returns the header that a stream would have carried for this unexpected cell.
     fn header(&self, message: &Message, head: Head) -> Header {
         let low = message.sequence as u32;
         let difference = i64::from(head.sequence.wrapping_sub(low) as i32);
@@ -334,7 +341,7 @@ impl Link for SharedLink {
     fn view(&self, bytes: usize) -> &[u8] {
         assert!(
             bytes <= self.visible(),
-            "invariant: bytes that were fetched"
+            "invariant: only fetched bytes are viewed"
         );
         let Present {
             taken,
@@ -354,12 +361,12 @@ impl Link for SharedLink {
         if let Place::Exposed(region, _) = &self.present.place
             && !is_valid(region)
         {
-            let why = "it has given up and revoked the memory that it exposed";
+            let why = "a call failed there, and the rank revoked the memory that it had exposed";
             return Err(LinkError::Closed(why.into()));
         }
         self.present.taken += bytes;
         if self.visible() == 0 {
-            // The sender needs its memory back: it may be waiting for it, perhaps asleep.
+            // The sender needs its memory back and may be waiting for it, even asleep.
             let is_awaited = !matches!(self.present.place, Place::Beside);
             self.receiver.pass(&self.own, is_awaited);
             if is_awaited {
@@ -378,7 +385,7 @@ impl Link for SharedLink {
     }
 
     fn is_silent_after(&self) -> Option<Duration> {
-        // What a rank publishes is there before its goodbye is.
+        // A rank publishes everything before its goodbye.
         Some(Duration::ZERO)
     }
 
@@ -419,7 +426,7 @@ fn head_of(message: &Message, form: u32) -> Head {
     Head {
         digest: message.digest,
         form,
-        // The low bits tell neighbouring operations apart.
+        // The low bits distinguish neighboring operations.
         sequence: message.sequence as u32,
         number: message.number,
     }

@@ -1,53 +1,56 @@
-//! One direction of a pair of ranks: cells that the sender writes and the receiver counts.
+//! Implements one direction between two ranks. The sender writes cells, and the receiver counts
+//! them.
 //!
 #![doc = include_str!("rings.md")]
 
 use crate::sys::shared::{ReadWords, WriteWords};
 
-/// Words of a cell: two cache lines, as caches fetch neighbours together. What is used is in the
-/// first.
+/// Number of words in a cell. A cell takes up two cache lines, because caches fetch neighboring
+/// lines together, but only the first line is used.
 pub const CELL_WORDS: usize = 16;
-/// Lines of a ring. A power of two, so that the count may wrap.
+/// Number of cells in a ring. It must be a power of two, so that counts may wrap.
 pub const CELLS: usize = 16;
-/// Payload bytes that fit beside the flag.
+/// Number of payload bytes that fit in a cell.
 pub const INLINE_BYTES: usize = 40;
-/// Words of a cell before its payload: flag, what it is, which message it belongs to.
+/// Number of words that precede a cell's payload: the flag, the form, and the message.
 const HEAD_WORDS: usize = 3;
 
-/// What a cell says of its payload.
+/// The description of a cell's payload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Head {
     /// Digest of the call.
     pub digest: u32,
-    /// Where the payload is, and how long.
+    /// The encoded place and length of the payload.
     pub form: u32,
     /// The low bits of the operation's number.
     pub sequence: u32,
-    /// The message's number.
+    /// The number of the message.
     pub number: u32,
 }
 
-/// The first word of the cell that bears `count`, in a ring of `cells` that starts at `ring`.
+/// Returns the index of the first word of cell number `count` in a ring of `cells` cells that
+/// starts at word `ring`.
 fn cell(ring: usize, cells: usize, count: u32) -> usize {
     ring + (count as usize % cells) * CELL_WORDS
 }
 
-/// The sending end of a ring; a model of it may have fewer cells.
+/// The sending end of a ring. A model of the ring may have fewer cells.
 #[derive(Debug)]
 pub struct Sender<const RING_CELLS: usize = CELLS> {
-    /// First word of the ring in the sender's region.
+    /// First word of the ring, in the sender's region.
     ring: usize,
-    /// Where, in the receiver's region, it says how many cells it is through with.
+    /// The word in the receiver's region that holds the number of cells that the receiver has
+    /// finished.
     acknowledgement: usize,
-    /// Lines published.
+    /// Number of published cells.
     count: u64,
-    /// Lines the receiver is known to be through with.
+    /// Number of cells that the receiver is known to have finished.
     through: u64,
 }
 
 impl<const RING_CELLS: usize> Sender<RING_CELLS> {
-    /// The sending end of the ring at word `ring`, acknowledged at word `acknowledgement` of the
-    /// receiver's region.
+    /// Creates the sending end of the ring at word `ring`, whose cells are acknowledged at word
+    /// `acknowledgement` of the receiver's region.
     #[must_use]
     pub const fn new(ring: usize, acknowledgement: usize) -> Self {
         Self {
@@ -58,13 +61,13 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
         }
     }
 
-    /// How many cells have been published.
+    /// Returns the number of published cells.
     #[must_use]
     pub const fn count(&self) -> u64 {
         self.count
     }
 
-    /// Whether the receiver is through with the first `count` cells.
+    /// Returns `true` if the receiver has finished the first `count` cells.
     #[inline]
     pub fn is_through(&mut self, theirs: &impl ReadWords, count: u64) -> bool {
         if count <= self.through {
@@ -76,7 +79,7 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
         count <= self.through
     }
 
-    /// The receiver says that it is through with `through` cells; nonsense is not believed.
+    /// Records that the receiver has finished `through` cells. Impossible counts are ignored.
     #[inline]
     pub fn hear(&mut self, through: u32) {
         let more = u64::from(through.wrapping_sub(self.through as u32));
@@ -85,26 +88,28 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
         }
     }
 
-    /// Whether there is room for one more cell.
+    /// Returns `true` if there is space for one more cell.
     #[inline]
     pub fn has_room(&mut self, theirs: &impl ReadWords) -> bool {
-        // The next cell takes the place of the one this many before it.
+        // The next cell replaces the one that is `RING_CELLS` before it.
         self.is_through(theirs, (self.count + 1).saturating_sub(RING_CELLS as u64))
     }
 
-    /// Prefetches the next cell for writing. The reader's core still owns it; starting the transfer
-    /// now hides one transfer between the caches.
+    /// Prefetches the next cell for writing. The reader's core still owns the cache line of this
+    /// cell. Starting the transfer now hides one transfer between the caches.
     #[inline]
     pub fn prepare(&self, own: &impl WriteWords) {
         let next = (self.count + 1) as u32;
         own.prepare(cell(self.ring, RING_CELLS, next));
     }
 
-    /// Writes a cell, for which there is room; `received` acknowledges the other direction.
+    /// Writes a cell, for which there must be space. `received` acknowledges cells of the opposite
+    /// direction.
     #[inline]
     pub fn publish(&mut self, own: &impl WriteWords, head: Head, inline: &[u8], received: u32) {
         self.count += 1;
-        // Lines carry the low bits: a cell's last content bears a count that is a ring less.
+        // Cells carry the low bits. The previous count in this cell is less by the length of the
+        // ring.
         let count = self.count as u32;
         let at = cell(self.ring, RING_CELLS, count);
         own.store(at + 1, pack(head.digest, head.form));
@@ -118,22 +123,22 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
     }
 }
 
-/// The receiving end.
+/// The receiving end of a ring.
 #[derive(Debug)]
 pub struct Receiver<const RING_CELLS: usize = CELLS> {
-    /// First word of the ring in the sender's region.
+    /// First word of the ring, in the sender's region.
     ring: usize,
-    /// Where, in its own region, the receiver says how many cells it is through with.
+    /// The word in the receiver's own region that holds the number of cells that it has finished.
     acknowledgement: usize,
-    /// Lines it is through with; wraps.
+    /// Number of finished cells, which may wrap.
     count: u32,
-    /// The same, as its word says.
+    /// The count that was last written to the acknowledgment word.
     said: u32,
 }
 
 impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
-    /// The receiving end of the ring at word `ring` of the sender's region, which acknowledges at
-    /// word `acknowledgement` of its own.
+    /// Creates the receiving end of the ring at word `ring` of the sender's region. The receiver
+    /// acknowledges cells at word `acknowledgement` of its own region.
     #[must_use]
     pub const fn new(ring: usize, acknowledgement: usize) -> Self {
         Self {
@@ -144,14 +149,15 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         }
     }
 
-    /// Whether the next cell is there.
+    /// Returns `true` if the next cell has arrived.
     #[inline]
     pub fn is_ready(&self, theirs: &impl ReadWords) -> bool {
         let next = self.count.wrapping_add(1);
         theirs.load(cell(self.ring, RING_CELLS, next)) as u32 == next
     }
 
-    /// The next cell, if it is there, and what its sender acknowledges with it.
+    /// Returns the head of the next cell and the count that the sender acknowledges with that cell.
+    /// Returns `None` if the cell has not arrived.
     #[inline]
     pub fn peek(&self, theirs: &impl ReadWords) -> Option<(Head, u32)> {
         let next = self.count.wrapping_add(1);
@@ -172,7 +178,7 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         Some((head, (flag >> 32) as u32))
     }
 
-    /// The payload beside the flag of the cell that `peek` has found.
+    /// Copies the inline payload of the cell that `peek` has returned.
     #[inline]
     pub fn inline(&self, theirs: &impl ReadWords, into: &mut [u8; INLINE_BYTES], bytes: usize) {
         let at = cell(self.ring, RING_CELLS, self.count.wrapping_add(1)) + HEAD_WORDS;
@@ -182,9 +188,10 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         }
     }
 
-    /// This side is through with the cell that `peek` has found, and with what it named. The
-    /// sender can learn it now if `at_once`, else after half a ring at the latest: whatever cells
-    /// of the other direction say, for it may be unable to look at those before it has room.
+    /// Finishes the cell that `peek` has returned, and the memory that the cell names. If `at_once`
+    /// is `true`, the sender can see this immediately, and otherwise after half a ring at the
+    /// latest. The count in cells of the opposite direction is not enough, because the sender may
+    /// be unable to read those cells before it has space.
     #[inline]
     pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
         self.count = self.count.wrapping_add(1);
@@ -194,7 +201,7 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         }
     }
 
-    /// The acknowledgement that goes with a cell of the other direction.
+    /// Returns the count that a cell of the opposite direction must acknowledge.
     #[inline]
     #[must_use]
     pub fn through(&self) -> u32 {
@@ -215,7 +222,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// The memory of one thread.
+    /// Memory of one thread.
     struct Words(RefCell<Vec<u64>>);
 
     impl ReadWords for Words {
@@ -242,7 +249,7 @@ mod tests {
         let far = Words(RefCell::new(vec![0; CELL_WORDS]));
         let mut sender: Sender = Sender::new(0, 0);
         let mut receiver: Receiver = Receiver::new(0, 0);
-        // As if that many cells had gone already; the ring still bears the last of them.
+        // Start as if many cells had been sent before. The ring still holds the last of them.
         let begin = u64::from(u32::MAX) - 40;
         (sender.count, sender.through) = (begin, begin);
         (receiver.count, receiver.said) = (begin as u32, begin as u32);
@@ -252,7 +259,7 @@ mod tests {
         let (mut sent, mut received) = (0u32, 0);
         while received < 1000 {
             assert_eq!(receiver.peek(&near), None, "before {received}");
-            // Fuller and fuller, then empty.
+            // Send more cells each time until the ring is full, then start again.
             for _ in 0..=sent % 19 {
                 if sender.has_room(&far) {
                     let head = Head {

@@ -59,11 +59,11 @@ fn lists_in_another_order_and_of_other_parents_are_other_groups() {
     };
     let (told, text) = refused(&registrar.receive(0, late.clone()));
     assert_eq!(told, [0]);
-    let expected = "rank 0 gave up on the group of world ranks 0, 1 after 2.5 s: rank 1 waits for \
-                    the group of world ranks 1, 0 instead";
+    let expected = "rank 0 timed out waiting for the group of world ranks 0, 1 after 2.5 s: rank \
+                    1 is waiting for the group of world ranks 1, 0 instead";
     assert!(text.starts_with(expected), "{text}");
-    assert!(registrar.receive(0, late).is_empty(), "it was told");
-    // The others are not disturbed.
+    assert!(registrar.receive(0, late).is_empty(), "rejected twice");
+    // Other groups are not affected.
     let both = registrar.receive(0, join(1, &[1, 0]));
     assert_eq!(made(&both), [(0, 1, 0), (1, 0, 0)]);
 }
@@ -103,9 +103,9 @@ fn a_rank_that_lies_takes_little_memory_and_speaks_for_no_other() {
         assert!(registrar.receive(1, join(serial, &[1, 9])).is_empty());
     }
     let (_, text) = refused(&registrar.receive(1, join(1000, &[1, 9])));
-    assert!(text.contains("as many as it may"), "{text}");
+    assert!(text.contains("which is the limit"), "{text}");
     assert_eq!(registrar.gatherings.len(), JOINS_OPEN_MAX);
-    // A rank twice in the list never makes it whole.
+    // A list that names a rank twice never becomes complete.
     assert!(registrar.receive(2, join(0, &[2, 2])).is_empty());
     let forged = Notice::Made {
         serial: 0,

@@ -1,16 +1,16 @@
-//! Why a handshake came to nothing, in numbers and in words.
+//! Defines the reasons for which a handshake can fail, with their codes and texts.
 
 use super::WIRE_VERSION;
 use std::fmt;
 
-/// Why a handshake ended without a connection.
+/// The reason why a handshake failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
-    /// The other end does not speak this protocol at all.
+    /// The other end does not speak this protocol.
     Garbage,
-    /// The other end speaks another version of it.
+    /// The other end speaks a different version of this protocol.
     Version {
-        /// The other end's version.
+        /// Version of the other end.
         theirs: u16,
     },
     /// The acceptor could not confirm the initiator's secret.
@@ -19,32 +19,32 @@ pub enum Refusal {
     Impostor,
     /// The world sizes differ.
     WorldSize {
-        /// This end's.
+        /// World size of this end.
         ours: u32,
-        /// The other end's.
+        /// World size of the other end.
         theirs: u32,
     },
-    /// The initiator's rank is no other rank of the acceptor's world.
+    /// The initiator's rank is out of range, or equals the rank that it wants to reach.
     Rank,
-    /// The acceptor is not the rank that the initiator wanted.
+    /// The acceptor is not the rank that the initiator wants to reach.
     Addressee {
-        /// The acceptor's rank.
+        /// Rank of the acceptor.
         acceptor: u32,
     },
-    /// The acceptor takes no connections for this purpose here.
+    /// The acceptor's listener does not accept connections for this purpose.
     Purpose,
     /// The job was restarted between the starts of the two ends.
     Attempt {
-        /// This end's.
+        /// Attempt of this end.
         ours: u16,
-        /// The other end's.
+        /// Attempt of the other end.
         theirs: u16,
     },
 }
 
 impl Refusal {
-    /// Whether an initiator that was told so knows that the acceptor holds the secret. What is not
-    /// proven can be said by any process that has the port.
+    /// Returns `true` if this refusal shows the initiator that the acceptor holds the secret. The
+    /// other refusals can be sent by any process that listens on the port.
     #[must_use]
     pub fn is_proven(self) -> bool {
         match self {
@@ -59,7 +59,7 @@ impl Refusal {
         }
     }
 
-    /// The number that stands for it in an answer.
+    /// Returns the code that represents the refusal in an answer.
     pub(super) fn code(self) -> u8 {
         match self {
             Refusal::Garbage | Refusal::Impostor => 0,
@@ -80,28 +80,34 @@ impl fmt::Display for Refusal {
             Refusal::Garbage => formatter.write_str("it does not speak ringtree's protocol"),
             Refusal::Version { theirs } => write!(
                 formatter,
-                "it speaks wire version {theirs}, this end {WIRE_VERSION}: \
+                "it speaks wire version {theirs}, but this end speaks {WIRE_VERSION}; \
                  run the same ringtree on all ranks"
             ),
-            Refusal::Secret => {
-                formatter.write_str("the job secret was refused (RINGTREE_SECRET differs?)")
-            }
+            Refusal::Secret => formatter.write_str(
+                "the job secret was rejected; set the same RINGTREE_SECRET on all ranks",
+            ),
             Refusal::Impostor => {
                 formatter.write_str("it did not prove that it holds the job secret")
             }
             Refusal::WorldSize { ours, theirs } => write!(
                 formatter,
-                "the world size is {ours} here and {theirs} there (WORLD_SIZE differs)"
+                "the world size is {ours} at this end but {theirs} at the other; set the same \
+                 WORLD_SIZE on all ranks"
             ),
-            Refusal::Rank => formatter.write_str("the rank is no other rank of its world"),
+            Refusal::Rank => formatter.write_str(
+                "the connecting rank is out of range or equals the rank that it connects to; check \
+                 RANK and WORLD_SIZE",
+            ),
             Refusal::Addressee { acceptor } => {
                 write!(formatter, "rank {acceptor} was reached instead")
             }
-            Refusal::Purpose => formatter.write_str("it takes no connection for this purpose"),
+            Refusal::Purpose => {
+                formatter.write_str("it does not accept connections for this purpose")
+            }
             Refusal::Attempt { ours, theirs } => write!(
                 formatter,
-                "this process is of attempt {ours} of the job, that one of attempt {theirs}: the \
-                 older was replaced when the job was restarted"
+                "this process belongs to attempt {ours} of the job, but the other process belongs \
+                 to attempt {theirs}: a restart has replaced the older process"
             ),
         }
     }

@@ -26,7 +26,7 @@ fn secret(byte: u8) -> Secret {
     Secret::new([byte; 32])
 }
 
-/// Runs a whole handshake; what the initiator and the acceptor end with.
+/// Runs a complete handshake. Returns the results of the initiator and the acceptor.
 fn run(
     initiator_secret: &Secret,
     acceptor_secret: &Secret,
@@ -101,7 +101,7 @@ fn a_wrong_secret_is_refused_by_name_and_nothing_is_believed() {
         panic!("refused");
     };
     assert_eq!((proven, refusal), (None, Refusal::Secret));
-    assert_eq!(reply[16..], [0; 32], "no MAC is computed for a stranger");
+    assert_eq!(reply[16..], [0; 32], "a MAC for an unauthenticated peer");
 }
 
 #[test]

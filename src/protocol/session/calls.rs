@@ -1,4 +1,4 @@
-//! Whether the ranks make the same calls.
+//! Remembers the calls of this rank and compares them with the calls of other ranks.
 
 use super::{Session, To};
 use crate::error::Error;
@@ -9,18 +9,18 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Equal calls in a row, as a training loop makes them.
+/// A run of consecutive equal calls, such as those of a training loop.
 #[derive(Debug)]
 struct Row {
-    /// Under the number of the first of them.
+    /// The call, with the number of the first call in the run.
     call: Call,
     digest: u32,
     timeout: Duration,
-    /// The lengths of their blocks, where the call gave them.
+    /// Lengths of the blocks, if the caller passed them.
     counts: Option<Arc<[usize]>>,
 }
 
-/// The last calls.
+/// The most recent collectives of this rank.
 #[derive(Debug, Default)]
 pub(super) struct Made {
     rows: VecDeque<Row>,
@@ -58,25 +58,25 @@ impl Made {
         (sequence <= self.last).then_some(row)
     }
 
-    /// The call of that number, if it was made and is remembered.
+    /// Returns the call with this number, if it was made and is still remembered.
     fn numbered(&self, sequence: u64) -> Option<Call> {
         self.row(sequence).map(|row| row.call.numbered(sequence))
     }
 
-    /// The timeout of the call of that number, if it was made and is remembered.
+    /// Returns the timeout of the call with this number, if it was made and is still remembered.
     pub(super) fn timeout(&self, sequence: u64) -> Option<Duration> {
         self.row(sequence).map(|row| row.timeout)
     }
 
-    /// The last one.
+    /// Returns the last call.
     pub(super) fn last(&self) -> Option<Call> {
         self.numbered(self.last)
     }
 }
 
 impl Session {
-    /// This rank makes `call` with this digest, on blocks of these lengths if it gives some, as its
-    /// call number `sequence`, with this timeout.
+    /// Records that this rank makes `call`, which has this digest and timeout, as its call number
+    /// `sequence`. `counts` contains the lengths of the blocks, if the caller passed them.
     #[inline]
     pub fn enter(
         &mut self,
@@ -109,7 +109,7 @@ impl Session {
         }
     }
 
-    /// This rank sends to or receives from `peer`.
+    /// Records that this rank sends to `peer` or receives from it.
     pub fn enter_pair(&mut self, peer: usize, call: &Call) {
         if self.pair_calls.len() == CALLS_REMEMBERED {
             self.pair_calls.pop_front();
@@ -129,29 +129,31 @@ impl Session {
         }
     }
 
-    /// What this rank said that it waits for may be over: an answer must not repeat it.
+    /// Clears the position that this rank reports. The rank may no longer be waiting there, so
+    /// later answers must not repeat it.
     fn moves_on(&mut self) {
         self.stands(Vec::new(), None, Vec::new());
     }
 
-    /// This rank has no call under way any more.
+    /// Records that this rank has no collective in flight.
     pub fn idle(&mut self) {
         self.inside = false;
     }
 
-    /// A frame of `peer`'s call number `sequence` came where one of `call` was expected.
+    /// Processes a frame from `peer` that belongs to its call number `sequence` and arrived where a
+    /// frame of `call` was expected.
     pub fn mismatched(&mut self, peer: usize, call: &Call, sequence: u64) {
-        // The peer compares, and reports both calls in full; if it cannot, this rank's error is
-        // reported. A frame of an earlier call was not expected in that call either: then the ranks
-        // differ there.
+        // The peer compares the calls and reports both in full. If it cannot, this rank's error is
+        // reported. A frame of an earlier call was not expected in that call either, so the ranks
+        // already differ in that call.
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
         let ours = ours.unwrap_or(*call);
         let told = self.message_about(&ours);
         self.outbox.push_back((To::Rank(peer), told));
         let error = Error::mismatch(format!(
-            "{} is in {call}, but {} sent data of another call; all ranks must make the same calls \
-             in the same order",
+            "{} is in {call}, but {} sent data of a different call; all ranks must make the same \
+             calls in the same order",
             self.name(self.rank),
             self.name(peer)
         ));
@@ -177,7 +179,7 @@ impl Session {
         }
     }
 
-    /// As `compare_pair`, of a receive that `peer` has just posted: it asks for no answer.
+    /// Like `compare_pair`, but handles a receive that `peer` has just posted. No answer is needed.
     pub(super) fn compare_posted(&mut self, peer: usize, theirs: Call) {
         let mut made = self.pair_calls.iter();
         let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
@@ -193,8 +195,8 @@ impl Session {
         }
     }
 
-    /// Coordinator: as `compare`, of a call that `peer` has just made and that this rank has made
-    /// as well: it asks for no answer.
+    /// Like `compare`, but runs on the coordinator and handles a call that `peer` has just made and
+    /// that this rank has made, too. No answer is needed.
     pub(super) fn compare_entered(&mut self, peer: usize, theirs: Call) {
         let ours = self.calls.numbered(theirs.sequence);
         if let Some(ours) = ours.filter(|ours| *ours != theirs) {
@@ -202,8 +204,8 @@ impl Session {
         }
     }
 
-    /// What is wrong is known, such as both calls of a mismatch: this error says more than a
-    /// pending one.
+    /// Fails with an error that explains the cause, such as an error that shows both calls of a
+    /// mismatch. The error replaces a pending error that has not been reported yet.
     pub fn explained(&mut self, error: Error) {
         if self.pending.as_ref().is_some_and(|one| !one.reported) {
             self.pending = None;
@@ -211,8 +213,9 @@ impl Session {
         self.failed(error);
     }
 
-    /// `peer` makes another call, maybe on blocks of these lengths. Where only lengths tell the two
-    /// apart and this rank does not know the peer's, the peer is told this rank's, and looks.
+    /// Fails because `peer` made a different call, `theirs`. `counts` contains the lengths of its
+    /// blocks, if known. If the calls differ only in their block lengths and the peer's lengths are
+    /// not known, sends this rank's lengths to the peer, which compares them.
     fn disagree(&mut self, ours: &Call, peer: usize, theirs: &Call, counts: Option<&[u64]>) {
         let error = self.different(ours, peer, theirs, counts);
         if counts.is_none() && ours.differs_in_counts(theirs) {
@@ -224,7 +227,7 @@ impl Session {
         }
     }
 
-    /// What tells a peer this call of this rank.
+    /// Returns the message that describes this rank's call to a peer.
     fn message_about(&self, call: &Call) -> Message {
         let row = self.calls.row(call.sequence).filter(|_| !call.is_pair());
         match row.and_then(|row| row.counts.as_ref()) {
@@ -236,7 +239,8 @@ impl Session {
         }
     }
 
-    /// The first block of this rank's call that has another length in `theirs`, and both lengths.
+    /// Returns the first block whose length in this rank's call differs from its length in
+    /// `theirs`, with both lengths, this rank's first.
     fn first_difference(&self, ours: &Call, theirs: &[u64]) -> Option<(usize, u64, u64)> {
         let own = self.calls.row(ours.sequence)?.counts.as_ref()?;
         let mut blocks = (0..).zip(own.iter().zip(theirs));
@@ -244,7 +248,8 @@ impl Session {
         difference.map(|(block, (own, their))| (block, *own as u64, *their))
     }
 
-    /// Both calls in full, the lower rank's first, so that both ranks report the same error.
+    /// Returns an error that shows both calls in full. The lower rank's call comes first, so that
+    /// both ranks report the same error.
     fn different(&self, ours: &Call, peer: usize, theirs: &Call, counts: Option<&[u64]>) -> Error {
         let block = counts.and_then(|counts| self.first_difference(ours, counts));
         let mut both = [(self.rank, ours), (peer, theirs)];
@@ -253,13 +258,13 @@ impl Session {
         let (on, first, second) = (self.on(), self.name(low), self.name(high));
         let text = match block {
             _ if ours.is_pair() && theirs.is_pair() => {
-                // Both name the receiver as root.
+                // The root of both calls is the receiver.
                 let is_received = |one: &(usize, &Call)| one.0 == one.1.root;
                 both.sort_by_key(is_received);
                 let [(from, sent), (to, received)] = both;
                 format!(
-                    "the two ends of a message differ{on}: {} sends {}, and {} receives {}; give \
-                     both the same count and type",
+                    "a send and its receive differ{on}: {} sends {}, and {} receives {}; pass the \
+                     same count, type and tag to both",
                     self.name(from),
                     sent.payload(),
                     self.name(to),
@@ -271,8 +276,8 @@ impl Session {
                  must make the same calls in the same order"
             ),
             None => format!(
-                "the ranks gave different counts{on}: {first} in {call}; {second} in {other}; all \
-                 ranks must give the same"
+                "the ranks passed different counts{on}: {first} in {call}; {second} in {other}; \
+                 pass the same counts on all ranks"
             ),
             Some((block, own, their)) => {
                 let (one, two) = match self.rank < peer {
@@ -280,15 +285,16 @@ impl Session {
                     false => (their, own),
                 };
                 format!(
-                    "the ranks gave different counts{on}: in {call}, block {block} has {one} \
-                     elements on {first}, and {two} on {second}; all ranks must give the same"
+                    "the ranks passed different counts{on}: in {call}, block {block} has {one} \
+                     elements on {first}, and {two} on {second}; pass the same counts on all ranks"
                 )
             }
         };
         call.mark(Error::mismatch(text).with_rank(low).with_peer(high))
     }
 
-    /// `peer` makes the call `theirs`, maybe on blocks of these lengths.
+    /// Compares `theirs`, a call of `peer`, with this rank's call that has the same number.
+    /// `counts` contains the lengths of the blocks in `theirs`, if known.
     pub(super) fn compare(&mut self, peer: usize, theirs: Call, counts: Option<&[u64]>) {
         let ours = self.calls.numbered(theirs.sequence);
         match ours.filter(|ours| *ours != theirs) {
@@ -303,7 +309,8 @@ impl Session {
     }
 }
 
-/// Whether two calls are the two ends of one message: same receiver, same number.
+/// Returns `true` if two calls are the two ends of one message, which have the same receiver and
+/// the same number.
 fn is_same_place(one: &Call, other: &Call) -> bool {
     (one.sequence, one.root) == (other.sequence, other.root)
 }
@@ -315,7 +322,8 @@ mod tests {
     use crate::plan::spec::Collective;
     use crate::protocol::call::Split;
 
-    /// What rank 1 reports once rank 0 has seen its data: their calls differ in this block.
+    /// Returns the error of rank 1 after rank 0 has received its data. Their calls differ in
+    /// `block`.
     fn told(block: usize) -> String {
         let ranks = [0, 1].map(|rank| {
             let mut counts = vec![usize::MAX / 8192; 2 * COUNTS_TOLD_MAX];
@@ -332,7 +340,7 @@ mod tests {
         let [(mut one, call), (mut other, _)] = ranks;
         one.mismatched(1, &call, 1);
         let Some((To::Rank(1), message)) = one.next_message() else {
-            panic!("the peer is told nothing");
+            panic!("no message to the peer");
         };
         assert!(message.encode().len() <= CONTROL_MESSAGE_BYTES_MAX);
         other.receive(0, message);
@@ -349,7 +357,7 @@ mod tests {
         assert!(text.contains(block), "{text}");
         let text = told(COUNTS_TOLD_MAX);
         assert!(
-            text.contains("gave different counts: rank 0 in all-gather #1 of 7 f32"),
+            text.contains("passed different counts: rank 0 in all-gather #1 of 7 f32"),
             "{text}"
         );
     }

@@ -1,5 +1,5 @@
-//! Calls that are checked before they begin: all ranks have made the same collective, and a send's
-//! receive has been posted.
+//! Checks calls before they begin. A collective begins only when all ranks have made the same one,
+//! and a send begins only when its receive has been posted.
 
 use super::{Session, To};
 use crate::error::Error;
@@ -8,38 +8,40 @@ use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How far the ranks have come, where calls are checked.
+/// The calls that ranks have reported, if calls are checked.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// All ranks have made the same collectives up to this number.
+    /// Number up to which all ranks have made the same collectives.
     agreed: u64,
-    /// The coordinator: the last collective that each rank has made.
+    /// On the coordinator: number of each rank's last collective.
     made: BTreeMap<usize, u64>,
-    /// The coordinator: what ranks have made that it has not made yet.
+    /// On the coordinator: collectives that other ranks have made but the coordinator has not made
+    /// yet.
     ahead: Vec<(usize, Call)>,
-    /// The number of the last receive from this rank that each peer has posted.
+    /// Number of the last receive from this rank that was posted, indexed by peer.
     posted: BTreeMap<usize, u64>,
-    /// The peers of which a receive from any rank waits for a message.
+    /// Peers in which a receive from any rank is waiting for a message.
     takes_any: BTreeSet<usize>,
-    /// Whether one of this rank does, as it last said.
+    /// `true` if this rank last reported that it has such a receive.
     says_any: bool,
 }
 
 impl Session {
-    /// From now on calls are checked. Each rank does this before another one's first call.
+    /// Enables call checking. Every rank must do this before any rank makes its first call.
     pub fn check_calls(&mut self) {
         self.checks.get_or_insert_default();
     }
 
-    /// Whether calls are checked.
+    /// Returns `true` if calls are checked.
     #[inline]
     #[must_use]
     pub fn checks_calls(&self) -> bool {
         self.checks.is_some()
     }
 
-    /// The ranks that are to make `call` before it begins; none if it may begin. A rank other than
-    /// the coordinator only knows that the coordinator has not told it so.
+    /// Returns the ranks that still have to make `call` before it may begin. The list is empty if
+    /// the call may begin. A rank other than the coordinator knows only that the coordinator has
+    /// not announced the call, so it returns the coordinator.
     #[must_use]
     pub fn unready(&self, call: &Call) -> Vec<usize> {
         let Some(checks) = &self.checks else {
@@ -62,12 +64,12 @@ impl Session {
         (0..self.members.count()).filter(is_behind).collect()
     }
 
-    /// This rank has made `call`.
+    /// Reports to the coordinator that this rank has made `call`.
     pub(super) fn tell_entered(&mut self, call: Call) {
         let Some(checks) = &mut self.checks else {
             return;
         };
-        // A call on a device is entered once for each of its pieces.
+        // A call on a device enters once per piece.
         let last = checks.made.insert(self.rank, call.sequence);
         if last == Some(call.sequence) {
             return;
@@ -85,7 +87,7 @@ impl Session {
         self.agree_on_calls();
     }
 
-    /// Tells a new coordinator of the last collective that this rank has made.
+    /// Reports this rank's last collective to a new coordinator.
     pub(super) fn repeat_entered(&mut self) {
         let last = self.calls.last().filter(|_| self.checks_calls());
         if let Some(call) = last {
@@ -98,7 +100,8 @@ impl Session {
         }
     }
 
-    /// Coordinator, or about to become it: `from` has made `call`.
+    /// Processes the report that `from` has made `call`. This rank is the coordinator or will
+    /// become the coordinator.
     pub(super) fn entered(&mut self, from: usize, call: Call) {
         let made = self.made;
         let Some(checks) = &mut self.checks else {
@@ -111,7 +114,8 @@ impl Session {
             checks.ahead.push((from, call));
         } else {
             self.failed(Error::protocol(format!(
-                "the ranks are more than {CALLS_AHEAD_MAX} checked calls ahead of rank {}",
+                "other ranks have made more than {CALLS_AHEAD_MAX} checked calls that rank {} has \
+                 not made; wait for calls in flight before you start more calls",
                 self.rank
             )));
         }
@@ -124,13 +128,14 @@ impl Session {
         }
     }
 
-    /// Tells all ranks up to which number all have made the same calls.
+    /// Notifies all ranks of the number up to which all of them have made the same calls, if this
+    /// rank is the coordinator.
     fn agree_on_calls(&mut self) {
         let decides = self.rank == self.coordinator && !self.has_error();
         let Some(checks) = self.checks.as_mut().filter(|_| decides) else {
             return;
         };
-        // A rank that left makes no further call.
+        // A rank that has left makes no further call.
         let made = |rank| match self.departed.get(&rank) {
             Some(departed) => Some(departed.calls),
             None => checks.made.get(&rank).copied(),
@@ -144,7 +149,8 @@ impl Session {
         }
     }
 
-    /// Whether a receive from any rank waits for a message: tells all if that changed.
+    /// Sets whether a receive from any rank is waiting for a message. Notifies all ranks if this
+    /// has changed.
     pub fn waits_for_any(&mut self, waits: bool) {
         if let Some(checks) = self.checks.as_mut().filter(|one| one.says_any != waits) {
             checks.says_any = waits;
@@ -160,7 +166,7 @@ impl Session {
         };
     }
 
-    /// `peer` has posted the receive of a message of this rank.
+    /// Records that `peer` has posted the receive for a message from this rank.
     pub(super) fn posted(&mut self, peer: usize, call: Call) {
         let Some(checks) = &mut self.checks else {
             return;

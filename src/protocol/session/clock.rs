@@ -1,11 +1,12 @@
-//! Collectives in which ranks wait without a deadline of their own: when their clock starts.
+//! Starts the clocks of collectives in which ranks wait without a deadline.
 
 use super::{Session, To};
 use crate::limits::{CALLS_REMEMBERED, PATIENT, PLACES_MAX};
 use crate::protocol::message::{Clock, Message};
 
 impl Session {
-    /// This rank has waited a while in the collective of that number, and has no deadline.
+    /// Reports that this rank has been waiting for a while, without a deadline, in the collective
+    /// with this number.
     pub fn is_patient_in(&mut self, sequence: u64) {
         if self.patient.get(&sequence) == Some(&self.coordinator) {
             return;
@@ -18,16 +19,17 @@ impl Session {
         }
     }
 
-    /// The clock of that collective, once this rank knows of one.
+    /// Returns the clock of the collective with this number, if this rank knows one.
     #[must_use]
     pub fn clock(&self, sequence: u64) -> Option<Clock> {
         self.clocks.get(&sequence).copied()
     }
 
-    /// A rank waits without a deadline, as `from` says, which may be the coordinator or takes this
-    /// rank for it. The coordinator tells all, once.
+    /// Processes the report from `from` that a rank is waiting in a collective without a deadline.
+    /// Rank `from` is the coordinator, or considers this rank the coordinator. The coordinator
+    /// notifies all ranks, once.
     pub(super) fn someone_is_patient(&mut self, from: usize, sequence: u64) {
-        // Ranks wait in different calls at once, so each number counts for itself.
+        // Ranks can wait in different calls at the same time, so each number is stored separately.
         let before = self.patient.insert(sequence, self.coordinator);
         let is_new = before != Some(self.coordinator);
         if self.patient.len() > CALLS_REMEMBERED {
@@ -39,7 +41,8 @@ impl Session {
         self.offer_clock(from, sequence);
     }
 
-    /// There is a new coordinator: what the one before was told may be lost.
+    /// Repeats the latest numbers and clocks after the coordinator has changed, because reports to
+    /// its predecessor may have been lost.
     pub(super) fn repeat_clocks(&mut self) {
         let numbers = self.patient.keys().rev().copied();
         let latest: Vec<u64> = numbers.take(PLACES_MAX).collect();
@@ -51,15 +54,16 @@ impl Session {
         }
     }
 
-    /// As the coordinator, sends `to` the number of a collective that a rank waits in, and the
-    /// clock of that collective if it is known.
+    /// Sends `to` the number of a collective in which a rank is waiting, and the clock of the
+    /// collective if it is known. Only the coordinator does this.
     fn tell_clock(&mut self, to: To, sequence: u64) {
         self.outbox.push_back((to, Message::Patient(sequence)));
         let clock = self.clock(sequence).map(Message::Clock);
         self.outbox.extend(clock.map(|clock| (to, clock)));
     }
 
-    /// Offers `to` the timeout of call number `sequence`, if this rank has made that call with one.
+    /// Offers `to` the timeout of call number `sequence`, if this rank has made the call with a
+    /// timeout.
     pub(super) fn offer_clock(&mut self, to: usize, sequence: u64) {
         let timeout = self.calls.timeout(sequence);
         let Some(timeout) = timeout.filter(|timeout| *timeout != PATIENT) else {
@@ -78,7 +82,7 @@ impl Session {
         }
     }
 
-    /// A clock that a rank starts: the first one that this rank learns of counts.
+    /// Processes a clock that a rank offers. Only the first clock that this rank learns of counts.
     pub(super) fn clock_offered(&mut self, clock: Clock) {
         if self.clocks.contains_key(&clock.sequence) {
             return;

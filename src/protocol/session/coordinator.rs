@@ -1,4 +1,4 @@
-//! The coordinator of a group: which rank it is, and how the group settles on one first error.
+//! Elects the coordinator of a group, which decides the first error.
 
 use super::{GONE, Session, To};
 use crate::error::Error;
@@ -6,10 +6,10 @@ use crate::protocol::founding::RELAY;
 use crate::protocol::message::Message;
 
 impl Session {
-    /// The control connection of `peer` closed, which every rank of the group sees or is told by
-    /// the relay: `peer` died, unless its goodbye arrived before. The coordinator broadcasts it.
-    /// Other ranks wait for that, unless the relay or the coordinator is the one that died: then
-    /// each concludes that the first of the ranks that died is lost.
+    /// Records that the control connection of `peer` was closed. Every rank of the group sees this
+    /// or learns of it from the relay. Unless its goodbye arrived earlier, `peer` has died. The
+    /// coordinator broadcasts the death, and the other ranks wait for this broadcast. If the relay
+    /// or the coordinator itself died, each rank decides on its own which rank died first.
     pub fn control_lost(&mut self, peer: usize, why: &str) {
         let decides = [self.rank, self.coordinator].contains(&peer)
             || self.rank == self.coordinator
@@ -30,8 +30,8 @@ impl Session {
         }
     }
 
-    /// `peer` has died, unless it had said goodbye. `is_public` if the other ranks see that
-    /// themselves.
+    /// Fails because `peer` has died, unless it had said goodbye. `is_public` must be `true` if the
+    /// other ranks see the death themselves.
     pub(super) fn declare_lost(&mut self, peer: usize, why: &str, is_public: bool) {
         self.lost.insert(peer);
         self.expect_no_goodbye(peer);
@@ -41,7 +41,7 @@ impl Session {
         let call = self.calls.last().filter(|_| self.inside);
         let mut error = self.lost(peer, GONE, call.as_ref(), why);
         if !is_public && let Some(pending) = self.pending.take() {
-            // It was there before, and may be why that rank ended.
+            // The pending error is older, and may be the reason why that rank ended.
             error = pending.error;
         }
         match is_public && self.rank != self.coordinator {
@@ -52,8 +52,8 @@ impl Session {
         self.agree_if_all_told();
     }
 
-    /// Makes the lowest rank that has neither left nor died the coordinator, and repeats to it what
-    /// its predecessor has not answered.
+    /// Elects the lowest rank that has neither left nor died as the coordinator. Repeats to a new
+    /// coordinator everything that its predecessor has not answered.
     pub(super) fn elect(&mut self) {
         let is_absent = |rank: &usize| self.departed.contains_key(rank) || self.lost.contains(rank);
         let mut others = self.coordinator..self.rank;
@@ -76,7 +76,7 @@ impl Session {
         }
     }
 
-    /// Tells the coordinator this rank's pending error, once.
+    /// Reports this rank's pending error to the coordinator, once.
     pub(super) fn report(&mut self) {
         let Some(pending) = self.pending.as_mut().filter(|one| !one.reported) else {
             return;
@@ -91,8 +91,8 @@ impl Session {
         }
     }
 
-    /// Tells `from` the first error, if its message shows that it does not know it. The rank that
-    /// decided it may have ended before all learned of it.
+    /// Sends the first error to `from` if the message from that rank shows that it does not know
+    /// the error. The rank that decided the error may have ended before all ranks received it.
     pub(super) fn answer_with_first_error(&mut self, from: usize, message: &Message) {
         let does_not_know = matches!(
             message,
@@ -104,8 +104,8 @@ impl Session {
         }
     }
 
-    /// Another rank reports an error to this one. If this is not the coordinator, it does not yet
-    /// know that the lower ranks have left.
+    /// Processes an error that another rank reports to this rank. If this rank does not consider
+    /// itself the coordinator, it does not know yet that all lower ranks have left.
     pub(super) fn reported(&mut self, error: Error) {
         if self.rank == self.coordinator {
             self.broadcast(error);
@@ -115,8 +115,9 @@ impl Session {
         }
     }
 
-    /// This rank decides that `error` is the first one, unless it knows another, and tells all: as
-    /// the coordinator, or because that has not answered in time.
+    /// Makes `error` the first error, unless this rank already knows a first error, and broadcasts
+    /// it. A rank does this if it is the coordinator, or if the coordinator has not answered in
+    /// time.
     pub(super) fn broadcast(&mut self, error: Error) {
         if self.first_error.is_none() {
             self.outbox
@@ -125,7 +126,8 @@ impl Session {
         }
     }
 
-    /// The first error is known: from here on this rank has failed, and its mark is frozen.
+    /// Stores the first error, unless it is already known. From then on, this rank has failed, and
+    /// its mark is frozen.
     pub(super) fn conclude(&mut self, error: Error) {
         if self.first_error.is_none() {
             self.first_error = Some(error);
@@ -167,7 +169,7 @@ mod tests {
         assert_eq!(messages(&mut two), report(0));
         two.receive(0, goodbye());
         assert_eq!(messages(&mut two), report(1));
-        // Rank 1 does not know yet that rank 0 left.
+        // Rank 1 does not know yet that rank 0 has left.
         one.receive(2, Message::Report(error.clone()));
         assert_eq!(messages(&mut one), report(0));
         one.receive(0, goodbye());
@@ -224,7 +226,7 @@ mod tests {
             let told = (To::Rank(3), Message::FirstError(error.clone()));
             assert!(messages(&mut session).contains(&told));
         }
-        // The rank that follows the coordinator is told when that one ends.
+        // When the coordinator ends, the rank that follows it receives the error.
         let mut session = Session::new(3, 4);
         session.receive(1, Message::FirstError(error.clone()));
         session.process_ended(0, "its process ended");
@@ -235,7 +237,7 @@ mod tests {
     #[test]
     fn a_clock_is_offered_to_the_coordinator_that_follows() {
         let mut session = Session::new(3, 4);
-        // The next coordinator asks before this rank knows that the one before has left.
+        // The next coordinator asks before this rank knows that its predecessor has left.
         session.receive(1, Message::Patient(1));
         session.receive(0, goodbye());
         let (call, timeout) = (Call::barrier(), Duration::from_secs(7));

@@ -1,25 +1,26 @@
-//! Ranks whose process has ended, as other ranks of their host see it.
+//! Decides whether a rank whose process has ended has left or died.
 
 use super::{Agreement, Session, To};
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use crate::protocol::message::Message;
 use std::time::Duration;
 
-/// A rank whose process has ended, as far as this rank knows.
+/// A rank whose process has ended, to this rank's knowledge.
 #[derive(Debug)]
 pub(super) struct Ended {
     pub(super) peer: usize,
     pub(super) why: String,
-    /// When time first passed over it.
+    /// The time of the first tick after the end.
     since: Option<Duration>,
-    /// Whether that is so long ago that it did not end because another rank did.
+    /// `true` if the process ended at least [`GOODBYE_GRACE`] ago, which is too long ago to be a
+    /// consequence of a death that is detected now.
     pub(super) was_before: bool,
 }
 
 impl Session {
-    /// This rank saw that the process of `peer` ended, or that it accepts no connection. It may
-    /// have left cleanly, with a goodbye that arrives later. So the coordinator waits for that, and
-    /// the others for what the coordinator says.
+    /// Records that the process of `peer` has ended, or that it accepts no connections. It may have
+    /// left cleanly, with a goodbye that arrives later. So the coordinator waits for the goodbye,
+    /// and the other ranks wait for the coordinator.
     pub fn process_ended(&mut self, peer: usize, why: &str) {
         if peer == self.rank {
             self.declare_lost(peer, why, true);
@@ -27,7 +28,7 @@ impl Session {
             let is_new = self.note_ended(peer, why);
             let error = self.error().cloned();
             match error.filter(|_| peer == self.coordinator) {
-                // The rank that follows may not know why.
+                // The rank that follows the coordinator may not know the error.
                 Some(error) => self.tell_deputy(peer, Message::Report(error)),
                 None if is_new => self.tell_ended(peer),
                 None => {}
@@ -35,8 +36,8 @@ impl Session {
         }
     }
 
-    /// Tells the coordinator that the process of `peer` ended; where that is the coordinator's, the
-    /// rank that would follow it.
+    /// Reports to the coordinator that the process of `peer` has ended. If `peer` is the
+    /// coordinator, reports this to the rank that would succeed it.
     pub(super) fn tell_ended(&mut self, peer: usize) {
         // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
         self.tell_deputy(peer, Message::Ended(peer as u32));
@@ -49,8 +50,8 @@ impl Session {
         }
     }
 
-    /// The lowest rank that has not left and whose process has not ended, as far as this rank
-    /// knows; another one than `ended`.
+    /// Returns the lowest rank other than `ended` that, to this rank's knowledge, has not left and
+    /// whose process has not ended.
     fn deputy(&self, ended: Option<usize>) -> usize {
         let mut ranks = self.coordinator..self.rank;
         let is_there = |rank: &usize| {
@@ -63,15 +64,15 @@ impl Session {
         ranks.find(is_there).unwrap_or(self.rank)
     }
 
-    /// Remembers that the process of `peer` has ended; false if that was known, or if `peer` had
-    /// left in peace.
+    /// Remembers that the process of `peer` has ended. Returns `false` if this was already known or
+    /// does not matter, or if `peer` had left cleanly.
     pub(super) fn note_ended(&mut self, peer: usize, why: &str) -> bool {
         let is_known = self.departed.contains_key(&peer) || self.lost.contains(&peer);
         if is_known || self.ended.iter().any(|one| one.peer == peer) {
             return false;
         }
-        // With the first error known, only the coordinator still has something to say, or a rank
-        // that may follow it.
+        // Once the first error is known, only the end of the coordinator, or of a rank that may
+        // follow it, matters.
         let is_of_no_account = self.agreement() != Agreement::Pending
             || self.rank != self.coordinator && peer > self.rank;
         if self.first_error.is_some() && is_of_no_account {
@@ -86,20 +87,22 @@ impl Session {
         true
     }
 
-    /// Whether a goodbye of a rank whose process has ended may arrive and matters.
+    /// Returns `true` if a goodbye that matters may still arrive from a rank whose process has
+    /// ended.
     #[must_use]
     pub fn awaits_goodbyes(&self) -> bool {
         let matters = self.first_error.is_none() || self.agreement() == Agreement::Pending;
         matters && !self.ended.is_empty()
     }
 
-    /// `peer` has said goodbye, or it is known to be lost.
+    /// Stops waiting for a goodbye from `peer`, which has said goodbye or is known to be lost.
     pub(super) fn expect_no_goodbye(&mut self, peer: usize) {
         self.ended.retain(|one| one.peer != peer);
     }
 
-    /// Time passes: a rank that ended and has not said goodbye by now has died. A coordinator that
-    /// has not said so may be stopped.
+    /// Declares the rank whose process ended first dead if its goodbye has not arrived in time. A
+    /// rank that is not the coordinator waits longer before it does this, and then assumes that the
+    /// coordinator is stopped.
     pub(super) fn miss_the_ended(&mut self, now: Duration) {
         let grace = match self.deputy(None) == self.rank {
             true => GOODBYE_GRACE,
@@ -154,7 +157,7 @@ mod tests {
             }
             coordinator.tick(GOODBYE_GRACE);
             assert_eq!(is_lost(&coordinator, 2), !says_goodbye);
-            assert!(other.next_message().is_none(), "it is told once");
+            assert!(other.next_message().is_none(), "reported twice");
         }
     }
 
@@ -163,7 +166,7 @@ mod tests {
         let mut survivor = Session::new(3, 4);
         survivor.process_ended(2, ITS_PROCESS_ENDED);
         survivor.tick(Duration::from_secs(1));
-        // Another survivor has given up and is gone, too.
+        // Another survivor has stopped waiting and is gone, too.
         survivor.process_ended(1, ITS_PROCESS_ENDED);
         survivor.tick(Duration::from_secs(1) + FIRST_ERROR_GRACE / 2);
         assert_eq!(survivor.first_error(), None);
@@ -175,7 +178,7 @@ mod tests {
     fn of_a_coordinator_and_a_rank_that_end_at_once_the_coordinator_is_named() {
         for is_long_ago in [false, true] {
             let mut survivor = Session::new(3, 4);
-            // It gave up because the coordinator was gone, or was gone long before.
+            // Rank 1 ended because the coordinator was gone, or had ended long before.
             survivor.process_ended(1, ITS_PROCESS_ENDED);
             survivor.tick(Duration::ZERO);
             if is_long_ago {
@@ -191,7 +194,7 @@ mod tests {
         let mut survivor = Session::new(3, 4);
         survivor.control_lost(0, "it closed its connection");
         assert!(is_lost(&survivor, 0));
-        // Another survivor has given up and is gone.
+        // Another survivor has stopped waiting and is gone.
         survivor.process_ended(1, ITS_PROCESS_ENDED);
         assert!(!survivor.awaits_goodbyes());
     }

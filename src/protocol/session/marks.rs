@@ -1,4 +1,4 @@
-//! The agreed mark: how far all ranks had come when the group failed.
+//! Determines the agreed mark: the last training step that counts after the group has failed.
 
 use super::{Session, To};
 use crate::limits::MARKS_GRACE;
@@ -6,18 +6,19 @@ use crate::protocol::message::Message;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is known of the agreed mark.
+/// The state of the agreed mark on this rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Agreement {
-    /// It is being gathered.
+    /// To this rank's knowledge, the agreed mark has not been decided yet.
     Pending,
-    /// This is it, on every rank that learns it.
+    /// The agreed mark. It is the same on every rank that learns it.
     Reached(u64),
-    /// The group has not failed, or a coordinator died that may have told others.
+    /// There is no agreed mark: either the group has not failed, or a coordinator died that may
+    /// already have notified other ranks.
     Unreachable,
 }
 
-/// This rank's mark; on the coordinator those of the others, too.
+/// The mark of this rank and, on the coordinator, the marks of the other ranks.
 #[derive(Debug, Default)]
 pub(super) struct Marks {
     own: u64,
@@ -28,21 +29,21 @@ pub(super) struct Marks {
 }
 
 impl Session {
-    /// This rank has completed everything up to `number`. After a failure its mark no longer
-    /// changes.
+    /// Sets the mark of this rank, which has completed everything up to `number`. After a failure,
+    /// the mark no longer changes.
     pub fn mark(&mut self, number: u64) {
         if self.first_error.is_none() {
             self.marks.own = self.marks.own.max(number);
         }
     }
 
-    /// The mark of this rank; after a failure, the one that was told.
+    /// Returns the mark of this rank. After a failure, this is the mark that the rank has reported.
     #[must_use]
     pub fn own_mark(&self) -> u64 {
         self.marks.own
     }
 
-    /// What is known of the agreed mark.
+    /// Returns the state of the agreed mark.
     #[must_use]
     pub fn agreement(&self) -> Agreement {
         match self.marks.agreed {
@@ -52,14 +53,16 @@ impl Session {
         }
     }
 
-    /// Whether `rank`, as the coordinator, may decide: no rank before it can have decided, because
-    /// all have left. What a rank decides arrives before its goodbye.
+    /// Returns `true` if `rank` may decide as the coordinator. In that case, no lower rank can have
+    /// made a decision that this rank does not know, because all of them have left, and the
+    /// decision of a rank arrives before its goodbye.
     fn may_follow(&self, rank: usize) -> bool {
         let has_died = |rank: &usize| self.lost.contains(rank) && !self.departed.contains_key(rank);
         !(0..=rank).any(|rank| has_died(&rank))
     }
 
-    /// Whether this rank is the coordinator and others still wait for the agreed mark.
+    /// Returns `true` if this rank is the coordinator and has not decided the agreed mark, which
+    /// the other ranks are waiting for.
     #[must_use]
     pub fn gathers_marks(&self) -> bool {
         self.rank == self.coordinator
@@ -68,7 +71,7 @@ impl Session {
             && self.may_follow(self.rank)
     }
 
-    /// This rank has failed: from here on its mark is frozen.
+    /// Reports the mark of this rank, which has failed. The mark is now frozen.
     pub(super) fn tell_mark(&mut self) {
         let own = self.marks.own;
         if self.rank == self.coordinator {
@@ -79,20 +82,21 @@ impl Session {
         }
     }
 
-    /// `from` has agreed on the mark `number`, which it does once, as the coordinator.
+    /// Processes the decision of the coordinator `from` that the agreed mark is `number`.
     pub(super) fn agreed(&mut self, from: usize, number: u64) {
         if self.first_error.is_some() && self.may_follow(from) {
             self.marks.agreed.get_or_insert(number);
         }
     }
 
-    /// `from` has failed with the mark `number`. The first mark that it tells counts.
+    /// Processes the report that `from` has failed with the mark `number`. Only the first report
+    /// from a rank counts.
     pub(super) fn told(&mut self, from: usize, number: u64) {
         self.marks.told.entry(from).or_insert(number);
         self.agree_if_all_told();
     }
 
-    /// Agrees once every rank has told its mark, has left or is lost.
+    /// Decides the agreed mark if every rank has reported its mark, has left or is lost.
     pub(super) fn agree_if_all_told(&mut self) {
         let has_told = |rank: &usize| {
             self.marks.told.contains_key(rank)
@@ -104,7 +108,7 @@ impl Session {
         }
     }
 
-    /// Agrees without the ranks that have been silent for too long.
+    /// Decides the agreed mark without the silent ranks if [`MARKS_GRACE`] has elapsed.
     pub(super) fn agree_in_time(&mut self, now: Duration) {
         if self.gathers_marks() && now >= *self.marks.since.get_or_insert(now) + MARKS_GRACE {
             self.agree();
@@ -112,7 +116,7 @@ impl Session {
     }
 
     fn agree(&mut self) {
-        // The coordinator's own is among them.
+        // The coordinator's own mark is among them.
         let least = self.marks.told.values().copied().min();
         let number = least.unwrap_or(self.marks.own);
         self.marks.agreed = Some(number);
@@ -124,11 +128,11 @@ impl Session {
 mod tests {
     use super::*;
 
-    /// A group of which one rank has died, and what each survivor has yet to hear.
+    /// The sessions of a group in which one rank has died, with their unsent messages.
     struct Ranks(Vec<Session>);
 
     impl Ranks {
-        /// Ranks with these marks, of which the coordinator alone knows that the last one died.
+        /// Creates ranks with these marks. Only the coordinator knows that the last rank died.
         fn with_marks(marks: &[u64]) -> Self {
             let mut sessions: Vec<_> = (0..marks.len())
                 .map(|rank| Session::new(rank, marks.len()))
@@ -140,7 +144,7 @@ mod tests {
             Self(sessions)
         }
 
-        /// Delivers what there is to be said, but nothing to or from the `silent`.
+        /// Delivers all messages except those to and from the `silent` ranks.
         fn talk(&mut self, silent: &[usize]) {
             let mut was_said = true;
             while was_said {
@@ -166,7 +170,7 @@ mod tests {
         assert_eq!(
             ranks.0[1].agreement(),
             Agreement::Unreachable,
-            "all is well here"
+            "it knows of no failure"
         );
         ranks.talk(&[3]);
         for session in &ranks.0[..3] {
@@ -198,7 +202,7 @@ mod tests {
         let Some((To::All, agreed)) = ranks.0[0].next_message() else {
             panic!("nothing agreed")
         };
-        // It goes on now, and tells a mark that changes nothing.
+        // It resumes now and reports a mark that changes nothing.
         let error = ranks.0[0].first_error().cloned().unwrap();
         ranks.0[1].receive(0, Message::FirstError(error));
         for rank in 1..3 {

@@ -1,4 +1,5 @@
-//! Which rank waits for which, and which call each rank is in.
+//! Exchanges positions, which state the call that each rank is in and the ranks that it is waiting
+//! for.
 
 use super::{Session, To};
 use crate::limits::{ANSWERS_MISSED_MAX, PEERS_ASKED_MAX, PLACES_MAX};
@@ -6,13 +7,13 @@ use crate::protocol::call::Call;
 use crate::protocol::message::{Message, Place, Wait};
 use std::collections::BTreeMap;
 
-/// What a peer said of where it is.
+/// The position that a peer reported last.
 #[derive(Debug)]
 pub(super) struct Position {
     pub(super) place: Place,
     pub(super) held_up_by: Vec<Place>,
     pub(super) waits: Vec<Wait>,
-    /// Times it was asked since.
+    /// Number of questions that this rank has sent to the peer since then.
     asked: u32,
 }
 
@@ -28,8 +29,8 @@ impl Position {
 }
 
 impl Session {
-    /// This rank has waited for `peers` in `call`, and says so for the `notice`th time. Of many
-    /// peers, some get it each time.
+    /// Notifies `peers`, for the `notice`th time, that this rank is waiting for them in `call`. If
+    /// there are more than [`PEERS_ASKED_MAX`] peers, notifies only some of them each time.
     pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
         let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
@@ -42,8 +43,9 @@ impl Session {
         self.has_asked_coordinator = true;
     }
 
-    /// Tells `peer` that this rank waits in `call`; `peer` answers where it is. The last answer of
-    /// a peer that has left more than [`ANSWERS_MISSED_MAX`] questions unanswered is forgotten.
+    /// Notifies `peer` that this rank is waiting in `call`. The peer answers with its position.
+    /// Discards the last answer from a peer that has left more than [`ANSWERS_MISSED_MAX`]
+    /// questions unanswered.
     fn ask(&mut self, peer: usize, call: &Call) {
         self.outbox
             .push_back((To::Rank(peer), Message::Waiting(*call)));
@@ -55,8 +57,9 @@ impl Session {
         }
     }
 
-    /// The ranks that hold up a rank which waits for `awaited`, as far as this rank knows. Ranks
-    /// that are known to wait as well are left out for the ranks that they wait for.
+    /// Returns the ranks that, to this rank's knowledge, are holding up a rank that is waiting for
+    /// `awaited`. Ranks that are known to be waiting, too, are replaced with the ranks that they
+    /// are waiting for.
     #[must_use]
     pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
         let (waiting, mut blamed) = self.waiting_and_blamed(awaited);
@@ -79,7 +82,8 @@ impl Session {
         })
     }
 
-    /// Where the ranks are that this rank waits for if it waits for `awaited`, directly or not.
+    /// Returns the positions of all ranks that this rank is waiting for, directly or indirectly, if
+    /// it is waiting for `awaited`.
     fn places(&self, awaited: &[usize]) -> BTreeMap<u32, Place> {
         let mut places: BTreeMap<u32, Place> = BTreeMap::new();
         let mut note = |told: Place| {
@@ -97,7 +101,8 @@ impl Session {
             let beyond = self.positions.get(peer).map(|one| &one.held_up_by);
             beyond.into_iter().flatten().cloned().for_each(&mut note);
         }
-        // If the coordinator is silent, others may be because it does not relay their answers.
+        // If the coordinator is silent, others may seem silent because it does not relay their
+        // answers.
         if self.has_asked_coordinator && !self.positions.contains_key(&self.coordinator) {
             note(unknown(self.coordinator));
         }
@@ -106,13 +111,14 @@ impl Session {
         places
     }
 
-    /// What the rank itself has said of where it is, or else what another has.
+    /// Returns the position that the rank itself has reported, if any, or else `told`, which
+    /// another rank has reported.
     pub(super) fn latest<'a>(&'a self, told: &'a Place) -> &'a Place {
         let own = self.positions.get(&(told.rank as usize));
         own.map_or(told, |own| &own.place)
     }
 
-    /// Where a rank is, in words.
+    /// Returns a human-readable description of a rank's position.
     #[must_use]
     pub fn whereabouts(&self, place: &Place) -> String {
         let Place {
@@ -138,13 +144,12 @@ impl Session {
                 format!("{name} has made no call after #{calls}")
             }
             (calls, false, None) => format!(
-                "{name} is in no call, after {calls} collectives and {pair_calls} sends and \
-                 receives"
+                "{name} is in no call after {calls} collectives and {pair_calls} sends and receives"
             ),
         }
     }
 
-    /// Tells `peer` where this rank is.
+    /// Sends this rank's position to `peer`.
     pub(super) fn answer(&mut self, peer: usize) {
         let place = Place {
             // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).

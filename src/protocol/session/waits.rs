@@ -1,5 +1,5 @@
-//! Which rank is blocked in which call of which communicator, for whom; and whether ranks wait for
-//! each other so.
+//! Reports which ranks are blocked in which calls, across all communicators, and detects ranks that
+//! are waiting for each other.
 
 use super::Session;
 use crate::limits::PLACES_MAX;
@@ -8,25 +8,25 @@ use crate::protocol::founding::list;
 use crate::protocol::message::{Place, Wait};
 use std::collections::BTreeSet;
 
-/// What holds up a call.
+/// A report on the cause that is holding up a call.
 #[derive(Debug)]
 pub struct Story {
-    /// In words.
+    /// Human-readable text.
     pub words: String,
-    /// The ranks that it blames.
+    /// The ranks that are holding up the call.
     pub ranks: Vec<usize>,
-    /// Whether ranks wait for each other.
+    /// `true` if ranks are waiting for each other.
     pub is_circle: bool,
 }
 
 impl Session {
-    /// This is the session of the group that has this number.
+    /// Sets the number of the session's group.
     pub fn set_group(&mut self, number: u32) {
         self.group = number;
     }
 
-    /// What a peer is told that waits for a thread which is blocked in `call` and waits for
-    /// `awaited` itself: this wait first, then those that it hangs on.
+    /// Returns the waits that this rank reports if its thread is blocked in `call` and is waiting
+    /// for `awaited`. The thread's own wait comes first, followed by the waits that it depends on.
     #[must_use]
     pub fn waits(&self, call: &Call, awaited: &[usize]) -> Vec<Wait> {
         let own = self.wait(call, awaited);
@@ -37,7 +37,7 @@ impl Session {
         told
     }
 
-    /// What holds up `call`, which waits for `awaited`.
+    /// Returns the cause that is holding up `call`, which is waiting for `awaited`.
     #[must_use]
     pub fn story(&self, call: &Call, awaited: &[usize]) -> Story {
         let own = self.wait(call, awaited);
@@ -62,7 +62,7 @@ impl Session {
             let others = self.in_words(&others).join(", ");
             words.insert(0, format!("{others}; they wait for each other"));
         } else if words.is_empty() {
-            words.push("no rank holds it up".to_owned());
+            words.push("no rank delays it".to_owned());
         }
         Story {
             words: words.join(", "),
@@ -95,10 +95,11 @@ impl Session {
         }
     }
 
-    /// The ranks that have not made `call`, as they have said, so that it waits for them: ranks in
-    /// `awaited`, or ranks for which these wait in the call, too.
+    /// Returns the ranks that have reported that they have not made `call` and that the call is
+    /// waiting for. Such a rank is either in `awaited`, or a rank in `awaited` is waiting for it in
+    /// the same call.
     fn absent(&self, call: &Call, awaited: &[usize]) -> BTreeSet<u32> {
-        // Any of them may send what a receive without a number is for.
+        // A receive without a number does not need all of `awaited`: any of them may send.
         let needs_all = !call.is_pair() || call.sequence > 0;
         let awaited = awaited.iter().filter(|_| needs_all);
         let is_absent = |place: &&Place| {
@@ -129,8 +130,9 @@ impl Session {
         absent
     }
 
-    /// The waits that `awaited` have told of, one a rank, those of the tellers first. The own wait
-    /// is among them if a teller has found that the thread for which it waits is blocked there.
+    /// Returns the waits that the ranks in `awaited` have reported, one per rank. The waits of
+    /// these ranks themselves come first. `own` is included if one of the ranks has reported that
+    /// the thread that it is waiting for is blocked there.
     fn waits_told(&self, own: &Wait, awaited: &[usize]) -> Vec<Wait> {
         let tellers = || awaited.iter().filter_map(|rank| self.positions.get(rank));
         let first = tellers().filter_map(|one| one.waits.first());
@@ -146,7 +148,7 @@ impl Session {
         told
     }
 
-    /// Ranks that wait in one call are told of together.
+    /// Describes `waits` as text. Ranks that are waiting in the same call share a description.
     fn in_words(&self, waits: &[&Wait]) -> Vec<String> {
         let mut words = Vec::new();
         let mut rest = waits.to_vec();
@@ -169,7 +171,7 @@ impl Session {
         words
     }
 
-    /// Ranks by their numbers in the world.
+    /// Returns a list of `ranks`, which are world ranks, as text.
     fn ranks(&self, ranks: BTreeSet<u32>) -> String {
         let ranks: Vec<u32> = ranks.into_iter().collect();
         let are_same = (0..self.members.count()).all(|one| self.members.world_rank(one) == one);
@@ -179,7 +181,8 @@ impl Session {
     }
 }
 
-/// Ranks that wait for each other, directly or not; none if there are no such.
+/// Returns the ranks that are waiting for each other, directly or indirectly, or an empty set if
+/// there are none.
 fn circle(waits: &[Wait]) -> BTreeSet<u32> {
     let reached = |from: u32| {
         let (mut reached, mut next) = (BTreeSet::new(), vec![from]);

@@ -1,11 +1,12 @@
-//! Closing connections, the death of a rank, and messages beside the streams.
+//! Closes connections and ranks, and sends control messages outside the byte streams.
 
 use super::{ControlMessage, Happening, Network};
 use crate::protocol::founding::RELAY;
 
 impl Network {
-    /// The process of `rank` dies: what it has written still arrives, then its peers read the end
-    /// of the stream; one latency from now writes to it fail. Harmless when it is dead already.
+    /// Kills the process of `rank`. The bytes that the rank has written still arrive. Its peers
+    /// then read the end of the stream. Writes to the rank fail from one latency after this call.
+    /// Does nothing if the rank is already dead.
     pub fn close_rank(&mut self, rank: usize) {
         if self.ranks[rank].closed_ns.is_some() {
             return;
@@ -17,8 +18,8 @@ impl Network {
             let (_, index) = self.ranks[rank].pipes[place];
             self.close_pipe(index as usize);
         }
-        // Rank 0 relays control messages, so it alone sees the others die. Once it has closed,
-        // those see it that have a connection of their own to the dead rank.
+        // Rank 0 relays control messages, so only rank 0 sees other ranks die. Once it has closed,
+        // only ranks with a direct connection to the dead rank see the death.
         let is_relayed = rank == RELAY || self.ranks[RELAY].closed_ns.is_none();
         for at in (0..self.ranks.len()).filter(|at| *at != rank) {
             let is_seen = match is_relayed {
@@ -32,12 +33,13 @@ impl Network {
         }
     }
 
-    /// The next rank whose control connection to `rank` has broken.
+    /// Returns the next rank whose control connection to `rank` has broken, or `None` if there is
+    /// none.
     pub fn next_lost(&mut self, rank: usize) -> Option<usize> {
         self.ranks[rank].lost.pop_front()
     }
 
-    /// `rank` closes its ends of all links of `group`, those not yet made included.
+    /// Closes `rank`'s ends of all links in `group`, including links that do not exist yet.
     pub fn leave_group(&mut self, group: u32, rank: usize) {
         self.ranks[rank].left.insert(group);
         for place in 0..self.ranks[rank].pipes.len() {
@@ -48,21 +50,21 @@ impl Network {
         }
     }
 
-    /// Whether [`Network::close_rank`] was called for `rank`.
+    /// Returns `true` if `rank` has been closed by [`Network::close_rank`].
     #[must_use]
     pub fn is_closed(&self, rank: usize) -> bool {
         self.ranks[rank].closed_ns.is_some()
     }
 
-    /// `own` closes its end of one connection, as [`Network::close_rank`] does for all.
+    /// Closes `own`'s end of one connection, as [`Network::close_rank`] does for all connections.
     pub fn close_connection(&mut self, group: u32, own: usize, peer: usize) {
         if let Ok(index) = self.connection(group, own, peer) {
             self.close_pipe(index);
         }
     }
 
-    /// The sender of the pipe closes its end: an end of stream behind what it sent, and no more
-    /// reading of what comes back.
+    /// Closes the sender's end of a pipe: sends an end of stream after the bytes sent so far, and
+    /// discards everything that arrives from the other direction.
     pub(super) fn close_pipe(&mut self, index: usize) {
         if std::mem::replace(&mut self.pipes[index].ended, true) {
             return;
@@ -73,10 +75,10 @@ impl Network {
         back.discard_arrived(&mut self.pool);
     }
 
-    /// Sends a small message beside the streams: it takes one latency, keeps its order among those
-    /// of the same two ranks, and costs no port time. One to or from a dead rank is lost. Once rank
-    /// 0 has closed, two ranks connect to each other for it, and the sender learns that the
-    /// receiver is dead.
+    /// Sends a small message outside the streams. The message takes one latency and does not occupy
+    /// a port. Messages between the same two ranks keep their order. A message to or from a dead
+    /// rank is lost. Once rank 0 has been closed, any two ranks connect directly to exchange
+    /// messages, and the sender learns whether the receiver is dead.
     pub fn send_control(&mut self, from: usize, to: usize, group: u32, payload: Vec<u8>) {
         if self.ranks[from].closed_ns.is_some() {
             return;
@@ -98,7 +100,8 @@ impl Network {
         );
     }
 
-    /// When a control message sent now arrives: never before an earlier one.
+    /// Returns the arrival time of a control message that is sent now, which is never before that
+    /// of an earlier one.
     fn control_arrival_ns(&mut self, from: usize, to: usize) -> u64 {
         let late_ns = self.config.faults.delay_ns(&mut self.chance);
         let last_ns = self.control_last_ns.entry((from, to)).or_default();
@@ -106,7 +109,7 @@ impl Network {
         *last_ns
     }
 
-    /// The next control message that has arrived at `rank`: sender, group, payload.
+    /// Returns the next control message that has arrived at `rank`, or `None` if there is none.
     pub fn receive_control(&mut self, rank: usize) -> Option<ControlMessage> {
         self.ranks[rank].control.pop_front()
     }

@@ -1,24 +1,25 @@
-//! What is to happen, and when.
+//! Defines the events of the network and their order.
 
 use super::ControlMessage;
 use std::cmp::Ordering;
 
 #[derive(Debug)]
 pub(super) enum Happening {
-    /// A packet of the pipe is at the uplink of its sender's site.
+    /// A packet of the pipe reaches the uplink of its sender's site.
     AtUplink {
         pipe: usize,
         bytes: usize,
     },
-    /// A packet of the pipe is at the uplink of its receiver's site.
+    /// A packet of the pipe reaches the uplink of its receiver's site.
     AtOtherSite {
         pipe: usize,
         bytes: usize,
     },
-    /// The next packet of the pipe is at the receiver's port.
+    /// The next packet of the pipe reaches the receiver's port.
     AtPort(usize),
-    /// The next packet of the pipe is through that port.
+    /// The next packet of the pipe has passed the receiver's port and can be read.
     Arrived(usize),
+    /// The stall of the rank ends.
     StallEnd(usize),
     /// The process of the rank dies.
     Death(usize),
@@ -33,7 +34,7 @@ pub(super) enum Happening {
     },
 }
 
-/// Ordered by time, then by when it was made.
+/// An event, ordered by time, then by the order of creation.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) at_ns: u64,

@@ -1,5 +1,5 @@
-//! What a user of the simulated network relies on: the times of the cost model, order, back
-//! pressure, closing, and that the seed decides everything.
+//! Tests the simulated network: the times of the cost model, order, back pressure, closing, and
+//! that the seed determines everything.
 
 use super::*;
 
@@ -32,8 +32,8 @@ fn byte_at(offset: usize) -> u8 {
     (offset * 31 + offset / 251) as u8
 }
 
-/// A stream of predictable bytes between two ranks. A flow behind another forwards what that one
-/// has delivered.
+/// A stream of predictable bytes between two ranks. If `behind` is set, the flow forwards the bytes
+/// that the flow with that index has delivered.
 struct Flow {
     from: usize,
     to: usize,
@@ -104,7 +104,7 @@ fn poll_receiver(network: &mut Network, flow: &mut Flow) {
     }
 }
 
-/// Polls touched ranks only, until every flow is through; all of them at the start.
+/// Polls all ranks once, then only touched ranks, until every flow is complete.
 fn drive(network: &mut Network, flows: &mut [Flow]) -> Duration {
     let mut touched: Vec<usize> = (0..network.world_size()).collect();
     loop {
@@ -127,7 +127,7 @@ fn drive(network: &mut Network, flows: &mut [Flow]) -> Duration {
         if touched.is_empty() {
             assert!(
                 network.advance().is_some(),
-                "the network is idle, the flows are not done"
+                "the network is idle, but the flows are not complete"
             );
         }
     }
@@ -186,7 +186,7 @@ fn a_backlog_to_one_receiver_does_not_hold_another_senders_port() {
     assert_eq!(
         flows[2].ended_at,
         Duration::from_millis(200),
-        "rank 2 was idle until then"
+        "rank 2 has been idle until then"
     );
     assert_eq!(flows[1].ended_at, Duration::from_millis(400));
 }
@@ -250,7 +250,7 @@ fn a_full_window_blocks_the_writer_until_the_reader_reads() {
     let refused = write(&mut network, 0, 1, &[1]).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::WouldBlock);
     while network.advance().is_some() {}
-    assert_eq!(network.take_touched(), [1], "arrival alone frees nothing");
+    assert_eq!(network.take_touched(), [1], "arrival frees no space");
     assert!(write(&mut network, 0, 1, &[1]).is_err());
     assert_eq!(read(&mut network, 1, 0, &mut [0; 400]).unwrap(), 400);
     assert_eq!(network.take_touched(), [0]);
@@ -320,14 +320,14 @@ fn a_dead_rank_delivers_what_it_sent_then_ends() {
     assert_eq!(
         write(&mut network, 1, 0, &[1]).unwrap(),
         1,
-        "not known there yet"
+        "rank 1 does not know of the death yet"
     );
     let (mut total, mut into) = (0, vec![0; 7000]);
     loop {
         match read(&mut network, 1, 0, &mut into) {
             Ok(0) => break,
             Ok(bytes) => total += bytes,
-            Err(_) => assert!(network.advance().is_some(), "the end never came"),
+            Err(_) => assert!(network.advance().is_some(), "the stream never ended"),
         }
     }
     assert_eq!(total, 50_000);
@@ -338,7 +338,7 @@ fn a_dead_rank_delivers_what_it_sent_then_ends() {
     assert_eq!(
         read(&mut network, 1, 0, &mut into).unwrap(),
         0,
-        "the end stays"
+        "the end of the stream can be read again"
     );
 }
 
@@ -391,7 +391,7 @@ fn control_messages_keep_their_order_and_cost_no_port_time() {
     network.close_rank(1);
     network.send_control(0, 1, 4, vec![1]);
     while network.advance().is_some() {}
-    assert_eq!(network.receive_control(1), None, "the dead receive nothing");
+    assert_eq!(network.receive_control(1), None, "a dead rank gets nothing");
 }
 
 #[test]

@@ -1,17 +1,19 @@
-//! The uplinks of sites.
+//! Models the uplinks of sites.
 //!
-//! A packet between sites passes two ports more than one within a site: the way out of its sender's
-//! site and the way into its receiver's, each shared by all ranks of the site, and each serving
-//! packets in the order in which they reach it. Its first byte is at the first of them when it has
-//! left its sender's port, and at the second one latency of the uplinks after it left the first.
-//! The last byte is through the receiver's port not before it is through the second.
+//! A packet between sites passes through two more ports than a packet within a site: the outgoing
+//! port of its sender's site and the incoming port of its receiver's site. All ranks of a site
+//! share these ports, which serve packets in the order in which they reach them.
+//!
+//! The first byte reaches the outgoing port when it has left the sender's port. It reaches the
+//! incoming port one latency of the uplinks after it left the outgoing port. The last byte does not
+//! leave the receiver's port before it has left the incoming port.
 
 use super::{Happening, Network};
 use crate::plan::Topology;
 use crate::sim::faults::nanoseconds;
 use std::time::Duration;
 
-/// What lies between the sites of a simulated network.
+/// The links between the sites of a simulated network.
 ///
 /// ```
 /// use ringtree::Algorithm;
@@ -37,16 +39,16 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Uplinks {
-    /// By rank, the number of its site.
+    /// Site of each rank.
     pub site_of: Vec<usize>,
-    /// Time from a rank of one site to one of another, in place of the network's.
+    /// Latency between ranks at different sites, which replaces the network's latency.
     pub latency: Duration,
-    /// What an uplink carries each way, in bytes per second.
+    /// Bandwidth of each uplink in each direction, in bytes per second.
     pub bandwidth_bytes_per_s: f64,
 }
 
 impl Uplinks {
-    /// Those between the sites of a topology.
+    /// Creates the uplinks between the sites of `topology`.
     #[must_use]
     pub fn of(topology: &Topology, latency: Duration, bandwidth_bytes_per_s: f64) -> Self {
         let site_of = |rank| topology.site_of(topology.host_of(rank));
@@ -57,10 +59,12 @@ impl Uplinks {
         }
     }
 
+    /// Checks the uplinks of a network of `ranks` ranks.
+    ///
     /// # Panics
-    /// If it has no site for each of so many ranks, or the bandwidth is not positive.
+    /// Panics if the number of sites is not `ranks`, or the bandwidth is not positive.
     pub(super) fn check(&self, ranks: usize) {
-        assert_eq!(self.site_of.len(), ranks, "each rank must be at a site");
+        assert_eq!(self.site_of.len(), ranks, "each rank must have a site");
         assert!(
             self.bandwidth_bytes_per_s > 0.0,
             "an uplink's bandwidth must be positive"
@@ -72,7 +76,7 @@ impl Uplinks {
     }
 }
 
-/// Until when each way of a site's uplink is busy.
+/// The times until which each direction of a site's uplink is busy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Busy {
     out_ns: u64,
@@ -80,7 +84,7 @@ pub(super) struct Busy {
 }
 
 impl Network {
-    /// Whether the packets of a pipe pass uplinks.
+    /// Returns `true` if the packets of a pipe pass uplinks.
     pub(super) fn passes_uplinks(&self, pipe: usize) -> bool {
         let pipe = &self.pipes[pipe];
         let uplinks = self.config.uplinks.as_ref();
@@ -90,7 +94,7 @@ impl Network {
         })
     }
 
-    /// A packet has left its sender's port.
+    /// Moves a packet that has left its sender's port through the outgoing uplink.
     pub(super) fn leave_site(&mut self, pipe: usize, bytes: usize) {
         let Some(uplinks) = &self.config.uplinks else {
             return;
@@ -104,7 +108,7 @@ impl Network {
         self.schedule(at_ns, Happening::AtOtherSite { pipe, bytes });
     }
 
-    /// A packet is at the site of its receiver.
+    /// Moves a packet that has reached the site of its receiver through the incoming uplink.
     pub(super) fn enter_site(&mut self, pipe: usize, bytes: usize) {
         let Some(uplinks) = &self.config.uplinks else {
             return;
@@ -118,7 +122,7 @@ impl Network {
         self.schedule(at_ns, Happening::AtPort(pipe));
     }
 
-    /// The uplink of a site, whose ways are busy until now at least.
+    /// Returns the state of a site's uplink, with both times at least now.
     fn busy_uplink(&mut self, site: usize) -> &mut Busy {
         if self.uplinks.len() <= site {
             self.uplinks.resize(site + 1, Busy::default());

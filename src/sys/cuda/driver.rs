@@ -1,18 +1,19 @@
-//! Whether there is a driver that can be used, found out once; and its functions.
+//! Finds the CUDA driver once, checks that it can be used, and looks up its functions.
 
 use super::text;
 use crate::error::{Error, Result};
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
-/// The names of the driver's library on Linux. The first is the driver's own. By the second the
-/// linker finds it, or a toolkit's stub, which has all functions and no driver.
+/// Names of the driver library on Linux. The first is the driver's own name. The second is the name
+/// that linkers use. A library with the second name may be a stub from a toolkit, which has all
+/// functions but no driver behind them.
 const LIBRARIES: &[&CStr] = &[c"libcuda.so.1", c"libcuda.so"];
 
 /// `CUDA_ERROR_STUB_LIBRARY`.
 const STUB_LIBRARY: i32 = 34;
 
-/// The oldest version of CUDA that the driver may know: that of drivers 550.
+/// The oldest CUDA version of a driver that is acceptable, which is the version of driver 550.
 const VERSION_MIN: i32 = 12_040;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`,
@@ -23,7 +24,7 @@ const ACCESS_READ_AND_WRITE: i32 = 3;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(super) const POSIX_FILE_DESCRIPTOR: i32 = 1;
 
-/// The driver's own names for things.
+/// Handles of the driver.
 pub(super) type Context = *mut c_void;
 pub(super) type RawStream = *mut c_void;
 pub(super) type RawEvent = *mut c_void;
@@ -31,7 +32,7 @@ pub(super) type Address = u64;
 pub(super) type Module = *mut c_void;
 pub(super) type Function = *mut c_void;
 
-/// A copy of rows between the host's memory and the device's (`CUDA_MEMCPY2D`).
+/// A copy of rows between host memory and device memory (`CUDA_MEMCPY2D`).
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Copy2D {
@@ -53,7 +54,7 @@ pub(super) struct Copy2D {
     pub(super) height: usize,
 }
 
-/// What memory is asked for (`CUmemAllocationProp`).
+/// The properties of an allocation (`CUmemAllocationProp`).
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct AllocationProperties {
@@ -66,7 +67,7 @@ pub(super) struct AllocationProperties {
 }
 
 impl AllocationProperties {
-    /// Memory of the device that is handed over as a descriptor.
+    /// Describes memory of the device that can be exported as a descriptor.
     pub(super) fn exportable(device: i32) -> Self {
         Self {
             kind: MEMORY_PINNED,
@@ -79,7 +80,7 @@ impl AllocationProperties {
     }
 }
 
-/// Who may do what with mapped memory (`CUmemAccessDesc`).
+/// Access rights to mapped memory (`CUmemAccessDesc`).
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct AccessDescription {
@@ -89,7 +90,7 @@ pub(super) struct AccessDescription {
 }
 
 impl AccessDescription {
-    /// The device reads and writes.
+    /// Gives the device read and write access.
     pub(super) fn read_and_write(device: i32) -> Self {
         Self {
             location_kind: LOCATION_DEVICE,
@@ -101,8 +102,8 @@ impl AccessDescription {
 
 macro_rules! functions {
     ($($name:ident $symbol:literal ($($argument:ty),*);)*) => {
-        /// The driver's functions, of the types that its manual gives them. Each returns a code,
-        /// which is 0 where all is well.
+        /// The driver's functions, with the types from its manual. Each function returns a code,
+        /// which is 0 on success.
         #[derive(Debug)]
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> i32,)*
@@ -183,17 +184,17 @@ functions! {
     );
 }
 
-/// A driver that was found fit; there is one in a process.
+/// A usable driver. A process has at most one driver.
 #[derive(Debug)]
 pub(super) struct Driver {
     pub(super) api: Api,
-    /// The newest version of CUDA it knows.
+    /// The newest CUDA version that the driver supports.
     pub(super) version: u32,
-    /// GPUs it shows this process: at least one.
+    /// Number of GPUs that the driver shows to this process; at least one.
     pub(super) gpus: usize,
 }
 
-/// The driver, or why there is none that can be used.
+/// Returns the driver, or the reason why it cannot be used.
 pub(super) fn driver() -> Result<&'static Driver> {
     static DRIVER: OnceLock<std::result::Result<Driver, String>> = OnceLock::new();
     let found = DRIVER.get_or_init(find);
@@ -202,10 +203,10 @@ pub(super) fn driver() -> Result<&'static Driver> {
         .map_err(|why| Error::no_device(format!("no CUDA here: {why}")))
 }
 
-/// How many GPUs this process may use: at least one.
+/// Returns the number of GPUs that this process can use, which is at least one.
 ///
 /// # Errors
-/// [`Error::no_device`] says why there is none.
+/// Returns [`Error::no_device`], including the reason, if no GPU can be used.
 pub(crate) fn gpu_count() -> Result<usize> {
     Ok(driver()?.gpus)
 }
@@ -223,7 +224,8 @@ fn find() -> std::result::Result<Driver, String> {
     if version < VERSION_MIN {
         let (major, minor) = (version / 1000, version % 1000 / 10);
         return Err(format!(
-            "the driver knows CUDA {major}.{minor}, but 12.4 is needed: install driver 550 or later"
+            "the driver supports CUDA {major}.{minor}, but 12.4 is required; install driver 550 or \
+             later"
         ));
     }
     // SAFETY: as above.
@@ -235,15 +237,18 @@ fn find() -> std::result::Result<Driver, String> {
             version: version as u32,
             gpus,
         }),
-        _ => Err("the driver shows no GPU to this process".into()),
+        _ => Err(
+            "the driver does not show any GPU to this process; check CUDA_VISIBLE_DEVICES".into(),
+        ),
     }
 }
 
-/// Opens the first library that works, for good. If none does, the first that there is says why.
+/// Opens the first usable library and keeps it open. If no library is usable, returns the error for
+/// the first library that exists.
 fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
     let mut why = None;
     for name in libraries {
-        // SAFETY: the name ends with zero. Opening a library runs its initialisers: these names
+        // SAFETY: the name ends with a zero. Opening a library runs its initializers: these names
         // are the driver's, which programs are meant to open. It is never closed.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_LAZY | libc::RTLD_LOCAL) };
         if handle.is_null() {
@@ -254,24 +259,24 @@ fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
             Err(what) => why.get_or_insert(format!("{}: {what}", name.to_string_lossy())),
         };
     }
-    Err(why.unwrap_or_else(|| "there is no libcuda.so.1, which the NVIDIA driver brings".into()))
+    Err(why.unwrap_or_else(|| "libcuda.so.1 was not found; install the NVIDIA driver".into()))
 }
 
-/// Looks the functions up in an open library, and has it begin.
+/// Looks up the functions in an open library and initializes the driver.
 fn initialised(handle: *mut c_void) -> std::result::Result<Api, String> {
     let api = Api::find(|symbol| {
-        // SAFETY: the handle is that of an open library, the name ends with zero.
+        // SAFETY: the handle is that of an open library, and the name ends with a zero.
         let address = unsafe { libc::dlsym(handle, symbol.as_ptr()) };
         if address.is_null() {
             let symbol = symbol.to_string_lossy();
-            return Err(format!("it lacks {symbol}: install driver 550 or later"));
+            return Err(format!("{symbol} is missing; install driver 550 or later"));
         }
         Ok(address)
     })?;
     // SAFETY: the call takes no pointer.
     match unsafe { (api.init)(0) } {
         0 => Ok(api),
-        STUB_LIBRARY => Err("it is a stub, which is only for linking: install the driver".into()),
+        STUB_LIBRARY => Err("it is a stub for linking only; install the NVIDIA driver".into()),
         code => Err(format!("cuInit: {}", text(&api, code))),
     }
 }
@@ -285,7 +290,7 @@ mod tests {
         let none = open(&[c"libringtree-none.so"]).unwrap_err();
         assert!(none.contains("libcuda.so.1"), "{none}");
         let other = open(&[c"libc.so.6"]).unwrap_err();
-        assert!(other.contains("libc.so.6: it lacks cuInit"), "{other}");
+        assert!(other.contains("libc.so.6: cuInit is missing"), "{other}");
     }
 
     #[test]

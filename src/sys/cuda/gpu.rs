@@ -1,4 +1,5 @@
-//! A GPU: its primary context, what it is, and the pinned memory that nothing uses.
+//! Opens GPUs and holds the state of each GPU: its primary context, its properties and its idle
+//! pinned memory.
 
 use super::driver::{Api, Context, Module, driver};
 use super::kernels::Kernels;
@@ -10,55 +11,55 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, OnceLock};
 
-/// Room for a name; the driver's are shorter.
+/// Size, in bytes, of the buffer for a name. The names that the driver returns are shorter.
 const NAME_BYTES: usize = 256;
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`.
 const MULTIPROCESSOR_COUNT: i32 = 16;
 /// `CU_STREAM_CAPTURE_MODE_RELAXED`.
 const CAPTURE_MODE_RELAXED: i32 = 2;
 
-/// What a GPU is.
+/// The properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// The product's name.
+    /// The product name.
     pub name: String,
-    /// Its number in this process.
+    /// The number of the GPU in this process.
     pub ordinal: usize,
-    /// Its UUID, or that of the part of it that this process has.
+    /// The UUID of the GPU, or of the part of it that this process can use.
     pub uuid: [u8; 16],
-    /// The newest version of CUDA that the driver knows, as 1000 × major + 10 × minor.
+    /// The newest CUDA version that the driver supports, as 1000 × major + 10 × minor.
     pub driver_version: u32,
-    /// Bytes of memory, used or not.
+    /// Number of bytes of memory, including used memory.
     pub memory_bytes: usize,
-    /// Multiprocessors.
+    /// Number of multiprocessors.
     pub multiprocessors: usize,
 }
 
-/// A GPU of this process.
+/// A GPU that this process uses.
 pub struct Gpu {
     pub(super) api: &'static Api,
     context: Context,
     device: i32,
     facts: Facts,
-    /// Pinned memory that no stream and no operation uses any more.
+    /// Pinned memory that is no longer used by any stream or operation.
     pub(super) idle: Mutex<Vec<Arc<Pinned>>>,
-    /// Once they were asked for.
+    /// The kernels, once they have been requested.
     pub(super) kernels: OnceLock<Kernels>,
 }
 
 // SAFETY: the context is the primary one, which is never released here and may be made current in
-// any thread; everything else is constant or behind a lock.
+// any thread. Everything else is constant or behind a lock.
 unsafe impl Send for Gpu {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Gpu {}
 
-/// While this lives, the GPU's context is this thread's, and what it asks of the driver leaves
-/// captures of graphs alone.
+/// A guard that keeps the GPU's context current in this thread, and prevents the thread's driver
+/// calls from disturbing graph captures.
 pub(super) struct Entered {
     api: &'static Api,
     is_pushed: bool,
     capture_mode: i32,
-    /// It belongs to the thread.
+    /// Prevents the value from leaving its thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -66,19 +67,20 @@ impl Drop for Entered {
     fn drop(&mut self) {
         if self.is_pushed {
             let mut popped = std::ptr::null_mut();
-            // SAFETY: pops what `enter` pushed on this very thread; there is room for the pointer.
+            // SAFETY: pops what `enter` pushed on this same thread. There is room for the pointer.
             let _ = unsafe { (self.api.context_pop)(&raw mut popped) };
         }
-        // SAFETY: the mode is the one that the driver gave for this very thread.
+        // SAFETY: the driver returned this mode for this same thread.
         let _ = unsafe { (self.api.exchange_capture_mode)(&raw mut self.capture_mode) };
     }
 }
 
 impl Gpu {
-    /// GPU number `ordinal` of this process: the same value every time.
+    /// Returns GPU number `ordinal` of this process. Each call returns the same value.
     ///
     /// # Errors
-    /// [`Error::no_device`]: there is none; [`Error::device`]: it cannot be used.
+    /// Returns [`Error::no_device`] if the GPU does not exist, or [`Error::device`] if it cannot be
+    /// used.
     pub fn open(ordinal: usize) -> Result<Arc<Gpu>> {
         static GPUS: Mutex<Vec<Arc<Gpu>>> = Mutex::new(Vec::new());
         let driver = driver()?;
@@ -89,7 +91,7 @@ impl Gpu {
         if ordinal >= driver.gpus {
             let gpus = driver.gpus;
             return Err(Error::no_device(format!(
-                "there is no GPU {ordinal}: this process may use {gpus}, counted from 0"
+                "GPU {ordinal} is out of range: this process can use {gpus} GPUs, numbered from 0"
             )));
         }
         let api = &driver.api;
@@ -99,7 +101,7 @@ impl Gpu {
         check(code, "cuDeviceGet")?;
         let facts = facts(api, device, ordinal, driver.version)?;
         let mut context = std::ptr::null_mut();
-        // SAFETY: the device is the driver's; there is room for the pointer.
+        // SAFETY: the device is the driver's. There is room for the pointer.
         let code = unsafe { (api.primary_context_retain)(&raw mut context, device) };
         check(code, "cuDevicePrimaryCtxRetain")?;
         let gpu = Arc::new(Gpu {
@@ -114,17 +116,17 @@ impl Gpu {
         Ok(gpu)
     }
 
-    /// What it is.
+    /// Returns the GPU's properties.
     #[must_use]
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// Has the driver compile and load a text of kernels, for good; it may wait for everything that
-    /// the GPU was told to do.
+    /// Makes the driver compile the kernels in `text` and load them permanently. The driver may
+    /// wait for all work on the GPU.
     ///
     /// # Errors
-    /// The text is no PTX; or the driver's.
+    /// Returns [`Error::usage`] if the text is not PTX, or else the driver's error.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
         if !is_ptx(text) {
             let what = "kernels must be PTX, which starts with a `.version` line";
@@ -134,29 +136,32 @@ impl Gpu {
         self.load(text).map(|_| ())
     }
 
-    /// Loads a text of kernels for good, where the context is current.
+    /// Loads the kernels in `text` permanently. The context must be current.
     pub(super) fn load(&self, text: &str) -> Result<Module> {
-        let text = CString::new(text).map_err(|_| Error::usage("kernels with a zero"))?;
+        let text = CString::new(text)
+            .map_err(|_| Error::usage("cannot load kernels: the text contains a zero byte"))?;
         let mut module = std::ptr::null_mut();
-        // SAFETY: the context is current; the text ends with zero; there is room for the pointer.
+        // SAFETY: the context is current, the text ends with a zero, and there is room for the
+        // pointer.
         let code = unsafe { (self.api.module_load_data)(&raw mut module, text.as_ptr().cast()) };
         check(code, "cuModuleLoadData").map(|()| module)
     }
 
-    /// The driver's number of it.
+    /// Returns the number that the driver uses for the GPU.
     pub(super) fn device(&self) -> i32 {
         self.device
     }
 
-    /// Whether `context` is the one used here.
+    /// Returns `true` if `context` is the context that this GPU uses.
     pub(super) fn is_context(&self, context: Context) -> bool {
         self.context == context
     }
 
-    /// Makes the context current in this thread, and its calls harmless to captures.
+    /// Makes the context current in this thread, and prevents the thread's driver calls from
+    /// disturbing captures.
     pub(super) fn enter(&self) -> Result<Entered> {
         let mut capture_mode = CAPTURE_MODE_RELAXED;
-        // SAFETY: the driver swaps one integer, for which there is room.
+        // SAFETY: the driver exchanges one integer, for which there is room.
         let code = unsafe { (self.api.exchange_capture_mode)(&raw mut capture_mode) };
         check(code, "cuThreadExchangeStreamCaptureMode")?;
         let mut entered = Entered {
@@ -186,8 +191,8 @@ impl fmt::Debug for Gpu {
     }
 }
 
-/// Returns whether the driver reads `text` as PTX. It also takes binaries, and trusts the lengths
-/// in them.
+/// Returns `true` if the driver would interpret `text` as PTX. The driver also accepts binaries,
+/// and trusts the lengths in them.
 fn is_ptx(text: &str) -> bool {
     let is_comment = |line: &&str| line.is_empty() || line.starts_with("//");
     let mut lines = text.lines().map(str::trim_start);
@@ -197,11 +202,11 @@ fn is_ptx(text: &str) -> bool {
 
 fn facts(api: &Api, device: i32, ordinal: usize, driver_version: u32) -> Result<Facts> {
     let mut name = [0; NAME_BYTES];
-    // SAFETY: the driver writes at most so many characters, the last of them zero.
+    // SAFETY: the driver writes at most `NAME_BYTES` characters, the last of them zero.
     let code = unsafe { (api.device_get_name)(name.as_mut_ptr(), NAME_BYTES as i32, device) };
     check(code, "cuDeviceGetName")?;
     name[NAME_BYTES - 1] = 0;
-    // SAFETY: the array holds a zero.
+    // SAFETY: the array contains a zero.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) };
     let mut uuid = [0; 16];
     // SAFETY: there is room for the 16 bytes.

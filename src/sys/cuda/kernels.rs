@@ -1,4 +1,4 @@
-//! Loading and launching the kernels that reduce.
+//! Loads and launches the reduction kernels.
 
 use super::check;
 use super::driver::{Address, Function};
@@ -12,36 +12,36 @@ use crate::op::ReduceOp;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
-/// The kernels of a GPU, by name, loaded for good.
+/// The kernels of a GPU, indexed by name. They are loaded permanently.
 #[derive(Debug, Default)]
 pub(super) struct Kernels(HashMap<&'static CStr, Loaded>);
 
 #[derive(Clone, Copy, Debug)]
 struct Loaded(Function);
 
-// SAFETY: the driver takes launches of a kernel from any thread.
+// SAFETY: the driver accepts launches of a kernel from any thread.
 unsafe impl Send for Loaded {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Loaded {}
 
-/// How operands are reduced.
+/// The arithmetic that a reduction performs.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reduction {
     pub(crate) dtype: Dtype,
     pub(crate) op: ReduceOp,
-    /// What the result is divided by.
+    /// The divisor that is applied to the result.
     pub(crate) divisor: Option<usize>,
 }
 
-/// A part of a device's memory: from which byte on.
+/// A part of a device's memory that begins at this byte.
 pub(crate) type Span<'a> = (&'a Memory, usize);
 
 impl Gpu {
-    /// Has the driver compile and load every kernel now: it may wait for everything that the GPU
-    /// was told to do, which the first launch must not.
+    /// Makes the driver compile and load all kernels now. The driver may wait for all work on the
+    /// GPU, which must not happen at the first launch.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn load_reductions(&self) -> Result<()> {
         if self.kernels.get().is_some() {
             return Ok(());
@@ -51,13 +51,13 @@ impl Gpu {
         let mut kernels = Kernels::default();
         for entry in Dtype::ALL.iter().copied().map(launch::entry) {
             let mut function: Function = std::ptr::null_mut();
-            // SAFETY: the module is loaded for good; the name ends with zero; there is room for
-            // the pointer.
+            // SAFETY: the module is loaded permanently, the name ends with a zero, and there is
+            // room for the pointer.
             let code = unsafe {
                 (self.api.module_get_function)(&raw mut function, module, entry.as_ptr())
             };
             check(code, "cuModuleGetFunction")?;
-            // SAFETY: the driver has just given the kernel.
+            // SAFETY: the driver has just returned the kernel.
             check(unsafe { (self.api.function_load)(function) }, "cuFuncLoad")?;
             kernels.0.insert(entry, Loaded(function));
         }
@@ -67,12 +67,13 @@ impl Gpu {
 }
 
 impl Stream {
-    /// Reduces `bytes` bytes of each of `from`, in this order, into `to`, which may be one of them;
-    /// they overlap in no other way.
+    /// Reduces `bytes` bytes of each source in `from`, in the given order, into `to`. The
+    /// destination may be one of the sources. Otherwise, it must not overlap any source.
     ///
     /// # Errors
-    /// [`Error::usage`]: out of bounds, another GPU's, or the operator is not defined for the
-    /// type; [`Error::device`]: the kernels are not loaded, or the driver's.
+    /// Returns [`Error::usage`] if a range is out of bounds, if memory belongs to a different GPU,
+    /// or if the operator is not defined for the type. Returns [`Error::device`] if the kernels are
+    /// not loaded, or if the driver reports an error.
     pub(crate) fn reduce(
         &self,
         how: Reduction,
@@ -107,8 +108,8 @@ impl Stream {
         let _entered = gpu.enter()?;
         // SAFETY: the kernel takes this one argument by value, which the driver copies in the call.
         // It reads and writes the elements at the argument's addresses and nothing else
-        // (`cuda/README.md`, tested access by access), and these lie in memories, as was checked
-        // where the addresses were made. Those live until the stream is through, see `Memory`.
+        // (`cuda/README.md`, tested access by access), and these are in memories, as was checked
+        // when the addresses were computed. Those live until the stream has finished, see `Memory`.
         let code = unsafe {
             (gpu.api.launch_kernel)(
                 *function,

@@ -1,9 +1,11 @@
-//! The kernels for GPUs as values: their text, their names, their arguments, and how many threads a
-//! launch has. Nothing here needs a GPU; a device loads [`PTX`] and launches what [`reduce`] says.
+//! Describes launches of the GPU kernels as values: the text and names of the kernels, their
+//! arguments, and the number of threads. Nothing in this module needs a GPU. A device loads [`PTX`]
+//! and performs the launches that [`reduce`] returns.
 //!
-//! The kernels have the numbers of the CPU's (`reduce::Kernel`), to the bit. The destination may
-//! also be a source, at the same address; buffers must not overlap otherwise. Any address will do,
-//! but a launch whose buffers have the same offset within 16 bytes is much the fastest.
+//! The results have the same bits as the results of the CPU's kernels (`reduce::Kernel`). The
+//! destination may also be a source, at the same address. Otherwise, buffers must not overlap.
+//! Addresses may have any alignment, but a launch is by far the fastest if all its buffers have the
+//! same offset modulo 16 bytes.
 
 use crate::dtype::Dtype;
 use crate::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
@@ -11,58 +13,60 @@ use crate::op::ReduceOp;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::CStr;
 
-/// The kernels, as text that a driver compiles for its GPU: `cuda/reduce.cu`, compiled by
-/// `cuda/build.py`.
+/// The kernels, as text that a driver compiles for its GPU. `cuda/build.py` compiles this text from
+/// `cuda/reduce.cu`.
 pub const PTX: &str = include_str!("../../../cuda/reduce.ptx");
 
-/// Threads of a block, which the kernels' registers are planned for.
+/// Number of threads per block. The registers of the kernels are planned for this number.
 const BLOCK_THREADS: u32 = 256;
 
-/// Blocks that run on a multiprocessor at once. More would wait for the first to end.
+/// Number of blocks that a multiprocessor runs at the same time. Additional blocks would have to
+/// wait until earlier blocks end.
 const BLOCKS_PER_MULTIPROCESSOR: u32 = 5;
 
-/// Bytes of the widest access.
+/// Size of the widest access in bytes.
 const VECTOR_BYTES: usize = 16;
 
-/// The argument of a kernel, as `cuda/reduce.cu` reads it.
+/// The argument of a kernel, with the layout that `cuda/reduce.cu` expects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
 #[repr(C)]
 pub struct Arguments {
-    /// Addresses of the sources in order; the places without one are zero.
+    /// Addresses of the sources, in order. Unused entries are zero.
     pub sources: [u64; DEVICE_SOURCES_MAX],
     /// Address of the result.
     pub destination: u64,
-    /// Elements of every buffer.
+    /// Number of elements in each buffer.
     pub elements: u64,
-    /// How many places of `sources` count.
+    /// Number of entries in `sources` that are used.
     pub source_count: u32,
-    /// The operator's position in the table of operators; a mean is a sum.
+    /// Position of the operator in the table of operators. A mean has the position of the sum.
     pub op: u32,
-    /// What the result is divided by; one divides nothing.
+    /// The divisor that is applied to the result. 1 means no division.
     pub divisor: u32,
-    /// The widest access that all addresses allow: 16 bytes, an element, or one byte.
+    /// Size of the widest access that all addresses allow: 16 bytes, an element, or one byte.
     pub access_bytes: u32,
 }
 
-/// A launch of a kernel. The kernel's one argument is passed by value.
+/// A launch of a kernel. The kernel has a single argument, which is passed by value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Launch {
-    /// The kernel's name in [`PTX`].
+    /// Name of the kernel in [`PTX`].
     pub entry: &'static CStr,
-    /// Blocks of the grid, which has one dimension.
+    /// Number of blocks in the grid, which has one dimension.
     pub blocks: u32,
-    /// Threads of a block.
+    /// Number of threads per block.
     pub threads: u32,
-    /// The kernel's argument.
+    /// Argument of the kernel.
     pub arguments: Arguments,
 }
 
-/// The launch that reduces `sources` in order into `destination`, as
-/// the CPU's kernel does; all are addresses of `elements` elements of `dtype`. `None` where `op` is
-/// not defined for `dtype`.
+/// Returns the launch that reduces `sources`, in order, into `destination`, like the CPU's kernel.
+/// Each address is that of a buffer of `elements` elements of type `dtype`. Returns `None` if `op`
+/// is not defined for `dtype`.
 ///
-/// One source without a divisor is copied, to the bit. Where the destination's present content is
-/// an operand, its address is one of the sources.
+/// If there is a single source and no divisor, the source is copied bit for bit. If the current
+/// content of the destination is an operand, the address of the destination must be one of the
+/// sources.
 ///
 /// ```
 /// use ringtree::internal::compute::gpu;
@@ -78,8 +82,8 @@ pub struct Launch {
 ///
 /// # Panics
 ///
-/// On a caller's mistake: no source, or more than [`DEVICE_SOURCES_MAX`]; a divisor of zero or
-/// above [`WORLD_SIZE_MAX`], or one for an operator other than `Avg` and `Sum`.
+/// Panics if there are no sources, or more than [`DEVICE_SOURCES_MAX`]; if the divisor is zero or
+/// above [`WORLD_SIZE_MAX`]; or if there is a divisor and the operator is neither `Avg` nor `Sum`.
 #[must_use]
 pub fn reduce(
     dtype: Dtype,
@@ -92,16 +96,16 @@ pub fn reduce(
 ) -> Option<Launch> {
     assert!(
         (1..=DEVICE_SOURCES_MAX).contains(&sources.len()),
-        "a reduce has one to {DEVICE_SOURCES_MAX} sources"
+        "a reduction must have 1 to {DEVICE_SOURCES_MAX} sources"
     );
     if let Some(divisor) = divisor {
         assert!(
             (1..=WORLD_SIZE_MAX).contains(&divisor),
-            "a divisor is a number of ranks"
+            "the divisor must be a valid number of ranks"
         );
         assert!(
             matches!(op, ReduceOp::Avg | ReduceOp::Sum),
-            "a mean is a sum, divided"
+            "a divisor requires the operator Avg or Sum"
         );
     }
     let divisor = divisor.unwrap_or(1);
@@ -121,7 +125,7 @@ pub fn reduce(
     arguments.sources[..sources.len()].copy_from_slice(sources);
     let pieces = (elements * dtype.size()).div_ceil(access_bytes.max(dtype.size()));
     op.supports(dtype).then(|| Launch {
-        // The kernels of floats change a NaN; those of integers copy it.
+        // The kernels for floats change a NaN. Those for integers copy it.
         entry: match (sources, divisor) {
             ([_], 1) => entry(unsigned(dtype.size())),
             _ => entry(dtype),
@@ -132,9 +136,10 @@ pub fn reduce(
     })
 }
 
-/// The widest access, in bytes, that every buffer of elements of `size` bytes allows.
+/// Returns the size, in bytes, of the widest access that every buffer allows, for elements of
+/// `size` bytes.
 fn access_bytes(sources: &[u64], destination: u64, size: usize) -> usize {
-    // Bits in which addresses differ.
+    // Bits in which the addresses differ.
     let differences = |bits, source| bits | (source ^ destination);
     let differences = sources.iter().fold(0, differences);
     let are_multiples = |bits: u64, bytes| bits.is_multiple_of(bytes as u64);
@@ -147,15 +152,16 @@ fn access_bytes(sources: &[u64], destination: u64, size: usize) -> usize {
     }
 }
 
-/// Blocks for so many pieces, of which a thread takes one at a time: as many as have work, but no
-/// more than run at once.
+/// Returns the number of blocks for `pieces` pieces if each thread processes one piece at a time.
+/// This is the number of blocks that have work, but at most the number of blocks that can run at
+/// the same time.
 fn blocks(pieces: usize, multiprocessors: u32) -> u32 {
     let useful = pieces.div_ceil(BLOCK_THREADS as usize);
     let resident = multiprocessors.max(1) * BLOCKS_PER_MULTIPROCESSOR;
     useful.clamp(1, resident as usize) as u32
 }
 
-/// The unsigned integer of so many bytes.
+/// Returns the unsigned integer type that has `size` bytes.
 fn unsigned(size: usize) -> Dtype {
     match size {
         1 => Dtype::U8,
@@ -165,7 +171,7 @@ fn unsigned(size: usize) -> Dtype {
     }
 }
 
-/// The kernel's name.
+/// Returns the name of the kernel for `dtype`.
 pub(super) fn entry(dtype: Dtype) -> &'static CStr {
     match dtype {
         Dtype::I8 => c"ringtree_reduce_i8",
@@ -188,7 +194,7 @@ mod tests {
     use super::*;
     use std::collections::BTreeSet;
 
-    /// The names of the kernels in the text, and the bytes of their argument.
+    /// Returns the names of the kernels in the text, and the size of their argument in bytes.
     fn entries() -> Vec<(&'static str, usize)> {
         let entries = PTX.split(".visible .entry ").skip(1);
         let parsed = entries.map(|entry| {
@@ -249,7 +255,7 @@ mod tests {
             for forbidden in ["approx", "full", "ftz", "fma", "local"] {
                 assert!(!words.contains(&forbidden), "{line}");
             }
-            // Without its rounding the driver may fuse it with another.
+            // Without an explicit rounding, the driver may fuse the instruction with another.
             let is_float = words.contains(&"f32") || words.contains(&"f64");
             if is_float && matches!(words[0], "add" | "sub" | "mul" | "div") {
                 assert_eq!(words[1], "rn", "{line}");
@@ -257,7 +263,7 @@ mod tests {
         }
     }
 
-    /// A launch on addresses of multiples of 16.
+    /// Returns a launch whose addresses are multiples of 16.
     fn launch(dtype: Dtype, op: ReduceOp, sources: &[u64], divisor: Option<usize>) -> Launch {
         reduce(dtype, op, sources, 32, 1, divisor, 1).unwrap()
     }
@@ -330,7 +336,7 @@ mod tests {
                 132,
             )
         };
-        // A thread takes a vector, or an element.
+        // A thread processes a vector or an element.
         assert_eq!(grid(16).map(|launch| launch.blocks), Some(4));
         assert_eq!(grid(20).map(|launch| launch.blocks), Some(16));
         assert_eq!(grid(21).map(|launch| launch.blocks), Some(16));

@@ -1,4 +1,4 @@
-//! Memory: of the device, and pinned memory of the host.
+//! Wraps memory of the device, and pinned memory of the host.
 
 use super::driver::Address;
 use super::gpu::Gpu;
@@ -15,11 +15,12 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
 const HOST_ALLOC_FLAGS: u32 = 1 | 2;
-/// Pinned memory comes in powers of two, from this many bytes on, so that it is used again.
+/// Minimum size of an allocation of pinned memory. All sizes are powers of two, so that memory can
+/// be reused.
 const PINNED_BYTES_MIN: usize = 4096;
 
-/// Memory of a GPU; clones share it. The last one frees it, in whose thread that may be: the driver
-/// may wait then for what the GPU has been told to do.
+/// Memory of a GPU, which clones share. The memory is freed when the last clone is dropped, on any
+/// thread. The driver may then wait for all work on the GPU.
 #[derive(Clone)]
 pub struct Memory(Arc<Inner>);
 
@@ -27,22 +28,27 @@ struct Inner {
     gpu: Arc<Gpu>,
     address: Address,
     bytes: usize,
-    /// The user's value that owns the memory; none if it was allocated here.
+    /// The user's value that owns the memory, or `None` if the memory was allocated by this
+    /// library.
     user: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl Memory {
-    /// Memory of undefined content.
+    /// Allocates memory whose content is undefined.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let _entered = gpu.enter()?;
         let mut address = 0;
-        // SAFETY: the context is current; there is room for the address. Nothing is no length.
+        // SAFETY: the context is current, and there is room for the address. Zero is not a valid
+        // length.
         let code = unsafe { (gpu.api.mem_alloc)(&raw mut address, bytes.max(1)) };
-        check(code, "cuMemAlloc")
-            .map_err(|error| Error::device(format!("{bytes} bytes of device memory: {error}")))?;
+        check(code, "cuMemAlloc").map_err(|error| {
+            Error::device(format!(
+                "cannot allocate {bytes} bytes of device memory: {error}"
+            ))
+        })?;
         Ok(Self::of(gpu, address, bytes, None))
     }
 
@@ -60,10 +66,10 @@ impl Memory {
         }))
     }
 
-    /// A user's memory, which dropping `value` frees.
+    /// Wraps a user's memory, which is freed when `value` is dropped.
     ///
     /// # Safety
-    /// The memory is of this GPU's primary context and lives until `value` is dropped.
+    /// The memory belongs to this GPU's primary context and lives until `value` is dropped.
     pub(super) unsafe fn of_user(
         gpu: &Arc<Gpu>,
         address: Address,
@@ -73,8 +79,8 @@ impl Memory {
         Self::of(gpu, address, bytes, Some(value))
     }
 
-    /// The user's value; the memory itself where there are other clones, or it is none of that
-    /// type.
+    /// Returns the user's value. Returns the memory itself if other clones exist, or if the memory
+    /// has no value of this type.
     pub(super) fn into_user<T: Any>(self) -> std::result::Result<Box<T>, Self> {
         if !matches!(&self.0.user, Some(value) if value.is::<T>()) {
             return Err(self);
@@ -86,10 +92,10 @@ impl Memory {
             .map(|value| value.downcast());
         Ok(value
             .and_then(std::result::Result::ok)
-            .expect("invariant: it is of that type"))
+            .expect("invariant: the type was checked"))
     }
 
-    /// Its length in bytes.
+    /// Returns the length in bytes.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.0.bytes
@@ -108,7 +114,7 @@ impl Memory {
 fn check_range(at: usize, bytes: usize, of_bytes: usize) -> Result<()> {
     if at.checked_add(bytes).is_none_or(|end| end > of_bytes) {
         return Err(Error::usage(format!(
-            "{bytes} bytes from {at} on of memory that has {of_bytes}"
+            "{bytes} bytes at offset {at} are out of range: the memory has {of_bytes} bytes"
         )));
     }
     Ok(())
@@ -122,9 +128,9 @@ impl Drop for Inner {
         let Ok(_entered) = self.gpu.enter() else {
             return;
         };
-        // A failure leaves nothing to do: the context has failed, and everything in it is gone.
-        // SAFETY: the address came from `mem_alloc` and is freed once. The driver lets what it was
-        // told to do with the memory end before.
+        // Ignore a failure: the context has failed, and everything in it no longer exists.
+        // SAFETY: the address came from `mem_alloc` and is freed once. The driver first finishes
+        // the work that uses the memory.
         let _ = unsafe { (self.gpu.api.mem_free)(self.address) };
     }
 }
@@ -139,24 +145,25 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Rows of bytes: `pitch` bytes apart in the device's memory, from `device_at` on; one behind the
-/// other in the host's, from `host_at` on.
+/// Rows of bytes. In device memory, the rows start at `device_at` and are `pitch` bytes apart. In
+/// host memory, they start at `host_at` and are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
-    /// Where the first begins on the device.
+    /// Offset of the first row on the device.
     pub device_at: usize,
-    /// From the start of one to the start of the next there; at least `width`.
+    /// Distance, in bytes, between the starts of two consecutive rows on the device; at least
+    /// `width`.
     pub pitch: usize,
-    /// Where the first begins on the host.
+    /// Offset of the first row on the host.
     pub host_at: usize,
-    /// Bytes of each.
+    /// Number of bytes per row.
     pub width: usize,
-    /// How many.
+    /// Number of rows.
     pub count: usize,
 }
 
 impl Rows {
-    /// Bytes that lie one behind the other.
+    /// Describes a single row of contiguous bytes.
     #[must_use]
     pub(crate) fn one(device_at: usize, host_at: usize, bytes: usize) -> Self {
         Self {
@@ -168,37 +175,37 @@ impl Rows {
         }
     }
 
-    /// From the first byte to the last on the device.
+    /// Returns the distance from the first byte to the end of the last row on the device.
     pub(super) fn extent(&self) -> usize {
         self.count.saturating_sub(1) * self.pitch + self.width
     }
 }
 
-/// Host memory that a GPU's streams copy from and to, and in which they write and await words. It
-/// is never freed: what is not used any more is kept for the next that asks
-/// ([`Pinned::take`], [`Pinned::give_back`]). Only memory that is shared with other processes,
-/// which bears words and nothing else, goes with its last clone.
+/// Host memory that a GPU's streams copy from and to, and that contains words that they write and
+/// wait for. This memory is never freed. Unused memory is kept for later requests
+/// ([`Pinned::take`], [`Pinned::give_back`]). The only exception is memory that is shared with
+/// other processes, which contains only words and is freed with its last clone.
 #[derive(Debug)]
 pub(crate) struct Pinned {
     start: NonNull<u8>,
-    /// As the GPU's streams know it.
+    /// The address that the GPU's streams use.
     address: Address,
     bytes: usize,
-    /// What keeps memory that is shared.
+    /// The owner of shared memory.
     shared: Option<Registered>,
 }
 
-// SAFETY: plain bytes that live as long as the process. Who touches them when is told at `region`;
-// words are reached as atomics alone.
+// SAFETY: plain bytes that live as long as the process. `region` explains which code touches them
+// when. Words are accessed only as atomics.
 unsafe impl Send for Pinned {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// At least `bytes` bytes, initialised, of which nothing else knows.
+    /// Returns at least `bytes` initialized bytes that are not used by any other code.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn take(gpu: &Gpu, bytes: usize) -> Result<Arc<Self>> {
         let bytes = bytes.max(PINNED_BYTES_MIN).next_power_of_two();
         let mut idle = lock(&gpu.idle);
@@ -208,16 +215,19 @@ impl Pinned {
         drop(idle);
         let _entered = gpu.enter()?;
         let mut start: *mut c_void = std::ptr::null_mut();
-        // SAFETY: the context is current; there is room for the pointer.
+        // SAFETY: the context is current, and there is room for the pointer.
         let code = unsafe { (gpu.api.mem_host_alloc)(&raw mut start, bytes, HOST_ALLOC_FLAGS) };
-        check(code, "cuMemHostAlloc")
-            .map_err(|error| Error::device(format!("{bytes} bytes of pinned memory: {error}")))?;
+        check(code, "cuMemHostAlloc").map_err(|error| {
+            Error::device(format!(
+                "cannot allocate {bytes} bytes of pinned memory: {error}"
+            ))
+        })?;
         let mut address = 0;
-        // SAFETY: the memory was just allocated to be mapped; there is room for the address.
+        // SAFETY: the memory was just allocated to be mapped, and there is room for the address.
         let code = unsafe { (gpu.api.mem_host_get_device_pointer)(&raw mut address, start, 0) };
         check(code, "cuMemHostGetDevicePointer")?;
         let start = NonNull::new(start.cast::<u8>());
-        let start = start.ok_or_else(|| Error::device("cuMemHostAlloc gave nothing"))?;
+        let start = start.ok_or_else(|| Error::device("cuMemHostAlloc returned a null pointer"))?;
         // SAFETY: the allocation has `bytes` bytes, and no other code has its address yet.
         unsafe { start.write_bytes(0, bytes) };
         Ok(Arc::new(Self {
@@ -228,7 +238,7 @@ impl Pinned {
         }))
     }
 
-    /// Memory that is shared with other processes.
+    /// Wraps memory that is shared with other processes.
     pub(super) fn of_registered(address: Address, bytes: usize, registered: Registered) -> Self {
         Self {
             start: registered.start(),
@@ -238,44 +248,46 @@ impl Pinned {
         }
     }
 
-    /// Keeps it for the next that asks, if this is the last clone; else it is left to those that
-    /// have the others, for good. No stream uses it any more.
+    /// Keeps the memory for later requests if this is the last clone. Otherwise, the other clones
+    /// keep the memory permanently. No stream may be using the memory any longer.
     pub(crate) fn give_back(self: Arc<Self>, gpu: &Gpu) {
         if Arc::strong_count(&self) == 1 {
             lock(&gpu.idle).push(self);
         }
     }
 
-    /// `bytes` bytes from `at` on, for an operation of the host.
+    /// Returns the `bytes` bytes that begin at `at`, for an operation of the host.
     ///
-    /// The callers (`comm::on_device` and `comm::device_buffer`) take turns over the bytes: the
-    /// region's owner touches them only after a word says that the streams have copied into them,
-    /// the streams only after a word says that the owner is done.
+    /// The callers (`comm::on_device` and `comm::device_buffer`) make sure that access to the bytes
+    /// alternates. The owner of the region touches the bytes only after a word shows that the
+    /// streams have copied into them. The streams touch the bytes only after a word shows that the
+    /// owner has finished.
     pub(crate) fn region(self: &Arc<Self>, at: usize, bytes: usize) -> Result<Region> {
         check_range(at, bytes, self.bytes)?;
         assert!(
             self.shared.is_none(),
-            "invariant: shared memory bears words"
+            "invariant: shared memory contains only words"
         );
         // SAFETY: in bounds, as was just checked.
         let start = unsafe { self.start.add(at) };
-        // SAFETY: the bytes are initialised and never freed, and by the callers' turns no stream
-        // and no other region touches them while the owner of this region does.
+        // SAFETY: the bytes are initialized and never freed. Because the callers alternate, no
+        // stream and no other region touches them while the owner of this region does.
         Ok(unsafe { Region::of_bytes(start, bytes, Arc::clone(self) as Arc<_>) })
     }
 
-    /// The word at byte `at`: what was written before a value was, is seen after that value is.
+    /// Loads the word at byte `at`. Everything that was written before the returned value is then
+    /// visible.
     ///
     /// # Errors
-    /// [`Error::usage`]: there is none.
+    /// Returns [`Error::usage`] if no word begins at `at`.
     pub(crate) fn load(&self, at: usize) -> Result<u32> {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
 
-    /// Writes the word at byte `at`, after everything written before.
+    /// Stores the word at byte `at`, ordered after everything that was written before.
     ///
     /// # Errors
-    /// [`Error::usage`]: there is none.
+    /// Returns [`Error::usage`] if no word begins at `at`.
     pub(crate) fn store(&self, at: usize, value: u32) -> Result<()> {
         self.word(at)?.store(value, Ordering::Release);
         Ok(())
@@ -286,9 +298,9 @@ impl Pinned {
         if !at.is_multiple_of(size_of::<u32>()) {
             return Err(Error::usage(format!("no word begins at byte {at}")));
         }
-        // SAFETY: in bounds and aligned, as was checked, since the driver allocates and the system
-        // maps whole pages; a page that bears words is used for nothing else. The owner of mapped
-        // pages is in `self`.
+        // SAFETY: in bounds and aligned, as was checked, because the driver allocates and the
+        // system maps complete pages. A page that contains words is used for nothing else. The
+        // owner of mapped pages is in `self`.
         Ok(unsafe { self.start.add(at).cast::<AtomicU32>().as_ref() })
     }
 

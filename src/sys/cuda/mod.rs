@@ -1,20 +1,22 @@
-//! CUDA's driver, as far as collectives need it: one file a thing, all of its unsafe calls.
+//! Wraps the parts of the CUDA driver that collectives need. Each file wraps one kind of object and
+//! contains all unsafe calls for it.
 //!
-//! `libcuda` is opened at run time. `driver.rs` looks all functions up before any is called, and
-//! calls them by pointers of its own, which return a plain integer: the code of an error that a
-//! newer driver has added is a number like any other. (An enum of the codes known today would be
-//! undefined behaviour with it.) cudarc is used for users' streams and slices alone (`user.rs`).
+//! `libcuda` is opened at run time. `driver.rs` looks up all functions before any of them is
+//! called, and calls them through its own pointers. These functions return a plain integer, because
+//! a newer driver may return error codes that are unknown today. (With an enum of the known codes,
+//! this would be undefined behavior.) cudarc is used only for users' streams and slices
+//! (`user.rs`).
 //!
-//! *What is safe and why.* Addresses of device memory never become references. Pinned memory is
-//! reached by streams and by the host at different times: the streams that copy from and to it
-//! write a word behind the last copy, and this crate touches the bytes only after it has seen that
-//! word (`Pinned::region`). It is never freed, so no stream writes to memory that has become
-//! something else. Ranges are checked where an address is made.
+//! *What is safe and why.* Addresses of device memory never become references. Streams and the host
+//! access pinned memory at different times: streams that copy from or to pinned memory write a word
+//! after their last copy, and this crate touches the bytes only after it has seen that word
+//! (`Pinned::region`). Pinned memory is never freed, so no stream writes to memory that has a
+//! different use by then. Ranges are checked when an address is computed.
 //!
 //! The primary context of each GPU is retained once and kept until the process ends. It is made
-//! current for the length of each call, and the caller's is restored, so any thread may call; and
-//! each call is made in the capture mode *relaxed*, so that it disturbs no capture of a graph that
-//! is under way in the process, and is not refused because of it.
+//! current for the duration of each call, and the caller's context is restored afterwards, so calls
+//! may be made on any thread. Each call is made in the capture mode *relaxed*. So it does not
+//! disturb any graph capture in the process, and it does not fail because of a capture.
 
 mod driver;
 mod gpu;
@@ -40,21 +42,21 @@ use crate::error::{Error, Result};
 use std::ffi::CStr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// What the driver says about an error.
+/// Returns the driver's description of an error.
 fn text(api: &driver::Api, code: i32) -> String {
     let mut text = std::ptr::null();
-    // SAFETY: the driver writes a pointer to a string that it never frees, or null for a code it
-    // does not know.
+    // SAFETY: the driver writes a pointer to a string that it never frees, or null for an unknown
+    // code.
     let found = unsafe { (api.get_error_string)(code, &raw mut text) };
     if found != 0 || text.is_null() {
         return format!("error {code}");
     }
-    // SAFETY: as above; the string ends with zero.
+    // SAFETY: as above. The string ends with a zero.
     let text = unsafe { CStr::from_ptr(text) };
     format!("{} (error {code})", text.to_string_lossy())
 }
 
-/// The driver's answer to `call` as a result.
+/// Converts the code that the driver's function `call` returned to a [`Result`].
 fn check(code: i32, call: &str) -> Result<()> {
     match code {
         0 => Ok(()),
@@ -65,7 +67,8 @@ fn check(code: i32, call: &str) -> Result<()> {
     }
 }
 
-/// A lock that a panic elsewhere does not take away: what it guards is consistent between calls.
+/// Locks `mutex`, even if another holder has panicked. The guarded data is consistent between
+/// calls.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,4 +1,4 @@
-//! Streams: every operation the GPU is told to do.
+//! Wraps streams, which queue all operations that the GPU executes.
 
 use super::driver::{Copy2D, RawEvent, RawStream};
 use super::gpu::Gpu;
@@ -13,36 +13,38 @@ use std::sync::{Arc, Mutex};
 /// `CU_STREAM_NON_BLOCKING`, `CU_EVENT_DISABLE_TIMING`.
 const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
-/// `CU_STREAM_WAIT_VALUE_GEQ`, `CU_STREAM_WRITE_VALUE_DEFAULT`: the word may be ahead, cyclically;
-/// a reader that sees the word sees what the stream did before.
+/// `CU_STREAM_WAIT_VALUE_GEQ`, `CU_STREAM_WRITE_VALUE_DEFAULT`. A wait also ends if the word is
+/// ahead of the value, in a cyclic comparison. A reader that sees the word sees everything that the
+/// stream did before it wrote the word.
 const WAIT_VALUE_GEQ: u32 = 0;
 const WRITE_VALUE_DEFAULT: u32 = 0;
 /// `CU_MEMORYTYPE_HOST`, `CU_MEMORYTYPE_DEVICE`.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
-/// Rows that are further apart are copied one by one (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
+/// Maximum pitch of a single copy (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`). Rows that are further apart
+/// are copied individually.
 const PITCH_MAX: usize = i32::MAX as usize;
 
-/// A queue of operations that are done one after another: a user's, or this library's. Clones are
-/// one.
+/// A queue of operations that the GPU executes in sequence. A stream is created by a user or by
+/// this library. Clones share the queue.
 #[derive(Clone)]
 pub struct Stream(Arc<Inner>);
 
 struct Inner {
     gpu: Arc<Gpu>,
     stream: RawStream,
-    /// What keeps a user's stream alive; none if it is to be destroyed here.
+    /// The owner of a user's stream, or `None` if this library destroys the stream.
     user: Option<Box<dyn Any + Send + Sync>>,
-    /// Recorded for streams that wait for this one.
+    /// The event that is recorded for streams that must wait for this stream.
     reached: Mutex<Option<Event>>,
 }
 
-// SAFETY: the driver takes operations for a stream from any thread.
+// SAFETY: the driver accepts operations for a stream from any thread.
 unsafe impl Send for Inner {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Inner {}
 
-/// A point in a stream, for other streams to wait for. It is never destroyed.
+/// A point in a stream that other streams can wait for. It is never destroyed.
 #[derive(Debug)]
 pub(crate) struct Event(RawEvent);
 
@@ -52,34 +54,34 @@ unsafe impl Send for Event {}
 unsafe impl Sync for Event {}
 
 impl Event {
-    /// An event that counts as done until it is recorded.
+    /// Creates an event. It counts as completed until it is recorded.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn new(gpu: &Gpu) -> Result<Self> {
         let _entered = gpu.enter()?;
         let mut event = std::ptr::null_mut();
-        // SAFETY: the context is current; there is room for the pointer.
+        // SAFETY: the context is current, and there is room for the pointer.
         let code = unsafe { (gpu.api.event_create)(&raw mut event, DISABLE_TIMING) };
         check(code, "cuEventCreate").map(|()| Self(event))
     }
 }
 
 impl Stream {
-    /// A stream that waits for no other, not even for the default one.
+    /// Creates a stream that does not wait for any other stream, not even for the default stream.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        // What streams have that ask for nothing.
+        // 0 is the default priority.
         Self::with_priority(gpu, |_| 0)
     }
 
-    /// The same, of the highest priority, so that copies are not held up by computing if that can
-    /// be helped.
+    /// Like [`Stream::new`], but gives the stream the highest priority, so that computation delays
+    /// copies as little as possible.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn urgent(gpu: &Arc<Gpu>) -> Result<Self> {
         Self::with_priority(gpu, |highest| highest)
     }
@@ -87,12 +89,12 @@ impl Stream {
     fn with_priority(gpu: &Arc<Gpu>, of_highest: impl FnOnce(i32) -> i32) -> Result<Self> {
         let _entered = gpu.enter()?;
         let (mut lowest, mut highest) = (0, 0);
-        // SAFETY: the context is current; there is room for both numbers.
+        // SAFETY: the context is current, and there is room for both numbers.
         let code = unsafe { (gpu.api.priority_range)(&raw mut lowest, &raw mut highest) };
         check(code, "cuCtxGetStreamPriorityRange")?;
         let mut stream = std::ptr::null_mut();
         let priority = of_highest(highest);
-        // SAFETY: the context is current; there is room for the pointer.
+        // SAFETY: the context is current, and there is room for the pointer.
         let code = unsafe { (gpu.api.stream_create)(&raw mut stream, NON_BLOCKING, priority) };
         check(code, "cuStreamCreateWithPriority")?;
         Ok(Self::of(gpu, stream, None))
@@ -107,10 +109,10 @@ impl Stream {
         }))
     }
 
-    /// A user's stream.
+    /// Wraps a user's stream.
     ///
     /// # Safety
-    /// It is a stream of this GPU's primary context and lives as long as `user`.
+    /// The stream belongs to this GPU's primary context and lives as long as `user`.
     pub(super) unsafe fn of_user(
         gpu: &Arc<Gpu>,
         stream: RawStream,
@@ -127,29 +129,30 @@ impl Stream {
         self.0.stream
     }
 
-    /// Refuses what is not this GPU's.
+    /// Checks that `gpu` is the GPU of this stream. Returns an error if it is not.
     pub(crate) fn check_gpu(&self, gpu: &Arc<Gpu>) -> Result<()> {
         if Arc::ptr_eq(&self.0.gpu, gpu) {
             return Ok(());
         }
         let (own, other) = (self.0.gpu.facts().ordinal, gpu.facts().ordinal);
         Err(Error::usage(format!(
-            "a stream of GPU {own} is given something of GPU {other}"
+            "cannot use an object of GPU {other} on a stream of GPU {own}"
         )))
     }
 
-    /// Copies rows of the device's memory into pinned memory.
+    /// Copies rows from device memory to pinned memory.
     ///
     /// # Errors
-    /// [`Error::usage`]: out of bounds, or another GPU's; the driver's.
+    /// Returns [`Error::usage`] if a range is out of bounds or belongs to a different GPU, or else
+    /// the driver's error.
     pub(crate) fn copy_in(&self, from: &Memory, to: &Pinned, rows: &Rows) -> Result<()> {
         self.copy_rows(from, to, rows, true)
     }
 
-    /// Copies rows of pinned memory into the device's.
+    /// Copies rows from pinned memory to device memory.
     ///
     /// # Errors
-    /// As [`Stream::copy_in`].
+    /// Returns the same errors as [`Stream::copy_in`].
     pub(crate) fn copy_out(&self, from: &Pinned, to: &Memory, rows: &Rows) -> Result<()> {
         self.copy_rows(to, from, rows, false)
     }
@@ -171,9 +174,9 @@ impl Stream {
         let pointer = host.pointer(rows.host_at, rows.width * rows.count)?;
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
-        // SAFETY: the ranges lie in memories, as was checked where the addresses were made. The
-        // pinned one is never freed and, as `Pinned::region` says, not touched meanwhile; freeing
-        // the device's waits for the copy.
+        // SAFETY: the ranges are in memories, as was checked when the addresses were computed. The
+        // pinned memory is never freed and, as `Pinned::region` explains, not touched meanwhile.
+        // Freeing the device's memory waits for the copy.
         unsafe {
             match (rows.count, to_host) {
                 (1, true) => check(
@@ -195,10 +198,11 @@ impl Stream {
         }
     }
 
-    /// Copies `bytes` bytes within the device's memory, or from a peer's; they do not overlap.
+    /// Copies `bytes` bytes within device memory or from a peer's memory. The ranges must not
+    /// overlap.
     ///
     /// # Errors
-    /// As [`Stream::copy_in`].
+    /// Returns the same errors as [`Stream::copy_in`].
     pub(crate) fn copy(&self, from: Span<'_>, to: Span<'_>, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());
@@ -210,7 +214,7 @@ impl Stream {
         let (from, to) = (address(from)?, address(to)?);
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
-        // SAFETY: the ranges lie in memories, as was checked where the addresses were made.
+        // SAFETY: the ranges are in memories, as was checked when the addresses were computed.
         // Freeing memory waits for the copy.
         let code = unsafe { (gpu.api.copy_on_device)(to, from, bytes, *stream) };
         check(code, "cuMemcpyDtoDAsync")
@@ -219,7 +223,7 @@ impl Stream {
     /// Fills the memory with zeros.
     ///
     /// # Errors
-    /// As [`Stream::copy_in`].
+    /// Returns the same errors as [`Stream::copy_in`].
     pub(crate) fn clear(&self, memory: &Memory) -> Result<()> {
         self.check_gpu(memory.gpu())?;
         let bytes = memory.bytes();
@@ -231,10 +235,11 @@ impl Stream {
         check(code, "cuMemsetD8Async")
     }
 
-    /// Writes the word at byte `at`, after everything before it is visible to the word's readers.
+    /// Writes the word at byte `at` once everything that was enqueued before is visible to the
+    /// readers of the word.
     ///
     /// # Errors
-    /// [`Error::usage`]: there is no such word; the driver's.
+    /// Returns [`Error::usage`] if there is no such word, or else the driver's error.
     pub(crate) fn write_word(&self, words: &Pinned, at: usize, value: u32) -> Result<()> {
         let address = words.address(at)?;
         let Inner { gpu, stream, .. } = &*self.0;
@@ -245,11 +250,11 @@ impl Stream {
         check(code, "cuStreamWriteValue32")
     }
 
-    /// What comes waits until the word at byte `at` is at least `value`: until their difference,
-    /// wrapping, is not negative.
+    /// Makes later entries wait until the word at byte `at` is at least `value`, that is, until the
+    /// wrapping difference of the two is not negative.
     ///
     /// # Errors
-    /// As [`Stream::write_word`].
+    /// Returns the same errors as [`Stream::write_word`].
     pub(crate) fn wait_word(&self, words: &Pinned, at: usize, value: u32) -> Result<()> {
         let address = words.address(at)?;
         let Inner { gpu, stream, .. } = &*self.0;
@@ -259,10 +264,10 @@ impl Stream {
         check(code, "cuStreamWaitValue32")
     }
 
-    /// Records the event, which is this GPU's, behind everything enqueued so far.
+    /// Records the event, which must belong to this GPU, after everything that was enqueued so far.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn record(&self, event: &Event) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
@@ -273,10 +278,10 @@ impl Stream {
         )
     }
 
-    /// What comes waits for the event's latest recording so far.
+    /// Makes later entries wait for the event's latest recording so far.
     ///
     /// # Errors
-    /// The driver's.
+    /// Returns the driver's error.
     pub(crate) fn wait(&self, event: &Event) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
@@ -287,11 +292,12 @@ impl Stream {
         )
     }
 
-    /// What is enqueued here from now on begins when everything that `other` was told so far is
-    /// done: for a stream of its own for collectives, so that computing goes on beside them.
+    /// Makes later entries of this stream wait for everything that was enqueued in `other` so far.
+    /// Use this method with a dedicated stream for collectives, so that computation continues at
+    /// the same time.
     ///
     /// # Errors
-    /// [`Error::usage`]: another GPU's; the driver's.
+    /// Returns [`Error::usage`] if `other` belongs to a different GPU, or else the driver's error.
     pub fn wait_for(&self, other: &Stream) -> Result<()> {
         self.check_gpu(&other.0.gpu)?;
         let mut reached = lock(&other.0.reached);
@@ -304,31 +310,31 @@ impl Stream {
         self.wait(event)
     }
 
-    /// Refuses a stream whose operations are being captured into a graph.
+    /// Rejects a stream whose operations are being captured into a graph.
     ///
     /// # Errors
-    /// [`Error::usage`] if they are; the driver's.
+    /// Returns [`Error::usage`] if the stream is being captured, or else the driver's error.
     pub(crate) fn refuse_capture(&self) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
         let mut status = 0;
-        // SAFETY: the stream is alive; there is room for the integer.
+        // SAFETY: the stream is alive, and there is room for the integer.
         let code = unsafe { (gpu.api.stream_is_capturing)(*stream, &raw mut status) };
         check(code, "cuStreamIsCapturing")?;
         if status != 0 {
             return Err(Error::usage(
-                "the stream is being captured into a graph, but a collective needs the host \
-                 while it runs: call it before or after the capture",
+                "the stream is being captured into a graph, but a collective needs the host while \
+                 it runs; make the call before or after the capture",
             ));
         }
         Ok(())
     }
 
-    /// Waits until everything enqueued is done. A stream that waits for something that never comes
-    /// makes this wait for ever.
+    /// Waits until everything that was enqueued is done. If the stream is waiting for something
+    /// that never happens, this call waits forever.
     ///
     /// # Errors
-    /// [`Error::device`]: an operation failed.
+    /// Returns [`Error::device`] if an operation failed.
     pub fn synchronize(&self) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
@@ -376,8 +382,8 @@ impl Drop for Inner {
             return;
         }
         if let Ok(_entered) = self.gpu.enter() {
-            // SAFETY: made by `with_priority`, destroyed once. The driver finishes what was
-            // enqueued and returns at once.
+            // SAFETY: created by `with_priority`, destroyed once. The driver finishes the enqueued
+            // work and returns immediately.
             let _ = unsafe { (self.gpu.api.stream_destroy)(self.stream) };
         }
     }

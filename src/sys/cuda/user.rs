@@ -1,4 +1,4 @@
-//! What users bring: cudarc's streams and slices.
+//! Wraps the streams and slices that users create with cudarc.
 
 use super::gpu::Gpu;
 use super::memory::Memory;
@@ -14,27 +14,29 @@ fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
     }
     let (own, other) = (gpu.facts().ordinal, context.ordinal());
     Err(Error::usage(format!(
-        "collectives here are on the primary context of GPU {own}, but this is of another context, \
-         of GPU {other}: make it with CudaContext::new({own})"
+        "the stream or slice belongs to a different context, on GPU {other}, but collectives use \
+         the primary context of GPU {own}; create it with CudaContext::new({own})"
     )))
 }
 
-/// The user's stream, to be ordered with others. It is kept until this is dropped.
+/// Wraps the user's stream, so that other streams can be ordered with it. The user's stream is kept
+/// until the returned value is dropped.
 ///
 /// # Errors
-/// [`Error::usage`]: it is of another context.
+/// Returns [`Error::usage`] if the stream belongs to a different context.
 pub(crate) fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
     check_context(gpu, stream.context())?;
     let raw = stream.cu_stream().cast();
-    // SAFETY: it is of the GPU's primary context, and the value that is kept is what destroys it.
+    // SAFETY: it is of the GPU's primary context, and the value that is kept is the one that
+    // destroys it.
     Ok(unsafe { Stream::of_user(gpu, raw, Box::new(stream)) })
 }
 
-/// The slice's memory. `stream` is where the memory is first used: what cudarc knows of other
-/// streams' use of the slice comes before. [`unwrap_slice`] gives the slice back.
+/// Wraps the memory of a slice. The memory is first used on `stream`, which waits for those uses of
+/// the slice on other streams that cudarc knows of. [`unwrap_slice`] returns the slice.
 ///
 /// # Errors
-/// [`Error::usage`]: it is of another context.
+/// Returns [`Error::usage`] if the slice or the stream belongs to a different context.
 pub(crate) fn wrap_slice<T: Element>(
     gpu: &Arc<Gpu>,
     mut slice: CudaSlice<T>,
@@ -45,16 +47,16 @@ pub(crate) fn wrap_slice<T: Element>(
     let bytes = slice.num_bytes();
     let (address, recording) = slice.device_ptr_mut(stream);
     drop(recording);
-    // SAFETY: the memory is of the primary context, has so many bytes, and is freed when the slice
-    // is dropped, which the value that is kept is.
+    // SAFETY: the memory is of the primary context, has `bytes` bytes, and is freed when the slice
+    // is dropped, which the kept value is.
     Ok(unsafe { Memory::of_user(gpu, address, bytes, Box::new(slice)) })
 }
 
-/// The slice of [`wrap_slice`].
+/// Returns the slice that was wrapped by [`wrap_slice`].
 ///
 /// # Errors
-/// The memory, if there are clones of it, such as for a collective under way, or it is none of such
-/// a slice.
+/// Returns the memory if it has clones, such as a clone for a collective in flight, or if it was
+/// not created from such a slice.
 pub(crate) fn unwrap_slice<T: Element>(
     memory: Memory,
 ) -> std::result::Result<CudaSlice<T>, Memory> {

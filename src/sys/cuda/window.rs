@@ -1,8 +1,8 @@
-//! Memory of a GPU that other processes map: the driver's virtual memory, handed over as
-//! descriptors.
+//! Shares memory of a GPU with other processes, using the driver's virtual memory, which is passed
+//! on as descriptors.
 //!
-//! Every process that has mapped the memory holds it: it is freed when the last one lets go, so no
-//! process can take it away from under another.
+//! The driver frees the memory when the last process that has mapped it releases it. So no process
+//! can take the memory away from another process.
 
 use super::check;
 use super::driver::{AccessDescription, Address, AllocationProperties, POSIX_FILE_DESCRIPTOR};
@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 const GRANULARITY_MINIMUM: i32 = 0;
 
-/// A handle of the driver's to physical memory, until it is released.
+/// A handle of the driver to physical memory. The handle is released when it is dropped.
 struct Physical {
     gpu: Arc<Gpu>,
     handle: u64,
@@ -30,11 +30,11 @@ struct Mapped {
 }
 
 impl Physical {
-    /// New memory of the GPU that can be exported.
+    /// Creates memory of the GPU that can be exported.
     fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let properties = AllocationProperties::exportable(gpu.device());
         let mut granularity = 0;
-        // SAFETY: there is room for the number; the properties are as the driver defines them.
+        // SAFETY: there is room for the number. The properties are as the driver defines them.
         let code = unsafe {
             (gpu.api.mem_granularity)(
                 &raw mut granularity,
@@ -45,11 +45,11 @@ impl Physical {
         check(code, "cuMemGetAllocationGranularity")?;
         if granularity == 0 || !bytes.is_multiple_of(granularity) {
             return Err(Error::device(format!(
-                "memory to be mapped comes in multiples of {granularity} bytes"
+                "cannot share {bytes} bytes of GPU memory: not a multiple of {granularity}"
             )));
         }
         let mut handle = 0;
-        // SAFETY: there is room for the handle; the properties are as the driver defines them.
+        // SAFETY: there is room for the handle. The properties are as the driver defines them.
         let code =
             unsafe { (gpu.api.mem_create)(&raw mut handle, bytes, &raw const properties, 0) };
         check(code, "cuMemCreate")?;
@@ -59,12 +59,12 @@ impl Physical {
         })
     }
 
-    /// Memory that another process has exported.
+    /// Imports memory that another process has exported.
     fn import(gpu: &Arc<Gpu>, file: &OwnedFd) -> Result<Self> {
         let mut handle = 0;
-        // The driver takes the descriptor's number in the place of a pointer.
+        // The driver takes the descriptor's number in place of a pointer.
         let number = std::ptr::without_provenance_mut::<c_void>(file.as_raw_fd() as usize);
-        // SAFETY: the descriptor is open; there is room for the handle.
+        // SAFETY: the descriptor is open, and there is room for the handle.
         let code = unsafe { (gpu.api.mem_import)(&raw mut handle, number, POSIX_FILE_DESCRIPTOR) };
         check(code, "cuMemImportFromShareableHandle")?;
         Ok(Self {
@@ -75,31 +75,31 @@ impl Physical {
 
     fn export(&self) -> Result<OwnedFd> {
         let mut number: i32 = -1;
-        // SAFETY: the handle is the driver's; a descriptor is an integer, for which there is room.
+        // SAFETY: the handle is the driver's. A descriptor is an integer, for which there is room.
         let code = unsafe {
             let place = (&raw mut number).cast::<c_void>();
             (self.gpu.api.mem_export)(place, self.handle, POSIX_FILE_DESCRIPTOR, 0)
         };
         check(code, "cuMemExportToShareableHandle")?;
         if number < 0 {
-            return Err(Error::device("the driver exported no descriptor"));
+            return Err(Error::device("the driver did not export a descriptor"));
         }
         // SAFETY: the driver has just opened the descriptor for the caller to close.
         Ok(unsafe { OwnedFd::from_raw_fd(number) })
     }
 
-    /// Maps `bytes` bytes for this process's GPU to read and write.
+    /// Maps `bytes` bytes, which this process's GPU can read and write afterwards.
     fn map(self, bytes: usize) -> Result<Mapped> {
         let api = self.gpu.api;
         let access = AccessDescription::read_and_write(self.gpu.device());
         let mut address = 0;
-        // SAFETY: there is room for the address; the driver chooses it.
+        // SAFETY: there is room for the address, which the driver chooses.
         let code = unsafe { (api.address_reserve)(&raw mut address, bytes, 0, 0, 0) };
         check(code, "cuMemAddressReserve")?;
         // SAFETY: the addresses were just reserved, and nothing is mapped there.
         let code = unsafe { (api.mem_map)(address, bytes, 0, self.handle, 0) };
         if let Err(error) = check(code, "cuMemMap") {
-            // SAFETY: reserved above, and nothing is mapped there.
+            // SAFETY: the addresses were reserved above, and nothing is mapped there.
             let _ = unsafe { (api.address_free)(address, bytes) };
             return Err(error);
         }
@@ -108,7 +108,7 @@ impl Physical {
             address,
             bytes,
         };
-        // SAFETY: the memory is mapped there; one description is given.
+        // SAFETY: the memory is mapped there, and one description is passed.
         let code = unsafe { (api.mem_set_access)(address, bytes, &raw const access, 1) };
         check(code, "cuMemSetAccess")?;
         Ok(mapped)
@@ -130,8 +130,8 @@ impl Drop for Mapped {
             return;
         };
         let api = self.physical.gpu.api;
-        // SAFETY: mapped and reserved by `map`, each undone once. The last `Memory` of it is gone,
-        // and its users drop it only once their streams are through (`device::mapped`).
+        // SAFETY: mapped and reserved by `map`, each undone once. The last `Memory` of it no longer
+        // exists, and its users drop it only after their streams have finished (`device::mapped`).
         let _ = unsafe { (api.mem_unmap)(self.address, self.bytes) };
         // SAFETY: as above.
         let _ = unsafe { (api.address_free)(self.address, self.bytes) };
@@ -139,10 +139,12 @@ impl Drop for Mapped {
 }
 
 impl Memory {
-    /// Memory of the GPU, and the descriptor by which other processes map it.
+    /// Creates memory of the GPU. Returns the memory together with the descriptor that other
+    /// processes use to map it.
     ///
     /// # Errors
-    /// The driver's: it, the system or the container does not allow it.
+    /// Returns the driver's error, for example if the system or the container does not allow memory
+    /// to be shared.
     pub(crate) fn exported(gpu: &Arc<Gpu>, bytes: usize) -> Result<(Self, OwnedFd)> {
         let _entered = gpu.enter()?;
         let physical = Physical::new(gpu, bytes)?;
@@ -150,10 +152,11 @@ impl Memory {
         Ok((Self::of_mapped(gpu, physical.map(bytes)?), file))
     }
 
-    /// Memory that another process has exported.
+    /// Maps memory that another process has exported.
     ///
     /// # Errors
-    /// The driver's: it is no such memory, or this GPU does not reach it.
+    /// Returns the driver's error, for example if the file is not exported memory, or if this GPU
+    /// cannot access it.
     pub(crate) fn imported(gpu: &Arc<Gpu>, file: &OwnedFd, bytes: usize) -> Result<Self> {
         let _entered = gpu.enter()?;
         let mapped = Physical::import(gpu, file)?.map(bytes)?;

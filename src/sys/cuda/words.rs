@@ -1,4 +1,5 @@
-//! Pinned memory that several processes share: words that the streams of each write and await.
+//! Shares pinned memory between processes. The memory contains words that the streams of these
+//! processes write and wait for.
 
 use super::check;
 use super::gpu::Gpu;
@@ -12,28 +13,29 @@ use std::sync::Arc;
 /// `CU_MEMHOSTREGISTER_PORTABLE` and `CU_MEMHOSTREGISTER_DEVICEMAP`.
 const HOST_REGISTER_FLAGS: u32 = 1 | 2;
 
-/// Pages of a file, registered with the driver.
+/// Pages of a file that are registered with the driver.
 pub(super) struct Registered {
     gpu: Arc<Gpu>,
     mapping: Mapping,
 }
 
 impl Pinned {
-    /// Words that other processes' streams write too, all zero, and the file by which those
-    /// processes map them. `bytes` is a multiple of the page's size.
+    /// Creates words, initially zero, that the streams of other processes can also write. Returns
+    /// the words together with the file that those processes map. `bytes` must be a multiple of the
+    /// page size.
     ///
     /// # Errors
-    /// The system's: no memory to share; the driver's.
+    /// Returns an error of the system or the driver if the memory cannot be shared.
     pub(crate) fn shared(gpu: &Arc<Gpu>, bytes: usize) -> Result<(Arc<Self>, OwnedFd)> {
         let file =
-            fixed_file(bytes).map_err(|error| Error::io("making memory to share", &error))?;
+            fixed_file(bytes).map_err(|error| Error::io("cannot create shared memory", &error))?;
         Ok((Self::of_shared(gpu, file.as_fd(), bytes)?, file))
     }
 
-    /// The words of another process, which has sealed the file at this length.
+    /// Maps the words of another process, which has sealed the file with this length.
     ///
     /// # Errors
-    /// As [`Pinned::shared`].
+    /// Returns an error of the system or the driver if the memory cannot be shared.
     pub(crate) fn of_shared(
         gpu: &Arc<Gpu>,
         file: BorrowedFd<'_>,
@@ -41,10 +43,10 @@ impl Pinned {
     ) -> Result<Arc<Self>> {
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = Mapping::new(file, bytes, access)
-            .map_err(|error| Error::io("mapping the memory of a peer", &error))?;
+            .map_err(|error| Error::io("cannot map shared memory", &error))?;
         let start = mapping.start;
         let _entered = gpu.enter()?;
-        // SAFETY: the pages are mapped, and stay so until they are unregistered.
+        // SAFETY: the pages are mapped, and stay mapped until they are unregistered.
         let code =
             unsafe { (gpu.api.host_register)(start.as_ptr().cast(), bytes, HOST_REGISTER_FLAGS) };
         check(code, "cuMemHostRegister")?;
@@ -53,7 +55,7 @@ impl Pinned {
             mapping,
         };
         let mut address = 0;
-        // SAFETY: the memory was just registered to be mapped; there is room for the address.
+        // SAFETY: the memory was just registered to be mapped, and there is room for the address.
         let code = unsafe {
             (gpu.api.mem_host_get_device_pointer)(&raw mut address, start.as_ptr().cast(), 0)
         };
@@ -73,7 +75,7 @@ impl Drop for Registered {
         if let Ok(_entered) = self.gpu.enter() {
             let start = self.mapping.start.as_ptr().cast();
             // SAFETY: registered once, at this address, and still mapped. Its users drop it only
-            // once their streams are through (`device::mapped`).
+            // after their streams have finished (`device::mapped`).
             let _ = unsafe { (self.gpu.api.host_unregister)(start) };
         }
     }

@@ -334,7 +334,7 @@ fn refused(rank: &Rank) -> Result<String> {
     comm.synchronize()?;
     assert_eq!(own.read()?, [2.0; 3000]);
     let path = comm.device_path().unwrap();
-    let staged = "staged: through pinned memory of the hosts, over ";
+    let staged = "staged: through pinned host memory, over ";
     let expected = match comm.device_transport().unwrap().as_str() {
         "mapped" => "mapped: ".to_owned(),
         "shm" => format!("{staged}shm: rank 0: cuMem"),

@@ -52,8 +52,7 @@ fn where_one_rank_is_told_to_stage_all_ranks_do_and_say_so() {
     let world = World::new(3, "mapped").expecting("shm");
     all_say(
         &world.of_rank(2, SETTING, "staged"),
-        "staged: through pinned memory of the hosts, over shm: rank 2: RINGTREE_DEVICE_PATH is \
-         staged",
+        "staged: through pinned host memory, over shm: rank 2: RINGTREE_DEVICE_PATH=staged",
     );
 }
 
@@ -66,12 +65,12 @@ fn the_mapped_path_can_be_demanded() {
 #[test]
 fn where_a_rank_demands_the_mapped_path_and_it_cannot_be_had_all_ranks_say_why() {
     let demanded = |path| World::new(2, path).of_rank(1, SETTING, "mapped");
-    let line = |why: &str| format!("RINGTREE_DEVICE_PATH is mapped on rank 1, but {why}");
+    let line = |why: &str| format!("RINGTREE_DEVICE_PATH=mapped on rank 1 is not possible: {why}");
     all_say(&demanded("shm"), &line("rank 0: cuMemExport"));
     all_say(
         &demanded("tcp"),
         &line("rank 0: not all ranks share memory"),
     );
     let staged = demanded("mapped").of_rank(0, SETTING, "staged");
-    all_say(&staged, &line("rank 0: RINGTREE_DEVICE_PATH is staged"));
+    all_say(&staged, &line("rank 0: RINGTREE_DEVICE_PATH=staged"));
 }

@@ -240,7 +240,7 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
     };
     assert!(ask(Algorithm::Binomial).unwrap().is_forced);
     let refusal = ask(Algorithm::Dissemination).unwrap_err();
-    assert_eq!(refusal, "dissemination does not carry out broadcast");
+    assert_eq!(refusal, "dissemination does not implement broadcast");
 }
 
 #[test]

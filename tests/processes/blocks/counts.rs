@@ -40,7 +40,7 @@ fn fault(end: Result<()>, beliefs: &[[usize; RANKS]; RANKS]) -> Option<String> {
     let (one, other) = (beliefs[low], beliefs[high]);
     let block = (0..RANKS).find(|block| one[*block] != other[*block])?;
     let says = format!(
-        ", block {block} has {} elements on rank {low}, and {} on rank {high}; all ranks must give",
+        ", block {block} has {} elements on rank {low}, and {} on rank {high}; pass the same",
         one[block], other[block]
     );
     let is_told = error.is_mismatch() && low < high && error.to_string().contains(&says);
@@ -147,7 +147,7 @@ fn miscount(comm: &Communicator, sent: usize, received: usize) -> Result<Option<
     let end = own.all_to_all_into(&input, &send, &mut output, &receive);
     let says = format!(
         "rank 0 sends {sent} elements to rank 1 in all-to-all #1 of u16 by counts, but rank 1 \
-         receives {received} of it"
+         receives {received} from it"
     );
     let is_told = |error: &Error| {
         let is_of = (error.rank(), error.peer()) == (Some(0), Some(1));

@@ -137,7 +137,7 @@ fn what_is_merely_late_goes_on() {
 #[test]
 fn a_patient_wait_is_ended_by_the_others_timeout() {
     let said = hear(&SUITE.start(Links::Tcp, "patient", 2, &[]), 2);
-    let part = r#"on "y" after 4.0 s, its timeout: rank 0 waits "#;
+    let part = r#"on "y" after 4.0 s: rank 0 waits "#;
     assert!(
         said[1].starts_with("deadline: ") && said[1].contains(part),
         "{said:?}"
@@ -158,7 +158,7 @@ fn a_call_that_waits_for_long_is_told_of_in_one_line() {
     );
     assert_eq!(ranks.hear(&[0]).0, ["all well"]);
     let (said, _) = computing.hear(&[0]);
-    let part = r#", on "x": rank 1 has made no call after #1; its timeout is 300 s"#;
+    let part = r#", on "x": rank 1 has made no call after #1; the call's timeout is 300 s"#;
     assert!(said[0].contains(part), "{said:?}");
 }
 
@@ -171,7 +171,7 @@ fn a_patient_call_is_told_of_only_if_ranks_wait_for_each_other() {
         let other = 1 - rank;
         let part =
             format!(": rank {other} waits for rank {rank} in barrier #2 of 1 u8, by flat, on ");
-        let is_told = text.contains(&part) && text.ends_with("each other; it has no timeout");
+        let is_told = text.contains(&part) && text.ends_with("each other; the call has no timeout");
         assert!(text.starts_with("ringtree: ") && is_told, "{text}");
     }
     assert_eq!(hear(&others, 2), ["all well"; 2]);

@@ -81,7 +81,7 @@ fn a_patient_wait_is_ended_by_the_others_timeout() {
     let ends = World::new(2).run(go_on::patient);
     let error = ends[1].as_ref().unwrap_err();
     let (is_timeout, text) = (error.is_timeout(), error.to_string());
-    let part = r#"on "y" after 4.0 s, its timeout: rank 0 waits for rank 1 in barrier #2 of 1 u8"#;
+    let part = r#"on "y" after 4.0 s: rank 0 waits for rank 1 in barrier #2 of 1 u8"#;
     assert!(
         is_timeout && text.contains(part) && text.contains(CIRCLE),
         "{text}"

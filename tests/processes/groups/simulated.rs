@@ -119,10 +119,10 @@ fn wrong_lists_are_refused_and_change_nothing() {
             assert!(text.contains(what), "{text}");
         };
         let (own, next) = (comm.rank(), (comm.rank() + 1) % 3);
-        says(&[own, next, own], "is twice in the list");
-        says(&[own, 3], "member 3 is no rank; there are 3");
-        says(&[next], "only members make a group");
-        says(&[], "only members make a group");
+        says(&[own, next, own], "is listed twice");
+        says(&[own, 3], "member 3 is out of range: ranks are 0 to 2");
+        says(&[next], "is not in the list");
+        says(&[], "is not in the list");
         gathered(&comm.subgroup(&[2, 0, 1])?, own)
     });
     assert_eq!(ends, vec![Ok(vec![2, 0, 1]); 3]);
@@ -176,9 +176,9 @@ fn members_that_do_not_come_are_named_with_what_they_wait_for() {
     assert!(error.is_timeout() && error.missing() == [1, 3], "{error:?}");
     let text = error.to_string();
     for part in [
-        "rank 0 (world rank 1) gave up on the group of world ranks 1, 2, 3, 4 after 3.0 s",
-        "rank 1 (world rank 2) has not asked for it",
-        "rank 3 (world rank 4) waits for the group of world ranks 1, 2, 4, 3 instead",
+        "rank 0 (world rank 1) timed out waiting for the group of world ranks 1, 2, 3, 4 after 3.0",
+        "rank 1 (world rank 2) has not requested it",
+        "rank 3 (world rank 4) is waiting for the group of world ranks 1, 2, 4, 3 instead",
     ] {
         let swapped = part.replace("rank 0 (world rank 1)", "rank 2 (world rank 3)");
         assert!(text.contains(part) || text.contains(&swapped), "{text}");
@@ -235,7 +235,7 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
     assert!(error.is_timeout() && error.missing() == [1], "{error:?}");
     let text = error.to_string();
     assert!(
-        text.starts_with("rank 0 (world rank 2) gave up on barrier #1"),
+        text.starts_with("rank 0 (world rank 2) timed out in barrier #1"),
         "{text}"
     );
     assert!(

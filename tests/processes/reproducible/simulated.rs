@@ -148,7 +148,7 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
             .err()
             .ok_or(format!("{collective} by {form} is taken"))?;
         let text = error.to_string();
-        let names_both = text.contains(&format!("{form} does not fold {collective}"))
+        let names_both = text.contains(&format!("{collective} by {form} over"))
             && text.contains("RINGTREE_REPRODUCIBLE=1 allows flat");
         if !error.is_usage() || !names_both || text.contains('\n') {
             return Err(format!("{form}: {text}"));

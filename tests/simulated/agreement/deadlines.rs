@@ -39,7 +39,7 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
     let text = error.to_string();
     assert!(text.contains("rank 3 has made no call after #11"), "{text}");
     assert!(
-        text.contains("gave up on all-reduce #12 of 9 u8, sum"),
+        text.contains("timed out in all-reduce #12 of 9 u8, sum"),
         "{text}"
     );
     assert!(text.contains("after 5.0 s"), "{text}");
@@ -102,7 +102,7 @@ fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
     };
     assert!(error.is_timeout(), "{error:?}");
     let text = error.to_string();
-    assert!(text.contains("rank 2 gave up on send-recv #1"), "{text}");
+    assert!(text.contains("rank 2 timed out in send-recv #1"), "{text}");
     let told = ": rank 0 waits for rank 2 in barrier #5 of 1 u8, by ";
     let end = "on the communicator of all ranks; they wait for each other";
     assert!(text.contains(told) && text.contains(end), "{text}");
@@ -138,7 +138,7 @@ fn two_ranks_that_are_both_in_send_are_told_so() {
     let text = deadline(&ends[0]);
     assert!(text.contains("they wait for each other"), "{text}");
     assert!(
-        text.ends_with("exchange messages by sendrecv or group"),
+        text.ends_with("use sendrecv or group for messages"),
         "{text}"
     );
     assert!(!text.contains("made no call"), "{text}");
@@ -157,7 +157,7 @@ fn a_circle_of_sends_is_told() {
         });
         let text = deadline(&ends[0]);
         assert!(
-            text.contains("rank 0 gave up on send-recv #1 of 4194304 u8 to rank 1"),
+            text.contains("rank 0 timed out in send-recv #1 of 4194304 u8 to rank 1"),
             "{text}"
         );
         for rank in 1..world_size {
@@ -165,10 +165,7 @@ fn a_circle_of_sends_is_told() {
             let said = format!("rank {rank} waits for rank {next} in send-recv #1 of 4194304 u8");
             assert!(text.contains(&said), "{text}");
         }
-        assert!(
-            text.contains("; they wait for each other; make calls"),
-            "{text}"
-        );
+        assert!(text.contains("; they wait for each other; "), "{text}");
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
     }
 }
@@ -195,8 +192,8 @@ fn a_chain_of_receives_blames_the_rank_that_all_wait_for() {
         }
     });
     let text = deadline(&ends[3]);
-    let blamed = "its timeout: rank 0 is in no call, after 0 collectives and 1 sends and receives; \
-                  look there";
+    let blamed = " s: rank 0 is in no call after 0 collectives and 1 sends and receives; \
+                  find out why";
     assert!(text.contains(blamed), "{text}");
 }
 
@@ -211,7 +208,7 @@ fn a_deadline_shorter_than_a_second_names_the_missing_too() {
     });
     let text = deadline(&ends[0]);
     assert!(
-        text.contains("after 0.4 s, its timeout: rank 2 has made no call yet"),
+        text.contains("after 0.4 s: rank 2 has made no call yet"),
         "{text}"
     );
 }

@@ -171,7 +171,7 @@ fn after_a_departure_every_rank_that_waits_learns_how_another_ends() {
                     let is_right = match end {
                         End::Leaves => names(error, ending, "left after call #"),
                         End::Fails => error.to_string().contains("no room on the disk"),
-                        End::RunsOutOfTime => names(error, ending, "gave up on"),
+                        End::RunsOutOfTime => names(error, ending, "timed out in"),
                         End::Mismatches => names(error, ending, "sends 3 u8"),
                     };
                     assert!(is_right, "{case}: {error}");

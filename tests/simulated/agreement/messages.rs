@@ -56,7 +56,7 @@ fn a_ring_shifts_at_once_and_a_ring_of_one_copies() {
     let error = alone[0].as_ref().unwrap_err();
     let text = error.to_string();
     assert!(
-        error.is_mismatch() && text.contains("3 u8 and receives 4 u8"),
+        error.is_mismatch() && text.contains("3 u8 to itself, but receives 4 u8"),
         "{text}"
     );
 }
@@ -365,6 +365,6 @@ fn a_rank_that_waits_for_any_message_hears_that_the_last_sender_has_left() {
     });
     let error = ends[0].clone().unwrap_err().to_string();
     let text = "rank 1 left after call #0, but rank 0 still needs it for a receive from any rank; \
-                every send needs its receive, and every receive its send";
+                every send needs a matching receive, and every receive needs a matching send";
     assert_eq!(error, text);
 }

@@ -52,7 +52,7 @@ fn different_operators_lengths_and_types_are_named_on_every_rank() {
     for (case, other) in told.into_iter().enumerate() {
         for end in World::new(3).run(|comm| reduce(comm, case)) {
             let line = end.unwrap_err().to_string();
-            let expected = format!("rank 0 reduces 5 u32 by 'last', rank 1 {other};");
+            let expected = format!("rank 0 reduces 5 u32 by 'last', but rank 1 reduces {other};");
             assert!(line.starts_with(&expected), "{line}");
         }
     }

@@ -162,8 +162,8 @@ fn a_clock_that_another_rank_started_is_named() {
     assert!(took < 2 * LONG + SOON, "it took {took:?}");
     let text = deadline(&ends[0]);
     for part in [
-        "gave up on broadcast #1 of 16 u8, root 0, by binomial 10.0 s after it heard that rank 0 \
-         had made the same call, with this timeout",
+        "timed out in broadcast #1 of 16 u8, root 0, by binomial 10.0 s after it learned that \
+         rank 0 had made the same call with this timeout",
         "rank 4 has made no call yet",
     ] {
         assert!(text.contains(part), "{text}");
@@ -187,11 +187,11 @@ fn the_shorter_of_two_timeouts_ends_a_call_and_is_named() {
         assert!(took < LONG + SOON, "it took {took:?}");
         let text = deadline(&ends[0]);
         assert!(
-            text.contains(&format!("rank {quick} gave up on all-reduce #1")),
+            text.contains(&format!("rank {quick} timed out in all-reduce #1")),
             "{text}"
         );
         assert!(
-            text.contains("after 2.0 s, its timeout: rank 3 has made no call yet"),
+            text.contains("after 2.0 s: rank 3 has made no call yet"),
             "{text}"
         );
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");

@@ -180,7 +180,7 @@ fn checkpoints_of_different_runs_are_never_mixed() {
                 let found = format!("rank {rank} finds step {step} of run '{run}' in {path}");
                 assert!(message.contains(&found), "{message}");
             }
-            assert!(message.contains("another place"), "{message}");
+            assert!(message.contains("a different location"), "{message}");
         }
         assert_eq!(files(), present);
     }
@@ -262,7 +262,7 @@ fn with_another_number_of_ranks_the_common_part_goes_on() {
     let store = saved(4, &[STEP]);
     for (world_size, word) in [
         (2, "dropped"),
-        (6, "state of their own, such as 'rank-0/error'"),
+        (6, "per-rank state, such as 'rank-0/error'"),
     ] {
         let ends = simulate(world_size, |comm| load(comm, &store));
         for (rank, end) in ends.into_iter().enumerate() {

@@ -273,7 +273,7 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
     });
     for end in ends {
         let line = end.unwrap_err().to_string();
-        let told = "the state is loaded in part: no memory on the device (seen by rank 1)";
+        let told = "partly overwritten: no memory on the device (seen by rank 1)";
         assert!(line.ends_with(told), "{line}");
     }
 }
@@ -406,10 +406,7 @@ fn more_or_fewer_ranks_share_out_what_was_sharded() {
                 _ => all.shard(names, &[2, 5], start, &mut own),
             });
             let line = left_out.unwrap_err().to_string();
-            assert!(
-                line.contains("no rank has the elements from 0 up to"),
-                "{line}"
-            );
+            assert!(line.contains("no rank passed elements 0.."), "{line}");
             run.finish()
         });
         assert_eq!(ends, vec![Ok(()); ranks]);
@@ -422,31 +419,27 @@ fn parts_that_overlap_or_leave_a_gap_are_told_on_every_rank_and_nothing_is_saved
         (
             "state",
             [0..3, 0..3],
-            "rank 0 and rank 1 both have element 0 of",
+            "rank 0 and rank 1 both passed element 0;",
         ),
         (
             "state",
             [2..6, 0..3],
-            "rank 1 and rank 0 both have element 2 of",
+            "rank 1 and rank 0 both passed element 2;",
         ),
         (
             "state",
             [0..6, 2..3],
-            "rank 0 and rank 1 both have element 2 of",
+            "rank 0 and rank 1 both passed element 2;",
         ),
         (
             "state",
             [0..2, 3..6],
-            "elements from 2 up to 3 of the 6 of the tensor 'state'",
+            "tensor 'state': no rank passed elements 2..3 of 6;",
         ),
-        ("state", [1..3, 3..6], "elements from 0 up to 1 of"),
-        ("state", [3..5, 0..3], "elements from 5 up to 6 of"),
-        ("state", [6..6, 0..0], "elements from 0 up to 6 of"),
-        (
-            "rank-1/state",
-            [0..3, 3..6],
-            "'rank-' are those of `Parts::own`",
-        ),
+        ("state", [1..3, 3..6], "elements 0..1 of"),
+        ("state", [3..5, 0..3], "elements 5..6 of"),
+        ("state", [6..6, 0..0], "elements 0..6 of"),
+        ("rank-1/state", [0..3, 3..6], "'rank-' are for `Parts::own`"),
     ] {
         let store = Memory::default();
         let ends = simulate(2, |comm| {
@@ -498,7 +491,10 @@ fn a_second_training_on_the_folder_and_a_file_in_its_place_are_told_on_every_ran
     std::fs::write(&file, "no folder").unwrap();
     let writer = Checkpoints::new(Directory::new(&folder), 3);
     writer.save(&super::checkpoint(1, 3)).unwrap();
-    for (place, words) in [(&folder, "another training saves"), (&file, "is no folder")] {
+    for (place, words) in [
+        (&folder, "another training run"),
+        (&file, "is not a directory"),
+    ] {
         let ends = simulate(2, |comm| open(comm, &Directory::new(place)).map(drop));
         for end in ends {
             let line = end.unwrap_err().to_string();

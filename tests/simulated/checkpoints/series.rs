@@ -247,7 +247,7 @@ fn a_folder_that_cannot_be_written_is_named() {
     ] {
         let text = error.to_string();
         assert!(text.contains(path.to_str().unwrap()), "{text}");
-        assert!(text.contains("is no folder"), "{text}");
+        assert!(text.contains("is not a directory"), "{text}");
         assert!(!text.contains('\n'), "{text}");
     }
     let nowhere = Checkpoints::new(Directory::new(folder.path().join("a/b")), 1);

@@ -155,7 +155,7 @@ fn the_best_stays_and_is_found() {
     assert_eq!(checkpoints.load(6), Ok(better));
     let error: Error = checkpoints.load(1).unwrap_err();
     assert!(
-        error.to_string().ends_with("there are those of 5, 6"),
+        error.to_string().ends_with("available steps: 5, 6"),
         "{error}"
     );
 }

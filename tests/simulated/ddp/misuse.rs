@@ -110,7 +110,7 @@ fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_all
         }
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
         let expected =
-            format!("2 reported no gradient for w{left_out} [1] f32 in step 1, and rank 1");
+            format!("2 reported no gradient for w{left_out} [1] f32 in step 1, but rank 1");
         explained(ends[0].clone(), &expected);
     }
 }
@@ -186,7 +186,7 @@ fn local_weights_of_another_length_on_one_rank_are_told_on_all() {
             local.step(&mut weights[..]).map(drop)
         });
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
-        explained(ends[0].clone(), "the model's vector for it has 3");
+        explained(ends[0].clone(), "but 3 weights were passed");
     }
 }
 
@@ -196,32 +196,35 @@ fn a_refused_call_changes_nothing() {
         let ends = ringtree::simulate(2, |comm| {
             let mut model = two(comm, (hook.set)(Options::new()))?;
             for _step in 0..2 {
-                explained(model.report(2, &[0.0f32]), "there is no parameter 2");
+                explained(model.report(2, &[0.0f32]), "parameter 2 is out of range");
                 explained(
                     model.report(0, &[0.0f32; 4]),
                     "weight [3] f32 has 4 elements",
                 );
                 explained(
                     model.report(0, &[0.0f64; 3]),
-                    "weight [3] f32 is not of f64",
+                    "weight [3] f32 does not have type f64",
                 );
-                explained(model.gradient_mut::<f32>(1), "bias [1] bf16 is not of f32");
-                explained(model.gradient::<f32>(0), "when `wait` has returned");
+                explained(
+                    model.gradient_mut::<f32>(1),
+                    "bias [1] bf16 does not have type f32",
+                );
+                explained(model.gradient::<f32>(0), "call `wait` first");
                 explained(model.join(|_| Ok(())), "uneven_data");
                 model.no_sync(|model| model.report(0, &[1.0f32; 3]))?;
                 model.report(0, &[1.0f32; 3])?;
-                explained(model.report(0, &[5.0f32; 3]), "complete already");
-                explained(model.ready(0), "complete already");
-                explained(model.gradient_mut::<f32>(0), "complete already");
+                explained(model.report(0, &[5.0f32; 3]), "already complete");
+                explained(model.ready(0), "already complete");
+                explained(model.gradient_mut::<f32>(0), "already complete");
                 explained(
                     model.no_sync(|model| model.report(0, &[5.0f32; 3])),
-                    "complete already",
+                    "already complete",
                 );
                 explained(model.restore(7, Some((vec![0, 0], 1))), "once");
                 model.wait()?;
                 assert_eq!(model.gradient::<f32>(0)?, Some(&[2.0; 3][..]));
                 assert_eq!(model.gradient::<half::bf16>(1)?, None, "nobody used it");
-                explained(model.gradient::<f64>(0), "not of f64");
+                explained(model.gradient::<f64>(0), "not f64");
             }
             Ok::<_, Error>(model.steps())
         });
@@ -239,7 +242,7 @@ fn what_cannot_be_registered_is_named() {
         let mut parameters = model();
         parameters.push(Parameter::new("scale", &[1], Dtype::F32));
         let twice = DataParallel::new(comm, parameters, Options::new()).map(drop);
-        explained(twice, "called scale");
+        explained(twice, "named scale");
         // Nothing was sent, so the ranks can go on.
         let mut model = two(comm, Options::new())?;
         model.report(0, &[1.0f32; 3]).and_then(|()| model.wait())
@@ -284,7 +287,7 @@ impl Hook for Broken {
 #[test]
 fn a_broken_hook_is_named_and_no_gradient_comes_from_it() {
     for (is_endless, expected) in [
-        (false, "2 gradients of 3"),
+        (false, "2 gradients, expected 3"),
         (true, "more than its 1 stages"),
     ] {
         ringtree::simulate(2, |comm| {

@@ -1,4 +1,4 @@
-//! Collectives that the caller waits for.
+//! Exports the collectives that block until they have completed.
 
 use crate::call::{ByCounts, Call};
 use crate::error::answer;
@@ -7,13 +7,13 @@ use crate::types::{self, dtype_from_c, op_from_c, ringtree_comm_t, ringtree_resu
 use ringtree::{Collective, ReduceOp, Result};
 use std::ffi::{c_int, c_void};
 
-/// Makes a call, and waits for it.
+/// Runs a call and waits until it has completed.
 fn run(comm: *mut ringtree_comm_t, call: impl FnOnce() -> Result<Call>) -> ringtree_result_t {
     answer(|| call()?.run(&*communicator(comm)?))
 }
 
-/// Every rank's `recv` becomes the reduction of all ranks' `send`, element by element: `count` of
-/// them. In place if both are the same.
+/// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on
+/// every rank. The call works in place if `send` and `recv` are equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_reduce(
     send: *const c_void,
@@ -29,8 +29,8 @@ pub extern "C" fn ringtree_all_reduce(
     })
 }
 
-/// Every rank's `recv` becomes the root's `send`. The others' `send` is not looked at. In place if
-/// both are the same.
+/// Copies `count` elements of the root's `send` to `recv` on every rank. On all other ranks, `send`
+/// is ignored. The call works in place if `send` and `recv` are equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_broadcast(
     send: *const c_void,
@@ -46,8 +46,9 @@ pub extern "C" fn ringtree_broadcast(
     })
 }
 
-/// The root's `recv` becomes the reduction of all ranks' `send`. The others' `recv` is not looked
-/// at. In place if both are the same.
+/// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
+/// root. On all other ranks, `recv` is ignored. The call works in place if `send` and `recv` are
+/// equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce(
     send: *const c_void,
@@ -66,8 +67,8 @@ pub extern "C" fn ringtree_reduce(
     })
 }
 
-/// Every rank's `recv` becomes all ranks' `send`, of `send_count` elements each, in rank order. In
-/// place if `send` is this rank's block of `recv`.
+/// Gathers `send_count` elements from every rank's `send` into `recv` on every rank, in rank order.
+/// The call works in place if `send` is this rank's block of `recv`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather(
     send: *const c_void,
@@ -82,8 +83,10 @@ pub extern "C" fn ringtree_all_gather(
     })
 }
 
-/// Every rank's `recv`, of `recv_count` elements, becomes its block of the reduction of all ranks'
-/// `send`. In place if `recv` is this rank's block of `send`, the rest of which is unspecified then.
+/// Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
+/// `send` has one block of `recv_count` elements per rank. The call works in place if `recv` is
+/// this rank's block of `send`. In that case, the contents of the other blocks are unspecified
+/// afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter(
     send: *const c_void,
@@ -99,8 +102,8 @@ pub extern "C" fn ringtree_reduce_scatter(
     })
 }
 
-/// Block j of rank i's `send` becomes block i of rank j's `recv`; a block has `count` elements. In
-/// place if both are the same.
+/// Copies block j of rank i's `send` to block i of rank j's `recv`. Each block has `count`
+/// elements. The call works in place if `send` and `recv` are equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all(
     send: *const c_void,
@@ -115,8 +118,9 @@ pub extern "C" fn ringtree_all_to_all(
     })
 }
 
-/// The root's `recv` becomes all ranks' `send`, of `send_count` elements each, in rank order. The
-/// others' `recv` is not looked at. In place if the root's `send` is its block of `recv`.
+/// Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
+/// On all other ranks, `recv` is ignored. The call works in place if the root's `send` is its block
+/// of `recv`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather(
     send: *const c_void,
@@ -132,8 +136,9 @@ pub extern "C" fn ringtree_gather(
     })
 }
 
-/// Every rank's `recv`, of `recv_count` elements, becomes its block of the root's `send`. The
-/// others' `send` is not looked at. In place if the root's `recv` is its block of `send`.
+/// Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
+/// On all other ranks, `send` is ignored. The call works in place if the root's `recv` is its block
+/// of `send`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter(
     send: *const c_void,
@@ -149,8 +154,9 @@ pub extern "C" fn ringtree_scatter(
     })
 }
 
-/// As ringtree_all_gather(), where rank j's block has recv_counts[j] elements: one number for each
-/// rank, the same on all. `send` has as many as this rank's. Never in place.
+/// Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
+/// has one number per rank and must be the same on all ranks. `send` is as long as this rank's
+/// block. This call never works in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_v(
     send: *const c_void,
@@ -175,8 +181,9 @@ pub extern "C" fn ringtree_all_gather_v(
     })
 }
 
-/// As ringtree_reduce_scatter(), where rank j's block has send_counts[j] elements: one number for
-/// each rank, the same on all. `recv` has as many as this rank's. Never in place.
+/// Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
+/// `send_counts` has one number per rank and must be the same on all ranks. `recv` is as long as
+/// this rank's block. This call never works in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_v(
     send: *const c_void,
@@ -202,9 +209,10 @@ pub extern "C" fn ringtree_reduce_scatter_v(
     })
 }
 
-/// As ringtree_all_to_all(), where the block for rank j has send_counts[j] elements and the one from
-/// rank i recv_counts[i]; blocks lie one after the other. Each rank knows its own numbers alone. If
-/// those of two ranks disagree, all ranks get RINGTREE_MISMATCH. Never in place.
+/// Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
+/// from rank i has recv_counts[i] elements. Blocks are contiguous. Each rank passes only its own
+/// counts. If the counts of two ranks disagree, the call returns RINGTREE_MISMATCH on all ranks.
+/// This call never works in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all_v(
     send: *const c_void,
@@ -230,7 +238,7 @@ pub extern "C" fn ringtree_all_to_all_v(
     })
 }
 
-/// Returns on no rank before every rank has called it.
+/// Waits until every rank has called this function.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_barrier(comm: *mut ringtree_comm_t) -> ringtree_result_t {
     answer(|| communicator(comm)?.barrier())

@@ -1,4 +1,4 @@
-//! Starting, asking, splitting and leaving.
+//! Exports the functions that create, query, split and destroy communicators.
 
 use crate::error::answer;
 use crate::handles::COMMUNICATORS;
@@ -15,17 +15,18 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// Where a new handle goes.
+/// The output parameter for a new handle.
 type Place<'a> = Option<&'a mut MaybeUninit<*mut ringtree_comm_t>>;
 
-/// The ids that this process made, whose ports it keeps until its rank 0 has taken them.
+/// IDs that this process created. Each ID reserves its port until this process joins as rank 0.
 static IDS: Mutex<BTreeMap<[u8; RINGTREE_UNIQUE_ID_BYTES], UniqueId>> = Mutex::new(BTreeMap::new());
 
 fn ids() -> MutexGuard<'static, BTreeMap<[u8; RINGTREE_UNIQUE_ID_BYTES], UniqueId>> {
     IDS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Makes a communicator, and puts its handle at `out`: null, if there is none.
+/// Creates a communicator with `start` and stores its handle in `out`. Stores null on failure or if
+/// `start` returns `None`.
 fn make(out: Place<'_>, start: impl FnOnce() -> Result<Option<Communicator>>) -> ringtree_result_t {
     answer(|| {
         let out = place("comm", out)?;
@@ -37,8 +38,12 @@ fn make(out: Place<'_>, start: impl FnOnce() -> Result<Option<Communicator>>) ->
     })
 }
 
-/// Joins all ranks, as the variables that `ringtree run` and torchrun set say. Waits until every
-/// rank has come, at most RINGTREE_TIMEOUT_MS.
+/// Creates the communicator that contains all ranks, based on the environment variables that
+/// `ringtree run` and torchrun set. Waits until every rank has joined, but no longer than
+/// RINGTREE_TIMEOUT_MS.
+///
+/// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+/// ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_init_from_env(
     comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
@@ -46,7 +51,8 @@ pub extern "C" fn ringtree_comm_init_from_env(
     make(comm, || Communicator::from_env().map(Some))
 }
 
-/// The same; or, in a program that no launcher has started, one rank alone.
+/// Like ringtree_comm_init_from_env(), but creates a communicator with a single rank if the program
+/// was not started by a launcher.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_init_from_env_or_alone(
     comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
@@ -54,9 +60,11 @@ pub extern "C" fn ringtree_comm_init_from_env_or_alone(
     make(comm, || Communicator::from_env_or_alone().map(Some))
 }
 
-/// Makes an id for a world, on the host of its rank 0. The program hands it on to all ranks, each
-/// of which gives it to ringtree_comm_init_rank(). Each world takes an id of its own. The port in
-/// it is kept free until rank 0, in this process, has joined.
+/// Creates an ID for a new world and stores it in `id`. Call this function on rank 0's host.
+///
+/// The program must send the ID to all ranks, and each rank must pass it to
+/// ringtree_comm_init_rank(). Each world needs a separate ID. This process keeps the port in the ID
+/// reserved until it joins as rank 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_get_unique_id(
     id: Option<&mut MaybeUninit<ringtree_unique_id_t>>,
@@ -71,7 +79,11 @@ pub extern "C" fn ringtree_get_unique_id(
     })
 }
 
-/// Joins the world of this id as `rank` of `world_size`. Waits until every rank has come.
+/// Joins the world that `id` identifies, as rank `rank` of `world_size` ranks. Waits until every
+/// rank has joined.
+///
+/// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+/// ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_init_rank(
     comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
@@ -94,8 +106,12 @@ pub extern "C" fn ringtree_comm_init_rank(
     })
 }
 
-/// Joins as `rank` of `world_size` at `rendezvous`, the "host:port" at which rank 0 listens. Between
-/// hosts, RINGTREE_SECRET or RINGTREE_SECRET_FILE must be set. Waits until every rank has come.
+/// Joins as rank `rank` of `world_size` ranks at `rendezvous`, the "host:port" at which rank 0
+/// listens. Waits until every rank has joined. If the ranks are on several hosts, RINGTREE_SECRET
+/// or RINGTREE_SECRET_FILE must be set.
+///
+/// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+/// ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_init_at(
     comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
@@ -104,21 +120,23 @@ pub extern "C" fn ringtree_comm_init_at(
     rank: c_int,
 ) -> ringtree_result_t {
     make(comm, || {
-        let address = text(rendezvous).ok_or_else(|| Error::usage("rendezvous is NULL"))?;
+        let missing = || Error::usage("rendezvous is NULL; pass the \"host:port\" of rank 0");
+        let address = text(rendezvous).ok_or_else(missing)?;
         let builder = place_of(rank, world_size)?.rendezvous(&address);
         builder.connect().map(Some)
     })
 }
 
 fn place_of(own: c_int, world_size: c_int) -> Result<Builder> {
-    let negative = |_| Error::usage(format!("there cannot be {world_size} ranks"));
+    let negative = |_| Error::usage(format!("world_size {world_size} must be at least 1"));
     Builder::for_rank(
         rank("rank", own)?,
         usize::try_from(world_size).map_err(negative)?,
     )
 }
 
-/// Puts a number of the communicator at `out`.
+/// Calls `of` with the communicator and stores the number that it returns in `out`, the output
+/// parameter named `what`.
 fn ask(
     comm: *mut ringtree_comm_t,
     (what, out): (&str, Option<&mut MaybeUninit<c_int>>),
@@ -131,7 +149,7 @@ fn ask(
     })
 }
 
-/// This process's number in the communicator, from 0.
+/// Sets `rank` to the rank of this process in the communicator. Ranks start at 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_rank(
     comm: *mut ringtree_comm_t,
@@ -140,7 +158,7 @@ pub extern "C" fn ringtree_comm_rank(
     ask(comm, ("rank", rank), Communicator::rank)
 }
 
-/// How many ranks the communicator has.
+/// Sets `count` to the number of ranks in the communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_count(
     comm: *mut ringtree_comm_t,
@@ -149,7 +167,8 @@ pub extern "C" fn ringtree_comm_count(
     ask(comm, ("count", count), Communicator::world_size)
 }
 
-/// This process's number on its host, from 0: the same in every communicator.
+/// Sets `local_rank` to the number of this process on its host, counted from 0. This number is the
+/// same in every communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_local_rank(
     comm: *mut ringtree_comm_t,
@@ -158,9 +177,9 @@ pub extern "C" fn ringtree_comm_local_rank(
     ask(comm, ("local_rank", local_rank), Communicator::local_rank)
 }
 
-/// How long each later call on this handle may take, in milliseconds, before it ends with
-/// RINGTREE_DEADLINE on all ranks; 0 for as long as it takes. At first it is RINGTREE_TIMEOUT_MS, or
-/// five minutes.
+/// Sets the timeout for later calls on this handle, in milliseconds. 0 means no timeout. A call
+/// that takes longer fails with RINGTREE_DEADLINE on all ranks. The default is RINGTREE_TIMEOUT_MS,
+/// or five minutes if that variable is not set.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_set_timeout_ms(
     comm: *mut ringtree_comm_t,
@@ -174,9 +193,13 @@ pub extern "C" fn ringtree_comm_set_timeout_ms(
     })
 }
 
-/// Makes a communicator of the ranks that give the same `color`, numbered by `key`, and where keys
-/// are equal by their ranks here. All ranks of `comm` call it. A rank that gives
-/// RINGTREE_SPLIT_NOCOLOR is in none, and gets NULL.
+/// Creates one communicator for each color and stores the one that contains this rank in
+/// `new_comm`.
+///
+/// The members of each new communicator are the ranks that pass the same `color`, ordered by `key`.
+/// Ranks with equal keys keep the order that they have in `comm`. All ranks of `comm` must call
+/// this function. A rank that passes RINGTREE_SPLIT_NOCOLOR does not join a group and gets NULL.
+/// The program must destroy `new_comm` with ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_split(
     comm: *mut ringtree_comm_t,
@@ -185,19 +208,20 @@ pub extern "C" fn ringtree_comm_split(
     new_comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
 ) -> ringtree_result_t {
     make(new_comm, || {
-        let negative = |_| Error::usage(format!("{color} is no colour: they count from 0"));
+        let negative = |_| Error::usage(format!("color {color} must be at least 0"));
         let color = match color {
             RINGTREE_SPLIT_NOCOLOR => None,
             _ => Some(usize::try_from(color).map_err(negative)?),
         };
-        // In the same order, from 0 on.
+        // `split` requires keys of at least 0, so shift them all.
         let key = key.abs_diff(c_int::MIN) as usize;
         communicator(comm)?.split(color, key)
     })
 }
 
-/// Makes a communicator of the `count` ranks of this list, numbered in its order. Its members alone
-/// call this.
+/// Creates a communicator that consists of the `count` ranks in `members`, numbered in the order of
+/// the list, and stores it in `new_comm`. Only these ranks call this function, and all of them must
+/// call it. The program must destroy `new_comm` with ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_subgroup(
     comm: *mut ringtree_comm_t,
@@ -213,9 +237,9 @@ pub extern "C" fn ringtree_comm_subgroup(
     })
 }
 
-/// Gives up: every call under way and every later one ends, on all ranks, with an error that names
-/// this rank and the `reason`, which may be NULL. Destroys the handle. Any thread may call it, also
-/// while others wait in calls.
+/// Aborts the communicator and destroys the handle. Every call in flight and every later call fails
+/// on all ranks with an error that names this rank and `reason`, which may be NULL. Any thread may
+/// call this function, even while other threads are waiting in calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_abort(
     comm: *mut ringtree_comm_t,
@@ -226,22 +250,24 @@ pub extern "C" fn ringtree_comm_abort(
         let rank = comm.rank();
         let line = match text(reason) {
             Some(reason) => format!("rank {rank} aborted: {reason}"),
-            None => format!("rank {rank} aborted; look at its output"),
+            None => format!("rank {rank} aborted; check its output"),
         };
         comm.fail(&Error::peer_lost(rank, line).with_rank(rank));
         Ok(())
     })
 }
 
-/// Leaves, and destroys the handle: what was sent is delivered, then the other ranks are told. Calls
-/// of other threads and work under way go on to their ends, and the other ranks are told after the
-/// last of them; work stays to be waited for and freed. A program that ends without it looks to the
-/// other ranks like one that died. NULL is ignored, and so is all in a child that was forked from
-/// the process that joined.
+/// Leaves the communicator and destroys the handle. Delivers everything that was sent, and then
+/// notifies the other ranks.
+///
+/// Calls from other threads and work in flight still complete, and the other ranks are notified
+/// after the last of them has completed. The program must still wait for that work and free it. If
+/// a program exits without calling this function, it looks to the other ranks as if it had died.
+/// NULL is ignored. The function does nothing in a forked child of the process that joined.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_destroy(comm: *mut ringtree_comm_t) -> ringtree_result_t {
     answer(|| {
-        // Leaving is the parent's to do.
+        // Only the parent process leaves.
         if comm.is_null() || COMMUNICATORS.is_of_parent() {
             return Ok(());
         }

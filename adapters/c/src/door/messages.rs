@@ -1,4 +1,5 @@
-//! Messages from rank to rank, waited for or started.
+//! Exports the functions for messages between two ranks. Each function either blocks or starts a
+//! message in the background.
 
 use crate::error::answer;
 use crate::handles::WORK;
@@ -9,10 +10,13 @@ use ringtree_foreign::{Operation, Pending};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-/// Sends `count` elements to `peer`, which must receive as many of the same type. May return before
-/// it does, and may wait until it does. Messages from one rank to another are received in the order
-/// in which they were sent. Two ranks that both send and then both receive may wait for each other:
-/// start one of the two.
+/// Sends `count` elements to `peer`, which must receive the same number of elements of the same
+/// type.
+///
+/// The function may return before the peer receives the elements, or it may wait until the peer
+/// does. Messages from one rank to another are received in the order in which they were sent. If
+/// two ranks both send before they receive, they may end up waiting for each other. In that case,
+/// use ringtree_send_start() on one of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_send(
     send: *const c_void,
@@ -28,7 +32,7 @@ pub extern "C" fn ringtree_send(
     })
 }
 
-/// Receives `count` elements from `peer`.
+/// Receives `count` elements from `peer` into `recv`. Waits until they have arrived.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_recv(
     recv: *mut c_void,
@@ -44,7 +48,8 @@ pub extern "C" fn ringtree_recv(
     })
 }
 
-/// Starts ringtree_send(). Any number of messages may be under way.
+/// Starts ringtree_send() in the background. Any number of messages may be in flight. The rules for
+/// buffers and work are the same as for ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_send_start(
     send: *const c_void,
@@ -57,7 +62,8 @@ pub extern "C" fn ringtree_send_start(
     start(((send.addr(), count), dtype, peer, true), comm, work)
 }
 
-/// Starts ringtree_recv(). Any number of messages may be under way.
+/// Starts ringtree_recv() in the background. Any number of messages may be in flight. The rules for
+/// buffers and work are the same as for ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_recv_start(
     recv: *mut c_void,
@@ -70,7 +76,8 @@ pub extern "C" fn ringtree_recv_start(
     start(((recv.addr(), count), dtype, peer, false), comm, work)
 }
 
-/// Starts a message: its memory as address and count, the type, the peer, and whether it is sent.
+/// Starts a message. The first parameter contains the address and the count, the element type, the
+/// peer, and `true` if the message is sent.
 fn start(
     ((address, count), dtype, peer, is_sent): ((usize, usize), dtype_from_c, c_int, bool),
     comm: *mut ringtree_comm_t,

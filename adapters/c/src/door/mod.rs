@@ -1,9 +1,9 @@
-//! The functions that C calls, in the order of the header.
+//! Exports the functions of the header, in the same order.
 //!
-//! They are called by C alone: no Rust code outside this crate can name them. What their pointers
-//! lead to is as the header says, or null, which each of them checks. There are no unsafe blocks
-//! here; what needs one is in `memory`. Unsafe are only the names, which must be the program's only
-//! ones.
+//! Only C calls these functions, because no Rust code outside this crate can name them. Their
+//! pointers either point to what the header documents or are null, which each function checks. This
+//! module has no unsafe blocks. Code that needs an unsafe block is in `memory`. Only the
+//! `no_mangle` attribute is unsafe, because no other symbol of the program may have the same name.
 
 #![allow(unsafe_code, unreachable_pub)]
 

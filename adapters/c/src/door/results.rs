@@ -1,4 +1,4 @@
-//! The version, results and errors.
+//! Exports the version, the descriptions of results, and the last error.
 
 use crate::error;
 use crate::types::{result_from_c, ringtree_error_t, ringtree_result_t};
@@ -10,32 +10,37 @@ const VERSION: &CStr =
         Err(_) => c"",
     };
 
-/// The version of the library that is loaded, such as "0.1.0".
+/// Returns the version of the loaded library, such as "0.1.0". The string is static; do not free
+/// it.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// What a result means, in a few words that never change; ringtree_last_error() has the story.
+/// Returns a short description of `result`. The string is static; do not free it.
+/// ringtree_last_error() describes the error of a particular call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_result_string(result: result_from_c) -> *const c_char {
     let found = usize::try_from(result).ok();
     let found = found.and_then(|at| ringtree_result_t::ALL.get(at));
     found
-        .map_or(c"no ringtree_result_t", |(_, text)| text)
+        .map_or(c"not a ringtree_result_t", |(_, text)| text)
         .as_ptr()
 }
 
-/// The whole story of the last call of this thread that failed, in one line: the ranks, the call,
-/// the cause and what to do next. Empty if none has failed. It stays until the next call of this
-/// thread fails, or the thread ends.
+/// Returns one line that describes the last failed call of this thread: the ranks, the call, the
+/// cause and the next step.
+///
+/// Returns an empty string if no call of this thread has failed. The library owns the string, which
+/// remains valid until another call of this thread fails or the thread exits.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error() -> *const c_char {
     error::last_line()
 }
 
-/// The same error with what is known of it in fields; NULL if no call of this thread has failed. It
-/// stays as long as the line does.
+/// Returns the fields of the error that ringtree_last_error() describes, or NULL if no call of this
+/// thread has failed. The library owns these fields, which remain valid for as long as the string
+/// that ringtree_last_error() returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error_details() -> *const ringtree_error_t {
     error::last()

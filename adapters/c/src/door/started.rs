@@ -1,4 +1,4 @@
-//! Collectives that go on while the program does something else.
+//! Exports the collectives that run in the background, and the functions for their work.
 
 use crate::call::Call;
 use crate::error::answer;
@@ -10,7 +10,7 @@ use ringtree_foreign::Pending;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-/// Makes a call, and leaves it to the library's own threads.
+/// Starts a call that ringtree's own threads run, and stores its handle in `out`.
 fn start(
     comm: *mut ringtree_comm_t,
     out: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
@@ -24,11 +24,16 @@ fn start(
     })
 }
 
-/// Starts ringtree_all_reduce(), and returns at once. It goes on by itself. Until its work has ended
-/// the program leaves `send` and `recv` alone. All ranks start and make the calls of a communicator
-/// in the same order. Every `work` is waited for, or tested until it has ended, and then freed.
-/// In place is best: where `send` and `recv` are two, this copies one to the other, or the result
-/// from a place of its own.
+/// Starts ringtree_all_reduce() in the background and returns immediately. Stores the handle of the
+/// call in `work`.
+///
+/// The program owns the handle. It must wait with ringtree_work_wait(), or test the handle with
+/// ringtree_work_test(), until the call has completed, and then free the handle with
+/// ringtree_work_free(). Until the call has completed, the program must not use `send` or `recv`.
+/// All ranks must start and make the calls on a communicator in the same order.
+///
+/// A started call is fastest if it works in place. Otherwise, it copies `send` to `recv`, or copies
+/// the result from a temporary buffer.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_reduce_start(
     send: *const c_void,
@@ -45,7 +50,7 @@ pub extern "C" fn ringtree_all_reduce_start(
     })
 }
 
-/// Starts ringtree_broadcast().
+/// Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_broadcast_start(
     send: *const c_void,
@@ -62,7 +67,7 @@ pub extern "C" fn ringtree_broadcast_start(
     })
 }
 
-/// Starts ringtree_reduce().
+/// Starts ringtree_reduce() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_start(
     send: *const c_void,
@@ -82,7 +87,7 @@ pub extern "C" fn ringtree_reduce_start(
     })
 }
 
-/// Starts ringtree_all_gather().
+/// Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_start(
     send: *const c_void,
@@ -98,7 +103,7 @@ pub extern "C" fn ringtree_all_gather_start(
     })
 }
 
-/// Starts ringtree_reduce_scatter().
+/// Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_start(
     send: *const c_void,
@@ -115,7 +120,7 @@ pub extern "C" fn ringtree_reduce_scatter_start(
     })
 }
 
-/// Starts ringtree_all_to_all().
+/// Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all_start(
     send: *const c_void,
@@ -131,7 +136,7 @@ pub extern "C" fn ringtree_all_to_all_start(
     })
 }
 
-/// Starts ringtree_gather().
+/// Starts ringtree_gather() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather_start(
     send: *const c_void,
@@ -148,7 +153,7 @@ pub extern "C" fn ringtree_gather_start(
     })
 }
 
-/// Starts ringtree_scatter().
+/// Starts ringtree_scatter() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter_start(
     send: *const c_void,
@@ -165,7 +170,8 @@ pub extern "C" fn ringtree_scatter_start(
     })
 }
 
-/// Waits until a call has ended, and returns its result. May be called again, and by any thread.
+/// Waits until the call that `work` represents has completed, and returns its result. Any thread
+/// may call this function, even repeatedly.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| {
@@ -174,8 +180,11 @@ pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_res
     })
 }
 
-/// Puts at `has_ended` whether a call has ended, 1 or 0. If it has, returns its result as
-/// ringtree_work_wait() does.
+/// Sets `has_ended` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
+/// not wait.
+///
+/// If the call has completed, returns its result, like ringtree_work_wait(). Otherwise, returns
+/// RINGTREE_SUCCESS.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_test(
     work: *mut ringtree_work_t,
@@ -191,9 +200,11 @@ pub extern "C" fn ringtree_work_test(
     })
 }
 
-/// Destroys the handle of a call that has ended, which is all that this frees. RINGTREE_USAGE if it
-/// is still under way: its buffers are in use, and nothing would say until when. NULL is ignored, and
-/// so is all in a child that was forked from the process that started it.
+/// Destroys the handle of a completed call. Does not free the buffers.
+///
+/// Returns RINGTREE_USAGE if the call is still in flight, because the program could then not find
+/// out when it may use the buffers again. NULL is ignored. The function does nothing in a forked
+/// child of the process that started the call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| {
@@ -203,10 +214,10 @@ pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_res
         let ended = WORK.take(work.addr(), |work| match work.has_ended() {
             true => Ok(()),
             false => Err(Error::usage(
-                "the call is still under way: wait for it before you free its work",
+                "cannot free the work of a call that is still in flight: wait for it first",
             )),
         })?;
-        // It has ended; this brings the result where it belongs, if the program has not asked for it.
+        // `wait` copies the result to `recv` unless the program has already called it.
         let _ = ended.wait();
         Ok(())
     })

@@ -50,7 +50,7 @@ static void freed_under_way(void) {
         return;
     }
     OK(ringtree_recv_start(&theirs, 1, RINGTREE_I32, peer, world, &work));
-    REFUSED(ringtree_work_free(work), "still under way");
+    REFUSED(ringtree_work_free(work), "still in flight");
     OK(ringtree_barrier(world)); /* no rank sends before all have tried */
     OK(ringtree_send(&own, 1, RINGTREE_I32, peer, world));
     OK(ringtree_work_wait(work));

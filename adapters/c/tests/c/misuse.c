@@ -15,9 +15,9 @@ static void handles(ringtree_comm_t *comm) {
     ringtree_work_t *work = NULL;
     REFUSED(ringtree_comm_rank(NULL, &x), "NULL");
     REFUSED(ringtree_comm_rank(comm, NULL), "NULL");
-    REFUSED(ringtree_comm_rank(made_up, &x), "not one that is in use");
-    REFUSED(ringtree_barrier((ringtree_comm_t *)(uintptr_t)1), "not one that is in use");
-    REFUSED(ringtree_work_wait((ringtree_work_t *)comm), "not one that is in use");
+    REFUSED(ringtree_comm_rank(made_up, &x), "not a valid handle");
+    REFUSED(ringtree_barrier((ringtree_comm_t *)(uintptr_t)1), "not a valid handle");
+    REFUSED(ringtree_work_wait((ringtree_work_t *)comm), "not a valid handle");
     REFUSED(ringtree_work_test(NULL, &has_ended), "NULL");
     OK(ringtree_comm_split(comm, 0, 0, &other));
     OK(ringtree_comm_destroy(other));
@@ -62,9 +62,9 @@ static void numbers(ringtree_comm_t *comm) {
     }
     float f[2] = {0};
     REFUSED(ringtree_all_reduce(f, f, 2, RINGTREE_F32, RINGTREE_BOR, comm), "bor");
-    REFUSED(ringtree_comm_split(comm, -2, 0, &none), "colour");
+    REFUSED(ringtree_comm_split(comm, -2, 0, &none), "color");
     CHECK(strcmp(ringtree_result_string(RINGTREE_PEER_LOST), "a rank is lost") == 0);
-    CHECK(strstr(ringtree_result_string((ringtree_result_t)wrong(77)), "no ") != NULL);
+    CHECK(strstr(ringtree_result_string((ringtree_result_t)wrong(77)), "not a ") != NULL);
 }
 
 static void memory(ringtree_comm_t *comm) {
@@ -80,12 +80,12 @@ static void memory(ringtree_comm_t *comm) {
     REFUSED(ringtree_all_to_all(x + 1, x, 4, I32, comm), "overlap");
     REFUSED(ringtree_all_gather(x + 4 * ranks - 1, x, 4, I32, comm), "overlap");
     REFUSED(ringtree_reduce_scatter(x, x + 4 * ranks - 1, 4, I32, SUM, comm), "overlap");
-    REFUSED(ringtree_all_reduce(x, x, most, I32, SUM, comm), "longer than memory");
-    REFUSED(ringtree_all_reduce(x, x, most / 8, I32, SUM, comm), "longer than memory");
-    REFUSED(ringtree_all_gather(x, x, most / 2 + 1, I32, comm), "longer than memory");
-    REFUSED(ringtree_all_gather(x, x, most, RINGTREE_U8, comm), "longer than memory");
+    REFUSED(ringtree_all_reduce(x, x, most, I32, SUM, comm), "exceeds the address space");
+    REFUSED(ringtree_all_reduce(x, x, most / 8, I32, SUM, comm), "exceeds the address space");
+    REFUSED(ringtree_all_gather(x, x, most / 2 + 1, I32, comm), "exceeds the address space");
+    REFUSED(ringtree_all_gather(x, x, most, RINGTREE_U8, comm), "exceeds the address space");
     size_t counts[8] = {most, most};
-    REFUSED(ringtree_all_to_all_v(x, counts, x, counts, I32, comm), "longer than memory");
+    REFUSED(ringtree_all_to_all_v(x, counts, x, counts, I32, comm), "exceeds the address space");
     REFUSED(ringtree_all_to_all_v(x, NULL, x, NULL, I32, comm), "null address");
     /* Of no elements nothing is looked at. */
     OK(ringtree_all_reduce(NULL, NULL, 0, I32, SUM, comm));
@@ -94,7 +94,7 @@ static void memory(ringtree_comm_t *comm) {
     OK(ringtree_scatter_start(NULL, NULL, 0, I32, 0, comm, &work));
     OK(ringtree_work_wait(work));
     OK(ringtree_work_free(work));
-    REFUSED(ringtree_gather_start(x, x, most / 8, I32, rank, comm, &work), "longer than memory");
+    REFUSED(ringtree_gather_start(x, x, most / 8, I32, rank, comm, &work), "address space");
 }
 
 int main(void) {
@@ -102,8 +102,8 @@ int main(void) {
     CHECK(ringtree_last_error_details() == NULL && ringtree_last_error()[0] == '\0');
     REFUSED(ringtree_comm_init_from_env(NULL), "NULL");
     REFUSED(ringtree_comm_init_at(&comm, 2, NULL, 0), "NULL");
-    REFUSED(ringtree_comm_init_at(&comm, -2, "127.0.0.1:1", 0), "-2 ranks");
-    REFUSED(ringtree_comm_init_at(&comm, 2, "127.0.0.1:1", -1), "count from 0");
+    REFUSED(ringtree_comm_init_at(&comm, -2, "127.0.0.1:1", 0), "world_size -2");
+    REFUSED(ringtree_comm_init_at(&comm, 2, "127.0.0.1:1", -1), "ranks start at 0");
     REFUSED(ringtree_comm_init_rank(&comm, 2, NULL, 0), "NULL");
     CHECK(comm == NULL && ringtree_last_error_details()->result == RINGTREE_USAGE);
     CHECK(ringtree_comm_init_at(&comm, 2, "nowhere", 0) == RINGTREE_CONFIGURATION);

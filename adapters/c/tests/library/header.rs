@@ -49,7 +49,7 @@ fn the_header_is_what_the_sources_say() {
     }
     assert!(
         kept == made,
-        "include/ringtree.h is not what the sources say: write it anew by\n\
+        "include/ringtree.h does not match the sources; regenerate it with\n\
          RINGTREE_TEST_WRITE=1 cargo test -p ringtree-c header"
     );
 }

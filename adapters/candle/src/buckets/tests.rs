@@ -1,5 +1,6 @@
-//! Replicas whose gradients are averaged on a device: by processes, on a driver that is pretended.
-//! Their tensors are the CPU's: what is taken from them lies on the device, and comes back from it.
+//! Tests replicas whose gradients are averaged on a device, with processes on a fake driver. Their
+//! tensors are in host memory: `StagedLane` copies the gradients to the device and the averages
+//! back.
 
 #[path = "../../../../tests/gpu/device/driver.rs"]
 mod driver;
@@ -18,9 +19,9 @@ use std::process::{Command, Stdio};
 
 type Gpu = ringtree::device::Device;
 
-/// Which test a process plays a rank of.
+/// The variable that names the test for which a process is a rank.
 const ROLE: &str = "RINGTREE_TEST_ROLE";
-/// In front of what a rank has to say, among the lines of the test harness.
+/// The prefix of a rank's result among the lines of the test harness.
 const MARK: &str = "says: ";
 
 struct StagedLane {
@@ -49,7 +50,7 @@ impl Lane for StagedLane {
     fn take(&self, flat: &Tensor) -> Result<Memory> {
         for_element!(flat.dtype(), T => {
             let values = with_slice(flat, <[T]>::to_vec)?;
-            // What was taken is no longer there.
+            // The tensor must not be read while the collective has its memory.
             flat.slice_set(&(flat.ones_like()? * -7.0)?, 0, 0)?;
             let buffer = DeviceBuffer::new(&self.device, &self.stream, &values);
             Ok(buffer.map_err(candle_core::Error::wrap)?.into_memory())
@@ -65,15 +66,15 @@ impl Lane for StagedLane {
     }
 }
 
-/// Runs `script` on ranks that are processes, which run the same test of this binary, and compares
-/// what each returns, as it is printed, with what is `expected`.
+/// Runs `script` on ranks that are processes running the same test of this binary. Returns the
+/// `Debug` text of each rank's result.
 fn on_processes<R: Debug>(
     test: &str,
     world_size: usize,
     transport: &str,
     script: impl Fn(&Communicator, &Gpu) -> R,
 ) -> Vec<String> {
-    // Several worlds of one test are told apart.
+    // The role distinguishes several worlds of the same test.
     let role = format!("{test}, {world_size} by {transport}");
     if let Ok(own) = std::env::var(ROLE) {
         if own != role {
@@ -137,7 +138,7 @@ const PARAMETERS: &[(&str, DType, &[usize])] = &[
     ("tail", DType::BF16, &[2, 9]),
 ];
 
-/// What the gradient of an element is on rank 0; on rank r it is r + 1 times as much.
+/// Returns the gradient of an element on rank 0. On rank r, it is r + 1 times as large.
 fn slope(parameter: usize, element: usize) -> f32 {
     ((parameter * 3 + element) % 11) as f32 - 4.0
 }
@@ -149,7 +150,8 @@ fn slopes(parameter: usize) -> Vec<f32> {
         .collect()
 }
 
-/// The model: a sum of all elements of all parameters, each times its slope and `factor`.
+/// Computes the model: the sum of all elements of all parameters, each times its slope and
+/// `factor`.
 fn sum_of(tensors: &[Tensor], factor: f64) -> Tensor {
     let mut sum = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
     for (number, tensor) in tensors.iter().enumerate() {
@@ -169,7 +171,7 @@ fn tensors_of(builder: &VarBuilder) -> Vec<Tensor> {
     PARAMETERS.iter().map(tensor).collect()
 }
 
-/// All gradients, in the order of the parameters.
+/// Returns all gradients in the order of the parameters.
 fn found(varmap: &VarMap, gradients: &candle_core::backprop::GradStore) -> Vec<Option<Vec<f32>>> {
     let variables = varmap.data().lock().unwrap();
     let gradient = |(name, dtype, shape): &(&str, DType, &[usize])| {
@@ -190,7 +192,7 @@ fn averages_of_all_types_come_back_to_their_places() {
                 let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
                 let tensors = tensors_of(&builder);
                 let mut replica = replica_on(comm, hooks, device);
-                // The buckets are laid out anew after the first.
+                // After the first step, the buckets get a new layout.
                 let step = |_: usize| {
                     let loss = sum_of(&tensors, comm.rank() as f64 + 1.0);
                     found(&varmap, &replica.backward(&loss).unwrap())
@@ -271,7 +273,7 @@ fn where_no_gradient_came_others_count_and_zeros_are_added() {
     }
 }
 
-/// Weights after some steps.
+/// Returns the weights after some steps.
 fn trained(comm: &Communicator, lane: Option<Box<dyn Lane>>) -> BTreeMap<String, Vec<f32>> {
     let varmap = VarMap::new();
     let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -332,7 +334,7 @@ fn a_rank_without_its_gradients_fails_all() {
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let tensors = tensors_of(&builder);
         let mut replica = replica_on(comm, hooks, device);
-        // A failure is everybody's: nobody is still setting up.
+        // A failure affects all ranks, so wait until no rank is still setting up.
         comm.barrier().unwrap();
         let used = if comm.rank() == 1 { 3 } else { tensors.len() };
         let failed = replica.backward(&sum_of(&tensors[..used], 1.0));
@@ -359,7 +361,7 @@ fn a_hook_and_ranks_that_differ_are_named() {
     for message in on_processes(test, 2, "shm", |comm, device| {
         attempt(comm, Options::new().hook(HalfHook::bf16()), Some(device))
     }) {
-        assert!(message.contains("choose none"), "{message}");
+        assert!(message.contains("remove the hook"), "{message}");
     }
     for message in on_processes(test, 2, "tcp", |comm, device| {
         let device = (comm.rank() == 0).then_some(device);

@@ -106,7 +106,7 @@ fn a_second_writer_is_refused_when_it_saves() {
         for refused in [first, blind] {
             let error = refused.save(&checkpoint(3, FEW)).unwrap_err().to_string();
             assert!(error.contains(&place.url), "{error}");
-            let told = error.contains("step 2 that this training neither loaded nor wrote");
+            let told = error.contains("step 2 that this training run neither loaded nor wrote");
             assert!(told, "{error}");
         }
         assert_eq!(first.newest_step(), Ok(Some(2)));

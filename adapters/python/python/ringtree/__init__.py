@@ -47,16 +47,19 @@ __all__ = [
 
 
 class Store(_Protocol):
-    """A key-value store that all ranks reach. It is trusted: rank 0 puts the job's secret there."""
+    """A key-value store that all ranks can access.
+
+    The store must be trusted, because rank 0 stores the job's secret in it.
+    """
 
     def set(self, key: str, value: bytes) -> None:
-        """Puts `value` under `key`."""
+        """Store `value` under `key`."""
 
     def get(self, key: str, at_most: float) -> bytes | None:
-        """What is under `key`; if nothing is, waits `at_most` so many seconds, then None."""
+        """Return the value of `key`, or None if it is not set within `at_most` seconds."""
 
     def add(self, key: str, amount: int) -> int:
-        """Adds to the number under `key`, which begins as 0; the sum."""
+        """Add `amount` to the number stored under `key`, initially 0, and return the sum."""
 
 
 def init(
@@ -71,22 +74,29 @@ def init(
     transport: str | None = None,
     timeout: float | None = None,
 ) -> Communicator:
-    """The communicator of all ranks; waits until they have come.
+    """Wait until all ranks have joined, and return their communicator.
 
-    Without `rank` and `world_size` all comes from the environment, as `ringtree run` and torchrun
-    set it. With them, the ranks meet through `store`, or at `rendezvous` ("host:port" of rank 0)
-    with `secret`, without which only loopback is used. `local` is this process's number on its
-    host, and how many the host has. `timeout`, in seconds, is how long the start may take, until
-    all ranks have come, and later each call. Settings by `RINGTREE_` variables count in both cases,
-    where no keyword says something else.
+    If `rank` and `world_size` are omitted, all values come from the environment variables that
+    `ringtree run` and torchrun set. Otherwise, the ranks connect through `store`, or at
+    `rendezvous`, which is the "host:port" of rank 0. If neither `secret` nor the environment
+    provides a secret, `rendezvous` must be a loopback address.
+
+    `local` consists of this process's number on its host and the number of processes on that host.
+    `timeout`, in seconds, limits the time to join and, later, the time of each call. Settings from
+    `RINGTREE_` variables apply in both cases, but keyword arguments take precedence.
+
+    Raise UsageError if the arguments are invalid, ConfigurationError if a setting is missing or
+    malformed, and JoinError if the ranks cannot connect in time.
     """
     if (rank is None) != (world_size is None):
-        raise UsageError("init takes rank and world_size together, or neither")
+        raise UsageError("init requires rank and world_size together, or neither")
     if rank is None:
         if any(
             each is not None for each in (local, store, rendezvous, secret, interface, transport)
         ):
-            raise UsageError("init takes these keywords together with rank and world_size")
+            raise UsageError(
+                "init accepts keywords other than timeout only together with rank and world_size"
+            )
         return _ringtree.connect_from_env(False, timeout)
     told = {
         "rank": rank,
@@ -106,15 +116,15 @@ _open: _weakref.WeakSet[Communicator] = _weakref.WeakSet()
 
 
 def _leave_at_exit(comm: Communicator) -> None:
-    """Sees that the others are told when this program ends; each communicator that is made does."""
+    """Make sure that the new communicator `comm` is closed when this program exits."""
     _open.add(comm)
 
 
 @_atexit.register
 def _leave() -> None:
-    """Without a goodbye, ranks that end later would take this one for dead."""
+    """Close all communicators, because other ranks would otherwise consider this rank dead."""
     for comm in list(_open):
-        # The program ends anyway, and each of them has to be left.
+        # The program is exiting in any case and must close every communicator.
         with _contextlib.suppress(KeyboardInterrupt):
             comm.close()
 

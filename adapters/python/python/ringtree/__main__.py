@@ -1,4 +1,4 @@
-"""The command `ringtree`: `ringtree run`, `bench`, `plan`, `doctor`. Also `python -m ringtree`."""
+"""The `ringtree` command with `run`, `bench`, `plan` and `doctor`, also `python -m ringtree`."""
 
 import signal
 import sys
@@ -7,8 +7,8 @@ from . import _ringtree
 
 
 def main(arguments=None):
-    """Carries out the command line, or `arguments`, and ends the program with its exit code."""
-    # Ctrl-C does to it what it does to any program; `run` catches it and ends its ranks first.
+    """Run the command line, or `arguments` if given, and exit with the command's exit code."""
+    # Restore the default action of Ctrl-C. `run` handles the signal and stops its ranks first.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     again = sys.executable, ["-m", "ringtree"]
     sys.exit(_ringtree.command(again, sys.argv[1:] if arguments is None else arguments))

@@ -1,4 +1,4 @@
-"""The subclass of torch's Backend, whose methods torch's C++ calls."""
+"""The torch.distributed backend. torch's C++ code calls its methods."""
 
 import os
 
@@ -13,13 +13,13 @@ from ._sparse import reduce_sparse
 from ._work import Group, Work, span
 from .errors import DeadlineError, Error, UsageError
 
-# Those that are not shut down. torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL holds a backend
-# by C++ alone, and would find its methods gone with the Python object.
+# The backends that have not been shut down. torch's wrapper for TORCH_DISTRIBUTED_DEBUG=DETAIL
+# keeps only the C++ part of a backend alive, but it calls the methods of the Python object.
 _open = set()
 
 
 class _Store:
-    """torch's store, as ringtree asks for one."""
+    """An adapter from torch's store to ringtree.Store."""
 
     def __init__(self, store):
         self._store = store
@@ -35,17 +35,17 @@ class _Store:
 
 
 class RingtreeBackend(C10dBackend):
-    """ringtree as torch sees it."""
+    """The backend for one process group. It runs torch's calls on a communicator."""
 
     def __init__(self, comm, timeout):
         super().__init__(comm.rank, comm.world_size)
         self.comm = comm
         self._options = C10dBackend.Options("ringtree", timeout=timeout)
-        # The calls of a coalesced group, while one is open.
+        # The calls in the open coalesced group, or None if no group is open.
         self.group = None
-        # The first error that was known when it was last looked for.
+        # The first error, if it was known at the last check.
         self._failure = None
-        # How many collectives were started.
+        # The number of collectives started so far.
         self.sequence = 0
         _open.add(self)
 
@@ -56,7 +56,8 @@ class RingtreeBackend(C10dBackend):
     def options(self):
         return self._options
 
-    # What torch asks of every backend; the inherited properties would ask this class again.
+    # Properties that torch reads from every backend. The inherited properties would call this class
+    # again.
     @property
     def supports_splitting(self):
         return True
@@ -85,12 +86,12 @@ class RingtreeBackend(C10dBackend):
         return False
 
     def split(self, store, ranks, opts):
-        """A backend for some of the ranks. Others, too, come here."""
+        """Return a backend for some of the ranks. torch also calls this on the other ranks."""
         if self.rank() not in ranks:
-            # Of None, torch's PyBackend.hpp would take the address.
+            # If this method returned None, torch's PyBackend.hpp would take the address of None.
             raise UsageError(
-                f"rank {self.rank()} is in none of the groups, which torch cannot be told by a "
-                "backend in Python: split_group needs a group for each rank, new_group does not"
+                f"rank {self.rank()} is in none of the groups, which a Python backend cannot "
+                "report to torch: pass a group for each rank to split_group, or use new_group"
             )
         return RingtreeBackend(_part(self.comm, ranks, opts._timeout), opts._timeout)
 
@@ -135,7 +136,7 @@ class RingtreeBackend(C10dBackend):
         group, self.group = self.group, None
         return Group(group or [])
 
-    # Collectives. Each method's name and arguments are torch's.
+    # Collectives. torch defines the names and the arguments of these methods.
 
     def allreduce(self, tensors, opts):
         if tensors[0].layout is torch.sparse_coo:
@@ -155,7 +156,8 @@ class RingtreeBackend(C10dBackend):
 
     def reduce(self, tensors, opts):
         root = opts.rootRank
-        # ringtree leaves other ranks' buffers unspecified; theirs is a copy.
+        # ringtree leaves the contents of the other ranks' buffers unspecified, so those ranks use a
+        # copy.
         used = tensors if self.rank() == root else [each.clone() for each in tensors]
         return self._in_place("reduce", used, opts, root, opts.reduceOp)
 
@@ -165,9 +167,9 @@ class RingtreeBackend(C10dBackend):
         return plan.start([], opts)
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        """A barrier whose error says in torch's words which ranks did not come."""
+        """Run a barrier whose error names the missing ranks with torch's wording."""
         if opts.timeout.total_seconds() <= 0:
-            raise DeadlineError(f"Rank {self.rank()} timed out in monitoredBarrier at once")
+            raise DeadlineError(f"Rank {self.rank()} timed out in monitoredBarrier immediately")
         try:
             self.barrier(opts).wait()
         except Error as error:
@@ -190,7 +192,7 @@ class RingtreeBackend(C10dBackend):
         return plan.start(outputs, opts, inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        """By rank, what each rank has: the outputs of one input are spread over the lists."""
+        """Gather several inputs: outputs[rank][i] becomes input i of that rank."""
         return self.allgather([list(each) for each in zip(*outputs)], inputs, opts)
 
     def all_gather_single(self, output, input, opts=None):
@@ -244,7 +246,7 @@ class RingtreeBackend(C10dBackend):
         plan.add("all-to-all", [input], [output], counts=counts)
         return plan.start([output], opts, [input])
 
-    # The names before torch 2.14.
+    # The names that these methods had before torch 2.14.
     _allgather_base = all_gather_single
     allgather_into_tensor_coalesced = all_gather_single_coalesced
     _reduce_scatter_base = reduce_scatter_single
@@ -261,8 +263,8 @@ class RingtreeBackend(C10dBackend):
 
     def recv_anysource(self, tensors, tag=0):
         raise UsageError(
-            "torch cannot be told by a Python backend which rank a message came from: "
-            "receive from a rank that is named"
+            "cannot receive from any rank: a Python backend cannot report the source to torch; "
+            "pass the source rank"
         )
 
     def _message(self, tensors, peer, tag, is_sent):
@@ -279,7 +281,7 @@ class RingtreeBackend(C10dBackend):
         return self.noted(Work(tensors, [running], finish, begun))
 
     def noted(self, work):
-        """A call that has been started, of which the open group is told."""
+        """Add a started call to the open coalesced group, if there is one, and return the call."""
         if self.group is not None:
             self.group.append(work)
         return work
@@ -292,19 +294,22 @@ class RingtreeBackend(C10dBackend):
 
 
 def _elements(tensor, split, ranks):
-    """How many elements each of the blocks has into which the first dimension is split."""
+    """Split the first dimension into blocks and return the number of elements of each."""
     rows = tensor.shape[0] if tensor.dim() else 1
     row = tensor.numel() // rows if rows else 0
     if split:
         return [each * row for each in split]
     if rows % ranks:
-        raise UsageError(f"{rows} rows do not split evenly over {ranks} ranks; give split sizes")
+        raise UsageError(f"cannot split {rows} rows evenly over {ranks} ranks; pass split sizes")
     return [rows // ranks * row] * ranks
 
 
 def create(opts, backend_options=None):
-    """A backend for one process group: part of the default group's communicator, if that one is
-    ringtree's, or else a world of its own, which meets through torch's store."""
+    """Create the backend for one process group.
+
+    If the default group uses ringtree, create a subgroup of its communicator. Otherwise, connect
+    the ranks of the group as a separate world through torch's store.
+    """
     whole = _default()
     if whole is not None:
         comm = _part(whole.comm, opts.global_ranks_in_group, opts.timeout)
@@ -320,7 +325,7 @@ def create(opts, backend_options=None):
 
 
 def _default():
-    """The default group's backend, if it is one of these."""
+    """Return the default group's backend, or None if it is not an open RingtreeBackend."""
     here = torch.device("cpu")
     if not dist.is_initialized() or here not in dist.group.WORLD._device_types:
         return None
@@ -336,12 +341,15 @@ def _part(comm, ranks, timeout):
 
 
 def _seconds(timeout):
-    """torch's timeout, unless the environment has another."""
+    """Return torch's timeout in seconds, or None if RINGTREE_TIMEOUT_MS overrides it."""
     return None if "RINGTREE_TIMEOUT_MS" in os.environ else timeout.total_seconds()
 
 
 def _local(rank, size):
-    """This process's number on its host, if the launcher's numbers are of this group."""
+    """Return this process's number on its host and the number of processes on that host.
+
+    Return None if the launcher's variables do not describe this group.
+    """
     names = "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"
     told = [os.environ.get(name, "") for name in names]
     if not all(text.isdigit() for text in told):

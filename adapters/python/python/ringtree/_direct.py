@@ -1,4 +1,4 @@
-"""Collectives on tensors past torch's dispatch, which takes longer than a small call itself."""
+"""Collectives that bypass torch's dispatch, which takes longer than a small call."""
 
 import weakref
 
@@ -17,15 +17,19 @@ _CPU = torch.device("cpu")
 Communicator._tensors_are(torch.Tensor)
 
 _communicators = weakref.WeakKeyDictionary()
-# The group of the last call, and its communicator's all-reduce: most programs have one group.
+# The group of the last call, and the all-reduce of its communicator. Most programs use only one
+# group.
 _last = object, None
 
 
 def communicator(group=None):
-    """The communicator behind a process group of the backend "ringtree"; without one, the default
-    group's. It may be used beside the group: the calls of both are in one order.
+    """Return the communicator behind a process group that uses the "ringtree" backend.
 
-    Raises UsageError if the group's tensors in host memory belong to another backend.
+    If `group` is None, return the communicator of the default group. You can use the communicator
+    alongside the group. The calls on both share one order.
+
+    Raise UsageError if there is no default group, or if the group uses a different backend for
+    tensors in host memory.
     """
     group = group or dist.group.WORLD
     if group is None:
@@ -34,31 +38,32 @@ def communicator(group=None):
         backend = group._get_backend(_CPU)
         if not isinstance(backend, RingtreeBackend):
             raise UsageError(
-                f"the group's tensors in host memory belong to the backend {backend.name()}: make "
-                'one by init_process_group("ringtree") or new_group(backend="ringtree")'
+                f"the group's tensors in host memory belong to the backend {backend.name()}: "
+                'create it with init_process_group("ringtree") or new_group(backend="ringtree")'
             )
         _communicators[group] = backend.comm
     return _communicators[group]
 
 
 def all_reduce_(tensor, op="sum", group=None):
-    """Reduces `tensor` over all ranks of `group`, in place, and returns it.
+    """Reduce `tensor` over all ranks of `group`, in place, and return it.
 
-    What `torch.distributed.all_reduce` does, without torch's dispatch: for calls so small that this
-    counts, as a model's layers make that are spread over ranks. `op` is one of "sum", "avg",
-    "prod", "min", "max", "band", "bor", "bxor".
+    This is `torch.distributed.all_reduce` without torch's dispatch. Use it for calls that are short
+    compared with the dispatch, such as the calls of a model whose layers are split across ranks.
+    `op` is one of "sum", "avg", "prod", "min", "max", "band", "bor", "bxor".
 
-    Past the dispatch go contiguous tensors in host memory, of integers, f16, bf16, f32 or f64, of
-    the class torch.Tensor itself, that do not require grad. With any other this is
-    `torch.distributed.all_reduce`; lazily conjugated ones are refused. torch.compile traces the
-    call, as the operator `torch.ops.ringtree.all_reduce_`.
+    A tensor bypasses the dispatch if its class is torch.Tensor itself and if it is contiguous in
+    host memory, contains integers, f16, bf16, f32 or f64, and does not require grad. For any other
+    tensor, this function calls `torch.distributed.all_reduce`. torch.compile traces the call as the
+    operator `torch.ops.ringtree.all_reduce_`.
 
-    Autograd does not see the call, and a gradient passes it as if it were not there; torch warns of
-    that in `backward`, as it does for `torch.distributed.all_reduce`. For a sum that gradients pass
-    in the right way, take `torch.distributed.nn.functional.all_reduce`.
+    Autograd does not see the call, so gradients pass through it unchanged. torch warns about this
+    in `backward`, as it does for `torch.distributed.all_reduce`. If you need gradients of the sum,
+    use `torch.distributed.nn.functional.all_reduce`.
 
-    Raises UsageError for such a tensor, and if the group's tensors in host memory belong to another
-    backend; and ringtree.Error as every call does.
+    Raise UsageError if the tensor is lazily conjugated or negated, or if the group uses a different
+    backend for tensors in host memory. Like every call, this function can also raise other
+    subclasses of ringtree.Error.
     """
     if not is_dynamo_compiling():
         over = group or _world._default_pg
@@ -76,7 +81,7 @@ def all_reduce_(tensor, op="sum", group=None):
 
 
 def _reduction_of(group):
-    """A communicator's all-reduce of plain tensors, which is kept for the next call."""
+    """Return the all-reduce of the group's communicator and keep it for the next call."""
     global _last
     reduce = communicator(group)._all_reduce
     _last = weakref.ref(group), reduce

@@ -1,4 +1,4 @@
-"""The calls of one method on tensors: types, operators, and where the elements lie."""
+"""The conversion of torch's calls: types, operators, and addresses of elements."""
 
 import torch
 import torch.distributed as dist
@@ -6,7 +6,7 @@ import torch.distributed as dist
 from ._work import Work, span
 from .errors import Error, UsageError
 
-# By torch's type: the library's, and how many of its elements one of torch's is.
+# The ringtree type for each torch type, and the number of ringtree elements per torch element.
 DTYPES = {
     torch.float32: ("f32", 1),
     torch.float64: ("f64", 1),
@@ -25,7 +25,7 @@ DTYPES = {
     torch.complex128: ("f64", 2),
 }
 
-# torch's operators by the library's names, and the names by torch's numbers.
+# torch's operators, keyed by ringtree's names; and ringtree's names, keyed by torch's numbers.
 OPERATORS = {
     "sum": dist.ReduceOp.SUM,
     "avg": dist.ReduceOp.AVG,
@@ -39,7 +39,7 @@ OPERATORS = {
 NAMES = {int(op): name for name, op in OPERATORS.items()}
 PREMUL_SUM = int(dist.ReduceOp.RedOpType.PREMUL_SUM)
 
-# A truth value is a byte that is 0 or 1, and stays one.
+# A bool is a byte that must remain 0 or 1.
 OPERATORS_OF_BOOL = {
     "sum": "bor",
     "max": "bor",
@@ -53,17 +53,18 @@ OPERATORS_OF_COMPLEX = ("sum", "avg")
 
 
 class Plan:
-    """The calls of one method, on tensors' memory."""
+    """The ringtree calls made for one torch call."""
 
     def __init__(self, backend, name):
         self.backend = backend
-        # What torch's profiler shows.
+        # The name that torch's profiler shows.
         self.name = name
         self.calls = []
-        # All tensors whose memory is used; and the memory, kept alive until the calls have ended: a
-        # program may give a tensor other memory meanwhile.
+        # The tensors whose memory is used, and their storages. The storages must stay alive until
+        # the calls have completed, even if the program gives a tensor a different storage in the
+        # meantime.
         self.used, self.storages = [], []
-        # What was written to a contiguous copy: the tensor, and the copy.
+        # Pairs of a non-contiguous output and the contiguous copy that is written instead.
         self.copies = []
 
     def add(self, collective, inputs, outputs, root=0, op=None, counts=None, is_in_place=False):
@@ -84,7 +85,9 @@ class Plan:
     def _part(self, tensor, each, dtype, is_written=False):
         check(tensor)
         if tensor.dtype != dtype:
-            raise UsageError(f"the tensors of one call have types {dtype} and {tensor.dtype}")
+            raise UsageError(
+                f"all tensors of a call must have the same type, not {dtype} and {tensor.dtype}"
+            )
         near = tensor
         if not tensor.is_contiguous():
             near = tensor.contiguous()
@@ -95,7 +98,10 @@ class Plan:
         return near.data_ptr(), near.numel() * each
 
     def start(self, tensors, opts, shown=None):
-        """Starts the calls. torch's profiler shows `shown`, or what is used."""
+        """Start the calls and return their work.
+
+        torch's profiler shows the tensors in `shown`, or all tensors if `shown` is None.
+        """
         backend = self.backend
         backend.sequence += 1
         is_async = backend.group is not None or opts is None or opts.asyncOp
@@ -121,16 +127,17 @@ class Plan:
 def check(tensor):
     if tensor.layout is not torch.strided or not tensor.is_cpu:
         raise UsageError(
-            f"ringtree takes dense tensors in host memory, not {tensor.layout} on {tensor.device}"
+            f"tensors must be dense and in host memory, not {tensor.layout} on {tensor.device}"
         )
     refuse_lazy(tensor)
 
 
 def refuse_lazy(tensor):
-    """torch itself would have a copy reduced, and leave the tensor as it is."""
+    """Raise UsageError for a lazy tensor, because torch would only reduce a copy of it."""
     if tensor.is_conj() or tensor.is_neg():
         raise UsageError(
-            "ringtree takes no lazily conjugated tensors: call resolve_conj() or resolve_neg()"
+            "lazily conjugated or negated tensors are not supported: call resolve_conj() or "
+            "resolve_neg()"
         )
 
 
@@ -139,22 +146,22 @@ def _operator(op, dtype, collective):
     if number == PREMUL_SUM:
         factor = op.__getstate__()[1]
         if not dtype.is_floating_point:
-            raise UsageError(f"PREMUL_SUM is for floating-point tensors, not {dtype}")
+            raise UsageError(f"PREMUL_SUM requires floating-point tensors, not {dtype}")
         return "sum", float(factor)
     name = NAMES[number]
     if dtype is torch.bool:
         if name not in OPERATORS_OF_BOOL:
-            raise UsageError(f"{name} of truth values has no meaning; take a copy of numbers")
+            raise UsageError(f"{name} of bool is not defined: convert the tensor to numbers")
         return OPERATORS_OF_BOOL[name], None
     if dtype.is_complex and name not in OPERATORS_OF_COMPLEX:
-        raise UsageError(f"{collective} of {dtype} is by SUM or AVG, not by {name}")
+        raise UsageError(f"{collective} of {dtype} supports only SUM and AVG, not {name}")
     if dtype not in DTYPES:
-        raise UsageError(f"{collective} of {dtype} is not offered: it can only be moved")
+        raise UsageError(f"{collective} of {dtype} is not supported: {dtype} can only be moved")
     return name, None
 
 
 def _seconds(opts):
-    """The time that this call may take, if it has been given one of its own."""
+    """Return the timeout of this call in seconds, or None if it has no separate timeout."""
     timeout = getattr(opts, "timeout", None)
     seconds = 0 if timeout is None else timeout.total_seconds()
     return seconds if seconds > 0 else None

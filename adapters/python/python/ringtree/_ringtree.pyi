@@ -13,7 +13,7 @@ Dtype: TypeAlias = Literal[
 ]
 
 class _Array(Protocol):
-    """A NumPy array, whose stubs declare no buffer before Python 3.12."""
+    """A NumPy array. NumPy's stubs do not declare it as a buffer before Python 3.12."""
 
     @property
     def __array_interface__(self) -> dict[str, Any]: ...

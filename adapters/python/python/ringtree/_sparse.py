@@ -1,4 +1,4 @@
-"""The sum of sparse tensors, of which each rank has elements in places of its own."""
+"""The sum of sparse tensors, whose elements can be at different positions on each rank."""
 
 import torch
 import torch.distributed as dist
@@ -8,10 +8,13 @@ from .errors import UsageError
 
 
 def reduce_sparse(backend, tensor, opts):
-    """Makes `tensor` the sum of all ranks' tensors; returns when it is. All ranks' elements are
-    gathered, in rank order, and summed where places meet."""
+    """Replace `tensor` with the sum of all ranks' tensors.
+
+    Gather the elements of all ranks in rank order, and add up the elements at the same position.
+    Return when the sum is complete.
+    """
     if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
-        raise UsageError("sparse tensors are reduced by SUM alone")
+        raise UsageError("sparse tensors support only SUM")
     own = tensor.coalesce()
     places, values = own.indices().t().contiguous(), own.values()
     counts = torch.empty(backend.size(), dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""Calls under way, as torch sees them."""
+"""Calls in flight, represented as torch Work objects."""
 
 import concurrent.futures
 import functools
@@ -12,12 +12,12 @@ from torch.autograd.graph import _engine_run_backward
 
 from .errors import Error
 
-# Threads that wait until a call has ended, for what torch's C++ has asked to be told of it.
+# Threads that wait for calls to complete, so that torch's C++ code is notified.
 _waiters = concurrent.futures.ThreadPoolExecutor(256, "ringtree-future")
 
 
-# torch's hook that compresses gradients looks into the future, in C++, for a list of tensors. A
-# future of Python's holds an object; TorchScript's holds what it declares.
+# torch's hook that compresses gradients reads a list of tensors from a future in C++. A future
+# created in Python contains an object, but a TorchScript future contains the declared type.
 _LISTED = """
 def list_after(ended: Future[int], tensors: List[Tensor]) -> List[Tensor]:
     ended.wait()
@@ -33,18 +33,22 @@ def _typed():
     return torch.jit.CompilationUnit(_LISTED)
 
 
-# torch asks each work whether it has ended by a method of C++, which knows no work of Python's; of
-# those it passes on one question alone, the one for a future. So what is asked in a thread is noted
-# here, and the work leaves its answer.
+# torch checks whether a Work has completed with a C++ method, which does not call the Python method
+# of a Work that is written in Python. get_future is the only method that torch forwards to Python.
+# `_is_completed` therefore sets the attribute `answer` for its thread and calls get_future, which
+# stores the answer in this attribute.
 _asked = threading.local()
 _is_completed_in_cpp = dist._Work.is_completed
-# What a work of Python's says of its operation, and hardly any of C++.
+# The operation type of a Work that is written in Python. Hardly any C++ Work has this type.
 _UNTYPED = 100
 _NO_FUTURE = torch.futures.Future()
 
 
 def _is_completed(work):
-    """What torch's class of works answers from now on; for other backends' as before."""
+    """Return True if the Work has completed. This replaces the method of torch's Work class.
+
+    For a Work of another backend, the result is the same as before.
+    """
     if _is_completed_in_cpp(work):
         return True
     if work._get_op_type() != _UNTYPED:
@@ -55,7 +59,7 @@ def _is_completed(work):
     except Error:
         raise
     except RuntimeError:
-        # Another backend's, that has no futures.
+        # The Work belongs to a different backend, which has no futures.
         pass
     finally:
         answer = vars(_asked).pop("answer", None)
@@ -66,8 +70,11 @@ dist._Work.is_completed = _is_completed
 
 
 class Span:
-    """A call in the timeline of torch's profiler. It ends in another thread than the one in which
-    it begins, by which torch tells calls that go on beside the program."""
+    """A call in the timeline of torch's profiler.
+
+    The span ends on a different thread from the one it begins on, which is how torch recognizes
+    asynchronous calls.
+    """
 
     def __init__(self, name, tensors):
         record = _record_function_with_args_enter(f"ringtree:{name}", *tensors)
@@ -76,7 +83,7 @@ class Span:
         self._noted = end_on(record, self._end)
 
     def end_after(self, running):
-        """Lets it end when the calls have."""
+        """End the span when the calls have completed."""
         _waiters.submit(self._wait_for, running)
 
     def _wait_for(self, running):
@@ -84,23 +91,23 @@ class Span:
             for each in running:
                 each.wait()
         except Error:
-            # The caller hears of it when it waits for the call.
+            # The caller gets the error when it waits for the call.
             pass
         finally:
             self._end.set_result(None)
 
     def wait(self):
-        """Returns when the profiler has the end."""
+        """Wait until the profiler has recorded the end."""
         self._noted.wait()
 
 
 def span(name, tensors):
-    """The span of a call that begins, if a profiler is on."""
+    """Return the span of a call that begins now, or None if no profiler is enabled."""
     return Span(name, tensors) if profiler._is_profiler_enabled else None
 
 
 class Work(dist._Work):
-    """A call, perhaps under way."""
+    """A call that is in flight or has completed."""
 
     def __init__(self, tensors, running=(), finish=None, span=None):
         super().__init__()
@@ -115,7 +122,7 @@ class Work(dist._Work):
 
     def wait(self, timeout=None):
         seconds = None if timeout is None else timeout.total_seconds()
-        # torch passes zero for "without a limit".
+        # torch passes zero for "no timeout".
         self._end(seconds or None)
         return True
 
@@ -130,13 +137,13 @@ class Work(dist._Work):
             self._span.wait()
 
     def is_completed(self):
-        """Whether the call has ended, well or not; if well, the tensors can be used."""
+        """Return True if the call has succeeded or failed. After success, the tensors are ready."""
         if not all(each.done() for each in self._running):
             return False
         try:
             self._end()
         except Error:
-            # Raised where the call is waited for.
+            # `wait` raises this error again.
             pass
         return True
 
@@ -150,13 +157,13 @@ class Work(dist._Work):
         return self._tensors
 
     def get_future(self):
-        """A future of the tensors.
+        """Return a future that contains the tensors.
 
-        torch's own reducer asks for one and goes on. Python code, such as a hook of PowerSGD's
-        kind, may make calls in a callback of the future: on which thread that runs, and so in
-        which order the calls are made, must not depend on how fast this rank is. So for Python
-        code this waits, and callbacks run where they are added, as with NCCL.
-        """
+        torch's own reducer gets the future immediately. Other Python code, such as a PowerSGD hook,
+        may make calls in a callback of the future. The thread that runs the callback, and therefore
+        the order of these calls, must not depend on the speed of this rank. For Python code, this
+        method therefore waits for the call, and callbacks run where they are added, as they do with
+        NCCL. """
         if hasattr(_asked, "answer"):
             _asked.answer = self.is_completed()
             return _NO_FUTURE
@@ -174,14 +181,17 @@ class Work(dist._Work):
         return self._future
 
     def _outcome(self, _):
-        """What the future holds. An error that a callback raises is one for torch's C++ as well;
-        of an exception that is merely set, it would take tensors."""
+        """Return the value of the future, or raise the error of the call.
+
+        torch's C++ code recognizes an error that a callback raises. If an exception were set as the
+        value instead, it would try to read tensors from the exception.
+        """
         self._end()
         return self._tensors
 
 
 class Group(Work):
-    """Calls that are waited for together."""
+    """Several calls that share one wait."""
 
     def __init__(self, works):
         super().__init__([each for work in works for each in work.result()])
@@ -194,11 +204,14 @@ class Group(Work):
 
 
 def _are_compressed(tensors):
-    """Whether they may be that hook's. For all others TorchScript, which takes 80 us and adds lines
-    to an error, is left out."""
+    """Return True if the tensors may come from torch's hook that compresses gradients.
+
+    Other tensors bypass TorchScript, because TorchScript takes 80 us and adds lines to an error.
+    """
     return all(isinstance(each, torch.Tensor) and each.dtype is torch.float16 for each in tensors)
 
 
 def _is_asked_by_reducer(caller):
-    """Whether C++ asks: below it is no Python code, or that which starts the backward pass."""
+    """Return True if called by C++ code, so that `caller` is None or the function that starts
+    backward."""
     return caller is None or caller.f_code is _engine_run_backward.__code__

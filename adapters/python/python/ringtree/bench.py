@@ -1,8 +1,9 @@
-"""Measures a collective over processes of this machine, or over those that a launcher has started:
+"""Measure a collective between processes on this machine, or between processes of a launcher:
 
     python -m ringtree.bench all-reduce --ranks 4 --sizes 8,1K,25M
 
-The same as `ringtree bench`: the times are the library's, without Python's part of a call.
+This is the same as `ringtree bench`. The times do not include the time that a call spends in
+Python.
 """
 
 import sys

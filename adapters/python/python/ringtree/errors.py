@@ -1,11 +1,12 @@
-"""What ringtree raises: one line for people, and fields for programs."""
+"""ringtree's exceptions, with a one-line message for people and fields for programs."""
 
 
 class Error(RuntimeError):
-    """Any failure of ringtree.
+    """Any error that ringtree raises.
 
-    After any but a UsageError the communicator is unusable, on all ranks, which all get the first
-    error. The fields hold what is known; the ranks are numbers of the communicator.
+    After any error except UsageError, the communicator is unusable on all ranks, and every rank
+    gets the first error. Fields whose values are not known are None or empty. Ranks are numbered
+    within the communicator.
 
     >>> import ringtree
     >>> error = ringtree.Error("rank 3 is gone")
@@ -14,25 +15,25 @@ class Error(RuntimeError):
     """
 
     rank: int | None = None
-    """The rank that saw it."""
+    """The rank that detected the error."""
     peer: int | None = None
-    """The other rank that it is about."""
+    """The other rank that the error concerns."""
     operation: str | None = None
-    """The collective in which it happened, such as 'all-reduce'; None for a message."""
+    """The collective in which the error occurred, such as 'all-reduce', or None for a message."""
     sequence: int | None = None
-    """The number of the call in which it happened, from 1."""
+    """The number of the call in which the error occurred, from 1."""
     missing: tuple[int, ...] = ()
-    """The ranks that hold up what did not finish in time."""
+    """The ranks that held up the call that timed out."""
     elapsed: float | None = None
-    """How many seconds the call had been under way."""
+    """The number of seconds that the call was in flight before it timed out."""
 
 
 class UsageError(Error, ValueError):
-    """The call itself was wrong; nothing was sent."""
+    """The call was invalid. Nothing was sent."""
 
 
 class BufferUsageError(UsageError, TypeError, BufferError):
-    """A buffer was not one that the call can take."""
+    """The call cannot use a buffer."""
 
 
 class ConfigurationError(Error, ValueError):
@@ -40,20 +41,20 @@ class ConfigurationError(Error, ValueError):
 
 
 class JoinError(Error, ConnectionError):
-    """The ranks could not be brought together."""
+    """The ranks could not connect."""
 
 
 class MismatchError(Error):
-    """Ranks made different calls."""
+    """The ranks made different calls."""
 
 
 class PeerLostError(Error, ConnectionError):
-    """A rank died, or left while another still needed it."""
+    """A rank died, or left while another rank still needed it."""
 
 
 class DeadlineError(Error, TimeoutError):
-    """A call did not finish in time."""
+    """A call did not complete in time."""
 
 
 class ProtocolError(Error):
-    """A peer sent bytes that nothing accounts for."""
+    """A peer sent data that does not belong to any call."""

@@ -1,12 +1,12 @@
-"""ringtree as a backend of ray.util.collective, for actors on one host or several.
+"""A ray.util.collective backend, for actors on one host or several.
 
     from ringtree.ray import register
 
-    register()  # in the driver and in every actor, before a group is made
+    register()  # in the driver and in every actor, before a group is created
     ray.util.collective.init_collective_group(world_size, rank, backend="RINGTREE")
 
-The actors meet through Ray's own key-value store. Tensors are contiguous NumPy arrays, or tensors of
-torch in host memory; Ray's calls return when they have ended.
+The actors connect through Ray's key-value store. Tensors must be contiguous NumPy arrays, or torch
+tensors in host memory. Ray's calls return when they have completed.
 """
 
 import numpy
@@ -29,8 +29,9 @@ _OPERATORS = {
 
 
 def register() -> None:
-    """Makes the backend known to Ray in this process; again does nothing."""
-    # Ray refuses to register a name twice, and offers no question that is public.
+    """Register the backend with Ray in this process, unless it is already registered."""
+    # Ray rejects a second registration of the same name, and it has no public function to check for
+    # one.
     global _is_registered
     if not _is_registered:
         register_collective_backend(NAME, RingtreeGroup)
@@ -41,7 +42,7 @@ _is_registered = False
 
 
 class _Store:
-    """Ray's key-value store, as ringtree asks for one."""
+    """An adapter from Ray's key-value store to ringtree.Store."""
 
     def __init__(self, prefix):
         self._prefix = prefix
@@ -53,7 +54,10 @@ class _Store:
         return kv._internal_kv_get(self._prefix + key)
 
     def add(self, key, amount):
-        """Ray's store cannot add. Each unit is a key of its own, which only one process can make."""
+        """Add `amount` by creating one key per unit, because Ray's store cannot add.
+
+        Only one process can create a key.
+        """
         stem = f"{self._prefix}{key}/"
         units = len(kv._internal_kv_list(stem))
         while amount > 0:
@@ -67,17 +71,18 @@ class _Store:
 
 
 class RingtreeGroup(BaseGroup):
-    """One of Ray's collective groups. The names and arguments of its methods are Ray's."""
+    """A Ray collective group. Ray defines the names and the arguments of its methods."""
 
     def __init__(self, world_size, rank, group_name):
         super().__init__(world_size, rank, group_name)
         store = _Store(f"ringtree/{group_name}/")
         try:
             self._comm = init(rank, world_size, store=store)
-            # All ranks are there.
+            # Rank 0 must not clear the store before all ranks have read it.
             self._comm.barrier()
         finally:
-            # A later group of this name is to find nothing of this one, also if it never formed.
+            # A later group with this name must not find this group's entries, even if this group
+            # failed.
             if rank == 0:
                 store.clear()
 
@@ -102,7 +107,7 @@ class RingtreeGroup(BaseGroup):
     def reduce(self, tensor, reduce_options):
         buffer, dtype = _buffer(tensor)
         root = reduce_options.root_rank
-        # Ray leaves the other ranks' tensors as they are; ringtree works in them.
+        # With Ray, the tensors of the other ranks stay unchanged, but ringtree writes to them.
         used = buffer if self.rank == root else buffer.copy()
         self._comm.reduce(used, _OPERATORS[reduce_options.reduceOp], root, dtype=dtype)
 
@@ -134,14 +139,16 @@ class RingtreeGroup(BaseGroup):
 
 
 def _buffer(tensors):
-    """The array of the one tensor that Ray passes as a list, over the same memory; and the type of
-    its elements, where the array does not say it."""
+    """Return an array over the memory of the one tensor in Ray's list, and its element type.
+
+    The element type is None if the array itself has that type.
+    """
     (tensor,) = tensors
     if isinstance(tensor, numpy.ndarray):
         return tensor, None
     if type(tensor).__module__.partition(".")[0] != "torch" or not tensor.is_cpu:
         raise UsageError(
-            f"ringtree takes NumPy arrays and torch's tensors in host memory, not {type(tensor)}"
+            f"tensors must be NumPy arrays, or torch tensors in host memory, not {type(tensor)}"
         )
     import torch
 

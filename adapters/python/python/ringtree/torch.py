@@ -1,7 +1,7 @@
-"""The backend "ringtree" of torch.distributed: found by its name, nothing need be imported.
+"""The torch.distributed backend "ringtree". torch finds it by its name, without an import.
 
-Imported, it offers what torch has no name for: `communicator(group)`, what is behind a process
-group, and `all_reduce_(tensor)`, for calls so small that torch's dispatch counts.
+Import this module for `communicator(group)`, which returns the communicator behind a process group,
+and for `all_reduce_(tensor)`, which is faster than going through torch's dispatch for small calls.
 """
 
 import re
@@ -19,11 +19,14 @@ if _FOUND >= TORCH_MIN:
 
 
 def register() -> None:
-    """Makes the backend known; torch calls this when the name is first used."""
+    """Register the backend. torch calls this when the name is first used.
+
+    Raise ImportError if torch is too old.
+    """
     if _FOUND < TORCH_MIN:
         raise ImportError(
-            f"ringtree needs torch 2.14 or later, which can call a backend written in Python; "
-            f"this is torch {torch.__version__}"
+            f"ringtree needs torch 2.14 or later, which can call a backend in Python, but torch "
+            f"{torch.__version__} is installed"
         )
     from . import _backend
 

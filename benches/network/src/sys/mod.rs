@@ -1,5 +1,5 @@
-//! System calls without a safe wrapper: namespaces, TUN ports, real-time priority, and children
-//! that end with their parent. The only unsafe code of this package.
+//! Wraps system calls that have no safe wrapper: namespaces, TUN ports, real-time priority, and
+//! children that end with their parent. Contains all unsafe code of this package.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::process::{Signal, set_parent_process_death_signal};
@@ -10,14 +10,14 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// What precedes every packet of a port: `struct virtio_net_hdr`, which tells segmentation and
+/// Bytes before every packet of a port: `struct virtio_net_hdr`, which describes segmentation and
 /// checksums.
 pub(crate) const HEADER_BYTES: usize = 10;
 
-/// Gives the calling thread a network without any links and a host name of its own.
+/// Moves the calling thread into a new network without links, with its own host name.
 ///
 /// # Errors
-/// `EPERM` without the capability CAP_SYS_ADMIN.
+/// Returns `EPERM` without the capability CAP_SYS_ADMIN.
 pub(crate) fn leave_network() -> io::Result<()> {
     let kinds = UnshareFlags::NEWNET | UnshareFlags::NEWUTS;
     // SAFETY: the wrapper is unsafe because of `FILES`, after which threads disagree about
@@ -25,12 +25,13 @@ pub(crate) fn leave_network() -> io::Result<()> {
     Ok(unsafe { unshare_unsafe(kinds) }?)
 }
 
-/// Makes the port `eth0` in the calling thread's network: what the kernel sends there can be read,
-/// what is written comes in. Packets may be up to 64 KiB long: neither the kernel nor the device
-/// cuts them into segments.
+/// Creates the port `eth0` in the calling thread's network. Reading it returns the packets that the
+/// kernel sends, and the kernel receives what is written. Packets may be up to 64 KiB long, because
+/// neither the kernel nor the device splits them into segments.
 ///
 /// # Errors
-/// The device cannot be opened (`ENOENT`, `EACCES`), or the port cannot be made (`EPERM`).
+/// Returns an error if the device cannot be opened (`ENOENT`, `EACCES`) or the port cannot be
+/// created (`EPERM`).
 pub(crate) fn make_port() -> io::Result<File> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let port = File::from(rustix::fs::open("/dev/net/tun", flags, Mode::empty())?);
@@ -56,17 +57,17 @@ pub(crate) fn make_port() -> io::Result<File> {
     Ok(port)
 }
 
-/// Lets the calling thread run before all ordinary threads, so that busy ranks do not hold it up.
+/// Gives the calling thread real-time priority, so that busy ranks do not delay it.
 ///
 /// # Errors
-/// `EPERM` without the capability CAP_SYS_NICE.
+/// Returns `EPERM` without the capability CAP_SYS_NICE.
 pub(crate) fn run_first() -> io::Result<()> {
     let priority = libc::sched_param { sched_priority: 50 };
     // SAFETY: 0 is the calling thread, and the call only reads `priority`.
     check(unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &raw const priority) })
 }
 
-/// Has the kernel kill the command's process when the thread that starts it ends.
+/// Makes the kernel kill the command's process when the thread that starts it ends.
 pub(crate) fn die_with_parent(command: &mut Command) {
     let ask = || Ok(set_parent_process_death_signal(Some(Signal::KILL))?);
     // SAFETY: between fork and exec `ask` makes one system call; it allocates nothing and takes no

@@ -1,4 +1,4 @@
-//! What a measured collective is called on: memory of the host, or of a device.
+//! Holds the buffers of a measured collective in host or device memory.
 
 use super::case::Case;
 use crate::expected::exact::Inputs;
@@ -11,37 +11,40 @@ use ringtree::plan::Collective;
 use ringtree::{Communicator, Element, Error, Layout, Result};
 use std::ops::DerefMut;
 
-/// The buffers of a rank.
+/// A rank's buffers.
 pub(super) trait Buffers {
-    /// The call that is measured.
+    /// Issues the call to be measured.
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()>;
 
-    /// Waits until all calls made are over.
+    /// Waits until all issued calls have completed.
     fn settle(&self, comm: &Communicator) -> Result<()>;
 
-    /// Puts `rank`'s inputs in.
+    /// Fills the buffers with `rank`'s inputs.
     fn fill(&mut self, inputs: &Inputs, rank: usize) -> Result<()>;
 
     fn fill_with_zeros(&mut self) -> Result<()>;
 
-    /// How many elements of the result are not what was promised.
+    /// Returns the number of elements in the result that differ from the expected values.
     fn count_wrong(&self, promise: &Promise) -> Result<usize>;
 }
 
-/// A buffer in touched memory, or an error where the system has not that much.
+/// Allocates a buffer and touches its memory.
+///
+/// # Errors
+/// Returns [`Error::system`] if the memory cannot be allocated.
 pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut buffer: Vec<T> = Vec::new();
     buffer.try_reserve_exact(count).map_err(|_| {
         let bytes = count.saturating_mul(size_of::<T>());
         Error::system(format!(
-            "no memory for a buffer of {bytes} bytes: choose smaller --sizes"
+            "cannot allocate a buffer of {bytes} bytes; pass smaller --sizes"
         ))
     })?;
     buffer.resize(count, T::zeroed());
     Ok(buffer)
 }
 
-/// Memory of the host; the input is empty where the result replaces it.
+/// Buffers in host memory. The input is empty if the result replaces it.
 pub(super) struct OfHost<B> {
     pub(super) input: B,
     pub(super) output: B,
@@ -92,11 +95,11 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
     }
 }
 
-/// Memory of a device, where calls are made in place.
+/// A buffer in device memory, on which calls operate in place.
 #[cfg(feature = "cuda")]
 pub(super) struct OfDevice<T: Element> {
     buffer: DeviceBuffer<T>,
-    /// What is written to it.
+    /// A host buffer whose contents are written to `buffer`.
     content: Vec<T>,
 }
 

@@ -1,32 +1,33 @@
-//! What is measured: one call on buffers of one size.
+//! Describes what to measure: one call on buffers of one size.
 
 #[cfg(feature = "cuda")]
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
 
-/// What to measure.
+/// A call to measure.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
     pub(crate) dtype: Dtype,
     pub(crate) op: ReduceOp,
     pub(crate) root: usize,
-    /// Bytes of the whole buffer, as asked for; the elements and blocks that fit are moved.
+    /// The requested size of the complete buffer in bytes. The call uses as many whole elements and
+    /// blocks as fit.
     pub(crate) bytes: usize,
     pub(crate) iterations: Option<usize>,
     pub(crate) in_place: bool,
     pub(crate) memory: Memory,
 }
 
-/// Where the buffers live.
+/// The memory that holds the buffers.
 #[derive(Clone, Debug)]
 pub(crate) enum Memory {
-    /// On the host.
+    /// Host memory.
     Host,
-    /// On the host, in memory that peers read.
+    /// Host memory that the other ranks on the host read in place.
     Shared,
-    /// On a device, used on a stream.
+    /// Device memory, used on a stream.
     #[cfg(feature = "cuda")]
     Device((Device, Stream)),
 }

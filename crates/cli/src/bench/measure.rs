@@ -1,4 +1,4 @@
-//! One measured point: checked calls around timed batches.
+//! Measures one size with one algorithm. Calls are checked before and between the timed batches.
 
 #[cfg(feature = "cuda")]
 use super::buffers::OfDevice;
@@ -12,35 +12,35 @@ use ringtree::with_element;
 use ringtree::{Communicator, Element, Layout, ReduceOp, Result};
 use std::time::Instant;
 
-/// Batches a point; the median is reported.
+/// Number of batches. The median batch is reported.
 const BATCHES: usize = 5;
-/// Calls a batch at least, without `--iters`.
+/// Minimum number of calls per batch if `--iters` is not given.
 const ITERATIONS_MIN: usize = 3;
-/// Seconds a point takes about, all batches together.
+/// Approximate duration of all batches together, in seconds.
 const TARGET_S: f64 = 0.5;
-/// Calls a batch at most.
+/// Maximum number of calls per batch if `--iters` is not given.
 const ITERATIONS_MAX: usize = 200_000;
 
-/// What was measured.
+/// The result of a measurement.
 #[derive(Clone, Debug)]
 pub(crate) struct Measurement {
     pub(crate) algorithm: Algorithm,
-    /// Elements of the whole buffer.
+    /// Number of elements in the complete buffer.
     pub(crate) count: usize,
     pub(crate) iterations: usize,
-    /// Mean time a call, of the slowest rank, of the median batch.
+    /// Mean time per call on the slowest rank, in the median batch.
     pub(crate) time_s: f64,
     pub(crate) predicted_s: f64,
-    /// Wrong elements, over all ranks and checked calls.
+    /// Number of wrong elements on all ranks in all checked calls.
     pub(crate) wrong: usize,
 }
 
-/// Measures a point, and records the messages of one more call in `trace`.
+/// Measures `case` and records the messages of one additional call in `trace`.
 pub(crate) fn measure(comm: &Communicator, case: &Case, trace: &Trace) -> Result<Measurement> {
     with_element!(case.dtype, T => measure_as::<T>(comm, case, trace))
 }
 
-/// A point under way: the communicator, what to call, and the buffers it is called on.
+/// A measurement in progress.
 struct Bench<'a, B> {
     comm: &'a Communicator,
     case: &'a Case,
@@ -68,7 +68,8 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case, trace: &Trace) -> Re
     }
 }
 
-/// The elements of a call: as many as the bytes hold, and of blocks as many a rank.
+/// Returns the number of elements in a call: as many as fit into the requested bytes, rounded to
+/// equal blocks for collectives that use blocks.
 fn count(comm: &Communicator, case: &Case) -> usize {
     let (count, world_size) = (case.bytes / case.dtype.size(), comm.world_size());
     match case.collective.is_blocked() {
@@ -77,7 +78,7 @@ fn count(comm: &Communicator, case: &Case) -> usize {
     }
 }
 
-/// Why what will run was chosen.
+/// Returns a text that explains why the algorithm was chosen.
 pub(crate) fn explain(comm: &Communicator, case: &Case) -> Result<String> {
     let Case {
         collective,
@@ -88,7 +89,7 @@ pub(crate) fn explain(comm: &Communicator, case: &Case) -> Result<String> {
     comm.explain(collective, count(comm, case), dtype, root)
 }
 
-/// What will run, and how long that is expected to take.
+/// Returns the algorithm that will run and its predicted time in seconds.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
     let Case {
         collective,
@@ -144,7 +145,7 @@ fn measure_on(
 }
 
 impl<B: Buffers> Bench<'_, B> {
-    /// Makes one call on predictable inputs; returns how many elements of this rank are wrong.
+    /// Issues one call on known inputs. Returns the number of wrong elements on this rank.
     fn checked_call(&mut self) -> Result<usize> {
         let (comm, case) = (self.comm, self.case);
         self.buffers.fill(&self.inputs, comm.rank())?;
@@ -160,7 +161,7 @@ impl<B: Buffers> Bench<'_, B> {
         })
     }
 
-    /// Makes one more call, which ranks begin together, if there is a trace to record it.
+    /// If the trace is on, issues one additional call after a barrier and records it.
     fn traced_call(&mut self, trace: &Trace) -> Result<()> {
         if !trace.is_on() {
             return Ok(());
@@ -174,12 +175,13 @@ impl<B: Buffers> Bench<'_, B> {
         self.buffers.call(self.comm, self.case)
     }
 
-    /// Whether the root could run ahead, so that only calls between barriers can be timed.
+    /// Returns `true` if the root could run ahead of the other ranks, so that each call must follow
+    /// a barrier.
     fn is_timed_call_by_call(&self) -> bool {
         self.case.collective.is_rooted()
     }
 
-    /// The mean time a call of a batch, of the slowest rank, in seconds.
+    /// Runs a batch and returns the mean time per call on the slowest rank, in seconds.
     fn batch(&mut self, iterations: usize) -> Result<f64> {
         let mut elapsed_s = 0.0;
         self.comm.barrier()?;
@@ -204,8 +206,9 @@ impl<B: Buffers> Bench<'_, B> {
         Ok(mean_s[0])
     }
 
-    /// Calls a batch: those of `--iters`, or so many that the point takes its share of time. All
-    /// ranks agree, since the batch time they choose by is the slowest rank's.
+    /// Returns the number of calls per batch: the value of `--iters`, or a number with which all
+    /// batches together take about [`TARGET_S`]. All ranks return the same number, because they use
+    /// the slowest rank's time.
     fn choose_iterations(&mut self) -> Result<usize> {
         if let Some(iterations) = self.case.iterations {
             return Ok(iterations);
@@ -215,7 +218,7 @@ impl<B: Buffers> Bench<'_, B> {
             let per_call_s = self.batch(iterations)?.max(1e-9);
             let wanted = TARGET_S / BATCHES as f64 / per_call_s;
             let wanted = (wanted as usize).clamp(ITERATIONS_MIN, ITERATIONS_MAX);
-            // A first few calls say little about many: grow by steps.
+            // A few calls are a poor predictor of the time that many calls take, so grow in steps.
             if wanted <= iterations * 16 {
                 return Ok(wanted);
             }

@@ -1,4 +1,4 @@
-//! How measured points are printed.
+//! Prints measurements.
 
 use super::case::Case;
 #[cfg(feature = "cuda")]
@@ -9,7 +9,7 @@ use ringtree::plan::Collective;
 use std::io::{self, Write};
 use std::str::FromStr;
 
-/// The columns of a measured point.
+/// The columns of a measurement.
 pub(crate) const COLUMNS: &[&str] = &[
     "collective",
     "algorithm",
@@ -28,18 +28,18 @@ pub(crate) const COLUMNS: &[&str] = &[
     "predicted_us",
 ];
 
-/// Width of each column of the table.
+/// The width of each column in the table.
 const WIDTHS: &[usize] = &[14, 18, 9, 5, 10, 10, 5, 4, 4, 7, 12, 9, 9, 5, 12];
 const _: () = assert!(WIDTHS.len() == COLUMNS.len());
 
-/// A form of output.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// For people.
+    /// Aligned columns.
     Table,
-    /// For spreadsheets.
+    /// Comma-separated values.
     Csv,
-    /// One object a line.
+    /// JSON, with one object per line.
     Json,
 }
 
@@ -52,14 +52,14 @@ impl FromStr for Report {
             "csv" => Ok(Report::Csv),
             "json" => Ok(Report::Json),
             _ => Err(format!(
-                "--format {text}: no such format; there are table csv json"
+                "--format {text}: unknown format; use table, csv or json"
             )),
         }
     }
 }
 
 impl Report {
-    /// Prints a point; the first one with its heading.
+    /// Prints a measurement. If it is the first one, prints the heading before it.
     pub(super) fn print(
         self,
         case: &Case,
@@ -100,7 +100,7 @@ fn object(cells: &[String]) -> String {
     serde_json::Value::Object(object).to_string()
 }
 
-/// The cells of a point, one for each of the [`COLUMNS`].
+/// Returns the cells of a measurement, one per column in [`COLUMNS`].
 pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement) -> Vec<String> {
     let Measurement {
         algorithm,
@@ -111,7 +111,7 @@ pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement)
         wrong,
     } = measurement;
     let world_size = comm.world_size();
-    // Of whole elements, and of whole blocks; a barrier moves none.
+    // A barrier does not move any elements.
     let (count, dtype) = match case.collective {
         Collective::Barrier => (0, "none".to_owned()),
         _ => (*count, case.dtype.to_string()),
@@ -147,7 +147,7 @@ pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement)
 }
 
 impl Case {
-    /// What the bytes travelled over.
+    /// Returns the transport that the call used.
     fn transport(&self, comm: &Communicator) -> String {
         #[cfg_attr(not(feature = "cuda"), allow(clippy::match_single_binding))]
         match &self.memory {
@@ -161,7 +161,8 @@ impl Case {
     }
 }
 
-/// How much of the buffer crosses each rank's link at least, as nccl-tests counts it.
+/// Returns the minimum fraction of the buffer that crosses each rank's link, as counted by
+/// nccl-tests.
 fn bus_factor(collective: Collective, world_size: usize) -> f64 {
     let ranks = world_size as f64;
     match collective {

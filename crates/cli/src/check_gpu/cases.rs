@@ -1,4 +1,4 @@
-//! Collectives on device buffers whose results are known exactly.
+//! Checks collectives on device buffers whose results are known exactly.
 
 use super::said::{Rank, Said};
 use crate::expected::exact::Inputs;
@@ -8,17 +8,17 @@ use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::with_element;
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
 
-/// Wrong calls a rank tells of; the rest is a number.
+/// Maximum number of wrong calls that a rank describes. Any others are only counted.
 const TOLD_MAX: usize = 3;
-/// Elements of a buffer: none, one, some; and of one that has many pieces, of which no two ranks
-/// have equally much.
+/// Numbers of elements in small buffers.
 const COUNTS: [usize; 4] = [1001, 0, 1, 37];
+/// Size of a large buffer that has many pieces and unequal blocks.
 const LARGE_BYTES: usize = (40 << 20) + 6;
-/// Elements of a buffer whose blocks begin at odd addresses, long enough for vector accesses. (A
-/// buffer itself begins where the driver allocates it: it cannot be made of a part of memory.)
+/// Number of elements in a buffer whose blocks begin at odd addresses and are long enough for
+/// vector accesses. (The buffer itself begins at an address that the driver chooses.)
 const ODD_COUNT: usize = (128 << 10) + 5;
 
-/// A call, the same on all ranks.
+/// A call, which is the same on all ranks.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     collective: Collective,
@@ -30,8 +30,9 @@ struct Case {
     seed: u64,
 }
 
-/// Every collective by every algorithm, of every type and operator; in four turns each of them in
-/// every length. Each with blocks at odd addresses. And a large one of each collective.
+/// Returns calls that run every collective with every algorithm, type and operator, calls whose
+/// blocks begin at odd addresses, and a large call of each collective. Four consecutive turns cover
+/// all [`COUNTS`].
 fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for entry in REGISTRY {
@@ -74,7 +75,7 @@ fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
     cases
 }
 
-/// The types and operators that make a difference to `collective`.
+/// Returns the pairs of type and operator that make a difference to `collective`.
 fn pairs(collective: Collective) -> impl Iterator<Item = (Dtype, ReduceOp)> {
     let all = Dtype::ALL.iter();
     let all = all.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
@@ -84,7 +85,7 @@ fn pairs(collective: Collective) -> impl Iterator<Item = (Dtype, ReduceOp)> {
     })
 }
 
-/// Makes all calls.
+/// Issues all calls and reports wrong results.
 pub(super) fn check(rank: &Rank, turn: usize, bytes_max: usize) -> Result<()> {
     let cases = cases(rank.comm.world_size(), turn, bytes_max);
     let mut wrong_calls = 0;
@@ -107,7 +108,7 @@ fn call(rank: &Rank, case: &Case) -> Result<usize> {
     with_element!(case.dtype, T => call_as::<T>(rank, case))
 }
 
-/// How many elements of this rank are not what was promised.
+/// Issues a call and returns the number of wrong elements on this rank.
 fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let Rank {
         comm,
@@ -129,6 +130,6 @@ fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
         world_size: comm.world_size(),
         layout: Layout::Even,
     };
-    // The stream alone makes this wait for the result.
+    // Only the stream orders this read after the collective.
     Ok(promise.count_wrong(bytemuck::cast_slice(&buffer.read()?)))
 }

@@ -1,12 +1,12 @@
-//! How calls end that cannot end well: with a rank that is killed, or stands still, while the
-//! others' streams wait for it.
+//! Checks how calls fail if a rank is killed or stopped while the other ranks' streams are waiting
+//! for it.
 
 use super::said::{Orders, Part, Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::{ReduceOp, Result};
 use std::time::Duration;
 
-/// A rank's share: the last one is what happens to the others.
+/// Runs the part as one of its ranks. The checker kills or stops the last rank.
 pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     let Rank {
         comm,
@@ -25,7 +25,8 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     }
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     Said::There.say();
-    // The stream goes on, with whatever is there; or this never ends, and the checker says so.
+    // The stream must continue, although the contents of the buffer are unspecified. If the stream
+    // does not continue, this read hangs, and the checker reports this.
     buffer.read()?;
     let end = comm.synchronize();
     let next = comm.all_reduce(&mut buffer, ReduceOp::Sum);
@@ -37,16 +38,14 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     };
     let what = match orders.part {
         Part::Killed => "was killed",
-        _ => "stood still",
+        _ => "was stopped",
     };
-    for (which, end) in [("an operation", end), ("the operation behind it", next)] {
+    for (which, end) in [("an operation", end), ("the next operation", next)] {
         match &end {
-            Ok(()) => rank.found(&format!(
-                "{which} was reported good although rank {last} {what} in it"
-            )),
+            Ok(()) => rank.found(&format!("{which} succeeded although rank {last} {what}")),
             Err(_) if is_right(&end) => {}
             Err(error) => rank.found(&format!(
-                "rank {last} {what}, but {which} ended with: {error}"
+                "rank {last} {what}, but {which} failed with: {error}"
             )),
         }
     }

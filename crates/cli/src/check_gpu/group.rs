@@ -1,4 +1,4 @@
-//! The processes of one part of the check: started, listened to, and ended, whatever they do.
+//! Starts the processes for one part of the check, collects their reports and ends them.
 
 use super::said::Said;
 use crate::Program;
@@ -10,17 +10,18 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Who has closed its output, or was killed, is gone within this.
+/// Maximum time that a process may take to exit after it has closed its output or has been killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// What is done to the last rank once the others wait for it.
+/// The fate that the last rank meets once the other ranks are waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Kill,
     Stop,
 }
 
-/// A way that device buffers go, by the ranks' `RINGTREE_TRANSPORT` and `RINGTREE_DEVICE_PATH`.
+/// A path that device buffers can take, and the values of `RINGTREE_TRANSPORT` and
+/// `RINGTREE_DEVICE_PATH` that select it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Path {
     pub(super) name: &'static str,
@@ -28,28 +29,28 @@ pub(super) struct Path {
     pub(super) device_path: &'static str,
 }
 
-/// What to start.
+/// The ranks to start for a part of the check.
 #[derive(Clone, Debug)]
 pub(super) struct Job {
-    /// The program, which is this one.
+    /// This program.
     pub(super) program: Program,
-    /// The arguments of its processes.
+    /// The ranks' arguments.
     pub(super) arguments: Vec<String>,
-    /// How many there are, each a rank.
+    /// The number of ranks. Each rank is a process.
     pub(super) ranks: usize,
     pub(super) path: Path,
-    /// How long a call may take.
+    /// The time limit for each call.
     pub(super) timeout: Duration,
     pub(super) fate: Option<Fate>,
 }
 
-/// What has come of it.
+/// The outcome of a part of the check.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Outcome {
     pub(super) checked: usize,
     pub(super) found: Vec<String>,
     pub(super) rows: Vec<Vec<String>>,
-    /// Why the job's path cannot be had.
+    /// The reason why the job's path is unavailable, or `None` if it is available.
     pub(super) not_here: Option<String>,
 }
 
@@ -58,12 +59,12 @@ enum Event {
     Closed(usize),
 }
 
-/// Processes under way; dropping them ends them.
+/// Running processes. Dropping the group kills them.
 struct Group {
     children: Vec<Child>,
     complaints: Vec<Receiver<String>>,
     events: Receiver<Event>,
-    /// Keeps the port at which the ranks meet.
+    /// Reserves the rendezvous port.
     _meeting: UniqueId,
 }
 
@@ -83,23 +84,24 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
         let seconds = patience.as_secs();
         outcome
             .found
-            .push(format!("there was no end within {seconds} s"));
+            .push(format!("did not finish within {seconds} s"));
     }
     let doomed = job.fate.map(|_| job.ranks - 1);
     group.release(doomed, are_done.is_none());
     for (rank, (status, complaint)) in group.end().into_iter().enumerate() {
-        // A rank that was killed because time was up has been reported.
+        // Ranks that were killed at the time limit have already been reported.
         let Some(are_done) = &are_done else { continue };
         let is_done = are_done[rank];
         if Some(rank) == doomed || (is_done && status.is_none_or(|status| status.success())) {
             continue;
         }
-        let how = status.map_or_else(|| "unseen".into(), |status| status.to_string());
+        let how = status.map_or_else(|| "status unknown".into(), |status| status.to_string());
         let mut lines = complaint.lines();
         let last_words = lines.rfind(|line| !line.trim().is_empty());
-        let last_words = last_words.map_or(String::new(), |words| format!("; it said: {words}"));
+        let last_words =
+            last_words.map_or(String::new(), |words| format!("; its last output: {words}"));
         outcome.found.push(format!(
-            "the process of rank {rank} ended badly ({how}){last_words}"
+            "the process of rank {rank} failed ({how}){last_words}"
         ));
     }
     outcome
@@ -119,8 +121,8 @@ impl Group {
         for rank in 0..job.ranks {
             let mut command = job.command(rank, &rendezvous);
             let child = command.spawn();
-            let mut child =
-                child.map_err(|error| Error::io("starting a process of this program", &error))?;
+            let mut child = child
+                .map_err(|error| Error::io("cannot start a process of this program", &error))?;
             if let Some(out) = child.stdout.take() {
                 let said = said.clone();
                 std::thread::spawn(move || pass_on(rank, BufReader::new(out), &said));
@@ -132,15 +134,15 @@ impl Group {
         Ok(group)
     }
 
-    /// Takes what the ranks say until all have closed; which of them said that they were done, or
-    /// nothing if time is up before.
+    /// Collects the ranks' reports until all ranks have closed their output. Returns, for each
+    /// rank, whether it reported that it was done, or `None` if the time limit was reached.
     fn listen(&mut self, job: &Job, end: Instant, outcome: &mut Outcome) -> Option<Vec<bool>> {
         let mut are_done = vec![false; job.ranks];
         let mut there = 0;
-        // A rank with a planted end is not waited for.
+        // Do not wait for a rank that will be killed or stopped.
         let doomed = job.fate.map(|_| job.ranks - 1);
         let mut open = job.ranks - usize::from(doomed.is_some());
-        // The doomed rank comes there once, each other twice.
+        // The doomed rank reports `There` once, and every other rank twice.
         let all_there = 2 * job.ranks - 1;
         while open > 0 {
             let left = end.saturating_duration_since(Instant::now());
@@ -185,9 +187,10 @@ impl Group {
         }
     }
 
-    /// Ends the ranks that are left; how each ended, if of itself, and what it complained of.
+    /// Ends the remaining ranks. For each rank, returns its exit status if it exited on its own,
+    /// and its standard error.
     fn end(&mut self) -> Vec<(Option<ExitStatus>, String)> {
-        // Who has closed its output is about to go.
+        // A rank that has closed its output should exit soon.
         let patience = Instant::now() + GRACE;
         let own_ends: Vec<_> = self
             .children
@@ -210,8 +213,8 @@ impl Group {
         own_ends.into_iter().zip(complaints).collect()
     }
 
-    /// Kills the rank that met a fate and is still there, or `all`. None was waited for yet, so
-    /// that its number is still its group's.
+    /// Kills the doomed rank or, if `all` is set, all ranks. None of them has been reaped yet, so
+    /// each process ID still names the rank's process group.
     fn release(&mut self, doomed: Option<usize>, all: bool) {
         for (rank, child) in self.children.iter().enumerate() {
             if all || Some(rank) == doomed {
@@ -220,8 +223,8 @@ impl Group {
         }
     }
 
-    /// Kills those that are left. A process that hangs in the driver may not go even then: that
-    /// must not hang the check.
+    /// Kills the remaining ranks. Waits only for a limited time, because a process that hangs in
+    /// the driver may survive SIGKILL.
     fn kill(&mut self) {
         let is_left = |child: &mut &mut Child| matches!(child.try_wait(), Ok(None));
         let left: Vec<_> = self
@@ -247,12 +250,12 @@ impl Drop for Group {
     }
 }
 
-/// Kills a process that leads a group, and whom it has started.
+/// Kills the process group that `child` leads.
 fn kill_group(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
 }
 
-/// Everything that is written there, once it is closed.
+/// Returns a channel that receives everything written to `pipe` once the pipe is closed.
 fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
@@ -265,7 +268,8 @@ fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
     told
 }
 
-/// What a command says on standard output, if it ends well within `patience`; else it is killed.
+/// Returns the standard output of `command` if it succeeds within `patience`. Kills it if it takes
+/// longer.
 pub(super) fn said_within(mut command: Command, patience: Duration) -> Option<String> {
     command.stdout(Stdio::piped());
     bind_to_parent(&mut command);
@@ -298,7 +302,7 @@ fn pass_on(rank: usize, lines: impl BufRead, said: &Sender<Event>) {
 impl Job {
     fn command(&self, rank: usize, rendezvous: &str) -> Command {
         let mut command = Command::new(&self.program.file);
-        // Settings of the user's own jobs are none of the check's.
+        // Do not inherit settings from the user's own jobs.
         for (name, _) in std::env::vars_os() {
             let text = name.to_string_lossy();
             if text.starts_with("RINGTREE_") || text.starts_with("MASTER_") {

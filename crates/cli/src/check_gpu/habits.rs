@@ -1,6 +1,7 @@
-//! What training code does on the GPU while a collective is under way there. Each of these makes a
-//! driver wait inside a call, with a lock held or without; and none may hold a collective up for
-//! ever, nor be held up by one.
+//! Checks GPU operations that training code performs while a collective is in flight.
+//!
+//! Each of these habits makes the driver wait inside a call, with or without holding a lock. No
+//! habit may delay a collective indefinitely, and no collective may delay a habit indefinitely.
 
 use super::said::{Rank, Said};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
@@ -12,16 +13,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 const COUNT: usize = 400_003;
-/// How much later than the first rank the second one calls.
+/// The delay before the second rank makes its call.
 const LATE: Duration = Duration::from_millis(100);
 
-/// Something that a user does.
+/// Something that training code does.
 pub(super) struct Habit {
     pub(super) name: &'static str,
     act: fn(&User) -> std::result::Result<(), String>,
 }
 
-/// What it is done with.
+/// The GPU objects that the training code uses.
 struct User {
     device: Device,
     stream: Arc<CudaStream>,
@@ -45,8 +46,8 @@ pub(super) const HABITS: [Habit; 7] = [
     Habit {
         name: "frees memory",
         act: |user| {
-            // By `cuMemFree`, which may wait for every stream. (cudarc gives slices back to a pool
-            // where the GPU has one, and that waits for nothing.)
+            // This frees through `cuMemFree`, which may wait for every stream. If the GPU has a
+            // memory pool, cudarc would return a slice to it without waiting.
             drop(user.device.allocate(4000).map_err(text)?);
             user.other.synchronize().map_err(text)
         },
@@ -80,7 +81,7 @@ pub(super) const HABITS: [Habit; 7] = [
     Habit {
         name: "allocates",
         act: |user| {
-            // By `cuMemAlloc`, then as cudarc does.
+            // Allocate first through `cuMemAlloc`, and then as cudarc does.
             let _memory = user.device.allocate(4 << 20).map_err(text)?;
             let slice = user.stream.alloc_zeros::<f32>(1 << 20).map_err(text)?;
             user.stream.clone_dtoh(&slice).map(drop).map_err(text)
@@ -88,8 +89,7 @@ pub(super) const HABITS: [Habit; 7] = [
     },
 ];
 
-/// One of two ranks does the habit of this number, behind a collective that the other comes to
-/// later.
+/// Performs habit `number` as one of two ranks, after issuing a collective that rank 1 joins late.
 pub(super) fn check(rank: &Rank, number: usize) -> Result<()> {
     let failed = |error: String| Error::device(error);
     let Rank { comm, device, .. } = rank;

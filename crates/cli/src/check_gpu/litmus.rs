@@ -1,25 +1,26 @@
-//! Whether a GPU reads of a peer's memory what the peer wrote last: every element of every
-//! repetition.
+//! Checks that a GPU that reads a peer's memory always sees the latest writes.
 //!
-//! A repetition multiplies every element by the number of ranks, modulo 2^32, by collectives alone
-//! that follow each other without the host. All elements and the number of ranks are odd. So each
-//! repetition writes a new value everywhere, and an element that is read too early once, with the
-//! value of the repetition before, stays wrong to the end: no later product makes it right.
+//! Each repetition multiplies every element by the number of ranks, modulo 2^32, using only
+//! collectives that follow each other without involving the host. All elements and the number of
+//! ranks are odd, so each repetition changes every element. If an element is read too early even
+//! once, while it still has its previous value, it stays wrong, because no later product corrects
+//! it.
 
 use super::said::{Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::{Duration, Instant};
 
-/// Bytes of the buffer, and how often its elements are multiplied.
+/// Size of the buffer in bytes.
 const BYTES: usize = 64 << 20;
+/// Number of repetitions.
 const REPETITIONS: u32 = 1000;
-/// Repetitions after which the buffer is looked at.
+/// Number of repetitions between checks of the buffer.
 const BATCH: u32 = 50;
-/// No batch is begun later than this.
+/// Time after which no further batch begins.
 const TIME_MAX: Duration = Duration::from_secs(25);
 
-/// One of an odd number of ranks.
+/// Runs the check as one of an odd number of ranks.
 pub(super) fn check(rank: &Rank, bytes_max: usize) -> Result<()> {
     let comm = &rank.comm;
     let count = BYTES.min(bytes_max) / size_of::<u32>();
@@ -54,7 +55,7 @@ pub(super) fn check(rank: &Rank, bytes_max: usize) -> Result<()> {
     comm.barrier()
 }
 
-/// A repetition, by each way in turns.
+/// Runs one repetition. Repetitions alternate between three ways to multiply.
 fn multiply(comm: &Communicator, buffer: &mut DeviceBuffer<u32>, nth: u32) -> Result<()> {
     let root = nth as usize % comm.world_size();
     match nth % 3 {

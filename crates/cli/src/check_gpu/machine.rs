@@ -1,4 +1,4 @@
-//! What is beside the GPU on this machine.
+//! Finds the GPU driver, its settings and MPS on this machine.
 
 use super::group;
 use ringtree::device;
@@ -7,24 +7,24 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-/// How long a program, or the driver, may take to say what there is: a GPU that sleeps takes
-/// seconds to wake.
+/// Maximum time that a program or the driver may take to answer. A sleeping GPU takes seconds to
+/// wake up.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Whether there is a GPU, or why not; also if the driver never answers.
+/// Checks that there is a GPU. Returns a message if there is none or if the driver does not answer.
 pub(super) fn find_gpu() -> Result<(), String> {
     let (tell, told) = channel();
     std::thread::spawn(move || tell.send(device::count().map(drop)));
     match told.recv_timeout(PATIENCE) {
         Ok(found) => found.map_err(|error| error.to_string()),
         Err(_) => Err(format!(
-            "no CUDA here: the driver has not answered for {} s",
+            "no CUDA here: the driver did not answer within {} s",
             PATIENCE.as_secs()
         )),
     }
 }
 
-/// Rows for the probe's table.
+/// Returns rows for the probe table.
 pub(super) fn facts() -> Vec<Vec<String>> {
     let row = |what: &str, value: String| vec![what.into(), value, String::new()];
     let mut rows = vec![row("MPS", mps())];
@@ -41,16 +41,16 @@ pub(super) fn facts() -> Vec<Vec<String>> {
     rows
 }
 
-/// Whether clients of this process's environment would find an MPS daemon.
+/// Returns a text that states whether clients in this environment would find an MPS daemon.
 fn mps() -> String {
     let folder = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
     let folder = folder.map_or_else(|| PathBuf::from("/tmp/nvidia-mps"), PathBuf::from);
     let tool = match found("nvidia-cuda-mps-control") {
-        Some(_) => "the tool is here",
-        None => "nor the tool",
+        Some(_) => "nvidia-cuda-mps-control is installed",
+        None => "nvidia-cuda-mps-control is not installed",
     };
     match folder.join("control").exists() {
-        true => format!("a daemon's pipe is in {}", folder.display()),
+        true => format!("daemon whose pipe is in {}", folder.display()),
         false => format!("no daemon; {tool}"),
     }
 }
@@ -61,7 +61,7 @@ fn found(program: &str) -> Option<PathBuf> {
     paths.find(|path| path.is_file())
 }
 
-/// What a program says, if it does so in time.
+/// Returns the output of a program if it succeeds in time.
 fn output(program: &str, arguments: &[&str]) -> Option<String> {
     let mut command = Command::new(program);
     command

@@ -1,4 +1,4 @@
-//! The check, part by part, within its time.
+//! Runs the parts of the check within the time limit.
 
 use super::group::{Fate, Job, Outcome, Path, run};
 use super::report::{Format, Table};
@@ -6,21 +6,23 @@ use super::{Arguments, Section, habits, machine, speeds};
 use crate::Invocation;
 use std::time::{Duration, Instant};
 
-/// No part takes more seconds, unless something hangs.
+/// Time limit for each part, in seconds. A part takes longer only if something hangs.
 pub(super) const PATIENCE_S: u64 = 90;
-/// Kept of the whole time, so that the part has ended before this process is ended.
+/// Time reserved before the time limit of the check, so that a part ends before this process has to
+/// end.
 const CLOSING: Duration = Duration::from_secs(20);
-/// How long a call may take where nothing is wrong.
+/// Timeout for calls if no rank is stopped.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// How long one may take in which a rank stands still.
+/// Timeout for calls if a rank is stopped.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(3);
-/// Ranks of which one is killed or stopped.
+/// Number of ranks if one of them is killed or stopped.
 const MORTALS: usize = 3;
-/// Ranks of the litmus: odd, and in one case so many that most GPUs of a host take part.
+/// Numbers of ranks in the litmus test. Both are odd, and one is large enough to cover most of a
+/// host's GPUs.
 const LITMUS_RANKS: [usize; 2] = [3, 7];
-/// The mapped path, where it can be had; elsewhere the ranks say why not.
+/// The mapped path. If it is unavailable, the ranks report why.
 const MAPPED: Path = path("mapped", "auto", "auto");
-/// The ways that device buffers go.
+/// The paths that device buffers can take.
 const PATHS: [Path; 3] = [
     MAPPED,
     path("staged over shm", "shm", "staged"),
@@ -35,16 +37,16 @@ const fn path(name: &'static str, transport: &'static str, device_path: &'static
     }
 }
 
-/// What a section does.
+/// The function that runs a section.
 type Act<T> = fn(&mut T);
 
-/// A check under way.
+/// A check in progress.
 pub(super) struct Check<'a> {
     arguments: &'a Arguments,
     invocation: &'a Invocation,
     format: Format,
     end: Instant,
-    /// The fewest ranks that were found not to map each other's memory.
+    /// The smallest number of ranks that could not map each other's memory.
     unmapped_ranks: usize,
     parts: Table,
     failures: Table,
@@ -74,9 +76,9 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// All that was asked for, the fast and the telling first.
+    /// Runs the requested sections, starting with the fastest and most informative ones.
     pub(super) fn all(&mut self) {
-        // Written also if nothing fails: an old one would mislead.
+        // Write the file even if there are no failures, because an old file would be misleading.
         self.file(&self.failures.clone());
         let sections: [(Section, Act<Self>); 5] = [
             (Section::Probe, Self::probe),
@@ -92,16 +94,16 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Says how it ended; how many failures there were.
+    /// Prints the result and returns the number of failures.
     pub(super) fn conclude(self) -> usize {
         self.parts.print(self.format);
         let failures = self.failures.rows.len();
         let line = match failures {
             0 if self.unmapped_ranks < usize::MAX => format!(
-                "all is well on the GPU; the mapped path was not checked with {} or more ranks",
+                "all GPU checks passed; the mapped path was not checked with {} or more ranks",
                 self.unmapped_ranks
             ),
-            0 => "all is well on the GPU".to_owned(),
+            0 => "all GPU checks passed".to_owned(),
             1 => "1 failure on the GPU".to_owned(),
             _ => format!("{failures} failures on the GPU"),
         };
@@ -112,7 +114,7 @@ impl<'a> Check<'a> {
         failures
     }
 
-    /// A part on the mapped path, or on what there is in its place.
+    /// Returns the job for a part, which uses the mapped path if that is available.
     fn job(&self, part: &str, ranks: usize) -> Job {
         let mut arguments = vec!["check-gpu".to_owned(), "--part".into(), part.into()];
         let bytes_max = self.arguments.bytes_max.to_string();
@@ -140,7 +142,8 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Runs a part on the job's path. Where it cannot be had, one line says so; it is no failure.
+    /// Runs a part on the job's path. If the path is unavailable, one line reports this, and it
+    /// does not count as a failure.
     fn on_path(&mut self, what: &str, mut job: Job) -> Option<Outcome> {
         if job.path == MAPPED {
             if job.ranks >= self.unmapped_ranks {
@@ -152,7 +155,7 @@ impl<'a> Check<'a> {
         outcome.not_here.is_none().then_some(outcome)
     }
 
-    /// Runs a part and takes down what came of it.
+    /// Runs a part and records its outcome.
     fn part(&mut self, what: &str, job: &Job) -> Outcome {
         let ranks = job.ranks;
         let name = format!("{what}, {ranks} ranks");
@@ -161,7 +164,7 @@ impl<'a> Check<'a> {
         let patience = Duration::from_secs(self.arguments.patience).min(left);
         if patience.is_zero() {
             let minutes = self.arguments.minutes;
-            self.fail(&format!("{name}: not begun, as {minutes} min were over"));
+            self.fail(&format!("{name}: skipped at the limit of {minutes} min"));
             return Outcome::default();
         }
         let outcome = run(job, patience);
@@ -171,7 +174,7 @@ impl<'a> Check<'a> {
         let what = match &outcome.not_here {
             Some(why) => {
                 self.unmapped_ranks = ranks;
-                format!("mapped: not here: {why}")
+                format!("mapped: unavailable: {why}")
             }
             None => what.to_owned(),
         };
@@ -191,7 +194,7 @@ impl<'a> Check<'a> {
         outcome
     }
 
-    /// Says at once what is wrong: the parent may not wait for the end of this process.
+    /// Reports a failure immediately, because the parent may not wait until this process exits.
     fn fail(&mut self, what: &str) {
         eprintln!("ringtree check-gpu: FAILED: {what}");
         self.failures.rows.push(vec![what.to_owned()]);
@@ -225,7 +228,7 @@ impl<'a> Check<'a> {
         });
     }
 
-    /// What users do, each in processes of its own, which may hang.
+    /// Checks each habit in separate processes, because they may hang.
     fn habits(&mut self) {
         for (turn, habit) in habits::HABITS.iter().enumerate() {
             let mut job = self.job("habit", 2);
@@ -234,11 +237,11 @@ impl<'a> Check<'a> {
         }
     }
 
-    /// Ranks are killed, or stand still, while others' streams wait for them.
+    /// Kills or stops a rank while the other ranks' streams are waiting for it.
     fn end_badly(&mut self) {
         for (part, what, fate) in [
             ("killed", "a rank is killed", Fate::Kill),
-            ("stopped", "a rank stands still", Fate::Stop),
+            ("stopped", "a rank is stopped", Fate::Stop),
         ] {
             let mut job = self.job(part, MORTALS);
             job.fate = Some(fate);
@@ -256,7 +259,7 @@ impl<'a> Check<'a> {
             }
         }
         for ranks in 2..=self.arguments.ranks_max {
-            // Each path has other lengths.
+            // Each path checks different lengths.
             for (nth, path) in PATHS.into_iter().enumerate() {
                 let mut job = self.job("cases", ranks);
                 job.path = path;

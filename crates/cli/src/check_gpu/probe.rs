@@ -1,10 +1,10 @@
-//! What a machine with GPUs has.
+//! Reports the GPUs on this machine.
 
 use super::said::{Rank, Said};
 use ringtree::Result;
 use ringtree::device::{self, Device};
 
-/// As any rank; rank 0 tells.
+/// Runs the probe as one of the ranks. Only rank 0 reports.
 pub(super) fn tell(rank: &Rank) -> Result<()> {
     Said::Checked(1).say();
     if rank.comm.rank() > 0 {
@@ -25,7 +25,7 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
     rank.comm.barrier()
 }
 
-/// A row of three cells for the part's table.
+/// Reports a row of the probe table.
 fn row(what: &str, value: &str, unit: &str) {
     Said::Row(vec![what.into(), value.into(), unit.into()]).say();
 }

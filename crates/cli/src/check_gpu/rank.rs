@@ -1,12 +1,12 @@
-//! The processes that the checker starts: each does a part of the check, as one rank of several.
+//! Runs a part of the check as one of several ranks, in a process that the checker starts.
 
 use super::said::{Orders, Part, Rank, Said};
 use super::{cases, endings, habits, litmus, probe, speeds};
 use ringtree::{Error, Result};
 
 impl Orders {
-    /// Does the part, as the rank that the environment says this is; whatever ends it early is said
-    /// as found.
+    /// Runs the part as the rank that the environment specifies. Reports an error as a failed
+    /// check.
     pub(super) fn follow(&self) {
         let done = Rank::join().and_then(|rank| {
             let done = self.act(&rank);
@@ -21,7 +21,7 @@ impl Orders {
     fn act(&self, rank: &Rank) -> Result<()> {
         let path = rank.comm.device_path().unwrap_or_default();
         if self.is_mapped && !path.starts_with("mapped") {
-            // Behind what is done in its place.
+            // In `path`, the reason follows the path that is used instead.
             let why = path.splitn(3, ": ").last().unwrap_or_default();
             Said::NotHere(why.into()).say();
             return Ok(());

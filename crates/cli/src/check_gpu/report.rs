@@ -1,14 +1,14 @@
-//! Tables: on standard output as they are finished, and in files.
+//! Prints tables and writes them to files.
 
 use std::path::Path;
 use std::str::FromStr;
 
-/// A form of output.
+/// The output format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
-    /// For people.
+    /// Aligned columns.
     Table,
-    /// For programs: each table after a line `# NAME`.
+    /// Comma-separated values. A line `# NAME` precedes each table.
     Csv,
 }
 
@@ -19,14 +19,12 @@ impl FromStr for Format {
         match text {
             "table" => Ok(Format::Table),
             "csv" => Ok(Format::Csv),
-            _ => Err(format!(
-                "--format {text}: no such format; there are table csv"
-            )),
+            _ => Err(format!("--format {text}: unknown format; use table or csv")),
         }
     }
 }
 
-/// A table and its name.
+/// A table with a name.
 #[derive(Clone, Debug)]
 pub(super) struct Table {
     pub(super) name: String,
@@ -35,7 +33,7 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Prints it.
+    /// Prints the table.
     pub(super) fn print(&self, format: Format) {
         match format {
             Format::Csv => print!("# {}\n{}\n", self.name, self.csv()),
@@ -43,14 +41,14 @@ impl Table {
         }
     }
 
-    /// Writes it to `folder/NAME.csv`.
+    /// Writes the table to `folder/NAME.csv`.
     ///
     /// # Errors
-    /// One line.
+    /// Returns a message if the file cannot be written.
     pub(super) fn write(&self, folder: &Path) -> Result<(), String> {
         let path = folder.join(format!("{}.csv", self.name));
         std::fs::write(&path, self.csv())
-            .map_err(|error| format!("{} cannot be written: {error}", path.display()))
+            .map_err(|error| format!("cannot write {}: {error}", path.display()))
     }
 
     fn lines(&self) -> impl Iterator<Item = Vec<&str>> {

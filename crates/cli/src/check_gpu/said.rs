@@ -1,5 +1,4 @@
-//! What passes between the checker and the processes that it starts: orders to them, and what they
-//! find, line by line.
+//! Exchanges orders and reports between the checker and the processes that it starts.
 
 use crate::gpu;
 use ringtree::comm::builder::Builder;
@@ -10,41 +9,41 @@ use std::io::Write;
 /// A part of the check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Part {
-    /// What the machine has.
+    /// Properties of the machine.
     Probe,
-    /// Collectives whose results are known.
+    /// Collectives with known results.
     Cases,
-    /// What training code does behind a collective.
+    /// GPU operations that training code performs during a collective.
     Habit,
-    /// A rank that is killed while others' streams wait for it.
+    /// A rank that is killed while the other ranks' streams wait for it.
     Killed,
-    /// A rank that stands still meanwhile.
+    /// A rank that is stopped while the other ranks' streams wait for it.
     Stopped,
-    /// How long all-reduces take.
+    /// Times of all-reduces.
     Speed,
-    /// Whether GPUs read of each other's memory what was written last.
+    /// The order of writes to peers' memory.
     Litmus,
 }
 
-/// What a rank says to the checker: a line of a word and the rest.
+/// A report from a rank to the checker: a line that consists of a word and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// So many things were checked.
+    /// The rank has made this number of checks.
     Checked(usize),
-    /// Something is wrong.
+    /// A check failed, with this message.
     Found(String),
-    /// A line of the part's table.
+    /// A row of the part's table.
     Row(Vec<String>),
-    /// The path that was to be checked cannot be had, and why.
+    /// The path to check is unavailable, for this reason.
     NotHere(String),
-    /// It has come to where the checker waits for it.
+    /// The rank has reached the point where the checker waits for it.
     There,
-    /// It has done its part.
+    /// The rank has finished its part.
     Done,
 }
 
 impl Said {
-    /// Says it.
+    /// Prints the report.
     pub(super) fn say(&self) {
         let text = match self {
             Said::Checked(count) => format!("checked {count}"),
@@ -55,11 +54,11 @@ impl Said {
             Said::Done => "done".into(),
         };
         let mut out = std::io::stdout().lock();
-        // Who no longer listens has given up on this process.
+        // A checker that no longer reads has given up on this process.
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
-    /// What a line says; nothing, if it is none of these.
+    /// Parses a line. Returns `None` if it is not a report.
     pub(super) fn heard(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         Some(match word {
@@ -74,19 +73,19 @@ impl Said {
     }
 }
 
-/// What the checker told this process.
+/// The checker's orders to this process.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Orders {
     pub(super) part: Part,
-    /// Which lengths are checked, or which habit.
+    /// The index of the buffer lengths or of the habit.
     pub(super) turn: usize,
-    /// The largest buffer that is measured.
+    /// Maximum size of a buffer in bytes.
     pub(super) bytes_max: usize,
-    /// Whether nothing is to be checked where buffers are staged.
+    /// If `true`, the part is skipped when buffers are staged.
     pub(super) is_mapped: bool,
 }
 
-/// A rank, its device and a stream of it.
+/// A rank with its device and a stream on that device.
 pub(super) struct Rank {
     pub(super) comm: Communicator,
     pub(super) device: Device,
@@ -105,7 +104,7 @@ impl Rank {
         })
     }
 
-    /// Says that something is wrong.
+    /// Reports a failed check.
     pub(super) fn found(&self, what: &str) {
         Said::Found(format!("rank {}: {what}", self.comm.rank())).say();
     }

@@ -1,4 +1,4 @@
-//! How long all-reduces of device buffers take, and what that consists of.
+//! Measures all-reduces of device buffers and the parts of these all-reduces.
 
 use super::said::{Rank, Said};
 use crate::bench::case::{Case, Memory};
@@ -7,7 +7,7 @@ use ringtree::ddp::Trace;
 use ringtree::plan::Collective;
 use ringtree::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result, UniqueId};
 
-/// What is reduced, in bytes.
+/// Buffer sizes in bytes.
 const SIZES: &[usize] = &[
     8,
     1 << 10,
@@ -19,11 +19,12 @@ const SIZES: &[usize] = &[
     256 << 20,
 ];
 
-/// The time of the whole; of the copies to the host and back alone, by a communicator of one rank
-/// whose buffers are staged; of the same all-reduce on the host's buffers.
+/// The columns of the table. They include the time of the complete all-reduce; the time of only the
+/// copies to the host and back, measured with a staged communicator of one rank; and the time of
+/// the same all-reduce on host buffers.
 pub(super) const COLUMNS: &[&str] = &["bytes", "whole_us", "copies_us", "host_us", "wrong"];
 
-/// As one of two ranks. Rank 0 tells.
+/// Runs the measurements as one of two ranks. Only rank 0 reports.
 pub(super) fn measure(rank: &Rank, bytes_max: usize) -> Result<()> {
     let Rank {
         comm,

@@ -1,34 +1,36 @@
-//! Test data whose reduction is known exactly, for every element type, operator and world size,
-//! in whatever order a plan folds.
+//! Generates test data whose reduction is known exactly, for every element type, operator and
+//! number of ranks, regardless of the order of the reduction.
 //!
-//! A value is a pure function of the seed, the rank and the index, so each rank can make its own
-//! input and anyone can make the expected result. No rounding happens on the way:
-//! - sums are of integers whose magnitudes add up to at most 2⁸ over all ranks, so that every
-//!   partial sum is exact in bf16 (and in f16, where 2¹¹ would do); in a large world a rank is
-//!   silent (zero) at most indices for that;
-//! - all ranks of a `PreMulSum` have one factor, which is a power of two near 1;
-//! - products of floats are of ±1 and a few ±2 and ±½, those of integers of odd numbers, which
-//!   never collapse to zero;
-//! - the operands of minimum, maximum and the bit operators are arbitrary bits, but no NaN.
+//! Each value is a pure function of the seed, the rank and the index. Each rank can therefore
+//! generate its own input, and any rank can generate the expected result. No intermediate result is
+//! rounded:
+//! - Sums add integers whose magnitudes add up to at most 2⁸ over all ranks, so that every partial
+//!   sum is exact in bf16 (and in f16, which allows 2¹¹). In a large world, a rank therefore
+//!   contributes zero at most indices.
+//! - All ranks in a `PreMulSum` use the same factor, a power of two close to 1.
+//! - The factors in products of floats are ±1, except for a few that are ±2 or ±½. The factors in
+//!   products of integers are odd, so that a product never becomes zero.
+//! - The operands of minimum, maximum and the bitwise operators are arbitrary bit patterns, except
+//!   NaN.
 //!
-//! The values repeat every [`PERIOD`] elements, a prime number, so that large buffers are made and
-//! compared at the speed of memory and a piece in a wrong place is still seen.
+//! The values repeat every [`PERIOD`] elements, so that large buffers can be generated and compared
+//! at memory speed. The period is a prime number, so that a misplaced piece is detected.
 
 use half::{bf16, f16};
 use ringtree::{Dtype, Element, ReduceOp, with_element};
 
-/// The elements after which the values repeat.
+/// Number of elements after which the values repeat.
 pub const PERIOD: usize = 8191;
 
-/// Ranks that add something other than zero at an index, at most.
+/// Maximum number of ranks that contribute a value other than zero at any given index.
 const SUM_SPEAKERS_MAX: usize = 64;
-/// A term's largest magnitude: `SUM_SPEAKERS_MAX` of them make 2⁸.
+/// Largest magnitude of a term. `SUM_SPEAKERS_MAX` such terms add up to 2⁸.
 const TERM_MAX: u64 = 4;
-/// Ranks whose factor is not of magnitude 1, or that clear or set bits, at most: f16 holds 2⁸ and
-/// its inverse, and so few leave bits to be seen in an i8.
+/// Maximum number of ranks whose factor has a magnitude other than 1, or that clear or set bits.
+/// f16 can represent 2⁸ and its inverse, and an i8 still has unaffected bits.
 const FEW_SPEAKERS_MAX: usize = 8;
 
-/// The inputs of every rank of one reduction, and its result.
+/// The inputs of all ranks in one reduction, and the result of the reduction.
 ///
 /// ```
 /// use ringtree::internal::compute::Kernel;
@@ -53,15 +55,15 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// The inputs of `world_size` ranks for `op` over `dtype`.
+    /// Returns the inputs of `world_size` ranks for `op` on elements of type `dtype`.
     ///
     /// # Panics
     ///
-    /// If `op` is not defined for `dtype`, or `world_size` is 0.
+    /// Panics if `op` is not defined for `dtype`, or if `world_size` is 0.
     #[must_use]
     pub fn new(dtype: Dtype, op: ReduceOp, world_size: usize, seed: u64) -> Self {
         assert!(op.supports(dtype), "{op} is not defined for {dtype}");
-        assert!(world_size > 0, "a world has a rank");
+        assert!(world_size > 0, "the number of ranks must be at least 1");
         Inputs {
             dtype,
             op,
@@ -70,13 +72,13 @@ impl Inputs {
         }
     }
 
-    /// The type of the elements.
+    /// Returns the element type.
     #[must_use]
     pub const fn dtype(&self) -> Dtype {
         self.dtype
     }
 
-    /// Writes the elements `first_index`.. of `rank`'s input over all of `bytes`.
+    /// Fills `bytes` with `rank`'s input, starting at index `first_index`.
     pub fn fill(&self, rank: usize, first_index: usize, bytes: &mut [u8]) {
         let tile = self.tile(first_index, bytes.len(), |draw| draw.input(rank));
         for piece in bytes.chunks_mut(tile.len().max(1)) {
@@ -84,7 +86,7 @@ impl Inputs {
         }
     }
 
-    /// Writes the elements `first_index`.. of the reduction over all ranks over all of `bytes`.
+    /// Fills `bytes` with the reduction over all ranks, starting at index `first_index`.
     pub fn expected(&self, first_index: usize, bytes: &mut [u8]) {
         let tile = self.tile(first_index, bytes.len(), Draw::result);
         for piece in bytes.chunks_mut(tile.len().max(1)) {
@@ -92,22 +94,24 @@ impl Inputs {
         }
     }
 
-    /// How many elements of `bytes` are not those of the reduction from `first_index` on.
+    /// Returns the number of elements in `bytes` that differ from the reduction over all ranks,
+    /// starting at index `first_index`.
     #[must_use]
     pub fn count_wrong(&self, first_index: usize, bytes: &[u8]) -> usize {
         let tile = self.tile(first_index, bytes.len(), Draw::result);
         count_differences(self.dtype, bytes, &tile)
     }
 
-    /// How many elements of `bytes` are not those of `rank`'s input from `first_index` on: for the
-    /// collectives that only move data.
+    /// Returns the number of elements in `bytes` that differ from `rank`'s input, starting at index
+    /// `first_index`. This is for collectives that only move data.
     #[must_use]
     pub fn count_wrong_input(&self, rank: usize, first_index: usize, bytes: &[u8]) -> usize {
         let tile = self.tile(first_index, bytes.len(), |draw| draw.input(rank));
         count_differences(self.dtype, bytes, &tile)
     }
 
-    /// The values from `first_index` on: as many as `len_bytes` holds, or one period.
+    /// Returns the values starting at `first_index`: as many as fit into `len_bytes`, but at most
+    /// one period.
     fn tile(
         &self,
         first_index: usize,
@@ -129,7 +133,7 @@ impl Inputs {
     }
 }
 
-/// Elements of `bytes` that differ from those of `tile`, repeated.
+/// Returns the number of elements in `bytes` that differ from the repeated `tile`.
 fn count_differences(dtype: Dtype, bytes: &[u8], tile: &[u8]) -> usize {
     let size = dtype.size();
     let pieces = bytes
@@ -142,14 +146,15 @@ fn count_differences(dtype: Dtype, bytes: &[u8], tile: &[u8]) -> usize {
     pieces.map(elements).sum()
 }
 
-/// An element, in a type that holds those of all integer or all floating-point types exactly.
+/// An element, held in a type that can represent the values of all integer types, or of all
+/// floating-point types, exactly.
 #[derive(Clone, Copy)]
 enum Value {
     Integer(i128),
     Float(f64),
 }
 
-/// What is drawn for one index.
+/// The random values at one index.
 struct Draw {
     inputs: Inputs,
     position: usize,
@@ -229,7 +234,8 @@ impl Draw {
         }
     }
 
-    /// Whether `rank` is one of the at most `speakers_max` that are not neutral at this index.
+    /// Returns `true` if `rank` is one of the at most `speakers_max` ranks whose value is not
+    /// neutral at this index.
     fn speaks(&self, rank: usize, speakers_max: usize) -> bool {
         let stride = self.inputs.world_size.div_ceil(speakers_max);
         (rank + self.position).is_multiple_of(stride)
@@ -243,8 +249,8 @@ impl Draw {
         }
     }
 
-    /// The output function of SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number
-    /// generators, 2014) over the three coordinates.
+    /// Hashes the seed, the rank and the index with the output function of SplitMix64 (Steele, Lea,
+    /// Flood: Fast splittable pseudorandom number generators, 2014).
     fn random(&self, rank: usize) -> u64 {
         let mut bits = self.inputs.seed.wrapping_mul(0xd134_2543_de82_ef95);
         for coordinate in [rank, self.position] {
@@ -260,7 +266,7 @@ impl Draw {
 fn fold_integers(op: ReduceOp, left: i128, right: i128) -> i128 {
     match op {
         ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
-        // Two factors of 64 bits fit.
+        // A product of two 64-bit factors fits.
         ReduceOp::Prod => left.wrapping_mul(right),
         ReduceOp::Min => left.min(right),
         ReduceOp::Max => left.max(right),
@@ -280,7 +286,8 @@ fn fold_floats(op: ReduceOp, left: f64, right: f64) -> f64 {
     }
 }
 
-/// The quotient as the kernels round it: in f32 for the types that are folded in f32.
+/// Returns the mean, rounded in the same way as in the kernels: in f32 for types that are reduced
+/// in f32.
 fn mean(dtype: Dtype, sum: f64, world_size: usize) -> f64 {
     match dtype {
         Dtype::F64 => sum / world_size as f64,
@@ -288,7 +295,7 @@ fn mean(dtype: Dtype, sum: f64, world_size: usize) -> f64 {
     }
 }
 
-/// An element type's exact way to the wide type of its kind and back.
+/// Converts an element to the wide type of its kind and back, without changing its value.
 trait Wide: Element {
     fn widen(self) -> Value;
     fn narrow(value: Value) -> Self;
@@ -328,12 +335,12 @@ macro_rules! wide {
 wide! { Integer i8 u8 i16 u16 i32 u32 i64 u64 }
 wide! { Float f16 f16::from_f64; bf16 bf16::from_f64; f32 |float| float as f32; f64 |float| float; }
 
-/// Writes a value that the type holds, or rounds it to nearest even.
+/// Writes a value as the given type, rounding to nearest even if necessary.
 fn write_value(dtype: Dtype, value: Value, bytes: &mut [u8]) {
     with_element!(dtype, T => bytes.copy_from_slice(bytemuck::bytes_of(&T::narrow(value))));
 }
 
-/// The element whose bits are the lowest of `bits`, but a NaN is made finite.
+/// Returns the element that consists of the lowest bits of `bits`, or 1 if that element is a NaN.
 fn from_bits(dtype: Dtype, bits: u64) -> Value {
     let bytes = bits.to_le_bytes();
     let element = &bytes[..dtype.size()];
@@ -344,7 +351,7 @@ fn from_bits(dtype: Dtype, bits: u64) -> Value {
     }
 }
 
-/// An integer as the type keeps it: the lowest bits.
+/// Returns an integer truncated to as many of its lowest bits as the type holds.
 fn wrapped(dtype: Dtype, integer: i128) -> Value {
     from_bits(dtype, integer as u64)
 }
@@ -354,7 +361,7 @@ mod tests {
     use super::*;
     use ringtree::internal::compute::Kernel;
 
-    /// Folds in an order drawn from `seed`: random pairs, until one operand is left.
+    /// Reduces random pairs, drawn from `seed`, until one operand is left.
     fn fold_in_random_order(inputs: Inputs, count: usize, mut seed: usize) -> Vec<u8> {
         let Inputs {
             dtype,

@@ -1,5 +1,6 @@
-//! What a collective must leave in buffers whose inputs are known: [`exact`] makes the inputs of
-//! every rank and the result of a reduction, [`promise`] compares a buffer after a call.
+//! Computes the expected results of collectives with known inputs: [`exact`] generates the inputs
+//! of every rank and the result of a reduction, and [`promise`] compares a buffer with the expected
+//! result after a call.
 
 pub mod exact;
 pub mod promise;

@@ -1,10 +1,10 @@
-//! What a collective promises of buffers whose inputs are known.
+//! Compares the result of a collective with the expected result.
 
 use crate::expected::exact::Inputs;
 use ringtree::plan::layout::Layout;
 use ringtree::plan::spec::Collective;
 
-/// A call that every rank makes with its part of `inputs`.
+/// A collective that every rank issues with its part of `inputs`.
 ///
 /// ```
 /// use ringtree_cli::expected::exact::Inputs;
@@ -28,23 +28,24 @@ use ringtree::plan::spec::Collective;
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct Promise<'a> {
-    /// What was called.
+    /// The collective that was issued.
     pub collective: Collective,
-    /// From or to which rank, where the collective has a root.
+    /// The root, if the collective has one.
     pub root: usize,
-    /// What the ranks gave.
+    /// The inputs of all ranks.
     pub inputs: Inputs,
-    /// Whose result is looked at.
+    /// The rank whose result is compared.
     pub rank: usize,
-    /// How many ranks there are.
+    /// The number of ranks.
     pub world_size: usize,
-    /// How the buffer is split into blocks.
+    /// The division of the buffer into blocks.
     pub layout: Layout<'a>,
 }
 
 impl Promise<'_> {
-    /// How many elements of `result`, the bytes of the whole buffer of this rank after a call in
-    /// place, are not what was promised; 0 where nothing was.
+    /// Returns the number of wrong elements in `result`, which holds the bytes of this rank's
+    /// complete buffer after an in-place call. Parts of the buffer that the collective leaves
+    /// unspecified are ignored.
     #[must_use]
     pub fn count_wrong(&self, result: &[u8]) -> usize {
         let Self {

@@ -1,4 +1,4 @@
-//! The ranks that `ringtree plan` is asked about, and their links.
+//! Parses the ranks, hosts and links for `ringtree plan`.
 
 use super::{Arguments, parse_count};
 use crate::quantity::{parse_rate, parse_time};
@@ -10,7 +10,7 @@ use ringtree::plan::select::TuningTable;
 use ringtree::plan::topology::{Hosts, Sharing, Topology};
 use ringtree::plan::units::Seconds;
 
-/// How many ranks there are, which share a host, and which hosts a site.
+/// Returns the number of ranks and their placement on hosts and sites.
 pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {
     let topology = at_hosts(arguments.ranks.as_deref(), &arguments.ranks_per_host)?;
     at_sites(topology, arguments.sites.as_deref())
@@ -25,7 +25,7 @@ fn at_hosts(ranks: Option<&str>, per_host: &str) -> Result<Topology, String> {
     };
     let all: Option<usize> = sizes.as_ref().map(|sizes| sizes.iter().sum());
     let ranks = ranks.map(str::to_owned).or(all.map(|all| all.to_string()));
-    let ranks = ranks.ok_or("say how many ranks: --ranks N")?;
+    let ranks = ranks.ok_or("missing number of ranks; pass --ranks N")?;
     let world_size = parse_count("--ranks", &ranks, 1, WORLD_SIZE_MAX)?;
     let hosts = match sizes {
         Some(sizes) => Hosts::of_sizes(&sizes),
@@ -36,7 +36,7 @@ fn at_hosts(ranks: Option<&str>, per_host: &str) -> Result<Topology, String> {
     topology.check().map_err(refusal).map(|()| topology)
 }
 
-/// The same ranks, with as many hosts at each site as are named.
+/// Distributes the hosts over sites.
 fn at_sites(topology: Topology, sites: Option<&str>) -> Result<Topology, String> {
     let Some(sites) = sites else {
         return Ok(topology);
@@ -51,12 +51,12 @@ fn at_sites(topology: Topology, sites: Option<&str>) -> Result<Topology, String>
     match named == there {
         true => Ok(topology),
         false => Err(format!(
-            "--sites {sites}: the sites have {named} hosts, not {there}"
+            "--sites {sites}: the sites have {named} hosts in total, expected {there}"
         )),
     }
 }
 
-/// The table that RINGTREE_TUNING names, or the built-in one: nothing is measured here.
+/// Returns the table that RINGTREE_TUNING names, or the built-in one. Nothing is measured.
 fn tuning() -> Result<TuningTable, String> {
     let setting = std::env::var("RINGTREE_TUNING").unwrap_or_default();
     if setting.trim().is_empty() {
@@ -68,7 +68,7 @@ fn tuning() -> Result<TuningTable, String> {
             Ok(TuningTable::default())
         }
         TuningSource::MeasuredInto(path) => Err(format!(
-            "RINGTREE_TUNING={}: the file is not there; a job with this setting writes it",
+            "RINGTREE_TUNING={}: the file does not exist; run a job with this setting to write it",
             path.display()
         )),
         TuningSource::Text { origin, text } => {
@@ -77,9 +77,9 @@ fn tuning() -> Result<TuningTable, String> {
     }
 }
 
-/// The links that calls are chosen by, RINGTREE_TUNING's or the built-in table's, then what the
-/// flags say of the links on the way, which are shared memory only where there is but one host:
-/// without flags, `auto` is what a call would choose.
+/// Returns the table of link costs: the one from RINGTREE_TUNING or the built-in one, as modified
+/// by the options. The options apply to shared memory if all ranks are on one host, and to TCP
+/// otherwise. Without options, `auto` makes the same choice as a call.
 pub(super) fn links(arguments: &Arguments, topology: &Topology) -> Result<TuningTable, String> {
     let mut table = tuning()?;
     let link = match topology.sharing() {
@@ -100,7 +100,7 @@ pub(super) fn links(arguments: &Arguments, topology: &Topology) -> Result<Tuning
     Ok(table)
 }
 
-/// What the flags say of the way between sites.
+/// Applies the options for links between sites.
 fn uplink(arguments: &Arguments, table: &mut TuningTable) -> Result<(), String> {
     let mut link = table.between_sites();
     if let Some(text) = &arguments.uplink_alpha {
@@ -115,8 +115,8 @@ fn uplink(arguments: &Arguments, table: &mut TuningTable) -> Result<(), String> 
     Ok(())
 }
 
-/// The costs of messages, in sentences: "Each message costs 3 µs to send, 6 µs to arrive and 3 µs
-/// to receive; each KiB adds 380 ns."
+/// Returns sentences about message costs, such as "Each message costs 3 µs to send, 6 µs to arrive
+/// and 3 µs to receive; each KiB adds 380 ns."
 pub(super) fn costs(collective: Collective, topology: &Topology, table: &TuningTable) -> String {
     let kib = |s_per_byte: f64| Seconds(1024.0 * s_per_byte);
     let cost = |link: &LinkCost| {

@@ -24,7 +24,7 @@ fn where_a_limit_forbids_shared_memory_auto_uses_tcp_and_says_so_and_shm_says_wh
     let (code, text) = limited("-f 512", "auto");
     assert_eq!(code, Some(0), "{text}");
     for rank in 0..2 {
-        let line = format!("ringtree: rank {rank} uses TCP on its own host too: ");
+        let line = format!("ringtree: rank {rank} uses TCP within its host: ");
         let lines: Vec<_> = text.lines().filter(|one| one.contains(&line)).collect();
         assert!(
             lines.len() == 1 && lines[0].contains("`ulimit -f`"),
@@ -33,7 +33,7 @@ fn where_a_limit_forbids_shared_memory_auto_uses_tcp_and_says_so_and_shm_says_wh
     }
     let (code, text) = limited("-f 512", "shm");
     assert_eq!(code, Some(1), "{text}");
-    for part in ["RINGTREE_TRANSPORT is shm, but rank 0", "`ulimit -f`"] {
+    for part in ["RINGTREE_TRANSPORT=shm, but rank 0", "`ulimit -f`"] {
         assert!(text.contains(part), "{text}");
     }
 }

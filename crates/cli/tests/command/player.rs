@@ -130,7 +130,7 @@ fn plans_of_too_many_transfers_are_refused() {
     let refusal = html("a heading", "", &[one]).unwrap_err();
     assert_eq!(
         refusal,
-        "chain in 400 pieces has 6000 transfers, and --draw html plays at most 4096; name fewer \
+        "chain in 400 pieces has 6000 transfers, but --draw html plays at most 4096; pass fewer \
          pieces with --chunks"
     );
 }

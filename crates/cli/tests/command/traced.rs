@@ -170,7 +170,7 @@ fn a_trace_that_cannot_be_written_is_one_line_and_leaves_nothing() {
     assert_eq!(output.status.code(), Some(1));
     let said = said(&output);
     assert!(
-        said.contains("writing ") && said.contains("does its directory exist"),
+        said.contains("cannot write ") && said.contains("check that its directory exists"),
         "{said}"
     );
     assert!(!path.parent().unwrap().exists());

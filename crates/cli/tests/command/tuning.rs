@@ -23,7 +23,7 @@ fn predicted_us(tuning: &Path) -> f64 {
     let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
     let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
     assert!(output.status.success(), "{}", said(&output));
-    let why = "barrier over 2 ranks: dissemination, as asked; predicted";
+    let why = "barrier over 2 ranks: dissemination, as requested; predicted";
     assert!(said(&output).contains(why), "{}", said(&output));
     let text = String::from_utf8(output.stdout).unwrap();
     let last = text.trim().rsplit(',').next().unwrap();
@@ -83,7 +83,7 @@ fn ranks_with_and_without_the_file_are_told_apart() {
     let (code, said) = of_two(script, &path);
     assert_ne!(code, Some(0));
     assert!(
-        said.contains("RINGTREE_TUNING differs") && said.contains("not there yet"),
+        said.contains("RINGTREE_TUNING differs") && said.contains("does not exist yet"),
         "{said}"
     );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);

@@ -87,7 +87,7 @@ fn a_failing_rank_ends_the_job_and_is_named() {
     );
     let end = run(&["--nproc-per-node", "3"], &script);
     assert_eq!(end.code, Some(1));
-    let line = "ringtree: rank 1 ended with exit code 3; its last output is above, after [1]";
+    let line = "ringtree: rank 1 exited with code 3; its last output is above, after [1]";
     assert_eq!(end.told(), [line], "{end:?}");
     assert_eq!(end.stderr.matches("no such file").count(), 1, "{end:?}");
     assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
@@ -185,7 +185,7 @@ fn signals_reach_every_rank() {
 fn wrong_usage_exits_with_2_and_says_why() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "--nproc-per-node"),
-        (&["--nproc-per-node", "0"], "from 1"),
+        (&["--nproc-per-node", "0"], "at least 1"),
         (&["--nproc-per-node", "many"], "auto"),
         (&["--nproc-per-node", "2000"], "1024"),
         (
@@ -234,8 +234,7 @@ fn a_rank_that_ended_well_too_early_is_named() {
     let ends_early = "[ $RANK = 1 ] && exit 0; ";
     let two = ["--nproc-per-node", "2"];
     let end = run(&two, &words::script("leaves early"));
-    let expected =
-        "ringtree: rank 1 had ended with exit code 0; then rank 0 ended with exit code 1";
+    let expected = "ringtree: rank 1 exited with code 0; then rank 0 exited with code 1";
     assert!(end.told()[0].starts_with(expected), "{end:?}");
 
     let mut job = launcher(&two, &format!("{ends_early}sleep 30"))
@@ -245,7 +244,7 @@ fn a_rank_that_ended_well_too_early_is_named() {
     let told = lines.next().unwrap().unwrap();
     job.kill().unwrap();
     job.wait().unwrap();
-    let expected = "ringtree: rank 1 had ended with exit code 0; other ranks still run";
+    let expected = "ringtree: rank 1 exited with code 0; other ranks are still running";
     assert_eq!(told, expected);
 }
 
@@ -295,7 +294,7 @@ fn programs_can_spawn_themselves() {
     let end = spawn("fails");
     assert_eq!(end.code, Some(1), "{end:?}");
     // Its own line had no end.
-    let lines = "rank two gives up\nringtree: rank 2 ended with exit code 5; its last output is \
+    let lines = "rank two gives up\nringtree: rank 2 exited with code 5; its last output is \
                  above\n";
     assert!(end.stderr.ends_with(lines), "{end:?}");
 }

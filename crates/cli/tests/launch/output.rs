@@ -57,7 +57,7 @@ fn an_interrupted_launcher_of_rank_0s_terminal_lets_it_say_its_last() {
     let mut begun = [0; 6];
     terminal.0.read_exact(&mut begun).unwrap();
     signal(child.id(), "INT");
-    let line = "ringtree: the launcher received SIGINT and passed it on to its ranks";
+    let line = "ringtree: the launcher received SIGINT and forwarded it to its ranks";
     assert_eq!(terminal.rest(), format!("saved\r\n{line}\r\n"));
     assert_eq!(wait(child).code, Some(1));
 }
@@ -83,7 +83,7 @@ fn what_a_rank_wrote_that_was_kept_back_is_shown_if_it_fails() {
     let text = terminal.rest();
     assert_eq!(wait(child).code, Some(1));
     let end = "[1]: Traceback:\r\n[1]:   File a.py\r\n[1]: ValueError: no data\r\nringtree: rank 1 \
-               ended with exit code 3; its last output is above, after [1]\r\n";
+               exited with code 3; its last output is above, after [1]\r\n";
     assert!(
         text.starts_with("step 0\r\n") && text.ends_with(end),
         "{text}"
@@ -98,12 +98,12 @@ fn what_a_rank_wrote_that_was_kept_back_is_shown_if_it_fails() {
 fn the_last_words_of_rank_0_are_said_once_and_the_launchers_begin_a_line() {
     let failure = "[ $RANK = 0 ] || exec sleep 1000; printf 'no data' >&2; exit 3";
     let end = run(&rank0("2"), failure);
-    let line = "ringtree: rank 0 ended with exit code 3; its last output is above";
+    let line = "ringtree: rank 0 exited with code 3; its last output is above";
     assert_eq!(end.stderr, format!("no data\n{line}\n"));
     // Where the two streams lead to different places, standard error does not have it.
     let printed = "[ $RANK = 0 ] || exec sleep 1000; echo no data; exit 3";
     let end = run(&rank0("2"), printed);
-    let line = "ringtree: rank 0 ended with exit code 3; its last output: no data\n";
+    let line = "ringtree: rank 0 exited with code 3; its last output: no data\n";
     assert_eq!((&*end.stdout, &*end.stderr), ("no data\n", line));
     let (reader, writer) = io::pipe().unwrap();
     let mut command = launcher(&["--nproc-per-node", "2"], printed);
@@ -111,7 +111,7 @@ fn the_last_words_of_rank_0_are_said_once_and_the_launchers_begin_a_line() {
     let child = command.spawn().unwrap();
     drop(command);
     let text = io::read_to_string(reader).unwrap();
-    let line = "ringtree: rank 0 ended with exit code 3; its last output is above, after [0]";
+    let line = "ringtree: rank 0 exited with code 3; its last output is above, after [0]";
     assert_eq!(text, format!("[0]: no data\n{line}\n"));
     wait(child);
 }
@@ -125,7 +125,7 @@ fn ranks_that_inherit_write_to_the_terminal_itself_and_no_words_are_claimed() {
         format!("[ -t 1 ] && [ -t 2 ] && stty size <&1; {both}; [ $RANK = 0 ] || exit 3; sleep 9");
     let (child, mut terminal) = on_terminal(&options, &script);
     let size = "33 111\r\n";
-    let line = "ringtree: rank 1 ended with exit code 3\r\n";
+    let line = "ringtree: rank 1 exited with code 3\r\n";
     assert_eq!(terminal.rest(), [size, size, line].concat());
     assert_eq!(wait(child).code, Some(1));
 
@@ -176,7 +176,7 @@ fn a_rank_that_was_kept_back_on_another_host_is_quoted_here() {
         panic!("{first:?}");
     };
     assert!(
-        line.ends_with("exit code 3; its last output: no data"),
+        line.ends_with("exited with code 3; its last output: no data"),
         "{line}"
     );
     // The order of the two streams is not known.
@@ -210,7 +210,7 @@ fn a_folder_keeps_a_file_a_rank_and_neither_restarts_nor_jobs_overwrite_it() {
     let end = run(&options, script);
     assert_eq!(end.code, Some(0), "{end:?}");
     let line =
-        format!("ringtree: rank 1 ended with exit code 3; see {place}/rank-1.log; restart 1 of 1");
+        format!("ringtree: rank 1 exited with code 3; see {place}/rank-1.log; restart 1 of 1");
     assert_eq!(end.told(), [line], "{end:?}");
     assert!(end.stdout.contains("[1]: 1 in attempt 0\n"), "{end:?}");
     let attempt = |number| format!("10%\r1 in attempt {number}\noops\n");
@@ -234,7 +234,7 @@ fn a_folder_keeps_a_file_a_rank_and_neither_restarts_nor_jobs_overwrite_it() {
     );
     assert_eq!((end.code, &*end.stdout), (Some(1), "again\n"), "{end:?}");
     // The log has what was kept back.
-    let line = format!("exit code 3; its last output: no; see {place}/rank-1.log\n");
+    let line = format!("exited with code 3; its last output: no; see {place}/rank-1.log\n");
     assert!(
         end.stderr.ends_with(&line) && end.stderr.lines().count() == 1,
         "{end:?}"
@@ -258,10 +258,10 @@ fn a_place_for_logs_that_is_none_is_told_in_one_line_before_a_rank_starts() {
     assert!(made.unwrap().success());
     let below = file.join("below");
     for (place, why) in [
-        (&*file, "is no folder"),
-        (&*below, "cannot make"),
+        (&*file, "not a directory"),
+        (&*below, "cannot create"),
         (&*pipe, "rank-0.log"),
-        (Path::new("/dev/full"), "is no folder"),
+        (Path::new("/dev/full"), "not a directory"),
         (Path::new(""), "a value is required"),
     ] {
         let options = [

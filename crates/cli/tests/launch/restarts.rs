@@ -82,7 +82,7 @@ fn a_rank_that_is_stopped_or_will_not_end_is_killed_before_the_restart() {
     );
     let end = one_host("3", &RESTARTS, &script);
     assert_eq!((end.code, end.lines().len()), (Some(0), 3), "{end:?}");
-    assert!(end.told()[0].contains("rank 0 ended with exit code 3"));
+    assert!(end.told()[0].contains("rank 0 exited with code 3"));
     assert_eq!(sleepers(&mark), NOBODY);
 }
 
@@ -99,7 +99,7 @@ fn a_job_that_always_fails_ends_with_the_last_cause() {
     let expected = [
         line(0, "restart 1 of 2"),
         line(1, "restart 2 of 2"),
-        line(2, "no restart is left"),
+        line(2, "no restarts left"),
     ];
     assert_eq!(end.told(), expected);
     assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
@@ -112,7 +112,7 @@ fn wrong_usage_is_not_tried_again() {
     assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
     assert!(
         end.told()[0].contains("is above, after [")
-            && end.told()[0].contains("; no restart, for exit code 2"),
+            && end.told()[0].contains("; no restart: exit code 2"),
         "{end:?}"
     );
 }
@@ -140,7 +140,7 @@ fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
     assert_eq!((end.code, end.lines().len()), (Some(1), 2), "{end:?}");
     assert_eq!(
         end.told(),
-        ["ringtree: the launcher received SIGINT and passed it on to its ranks"]
+        ["ringtree: the launcher received SIGINT and forwarded it to its ranks"]
     );
 
     // The same when the ranks are being stopped for a restart.
@@ -346,7 +346,7 @@ fn the_table_of_the_first_attempt_is_that_of_all() {
     };
     assert_eq!(end.code, Some(0), "{end:?}");
     assert!(
-        end.stderr.contains("RINGTREE_TUNING=FILE keeps the table"),
+        end.stderr.contains("set RINGTREE_TUNING=FILE to keep"),
         "{end:?}"
     );
     assert_one_table(&tables(&[end]));
@@ -487,7 +487,7 @@ fn several_hosts_use_up_their_restarts_together() {
         assert_eq!((end.code, end.told().len()), (Some(1), 2), "{end:?}");
         assert!(end.told()[0].ends_with("restart 1 of 1"), "{end:?}");
         assert!(end.told()[1].contains("rank 2 (node 1"), "{end:?}");
-        assert!(end.told()[1].ends_with("no restart is left"), "{end:?}");
+        assert!(end.told()[1].ends_with("no restarts left"), "{end:?}");
         assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
     }
     assert_eq!(sleepers(&mark), NOBODY);
@@ -509,7 +509,7 @@ fn a_lost_launcher_ends_the_job_and_the_same_line_runs_again() {
         let end = &ends[1 - killed];
         assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
         assert!(
-            end.told()[0].contains("start the same line again"),
+            end.told()[0].contains("start the same command again"),
             "{end:?}"
         );
         assert!(end.took < ENDS_WITHIN, "{:?}", end.took);

@@ -108,8 +108,8 @@ fn a_launcher_that_waits_says_for_how_many_and_where() {
     };
     let at = hosts.endpoint();
     let expected = [
-        format!("1 of 2 launchers have come to {at} in 5 s"),
-        format!("no launcher of node 0 at {at} for 5 s"),
+        format!("1 of 2 launchers have connected to {at} after 5 s"),
+        format!("cannot reach the launcher of node 0 at {at} after 5 s"),
     ];
     for (place, expected) in ["0", "1"].into_iter().zip(expected) {
         let mut launcher = alone(place);
@@ -157,11 +157,8 @@ fn another_secret_is_turned_away_and_garbage_too() {
             .unwrap(),
     );
     assert_eq!((end.code, end.told().len()), (Some(1), 2), "{end:?}");
-    assert!(
-        end.told()[0].ends_with("; this launcher tries again"),
-        "{end:?}"
-    );
-    assert!(end.stderr.contains("another secret") && end.stderr.contains(&hosts.endpoint));
+    assert!(end.told()[0].ends_with("; retrying"), "{end:?}");
+    assert!(end.stderr.contains("different secret") && end.stderr.contains(&hosts.endpoint));
     let second = stand_by(&mut hosts.launcher(1, &[], "echo $RANK"));
     let (first, second) = (wait(first), second.join().unwrap());
     assert_eq!(
@@ -170,7 +167,7 @@ fn another_secret_is_turned_away_and_garbage_too() {
         "{first:?} {second:?}"
     );
     assert!(
-        first.stderr.contains("it holds another secret"),
+        first.stderr.contains("it uses a different secret"),
         "{first:?}"
     );
 }
@@ -263,7 +260,10 @@ fn contradictions_end_the_job_and_name_both() {
 #[test]
 fn launchers_that_do_not_come_are_missed() {
     let hosts = Hosts::new(2);
-    for (place, named) in [("0", "only 1 of 2 launchers came"), ("1", "cannot reach")] {
+    for (place, named) in [
+        ("0", "only 1 of 2 launchers connected"),
+        ("1", "cannot reach"),
+    ] {
         let mut command = hosts.launcher(1, &["--node-rank", place], "true");
         let end = wait(command.env("RINGTREE_TIMEOUT_MS", "300").spawn().unwrap());
         assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
@@ -289,8 +289,8 @@ fn a_failing_rank_ends_the_job_on_every_host() {
             let named = format!("ringtree: rank {failing} (node {failing}, host ");
             assert!(end.told()[0].starts_with(&named), "{end:?}");
             let what = match end.stderr.contains("]: out of memory\n") {
-                true => format!("exit code 7; its last output is above, after [{failing}]"),
-                false => "exit code 7; its last output: out of memory".to_owned(),
+                true => format!("exited with code 7; its last output is above, after [{failing}]"),
+                false => "exited with code 7; its last output: out of memory".to_owned(),
             };
             assert!(end.told()[0].ends_with(&what), "{end:?}");
             assert_eq!(end.stderr.matches("out of memory").count(), 1, "{end:?}");

@@ -52,7 +52,7 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
         ("--tee=3", "--log-dir"),
         ("-r", "--log-dir"),
         ("--local_ranks_filter=0", "--output rank0"),
-        ("--monitor_interval=5", "leave it out"),
+        ("--monitor_interval=5", "omit it"),
         ("-m", "python3 -m"),
         ("--local-addr=10.0.0.1", "RINGTREE_INTERFACE"),
         ("--output=all", "prefixed, rank0, inherit"),

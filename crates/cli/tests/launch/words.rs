@@ -80,7 +80,7 @@ fn a_rank_that_panics_is_named_and_no_other_is_blamed() {
     for backtrace in ["0", "1"] {
         for role in ["panics", "unwinds slowly"] {
             let (line, end) = last_words(role, backtrace);
-            let expected = "ringtree: rank 1 ended with exit code 101; its last output is above, \
+            let expected = "ringtree: rank 1 exited with code 101; its last output is above, \
                             after [1]";
             assert_eq!(line, expected, "{end:?}");
             assert_eq!(end.stderr.matches("[1]: no sample 3").count(), 1, "{end:?}");
@@ -95,7 +95,7 @@ fn the_others_are_told_that_it_panicked_and_the_user_once() {
     let said = end
         .stderr
         .lines()
-        .filter(|line| line.contains("rank 1 panicked; look at"));
+        .filter(|line| line.contains("rank 1 panicked; check"));
     assert_eq!(said.count(), 1, "{end:?}");
 }
 
@@ -103,7 +103,7 @@ fn the_others_are_told_that_it_panicked_and_the_user_once() {
 fn ranks_that_panic_because_another_has_left_are_not_blamed() {
     for backtrace in ["0", "1"] {
         let (line, end) = last_words("fails among ranks that unwrap", backtrace);
-        let expected = "ringtree: rank 1 ended with exit code 1; its last output is above, after \
+        let expected = "ringtree: rank 1 exited with code 1; its last output is above, after \
                         [1]";
         assert_eq!(line, expected, "{end:?}");
         assert_eq!(end.stderr.matches("train: no data").count(), 1, "{end:?}");
@@ -120,7 +120,7 @@ fn the_rank_that_failed_first_is_named_though_the_launcher_reads_nothing() {
         ("fails among ranks that unwrap", 1),
     ] {
         let end = run(&options, &script(role));
-        let line = format!("ringtree: rank 1 ended with exit code {code}");
+        let line = format!("ringtree: rank 1 exited with code {code}");
         assert_eq!(
             (end.code, end.told()),
             (Some(1), vec![&*line]),
@@ -139,7 +139,7 @@ fn a_panic_is_quoted_where_the_rank_has_not_shown_it() {
         let line = end.told()[0];
         let is_its_host = end.stderr.contains("[1]: no sample 3");
         let ends_with = match is_its_host {
-            true => "exit code 101; its last output is above, after [1]",
+            true => "exited with code 101; its last output is above, after [1]",
             false => ": no sample 3",
         };
         let is_named = line.contains("rank 1 (node ") && line.ends_with(ends_with);

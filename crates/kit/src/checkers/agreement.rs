@@ -1,14 +1,15 @@
-//! After a failure the survivors agree on how far all of them had come.
+//! Checks that the survivors of a failure agree on the last step that all of them have completed.
 
 use super::order::synchronises;
 use crate::cluster::Outcome;
 
-/// Looks at what the survivors learned: all that learned a mark learned the same one; it is not
-/// below what any rank relied on that passed a synchronising call; and unless rank 0 was killed,
-/// every rank that a failure hit learned it. The script must be the same on all ranks.
+/// Checks the marks that the survivors learned. All survivors that learned a mark learned the same
+/// mark. It is not below the mark on which a rank relied when it passed a synchronizing call.
+/// Unless rank 0 was killed, every survivor with a failed call learned it. The script must be the
+/// same on all ranks.
 ///
 /// # Errors
-/// The first rank of which that is not true.
+/// Returns a message with the first rank that violates this.
 pub fn check(outcome: &Outcome) -> Result<(), String> {
     let Some((first, agreed)) = survivors(outcome).find_map(|rank| {
         let agreed = outcome.agreed[rank]?;
@@ -42,11 +43,12 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
     all_answered(outcome)
 }
 
-/// Looks at whether the agreed mark is the survivors' least, where no rank was silent for so long
-/// that it was given up. Of ranks that were killed after a first failure, the mark may count.
+/// Checks that the agreed mark is the lowest mark of the survivors. Do not use it if a rank was
+/// silent until the others stopped waiting for it. The marks of ranks that were killed after a
+/// first failure may count or not.
 ///
 /// # Errors
-/// How it differs.
+/// Returns a message with the agreed mark and all marks.
 pub fn check_least(outcome: &Outcome) -> Result<(), String> {
     let least = survivors(outcome).map(|rank| outcome.marks[rank]).min();
     let kills = outcome.kills.iter().flatten().count();
@@ -72,7 +74,7 @@ fn survivors(outcome: &Outcome) -> impl Iterator<Item = usize> {
     (0..outcome.kills.len()).filter(|rank| outcome.kills[*rank].is_none())
 }
 
-/// Every survivor with a failed call knows the agreed mark, unless rank 0 was killed.
+/// Checks that every survivor with a failed call knows the agreed mark, unless rank 0 was killed.
 fn all_answered(outcome: &Outcome) -> Result<(), String> {
     if outcome.kills[0].is_some() {
         return Ok(());

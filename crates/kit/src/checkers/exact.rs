@@ -1,11 +1,11 @@
-//! Every call that ended well left the exact result.
+//! Checks that every successful call left the exact result.
 
 use crate::cluster::Outcome;
 
-/// Looks at every successful call.
+/// Checks every successful call.
 ///
 /// # Errors
-/// The first rank and call with a wrong element.
+/// Returns a message with the first rank and call with a wrong element.
 pub fn check(outcome: &Outcome) -> Result<(), String> {
     match outcome.records.iter().find(|record| record.wrong > 0) {
         None => Ok(()),

@@ -1,9 +1,9 @@
-//! What must hold of every run, one invariant a file.
+//! Checks the invariants of every run, one per file.
 //!
-//! *Purpose.* Each file has one function `check` that looks at an [`Outcome`] and returns a
-//! sentence if its invariant is broken. Tests apply all that fit the faults they inject.
+//! *Purpose.* Each file has a function `check`, which inspects an [`Outcome`] and returns a message
+//! if its invariant is broken. Tests apply all checkers that fit the faults they inject.
 //!
-//! *Invariants.* A checker only reads; it knows no algorithm and no script.
+//! *Invariants.* A checker only reads. It knows no algorithm and no script.
 //!
 //! *May import* `sim::cluster` and the base files.
 //!

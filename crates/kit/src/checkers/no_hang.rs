@@ -1,13 +1,13 @@
-//! Every call of a living rank ends, soon after the last fault.
+//! Checks that every call of a living rank ends soon after the last fault.
 
 use crate::cluster::Outcome;
 use std::time::Duration;
 
-/// Looks for calls that did not end, scripts that did not, and calls that ended later than
-/// `grace` after the last kill (after the start, if there was none).
+/// Checks that all calls and scripts end, and that no call ends later than `grace` after the last
+/// kill (or after the start, if there was no kill).
 ///
 /// # Errors
-/// The first of them.
+/// Returns a message about the first violation.
 pub fn check(outcome: &Outcome, grace: Duration) -> Result<(), String> {
     let last_kill = outcome.kills.iter().flatten().max().copied();
     let limit = last_kill.unwrap_or_default() + grace;

@@ -1,4 +1,4 @@
-//! No rank leaves a synchronising call before every rank has come.
+//! Checks that no rank leaves a synchronizing call before every rank has started it.
 
 use crate::cluster::Outcome;
 use crate::script::Call;
@@ -6,7 +6,8 @@ use ringtree::plan::spec::Collective;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Whether the call of `world_size` ranks ends on none before all have begun it.
+/// Returns whether the call, on `world_size` ranks, completes on no rank before all have started
+/// it.
 pub(super) fn synchronises(call: &Call, world_size: usize) -> bool {
     match call.collective() {
         Some(Collective::Barrier) => true,
@@ -16,12 +17,13 @@ pub(super) fn synchronises(call: &Call, world_size: usize) -> bool {
     }
 }
 
-/// Looks at barriers, and at all-reduces and all-gathers that move data.
+/// Checks barriers, and all-reduces and all-gathers that move data.
 ///
 /// # Errors
-/// The first rank that left too early, and the rank it did not wait for.
+/// Returns a message with the first rank that left too early, and the rank for which it did not
+/// wait.
 pub fn check(outcome: &Outcome) -> Result<(), String> {
-    // By call: how many ranks came, and the last of them.
+    // For each call, the number of ranks that started it, and the last of them.
     let mut came: BTreeMap<u64, (usize, usize, Duration)> = BTreeMap::new();
     for record in &outcome.records {
         let (ranks, rank, last) = came.entry(record.sequence).or_default();
@@ -41,8 +43,8 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         let (ranks, last_rank, last) = came[&record.sequence];
         if ranks < outcome.ends.len() || last > end {
             return Err(format!(
-                "rank {} left {} #{} at {end:?}; {ranks} ranks ever came, the last was rank \
-                 {last_rank} at {last:?}",
+                "rank {} left {} #{} at {end:?}, too early: {ranks} ranks started it, the last was \
+                 rank {last_rank} at {last:?}",
                 record.rank,
                 record.call.kind.name(),
                 record.sequence

@@ -1,13 +1,13 @@
-//! All ranks that fail report the same first error.
+//! Checks that all ranks that fail report the same first error.
 
 use crate::cluster::Outcome;
 use ringtree::error::Error;
 
 /// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
-/// rank, whichever rank saw it; other errors must agree to the letter.
+/// rank, whichever rank saw it. Other errors must be equal.
 ///
 /// # Errors
-/// The first two that differ.
+/// Returns a message with the first two errors that differ.
 pub fn check(outcome: &Outcome) -> Result<(), String> {
     let failures = outcome.survivors().filter_map(|record| {
         let error = record.result.as_ref()?.as_ref().err()?;
@@ -18,7 +18,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         let (first_rank, first) = *first.get_or_insert((rank, error));
         if !agree(first, error) {
             return Err(format!(
-                "rank {first_rank} says \"{first}\", but rank {rank} says \"{error}\""
+                "rank {first_rank} reports \"{first}\", but rank {rank} reports \"{error}\""
             ));
         }
     }

@@ -1,5 +1,5 @@
-//! Inputs that are made when a call is made, and results that are checked when it is done, so that
-//! nothing is kept for a rank.
+//! Generates inputs when a call starts, and checks its results when it is done, so that no data is
+//! kept per rank.
 
 use crate::script::Call;
 use ringtree::op::ReduceOp;
@@ -9,7 +9,7 @@ use ringtree_cli::expected::exact::Inputs;
 use ringtree_cli::expected::promise::Promise;
 use std::collections::VecDeque;
 
-/// Reductions remembered, for the other ranks to be compared with.
+/// Maximum number of reductions that are kept for comparison with other ranks.
 const EXPECTED_MAX: usize = 16;
 
 /// The data of a run.
@@ -34,7 +34,7 @@ impl Data {
         Inputs::new(call.dtype, op, self.world_size, seed)
     }
 
-    /// What `rank` brings to the call.
+    /// Returns the input of `rank`.
     pub(super) fn input(&self, rank: usize, call: &Call, sequence: u64) -> Vec<u8> {
         if call.collective() == Some(Collective::Barrier) {
             return vec![0];
@@ -44,7 +44,8 @@ impl Data {
         bytes
     }
 
-    /// How many elements of the result on `rank` are wrong, where the collective says anything.
+    /// Returns the number of wrong elements in the result on `rank`. Elements that the collective
+    /// leaves unspecified are not wrong.
     pub(super) fn count_wrong(
         &mut self,
         rank: usize,
@@ -79,7 +80,8 @@ impl Data {
         }
     }
 
-    /// The reduction over all ranks: as dear as all inputs together, so it is made once.
+    /// Returns the reduction over all ranks. It costs as much as generating all inputs, so it is
+    /// computed once.
     fn reduction(&mut self, call: &Call, sequence: u64) -> &[u8] {
         let key = (*call, sequence);
         let known = self.expected.iter().position(|(each, _)| *each == key);

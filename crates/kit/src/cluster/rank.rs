@@ -1,4 +1,4 @@
-//! One scripted rank: its engine, and how far its script has come.
+//! One scripted rank: its engine, and its progress in the script.
 
 use super::data::Data;
 use super::{Moment, Record};
@@ -20,12 +20,12 @@ use ringtree::sim::simulate::World;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The one group of a cluster.
+/// The only group of a cluster.
 const GROUP: u32 = 0;
-/// How long a rank that has failed waits for the agreed mark.
+/// Time for which a rank that has failed waits for the agreed mark.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// What the ranks of a cluster share.
+/// State that the ranks of a cluster share.
 pub(super) struct Shared {
     pub(super) network: Arc<Mutex<Network>>,
     pub(super) world: World,
@@ -40,7 +40,7 @@ impl Shared {
     }
 }
 
-/// A call under way. One without an identity is what the script waits in.
+/// A call in flight. The script waits for a call without an identity.
 struct InFlight {
     identity: Option<u32>,
     slot: usize,
@@ -50,7 +50,7 @@ struct InFlight {
 
 pub(super) struct Rank {
     rank: usize,
-    /// None once the rank has left or died.
+    /// The engine, or `None` after the rank has left or died.
     engine: Option<Engine>,
     steps: Arc<[Step]>,
     at: usize,
@@ -59,11 +59,11 @@ pub(super) struct Rank {
     busy_until: Option<Duration>,
     cache: Cache,
     fate: Option<Moment>,
-    /// When a call failed.
+    /// The time when a call failed.
     failed_at: Option<Duration>,
-    /// Its mark and the agreed one, as they were when it left or died.
+    /// The rank's mark and the agreed mark, as they were when it left or died.
     last_standing: (u64, Option<u64>),
-    /// When the script ended.
+    /// The time when the script ended.
     pub(super) end: Option<Duration>,
     pub(super) killed_at: Option<Duration>,
 }
@@ -76,7 +76,7 @@ impl Rank {
         shared: &Shared,
     ) -> Self {
         let world_size = shared.world.world_size;
-        // Scripts send to no single rank, so the second order needs no links.
+        // Scripts have no point-to-point messages, so the second order needs no links.
         let group = Group::new(
             rank,
             world_size,
@@ -107,12 +107,12 @@ impl Rank {
         }
     }
 
-    /// Whether nothing more will come of this rank by itself.
+    /// Returns whether this rank has ended or was killed.
     pub(super) fn is_over(&self) -> bool {
         self.end.is_some() || self.killed_at.is_some()
     }
 
-    /// Whether its moment has come, where that is not a time.
+    /// Returns whether the rank must die now because of its calls or bytes.
     pub(super) fn is_doomed(&self, shared: &Shared) -> bool {
         self.engine.is_some()
             && match self.fate {
@@ -124,7 +124,7 @@ impl Rank {
             }
     }
 
-    /// Dies. Whether it was alive.
+    /// Kills the rank. Returns `false` if it had already left or died.
     pub(super) fn kill(&mut self, shared: &Shared) -> bool {
         if self.engine.is_none() {
             return false;
@@ -136,7 +136,7 @@ impl Rank {
         true
     }
 
-    /// Goes on as far as possible now, and sets the timer for when to look again.
+    /// Advances as far as possible now, and sets a timer for the next check.
     pub(super) fn advance(&mut self, shared: &mut Shared) -> Result<()> {
         let now = shared.now();
         let is_busy = self.busy_until.is_some_and(|until| now < until);
@@ -175,7 +175,8 @@ impl Rank {
         }
     }
 
-    /// Moves what can be moved and takes what is done. An error if a call has failed.
+    /// Advances the operations and records the completed ones. Returns an error if a call has
+    /// failed.
     fn progress(&mut self, shared: &mut Shared, now: Duration) -> Result<()> {
         let Some(engine) = &mut self.engine else {
             return Ok(());
@@ -215,7 +216,7 @@ impl Rank {
         failure
     }
 
-    /// Takes the next step of the script, or a part of it. False if it cannot be taken now.
+    /// Runs the next step of the script, or a part of it. Returns `false` if it cannot run now.
     fn step(&mut self, shared: &mut Shared, now: Duration) -> Result<bool> {
         let waits_for = |identity| {
             let mut flights = self.in_flight.iter();
@@ -322,7 +323,7 @@ impl Rank {
         self.cache.get(key).map(Arc::clone)
     }
 
-    /// A call failed: the others of this rank end with it, and so does the script.
+    /// Records that a call failed. The other calls of this rank and its script end too.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
         if error.is_usage() {
             return Err(error.clone());
@@ -337,8 +338,7 @@ impl Rank {
         Ok(())
     }
 
-    /// After a failure: ends the program, as programs do, unless this rank still has something to
-    /// say or to learn.
+    /// Ends the program after a failure, unless this rank still has to send or learn something.
     fn leave_if_settled(&mut self, shared: &Shared, now: Duration) {
         let has_marks = self.steps.iter().any(|step| matches!(step, Step::Mark(_)));
         let agreement = self.group().map(|group| group.agreement());
@@ -357,7 +357,7 @@ impl Rank {
         !self.in_flight.is_empty() || self.engine.as_ref().is_some_and(Engine::is_busy)
     }
 
-    /// Its mark and the agreed one.
+    /// Returns the rank's mark and the agreed mark.
     pub(super) fn standing(&mut self) -> (u64, Option<u64>) {
         match self.group() {
             Some(group) => match group.agreement() {

@@ -1,4 +1,4 @@
-//! The names of algorithms, as the registry and the program's own entries give them.
+//! Names of algorithms, both those in the registry and a program's custom ones.
 
 use super::{Entry, own};
 use crate::limits::RADIX_MAX;
@@ -7,20 +7,20 @@ use std::fmt;
 use std::str::FromStr;
 
 impl Algorithm {
-    /// The name without the radix.
+    /// Returns the name without the radix.
     #[must_use]
     pub fn name(self) -> &'static str {
         own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
     }
 
-    /// The same with the radix `radix`.
+    /// Returns the same algorithm with the radix `radix`.
     ///
     /// # Errors
-    /// A sentence: the algorithm has none, or it must be another number.
+    /// Returns an error message if the radix is out of range, or if the algorithm has no radix.
     pub fn with_radix(self, radix: usize) -> Result<Self, String> {
         if !(2..=RADIX_MAX).contains(&radix) {
             return Err(format!(
-                "a radix is a number from 2 to {RADIX_MAX}, not {radix}"
+                "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
             ));
         }
         let number = self.number() as u8;
@@ -60,7 +60,7 @@ impl FromStr for Algorithm {
         let found = own::named(name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
             format!(
-                "no algorithm is called '{name}'; there are {}",
+                "unknown algorithm '{name}'; use one of: {}",
                 names.join(" ")
             )
         })?;
@@ -68,7 +68,7 @@ impl FromStr for Algorithm {
             None => Ok(found),
             Some((_, Ok(radix))) => found.with_radix(radix),
             Some((radix, Err(_))) => Err(format!(
-                "a radix is a number from 2 to {RADIX_MAX}, not '{radix}'"
+                "radix '{radix}' is not a number: expected 2 to {RADIX_MAX}"
             )),
         }
     }

@@ -1,5 +1,5 @@
-//! Binomial trees: divide and conquer, the number of ranks that are done doubles every round; with
-//! radix k it grows to k times as many, and a rank sends k − 1 messages a round.
+//! Binomial trees, in which the number of ranks that are done doubles in every round. With radix k,
+//! the number grows by a factor of k, and a rank sends k − 1 messages per round.
 //!
 //! ```text
 //! broadcast of 8 from 0            reduce of 8 to 0
@@ -8,13 +8,14 @@
 //! round 2   0→1  2→3  4→5  6→7     round 2   4→0
 //! ```
 //!
-//! With another root r everything is shifted: rank v above is rank (v + r) mod n. All-reduce is the
-//! reduce to 0 followed by the broadcast from 0. With k = ⌈log₂ n⌉, for every n: broadcast
-//! k(α + mβ), reduce k(α + mβ + mγ), all-reduce their sum; with radix r there are ⌈log_r n⌉ rounds
-//! of r − 1 times that each.
+//! With a different root r, all ranks are shifted: rank v in the diagram becomes rank (v + r) mod
+//! n. An all-reduce is a reduce to rank 0, followed by a broadcast from rank 0. With k = ⌈log₂ n⌉,
+//! for every n, a broadcast costs k(α + mβ), a reduce costs k(α + mβ + mγ), and an all-reduce costs
+//! their sum. With radix r, there are ⌈log_r n⌉ rounds, and each round costs r − 1 times as much.
 //!
-//! A gather goes the way of the reduce, and a scatter that of the broadcast, with the blocks of the
-//! ranks above the edge alone, that is in round r of a gather 2^r of n: kα + (n−1)/n·mβ each.
+//! A gather follows the edges of the reduce, and a scatter follows those of the broadcast, but a
+//! message carries only the blocks of the ranks above its edge. In round r of a gather, these are
+//! 2^r of the n blocks. Each of the two collectives costs kα + (n−1)/n·mβ.
 //!
 //! Source: Johnsson and Ho, "Optimum Broadcasting and Personalized Communication in Hypercubes"
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
@@ -27,7 +28,7 @@ use crate::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "binomial",
     meaning: "The ranks form a tree that grows by the same factor in each round, usually two. \
@@ -71,7 +72,8 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// The blocks of `count` members of the tree from one on, as chunks.
+/// Returns a function that maps a first member and a number of members to the chunks of their
+/// blocks.
 fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
     let Request {
         world_size,
@@ -89,7 +91,7 @@ fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
     }
 }
 
-/// How many ranks member `member` of so many sends to in a broadcast, with radix 2.
+/// Returns the number of ranks to which `member` sends in a radix-2 broadcast among `members`.
 pub(super) fn children(member: usize, members: usize) -> usize {
     let meets = |stride: &usize| member.is_multiple_of(2 * stride) && member + stride < members;
     std::iter::successors(Some(1), |stride| Some(2 * stride))
@@ -97,30 +99,30 @@ pub(super) fn children(member: usize, members: usize) -> usize {
         .count()
 }
 
-/// The part of a member in the round in which those `stride` apart meet.
+/// The part of a member in a round between members that are `stride` apart.
 enum Role {
-    /// The end of the edges that is nearer to the root, with the members at the other ends.
+    /// The end nearer to the root, with the members at the other ends of its edges.
     Lower(Vec<usize>),
-    /// The end of an edge that is farther from the root, with the other end's member.
+    /// The end farther from the root, with the member at the other end of its edge.
     Upper(usize),
-    /// It exchanges nothing.
+    /// No exchange.
     Idle,
 }
 
-/// A binomial tree seen by one of its members; member 0 is the root.
+/// A binomial tree as seen by one of its members. Member 0 is the root.
 pub(super) struct Tree<F> {
-    /// How many members there are.
+    /// Number of members.
     pub(super) members: usize,
-    /// How many members a round makes of one that is done.
+    /// Factor by which the number of members that are done grows in each round.
     pub(super) radix: usize,
-    /// Whose rounds are wanted.
+    /// The member whose rounds are built.
     pub(super) own: usize,
-    /// Which rank a member is.
+    /// Returns the rank of a member.
     pub(super) rank_of: F,
 }
 
 impl<F: Fn(usize) -> usize> Tree<F> {
-    /// The rounds of a broadcast of so many chunks.
+    /// Returns the rounds of a broadcast of `chunks` chunks.
     pub(super) fn broadcast(&self, chunks: usize) -> Vec<Round> {
         let strides = distances(self.members, self.radix).into_iter().rev();
         strides
@@ -128,7 +130,7 @@ impl<F: Fn(usize) -> usize> Tree<F> {
             .collect()
     }
 
-    /// The rounds of a reduce of so many chunks.
+    /// Returns the rounds of a reduce of `chunks` chunks.
     pub(super) fn reduce(&self, chunks: usize) -> Vec<Round> {
         let round = |stride: usize| match self.role(stride) {
             Role::Lower(above) => {
@@ -148,7 +150,7 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         strides.map(round).collect()
     }
 
-    /// The rounds of a gather; `blocks(v, c)` are those of the c members from v on.
+    /// Returns the rounds of a gather. `blocks(v, c)` returns the blocks of c members from v.
     fn gather(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
         let round = |stride: usize| {
             let above = |first: usize| blocks(first, stride.min(self.members - first));
@@ -166,7 +168,7 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         strides.map(round).collect()
     }
 
-    /// The rounds of a scatter; `blocks(v, c)` are those of the c members from v on.
+    /// Returns the rounds of a scatter. `blocks(v, c)` returns the blocks of c members from v.
     pub(super) fn scatter(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
         let round = |stride: usize| {
             let above = |first: usize| blocks(first, stride.min(self.members - first));
@@ -176,7 +178,8 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         strides.map(round).collect()
     }
 
-    /// A round away from the root, in which each member above an edge gets these chunks.
+    /// Returns a round away from the root, in which each member above an edge receives its
+    /// `chunks`.
     fn downwards(&self, stride: usize, chunks: impl Fn(usize) -> Vec<ChunkRange>) -> Round {
         match self.role(stride) {
             Role::Lower(above) => {
@@ -188,7 +191,8 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         }
     }
 
-    /// Only multiples of the stride meet: every k-th with those before the next.
+    /// Returns the role of this member. Only multiples of the stride meet: every k-th of them with
+    /// those before the next.
     fn role(&self, stride: usize) -> Role {
         let group = stride.saturating_mul(self.radix);
         if !self.own.is_multiple_of(stride) {
@@ -240,8 +244,8 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// How many edges lie between the root and a member at most. The members that the root sends to
-/// last in its first round may have fewer below them than the others.
+/// Returns the largest number of edges between the root and a member. The members to which the root
+/// sends last in its first round may have fewer members below them than the others.
 pub(super) fn depth(n: usize, radix: usize) -> usize {
     let Some(stride) = distances(n, radix).pop() else {
         return 0;
@@ -252,8 +256,9 @@ pub(super) fn depth(n: usize, radix: usize) -> usize {
     full.max(last).max(if below > 1 { 1 + full } else { 0 })
 }
 
-/// How many blocks the rank sends that sends most: the root of a scatter all but its own; of a
-/// gather, the last member that sends those of all above it, or one with a full subtree below that.
+/// Returns the number of blocks that the busiest rank sends. In a scatter, the root sends all
+/// blocks except its own. In a gather, the busiest is the last member that sends the blocks of all
+/// members above it, or a member below it with a full subtree.
 fn most_blocks_sent(request: &Request) -> usize {
     let (n, radix) = (request.world_size, request.algorithm.radix());
     let stride = distances(n, radix).last().copied().unwrap_or(0);

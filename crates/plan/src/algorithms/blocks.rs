@@ -1,10 +1,10 @@
-//! What the algorithms share: logarithms, runs of blocks on a circle, virtual ranks.
+//! Helpers for the algorithms: logarithms, runs of blocks on a circle, virtual ranks.
 
 use crate::ir::{ChunkRange, Request, Round};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// What a plan without messages costs.
+/// The cost of a plan without messages.
 pub(super) const FREE: Cost = Cost {
     rounds: 0,
     hops: 0.0,
@@ -14,12 +14,12 @@ pub(super) const FREE: Cost = Cost {
     max_sent_per_rank: 0.0,
 };
 
-/// ⌈log₂ n⌉ for n ≥ 1.
+/// Returns ⌈log₂ n⌉ for n ≥ 1.
 pub(super) fn ceil_log2(n: usize) -> usize {
     n.next_power_of_two().trailing_zeros() as usize
 }
 
-/// The distances 1, k, k², … below n: ⌈log_k n⌉ of them.
+/// Returns the ⌈log_k n⌉ distances 1, k, k², … below n.
 pub(super) fn distances(n: usize, radix: usize) -> Vec<usize> {
     let next = |distance: &usize| distance.checked_mul(radix);
     std::iter::successors(Some(1), next)
@@ -27,22 +27,24 @@ pub(super) fn distances(n: usize, radix: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The multiples of a distance that are below n, the first k − 1 at most: a round of radix k.
+/// Returns the multiples of a distance below n, at most the first k − 1: a round of radix k.
 pub(super) fn multiples(distance: usize, n: usize, radix: usize) -> impl Iterator<Item = usize> {
     (1..radix)
         .map(move |factor| factor * distance)
         .take_while(move |multiple| *multiple < n)
 }
 
-/// How many messages a rank sends in all rounds of [`distances`] and [`multiples`].
+/// Returns the number of messages that a rank sends in all rounds of [`distances`] and
+/// [`multiples`].
 pub(super) fn messages(n: usize, radix: usize) -> usize {
     let of_round = |distance: usize| (radix - 1).min((n - 1) / distance);
     distances(n, radix).into_iter().map(of_round).sum()
 }
 
-/// The longest chain of messages that wait for one another in the rounds of [`distances`], where a
-/// rank sends on all that it has, and in the last round no more than the receiver lacks. Of fewer
-/// than twice the last distance d it lacks n − d blocks, which the sender may have had long before.
+/// Returns the length of the longest chain of messages that wait for one another in the rounds of
+/// [`distances`]. A rank sends all blocks that it has but, in the last round, only those that the
+/// receiver lacks. If n is less than twice the last distance d, the receiver lacks n − d blocks,
+/// which the sender may have had long before.
 pub(super) fn hops(n: usize, radix: usize) -> f64 {
     let distances = distances(n, radix);
     let (rounds, last) = (distances.len(), distances.last().copied().unwrap_or(n));
@@ -53,23 +55,23 @@ pub(super) fn hops(n: usize, radix: usize) -> f64 {
     hops as f64
 }
 
-/// (n − 1)/n: what is left of a buffer when one of n blocks is taken away.
+/// Returns (n − 1)/n, the fraction of a buffer that remains without one of its n blocks.
 pub(super) fn all_but_one(n: usize) -> f64 {
     (n - 1) as f64 / n as f64
 }
 
-/// All chunks of the buffer.
+/// Returns all chunks of the buffer.
 pub(super) fn whole(chunks: usize) -> Vec<ChunkRange> {
     vec![ChunkRange::new(0, chunks)]
 }
 
-/// The chunks of one block of `pieces` chunks.
+/// Returns the chunks of one block of `pieces` chunks.
 pub(super) fn block(index: usize, pieces: usize) -> Vec<ChunkRange> {
     vec![ChunkRange::new(index * pieces, pieces)]
 }
 
-/// The chunks of `count` blocks from block `first` on, of `n` blocks that lie on a circle: one
-/// range, or two when the run passes the end. `count` is 1 to `n`.
+/// Returns the chunks of `count` blocks from block `first` on a circle of `n` blocks: one range, or
+/// two if the run passes the end. `count` is 1 to `n`.
 ///
 /// ```text
 /// n = 6, first = 4, count = 3:   [0] 1 2 3 [4 5]   →   4..6, 0..1
@@ -84,18 +86,18 @@ pub(super) fn circle(first: usize, count: usize, n: usize, pieces: usize) -> Vec
     ranges
 }
 
-/// The number of `rank` when one counts from the root on.
+/// Returns the number of `rank`, counted from the root.
 pub(super) fn virtual_rank(rank: usize, root: usize, n: usize) -> usize {
     (rank + n - root) % n
 }
 
-/// The rank whose virtual number is `virtual_rank`.
+/// Returns the rank whose virtual number is `virtual_rank`.
 pub(super) fn real_rank(virtual_rank: usize, root: usize, n: usize) -> usize {
     (virtual_rank + root) % n
 }
 
-/// The rounds of a broadcast, a reduce, or an all-reduce, which is a reduce and a broadcast;
-/// `reduce` and `broadcast` give those of more than one rank.
+/// Returns the rounds of a broadcast, a reduce, or an all-reduce, which is a reduce followed by a
+/// broadcast. `reduce` and `broadcast` return the rounds for more than one rank.
 pub(super) fn to_and_from_the_root(
     request: &Request,
     reduce: fn(&Request) -> Vec<Round>,

@@ -1,18 +1,21 @@
-//! Bruck: after round r every rank has the blocks of 2^(r+1) ranks, its own and those after it.
+//! Bruck: after round r, every rank has the blocks of 2^(r+1) ranks, which are its own block and
+//! those of the ranks after it.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r−1, 1 block      round 1   r → r−2, 2 blocks
 //!           round 2   r → r−4, 1 block      4 = n−1 blocks in 3 rounds
 //! ```
 //!
-//! Blocks are addressed where they lie, a run past the end of the buffer being two ranges of one
-//! message, so an all-gather has no scratch, and nothing is turned round at the end:
-//! ⌈log₂ n⌉α + (n−1)/n·mβ for every n; with radix k ⌈log_k n⌉ rounds of k−1 messages.
+//! Blocks are addressed in place, and a run of blocks that passes the end of the buffer becomes two
+//! ranges of one message. An all-gather therefore needs neither scratch nor a rotation at the end.
+//! It costs ⌈log₂ n⌉α + (n−1)/n·mβ for every n. With radix k, there are ⌈log_k n⌉ rounds of k−1
+//! messages.
 //!
-//! In an all-to-all a block for the rank at distance i goes as far as the digits of i say, a digit
-//! a round, in scratch once it has left its rank; at the end all that has come is copied to its
-//! place. In as many rounds, but about half of the blocks travel in each: about (n/2)·⌈log₂ n⌉
-//! blocks.
+//! In an all-to-all, a block for the rank at distance i travels this distance digit by digit, with
+//! one digit of i per round. Once the block has left its original rank, it is kept in scratch. At
+//! the end, all received blocks are copied to their final places. The number of rounds is the same
+//! as for an all-gather, but about half of the blocks travel in each round, which is about
+//! (n/2)·⌈log₂ n⌉ blocks in total.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All
 //! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation,
@@ -25,7 +28,7 @@ use crate::price::Cost;
 use crate::spec::Collective;
 use crate::topology::Sharing;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bruck",
     meaning: "Ranks send many blocks in one message over growing distances, such as 1, 2 and 4.",
@@ -40,8 +43,8 @@ pub(super) const ENTRY: Entry = Entry {
     },
     build,
     cost,
-    // With radix 2 circulant gathers in as many rounds as many bytes; in shared memory blocks need
-    // no rounds to be read.
+    // With radix 2, circulant gathers the same bytes in as many rounds. In shared memory, ranks can
+    // read blocks without rounds.
     is_offered: |offer| {
         let is_shared = offer.topology.sharing() == Sharing::All;
         offer.collective == Collective::AllToAll && !is_shared
@@ -69,10 +72,10 @@ fn all_gather(request: &Request) -> Vec<Round> {
     distances(n, radix).into_iter().map(round).collect()
 }
 
-/// The index i of a block is how far it has to go. It is in the buffer until it first leaves, which
-/// is when the lowest of its digits that is not 0 has its turn, and in place i of scratch from then
-/// on. Both ends of a message name first what lies in scratch, so that what a receive overwrites
-/// has left before.
+/// Returns the rounds of an all-to-all. The index i of a block is the distance that it travels. A
+/// block is in the buffer until it first leaves, in the round of its lowest nonzero digit, and then
+/// at position i of scratch. Both ends of a message list the blocks in scratch first, so that a
+/// receive overwrites only what has already left.
 fn all_to_all(request: &Request) -> Vec<Round> {
     let (rank, n, pieces) = (request.rank, request.world_size, request.pieces);
     let radix = request.algorithm.radix();
@@ -126,8 +129,8 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// How many blocks a rank sends in an all-to-all: for each digit the numbers below n in which it is
-/// not 0.
+/// Returns the number of blocks that a rank sends in an all-to-all: for each digit, the count of
+/// numbers below n whose digit is not 0.
 fn blocks_moved(n: usize, radix: usize) -> usize {
     let of_digit = |distance: usize| {
         let period = distance.saturating_mul(radix);

@@ -1,16 +1,16 @@
-//! Bruck, then one fold: every rank gathers all contributions, and folds them in rank order.
+//! Bruck with a reduction: every rank gathers all contributions and reduces them in rank order.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r−1, 1 contribution     rank r has those of r, r+1
 //!           round 1   r → r−2, 2 contributions                     of r, …, r+3
-//!           round 2   r → r−4, 1 contribution                      of all, and folds them
+//!           round 2   r → r−4, 1 contribution                      of all, and reduces them
 //! ```
 //!
-//! The contributions lie in scratch, in the order in which they come: slot i is that of rank r + i.
-//! As few rounds as there can be, for *every* number of ranks, and the fold is that of [`flat`]:
-//! one rounding, in rank order, for every chunk on every rank. But every rank receives all there
-//! is, so this is for small buffers: ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k there are ⌈log_k n⌉
-//! rounds of k−1 messages.
+//! Scratch holds the contributions in the order of their arrival: slot i holds the contribution of
+//! rank r + i. The number of rounds is minimal for *every* number of ranks. The reduction is the
+//! same as in [`flat`]: every rank reduces every chunk in rank order and rounds once. However,
+//! every rank receives all contributions, so this algorithm suits only small buffers. The cost is
+//! ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k, there are ⌈log_k n⌉ rounds of k−1 messages.
 //!
 //! [`flat`]: super::flat
 //!
@@ -24,13 +24,13 @@ use crate::price::Cost;
 use crate::spec::Collective;
 use crate::topology::Sharing;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bruck-fold",
     meaning: "Ranks gather all contributions over growing distances, such as 1, 2 and 4. Then \
               each rank combines them itself.",
     collectives: &[Collective::AllReduce],
-    source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, and a fold",
+    source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, and a reduction",
     is_symmetric: |_| true,
     has_radix: |_| true,
     scratch: |request| match request.world_size {
@@ -39,7 +39,7 @@ pub(super) const ENTRY: Entry = Entry {
     },
     build,
     cost,
-    // In shared memory a rank reads all contributions where they lie, unless there are very many.
+    // In shared memory, ranks read all contributions in place, unless there are too many.
     is_offered: |offer| {
         let reads_all = offer.topology.sharing() == Sharing::All
             && offer.topology.world_size <= READ_AT_ONCE_MAX;
@@ -48,9 +48,10 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// The largest buffer for which `auto` looks at it.
+/// Size in bytes of the largest buffer for which `auto` considers this algorithm.
 const SMALL_BYTES: usize = 16 << 10;
-/// So many ranks of one host read each other's contributions in one round.
+/// Largest number of ranks for which the ranks of a host read each other's contributions in one
+/// round.
 const READ_AT_ONCE_MAX: usize = 16;
 
 fn build(request: &Request) -> Vec<Round> {

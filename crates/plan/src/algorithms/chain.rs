@@ -1,4 +1,4 @@
-//! Chain: the ranks stand in a line, and every rank hands on a piece while it receives the next.
+//! Chain: the ranks form a line, and each rank passes on a piece while it receives the next one.
 //!
 //! ```text
 //! broadcast of 3 pieces from 0 to 4 ranks
@@ -9,12 +9,13 @@
 //! round 4                               2→3 piece 2
 //! ```
 //!
-//! A reduce is the same towards the root, folded on the way; an all-reduce a reduce to 0 and a
-//! broadcast from 0. Broadcast (n+b−2)(α + mβ/b), reduce (n+b−2)(α + m(β + γ)/b). The best b is
-//! √((n−2)·mβ/α), with β + γ for the reduce.
+//! A reduce works the same way toward the root, and each rank reduces the pieces that pass through
+//! it. An all-reduce is a reduce to rank 0, followed by a broadcast from rank 0. A broadcast costs
+//! (n+b−2)(α + mβ/b), and a reduce costs (n+b−2)(α + m(β + γ)/b). The best b is √((n−2)·mβ/α) for
+//! the broadcast. For the reduce, β is replaced by β + γ.
 //!
-//! A rank receives from one rank all the time, and the rounds grow with n: for few ranks and large
-//! buffers.
+//! A rank always receives from the same rank, and the number of rounds grows with n, so the chain
+//! is suitable for few ranks and large buffers.
 //!
 //! Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel, Dongarra, "Performance Analysis of
 //! MPI Collective Operations" (Cluster Computing 2007), §3, pipeline.
@@ -26,11 +27,11 @@ use crate::limits::PIECES_MAX;
 use crate::price::{Cost, Question};
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "chain",
-    meaning: "The ranks form a line, and each passes on a piece while it receives the next: a \
-              pipeline.",
+    meaning: "The ranks form a pipeline: each rank passes on a piece while it receives the next \
+              one.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,
@@ -42,9 +43,9 @@ pub(super) const ENTRY: Entry = Entry {
     cost,
     pieces,
     is_pipelined: |_| true,
-    // At one site the pipeline of circulant has fewer rounds for every number of pieces. Between
-    // sites a chain crosses each uplink once, and the reduce goes one way while the broadcast goes
-    // the other.
+    // At one site, the pipeline of circulant has fewer rounds for every number of pieces. Between
+    // sites, a chain crosses each uplink once, and the reduce and the broadcast use it in opposite
+    // directions.
     is_offered: |offer| offer.topology.site_count() > 1,
     ..Entry::PLAIN
 };
@@ -53,12 +54,13 @@ fn build(request: &Request) -> Vec<Round> {
     to_and_from_the_root(request, reduce, broadcast)
 }
 
-/// The rounds of one way.
+/// Returns the number of rounds in one direction.
 fn rounds(request: &Request) -> usize {
     request.world_size + request.pieces - 2
 }
 
-/// The ranks next to this one, if any: towards the root, and away from it; and how far it is.
+/// Returns the neighbors of this rank, if any, toward the root and away from it, and its distance
+/// from the root.
 fn neighbours(request: &Request) -> (Option<usize>, Option<usize>, usize) {
     let (n, root) = (request.world_size, request.root);
     let place = virtual_rank(request.rank, root, n);
@@ -82,7 +84,7 @@ fn broadcast(request: &Request) -> Vec<Round> {
     plan
 }
 
-/// The broadcast backwards.
+/// Returns the rounds of the broadcast in reverse.
 fn reduce(request: &Request) -> Vec<Round> {
     let (before, after, place) = neighbours(request);
     let mut plan = vec![Vec::new(); rounds(request)];
@@ -128,7 +130,7 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// Where the derivative of the cost by b is zero.
+/// Returns the number of pieces b at which the derivative of the cost is zero.
 fn pieces(question: &Question) -> usize {
     if question.world_size < 3 {
         return 1;

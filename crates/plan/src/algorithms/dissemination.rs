@@ -1,13 +1,14 @@
-//! Dissemination: after round r every rank has heard of 2^(r+1) ranks, itself and those before it.
+//! Dissemination: after round r, every rank knows of 2^(r+1) ranks that have entered, which are
+//! itself and the ranks before it.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r+1      round 1   r → r+2      round 2   r → r+4
 //! radix 3   round 0   r → r+1, r+2      round 1   r → r+3
 //! ```
 //!
-//! ⌈log₂ n⌉α for every n; with radix k there are ⌈log_k n⌉ rounds of k − 1 tokens. A token may
-//! count a rank twice when n is not a power of two; a barrier does not mind, a sum would, so this
-//! is a barrier only.
+//! The cost is ⌈log₂ n⌉α for every n. With radix k, there are ⌈log_k n⌉ rounds of k − 1 tokens. If
+//! n is not a power of two, a token may count a rank twice. This is harmless in a barrier but not
+//! in a sum, so the algorithm implements only barriers.
 //!
 //! Source: Hensgen, Finkel, Manber, "Two algorithms for barrier synchronization" (IJPP 1988), §3.
 
@@ -17,11 +18,11 @@ use crate::ir::{Request, Round, Source, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "dissemination",
-    meaning: "Each rank signals ranks at growing distances, such as 1, 2 and 4, until all have \
-              heard from all.",
+    meaning: "Each rank signals ranks at growing distances, such as 1, 2 and 4, until every \
+              rank knows that all others have arrived.",
     collectives: &[Collective::Barrier],
     source: "Hensgen, Finkel, Manber (IJPP 1988), §3",
     is_symmetric: |_| true,

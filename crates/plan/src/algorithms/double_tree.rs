@@ -1,18 +1,19 @@
-//! Double binary tree: each half of the pieces goes down a tree of its own, and a rank that hands
-//! pieces on in the one tree is a leaf of the other, so all ports are busy in both directions.
+//! Double binary tree: each half of the pieces follows its own tree. A rank that passes pieces on
+//! in one tree is a leaf in the other, so all ports are busy in both directions.
 //!
 //! ```text
 //! 6 ranks from 0   first tree    0→4   4→2 4→5   2→1 2→3
 //!                  second tree   0→5   5→3 5→1   3→2 3→4
 //! ```
 //!
-//! The ranks but the root, 1 to p, stand in the order of a binary search tree; in the second tree
-//! that order is turned round (p even) or shifted by one (p odd). In a round every edge of a level
-//! passes one piece, so a rank sends two messages and receives two. The source colours the edges,
-//! so that each of the two has a round of its own, which saves one message at most. A reduce is a
-//! broadcast backwards, an all-reduce a reduce to 0 and a broadcast from 0. With b pieces a tree,
-//! R = ⌊log₂ p⌋ + b rounds: broadcast 2R(α + mβ/2b), reduce 2R(α + m(β + γ)/2b); a message less
-//! among three ranks, and with one piece if p is a power of two.
+//! The ranks other than the root, 1 to p, are in the order of a binary search tree. In the second
+//! tree, that order is reversed (p even) or shifted by one (p odd). In each round, every edge of a
+//! level carries one piece, so a rank sends two messages and receives two. The source colors the
+//! edges so that each of the two messages has its own round, which saves at most one message. A
+//! reduce is a broadcast in reverse, and an all-reduce is a reduce to rank 0, followed by a
+//! broadcast from rank 0. With b pieces per tree, there are R = ⌊log₂ p⌋ + b rounds. A broadcast
+//! costs 2R(α + mβ/2b), and a reduce costs 2R(α + m(β + γ)/2b). With three ranks, and with one
+//! piece if p is a power of two, there is one message fewer.
 //!
 //! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan" (Parallel Computing 2009), §2 and §3.
@@ -24,11 +25,11 @@ use crate::limits::PIECES_MAX;
 use crate::price::{Cost, Question};
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "double-tree",
     meaning: "Each half of the pieces follows its own binary tree. A rank that passes pieces on \
-              in one tree is a leaf of the other.",
+              in one tree is a leaf in the other.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,
@@ -40,21 +41,21 @@ pub(super) const ENTRY: Entry = Entry {
     cost,
     pieces,
     is_pipelined: |_| true,
-    // Circulant's rounds are as many, and half as long.
+    // Circulant has as many rounds, and they are half as long.
     is_offered: |_| false,
     ..Entry::PLAIN
 };
 
-/// One of the two trees. Node 0 is the root of the collective and has one child; the nodes 1 to
-/// `others` stand in places 1 to `others`, a node as many levels above the lowest as the number of
-/// its place is divisible by two.
+/// One of the two trees. Node 0 is the root of the collective and has one child. The nodes 1 to
+/// `others` are in places 1 to `others`. The number of times that a place is divisible by two is
+/// the level of its node above the lowest.
 struct Tree {
     others: usize,
     is_second: bool,
 }
 
 impl Tree {
-    /// Both trees of so many ranks.
+    /// Returns both trees of `world_size` ranks.
     fn both(world_size: usize) -> [Self; 2] {
         [false, true].map(|is_second| Self {
             others: world_size - 1,
@@ -78,7 +79,7 @@ impl Tree {
         }
     }
 
-    /// The place below the root of the collective.
+    /// Returns the place of the root's child.
     fn top(&self) -> usize {
         1 << self.others.ilog2()
     }
@@ -105,14 +106,14 @@ impl Tree {
         left.chain(right).map(|place| self.node(place)).collect()
     }
 
-    /// How many edges lie between a node and the root of the collective.
+    /// Returns the number of edges between a node and the root of the collective.
     fn depth(&self, node: usize) -> usize {
         let above = |node: &usize| (*node != 0).then(|| self.parent(*node));
         std::iter::successors(Some(node), above).count() - 1
     }
 
-    /// The round of the broadcast in which a piece reaches the children of a node of this depth.
-    /// Between two ranks both trees are one edge, and take turns.
+    /// Returns the round of the broadcast in which a piece reaches the children of a node of this
+    /// depth. Between two ranks, both trees are the same edge and alternate.
     fn round(&self, depth: usize, piece: usize) -> usize {
         match self.others {
             1 => 2 * piece + usize::from(self.is_second),
@@ -121,7 +122,7 @@ impl Tree {
     }
 }
 
-/// The rounds of a broadcast.
+/// Returns the number of rounds of a broadcast.
 fn rounds(request: &Request) -> usize {
     match request.world_size {
         2 => 2 * request.pieces,
@@ -133,7 +134,7 @@ fn build(request: &Request) -> Vec<Round> {
     to_and_from_the_root(request, reduce, broadcast)
 }
 
-/// Away from the root.
+/// Returns the rounds away from the root.
 fn broadcast(request: &Request) -> Vec<Round> {
     let (n, root, pieces) = (request.world_size, request.root, request.pieces);
     let own = virtual_rank(request.rank, root, n);
@@ -157,7 +158,7 @@ fn broadcast(request: &Request) -> Vec<Round> {
     joined(sends, stores)
 }
 
-/// The broadcast backwards.
+/// Returns the rounds of the broadcast in reverse.
 fn reduce(request: &Request) -> Vec<Round> {
     let (n, root, pieces) = (request.world_size, request.root, request.pieces);
     let own = virtual_rank(request.rank, root, n);
@@ -188,7 +189,7 @@ fn reduce(request: &Request) -> Vec<Round> {
     joined(sends, folds)
 }
 
-/// Of every round the sends, then the receives.
+/// Joins the sends and the receives of every round.
 fn joined(mut sends: Vec<Round>, receives: Vec<Round>) -> Vec<Round> {
     for (round, receives) in sends.iter_mut().zip(receives) {
         round.extend(receives);
@@ -226,7 +227,7 @@ fn cost(request: &Request) -> Cost {
             messages_on_path: 2.0 * messages as f64,
             volume_on_path: 2.0 * passed,
             folded_on_path: passed,
-            // Upwards in both trees, and downwards to as many children as a rank has.
+            // A rank sends to its parent in both trees, and down to as many children as it has.
             max_sent_per_rank: match n {
                 2 => 1.0,
                 3 => 1.5,
@@ -236,7 +237,7 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// Where the derivative of the cost by b is zero.
+/// Returns the number of pieces b at which the derivative of the cost is zero.
 fn pieces(question: &Question) -> usize {
     let n = question.world_size;
     if n < 3 {

@@ -1,13 +1,14 @@
-//! Members that exchange in groups of k, out of any number of ranks: of the ranks that are too many
-//! each is folded into a member first and is handed the result last.
+//! Selects members that exchange data in groups of k, for any number of ranks. The contribution of
+//! each extra rank is first reduced into that of a member, and the extra rank receives the result
+//! at the end.
 //!
 //! ```text
 //! 6 ranks, 2 of them extra:   1→0  3→2   │   0 2 4 5 are members 0 1 2 3   │   0→1  2→3
 //! ```
 //!
-//! There are k^⌊log_k n⌋ members, or a multiple of that, as large as the ranks allow: then the last
-//! group is smaller than k. An extra rank is the neighbour of its member, which comes before it, so
-//! members keep the order of the ranks.
+//! There are k^⌊log_k n⌋ members, or the largest multiple of that number that does not exceed the
+//! number of ranks. In the latter case, the last group is smaller than k. Extra ranks directly
+//! follow their member, so the members keep the order of the ranks.
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::blocks::whole;
@@ -15,17 +16,17 @@ use crate::ir::{Request, Round, Source, Step};
 use crate::layout::part_start;
 use std::ops::Range;
 
-/// The members among the ranks, and how many of them exchange with one another, level by level.
+/// The members among the ranks, and the groups in which the members exchange data, level by level.
 pub(super) struct Members {
     world_size: usize,
-    /// How many there are.
+    /// Number of members.
     pub(super) count: usize,
-    /// The sizes of the groups; their product is `count`.
+    /// Sizes of the groups, whose product is `count`.
     pub(super) groups: Vec<usize>,
 }
 
 impl Members {
-    /// Those among `world_size` ranks that exchange in groups of `radix`.
+    /// Selects, from `world_size` ranks, the members that exchange data in groups of `radix`.
     pub(super) fn new(world_size: usize, radix: usize) -> Self {
         let (mut count, mut groups) = (1, Vec::new());
         while count <= world_size / radix {
@@ -44,33 +45,34 @@ impl Members {
         }
     }
 
-    /// Whether there are extra ranks.
+    /// Returns whether there are extra ranks.
     pub(super) fn has_extras(&self) -> bool {
         self.count < self.world_size
     }
 
-    /// The most extra ranks that a member has.
+    /// Returns the largest number of extra ranks of one member.
     pub(super) fn extras_max(&self) -> usize {
         self.world_size.div_ceil(self.count) - 1
     }
 
-    /// How many messages that wait for one another the extra ranks add: a member's result contains
-    /// its own extras, but if it alone has any, no other member waits for those before that.
+    /// Returns the number of messages that the extra ranks add to the longest chain of messages
+    /// that wait for one another. If only one member has extra ranks, they add one message: what
+    /// this member receives from others does not contain their contributions.
     pub(super) fn hops(&self) -> usize {
         (self.world_size - self.count).min(self.count).min(2)
     }
 
-    /// The rank that is this member.
+    /// Returns the rank of a member.
     pub(super) fn rank_of(&self, member: usize) -> usize {
         part_start(self.world_size, self.count, member)
     }
 
-    /// The ranks that are this member's extras.
+    /// Returns the extra ranks of a member.
     fn extras_of(&self, member: usize) -> Range<usize> {
         self.rank_of(member) + 1..self.rank_of(member + 1)
     }
 
-    /// The member that `rank` is, or whose extra it is.
+    /// Returns the member that `rank` is, or to which it belongs as an extra rank.
     fn member_of(&self, rank: usize) -> usize {
         let (each, longer) = (self.world_size / self.count, self.world_size % self.count);
         let in_longer = longer * (each + 1);
@@ -81,8 +83,10 @@ impl Members {
         }
     }
 
-    /// The rounds between folding the extra ranks in and handing them the result, with those two;
-    /// `of_member` makes the rounds of a member, all as many.
+    /// Returns the rounds of a rank: one that reduces the contributions of the extra ranks,
+    /// `rounds_between` rounds among the members, and one that sends the result to the extra ranks.
+    /// `of_member` returns the rounds of a member. If there are no extra ranks, the first and the
+    /// last round are omitted.
     pub(super) fn around(
         &self,
         request: &Request,

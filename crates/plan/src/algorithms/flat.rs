@@ -1,15 +1,19 @@
-//! Flat: every contribution goes straight to the ranks that need it, in one hop.
+//! Flat: each contribution goes straight to the ranks that need it, in one hop.
 //!
 //! ```text
 //! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: every rank to every rank
 //! ```
 //!
-//! A reduction is one fold of all n operands in rank order, so half floats are rounded once. With b
-//! pieces there is one round a piece, so that a receiver works on one piece while the next is
-//! under way; all-reduce and barrier take one round whatever b is. On one port the messages of a
-//! rank go one after the other, which is why the closed forms count them all: all-reduce
-//! (n−1)(α + mβ + mγ); broadcast (n−1)(bα + mβ); reduce (n−1)(bα + mβ + mγ); reduce-scatter
-//! (n−1)bα + (n−1)/n·m(β + γ); all-gather, gather, scatter and all-to-all (n−1)bα + (n−1)/n·mβ.
+//! A reduction combines all n operands in a single step, in rank order, so half-precision results
+//! are rounded only once. With b pieces, there is one round per piece, so that a receiver processes
+//! one piece while the next is in flight. All-reduce and barrier take one round for any b. A rank's
+//! messages pass through its port in sequence, so the closed forms count all of them:
+//!
+//! - all-reduce: (n−1)(α + mβ + mγ)
+//! - broadcast: (n−1)(bα + mβ)
+//! - reduce: (n−1)(bα + mβ + mγ)
+//! - reduce-scatter: (n−1)bα + (n−1)/n·m(β + γ)
+//! - all-gather, gather, scatter and all-to-all: (n−1)bα + (n−1)/n·mβ
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 //! MPICH" (IJHPCA 2005), the linear and spread-out baselines; the one-shot all-reduce is the
@@ -21,7 +25,7 @@ use crate::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "flat",
     meaning: "The data of each rank goes straight to the ranks that need it.",
@@ -87,7 +91,7 @@ fn build(request: &Request) -> Vec<Round> {
     (0..rounds(request)).map(round).collect()
 }
 
-/// One a piece where there is something to gain from pieces.
+/// Returns the number of rounds: one per piece if the collective gains from pieces.
 fn rounds(request: &Request) -> usize {
     match request.collective {
         Collective::AllReduce | Collective::Barrier => 1,
@@ -95,7 +99,7 @@ fn rounds(request: &Request) -> usize {
     }
 }
 
-/// The root sends `ranges` to the other `ranks`.
+/// Returns a round in which the root sends `ranges` to the other `ranks`.
 pub(super) fn broadcast_round(
     rank: usize,
     root: usize,
@@ -109,7 +113,7 @@ pub(super) fn broadcast_round(
     }
 }
 
-/// All `ranks` send `ranges` to the root, which folds them.
+/// Returns a round in which all `ranks` send `ranges` to the root, which reduces them.
 pub(super) fn reduce_round(
     rank: usize,
     root: usize,
@@ -124,7 +128,8 @@ pub(super) fn reduce_round(
     }
 }
 
-/// Each of `ranks` sends every other its part and folds what it gets into its own.
+/// Returns a round in which each of `ranks` sends every other rank that rank's part and reduces the
+/// parts that it receives into its own part.
 pub(super) fn reduce_scatter_round(
     rank: usize,
     ranks: &[usize],
@@ -137,7 +142,7 @@ pub(super) fn reduce_scatter_round(
         .collect()
 }
 
-/// Each of `ranks` sends its part to all others and stores theirs.
+/// Returns a round in which each of `ranks` sends its part to all others and stores theirs.
 pub(super) fn all_gather_round(
     rank: usize,
     ranks: &[usize],
@@ -148,7 +153,7 @@ pub(super) fn all_gather_round(
     round
 }
 
-/// Each of `ranks` sends its part to the root, which stores it.
+/// Returns a round in which each of `ranks` sends its part to the root, which stores it.
 pub(super) fn gather_round(
     rank: usize,
     root: usize,
@@ -164,7 +169,7 @@ pub(super) fn gather_round(
     }
 }
 
-/// The root sends each of `ranks` its part.
+/// Returns a round in which the root sends each of `ranks` its part.
 fn scatter_round(
     rank: usize,
     root: usize,
@@ -180,7 +185,8 @@ fn scatter_round(
     }
 }
 
-/// Every one of `peers` gets its part and puts its own part for this rank in the same place.
+/// Returns a round in which this rank sends each of `peers` that peer's part, and stores the part
+/// that it receives in the same place.
 pub(super) fn exchange_round(
     peers: impl Iterator<Item = usize> + Clone,
     part_of: impl Fn(usize) -> Vec<ChunkRange>,
@@ -190,8 +196,8 @@ pub(super) fn exchange_round(
     sends.chain(stores).collect()
 }
 
-/// The others of `ranks`, which ascend, beginning behind `rank`, so that not all send to the same
-/// one first.
+/// Returns all other ranks in `ranks`, beginning with the first one after `rank`, so that not all
+/// ranks send to the same rank first. `ranks` must be in ascending order.
 fn others(rank: usize, ranks: &[usize]) -> impl Iterator<Item = usize> + Clone {
     let (before, behind) = ranks.split_at(ranks.partition_point(|one| *one < rank));
     behind.iter().skip(1).chain(before).copied()

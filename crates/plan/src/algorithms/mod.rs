@@ -1,11 +1,12 @@
-//! The registry: one file an algorithm, with its [`Entry`], and one row of the table below.
+//! The registry of algorithms, and the functions that build their plans.
 //!
-//! The headers state costs as their sources do, with α a message (L + 2o where it waits for the one
-//! before, o where it does not), β a byte (G) and γ a reduced byte; each entry's `cost` is in L, o
-//! and G.
+//! Each algorithm consists of one file, which contains its [`Entry`], and one row in the table
+//! below. Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`,
+//! `check-gpu` and algorithm selection all iterate over the registry.
 //!
-//! Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`, `check-gpu` and
-//! the chooser iterate over the registry.
+//! The file headers state costs in the notation of their sources: α per message (L + 2o if it waits
+//! for the previous message, o if it does not), β per byte (G), and γ per reduced byte. The `cost`
+//! of an entry is in terms of L, o and G.
 
 mod algorithm;
 mod binomial;
@@ -37,59 +38,62 @@ use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
 use super::tuning::TuningTable;
 
-/// One algorithm: its name, what it can do, and the functions that build and price it.
+/// An algorithm: its name, its capabilities, and the functions that build its plans and predict
+/// their cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The name used on the command line, in messages and in results.
     pub name: &'static str,
-    /// The definition of the name, in one or two sentences for people who do not know it; may be
+    /// Explanation of the name in one or two sentences, for readers who do not know it. It may be
     /// empty.
     pub meaning: &'static str,
-    /// The constant of the registry's row, which sets it.
+    /// The algorithm's constant, which the registry sets.
     pub algorithm: Algorithm,
-    /// The collectives it carries out.
+    /// The collectives that the algorithm implements.
     pub collectives: &'static [Collective],
-    /// Where it comes from: paper and section.
+    /// The publication that describes the algorithm: paper and section.
     pub source: &'static str,
-    /// Whether every rank's plan is rank 0's, renumbered: then the totals are those of one plan
-    /// times the ranks.
+    /// Returns whether every rank's plan is rank 0's plan with renumbered ranks. The totals are
+    /// then the totals of one plan times the number of ranks.
     pub is_symmetric: fn(Collective) -> bool,
-    /// Whether a rank may exchange more than one message a round in this collective, so that there
-    /// are fewer rounds.
+    /// Returns whether a rank may exchange more than one message per round in this collective,
+    /// which reduces the number of rounds.
     pub has_radix: fn(Collective) -> bool,
-    /// Whether every block of an all-to-all goes straight from its sender to its receiver, so that
-    /// blocks may have any lengths.
+    /// `true` if every block of an all-to-all goes straight from its sender to its receiver, so
+    /// that blocks may have arbitrary lengths.
     pub is_direct: bool,
-    /// Whether every rank receives from one and the same peer throughout. Where ranks turn from
-    /// peer to peer they do not do so at once, and two streams meet in a port now and then.
+    /// `true` if every rank always receives from the same peer. If ranks switch peers, they do not
+    /// all do so simultaneously, so two streams sometimes meet at a port.
     pub has_one_sender: bool,
-    /// How many chunks the buffer is split into: the same for every rank and root.
+    /// Returns the number of chunks in the buffer, which is the same for every rank and root.
     pub chunks: fn(&Request) -> usize,
-    /// How many chunks of scratch a rank needs: those of the buffer times the ranks at most, and no
-    /// more than the buffer's where the algorithm is to serve buffers of any size.
+    /// Returns the number of scratch chunks that a rank needs. It must be at most the number of
+    /// chunks in the buffer times the number of ranks. To support buffers of any size, it must be
+    /// at most the number of chunks in the buffer.
     pub scratch: fn(&Request) -> usize,
-    /// The rounds of one rank.
+    /// Builds the rounds of one rank.
     pub build: fn(&Request) -> Vec<Round>,
-    /// The closed form of the cited analysis.
+    /// Returns the closed form of the cost from the cited analysis.
     pub cost: fn(&Request) -> Cost,
-    /// The best number of pieces for a message of so many bytes on such links.
+    /// Returns the best number of pieces for the given buffer length and link costs.
     pub pieces: fn(&super::price::Question) -> usize,
-    /// Whether every message is one chunk: then more pieces make shorter messages, and one is
-    /// worked on while the next is under way.
+    /// Returns whether every message consists of one chunk. If so, more pieces make messages
+    /// shorter, and a rank processes one piece while the next is in flight.
     pub is_pipelined: fn(Collective) -> bool,
-    /// Whether pieces are slices, each of which goes through all rounds: with several, ranks that
-    /// are not in step send few bytes to the same port.
+    /// Returns whether each piece is a slice that goes through all rounds. With several slices,
+    /// ranks that are out of step send only a few bytes to the same port.
     pub is_sliced: fn(Collective) -> bool,
-    /// What is done inside hosts, between them and between sites, where the algorithm is
+    /// Returns the stages inside hosts, between hosts and between sites, if the algorithm is
     /// hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
-    /// Whether `auto` considers it for such a call; by name it may be asked for anywhere.
+    /// Returns whether `auto` considers the algorithm for a call. Even if it does not, a call can
+    /// request the algorithm by name.
     pub is_offered: fn(&Offer) -> bool,
 }
 
 impl Entry {
-    /// What most algorithms have in common. The rest is for each to say: its name and its meaning,
-    /// its collectives and their source, its chunks, its rounds and their cost.
+    /// Defaults that suit most algorithms. Each algorithm sets its name and meaning, its
+    /// collectives and source, and the functions for its chunks, rounds and cost.
     pub const PLAIN: Self = Self {
         name: "",
         meaning: "",
@@ -111,13 +115,14 @@ impl Entry {
         is_offered: |_| true,
     };
 
-    /// Whether it has a radix for any of its collectives.
+    /// Returns whether the algorithm has a radix for any of its collectives.
     #[must_use]
     pub fn has_any_radix(&self) -> bool {
         self.collectives.iter().any(|one| (self.has_radix)(*one))
     }
 
-    /// The algorithm with each of these radixes, or by itself where it has none.
+    /// Returns the algorithm with each of the given radixes, or only the algorithm itself if it has
+    /// no radix.
     ///
     /// ```
     /// use ringtree::plan::{Algorithm, Collective, algorithms::required};
@@ -137,44 +142,44 @@ impl Entry {
     }
 }
 
-/// What an algorithm is considered for.
+/// A call for which an algorithm is considered.
 #[derive(Clone, Debug)]
 pub struct Offer {
-    /// What is to be done.
+    /// The collective.
     pub collective: Collective,
-    /// How many ranks there are, and which share a host.
+    /// The number of ranks, and their hosts.
     pub topology: Topology,
-    /// Bytes of the whole buffer.
+    /// Bytes of the complete buffer.
     pub bytes: usize,
-    /// Whether algorithms that fold in another order than that of the ranks are refused.
+    /// `true` if only algorithms that reduce in rank order are allowed.
     pub in_rank_order: bool,
 }
 
-/// What one collective is made of, where ranks share hosts, or hosts sites.
+/// The stages of a hierarchical collective.
 #[derive(Clone, Debug)]
 pub struct Stages {
-    /// What the ranks of one host do with the whole buffer: one for each number of ranks, above 1,
-    /// that hosts have.
+    /// The collectives that run inside hosts on the complete buffer. There is one for each distinct
+    /// number of ranks per host above 1.
     pub inside: Vec<Request>,
-    /// The cost of what ranks of different hosts of a site do.
+    /// Cost of the stage between the hosts of a site.
     pub between: Cost,
-    /// What ranks of different sites do, where there are several.
+    /// The stage between sites, if there are several.
     pub across: Option<Across>,
 }
 
-/// What ranks of different sites do in one collective.
+/// The stage of a collective between sites.
 #[derive(Clone, Copy, Debug)]
 pub struct Across {
-    /// Its cost at the ranks' ports.
+    /// Cost at the ranks' ports.
     pub cost: Cost,
-    /// Fraction of the buffer that passes a site's uplink one way, for all ranks of the site
-    /// together.
+    /// Fraction of the buffer that passes through a site's uplink in one direction, in total for
+    /// all ranks of the site.
     pub uplink_volume: f64,
 }
 
 impl Across {
-    /// Seconds for a buffer of `bytes`: the bytes take as long as at the ports or as at an uplink,
-    /// whichever is slower.
+    /// Returns the predicted seconds for a buffer of `bytes` bytes. The bytes take the time that
+    /// they need at the ports or at an uplink, whichever is longer.
     pub(super) fn time_s(&self, bytes: usize, table: &TuningTable) -> f64 {
         let (cost, uplink) = (&self.cost, table.between_sites());
         let port_s = cost.volume_on_path * table.tcp.beta_s_per_byte;
@@ -191,7 +196,7 @@ impl Across {
     }
 }
 
-/// Makes the registry: for each algorithm its constant and the file that has its entry.
+/// Creates the registry from the constant of each algorithm and the file that contains its entry.
 macro_rules! registry {
     ($($(#[$doc:meta])* $constant:ident $file:ident,)*) => {
         #[repr(u8)]
@@ -201,11 +206,11 @@ macro_rules! registry {
         impl Algorithm {
             $($(#[$doc])* pub const $constant: Self = Self::numbered(Number::$constant as u8);)*
 
-            /// Every one, in the order of the registry, where it has a radix with radix 2.
+            /// All algorithms in the order of the registry, with radix 2 if they have a radix.
             pub const ALL: &'static [Self] = &[$(Self::$constant,)*];
         }
 
-        /// Every algorithm. If predictions are equal, the choice takes the first in this order.
+        /// All algorithms. If predictions are equal, the algorithm that comes first here is chosen.
         pub const REGISTRY: &[&Entry] = &[$(&Entry {
             algorithm: Algorithm::$constant,
             ..$file::ENTRY
@@ -214,40 +219,42 @@ macro_rules! registry {
 }
 
 registry! {
-    /// Every contribution straight to the ranks that need it, one round.
+    /// Contributions that go straight to the ranks that need them, in one round.
     Flat flat,
-    /// Flat reduce-scatter, then flat all-gather.
+    /// A flat reduce-scatter, followed by a flat all-gather.
     TwoShot two_shot,
-    /// Divide and conquer.
+    /// A tree that grows by the same factor in each round.
     Binomial binomial,
-    /// Scatter by a binomial tree, then all-gather.
+    /// A scatter along a binomial tree, followed by an all-gather.
     ScatterAllgather scatter_allgather,
-    /// Pairwise exchange of whole buffers at doubling distance.
+    /// Pairwise exchange of complete buffers between ranks at doubling distances.
     RecursiveDoubling recursive_doubling,
-    /// Recursive halving, then recursive doubling of blocks.
+    /// Recursive halving, followed by recursive doubling of blocks.
     Rabenseifner rabenseifner,
-    /// Neighbour to neighbour.
+    /// Messages that pass around a ring from neighbor to neighbor.
     Ring ring,
-    /// Circulant graphs: round-optimal and volume-optimal for every number of ranks.
+    /// Exchanges over circulant graphs, which are optimal in rounds and in volume for every number
+    /// of ranks.
     Circulant circulant,
-    /// Token exchange at doubling distance.
+    /// Exchange of tokens between ranks at doubling distances.
     Dissemination dissemination,
-    /// Exchanges with the two ranks at every distance, one distance after the other.
+    /// Exchanges of blocks with the two ranks at each distance in turn.
     Pairwise pairwise,
-    /// Inside the hosts first, then between them, then inside again.
+    /// Separate stages inside hosts, between hosts, and again inside hosts.
     Hierarchical hierarchical,
-    /// Blocks at doubling distance.
+    /// Blocks sent over doubling distances.
     Bruck bruck,
-    /// Every contribution to every rank at doubling distance, then one fold.
+    /// All contributions sent to every rank over doubling distances, followed by a single
+    /// reduction.
     BruckFold bruck_fold,
-    /// Piece after piece along one line of ranks.
+    /// Pieces passed along a single line of ranks in sequence.
     Chain chain,
-    /// Half of the pieces along each of two binary trees.
+    /// Pieces passed along two binary trees, half of the pieces along each.
     DoubleTree double_tree,
 }
 
-/// Every algorithm, with each of these radixes where it has one, with every collective that it
-/// carries out so.
+/// Returns all pairs of a collective and an algorithm that implements it. Algorithms with a radix
+/// appear with each of `radixes`.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, algorithms::pairs};
@@ -268,7 +275,7 @@ pub fn pairs(radixes: &[usize]) -> Vec<(Collective, Algorithm)> {
     forms.flat_map(of_form).collect()
 }
 
-/// The entry of `algorithm` if it carries out `collective`.
+/// Returns the entry of `algorithm`, or `None` if it does not implement `collective`.
 #[must_use]
 pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static Entry> {
     own::entry_of(algorithm).filter(|entry| {
@@ -277,16 +284,16 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
     })
 }
 
-/// The entry of `algorithm`, which must carry out `collective`.
+/// Returns the entry of `algorithm`, which must implement `collective`.
 ///
 /// # Errors
-/// A sentence: it does not.
+/// Returns an error message if the algorithm does not implement the collective.
 pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static Entry, String> {
     entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not carry out {collective}"))
+        .ok_or_else(|| format!("{algorithm} does not implement {collective}"))
 }
 
-/// The plan that `request` asks for, or why there is none.
+/// Builds the plan for `request`.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, Step, plan};
@@ -310,8 +317,8 @@ pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static
 /// ```
 ///
 /// # Errors
-/// A sentence: the algorithm does not carry out the collective, a number is out of range, or the
-/// ranks do not fill their hosts.
+/// Returns an error message if the algorithm does not implement the collective, if a number is out
+/// of range, or if the hosts do not match the number of ranks.
 pub fn plan(request: &Request) -> Result<Plan, String> {
     let Request {
         collective,
@@ -325,7 +332,8 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
     let entry = required(collective, algorithm)?;
     if world_size == 0 || rank >= world_size || root >= world_size || pieces == 0 {
         return Err(format!(
-            "rank {rank} and root {root} must be below {world_size} ranks, and pieces at least 1"
+            "rank {rank} and root {root} must be below the number of ranks, {world_size}, and the \
+             number of pieces must be at least 1"
         ));
     }
     request.topology().check()?;
@@ -337,7 +345,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
     })
 }
 
-/// The plans of all ranks, whatever the rank of `request`.
+/// Builds the plans of all ranks. The rank in `request` is ignored.
 ///
 /// ```
 /// use ringtree::plan::algorithms::plans;
@@ -357,7 +365,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
 /// ```
 ///
 /// # Errors
-/// Those of [`plan`].
+/// Returns the same errors as [`plan`].
 pub fn plans(request: &Request) -> Result<Vec<Plan>, String> {
     let of_rank = |rank| {
         plan(&Request {

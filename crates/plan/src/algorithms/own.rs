@@ -1,4 +1,4 @@
-//! Algorithms of a program's own, beside those of the registry.
+//! Custom algorithms that a program adds to those of the registry.
 
 use super::{Entry, REGISTRY, plans};
 use crate::ir::Request;
@@ -9,10 +9,10 @@ use crate::verify::verify;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock};
 
-/// In the order in which they were registered; their numbers go on where the registry's end.
+/// Entries in the order of their registration. Their numbers follow those of the registry.
 static OWN: RwLock<Vec<&'static Entry>> = RwLock::new(Vec::new());
 
-/// The entry of an algorithm, if this process knows it.
+/// Returns the entry of an algorithm, if this process knows it.
 pub(crate) fn entry_of(algorithm: Algorithm) -> Option<&'static Entry> {
     let number = algorithm.number();
     REGISTRY.get(number).copied().or_else(|| {
@@ -21,7 +21,7 @@ pub(crate) fn entry_of(algorithm: Algorithm) -> Option<&'static Entry> {
     })
 }
 
-/// The algorithm of this name, if this process knows it.
+/// Returns the algorithm with this name, if this process knows it.
 pub(crate) fn named(name: &str) -> Option<Algorithm> {
     let own = OWN.read().unwrap_or_else(PoisonError::into_inner);
     let mut all = REGISTRY.iter().chain(own.iter());
@@ -30,20 +30,23 @@ pub(crate) fn named(name: &str) -> Option<Algorithm> {
 }
 
 impl Algorithm {
-    /// Makes an algorithm of the program's own known to this process, under the name of its entry:
-    /// `Communicator::use_algorithm` takes it then. `auto`
-    /// never chooses it. All ranks register the same ones in the same order. A name that was
-    /// registered before keeps its first entry.
+    /// Registers a custom algorithm in this process under the name of its entry, so that
+    /// `Communicator::use_algorithm` accepts it.
     ///
-    /// The plans are proven here for up to eight ranks, and again for every call that is new. The
-    /// entry's functions must not call a communicator: they run within a call.
+    /// `auto` never chooses a custom algorithm. All ranks must register the same algorithms in the
+    /// same order. If a custom algorithm with the same name is already registered, its entry is
+    /// kept.
+    ///
+    /// This function verifies the plans for up to eight ranks. The plans for every new call are
+    /// verified again. The functions of the entry must not use a communicator, because they run
+    /// within a call.
     ///
     /// ```
     /// use ringtree::ReduceOp;
     /// use ringtree::plan::algorithms::Entry;
     /// use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Step};
     ///
-    /// /// Everybody hands the sum on to the next, and the last one hands it back.
+    /// /// Each rank passes the sum to the next rank, and the last rank passes it back.
     /// fn build(request: &Request) -> Vec<Round> {
     ///     let (n, rank) = (request.world_size, request.rank);
     ///     let all = || vec![ChunkRange::new(0, request.pieces)];
@@ -74,18 +77,21 @@ impl Algorithm {
     /// ```
     ///
     /// # Errors
-    /// A sentence: the library has an algorithm of that name, or the plans are wrong, and where, or
-    /// there are too many algorithms.
+    /// Returns an error message if the library has a built-in algorithm with that name, if the
+    /// plans are wrong (with the location of the fault), or if there are too many algorithms.
     pub fn register(entry: Entry) -> Result<Self, String> {
         let mut own = OWN.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = own.iter().find(|known| known.name == entry.name) {
             return Ok(known.algorithm);
         }
         if REGISTRY.iter().any(|known| known.name == entry.name) {
-            return Err(format!("the library has an algorithm {}", entry.name));
+            return Err(format!(
+                "the library already has an algorithm named {}; use a different name",
+                entry.name
+            ));
         }
         let number = u8::try_from(REGISTRY.len() + own.len());
-        let number = number.map_err(|_| "256 algorithms are the most".to_owned())?;
+        let number = number.map_err(|_| "cannot register more than 256 algorithms".to_owned())?;
         let entry: &'static Entry = Box::leak(Box::new(Entry {
             algorithm: Self::numbered(number),
             ..entry
@@ -117,42 +123,43 @@ impl Algorithm {
         proven.map(|()| entry.algorithm)
     }
 
-    /// Whether it is a program's own.
+    /// Returns whether the algorithm is a custom algorithm.
     #[must_use]
     pub fn is_own(self) -> bool {
         self.number() >= REGISTRY.len()
     }
 }
 
-/// Calls `act`, which calls functions of this algorithm.
+/// Calls `act`, which calls functions of `algorithm`. A panic in a custom algorithm becomes an
+/// error.
 ///
 /// # Errors
-/// A sentence, if the algorithm is a program's own and one of its functions panicked.
+/// Returns an error message if the algorithm is custom and one of its functions panicked.
 #[doc(hidden)]
 pub fn guarded<R>(algorithm: Option<Algorithm>, act: impl FnOnce() -> R) -> Result<R, String> {
     match algorithm.filter(|one| one.is_own()) {
         None => Ok(act()),
         Some(own) => catch_unwind(AssertUnwindSafe(act))
-            .map_err(|_| format!("a function of the algorithm {own} panicked, as told above")),
+            .map_err(|_| format!("a function of the algorithm {own} panicked; see stderr")),
     }
 }
 
-/// Proves the plans of a request for all ranks.
+/// Verifies the plans of a request for all ranks.
 ///
 /// # Errors
-/// A sentence: there is no such plan, or what is wrong with it, and where, or there are more ranks
-/// than [`VERIFY_RANKS_MAX`].
+/// Returns an error message if there is no plan for `request`, if the plans are wrong (with the
+/// location of the fault), or if there are more than [`VERIFY_RANKS_MAX`] ranks.
 pub fn prove(request: &Request) -> Result<(), String> {
     if request.world_size > VERIFY_RANKS_MAX {
         return Err(format!(
-            "plans are proven for up to {VERIFY_RANKS_MAX} ranks, not for {}",
+            "cannot verify plans for {} ranks: the limit is {VERIFY_RANKS_MAX}",
             request.world_size
         ));
     }
     let plans = guarded(Some(request.algorithm), || plans(request))??;
     let why = match verify(&plans) {
         Ok(proof) if proof.bits_agree => return Ok(()),
-        Ok(_) => "not all ranks would end with the same bits".to_owned(),
+        Ok(_) => "ranks would end up with different bits".to_owned(),
         Err(fault) => fault.to_string(),
     };
     let Request {
@@ -162,6 +169,6 @@ pub fn prove(request: &Request) -> Result<(), String> {
         ..
     } = request;
     Err(format!(
-        "{collective} by {algorithm} over {world_size} ranks is not proven: {why}"
+        "{collective} by {algorithm} over {world_size} ranks fails verification: {why}"
     ))
 }

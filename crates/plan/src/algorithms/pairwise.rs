@@ -1,18 +1,19 @@
-//! Pairwise exchange: in round k every rank exchanges blocks with the two ranks at distance k.
+//! Pairwise exchange: in each round, every rank exchanges blocks with the two ranks at the same
+//! distance before and after it.
 //!
 //! ```text
 //! 5 ranks   round 0   r ↔ r+1   r ↔ r−1      round 1   r ↔ r+2   r ↔ r−2
 //! ```
 //!
-//! Both ends of an exchange send in the same round, so what a rank receives can take the place of
-//! what it has sent, and the call works in place without scratch. Of an even number of ranks the
-//! last round has one exchange. A rank sends to one side, then to the other, so each port has one
-//! stream at a time. Every block travels once, straight to its receiver, so the blocks may have
-//! any lengths: (n−1)α + (n−1)/n·mβ.
+//! Both ends of an exchange send in the same round, so a block that a rank receives can replace the
+//! block that it has sent, and the call works in place without scratch. With an even number of
+//! ranks, the last round has only one exchange per rank. A rank sends to one side and then to the
+//! other, so each port carries one stream at a time. Every block is sent once, straight to its
+//! receiver, so blocks may have arbitrary lengths. The cost is (n−1)α + (n−1)/n·mβ.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
-//! MPICH" (IJHPCA 2005), §5 (the long-message algorithm of all-to-all); two distances a round are
-//! for the exchange in place.
+//! MPICH" (IJHPCA 2005), §5 (the long-message algorithm of all-to-all). With two distances per
+//! round, the exchange works in place.
 
 use super::Entry;
 use super::blocks::{FREE, all_but_one, block};
@@ -21,11 +22,11 @@ use crate::ir::{Request, Round};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "pairwise",
-    meaning: "In each round, ranks at one distance from each other swap blocks. Each block goes \
-              straight to its receiver.",
+    meaning: "In each round, ranks at a certain distance from each other swap blocks. Each block \
+              goes straight to its receiver.",
     collectives: &[Collective::AllToAll],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §5",
     is_symmetric: |_| true,

@@ -1,15 +1,16 @@
-//! Rabenseifner's all-reduce: halve the buffer while the distance doubles, then gather back.
+//! Rabenseifner's all-reduce: it halves the buffer while the distance doubles, and then gathers the
+//! parts in reverse.
 //!
 //! ```text
 //! 4 ranks   round 0   0↔1  2↔3   halves      kept: 0 and 2 the lower, 1 and 3 the upper
 //!           round 1   0↔2  1↔3   quarters    each holds one finished quarter
-//!           rounds 2 and 3: rounds 1 and 0 backwards, stored instead of folded
+//!           rounds 2 and 3: rounds 1 and 0 backwards, stored instead of reduced
 //! ```
 //!
-//! Because partners meet in the order of recursive doubling, every chunk has the very association
-//! tree of recursive doubling: choosing between the two by size changes no bit. With
-//! k = ⌊log₂ n⌋ and p = 2^k: 2kα + 2(p−1)/p·mβ + (p−1)/p·mγ, and 2(α + mβ) + mγ more when n is not
-//! a power of two ([`super::extras`]).
+//! Partners meet in the same order as in recursive doubling, so every chunk has the same
+//! association tree as with that algorithm. Choosing between the two by size therefore does not
+//! change any bits. With k = ⌊log₂ n⌋ and p = 2^k, the cost is 2kα + 2(p−1)/p·mβ + (p−1)/p·mγ, plus
+//! 2(α + mβ) + mγ if n is not a power of two ([`super::extras`]).
 //!
 //! Source: Rabenseifner, "Optimization of Collective Reduction Operations" (ICCS 2004), §4; Thakur,
 //! Rabenseifner, Gropp (IJHPCA 2005), §4.5.
@@ -21,10 +22,10 @@ use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "rabenseifner",
-    meaning: "With each exchange, a rank keeps half of its part of the buffer and combines it. \
+    meaning: "In each exchange, a rank keeps half of its part of the buffer and combines it. \
               Then the ranks gather the parts in reverse order.",
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
@@ -57,7 +58,8 @@ fn build(request: &Request) -> Vec<Round> {
     })
 }
 
-/// One meeting of two members: which half of what they share each goes on with.
+/// One meeting of two members: the half of their shared chunks that this member keeps, and the half
+/// that it gives away.
 struct Halving {
     peer: usize,
     kept: ChunkRange,

@@ -1,14 +1,15 @@
-//! Recursive doubling: pairs exchange whole buffers, at distance 1, 2, 4, …; with radix k groups of
-//! k do, at distance 1, k, k², …
+//! Recursive doubling: pairs of ranks exchange complete buffers at distances 1, 2, 4 and so on.
+//! With radix k, groups of k ranks do so at distances 1, k, k² and so on.
 //!
 //! ```text
 //! 4 ranks   round 0   0↔1  2↔3      round 1   0↔2  1↔3
 //! ```
 //!
-//! The fewest rounds an all-reduce can have, so the best for small buffers. Every rank builds the
-//! same association tree, ((0+1)+(2+3))+…, for every chunk: the bits depend neither on the rank nor
-//! on the place in the buffer. With k = ⌊log₂ n⌋: k(α + mβ + mγ), and 2(α + mβ) + mγ more when n is
-//! not a power of two ([`super::extras`]). With radix k a round takes (k−1)(α + mβ + mγ).
+//! No all-reduce can have fewer rounds, so this algorithm is best for small buffers. Every rank
+//! builds the same association tree, ((0+1)+(2+3))+…, for every chunk, so the bits depend neither
+//! on the rank nor on the position in the buffer. With k = ⌊log₂ n⌋, the cost is k(α + mβ + mγ),
+//! plus 2(α + mβ) + mγ if n is not a power of two ([`super::extras`]). With radix k, a round costs
+//! (k−1)(α + mβ + mγ).
 //!
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
@@ -19,7 +20,7 @@ use crate::ir::{Request, Round, Source, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "recursive-doubling",
     meaning: "Ranks exchange their whole buffers with partners at growing distances, such as 1, 2 \

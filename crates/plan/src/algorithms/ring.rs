@@ -1,13 +1,14 @@
-//! Ring: neighbour to neighbour; every link carries one block in every round.
+//! Ring: ranks send to their neighbors, and every link carries one block in every round.
 //!
 //! ```text
-//! reduce-scatter of 4, the way of block 0:   1 → 2 → 3 → 0, folded on the way, n−1 rounds
-//! all-gather of 4, the way of block 0:       0 → 1 → 2 → 3, stored on the way, n−1 rounds
+//! reduce-scatter of 4, the path of block 0:   1 → 2 → 3 → 0, reduced on the way, n−1 rounds
+//! all-gather of 4, the path of block 0:       0 → 1 → 2 → 3, stored on the way, n−1 rounds
 //! ```
 //!
-//! The fewest possible bytes, but a number of rounds that grows with n: reduce-scatter
-//! (n−1)α + (n−1)/n·m(β + γ), all-gather (n−1)α + (n−1)/n·mβ, all-reduce their sum. Each block is
-//! folded in another order, so which bits an element gets depends on its place in the buffer.
+//! A ring sends the fewest possible bytes, but its number of rounds grows with n. A reduce-scatter
+//! costs (n−1)α + (n−1)/n·m(β + γ), an all-gather costs (n−1)α + (n−1)/n·mβ, and an all-reduce
+//! costs their sum. Each block is reduced in a different order, so the bits of an element depend on
+//! its position in the buffer.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations" (JPDC 2009), §4.
@@ -18,10 +19,10 @@ use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "ring",
-    meaning: "The ranks form a ring, and each sends to one neighbor only.",
+    meaning: "The ranks form a ring, and each rank sends only to one neighbor.",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,
@@ -48,7 +49,7 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// Block i starts at rank i+1 and arrives, complete, at rank i.
+/// Returns the rounds in which block i starts at rank i+1 and arrives, complete, at rank i.
 fn reduce_scatter(request: &Request) -> Vec<Round> {
     let n = request.world_size;
     let round = |step: usize| {
@@ -62,7 +63,7 @@ fn reduce_scatter(request: &Request) -> Vec<Round> {
     (0..n - 1).map(round).collect()
 }
 
-/// Block i starts at rank i and goes round.
+/// Returns the rounds in which block i starts at rank i and travels around the ring.
 fn all_gather(request: &Request) -> Vec<Round> {
     let n = request.world_size;
     let round = |step: usize| {

@@ -1,17 +1,17 @@
-//! Scatter-allgather: the root deals one block to each rank along a binomial tree, then all ranks
-//! gather all blocks over circulant skips.
+//! Scatter-allgather: the root scatters one block to each rank along a binomial tree, then all
+//! ranks gather all blocks over circulant skips.
 //!
 //! ```text
 //! 4 ranks from 0   scatter     0→2 blocks 2,3      0→1 block 1   2→3 block 3
 //!                  all-gather  r→r−1 1 block       r→r−2 2 blocks
 //! ```
 //!
-//! Nothing is sent to the root in the second half: it has everything. With k = ⌈log₂ n⌉, for every
-//! n: 2kα + 2(n−1)/n·mβ.
+//! The root already has everything, so nothing is sent to it in the second half. With k = ⌈log₂ n⌉,
+//! the cost is 2kα + 2(n−1)/n·mβ for every n.
 //!
 //! Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, "Interprocessor collective
-//! communication library (InterCom)" (SHPCC 1994), §5; the all-gather is Träff's
-//! (arXiv 2410.14234), which any number of ranks may use.
+//! communication library (InterCom)" (SHPCC 1994), §5; the all-gather is Träff's (arXiv
+//! 2410.14234), which works for any number of ranks.
 
 use super::Entry;
 use super::binomial::Tree;
@@ -21,7 +21,7 @@ use crate::ir::{Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "scatter-allgather",
     meaning: "The root scatters one block to each rank along a tree, then all ranks gather all \
@@ -43,7 +43,7 @@ fn build(request: &Request) -> Vec<Round> {
         own,
         rank_of: |place| real_rank(place, root, n),
     };
-    // Blocks count from the root on.
+    // Blocks are numbered from the root.
     let mut rounds = tree.scatter(|first, count| circle(first, count, n, request.pieces));
     let circle = Circle {
         places: n,

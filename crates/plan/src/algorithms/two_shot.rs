@@ -1,21 +1,21 @@
-//! Two-shot: the flat reduce-scatter, then the flat all-gather, or a flat gather to the root.
+//! Two-shot: a flat reduce-scatter, followed by a flat all-gather or a flat gather to the root.
 //!
 //! ```text
-//! round 0   every rank sends block j to rank j, which folds all n in rank order
+//! round 0   every rank sends block j to rank j, which reduces all n in rank order
 //! round 1   rank j sends the finished block j to every rank
 //! ```
 //!
-//! With b pieces a block, piece k is reduced in a round Cₖ and sent back in a round Rₖ, and the
-//! next piece is collected first: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎ R₍b₋₁₎. On every link the result
-//! of a piece follows the contribution to the next, so no rank waits for a fold to have something
-//! to send. 2b rounds with the least possible bytes, at n−1 messages a round:
-//! 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
+//! With b pieces per block, piece k is reduced in a round Cₖ and sent back in a round Rₖ. The next
+//! piece is collected before the result is sent back: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎ R₍b₋₁₎. On
+//! every link, the result of a piece follows the contribution to the next piece, so no rank has to
+//! wait for a reduction before it can send. There are 2b rounds of n−1 messages with the fewest
+//! possible bytes. The cost is 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
 //!
-//! A reduce hands piece k to the root only; the root's port carries as much, so it costs the same,
-//! but all ranks share the folding.
+//! A reduce sends the result of piece k only to the root. The root's port carries just as many
+//! bytes, so the cost is the same, but the reduction is shared among all ranks.
 //!
 //! Source: the spread-out reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA
-//! 2005), §4; "two-shot" is the name of shared-memory and GPU libraries for the pair.
+//! 2005), §4; "two-shot" is the name that shared-memory and GPU libraries use for this pair.
 
 use super::Entry;
 use super::blocks::{FREE, all_but_one, block};
@@ -25,7 +25,7 @@ use crate::price::Cost;
 use crate::spec::Collective;
 use crate::topology::Sharing;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "two-shot",
     meaning: "Each rank combines one block from all ranks and sends the result straight to the \
@@ -37,8 +37,8 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     is_pipelined: |_| true,
-    // Over a network others do a reduce with fewer messages and no more on the root's port, if they
-    // may fold in any order.
+    // Over a network, other algorithms reduce with fewer messages and no more bytes at the root's
+    // port, if they may reduce in any order.
     is_offered: |offer| {
         offer.collective == Collective::AllReduce
             || offer.topology.sharing() == Sharing::All

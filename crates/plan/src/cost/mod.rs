@@ -1,25 +1,27 @@
-//! The price of a plan.
+//! Predicts how long plans take.
 //!
-//! *Purpose.* Over a network the price follows the LogGP model: of a message of m bytes the
-//! sender's port is busy for o + m·G, then it is on its way for L, and the receiver's port is busy
-//! for m·G + o. A port sends and receives at the same time, one message after another each way.
-//! Bytes pass through: the first leaves for the receiver as the second leaves the sender. Folding
-//! takes the rank γ a byte. The o of a rank that sends and receives is paid on both ways at once:
-//! what is measured is such an exchange, so it contains both.
+//! *Purpose.* Over a network, times follow the LogGP model. A message of m bytes occupies its
+//! sender's port for o + m·G, then travels for L, and occupies its receiver's port for m·G + o. A
+//! port sends and receives simultaneously, but handles the messages of each direction in sequence.
+//! Bytes are forwarded immediately: the first byte travels to the receiver while the second byte
+//! leaves the sender. Reducing takes a rank γ per byte. A rank that sends and receives incurs o in
+//! both directions simultaneously. Measurements time such an exchange, so a measured time contains
+//! both.
 //!
-//! Between sites messages pass the uplinks besides, which all ranks of a site share.
+//! Messages between sites also pass through the uplinks, which the ranks of a site share.
 //!
-//! There are two prices of one thing. [`longest_path_s`] follows the messages of real plans;
-//! [`Cost`] is the closed form of an algorithm's analysis, good for any number of ranks at once.
-//! Tests hold the one against the other. [`shared`] prices plans in shared memory, [`sites`] those
-//! whose ranks are at several sites. `reuse` says how soon a call can follow another.
-//! [`schedule()`] says when each message passes, [`Traffic`] counts what a plan sends, one rank's
-//! plan at a time.
+//! There are two ways to predict the same time. [`longest_path_s`] follows the messages of actual
+//! plans. [`Cost`] is the closed form from an algorithm's analysis, which applies to any number of
+//! ranks. Tests compare the two. [`shared`] predicts the times of plans in shared memory, and
+//! [`sites`] predicts those of plans whose ranks are at several sites. `reuse` determines how soon
+//! a call can follow another. [`schedule()`] returns the times of each message, and [`Traffic`]
+//! counts what the plans send, one rank's plan at a time.
 //!
 //! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
 //! 1993), §3; Alexandrov, Ionescu, Schauser, Scheiman, "LogGP" (SPAA 1995), §2.
 //!
-//! *Invariants.* A price is a pure function of the request, the bytes and the links.
+//! *Invariants.* A predicted time is a pure function of the request, the number of bytes and the
+//! link costs.
 //!
 //! *May import* the plan's own files and `limits`.
 
@@ -39,33 +41,36 @@ use super::price::Cost;
 use super::spec::Collective;
 use crate::limits::TRAFFIC_STEPS_MAX;
 
-/// A message, and when it passes; times are seconds from the common start of all ranks.
+/// A message and the times at which it is sent and received, in seconds from the common start of
+/// all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MessageTimes {
-    /// The plan's round, from 0. Two ranks send each other at most one message a round.
+    /// The round of the plan, counted from 0. In each round, a rank sends at most one message to
+    /// any other rank.
     pub round: usize,
     /// The sender.
     pub from: usize,
     /// The receiver.
     pub to: usize,
-    /// How long it is.
+    /// Length of the message in bytes.
     pub bytes: usize,
-    /// From when to when it keeps its sender busy.
+    /// Start and end of the time in which the message occupies its sender.
     pub sends_s: [f64; 2],
-    /// From when to when it keeps its receiver busy.
+    /// Start and end of the time in which the message occupies its receiver.
     pub receives_s: [f64; 2],
 }
 
-/// What a call is predicted to do when.
+/// The predicted times of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
-    /// Every message, also one without elements.
+    /// All messages, including those without elements.
     pub messages: Vec<MessageTimes>,
-    /// When the last rank is through.
+    /// Time at which the last rank completes the call.
     pub end_s: f64,
 }
 
-/// The bytes of a call's buffer that travel: none in a barrier, whose messages are bare headers.
+/// Returns the number of bytes in a call's buffer that are sent. It is 0 for a barrier, whose
+/// messages consist only of headers.
 #[must_use]
 pub fn payload_bytes(collective: Collective, bytes: usize) -> usize {
     match collective {
@@ -74,12 +79,12 @@ pub fn payload_bytes(collective: Collective, bytes: usize) -> usize {
     }
 }
 
-/// Plans of more pieces are not counted out: the price goes on as it does between the second and
-/// the first of these, every further piece costing the same.
+/// Numbers of pieces from which times are extrapolated. Plans with more pieces are not counted,
+/// because every additional piece takes as long as a piece between these two numbers.
 const PIECES_COUNTED: [usize; 2] = [8, 16];
 
-/// The price of `request`, from the prices that `counted_s` finds with fewer pieces where it has
-/// many.
+/// Returns the time of `request`. If it has many pieces, the time is extrapolated from the times
+/// that `counted_s` returns for fewer pieces.
 fn few_pieces(
     entry: &Entry,
     request: &Request,
@@ -107,18 +112,18 @@ fn few_pieces(
     Ok(few_s + piece_s * (request.pieces - few) as f64)
 }
 
-/// How long each chunk of a plan is, for one buffer of bytes.
+/// The length of each chunk of a plan, for one buffer.
 #[derive(Clone, Copy, Debug)]
 struct ChunkBytes {
     division: Division<'static>,
     chunks: usize,
-    /// Bytes that are not torn apart.
+    /// Size of an element in bytes. Elements are not split.
     element_bytes: usize,
 }
 
 impl ChunkBytes {
-    /// As if bytes could be cut anywhere: what the few elements of a small buffer cannot be cut
-    /// into would make prices jump.
+    /// Allows splitting between any two bytes. Otherwise, times would jump for small buffers, whose
+    /// few elements cannot be split evenly.
     fn of_plan(plan: &Plan, bytes: usize) -> Self {
         Self::of_elements(plan, bytes, 1)
     }
@@ -152,29 +157,30 @@ impl ChunkBytes {
     }
 }
 
-/// What a collective sends, counted from its plans.
+/// The traffic of a collective, counted from its plans.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Traffic {
-    /// Chunks of a rank's buffer.
+    /// Number of chunks in a rank's buffer.
     pub chunks: usize,
-    /// Chunks of scratch, of the rank that needs most.
+    /// Number of scratch chunks of the rank that needs the most.
     pub scratch: usize,
-    /// Rounds with messages.
+    /// Number of rounds with messages.
     pub rounds: usize,
-    /// Messages of all ranks together; one of several ranges counts once. None where counting
-    /// would take more than [`TRAFFIC_STEPS_MAX`] steps.
+    /// Number of messages that all ranks send. A message with several ranges counts once. `None` if
+    /// counting would take more than [`TRAFFIC_STEPS_MAX`] steps.
     pub messages: Option<usize>,
-    /// Bytes that the rank which sends most sends.
+    /// Bytes sent by the busiest rank.
     pub max_bytes_sent_per_rank: usize,
 }
 
 impl Traffic {
-    /// Counts the plans of all ranks for a buffer of `bytes`, holding one plan at a time. In a
-    /// symmetric algorithm one rank stands for all, so the bytes are exact up to the rounding of
-    /// a block. Where even that is too much, rounds and bytes are those of the closed form.
+    /// Counts the traffic in the plans of all ranks for a buffer of `bytes` bytes, keeping only one
+    /// plan in memory at a time. If the algorithm is symmetric, one rank represents all ranks, so
+    /// the number of bytes is exact up to the rounding of a block. If counting takes too many
+    /// steps, the numbers of rounds and bytes come from the closed form.
     ///
     /// # Errors
-    /// A sentence, when there is no such plan.
+    /// Returns an error message if there is no plan for `request`.
     pub fn of(request: &Request, bytes: usize) -> Result<Self, String> {
         let Request {
             collective,

@@ -1,12 +1,12 @@
-//! The longest path through the messages of all ranks' plans.
+//! Finds the longest path through the messages of all ranks' plans.
 //!
-//! A message begins when its chunks hold what it is to carry, and when the message before it to the
-//! same rank has begun. Ports take messages in the order in which these come to them. Pieces that
-//! follow each other on a link therefore pay L once, and a rank that sends k messages pays o k
-//! times.
+//! A message begins when its chunks hold what it carries and the previous message to the same rank
+//! has begun. Ports handle messages in the order of their arrival. Pieces that follow each other on
+//! a link therefore incur L only once, and a rank that sends k messages incurs o k times.
 //!
-//! A message between sites passes two ports more, each shared by all ranks of a site: out of the
-//! sender's site and into the receiver's. Its bytes pass through these too, at the uplink's speed.
+//! A message between sites passes through two more ports, one out of the sender's site and one into
+//! the receiver's site. All ranks of a site share these ports. The message's bytes pass through
+//! these ports as well, at the speed of the uplink.
 //!
 //! *May import* what `cost` imports.
 
@@ -17,8 +17,9 @@ use crate::tuning::TuningTable;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Seconds from the common start of all ranks to the end of the last, for a buffer of `bytes`.
-/// `plans` are those of all ranks, in rank order, and proven ([`crate::verify`]).
+/// Returns the seconds from the common start of all ranks until the last rank finishes, for a
+/// buffer of `bytes` bytes. `plans` holds the verified plans of all ranks, in rank order
+/// ([`crate::verify`]).
 ///
 /// ```
 /// use ringtree::plan::cost::longest_path_s;
@@ -44,7 +45,7 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 ///         })
 ///     })
 ///     .collect::<Result<_, _>>()?;
-/// // Three messages of 20 bytes leave one after the other; the last is on its way, and arrives.
+/// // Three messages of 20 bytes leave in sequence. The last one travels and then arrives.
 /// assert_eq!(longest_path_s(&plans, 20, &link), 3.0 * (1.0 + 2.0) + 10.0 + 1.0);
 /// # Ok::<(), String>(())
 /// ```
@@ -53,7 +54,7 @@ pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
     Graph::of_plans(plans, (bytes, 1), *link).run()
 }
 
-/// As [`longest_path_s`], where the ranks are at several sites.
+/// Like [`longest_path_s`], but supports ranks at several sites.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -85,7 +86,7 @@ pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
 ///         })
 ///     })
 ///     .collect::<Result<_, _>>()?;
-/// // Of three messages of 20 bytes two go to the other site, one after the other.
+/// // Two of three messages of 20 bytes go to the other site in sequence.
 /// let seconds = longest_path_between_sites_s(&plans, 20, &table);
 /// assert_eq!(seconds, (1.0 + 2.0) + 1.0 + 2.0 * 20.0 + 100.0 + 1.0);
 /// # Ok::<(), String>(())
@@ -97,8 +98,8 @@ pub fn longest_path_between_sites_s(plans: &[Plan], bytes: usize, table: &Tuning
     graph.run()
 }
 
-/// When each message passes, in the order of the plans. What the ranks of a host send each other
-/// goes through shared memory, if `shares`.
+/// Returns the times of each message, in the order of the plans. If `shares` is `true`, messages
+/// between ranks of the same host use shared memory.
 pub(super) fn schedule(
     plans: &[Plan],
     length: (usize, usize),
@@ -135,20 +136,20 @@ pub(super) fn schedule(
     }
 }
 
-/// The steps, each with its round.
+/// Returns the steps of a plan, each with its round.
 fn numbered(plan: &Plan) -> impl Iterator<Item = (usize, &Step)> {
     let rounds = plan.rounds.iter().enumerate();
     rounds.flat_map(|(round, steps)| steps.iter().map(move |step| (round, step)))
 }
 
-/// Something that a rank does, once what it waits for has happened.
+/// An action of a rank, which begins once everything that it waits for has happened.
 struct Task {
     work: Work,
-    /// How much of what it waits for has not happened yet.
+    /// Number of events that it still waits for.
     waits: usize,
-    /// What waits for its end.
+    /// Tasks that wait for its end.
     next: Vec<usize>,
-    /// The next message to the same rank, which waits for its beginning.
+    /// The next message to the same rank, which waits for this message to begin.
     behind: Option<usize>,
 }
 
@@ -166,14 +167,15 @@ struct Message {
     bytes: usize,
 }
 
-/// From when to when a message keeps its sender's port busy, and its receiver's.
+/// Start and end of the time in which a message occupies its sender's port, and of the time in
+/// which it occupies its receiver's port.
 #[derive(Clone, Copy, Default)]
 struct Passes {
     sends_s: [f64; 2],
     receives_s: [f64; 2],
 }
 
-/// What happens at a time; of what happens at once, first what was decided first.
+/// An event at a time. Simultaneous events happen in the order in which they were scheduled.
 struct Event {
     at_s: f64,
     number: usize,
@@ -194,7 +196,7 @@ enum What {
 /// The uplinks of all sites.
 struct Uplinks {
     link: UplinkCost,
-    /// By rank.
+    /// Site of each rank.
     site_of: Vec<usize>,
     out_until_s: Vec<f64>,
     in_until_s: Vec<f64>,
@@ -215,10 +217,10 @@ impl Uplinks {
     }
 }
 
-/// What is between the ranks of a host.
+/// The links between ranks of a host.
 struct Inside {
     link: LinkCost,
-    /// By rank.
+    /// Host of each rank.
     host_of: Vec<usize>,
 }
 
@@ -227,7 +229,7 @@ struct Graph {
     uplinks: Option<Uplinks>,
     inside: Option<Inside>,
     tasks: Vec<Task>,
-    /// By task; zeros for what is no message.
+    /// Times of each task; zeros for tasks that are not messages.
     passes: Vec<Passes>,
     events: BinaryHeap<Event>,
     events_made: usize,
@@ -236,7 +238,7 @@ struct Graph {
 }
 
 impl Graph {
-    /// What the plans do on a buffer of so many elements of so many bytes each.
+    /// Builds the graph of `plans` on a buffer of `count` elements of `element_bytes` bytes.
     fn of_plans(plans: &[Plan], (count, element_bytes): (usize, usize), link: LinkCost) -> Self {
         let mut graph = Self {
             link,
@@ -307,9 +309,9 @@ impl Graph {
         graph
     }
 
-    /// The task waits for the message that it receives.
+    /// Makes a task wait for the message that it receives.
     fn receive(&mut self, sent: Option<usize>, task: usize) {
-        let sent = sent.expect("invariant: in proven plans each receive has its message");
+        let sent = sent.expect("invariant: in verified plans, each receive has its message");
         self.tasks[sent].next.push(task);
         self.tasks[task].waits += 1;
     }
@@ -325,7 +327,7 @@ impl Graph {
         self.tasks.len() - 1
     }
 
-    /// A fold of so many operands of so many bytes.
+    /// Adds a reduction of `operands` operands of `bytes` bytes each.
     fn local(&mut self, operands: usize, bytes: usize) -> usize {
         let folds = operands.saturating_sub(1) as f64;
         self.add(Work::Local {
@@ -333,7 +335,7 @@ impl Graph {
         })
     }
 
-    /// The task reads these chunks, so it waits for what wrote them last.
+    /// Makes a task wait for the last writers of the chunks that it reads.
     fn follow(&mut self, task: usize, writers: &[Option<usize>], ranges: &[ChunkRange]) {
         let chunks = ranges.iter().flat_map(|range| range.first..range.end());
         let mut before: Vec<usize> = chunks.filter_map(|chunk| writers[chunk]).collect();
@@ -345,7 +347,7 @@ impl Graph {
         }
     }
 
-    /// The message begins after the one before it on its link, if there is one.
+    /// Makes a message begin after `before`, the previous message on its link.
     fn follow_message(&mut self, task: usize, before: Option<usize>) {
         if let Some(before) = before {
             self.tasks[before].behind = Some(task);
@@ -353,7 +355,7 @@ impl Graph {
         }
     }
 
-    /// Lets everything happen; returns when the last thing did.
+    /// Runs all tasks, and returns the time at which the last one ends.
     fn run(&mut self) -> f64 {
         let free: Vec<usize> = (0..self.tasks.len())
             .filter(|task| self.tasks[*task].waits == 0)
@@ -412,7 +414,7 @@ impl Graph {
         }
     }
 
-    /// The first byte leaves the sender's site when the uplink is free.
+    /// Sends a message out of its site. Its first byte leaves when the uplink is free.
     fn leave_site(&mut self, task: usize, at_s: f64) {
         let (Work::Send(message), Some(uplinks)) = (self.tasks[task].work, &mut self.uplinks)
         else {
@@ -425,8 +427,8 @@ impl Graph {
         self.schedule(leaves_s + alpha_s, What::AtOtherUplink(task));
     }
 
-    /// The first byte is at the receiver's port when the uplink was free, and the last one not
-    /// before it has passed the uplink.
+    /// Receives a message into its site. Its first byte reaches the receiver's port when the uplink
+    /// is free, and its last byte does so no earlier than it has passed through the uplink.
     fn enter_site(&mut self, task: usize, at_s: f64) {
         let (Work::Send(message), Some(uplinks)) = (self.tasks[task].work, &mut self.uplinks)
         else {
@@ -455,7 +457,7 @@ impl Graph {
         }
     }
 
-    /// What is between two ranks of a site.
+    /// Returns the link between two ranks of a site.
     fn between(&self, from: usize, to: usize) -> LinkCost {
         match &self.inside {
             Some(inside) if inside.host_of[from] == inside.host_of[to] => inside.link,
@@ -479,7 +481,7 @@ fn write(writers: &mut [Option<usize>], ranges: &[ChunkRange], task: usize) {
     }
 }
 
-/// The earliest is the greatest, as the heap has it.
+/// Orders events such that the earliest is the greatest, because the heap returns the greatest.
 impl Ord for Event {
     fn cmp(&self, other: &Self) -> Ordering {
         let by_time = other.at_s.total_cmp(&self.at_s);

@@ -1,10 +1,11 @@
-//! How soon a call can follow another call of the same plan.
+//! Determines how soon a call can follow another call that uses the same plan.
 //!
-//! Concurrent calls of a communicator use each link in the order of issue: a call sends its first
-//! message to a peer after the previous call has sent its last message there. A plan that uses a
-//! link early and late therefore blocks the next call for nearly its whole duration. A ring does
-//! that, and so does circulant on 2^k ranks, whose first and last messages go to the opposite rank.
-//! If a plan uses each link once, the next call starts immediately, and only the ports limit it.
+//! Concurrent calls on a communicator use each link in the order in which they were issued: a call
+//! sends its first message to a peer after the previous call has sent its last message to that
+//! peer. A plan that uses a link both early and late therefore blocks the next call for nearly its
+//! whole duration. A ring does that, and so does circulant on 2^k ranks, where a rank's first and
+//! last messages go to the opposite rank. If a plan uses each link only once, the next call starts
+//! immediately, and only the ports limit it.
 //!
 //! *May import* what `cost` imports.
 
@@ -14,13 +15,14 @@ use crate::limits::REUSE_COUNTED_RANKS_MAX;
 use std::collections::BTreeMap;
 
 /// Returns the longest time between the first and the last message on a link to another host, as a
-/// part of the duration of `request`'s plans: 0 if no link carries two messages, 1 for a ring.
+/// fraction of the duration of `request`'s plans. It is 0 if no link carries two messages, and 1
+/// for a ring.
 ///
-/// Examines the plans of the first two ranks and of the last rank, which differ most. Returns 1
-/// without looking if there are more than [`REUSE_COUNTED_RANKS_MAX`] ranks.
+/// Examines the plans of the first two ranks and of the last rank, which differ the most. Returns 1
+/// without examining any plan if there are more than [`REUSE_COUNTED_RANKS_MAX`] ranks.
 ///
 /// # Errors
-/// Returns a sentence if there is no such plan.
+/// Returns an error message if there is no plan for `request`.
 pub(crate) fn reused_part(request: &Request) -> Result<f64, String> {
     let ranks = request.world_size;
     if ranks > REUSE_COUNTED_RANKS_MAX {
@@ -37,9 +39,9 @@ pub(crate) fn reused_part(request: &Request) -> Result<f64, String> {
     Ok(most)
 }
 
-/// Measures time in *hops*: the number of messages that precede the content of a chunk, each
-/// waiting for the one before. Assumes that the peers of this rank have progressed as far as it
-/// has.
+/// Returns the reused part of one plan. Time is measured in *hops*: the number of messages that
+/// precede the content of a chunk, each waiting for the previous one. The peers of this rank are
+/// assumed to be at the same hop.
 fn of_plan(plan: &Plan) -> f64 {
     let topology = plan.request.topology();
     let host = topology.host_of(plan.request.rank);
@@ -119,8 +121,8 @@ mod tests {
         assert_eq!(part(Algorithm::Ring, 8), 1.0);
         assert_eq!(part(Algorithm::RecursiveDoubling, 8), 0.0);
         assert_eq!(part(Algorithm::TwoShot, 8), 1.0);
-        // Steps of 4, 2 and 1 ranks, forwards and then back: over 8 ranks +4 is -4, over 7 it is
-        // not.
+        // Skips of 4, 2 and 1 ranks, forward and then back. Over 8 ranks, +4 equals -4. Over 7, it
+        // does not.
         assert_eq!(part(Algorithm::Circulant, 8), 1.0);
         assert_eq!(part(Algorithm::Circulant, 7), 0.0);
         assert_eq!(part(Algorithm::Ring, REUSE_COUNTED_RANKS_MAX + 1), 1.0);

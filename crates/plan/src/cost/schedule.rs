@@ -1,4 +1,4 @@
-//! When each message of a call passes, by the price of its plans.
+//! Predicts when each message of a call is sent and received.
 //!
 //! *May import* what `cost` imports.
 
@@ -9,13 +9,13 @@ use crate::limits::TRACE_SPANS_MAX;
 use crate::topology::Sharing;
 use crate::tuning::TuningTable;
 
-/// When each message passes in a call on `count` elements of `element_bytes` bytes each, whatever
-/// the rank of `request`.
+/// Returns the times of each message in a call on `count` elements of `element_bytes` bytes each.
+/// The rank in `request` is ignored.
 ///
-/// Over a network it is the longest path through the plans of all ranks that decides, inside a host
-/// the sum of the busiest rank's rounds. Of a hierarchical plan, what stays inside a host is taken
-/// to go through shared memory. So the end is the price that the choice is made by, or close to
-/// that where the choice takes a closed form or a bound.
+/// Over a network, the times follow from the longest path through the plans of all ranks. Inside a
+/// host, they follow from the busiest rank of each round. In a hierarchical plan, messages inside a
+/// host are assumed to use shared memory. The end of the schedule is the prediction that is used to
+/// choose the algorithm, or is close to it if the choice uses a closed form or a bound.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -38,14 +38,15 @@ use crate::tuning::TuningTable;
 /// let schedule = schedule(&request, 5, 4, &table)?;
 /// let second = schedule.messages[1];
 /// assert_eq!((second.to, second.bytes, second.sends_s), (2, 20, [6.0, 12.0]));
-/// // 1 s before the first byte leaves, 10 s on the way.
+/// // The first byte leaves after 1 s and travels for 10 s.
 /// assert_eq!(second.receives_s, [17.0, 23.0]);
 /// assert_eq!(schedule.end_s, 23.0);
 /// # Ok::<(), String>(())
 /// ```
 ///
 /// # Errors
-/// A sentence: there is no such plan, or it has more than [`TRACE_SPANS_MAX`] messages.
+/// Returns an error message if there is no plan for `request`, or if it has more than
+/// [`TRACE_SPANS_MAX`] messages.
 pub fn schedule(
     request: &Request,
     count: usize,
@@ -59,7 +60,7 @@ pub fn schedule(
     let messages = Traffic::of(request, count * element_bytes)?.messages;
     if messages.is_none_or(|messages| messages > TRACE_SPANS_MAX) {
         return Err(format!(
-            "it has more than {TRACE_SPANS_MAX} messages, which are not priced one by one"
+            "the plan exceeds the limit of {TRACE_SPANS_MAX} messages for a schedule"
         ));
     }
     let plans = plans(request)?;

@@ -1,16 +1,16 @@
-//! The price of a plan in memory that all its ranks share.
+//! Predicts the time of a plan whose ranks all share memory.
 //!
-//! There are no ports. A rank publishes what it sends, one copy however many peers read it, and
-//! the receiver copies it out or folds it where it lies. So a round costs a rank
+//! Shared memory has no ports. A rank publishes the data that it sends as a single copy for any
+//! number of readers, and a receiver copies the data out or reduces it in place. A round costs a
+//! rank
 //!
-//! - α for the hand-over from those it waits for to itself, once for every segment of its longest
-//!   message,
-//! - o for each segment it looks for: the flags of several peers arrive beside one another,
-//! - β for each byte it publishes or stores,
-//! - γ for each byte of each operand it folds, its own among them;
+//! - α per handoff from the ranks that it waits for, once for each segment of its longest message,
+//! - o per segment that it polls for, because the flags of several peers arrive at the same time,
+//! - β per byte that it publishes or stores,
+//! - γ per byte of each operand that it reduces, including its own.
 //!
-//! a round lasts as long as its busiest rank, and rounds follow one another. The numbers are
-//! counted from the plans themselves: one host has few ranks, so its plans are small.
+//! A round takes as long as its busiest rank, and rounds follow each other in sequence. Costs are
+//! counted from the plans themselves, which are small because a host has few ranks.
 
 use super::{ChunkBytes, MessageTimes, Schedule, few_pieces};
 use crate::algorithms::{Entry, plan, required};
@@ -19,10 +19,11 @@ use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::price::LinkCost;
 use std::collections::HashMap;
 
-/// Seconds for a buffer of `bytes`, where all ranks of the request share a host.
+/// Returns the predicted time in seconds for a buffer of `bytes` bytes, if all ranks of the request
+/// share a host.
 ///
 /// # Errors
-/// A sentence, when there is no such plan.
+/// Returns an error message if there is no plan for `request`.
 ///
 /// ```
 /// use ringtree::plan::cost::shared::time_s;
@@ -39,7 +40,7 @@ use std::collections::HashMap;
 ///     pieces: 1,
 ///     hosts: Hosts::each(4),
 /// };
-/// // Published once, stored by three ranks at the same time: the bytes count once.
+/// // One rank publishes, and three ranks store at the same time: the bytes count once.
 /// let seconds = time_s(&broadcast, 1000, &shm)?;
 /// let expected = shm.alpha_s + shm.overhead_s + 1000.0 * shm.beta_s_per_byte;
 /// assert!((seconds - expected).abs() < 1e-12);
@@ -52,8 +53,8 @@ pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, S
     })
 }
 
-/// The fewest pieces with which each message of a pipelined plan fits a segment; 1 if the plan's
-/// messages do not become shorter by pieces.
+/// Returns the smallest number of pieces with which each message of a pipelined plan fits into a
+/// segment, or 1 if more pieces do not shorten the plan's messages.
 #[must_use]
 pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize) -> usize {
     if !(entry.is_pipelined)(request.collective) {
@@ -70,7 +71,8 @@ pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize)
     elements.div_ceil(elements_a_segment).max(1)
 }
 
-/// Round by round the busiest rank; in a symmetric algorithm one rank stands for all.
+/// Adds up the time of the busiest rank in each round. In a symmetric algorithm, one rank
+/// represents all.
 fn counted_s(
     entry: &Entry,
     request: &Request,
@@ -102,8 +104,8 @@ fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
     steps.fold(Work::default(), Work::and).time_s(link)
 }
 
-/// What a rank does in a round, or in one step of it. Of a buffer as long as memory can be, all
-/// ranks' bytes together are more than a `usize` holds.
+/// The work of a rank in a round or in one step. Bytes are `f64`, because those of all ranks exceed
+/// a `usize` if a buffer is as long as memory can be.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     hand_overs: usize,
@@ -151,7 +153,7 @@ impl Work {
         }
     }
 
-    /// Both; the segments of one message are handed over while those of another are.
+    /// Adds the work of another step. The segments of both messages are handed over simultaneously.
     fn and(self, other: Self) -> Self {
         Self {
             hand_overs: self.hand_overs.max(other.hand_overs),
@@ -169,9 +171,9 @@ impl Work {
     }
 }
 
-/// When each message passes, by the same price: in each round a rank publishes what it sends, one
-/// message after another, waits for the hand-over, and takes what comes, one after another. All
-/// ranks end a round together: one with less to do waits longer.
+/// Returns the times of each message, based on the same costs. In each round, a rank publishes its
+/// messages in sequence, waits for the handoff, and takes the incoming messages in sequence. All
+/// ranks end a round together, so a rank with less to do waits longer.
 pub(super) fn schedule(
     plans: &[Plan],
     count: usize,
@@ -201,15 +203,15 @@ pub(super) fn schedule(
         }
         for message in &mut schedule.messages[first..] {
             let times_s = taken_s.get(&(message.from, message.to)).copied();
-            let times_s = times_s.expect("invariant: proven plans receive what they send");
+            let times_s = times_s.expect("invariant: verified plans receive what they send");
             message.receives_s = times_s.map(|at_s| at_s + schedule.end_s - ends_s[message.to]);
         }
     }
     schedule
 }
 
-/// Tells of each message that `rank` sends or takes in a round of these steps, which begins at
-/// `now_s`, when it does so; returns when it is through.
+/// Reports each message that `rank` sends or takes in a round with these steps, together with its
+/// times. The round begins at `now_s`. Returns the time at which the rank is done.
 fn pass(
     rank: usize,
     steps: &[Step],
@@ -258,7 +260,7 @@ fn pass(
     now_s + waits_s
 }
 
-/// How many segments a message takes; one without bytes takes a flag all the same.
+/// Returns the number of segments of a message. A message without bytes still takes a flag.
 fn segments(bytes: usize) -> usize {
     bytes.div_ceil(SHARED_SEGMENT_BYTES).max(1)
 }

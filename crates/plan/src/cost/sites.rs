@@ -1,9 +1,9 @@
-//! The price of a plan whose ranks are at several sites.
+//! Predicts the time of a plan whose ranks are at several sites.
 //!
-//! What it sends over the uplinks depends on which ranks meet when, so it is counted from the plans
-//! of all ranks. Of many ranks that takes too long; a bound stands for it there, as if the plan
-//! knew nothing of sites. (One that does, and whose ranks are many or share hosts, is priced by its
-//! stages.)
+//! The bytes on the uplinks depend on which ranks exchange messages and when, so they are counted
+//! from the plans of all ranks. With many ranks, counting takes too long, and a bound is used, as
+//! if the plan ignored sites. (If a plan takes sites into account and has many ranks or ranks that
+//! share hosts, its time is predicted from its stages.)
 //!
 //! *May import* what `cost` imports.
 
@@ -14,10 +14,10 @@ use crate::limits::SITES_COUNTED_RANKS_MAX;
 use crate::topology::Topology;
 use crate::tuning::TuningTable;
 
-/// Seconds for a buffer of `bytes`.
+/// Returns the predicted time in seconds for a buffer of `bytes` bytes.
 ///
 /// # Errors
-/// A sentence, when there is no such plan.
+/// Returns an error message if there is no plan for `request`.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -34,7 +34,7 @@ use crate::tuning::TuningTable;
 ///     hosts: Hosts::APART.in_sites_of(&[4, 4]),
 /// };
 /// let table = TuningTable::default();
-/// // Two neighbours in a ring are at different sites; of a circulant graph, more ranks meet there.
+/// // A ring crosses between the sites at two places, and a circulant graph at more.
 /// let ring_s = time_s(&by(Algorithm::Ring), 25 << 20, &table)?;
 /// let circulant_s = time_s(&by(Algorithm::Circulant), 25 << 20, &table)?;
 /// assert!(circulant_s > 2.0 * ring_s);
@@ -51,9 +51,9 @@ pub fn time_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f6
     })
 }
 
-/// As if the peers of a rank were anywhere, so that of what the ranks of a site send as large a
-/// share leaves it as there are ranks elsewhere. Ranks that send to one and the same peer
-/// throughout are neighbours: one of a site sends to another site.
+/// Returns a bound on the time, as if the peers of a rank were anywhere. The number of bytes that
+/// leave a site is then proportional to the fraction of ranks at other sites. Ranks that always
+/// send to the same peer are neighbors, so only one rank of a site sends to a different site.
 fn bound_s(entry: &Entry, request: &Request, bytes: usize, table: &TuningTable) -> f64 {
     let topology = request.topology();
     let (cost, uplink) = ((entry.cost)(request), table.between_sites());

@@ -1,45 +1,48 @@
-//! Who holds what after each round, found by replaying the plan's transfers.
+//! Determines what each rank holds after each round by replaying the plan's transfers.
 
 use crate::export::{Transfer, transfers};
 use crate::ir::{Plan, Request};
 use crate::limits::DRAWN_RANKS_MAX;
 use crate::spec::Collective;
 
-/// A replayed plan: its transfers, and what the ranks hold between them.
+/// A replayed plan: its transfers, and what the ranks hold between the rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holdings {
     /// The transfers of each round.
     pub rounds: Vec<Vec<Transfer>>,
-    /// What the ranks hold before the first round and after each: one more than `rounds`.
+    /// The states before the first round and after each round. There is one more state than there
+    /// are rounds.
     pub states: Vec<State>,
 }
 
-/// What every rank holds at one moment.
+/// The state of all ranks at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// By rank, by chunk of the buffer: the part of the final content that is there, from 0 to 1
-    /// (complete). A partial sum that was passed on counts 0: it is no longer this rank's to use.
+    /// Fraction of the final content that is present, from 0 to 1 (complete), indexed by rank and
+    /// by chunk of the buffer. A partial sum that the rank has passed on counts as 0, because the
+    /// rank no longer uses it.
     pub parts: Vec<Vec<f32>>,
-    /// How many of the chunks owed to all ranks are complete, from 0 to 1.
+    /// Fraction of complete chunks among all chunks that the collective owes to the ranks.
     pub complete_part: f32,
-    /// Ranks that hold everything the collective owes them.
+    /// Number of ranks that hold everything that the collective owes them.
     pub ranks_done: usize,
-    /// Ranks that are owed anything.
+    /// Number of ranks to which the collective owes anything.
     pub ranks_owed: usize,
 }
 
 impl Holdings {
-    /// Replays `plans`, one a rank in rank order.
+    /// Replays `plans`, which holds one plan per rank in rank order.
     ///
     /// # Errors
-    /// A sentence: too many ranks to draw, or plans that do not fit together.
+    /// Returns an error message if there are no plans, if there are too many ranks to draw, or if
+    /// the plans do not fit together.
     pub fn of(plans: &[Plan]) -> Result<Self, String> {
         let Some(first) = plans.first() else {
             return Err("there is no plan to draw".to_owned());
         };
         if plans.len() > DRAWN_RANKS_MAX {
             return Err(format!(
-                "{} ranks are too many to draw; {DRAWN_RANKS_MAX} are the most",
+                "cannot draw {} ranks: the limit is {DRAWN_RANKS_MAX}",
                 plans.len()
             ));
         }
@@ -60,7 +63,7 @@ impl Holdings {
     }
 }
 
-/// The ranks whose contribution a chunk holds, as bits.
+/// The ranks whose contributions a chunk holds, as bits.
 type Ranks = u64;
 
 #[derive(Clone, Copy, Default)]
@@ -72,7 +75,7 @@ struct Cell {
 struct Replay {
     request: Request,
     chunks: usize,
-    /// By rank, by chunk, scratch included.
+    /// Cells indexed by rank and chunk, scratch included.
     cells: Vec<Vec<Cell>>,
 }
 
@@ -109,7 +112,7 @@ impl Replay {
         }
     }
 
-    /// Whether the collective owes `rank` the final content of `chunk`.
+    /// Returns whether the collective owes `rank` the final content of `chunk`.
     fn is_owed(&self, rank: usize, chunk: usize) -> bool {
         match self.request.collective {
             Collective::Reduce | Collective::Gather => rank == self.request.root,
@@ -118,7 +121,7 @@ impl Replay {
         }
     }
 
-    /// The contributions that a complete chunk holds.
+    /// Returns the contributions that a complete chunk holds.
     fn wanted(&self, chunk: usize) -> Ranks {
         match self.request.collective {
             Collective::Broadcast | Collective::Scatter => 1 << self.request.root,

@@ -1,10 +1,11 @@
-//! The picture of a plan: who sends what to whom in which round, and who holds what after it.
+//! Draws plans: the messages of each round, and what each rank holds after the round.
 //!
-//! *Purpose.* [`text`] for the terminal, [`svg`] for pages: both draw what [`holdings`] finds by
-//! replaying the plan. [`html`] is a page that replays the plan itself, step by step.
+//! *Purpose.* [`text`] draws for the terminal, and [`svg`] draws for web pages. Both draw what
+//! [`holdings`] determines by replaying the plan. [`html`] writes a page that replays the plan
+//! itself, step by step.
 //!
-//! *Invariants.* Pictures are pure functions of the plans; an SVG or a page is one self-contained
-//! file that reads well in light and in dark surroundings.
+//! *Invariants.* Drawings are pure functions of the plans. An SVG or a page is a single
+//! self-contained file that is legible on both light and dark backgrounds.
 //!
 //! *May import* the plan's own files and `limits`.
 
@@ -22,18 +23,18 @@ use super::ir::Plan;
 use super::spec::Collective;
 use super::units::{Bytes, Seconds};
 
-/// What the caption of a picture tells besides the plan.
+/// Facts that the caption of a drawing shows in addition to the plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caption {
-    /// Bytes of the whole buffer.
+    /// Bytes of the complete buffer.
     pub bytes: usize,
     /// The predicted time in seconds.
     pub time_s: f64,
-    /// What the plan sends.
+    /// The traffic of the plan.
     pub traffic: Traffic,
 }
 
-/// "broadcast by binomial, 8 ranks, root 0".
+/// Returns a title such as "broadcast by binomial, 8 ranks, root 0".
 fn title(plans: &[Plan]) -> Option<String> {
     let request = &plans.first()?.request;
     let root = if request.collective.is_rooted() {
@@ -49,13 +50,13 @@ fn title(plans: &[Plan]) -> Option<String> {
     ))
 }
 
-/// "3 rounds · 7 messages · buffer 1 MiB, busiest rank sends 3 MiB · predicted 2.52 ms".
+/// Returns "3 rounds · 7 messages · buffer 1 MiB, busiest rank sends 3 MiB · predicted 2.52 ms".
 fn facts(collective: Collective, caption: &Caption) -> String {
     let price = Seconds(caption.time_s);
     format!("{} · predicted {price}", counts(collective, caption))
 }
 
-/// "3 rounds · 7 messages · buffer 1 MiB, busiest rank sends 3 MiB".
+/// Returns "3 rounds · 7 messages · buffer 1 MiB, busiest rank sends 3 MiB".
 fn counts(collective: Collective, caption: &Caption) -> String {
     let traffic = &caption.traffic;
     let mut facts = vec![count(traffic.rounds, "round")];

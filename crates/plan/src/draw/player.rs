@@ -1,7 +1,7 @@
-//! The player: a page that plays one plan, or two on one clock.
+//! Writes the player: a page that plays one plan, or two plans on a shared clock.
 //!
-//! The page is one file. Its style, its script and the plans as JSON are inside. The script replays
-//! the transfers itself; this file only says what is sent when.
+//! The page is a single file that contains its style, its script and the plans as JSON. The script
+//! replays the transfers. This file determines when each message is sent.
 
 use super::{Caption, counts, title};
 use crate::algorithms::own::entry_of;
@@ -23,21 +23,22 @@ const SCRIPT: &str = include_str!("player/player.js");
 const REDUCES: u8 = 1;
 const MOVES: u8 = 2;
 
-/// The plans of all ranks by one algorithm, in rank order, with their price.
+/// The plans of one algorithm for all ranks, in rank order, with their predicted time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Played {
     /// The plans.
     pub plans: Vec<Plan>,
-    /// The price and the traffic.
+    /// The predicted time and the traffic.
     pub caption: Caption,
-    /// When each message passes ([`crate::cost::schedule()`]).
+    /// The times of each message ([`crate::cost::schedule()`]).
     pub schedule: Schedule,
-    /// What the price is made of.
+    /// The components of the predicted time.
     pub parts: Parts,
 }
 
-/// Returns the page that plays `played`, one plan or two for the same ranks. `heading` names the
-/// collective and the ranks; `costs` says in sentences what messages cost.
+/// Returns a page that plays `played`, which holds one algorithm, or two for the same ranks.
+/// `heading` names the collective and the ranks. `costs` is a text that describes the costs of
+/// messages.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -71,14 +72,14 @@ pub struct Played {
 /// ```
 ///
 /// # Errors
-/// Returns a message if there is no plan, if there are too many ranks or transfers to play, or if
-/// the plans do not fit together.
+/// Returns an error message if there is no plan, if there are too many ranks or transfers to play,
+/// or if the plans do not fit together.
 pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, String> {
     let first = played.first().and_then(|one| one.plans.first());
     let request = &first.ok_or("there is no plan to play")?.request;
     if request.world_size > DRAWN_RANKS_MAX {
         return Err(format!(
-            "{} ranks are too many to play; {DRAWN_RANKS_MAX} are the most",
+            "cannot play {} ranks: the limit is {DRAWN_RANKS_MAX}",
             request.world_size
         ));
     }
@@ -102,14 +103,14 @@ pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, Str
             &escaped(&titles.collect::<Vec<_>>().join(" | ")),
         ),
         ("{{style}}", STYLE),
-        // No text in the data may end the element that holds it.
+        // No text in the data may end the element that contains it.
         ("{{data}}", &data.replace('<', "\\u003c")),
         ("{{script}}", SCRIPT),
     ]))
 }
 
-/// The page with each mark replaced. The marks are in the order of the page; what replaces them is
-/// not searched.
+/// Returns the page with each mark replaced. `parts` lists the marks in the order in which they
+/// appear on the page. Inserted text is not searched for marks.
 fn filled(parts: &[(&str, &str)]) -> String {
     let (mut out, mut rest) = (String::new(), PAGE);
     for (mark, text) in parts {
@@ -129,7 +130,7 @@ fn escaped(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// What the script reads.
+/// The data for the script.
 #[derive(Serialize)]
 struct Page<'a> {
     heading: &'a str,
@@ -142,7 +143,7 @@ struct Page<'a> {
     plans: Vec<Score>,
 }
 
-/// One plan as the script reads it.
+/// The data of one plan for the script.
 #[derive(Serialize)]
 struct Score {
     algorithm: String,
@@ -152,18 +153,20 @@ struct Score {
     scratch: usize,
     facts: String,
     price: String,
-    /// What the busiest rank sends.
+    /// Bytes that the busiest rank sends, as text.
     sends: String,
-    /// The parts of the price: messages, which wait for each other, bytes and folds.
+    /// Components of the predicted time in seconds: messages that wait for each other, bytes, and
+    /// reductions.
     parts_s: [f64; 3],
-    /// What the times of the messages are multiplied by, so that the last ends at the price.
+    /// Factor by which message times are scaled, so that the last message ends at the predicted
+    /// time.
     scale: f64,
-    /// When each round ends. A later round never ends earlier.
+    /// End of each round. A later round never ends earlier.
     ends_s: Vec<f64>,
-    /// Bytes, begin and end in percent of the round, flags.
+    /// Bytes, begin and end in percent of the round, and flags of each kind of message.
     kinds: Vec<(usize, u8, u8, u8)>,
-    /// Messages of each round: from, to, kind, then runs of chunks: first and count, or first read,
-    /// first written and count for a kind that moves chunks.
+    /// Messages of each round: from, to, kind, and runs of chunks. A run is the first chunk and the
+    /// count or, for a kind that moves chunks, the first read, the first written and the count.
     rounds: Vec<Vec<Vec<usize>>>,
 }
 
@@ -180,7 +183,7 @@ impl Score {
         let request = &plans[0].request;
         if transfers.len() > most {
             return Err(format!(
-                "{} in {} pieces has {} transfers, and --draw html plays at most {most}; name \
+                "{} in {} pieces has {} transfers, but --draw html plays at most {most}; pass \
                  fewer pieces with --chunks",
                 request.algorithm,
                 request.pieces,
@@ -220,19 +223,21 @@ impl Score {
     }
 }
 
-/// The definition of the algorithm's name, and of its radix.
+/// Returns the meaning of the algorithm's name, and of its radix.
 fn meaning(algorithm: Algorithm) -> String {
     let meaning = entry_of(algorithm).map_or("", |entry| entry.meaning);
     match algorithm.radix() {
         radix if radix == usize::from(RADIX_DEFAULT) => meaning.to_owned(),
         radix => {
             let messages = radix - 1;
-            format!("{meaning} /{radix}: a rank sends up to {messages} messages per round.")
+            format!(
+                "{meaning} With radix {radix}, a rank sends up to {messages} messages per round."
+            )
         }
     }
 }
 
-/// A message as a list of numbers.
+/// Returns a message as a list of numbers.
 fn entry(message: &[Transfer], kind: usize, flags: u8) -> Vec<usize> {
     let mut entry = vec![message[0].from, message[0].to, kind];
     for one in message {
@@ -245,7 +250,7 @@ fn entry(message: &[Transfer], kind: usize, flags: u8) -> Vec<usize> {
     entry
 }
 
-/// When rounds and messages end.
+/// The times at which rounds and messages end.
 struct Clock<'a> {
     scale: f64,
     ends_s: Vec<f64>,
@@ -259,7 +264,7 @@ impl<'a> Clock<'a> {
             true => time_s / schedule.end_s,
             false => 1.0,
         };
-        // Rounds in which no rank has a step have no number among the transfers.
+        // Rounds in which no rank has a step are not numbered among the transfers.
         let mut numbers = HashMap::new();
         for round in 0..plans[0].rounds.len() {
             let has_steps = |plan: &Plan| plan.rounds.get(round).is_some_and(|one| !one.is_empty());
@@ -289,7 +294,7 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// The kind of a message: its bytes, when it passes within its round, its flags.
+    /// Returns the kind of a message: its bytes, when it passes within its round, and its flags.
     fn kind(&self, message: &[Transfer]) -> (usize, u8, u8, u8) {
         let Transfer {
             round, from, to, ..

@@ -1,4 +1,4 @@
-//! The picture for pages: a row a rank, a band a round, an arrow a message.
+//! Draws plans for web pages, with a row per rank, a band per round and an arrow per message.
 
 use super::holdings::{Holdings, State};
 use super::{Caption, facts, title};
@@ -6,34 +6,37 @@ use crate::export::Transfer;
 use crate::ir::Plan;
 use std::fmt::Write;
 
-/// Pixels: around the picture, left of the first state, between rows, and a state's height.
+/// Sizes in pixels: the margin around the drawing, the space left of the first state, the distance
+/// between rows, and the height of a state.
 const MARGIN: f64 = 28.0;
 const LABEL_WIDTH: f64 = 64.0;
 const ROW_PITCH: f64 = 38.0;
 const STATE_HEIGHT: f64 = 20.0;
-/// Pixels from the top to the first line of rounds: title, facts, legend.
+/// Pixels from the top to the first line of rounds, for the title, the facts and the legend.
 const HEAD_HEIGHT: f64 = 102.0;
-/// Pixels above the first row of a line: the round numbers.
+/// Pixels above the first row of a line, for the round numbers.
 const BAND_HEAD_HEIGHT: f64 = 34.0;
-/// Pixels below the last row: who has it.
+/// Pixels below the last row, for the share of ranks that are done.
 const FOOT_HEIGHT: f64 = 62.0;
-/// Pixels of a state: at least and at most, and what a chunk would like.
+/// Pixels of a state: minimum, maximum, and the preferred width of a chunk.
 const STATE_WIDTH_MIN: f64 = 34.0;
 const STATE_WIDTH_MAX: f64 = 96.0;
 const CHUNK_WIDTH: f64 = 9.0;
-/// Pixels of a round's arrows: many rounds stand closer.
+/// Pixels of a round's arrows. With many rounds, they are narrower.
 const ARROWS_WIDTH_MAX: f64 = 110.0;
 const ARROWS_WIDTH_MIN: f64 = 44.0;
-/// Arrows so wide have "round" before their number.
+/// Width of a round's arrows in pixels from which "round" fits before its number.
 const ROOM_FOR_WORD: f64 = 66.0;
-/// Narrower pictures would cut off their title; wider ones do not fit a page.
+/// Pixels of a picture. A narrower one would cut off its title, and a wider one does not fit a
+/// page.
 const WIDTH_MIN: f64 = 620.0;
 const WIDTH_MAX: f64 = 1480.0;
 /// Steps of shade between nothing and complete.
 const SHADES: f32 = 4.0;
 
-/// Colours for a light page, then for a dark one. A complete chunk is green, a part of a sum a
-/// shade of blue; a stored message is a green arrow, a folded one a blue arrow.
+/// Colors for a light page, then for a dark one. A complete chunk is green, and a part of a sum is
+/// a shade of blue. A green arrow is a message that is stored, and a blue arrow is a message that
+/// is reduced.
 const STYLE: &str = "
 text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
 .paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
@@ -49,10 +52,11 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;f
 .fold{stroke:#5aa0ea}.store-tip{fill:#2cc48d}.fold-tip{fill:#5aa0ea}.line{stroke:#2b333d}}
 ";
 
-/// `plans` (one a rank, in rank order) as a self-contained SVG.
+/// Draws `plans`, which holds one plan per rank in rank order, as a self-contained SVG.
 ///
 /// # Errors
-/// A sentence: too many ranks to draw, or plans that do not fit together.
+/// Returns an error message if there are no plans, if there are too many ranks to draw, or if the
+/// plans do not fit together.
 pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     let holdings = Holdings::of(plans)?;
     let collective = plans[0].request.collective;
@@ -75,7 +79,7 @@ pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     Ok(out)
 }
 
-/// The opening tag, the style, the arrow heads and the paper.
+/// Writes the opening tag, the style, the arrowheads and the background.
 fn open(out: &mut String, (width, height): (f64, f64), style: &str) {
     let _ = write!(
         out,
@@ -114,7 +118,7 @@ fn write_anchored(out: &mut String, (x, y): (f64, f64), class: &str, anchor: &st
     );
 }
 
-/// An upright rectangle with round corners.
+/// Writes an upright rectangle with round corners.
 fn write_rect(
     out: &mut String,
     class: &str,
@@ -163,7 +167,8 @@ fn is_partial(part: f32) -> bool {
     part > 0.0 && part < 1.0
 }
 
-/// Where everything stands. Rounds that do not fit beside each other go on below, on another line.
+/// The positions in the picture. Rounds that do not fit next to each other continue on the next
+/// line.
 struct Frame {
     ranks: usize,
     rounds: usize,
@@ -182,7 +187,7 @@ impl Frame {
         let state_width = (chunks as f64 * CHUNK_WIDTH).clamp(STATE_WIDTH_MIN, STATE_WIDTH_MAX);
         let room = WIDTH_MAX - 2.0 * MARGIN - LABEL_WIDTH - state_width;
         let fitting = (room / (state_width + ARROWS_WIDTH_MIN)) as usize;
-        // Lines of equal length, so that the last is not left with a single round.
+        // Lines of equal length, so that the last line does not consist of a single round.
         let lines = rounds.div_ceil(fitting).max(1);
         let rounds_per_line = rounds.div_ceil(lines).max(1);
         let arrows_width =
@@ -218,7 +223,7 @@ impl Frame {
     }
 }
 
-/// The rounds from `begin` to `end`, which stand beside each other.
+/// The rounds from `begin` to `end`, which are next to each other.
 struct Line<'a> {
     frame: &'a Frame,
     begin: usize,
@@ -238,18 +243,18 @@ impl Line<'_> {
         }
     }
 
-    /// The left border of the state before round `index`.
+    /// Returns the left border of the state before round `index`.
     fn x(&self, index: usize) -> f64 {
         let pitch = self.frame.state_width + self.frame.arrows_width;
         MARGIN + LABEL_WIDTH + (index - self.begin) as f64 * pitch
     }
 
-    /// The middle of a rank's row.
+    /// Returns the middle of a rank's row.
     fn y(&self, rank: usize) -> f64 {
         self.top + (rank as f64 + 0.5) * ROW_PITCH
     }
 
-    /// Row labels and lines, and round numbers.
+    /// Draws row labels, row lines and round numbers.
     fn bands(&self, out: &mut String) {
         let (ranks, width) = (self.frame.ranks, self.frame.arrows_width);
         let bottom = self.y(ranks);
@@ -277,7 +282,8 @@ impl Line<'_> {
         write_text(out, (MARGIN, bottom + 10.0), "note", "have it");
     }
 
-    /// How many ranks have all they are owed in digits, and how much of that is there as a bar.
+    /// Draws the number of ranks that hold all they are owed, and a bar of how much of that is
+    /// complete.
     fn share(&self, out: &mut String, index: usize, state: &State) {
         let (x, bottom) = (self.x(index), self.y(self.frame.ranks));
         let full = self.frame.state_width;
@@ -291,7 +297,8 @@ impl Line<'_> {
         write_anchored(out, place, "note", "middle", &text);
     }
 
-    /// A cell a chunk; neighbours of one shade are one rectangle where cells are many.
+    /// Draws one cell per chunk. If cells are narrow, neighbors of the same shade are one
+    /// rectangle.
     fn state(&self, out: &mut String, index: usize, state: &State) {
         for (rank, parts) in state.parts.iter().enumerate() {
             let (x, y) = (self.x(index), self.y(rank) - STATE_HEIGHT / 2.0);
@@ -356,14 +363,15 @@ impl Line<'_> {
     }
 }
 
-/// The first operand of a fold of several messages is stored; it is part of the fold all the same.
+/// Returns whether a transfer is part of a reduction. In a reduction of several messages, the first
+/// operand is stored, but it still belongs to the reduction.
 fn is_folded(one: &Transfer, round: &[Transfer]) -> bool {
     round
         .iter()
         .any(|other| other.reduce && (other.to, other.to_chunk) == (one.to, one.to_chunk))
 }
 
-/// The shade of a part of what `ranks` contribute: every doubling is a step darker.
+/// Returns the shade for a part of what `ranks` contribute. Every doubling is one step darker.
 fn shade(part: f32, ranks: usize) -> &'static str {
     if part >= 1.0 {
         return "done";

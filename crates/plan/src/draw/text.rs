@@ -1,4 +1,4 @@
-//! The picture for the terminal.
+//! Draws plans for the terminal.
 
 use super::holdings::{Holdings, State};
 use super::{Caption, facts, title};
@@ -6,18 +6,19 @@ use crate::export::Transfer;
 use crate::ir::Plan;
 use std::fmt::Write;
 
-/// Above this many ranks the rows of a grid no longer fit a screen.
+/// Largest number of ranks for which the rows of a grid fit on a screen.
 const GRID_RANKS_MAX: usize = 16;
-/// Columns of the terminal a grid may fill before it goes on below.
+/// Number of terminal columns that a grid may fill before it continues below.
 const WIDTH_MAX: usize = 100;
-/// Chunks up to this many have a cell of their own.
+/// Largest number of chunks for which each chunk has its own cell.
 const CELLS_MAX: usize = 12;
 
-/// `plans` (one a rank, in rank order) as text: for up to 16 ranks a grid of ranks by rounds with
-/// what each rank holds, and always the list of messages of each round.
+/// Draws `plans`, which holds one plan per rank in rank order, as text. For up to 16 ranks, a grid
+/// of ranks and rounds shows what each rank holds. A list shows the messages of each round.
 ///
 /// # Errors
-/// A sentence: too many ranks to draw, or plans that do not fit together.
+/// Returns an error message if there are no plans, if there are too many ranks to draw, or if the
+/// plans do not fit together.
 pub fn text(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     let holdings = Holdings::of(plans)?;
     let collective = plans[0].request.collective;
@@ -28,8 +29,8 @@ pub fn text(plans: &[Plan], caption: &Caption) -> Result<String, String> {
         grid(&mut out, &holdings);
     }
     list(&mut out, &holdings);
-    out.push_str("\n→ sends to   ← stores from   ⊕ folds from   ");
-    out.push_str("held: · nothing  ░ ▒ ▓ a part  █ complete\n");
+    out.push_str("\n→ sends to   ← stores from   ⊕ reduces from   ");
+    out.push_str("held: · nothing  ░ ▒ ▓ part  █ complete\n");
     Ok(out)
 }
 
@@ -38,7 +39,7 @@ fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(length)))
 }
 
-/// One column a round, as many side by side as fit.
+/// Writes one column per round, with as many columns side by side as fit.
 fn grid(out: &mut String, holdings: &Holdings) {
     let ranks = holdings.states[0].parts.len();
     let columns: Vec<Vec<String>> = holdings
@@ -88,7 +89,8 @@ fn append(lines: &mut [String], column: &[String]) {
     }
 }
 
-/// The heading, a cell a rank (what it does, what it then holds), and who has it.
+/// Returns the heading, one cell per rank (what it does and what it then holds), and the share of
+/// ranks that are done.
 fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
     let deeds: Vec<String> = (0..after.parts.len())
         .map(|rank| deeds(rank, round))
@@ -103,7 +105,7 @@ fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
     cells
 }
 
-/// What `rank` does in a round: "→4", "⊕0 2", "→1-7".
+/// Returns what `rank` does in a round, such as "→4", "⊕0 2" or "→1-7".
 fn deeds(rank: usize, round: &[Transfer]) -> String {
     let mut sends = Vec::new();
     let mut stores = Vec::new();
@@ -123,7 +125,8 @@ fn deeds(rank: usize, round: &[Transfer]) -> String {
             stores.push(one.from);
         }
     }
-    // A message of several operands is one receive: the first is stored, the rest folded in.
+    // A reduction of several messages stores the first and reduces the others into it. It is one
+    // receive.
     if !folds.is_empty() {
         folds.append(&mut stores);
     }
@@ -139,7 +142,7 @@ fn deeds(rank: usize, round: &[Transfer]) -> String {
     words.join(" ")
 }
 
-/// Numbers in ascending order, neighbours as runs: "0-3,6".
+/// Returns the numbers in ascending order, with runs: "0-3,6".
 fn runs(mut numbers: Vec<usize>) -> String {
     numbers.sort_unstable();
     numbers.dedup();
@@ -162,7 +165,7 @@ fn runs(mut numbers: Vec<usize>) -> String {
     words.join(",")
 }
 
-/// What a rank holds: a character a chunk, or a chunk group.
+/// Returns what a rank holds, one character per chunk or group of chunks.
 fn bar(parts: &[f32]) -> String {
     let cells = match parts.len() {
         1 => 4,
@@ -193,14 +196,15 @@ fn share(state: &State) -> String {
     format!("{}/{}", state.ranks_done, state.ranks_owed)
 }
 
-/// The messages of each round, and a bar of who has it: a character a rank.
+/// Writes the messages of each round, and a bar with one character per rank that shows what it
+/// holds.
 fn list(out: &mut String, holdings: &Holdings) {
     let digits = holdings.rounds.len().to_string().len();
     for (index, round) in holdings.rounds.iter().enumerate() {
         let state = &holdings.states[index + 1];
         let who: String = state.parts.iter().map(|parts| mean_shade(parts)).collect();
         let head = format!("round {:>digits$}  {who}  {:>5}  ", index + 1, share(state));
-        // A long bar leaves no room beside it: the messages go below.
+        // A long bar leaves no space next to it, so the messages are below.
         let is_long = state.parts.len() > GRID_RANKS_MAX;
         let indent = " ".repeat(if is_long {
             digits + 8
@@ -230,7 +234,7 @@ fn mean_shade(parts: &[f32]) -> char {
     shade(parts.iter().sum::<f32>() / parts.len() as f32)
 }
 
-/// "0→4" a message, "3 own" for local work.
+/// Returns "0→4" for each message and "3 own" for local work.
 fn arrows(round: &[Transfer]) -> Vec<String> {
     let mut last = None;
     let mut words = Vec::new();

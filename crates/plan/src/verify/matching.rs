@@ -1,11 +1,13 @@
-//! Whether every message has its receive: in the same round, of as many chunks, in the same places.
+//! Checks that every message has a matching receive: in the same round, with the same number of
+//! chunks, and with chunks of the same lengths.
 //!
-//! *Why nothing gets stuck that passes, in each rank's own order with one message in a channel.*
-//! Suppose that ranks wait for ever, and take one in the lowest round. If it waits at a send, an
-//! earlier message is in the channel: of an earlier round, as there is one a round. Its receiver
-//! has not taken it, so the receiver waits in a lower round, which there is none of. If it waits at
-//! a receive, the sender has not sent, so the sender waits in the same round; and there at a send,
-//! because sends come first: this cannot be, as was just said.
+//! *Why plans that pass do not deadlock, if each rank executes its steps in order and a channel
+//! holds one message.* Suppose that some ranks wait forever, and consider one that waits in the
+//! lowest round. If it waits at a send, the channel holds an earlier message. This message belongs
+//! to an earlier round, because each round has at most one message per channel. The receiver has
+//! not taken the message, so it waits in a lower round, which contradicts the choice of the rank.
+//! If the rank waits at a receive, the sender has not sent the message, so the sender waits in the
+//! same round. It waits at a send, because sends come first, but this case was just ruled out.
 
 use super::shape::peers_of;
 use super::{At, Fault};
@@ -67,7 +69,7 @@ pub(super) fn check(plans: &[Plan]) -> Result<(), Fault> {
     }
 }
 
-/// The sends of a round, by sender and receiver: which step, and of which chunks.
+/// Returns the sends of a round, indexed by sender and receiver: the step and its chunks.
 fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[ChunkRange])> {
     let mut sent = HashMap::new();
     for (rank, plan) in plans.iter().enumerate() {
@@ -81,8 +83,9 @@ fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[Chun
     sent
 }
 
-/// The fault of the first lonely end. A second one tells more: that of the same message in another
-/// round, or one of the same round with which it has a rank in common. That rank's step is wrong.
+/// Returns the fault of the first lonely end. A second lonely end makes it more precise: that of
+/// the same message in a different round, or one of the same round with a rank in common. The step
+/// of the common rank is wrong.
 fn told(first: &Lonely, all: &[Lonely]) -> Fault {
     let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
     let is_moved = |one: &&Lonely| (one.from, one.to) == (first.from, first.to);
@@ -93,7 +96,7 @@ fn told(first: &Lonely, all: &[Lonely]) -> Fault {
     let Some(second) = moved.or_else(|| opposite().find(shares)) else {
         return first.fault(None);
     };
-    // The sender names both receivers, or the receiver both senders.
+    // The common rank sends to both receivers, or receives from both senders.
     let common = if first.from == second.from {
         first.from
     } else {
@@ -119,7 +122,7 @@ impl Lonely {
     }
 }
 
-/// Checks that a message puts each chunk where one of its length may lie.
+/// Checks that a message stores each chunk in a chunk of the same length.
 fn same_chunks(
     plan: &Plan,
     (receive, expected): (At, &[ChunkRange]),
@@ -129,7 +132,7 @@ fn same_chunks(
     let (are_sent, are_expected) = (count(sent), count(expected));
     if are_sent != are_expected {
         let problem = format!(
-            "rank {} sends {are_sent} chunks, {are_expected} are expected",
+            "rank {} sends {are_sent} chunks, but {are_expected} are expected",
             send.rank
         );
         return Err(Fault::new(receive, problem).or(send));
@@ -140,14 +143,18 @@ fn same_chunks(
     };
     for (from, to) in chunks(sent).into_iter().zip(chunks(expected)) {
         if place(plan, from) != place(plan, to) {
-            let problem = format!("rank {} sends chunk {from} to be put there", send.rank);
+            let problem = format!(
+                "receives chunk {from} of rank {}, which may have a different length",
+                send.rank
+            );
             return Err(Fault::new(receive.chunk(to), problem).or(send));
         }
     }
     Ok(())
 }
 
-/// Which chunks of the buffer may lie in `chunk`, which may be scratch: those that are as long.
+/// Returns the length class of `chunk`, which may be scratch: chunks of one class have the same
+/// length, so content may move between them.
 pub(super) fn place(plan: &Plan, chunk: usize) -> usize {
     let chunks = plan.chunks;
     match plan.request.collective.moves_blocks() {

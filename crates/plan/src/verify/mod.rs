@@ -1,41 +1,48 @@
-//! The proof of a plan by symbolic execution.
+//! Verifies plans by symbolic execution.
 //!
-//! *Purpose.* [`verify`] takes the plans of all ranks of one request and runs them on symbols
-//! instead of numbers: a chunk holds an association tree whose leaves are ranks. `shape` checks
-//! what one rank's plan says by itself, `matching` that every message
-//! has its receive, `run` executes all plans together, `values` interns
-//! the trees, `outcome` compares the end with what the collective demands.
+//! *Purpose.* [`verify`] runs the plans of all ranks for one request on symbols instead of numbers.
+//! Each chunk holds an association tree whose leaves are ranks. `shape` checks each rank's plan
+//! separately, and `matching` checks that every message has a matching receive. `run` executes all
+//! plans together, `values` interns the trees, and `outcome` compares the final state with what the
+//! collective demands.
 //!
-//! *What a proof says.*
-//! - Every demanded chunk holds exactly the demanded contributions, each combined once (barrier:
-//!   at least once), in place: content never moves to a chunk of another index, so lengths agree.
-//! - Every message has its receive, in order between two ranks, in the same round, as long.
-//! - Nothing conflicts within a round; sends come before receives; `completes` is true exactly
-//!   where a fold brings the last contribution in; every index is in bounds.
-//! - No deadlock, although a rank takes its steps strictly in order, a send waits until its channel
-//!   is empty and a channel between two ranks holds one message.
-//! - No deadlock on links that hold a single element either, in an engine that overlaps rounds.
+//! *What verified plans guarantee.*
+//! - Every demanded chunk holds exactly the demanded contributions. Each contribution is combined
+//!   once (in a barrier, at least once). Content never moves to a chunk with a different index, so
+//!   lengths agree.
+//! - Every message has a receive of the same length in the same round, and messages between two
+//!   ranks are received in order.
+//! - There are no conflicts within a round. Sends precede receives. `completes` is true exactly
+//!   where a reduction adds the last contribution. Every index is in bounds.
+//! - There is no deadlock, even if a rank executes its steps strictly in order, a send waits until
+//!   its channel is empty, and a channel between two ranks holds only one message.
+//! - There is also no deadlock in an engine that overlaps rounds, even on links that hold only a
+//!   single element.
 //!
-//! *Why every schedule gives the same.* Channels are first-in first-out with one writer and one
-//! reader, and no rank asks whether a message is there, so this is a Kahn network: what a chunk
-//! holds does not depend on who runs when.
+//! *Why every schedule gives the same result.* Each channel is a first-in, first-out queue with one
+//! writer and one reader, and no rank tests whether a message has arrived. The ranks therefore form
+//! a Kahn network, in which the content of a chunk does not depend on the order in which the ranks
+//! run.
 //!
-//! *Why nothing gets stuck.* The engine keeps no order but this: an element of a step's stream
-//! waits for the elements before it, for what earlier steps write or read of the same chunk, and
-//! for its link, first in, first out; sends of a later round wait while an earlier one has any
-//! ready. Let r be the first round that is not done on all ranks. Whatever earlier rounds owe to r
-//! is done, and no link holds anything but messages of r, at most one each. Within r
-//! - a send of element p waits at most for the send of p − 1, and for room: with windows of at
-//!   least one element, at most for the peer's receive of p − 1;
-//! - a receive of element p waits for that of p − 1, for the sends of p at its peers, and, where
-//!   its rank sends the same chunk in r, for that to have left. `shape` demands that whatever such
-//!   a send has before the chunk the receive has before it too, so what must have left is at p or
-//!   earlier in its stream, however long the chunks are.
+//! *Why nothing deadlocks.* The engine guarantees only the following order. An element of a step's
+//! stream waits for the elements before it, for earlier steps that write or read the same chunk,
+//! and for its link, which is a first-in, first-out queue. Sends of a later round wait while an
+//! earlier round has sends that are ready. Let r be the first round that is not done on all ranks.
+//! Everything that r needs from earlier rounds is done, and links hold only messages of r, at most
+//! one message per link. Within r:
+//! - A send of element p waits at most for the send of element p − 1 and for space in the link. If
+//!   windows hold at least one element, space depends at most on the peer's receive of element p −
+//!   1.
+//! - A receive of element p waits for the receive of element p − 1, for the sends of element p at
+//!   its peers and, if its rank sends the same chunk in r, until that chunk has left. `shape`
+//!   demands that everything that precedes the chunk in the send also precedes it in the receive.
+//!   The elements that must have left are therefore at position p or earlier in their stream,
+//!   however long the chunks are.
 //!
-//! So take what is left of r with the lowest p, sends before receives: it waits for nothing, and
-//! moves. Local steps of r wait for earlier rounds only.
+//! Consider the remaining element of r with the lowest p, where sends come before receives. It
+//! waits for nothing, so it makes progress. Local steps of r wait only for earlier rounds.
 //!
-//! *Invariants.* No step is trusted: a plan from anywhere may be verified.
+//! *Invariants.* No step is trusted, so plans from any source can be verified.
 //!
 //! *May import* `plan::{ir, spec}`.
 
@@ -48,47 +55,49 @@ mod values;
 use super::ir::Plan;
 use std::fmt;
 
-/// What has been proven.
+/// Properties of verified plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Rounds with messages.
+    /// Number of rounds with messages.
     pub rounds: usize,
-    /// Messages over all ranks; one of several ranges is one, one to several peers is several.
+    /// Number of messages that all ranks send. A message with several ranges counts once, and a
+    /// message to several peers counts once per peer.
     pub messages: usize,
-    /// Chunks sent by the rank that sends most.
+    /// Number of chunks that the busiest rank sends.
     pub max_chunks_sent: usize,
-    /// Chunks sent by all ranks.
+    /// Number of chunks that all ranks send.
     pub chunks_sent: usize,
-    /// Whether all ranks end with the same association tree for a chunk, hence with the same bits.
+    /// `true` if, for each chunk, all ranks end up with the same association tree and therefore
+    /// with the same bits.
     pub bits_agree: bool,
-    /// Whether all chunks end with the same association tree, so that the place in the buffer
-    /// changes no bit.
+    /// `true` if all chunks end up with the same association tree, so that an element's position in
+    /// the buffer does not affect its bits.
     pub position_independent: bool,
-    /// Whether every combination at the end is one fold of all ranks' contributions in rank order,
-    /// rounded once. Any two plans of which that is so give the same bits, whatever the collective,
-    /// the algorithm, the root, the length of the buffer and the place in it. Also where nothing is
-    /// combined.
+    /// `true` if every combination at the end is a single reduction of all contributions in rank
+    /// order, rounded once, or if nothing is combined. Any two such plans produce the same bits for
+    /// every collective, algorithm, root, buffer length and position in the buffer.
     pub is_in_rank_order: bool,
-    /// A hash of the association tree, or of all of them when they depend on the place; equal for
-    /// equal trees of any two plans. 0 where nothing is combined.
+    /// Hash of the association tree, or of all trees if they depend on the position in the buffer.
+    /// Equal trees have equal hashes, even in different plans. The hash is 0 if nothing is
+    /// combined.
     pub fingerprint: u64,
 }
 
-/// Where a plan is wrong, and how.
+/// A fault in a plan, and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Whose plan.
+    /// The rank whose plan is wrong.
     pub rank: usize,
-    /// In which round; `None` for what is wrong with the plan as a whole or at its end.
+    /// The round; `None` if the plan as a whole or its final state is wrong.
     pub round: Option<usize>,
-    /// At which step of the round.
+    /// The step within the round.
     pub step: Option<usize>,
-    /// In which chunk of the rank's array.
+    /// The chunk in the rank's array.
     pub chunk: Option<usize>,
-    /// What is wrong.
+    /// Description of the fault.
     pub problem: String,
-    /// Another step at which it can be mended as well, such as the other end of the message: rank,
-    /// round and step.
+    /// Rank, round and step of a different step that could be changed instead, such as the other
+    /// end of the message.
     pub other: Option<(usize, usize, usize)>,
 }
 
@@ -104,7 +113,7 @@ impl Fault {
         }
     }
 
-    /// The same, or else the step `at` is wrong.
+    /// Adds the step `at`, which could be at fault instead.
     fn or(self, at: At) -> Self {
         let place = at.round.zip(at.step);
         Self {
@@ -138,7 +147,7 @@ impl fmt::Display for Fault {
 
 impl std::error::Error for Fault {}
 
-/// A place in the plans, named ever more closely.
+/// A location in the plans, as precisely as it is known.
 #[derive(Clone, Copy)]
 struct At {
     rank: usize,
@@ -174,7 +183,7 @@ impl At {
     }
 }
 
-/// Proves the plans of all ranks of one request, in rank order.
+/// Verifies the plans of all ranks for one request. The plans must be in rank order.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::verify};
@@ -196,7 +205,7 @@ impl At {
 /// ```
 ///
 /// # Errors
-/// The first fault found.
+/// Returns the first fault found.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     shape::check(plans)?;
     matching::check(plans)?;
@@ -215,10 +224,10 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     })
 }
 
-/// Returns the ranks whose contributions a chunk holds, for every chunk of every rank, scratch
-/// included, when `plans` have run to their ends. The list of a chunk that nothing was written to
-/// is empty. Plans that stop early, after the same number of rounds on all ranks, show what the
-/// ranks hold by then.
+/// Runs `plans` to completion and returns the ranks whose contributions each chunk holds, indexed
+/// by rank and chunk, including scratch. The list is empty if nothing was written to the chunk. For
+/// plans that stop after the same number of rounds on all ranks, the result is the state after
+/// these rounds.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::contributors};
@@ -239,7 +248,7 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
 /// ```
 ///
 /// # Errors
-/// Returns the first fault of a step. What the collective demands in the end is not checked.
+/// Returns the first fault found in a step. The collective's final demands are not checked.
 pub fn contributors(plans: &[Plan]) -> Result<Vec<Vec<Vec<usize>>>, Fault> {
     shape::check(plans)?;
     matching::check(plans)?;

@@ -1,4 +1,4 @@
-//! What the ranks hold at the end against what the collective demands.
+//! Compares what the ranks hold at the end with what the collective demands.
 
 use super::run::Finished;
 use super::values::{Value, mix};
@@ -6,7 +6,7 @@ use super::{At, Fault};
 use crate::ir::Plan;
 use crate::spec::Demand;
 
-/// What the association trees at the end have in common.
+/// Common properties of the association trees at the end.
 pub(super) struct Trees {
     pub(super) agree_across_ranks: bool,
     pub(super) agree_across_chunks: bool,
@@ -55,8 +55,8 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
     })
 }
 
-/// The value, if it is a demanded combination. `wanted` is the contribution that is demanded
-/// untouched, if one is.
+/// Returns the value if it is a demanded combination. `wanted` is the contribution that is demanded
+/// unchanged, if any.
 fn satisfied(
     finished: &Finished,
     plan: &Plan,
@@ -77,10 +77,10 @@ fn satisfied(
         format!("the contribution of rank {}", values.describe(value))
     });
     let demanded = match demand {
-        Demand::Of(rank) => format!("rank {rank}"),
-        _ => "every rank".to_owned(),
+        Demand::Of(rank) => format!("the contribution of rank {rank}"),
+        _ => "the contributions of all ranks".to_owned(),
     };
-    let problem = format!("ends with {has}, not with that of {demanded}");
+    let problem = format!("ends with {has} instead of {demanded}");
     Err(match (value, finished.writer(at)) {
         (Some(value), _) if demand == Demand::Everyone => {
             finished.lacking(plan, at, value, problem)

@@ -1,5 +1,5 @@
-//! All ranks' plans, run together on symbols under the tightest discipline there is: every rank in
-//! its own order, one message in each channel.
+//! Executes the plans of all ranks together on symbols, under the strictest rules: each rank
+//! executes its steps in order, and each channel holds one message.
 
 use super::matching::place;
 use super::shape::peers_of;
@@ -9,22 +9,22 @@ use crate::ir::{ChunkRange, Plan, Source, Step};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
-/// What is there when all ranks are done.
+/// The state after all ranks have run.
 pub(super) struct Finished {
     pub(super) values: Values,
-    /// Rank by rank, chunk by chunk; `None` where nothing ever was.
+    /// Values, indexed by rank and chunk; `None` if the chunk never held any.
     pub(super) chunks: Vec<Vec<Option<Value>>>,
-    /// Rank by rank, chunk by chunk, the round and the step that wrote there last.
+    /// Round and step of the last write, indexed by rank and chunk.
     writers: Vec<Vec<Option<(usize, usize)>>>,
-    /// Where a step wrote something that lacks a contribution which was there before, and what was
-    /// there. That is right where the contribution is elsewhere, or not demanded.
+    /// Places where a step wrote a value that lacks a contribution of the old value, with the old
+    /// value. This is correct if the contribution is elsewhere or not demanded.
     overwritten: Vec<(At, Value)>,
     pub(super) traffic: Traffic,
 }
 
 impl Finished {
-    /// The fault that `value`, at `at`, lacks contributions. It is likely that of the first step
-    /// that overwrote one of them.
+    /// Returns a fault which states that `value` at `at` lacks contributions. The first step that
+    /// overwrote one of the missing contributions is likely at fault.
     pub(super) fn lacking(&self, plan: &Plan, at: At, value: Value, problem: String) -> Fault {
         let is_concerned = |(lost, old): &&(At, Value)| {
             let places = [lost.chunk, at.chunk].map(|chunk| chunk.map(|one| place(plan, one)));
@@ -45,7 +45,7 @@ impl Finished {
         }
     }
 
-    /// The step that wrote last to the chunk that `at` names.
+    /// Returns the step that last wrote to the chunk of `at`.
     pub(super) fn writer(&self, at: At) -> Option<At> {
         let (round, step) = self.writers[at.rank][at.chunk?]?;
         Some(At::step(at.rank, round, step))
@@ -60,23 +60,23 @@ impl Finished {
     }
 }
 
-/// What went over the channels.
+/// The traffic over the channels.
 pub(super) struct Traffic {
     pub(super) round_has_message: Vec<bool>,
     pub(super) messages: usize,
-    /// Rank by rank.
+    /// Number of chunks that each rank has sent.
     pub(super) chunks_sent: Vec<usize>,
 }
 
-/// A message under way: what each of its chunks holds.
+/// A message in flight: the values of its chunks.
 type Message = Rc<[Value]>;
 
-/// Where a rank is in its plan.
+/// The position of a rank in its plan.
 #[derive(Clone, Copy, Default)]
 struct Position {
     round: usize,
     step: usize,
-    /// Peers of a send that have been served.
+    /// Number of peers to which the current send has sent.
     served: usize,
 }
 
@@ -89,7 +89,8 @@ struct Run<'a> {
     state: Finished,
 }
 
-/// Runs plans whose shape and messages have been checked, so that they come to their ends.
+/// Runs plans whose shape and messages have been checked, which guarantees that they run to
+/// completion.
 pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
     let ranks = plans.len();
     let mut run = Run {
@@ -107,7 +108,7 @@ pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
     let is_done = (0..ranks).all(|rank| run.positions[rank].round == plans[rank].rounds.len());
     assert!(
         is_done,
-        "invariant: plans whose messages match come to their ends"
+        "invariant: plans whose messages match run to their ends"
     );
     Ok(run.state)
 }
@@ -142,7 +143,7 @@ fn at_the_start(plans: &[Plan]) -> Finished {
 }
 
 impl<'a> Run<'a> {
-    /// The step a rank is at.
+    /// Returns the current step of a rank.
     fn current(&self, rank: usize) -> Option<&'a Step> {
         let position = self.positions[rank];
         self.plans[rank]
@@ -151,7 +152,7 @@ impl<'a> Run<'a> {
             .get(position.step)
     }
 
-    /// Takes one step or serves one peer; false if the rank must wait or is done.
+    /// Executes one step, or sends to one peer. Returns `false` if the rank must wait or is done.
     fn advance(&mut self, rank: usize) -> Result<bool, Fault> {
         let position = self.positions[rank];
         let at = At::step(rank, position.round, position.step);
@@ -271,21 +272,24 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes the message of a channel out of it.
+    /// Takes the message out of a channel.
     fn take(&mut self, from: usize, to: usize) -> Message {
         let message = self.channels.remove(&(from, to));
         self.wake(from);
-        message.expect("invariant: a receive runs when all its messages are there")
+        message.expect("invariant: a receive runs when all its messages have arrived")
     }
 
-    /// Puts one fold of the operands into the chunk `at` names.
+    /// Writes a single reduction of the operands to the chunk that `at` names.
     fn fold(&mut self, at: At, operands: &[Value], completes: bool) -> Result<(), Fault> {
         let chunk = at.chunk.expect("invariant: a fold names its chunk");
         let values = &mut self.state.values;
         let (value, is_complete) = match *operands {
             [stored] => (stored, false),
             _ if !self.plans[at.rank].request.collective.reduces() => {
-                return Err(Fault::new(at, "the collective combines nothing"));
+                return Err(Fault::new(
+                    at,
+                    "the collective does not combine contributions",
+                ));
             }
             _ => {
                 let value = values.fold(operands).map_err(|rank| {
@@ -299,7 +303,7 @@ impl<'a> Run<'a> {
         };
         if completes != is_complete {
             let has = values.describe(value);
-            let problem = format!("completes is {completes}, but the result is that of {has}");
+            let problem = format!("completes is {completes}, but ranks {has} have contributed");
             let plan = &self.plans[at.rank];
             return Err(match completes {
                 true => self.state.lacking(plan, at, value, problem),
@@ -311,7 +315,7 @@ impl<'a> Run<'a> {
     }
 
     fn content(&self, at: At, chunk: usize) -> Result<Value, Fault> {
-        let nothing = || Fault::new(at.chunk(chunk), "nothing is there yet");
+        let nothing = || Fault::new(at.chunk(chunk), "the chunk is empty");
         self.state.chunks[at.rank][chunk].ok_or_else(nothing)
     }
 
@@ -320,7 +324,7 @@ impl<'a> Run<'a> {
         if place(plan, one) == place(plan, other) {
             return Ok(());
         }
-        let problem = format!("chunk {other} may have another length");
+        let problem = format!("chunk {other} may have a different length");
         Err(Fault::new(at.chunk(one), problem))
     }
 }

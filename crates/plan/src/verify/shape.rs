@@ -1,4 +1,4 @@
-//! Checks of each rank's plan that need no execution.
+//! Checks each rank's plan without executing it.
 
 use super::{At, Fault};
 use crate::ir::{ChunkRange, Plan, Request, Round, Source, Step};
@@ -39,31 +39,31 @@ fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
     let problem = if plan.request != expected {
         "the request differs from that of rank 0 in more than the rank"
     } else if expected.world_size != ranks || expected.root >= ranks {
-        "there is not one plan for each rank of the world, or the root is not one of them"
+        "expected one plan per rank, and a root that is one of the ranks"
     } else if plan.chunks == 0 || plan.chunks != first.chunks {
-        "the number of chunks is 0 or not that of rank 0"
+        "the number of chunks is 0 or differs from that of rank 0"
     } else if !plan.chunks.is_multiple_of(blocks) {
-        "the chunks are not a multiple of the ranks although each rank has a block"
+        "the number of chunks must be a multiple of the number of ranks, one block per rank"
     } else if plan.scratch > plan.chunks.saturating_mul(ranks) {
-        "there is more scratch than the buffer times the ranks"
+        "the scratch exceeds the buffer times the number of ranks"
     } else if plan.rounds.len() != first.rounds.len() {
-        "the number of rounds is not that of rank 0"
+        "the number of rounds differs from that of rank 0"
     } else {
         return Ok(());
     };
     Err(Fault::new(At::rank(rank), problem))
 }
 
-/// Where a chunk was last received.
+/// The last receive of a chunk.
 #[derive(Clone, Copy)]
 struct Written {
     round: usize,
     step: usize,
-    /// Chunks of the receive's stream before it.
+    /// Number of chunks before it in the receive's stream.
     place: usize,
 }
 
-/// Checks a round of messages; `written` holds for each chunk the last receive of it.
+/// Checks a round of messages. `written` holds the last receive of each chunk.
 fn check_messages(
     plan: &Plan,
     rank: usize,
@@ -80,7 +80,7 @@ fn check_messages(
         match step {
             Step::Send { peers, ranges } => {
                 if let Some(receive) = first_receive {
-                    let problem = "a send comes after a receive of its round";
+                    let problem = "a send follows a receive in the same round";
                     return Err(Fault::new(at, problem).or(At::step(rank, round, receive)));
                 }
                 check_peers(peers, at, ranks)?;
@@ -97,7 +97,7 @@ fn check_messages(
             } => {
                 first_receive.get_or_insert(index);
                 if sources.iter().filter(|&&one| one == Source::Own).count() > 1 {
-                    return fault("the own operand is named twice");
+                    return fault("`Own` is listed twice");
                 }
                 check_peers(&peers_of(sources), at, ranks)?;
                 check_ranges(ranges, at, plan)?;
@@ -117,7 +117,7 @@ fn check_messages(
                 }
             }
             _ => {
-                let problem = "a local step is in a round of messages";
+                let problem = "a round of messages contains a local step";
                 let first = first_message.map(|first| At::step(rank, round, first));
                 return Err(Fault::new(at, problem).or(first.unwrap_or(at)));
             }
@@ -126,9 +126,9 @@ fn check_messages(
     Ok(())
 }
 
-/// Checks that no receive of the round comes to a chunk before a send of it may have, however long
-/// the chunks are and however little a link holds: all that a send has before a chunk, the receive
-/// of that chunk has before it too.
+/// Checks that no receive of the round can reach a chunk before the chunk has been sent, for any
+/// chunk lengths and link capacities. Everything that precedes a chunk in a send must also precede
+/// it in the receive of that chunk.
 fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written>]) -> Checked {
     for (index, step) in plan.rounds[round].iter().enumerate() {
         let Step::Send { ranges, .. } = step else {
@@ -146,8 +146,9 @@ fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written
             };
             if !is_fine {
                 let at = At::step(rank, round, index).chunk(chunk);
-                let problem = "the receive that overwrites this chunk in the same round lacks \
-                               before it what this send has before it: short links would block";
+                let problem = "all chunks before this chunk in the send must also come before \
+                               it in the receive that overwrites it; otherwise, short links \
+                               block";
                 let fault = Fault::new(at, problem);
                 return Err(match receive {
                     Some(receive) => fault.or(At::step(rank, round, receive.step)),
@@ -165,18 +166,18 @@ fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written
     Ok(())
 }
 
-/// Where a round receives the chunks that a send has had so far.
+/// The receives, within one round, of the chunks that a send has contained so far.
 #[derive(Clone, Copy)]
 enum Before {
-    /// There are none.
+    /// The send has had no chunks.
     Nothing,
-    /// All by one step, in the send's order, the last of them in this place.
+    /// One step receives all of them, in the send's order, the last one at `place`.
     In { step: usize, place: usize },
-    /// Not so.
+    /// Anything else.
     Elsewhere,
 }
 
-/// The ranks among the sources.
+/// Returns the ranks among the sources.
 pub(super) fn peers_of(sources: &[Source]) -> Vec<usize> {
     let peer = |source: &Source| match *source {
         Source::Peer(peer) => Some(peer),
@@ -187,28 +188,31 @@ pub(super) fn peers_of(sources: &[Source]) -> Vec<usize> {
 
 fn check_peers(peers: &[usize], at: At, ranks: usize) -> Checked {
     if peers.is_empty() {
-        return Err(Fault::new(at, "no peer is named"));
+        return Err(Fault::new(at, "no peer is listed"));
     }
     let mut sorted = peers.to_vec();
     sorted.sort_unstable();
     if sorted.windows(2).any(|pair| pair[0] == pair[1]) {
-        return Err(Fault::new(at, "a peer is named twice"));
+        return Err(Fault::new(at, "a peer is listed twice"));
     }
     match peers.iter().find(|&&peer| peer >= ranks || peer == at.rank) {
-        Some(peer) => Err(Fault::new(at, format!("rank {peer} is no other rank"))),
+        Some(peer) => Err(Fault::new(at, format!("peer {peer} is not another rank"))),
         None => Ok(()),
     }
 }
 
 fn check_ranges(ranges: &[ChunkRange], at: At, plan: &Plan) -> Checked {
     if ranges.is_empty() {
-        return Err(Fault::new(at, "no chunk is named"));
+        return Err(Fault::new(at, "no chunk is listed"));
     }
     let chunks = plan.chunks + plan.scratch;
     for range in ranges {
         let end = range.first.checked_add(range.count);
         if range.count == 0 || end.is_none_or(|end| end > chunks) {
-            let problem = format!("{} chunks from there are not in 0..{chunks}", range.count);
+            let problem = format!(
+                "{} chunks from here are out of range: expected within 0..{chunks}",
+                range.count
+            );
             return Err(Fault::new(at.chunk(range.first), problem));
         }
         if range.first < plan.chunks && range.end() > plan.chunks {
@@ -219,7 +223,7 @@ fn check_ranges(ranges: &[ChunkRange], at: At, plan: &Plan) -> Checked {
     Ok(())
 }
 
-/// Checks a round of local steps: each by itself, and that none touches what another one writes.
+/// Checks a round of local steps: each step, and that none uses a chunk that another writes.
 fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
     let steps: &Round = &plan.rounds[round];
     let touched: Vec<(&[ChunkRange], ChunkRange)> = steps.iter().filter_map(touched).collect();
@@ -234,7 +238,7 @@ fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
                 || from.iter().any(|&one| overlap(one, other_to))
         };
         if let Some(other) = touched[..index].iter().position(conflicts) {
-            let problem = "a chunk written by one local step is used by another of the round";
+            let problem = "a chunk written by one local step is used by another of the same round";
             let other = At::step(rank, round, other);
             return Err(Fault::new(at.chunk(to.first), problem).or(other));
         }
@@ -248,19 +252,19 @@ fn check_operands(step: &Step, from: &[ChunkRange], to: ChunkRange, at: At) -> C
         return Err(Fault::new(at, "a reduce has fewer than two operands"));
     }
     if from.iter().any(|one| one.count != to.count) {
-        return Err(Fault::new(at, "the ranges are not equally long"));
+        return Err(Fault::new(at, "the ranges differ in length"));
     }
     let is_own = |one: ChunkRange| is_reduce && one == to;
     if from.iter().any(|&one| overlap(one, to) && !is_own(one)) {
         return Err(Fault::new(at.chunk(to.first), "the ranges overlap"));
     }
     if from.iter().filter(|&&one| is_own(one)).count() > 1 {
-        return Err(Fault::new(at, "the own operand is named twice"));
+        return Err(Fault::new(at, "the target is listed twice as an operand"));
     }
     Ok(())
 }
 
-/// What a local step reads, and what it writes.
+/// Returns the ranges that a local step reads, and the range that it writes.
 fn touched(step: &Step) -> Option<(&[ChunkRange], ChunkRange)> {
     match step {
         Step::Copy { from, to } => Some((std::slice::from_ref(from), *to)),

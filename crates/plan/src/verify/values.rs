@@ -1,16 +1,16 @@
-//! Interned association trees: equal trees have equal numbers.
+//! Interns association trees, so that equal trees have equal numbers.
 
 use std::collections::HashMap;
 
-/// A tree's number. The first ones are the leaves: what the ranks hold at the start.
+/// The number of a tree. The first trees are the leaves, which ranks hold at the start.
 pub(super) type Value = u32;
 
-/// Every tree met so far.
+/// All trees seen so far.
 pub(super) struct Values {
-    /// Combining is the union of sets: idempotent, and the tree is forgotten.
+    /// `true` if combining is a union of sets, which is idempotent and forgets the tree.
     is_union: bool,
     world_size: usize,
-    /// How many contributions of a rank are told apart.
+    /// Number of contributions of a rank that are distinguished.
     blocks: usize,
     trees: Vec<Tree>,
     pairs: HashMap<(Value, Value), Value>,
@@ -23,12 +23,12 @@ struct Tree {
     fingerprint: u64,
 }
 
-/// A set of ranks as sorted, disjoint, non-adjacent half-open runs: exact, and short for the arcs
-/// and aligned groups that algorithms build.
+/// A set of ranks as sorted, disjoint, non-adjacent half-open runs. It is exact, and short for the
+/// arcs and aligned groups that algorithms build.
 type Runs = Vec<(u32, u32)>;
 
 impl Values {
-    /// The leaves of so many ranks, of each of which `blocks` contributions are told apart.
+    /// Creates the leaves of `world_size` ranks with `blocks` distinct contributions each.
     pub(super) fn new(world_size: usize, blocks: usize, is_union: bool) -> Self {
         let leaf = |rank: u32| Tree {
             contributors: vec![(rank, rank + 1)],
@@ -51,16 +51,17 @@ impl Values {
         values
     }
 
-    /// What a rank holds in a block at the start. Blocks are told apart only where content moves
-    /// between them.
+    /// Returns what a rank initially holds in a block. Blocks are distinguished only if content
+    /// moves between them.
     pub(super) fn leaf(&self, rank: usize, block: usize) -> Value {
         (rank * self.blocks + block % self.blocks) as Value
     }
 
-    /// One fold of the operands: of two, whose order does not matter; of more, in that order.
+    /// Returns a single reduction of the operands. The order matters only if there are more than
+    /// two.
     ///
     /// # Errors
-    /// A rank whose contribution would be combined twice.
+    /// Returns a rank whose contribution would be combined twice.
     pub(super) fn fold(&mut self, operands: &[Value]) -> Result<Value, usize> {
         if self.is_union {
             return self.union(operands);
@@ -84,7 +85,8 @@ impl Values {
         Ok(value)
     }
 
-    /// One fold of what each rank holds in its first block at the start, in rank order.
+    /// Returns a single reduction, in rank order, of what each rank initially holds in its first
+    /// block.
     pub(super) fn in_rank_order(&mut self) -> Value {
         let leaves: Vec<Value> = (0..self.world_size)
             .map(|rank| self.leaf(rank, 0))
@@ -138,7 +140,7 @@ impl Values {
         Ok(value)
     }
 
-    /// Whether all that contributed to `part` did so to `whole`.
+    /// Returns whether all contributors to `part` also contributed to `whole`.
     pub(super) fn includes(&self, whole: Value, part: Value) -> bool {
         if whole == part || self.is_complete(whole) {
             return true;
@@ -150,12 +152,12 @@ impl Values {
         })
     }
 
-    /// Whether every rank has contributed.
+    /// Returns whether every rank has contributed.
     pub(super) fn is_complete(&self, value: Value) -> bool {
         self.trees[value as usize].contributors == [(0, self.world_size as u32)]
     }
 
-    /// A hash of the tree that does not depend on when it was met.
+    /// Returns a hash of the tree that does not depend on when the tree was added.
     pub(super) fn fingerprint(&self, value: Value) -> u64 {
         self.trees[value as usize].fingerprint
     }
@@ -166,7 +168,7 @@ impl Values {
         runs.flat_map(|(first, end)| *first as usize..*end as usize)
     }
 
-    /// The contributors, for a reader.
+    /// Returns the contributors as text.
     pub(super) fn describe(&self, value: Value) -> String {
         let runs = &self.trees[value as usize].contributors;
         let describe = |&(first, end): &(u32, u32)| {
@@ -180,7 +182,7 @@ impl Values {
     }
 }
 
-/// The union of two sets, or a rank in both unless `may_overlap`.
+/// Returns the union of two sets, or an error with a rank in both unless `may_overlap`.
 fn unite(one: &[(u32, u32)], other: &[(u32, u32)], may_overlap: bool) -> Result<Runs, usize> {
     let mut all: Runs = [one, other].concat();
     all.sort_unstable();
@@ -197,7 +199,7 @@ fn unite(one: &[(u32, u32)], other: &[(u32, u32)], may_overlap: bool) -> Result<
     Ok(united)
 }
 
-/// One step of a 64-bit hash whose every input bit reaches every output bit.
+/// Returns the next state of a 64-bit hash in which every input bit affects every output bit.
 pub(super) fn mix(state: u64, more: u64) -> u64 {
     let product =
         u128::from(state ^ 0x9E37_79B9_7F4A_7C15) * u128::from(more ^ 0xD1B5_4A32_D192_ED03);

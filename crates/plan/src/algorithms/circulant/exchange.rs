@@ -1,39 +1,40 @@
-//! Reduce-scatter and all-gather over the skips, in place.
+//! Implements reduce-scatter and all-gather over the skips, in place.
 //!
-//! Seen from rank r, R[i] is block (r + i) mod n. Reduce-scatter keeps ever shorter beginnings of
-//! R: with s' blocks left it sends R[s..s'), s = ⌈s'/2⌉, to rank r+s, for whom they are R[0..s'−s),
-//! until R[0], its own block, is left. All-gather is the same backwards. Both ends of a message see
-//! the same blocks of the buffer in the same order.
+//! As seen from rank r, R[i] is block (r + i) mod n. A reduce-scatter keeps an ever shorter prefix
+//! of R. With s' blocks left and s = ⌈s'/2⌉, rank r sends R[s..s') to rank r+s, where these blocks
+//! are R[0..s'−s). This continues until only R[0], the rank's own block, is left. An all-gather is
+//! the reverse. Both ends of a message list the same blocks of the buffer in the same order.
 //!
-//! With radix k, s = ⌈s'/k⌉, and R[js..(j+1)s) goes to rank r+js, for j up to k−1. A rank folds all
-//! that is s blocks long at once. The last part may be shorter. The reduce-scatter then has a round
-//! more for it, in which no rank waits for what it receives in the round before.
+//! With radix k, s = ⌈s'/k⌉, and R[js..(j+1)s) goes to rank r+js, for j up to k−1. A rank combines
+//! all parts of s blocks in a single reduction. The last part may be shorter. If it is, the
+//! reduce-scatter has an additional round for it, in which no rank waits for what it receives in
+//! the previous round.
 
 use super::skips;
 use crate::ir::{ChunkRange, Round, Source, Step};
 
-/// Ranks on a circle, seen by one of them, and the blocks they exchange, one a place.
+/// Ranks on a circle as seen by one of them, and the blocks that they exchange, one per place.
 pub(in crate::algorithms) struct Circle<F, G> {
-    /// How many places there are.
+    /// Number of places.
     pub(in crate::algorithms) places: usize,
-    /// Into how many parts a round divides what is left.
+    /// Number of parts into which a round divides the remaining blocks.
     pub(in crate::algorithms) radix: usize,
-    /// Whose rounds are wanted.
+    /// The place whose rounds are built.
     pub(in crate::algorithms) own: usize,
-    /// The first chunk of a block, and where the last one ends.
+    /// Returns the first chunk of a block or, for the number of places, the end of the last block.
     pub(in crate::algorithms) begin: G,
-    /// Which rank is in which place.
+    /// Returns the rank at a place.
     pub(in crate::algorithms) rank_in: F,
 }
 
-/// Blocks that go to the rank so many places away.
+/// Blocks that go to the rank at a distance.
 #[derive(Clone, Copy)]
 struct Part {
     distance: usize,
     blocks: usize,
 }
 
-/// What leaves a rank where `left` blocks become `skip`.
+/// Returns the parts that leave a rank when `left` blocks become `skip` blocks.
 fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
     let part = move |distance: usize| Part {
         distance,
@@ -42,16 +43,16 @@ fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
     (skip..left).step_by(skip).map(part)
 }
 
-/// Rounds and messages of one way through the skips: of the reduce-scatter, and of the all-gather.
+/// Rounds and messages of one pass through the skips, in the reduce-scatter and in the all-gather.
 pub(in crate::algorithms) struct Counts {
     pub(in crate::algorithms) levels: usize,
     pub(in crate::algorithms) rounds_reducing: usize,
     pub(in crate::algorithms) messages: usize,
-    /// The longest chain of messages that wait for one another.
+    /// Length of the longest chain of messages that wait for one another.
     pub(in crate::algorithms) hops: usize,
 }
 
-/// Counts them for so many places.
+/// Counts the rounds and messages for `places` places.
 pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
     let skips = skips(places, radix);
     let mut counts = Counts {
@@ -60,7 +61,7 @@ pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
         messages: 0,
         hops: 0,
     };
-    // Of each level, how long it takes in the all-gather to have as many blocks as its skip.
+    // Number of hops, for each level, until the all-gather has as many blocks as its skip.
     let mut depths = vec![0];
     for pair in skips.windows(2) {
         let (messages, has_short) = (parts(pair[0], pair[1]).count(), pair[1] % pair[0] > 0);
@@ -72,8 +73,8 @@ pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
     counts
 }
 
-/// How many messages, each of which waits for the one before, it takes to have the first `blocks`
-/// blocks; `depths` holds that for the skips so far.
+/// Returns the number of messages, each waiting for the previous one, until a rank has the first
+/// `blocks` blocks. `depths` holds this number for the skips so far.
 fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
     let level = skips.partition_point(|skip| *skip < blocks);
     if level == 0 {
@@ -90,7 +91,7 @@ fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
 }
 
 impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
-    /// The rounds after which each place holds its own block of the reduction.
+    /// Returns the rounds after which each place holds its own block of the reduction.
     pub(in crate::algorithms) fn reduce_scatter(&self) -> Vec<Round> {
         let mut rounds = Vec::new();
         for pair in skips(self.places, self.radix).windows(2).rev() {
@@ -103,7 +104,7 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         rounds
     }
 
-    /// Parts of equal length are exchanged and folded.
+    /// Returns a round that exchanges and reduces parts of equal length.
     fn fold(&self, parts: &[Part], completes: bool) -> Round {
         let send = |part: &Part| {
             let blocks = self.blocks(self.own + part.distance, part.blocks);
@@ -121,7 +122,7 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         parts.iter().map(send).chain([fold]).collect()
     }
 
-    /// The rounds after which each place holds all blocks, where each begins with its own.
+    /// Returns the rounds after which each place holds all blocks. Each begins with its own block.
     pub(in crate::algorithms) fn all_gather(&self) -> Vec<Round> {
         let round = |skip: usize, left: usize| {
             let send = |part: Part| {
@@ -148,7 +149,7 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         (self.rank_in)((self.own + self.places - skip) % self.places)
     }
 
-    /// `count` blocks from one on: one range, or two when the run passes the end.
+    /// Returns `count` blocks from block `first`: one range, or two if the run passes the end.
     fn blocks(&self, first: usize, count: usize) -> Vec<ChunkRange> {
         let first = first % self.places;
         let before_the_end = count.min(self.places - first);

@@ -1,8 +1,9 @@
-//! Circulant graphs: as few rounds and as few bytes as there can be, for *every* number of ranks.
+//! Circulant graphs: exchanges with as few rounds and as few bytes as possible, for *every* number
+//! of ranks.
 //!
-//! Rank r talks to r ± s for the skips s = ⌈n/2⌉, ⌈⌈n/2⌉/2⌉, …, 1, that is k = ⌈log₂ n⌉ of them.
-//! The exchanges also have a radix: by 4 they have ⌈log₄ n⌉ levels of 3 messages, and by n they are
-//! [`super::two_shot`].
+//! Rank r exchanges data with ranks r ± s for the k = ⌈log₂ n⌉ skips s = ⌈n/2⌉, ⌈⌈n/2⌉/2⌉, …, 1.
+//! The exchanges also have a radix. With radix 4, they have ⌈log₄ n⌉ levels of 3 messages each.
+//! With radix n, they are the same as [`super::two_shot`].
 //!
 //! ```text
 //! reduce-scatter of 6    round 0   r → r+3, 3 blocks
@@ -10,14 +11,15 @@
 //!                        round 2   r → r+1, 1 block      5 = n−1 blocks in 3 rounds
 //! ```
 //!
-//! *Purpose.* [`exchange`] holds reduce-scatter kα + (n−1)/n·m(β + γ), all-gather
-//! kα + (n−1)/n·mβ and all-reduce, their sum; [`pipeline`] the broadcast in b pieces,
-//! (b−1+k)(α + mβ/b), and the reduce, its mirror image, (b−1+k)(α + m(β + γ)/b); [`schedule`] says
-//! which piece travels when. The best b is √((k−1)·mβ/α), with β + γ for the reduce. Long exchanges
-//! are done in [`slices`].
+//! *Purpose.* [`exchange`] implements reduce-scatter, which costs kα + (n−1)/n·m(β + γ),
+//! all-gather, which costs kα + (n−1)/n·mβ, and all-reduce, which costs their sum. [`pipeline`]
+//! implements the broadcast in b pieces, which costs (b−1+k)(α + mβ/b), and its mirror image, the
+//! reduce, which costs (b−1+k)(α + m(β + γ)/b). [`schedule`] determines which piece is sent when.
+//! The best b is √((k−1)·mβ/α) for the broadcast. For the reduce, β is replaced by β + γ. Long
+//! exchanges are sent in [`slices`].
 //!
-//! *Invariants.* No scratch; blocks are addressed where they lie, a run past the end of the buffer
-//! being two ranges of one message.
+//! *Invariants.* No scratch is used. Blocks are addressed in place, and a run of blocks that passes
+//! the end of the buffer becomes two ranges of one message.
 //!
 //! *May import* what algorithms import: `plan::{ir, spec, cost}` and `limits`.
 //!
@@ -38,11 +40,11 @@ use crate::price::{Cost, Question};
 use crate::spec::Collective;
 use exchange::Circle;
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "circulant",
-    meaning: "The ranks form a circle, and each sends over the same few distances, such as 1, 2 \
-              and 4.",
+    meaning: "The ranks form a circle, and each rank sends over the same few distances, such as \
+              1, 2 and 4.",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,
@@ -65,7 +67,7 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// The skips, smallest first: 1, …, ⌈n/k⌉, n for radix k.
+/// Returns the skips, smallest first: 1, …, ⌈n/k⌉, n for radix k.
 pub(super) fn skips(world_size: usize, radix: usize) -> Vec<usize> {
     let mut skips = vec![world_size];
     while let Some(&last) = skips.last().filter(|&&skip| skip > 1) {
@@ -110,8 +112,8 @@ fn cost(request: &Request) -> Cost {
     }
     let levels = ceil_log2(n);
     let counts = exchange::counts(n, request.algorithm.radix());
-    // A slice begins when the one before it goes on, which waits for its first round's messages if
-    // every round waits for the one before.
+    // A slice begins when the previous slice enters its second round. If every round waits for the
+    // one before it, that slice must first receive the messages of its first round.
     let waits = |hops: usize, rounds: usize| match hops {
         2.. if hops == rounds => request.pieces - 1,
         _ => 0,
@@ -126,7 +128,8 @@ fn cost(request: &Request) -> Cost {
     };
     let rounds = request.pieces - 1 + levels;
     let passed = rounds as f64 / request.pieces as f64;
-    // One piece takes the levels that a tree of the skips has; others go round about.
+    // A single piece takes as many hops as a tree of the skips has levels. Several pieces take
+    // detours.
     let hops = match request.pieces {
         1 => tree_depth(n),
         _ => levels,
@@ -148,7 +151,8 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// Of the numbers below n, the most that one is the sum of, each the largest skip that is left.
+/// Returns the largest number of skips that add up to a number below n, if the largest remaining
+/// skip is always taken.
 fn tree_depth(world_size: usize) -> usize {
     let skips = skips(world_size, 2);
     let mut depths: Vec<usize> = Vec::new();
@@ -163,7 +167,8 @@ fn tree_depth(world_size: usize) -> usize {
     depths.pop().unwrap_or(0)
 }
 
-/// Where the derivative of the pipeline's cost by b is zero; for exchanges, the slices.
+/// Returns the number of pieces b at which the derivative of the pipeline's cost is zero or, for
+/// exchanges, the number of slices.
 fn pieces(question: &Question) -> usize {
     let levels = ceil_log2(question.world_size);
     let seconds_per_byte = match question.collective {

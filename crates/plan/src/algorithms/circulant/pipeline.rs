@@ -1,25 +1,25 @@
-//! The broadcast in b pieces, and the reduce as its mirror image.
+//! Implements the broadcast in b pieces, and the reduce as its mirror image.
 //!
-//! Every rank receives every piece once, so the edges a piece takes form a tree; run backwards,
-//! with the directions turned round, the tree gathers every contribution once.
+//! Every rank receives every piece once, so the edges that a piece takes form a tree. In reverse
+//! and with opposite directions, the tree gathers every contribution once.
 
 use super::schedule::Schedule;
 use crate::algorithms::blocks::{block, real_rank, virtual_rank};
 use crate::ir::{Request, Round, Step};
 
-/// A message of the broadcast as one of its two ranks sees it.
+/// A message of the broadcast, as one of its two ranks sees it.
 struct Edge {
     peer: usize,
     piece: usize,
 }
 
-/// What one rank does in one round of the broadcast.
+/// The messages of one rank in one round of the broadcast.
 struct Turn {
     sent: Option<Edge>,
     received: Option<Edge>,
 }
 
-/// The rounds of one rank, piece by piece away from the root.
+/// Returns the rounds of one rank, piece by piece away from the root.
 pub(super) fn broadcast(request: &Request) -> Vec<Round> {
     let steps = |turn: Turn| {
         let send = turn
@@ -33,7 +33,7 @@ pub(super) fn broadcast(request: &Request) -> Vec<Round> {
     turns(request).into_iter().map(steps).collect()
 }
 
-/// The rounds of one rank, piece by piece towards the root.
+/// Returns the rounds of one rank, piece by piece toward the root.
 pub(super) fn reduce(request: &Request) -> Vec<Round> {
     let is_root = request.rank == request.root;
     let mut has_left_root = vec![false; request.pieces];
@@ -42,7 +42,8 @@ pub(super) fn reduce(request: &Request) -> Vec<Round> {
             .received
             .map(|edge| Step::send(edge.peer, block(edge.piece, 1)));
         let fold = turn.sent.map(|edge| {
-            // What leaves the root first in the broadcast comes home last in the reduce.
+            // For each piece, the root's first send in the broadcast is its last receive in the
+            // reduce.
             let completes = is_root && !std::mem::replace(&mut has_left_root[edge.piece], true);
             Step::reduce(edge.peer, block(edge.piece, 1), completes)
         });

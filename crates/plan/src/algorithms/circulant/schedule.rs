@@ -1,23 +1,25 @@
-//! Which piece each rank receives in which round of the pipelined broadcast.
+//! Determines which piece each rank receives in each round of the pipelined broadcast.
 //!
-//! In round t every rank receives from `skip` ranks before it and sends to `skip` ranks behind it,
-//! the k skips taking turns. In k successive rounds a rank receives k different pieces, and those
-//! of the next k rounds are the same plus k: it suffices to know k numbers a rank, relative to the
-//! turn. One is the rank's *own* level, at which a piece first reaches it from the root, over the
-//! edges of the greedy path (largest skips first); the k−1 others are pieces of the turn before.
+//! In round t, every rank receives from the rank `skip` places before it and sends to the rank
+//! `skip` places after it, and the k skips take turns. In k successive rounds, which are called a
+//! turn, a rank receives k different pieces. The pieces of the next turn have the same numbers plus
+//! k. Therefore, k numbers per rank, relative to the turn, are enough. One of them is the rank's
+//! *own* level, at which a piece first reaches the rank from the root over the edges of the greedy
+//! path (largest skips first). The other k−1 numbers are pieces of the previous turn.
 //!
-//! The numbers come from a depth-first search over greedy paths, far ends first, that gives round
-//! j the last path which ends at least `skip(j)` and less than `skip(j+1)` before the rank; each
-//! level is used once. The search is Träff's (arXiv 2407.18004, §2.3). Whether its result is a
-//! broadcast is not argued here but proven by `verify`, for every n the tests run.
+//! The numbers come from a depth-first search over greedy paths that tries far ends first. The
+//! search assigns to round j the last path that ends at least `skip(j)` and less than `skip(j+1)`
+//! before the rank. Each level is used once. The search is Träff's (arXiv 2407.18004, §2.3). This
+//! file does not argue that the result is a broadcast, but `verify` proves it for every n that the
+//! tests run.
 
 use super::skips;
 
-/// The schedule of a world of n ≥ 2 ranks and b pieces. Ranks are virtual: 0 is the root.
+/// The schedule for n ≥ 2 ranks and b pieces. Ranks are virtual: 0 is the root.
 pub(super) struct Schedule {
     skips: Vec<usize>,
     pieces: usize,
-    /// Turns that are left out at the beginning so that the last round closes a turn.
+    /// Number of rounds omitted from the first turn, so that the last round completes a turn.
     left_out: usize,
 }
 
@@ -33,7 +35,7 @@ impl Schedule {
         }
     }
 
-    /// b − 1 + ⌈log₂ n⌉.
+    /// Returns the number of rounds, b − 1 + ⌈log₂ n⌉.
     pub(super) fn rounds(&self) -> usize {
         self.pieces - 1 + self.levels()
     }
@@ -42,7 +44,7 @@ impl Schedule {
         self.skips.len() - 1
     }
 
-    /// The level whose turn it is in `round`.
+    /// Returns the level of `round`.
     pub(super) fn level(&self, round: usize) -> usize {
         (round + self.left_out) % self.levels()
     }
@@ -51,8 +53,8 @@ impl Schedule {
         self.skips[level]
     }
 
-    /// The piece that `rank` receives in each round. Each piece is received once: what the turns
-    /// would repeat at the end is left out, and the root receives nothing.
+    /// Returns the piece that `rank` receives in each round. It receives each piece once: pieces
+    /// that the turns would repeat at the end are omitted. The root receives nothing.
     pub(super) fn received(&self, rank: usize) -> Vec<Option<usize>> {
         if rank == 0 {
             return vec![None; self.rounds()];
@@ -69,7 +71,7 @@ impl Schedule {
         (0..self.rounds()).map(piece_of).collect()
     }
 
-    /// For each level the number of the piece received at that level, relative to the turn.
+    /// Returns the number of the piece received at each level, relative to the turn.
     fn received_in_a_turn(&self, rank: usize) -> Vec<isize> {
         let levels = self.levels();
         let own = self.own_level(rank);
@@ -91,7 +93,7 @@ impl Schedule {
         search.found.into_iter().map(relative).collect()
     }
 
-    /// The last, smallest level of the greedy path from the root to `rank`.
+    /// Returns the last and smallest level of the greedy path from the root to `rank`.
     fn own_level(&self, rank: usize) -> usize {
         let mut left = rank;
         for level in (0..self.levels()).rev() {
@@ -110,15 +112,15 @@ impl Schedule {
 
 struct Search<'a> {
     skips: &'a [usize],
-    /// The rank, once round the circle, so that paths may come from before the root.
+    /// The rank plus one circle, so that paths may begin before the root.
     target: usize,
     used: Vec<bool>,
-    /// The level found for each round of a turn so far.
+    /// The levels found so far, one for each round of a turn.
     found: Vec<usize>,
 }
 
 impl Search<'_> {
-    /// Extends the greedy path that ends at `position` by levels from `highest` down; new ends lie
+    /// Extends the greedy path that ends at `position` by levels from `highest` down. New ends are
     /// before `bound`.
     fn descend(&mut self, position: usize, highest: usize, mut bound: usize) {
         for level in (0..=highest).rev() {

@@ -1,7 +1,7 @@
-//! The same exchange over every slice of the buffer, one after another and overlapped.
+//! Runs an exchange over every slice of the buffer, with the slices overlapping in time.
 //!
-//! Slice i holds piece i of every block. In each step of the clock one slice more begins its
-//! rounds, and those under way go on by one, the oldest first:
+//! Slice i holds piece i of every block. In each step of the clock, one more slice begins its
+//! rounds, and the slices in progress advance by one round, the oldest first:
 //!
 //! ```text
 //! step 0   slice 0, round 0
@@ -9,22 +9,24 @@
 //! step 2   slice 0, round 2     slice 1, round 1     slice 2, round 0
 //! ```
 //!
-//! *Why.* In the model slices gain nothing; its closed form even counts a latency for each, as if
-//! the ports were idle meanwhile. On real networks a rank that is ahead of another one sends to a
-//! port to which a third rank still sends its message of the round before. The longer the messages,
-//! the more bytes meet there, and what the port's queue does not hold is lost. And between its two
-//! rounds a connection is idle for so long that TCP begins slowly again. With short messages a rank
-//! that is ahead soon waits for its peers, and every connection is used often.
+//! *Why.* In the model, slices gain nothing. The model's closed form even counts a latency for each
+//! slice, as if the ports were idle in the meantime. On real networks, however, a rank that runs
+//! ahead sends to a port to which a third rank is still sending its message of the previous round.
+//! The longer the messages, the more bytes meet at the port, and bytes that do not fit into the
+//! port's queue are lost. In addition, the pause between two rounds that use the same connection is
+//! so long that TCP starts slowly again. With short messages, a rank that runs ahead soon has to
+//! wait for its peers, and every connection is used often.
 
 use crate::ir::{ChunkRange, Round, Step};
 use crate::limits::{SLICE_BLOCK_BYTES_MIN, SLICE_BYTES_MIN};
 use crate::price::Question;
 
-/// How many times what a rank can have on its way without waiting, L/G, a slice is at least. A
-/// slice's shortest messages are small parts of it, and have to keep the ports busy, too.
+/// Minimum length of a slice, as a multiple of L/G, the bytes that a rank can have in flight
+/// without waiting. The shortest messages of a slice are small parts of it, and must also keep the
+/// ports busy.
 const LATENCIES: f64 = 4.0;
 
-/// Into how many slices a buffer is divided: as many as there are of the least length.
+/// Returns the number of slices: as many as fit with the minimum length.
 pub(super) fn count(question: &Question) -> usize {
     let on_the_way = question.link.alpha_s / question.link.beta_s_per_byte;
     let least = SLICE_BYTES_MIN
@@ -33,7 +35,8 @@ pub(super) fn count(question: &Question) -> usize {
     (question.bytes / least).max(1)
 }
 
-/// The rounds over all slices. `rounds` are those of one, whose chunks are the blocks.
+/// Returns the rounds over all slices. `rounds` are those of one slice, whose chunks are the
+/// blocks.
 pub(super) fn over_slices(rounds: &[Round], slices: usize) -> Vec<Round> {
     let mut all = Vec::with_capacity(rounds.len() * slices);
     for clock in 0..rounds.len() + slices - 1 {
@@ -44,7 +47,7 @@ pub(super) fn over_slices(rounds: &[Round], slices: usize) -> Vec<Round> {
     all
 }
 
-/// One slice's part of a round.
+/// Returns one slice's part of a round.
 fn of_slice(round: &Round, slice: usize, slices: usize) -> Round {
     let pieces = |ranges: &mut Vec<ChunkRange>| {
         let blocks = ranges.iter().flat_map(|range| range.first..range.end());

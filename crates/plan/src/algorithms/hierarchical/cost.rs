@@ -1,4 +1,4 @@
-//! The cost of each level, as a closed form.
+//! Computes the cost of each level as a closed form.
 
 use super::levels::{Cut, Kind};
 use super::shares::Share;
@@ -52,17 +52,18 @@ pub(super) fn cost(request: &Request) -> Cost {
     }
 }
 
-/// The largest of something over the kinds of sites.
+/// Returns the largest value of `of_kind` over the kinds of sites.
 fn most(cut: &Cut<'_>, of_kind: impl Fn(&Kind) -> f64) -> f64 {
     cut.kinds.iter().map(of_kind).fold(0.0, f64::max)
 }
 
-/// The share of the buffer that a rank of a host of so many holds at most.
+/// Returns the largest share of the buffer that a rank holds on a host of `size` ranks.
 fn share_of(size: usize, kind: &Kind) -> f64 {
     kind.common.div_ceil(size) as f64 / kind.common as f64
 }
 
-/// Inside hosts: the largest has most to do, but for what cannot be cut evenly.
+/// Returns the cost inside hosts. The largest host has the most to do, except for what cannot be
+/// divided evenly.
 fn cost_inside(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
     if topology.sharing() == Sharing::None {
         return FREE;
@@ -94,7 +95,8 @@ fn cost_inside(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
     }
 }
 
-/// Between the hosts of a site: the smallest has fewest ranks to share the bytes.
+/// Returns the cost between the hosts of a site. The smallest host has the fewest ranks to share
+/// the bytes.
 fn between(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
     let hosts_of = |kind: &Kind| topology.hosts_at(kind.site);
     let hosts = cut.kinds.iter().map(hosts_of).max().unwrap_or(1);
@@ -122,8 +124,8 @@ fn between(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
     exchange(hosts, messages, moved)
 }
 
-/// Folding and handing out among so many groups, where a rank sends so many messages and such a
-/// share of the buffer one way.
+/// Returns the cost of reducing and distributing among `groups` groups, if a rank sends `messages`
+/// messages and the share `moved` of the buffer in one direction.
 fn exchange(groups: usize, messages: f64, moved: f64) -> Cost {
     Cost {
         rounds: 2 * rounds_one_way(groups),
@@ -135,7 +137,7 @@ fn exchange(groups: usize, messages: f64, moved: f64) -> Cost {
     }
 }
 
-/// Between the sites.
+/// Returns the stage between sites, if there are several.
 fn across(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Option<Across> {
     let sites = topology.site_count();
     if sites == 1 {
@@ -169,14 +171,14 @@ fn across(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Option<Acros
     })
 }
 
-/// The share of the buffer that a rank of a site holds at most; nothing where there is one site.
+/// Returns the largest share of the buffer that a rank of a site holds; 0 if there is one site.
 fn held_at_most(kind: &Kind, cut: &Cut<'_>) -> f64 {
     let share = kind.share.as_ref();
     share.map_or(0.0, |share| share.most(cut.common))
 }
 
-/// How many messages a rank sends or receives at most in the rounds of one way, over groups with
-/// these shares of a buffer of `common` units.
+/// Returns the largest number of messages that a rank sends or receives in the rounds of one
+/// direction, over groups with these shares of a buffer of `common` units.
 fn messages<'a>(
     groups: usize,
     are_equal: bool,
@@ -198,11 +200,12 @@ fn messages<'a>(
     rounds.iter().map(partners).sum::<usize>() as f64
 }
 
-/// What a rank sends at most of an all-reduce at a site of this kind.
+/// Returns the largest share of the buffer that a rank sends in an all-reduce, at a site of this
+/// kind.
 fn max_sent_at(kind: &Kind, topology: &Topology, cut: &Cut<'_>) -> f64 {
     let hosts = topology.hosts_at(kind.site);
-    // The others' shares, then its own to them; and its own to other hosts, and what it then holds
-    // to other sites.
+    // Inside the host, a rank sends the others' shares to them, and its own share to each of them.
+    // Between hosts and sites, it sends its own share and what it then holds.
     let sent = |size: usize, held: f64| {
         let share = share_of(size, kind);
         let to_hosts = 2.0 * all_but_one(hosts) * share;
@@ -226,7 +229,7 @@ fn max_sent(request: &Request, topology: &Topology, cut: &Cut<'_>) -> f64 {
     let sites = topology.site_count();
     match request.collective {
         Collective::AllReduce => most(cut, |kind| max_sent_at(kind, topology, cut)),
-        // A rank that sends to the leader of its host is no leader.
+        // A rank sends at most once, because a rank that sends to its leader does not lead.
         Collective::Reduce => 1.0,
         _ => {
             let leaders = super::Leaders::of(topology, request.root);

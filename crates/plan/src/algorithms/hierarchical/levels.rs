@@ -1,7 +1,7 @@
-//! Who meets at each level of an all-reduce, over which chunks.
+//! Determines which ranks meet at each level of an all-reduce, and over which chunks.
 //!
-//! The levels are the ranks of a host, the hosts of a site, and the sites. Each counts the buffer
-//! in units of its own ([`super::shares`]); what a plan needs of them is in chunks.
+//! The levels are the ranks of a host, the hosts of a site, and the sites. Each level divides the
+//! buffer into its own units ([`super::shares`]). Plans convert these units to chunks.
 
 use super::shares::{Share, common_units, segments};
 use crate::algorithms::circulant::exchange::Circle;
@@ -9,40 +9,41 @@ use crate::ir::{ChunkRange, Round, Step};
 use crate::topology::Topology;
 use std::ops::Range;
 
-/// The cut of the buffer among all ranks.
+/// The division of the buffer among all ranks.
 pub(super) struct Cut<'a> {
     topology: &'a Topology,
-    /// The hosts' shares: one for each number of ranks that hosts have.
+    /// The shares of hosts, one for each distinct number of ranks.
     hosts: Vec<Share>,
-    /// One for each list of hosts that sites have.
+    /// The kinds of sites, one for each distinct list of hosts.
     pub(super) kinds: Vec<Kind>,
-    /// By site, which kind it is.
+    /// Kind of each site, as an index in `kinds`.
     kind_of: Vec<usize>,
-    /// In how many units the sites count the buffer.
+    /// Number of units in which the sites count the buffer.
     pub(super) common: usize,
 }
 
-/// Sites with hosts of the same numbers of ranks, in the same order.
+/// Sites whose hosts have the same numbers of ranks, in the same order.
 pub(super) struct Kind {
-    /// The first of them.
+    /// The first site of this kind.
     pub(super) site: usize,
-    /// How many ranks its hosts have: every number once, in ascending order.
+    /// Distinct numbers of ranks of its hosts, in ascending order.
     pub(super) sizes: Vec<usize>,
-    /// In how many units its hosts count the buffer.
+    /// Number of units in which its hosts count the buffer.
     pub(super) common: usize,
-    /// What each rank of such a site holds; not made where there is but one site.
+    /// The parts that the ranks of such a site hold; `None` if there is only one site.
     pub(super) share: Option<Share>,
 }
 
-/// What groups exchange, as one rank sees it.
+/// The exchange between groups, as one rank sees it.
 struct Level<'a> {
     places: usize,
     own: usize,
-    /// Which of the rank's units have one holder in every group.
+    /// Runs of this rank's units that have one holder in every group.
     segments: Vec<Range<usize>>,
-    /// The rank that holds a unit in the group of a place.
+    /// Returns the rank that holds a unit in the group at a place.
     rank_in: Box<dyn Fn(usize, usize) -> usize + 'a>,
-    /// The first chunk of a unit, of which there are `places` in one that the groups agreed on.
+    /// Returns the first chunk of a unit. Each unit on which the groups agreed has `places` of
+    /// these units.
     chunk: Box<dyn Fn(usize) -> usize + 'a>,
 }
 
@@ -99,12 +100,12 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// The share of a host with so many ranks.
+    /// Returns the share of a host with `size` ranks.
     pub(super) fn host(&self, size: usize) -> &Share {
         &self.hosts[self.topology.sizes().partition_point(|one| *one < size)]
     }
 
-    /// The kind of a site.
+    /// Returns the kind of a site.
     pub(super) fn kind_of(&self, site: usize) -> &Kind {
         &self.kinds[self.kind_of[site]]
     }
@@ -113,7 +114,7 @@ impl<'a> Cut<'a> {
         self.kinds.iter().filter_map(|kind| kind.share.as_ref())
     }
 
-    /// How many chunks a piece has.
+    /// Returns the number of chunks per piece.
     pub(super) fn units(&self) -> usize {
         match self.topology.site_count() {
             1 => self.kinds[0].common * self.topology.host_count(),
@@ -121,7 +122,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// Where a unit of a site's hosts begins in the whole.
+    /// Returns where a unit of a site's hosts begins in the complete buffer.
     fn of_site(&self, site: usize, unit: usize) -> usize {
         match &self.kind_of(site).share {
             Some(share) => share.scaled(unit, self.common) * self.topology.site_count(),
@@ -129,8 +130,9 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// What a rank folds inside its host, of one of so many pieces. It is cut into pieces across
-    /// the blocks that the rank then exchanges: both begin at the same chunk.
+    /// Returns the chunks of one of several pieces that a rank reduces inside its host. The rank's
+    /// part is split into pieces across the blocks that the rank then exchanges, so both begin at
+    /// the same chunk.
     pub(super) fn inside(&self, rank: usize, (piece, pieces): (usize, usize)) -> Vec<ChunkRange> {
         let topology = self.topology;
         let host = topology.host_of(rank);
@@ -146,7 +148,7 @@ impl<'a> Cut<'a> {
         vec![ChunkRange::new(start * pieces + count * piece, count)]
     }
 
-    /// What the hosts of a rank's site exchange.
+    /// Returns the exchange between the hosts of a rank's site.
     fn between_hosts(&self, rank: usize, pieces: usize) -> Level<'_> {
         let topology = self.topology;
         let host = topology.host_of(rank);
@@ -168,7 +170,7 @@ impl<'a> Cut<'a> {
         }
     }
 
-    /// What the sites exchange.
+    /// Returns the exchange between the sites, if there are several.
     fn between_sites(&self, rank: usize, pieces: usize) -> Option<Level<'_>> {
         let (topology, common) = (self.topology, self.common);
         let site = topology.site_of(topology.host_of(rank));
@@ -188,8 +190,9 @@ impl<'a> Cut<'a> {
         })
     }
 
-    /// The rounds of one rank from when its host's ranks have folded their parts until they have
-    /// the results: between the hosts of its site, between the sites, and back.
+    /// Returns the rounds of one rank from the time when the ranks of its host have reduced their
+    /// parts until they have the results: between the hosts of its site, between the sites, and
+    /// back.
     pub(super) fn between(&self, rank: usize, pieces: usize) -> Vec<Round> {
         let hosts = self.between_hosts(rank, pieces);
         let rounds = |kind: &Kind| super::rounds_one_way(self.topology.hosts_at(kind.site));
@@ -210,7 +213,7 @@ impl<'a> Cut<'a> {
     }
 }
 
-/// A rank's number among those of its site, host after host.
+/// Returns a rank's number among those of its site, host after host.
 fn number_at_site(topology: &Topology, rank: usize) -> usize {
     let host = topology.host_of(rank);
     let site = topology.site_of(host);
@@ -219,7 +222,7 @@ fn number_at_site(topology: &Topology, rank: usize) -> usize {
     ranks + topology.place_of(rank)
 }
 
-/// The rank of a number among those of its site.
+/// Returns the rank with a number among those of its site.
 fn rank_of_number(topology: &Topology, site: usize, number: usize) -> usize {
     let (mut place, mut left) = (0, number);
     loop {
@@ -237,7 +240,7 @@ fn cut_further(groups: &[&Share], common: usize, held: Vec<Range<usize>>) -> Vec
     held.into_iter().flat_map(of_run).collect()
 }
 
-/// What the groups of a level fold is not yet everything.
+/// Marks reductions as incomplete, because the groups of one level do not hold all contributions.
 pub(super) fn not_complete(rounds: &mut [Round]) {
     for step in rounds.iter_mut().flatten() {
         if let Step::Receive { completes, .. } = step {
@@ -246,14 +249,14 @@ pub(super) fn not_complete(rounds: &mut [Round]) {
     }
 }
 
-/// Says of one of a level's exchanges which rounds are wanted.
+/// A function that returns the rounds of an exchange.
 type Way<'a> = &'a dyn Fn(&Exchange<'_>) -> Vec<Round>;
 
 /// The exchange of one segment.
 type Exchange<'a> = Circle<&'a dyn Fn(usize) -> usize, &'a dyn Fn(usize) -> usize>;
 
 impl Level<'_> {
-    /// The exchanges of all segments at once.
+    /// Returns the exchanges of all segments in parallel.
     fn rounds(&self, way: impl Fn(&Exchange<'_>) -> Vec<Round>) -> Vec<Round> {
         let of_segment = |segment: &Range<usize>| self.of_segment(segment, &way);
         side_by_side(self.segments.iter().map(of_segment))
@@ -271,7 +274,8 @@ impl Level<'_> {
     }
 }
 
-/// The rounds of several exchanges at once. What goes from one rank to another is one message.
+/// Merges exchanges into the same rounds. Everything that one rank sends to another in a round
+/// becomes one message.
 fn side_by_side(exchanges: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     for exchange in exchanges {
@@ -290,7 +294,8 @@ fn side_by_side(exchanges: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
     rounds
 }
 
-/// Adds the chunks of `other` to those of `step` if both are parts of one message.
+/// Adds the chunks of `other` to those of `step` and returns `true` if both are parts of one
+/// message.
 fn joins(step: &mut Step, other: &Step) -> bool {
     match (step, other) {
         (

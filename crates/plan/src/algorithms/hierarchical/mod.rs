@@ -1,22 +1,24 @@
-//! Hierarchical: inside the hosts over shared memory, between them with as few bytes as can be, and
-//! between sites with as few as can be over their uplinks.
+//! Hierarchical: collectives that run inside hosts over shared memory, between hosts with the
+//! fewest possible bytes, and between sites with the fewest possible bytes over the uplinks.
 //!
 //! ```text
-//! all-reduce of 4, 2 a host    inside     0↔1  2↔3   each folds one half of the buffer
-//!                              between    0↔2  1↔3   all-reduce of that half among equals
-//!                              inside     0↔1  2↔3   each hands its half out
+//! all-reduce of 4, 2 per host  inside     0↔1  2↔3   each reduces one half of the buffer
+//!                              between    0↔2  1↔3   all-reduce of that half
+//!                              inside     0↔1  2↔3   each distributes its half
 //! ```
 //!
-//! Every level does the same with what the level below it leaves: the ranks of a host fold a part
-//! each, the hosts of a site fold parts of these among the ranks that hold them, then the sites;
-//! and back. With g ranks on each of h hosts, a rank exchanges a g-th of the buffer between hosts,
-//! so that it sends 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds ([`super::circulant`]) and a host no more than
-//! it must. Of c sites of h hosts it exchanges 1/(g·h), and 2(c−1)/c·m pass a site's uplink each
-//! way. Inside hosts, a [`super::two_shot`] is cut in the middle.
+//! Every level does the same with the results of the level below. Each rank of a host reduces one
+//! part of the buffer. Among the hosts of a site, the ranks that hold the same data reduce parts of
+//! it, and then the sites do the same. The results go back through the levels in reverse. With g
+//! ranks on each of h hosts, a rank exchanges 1/g of the buffer between hosts. It sends
+//! 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds ([`super::circulant`]), and a host sends no more than
+//! necessary. With c sites of h hosts, a rank exchanges 1/(g·h) of the buffer between sites, and
+//! 2(c−1)/c·m pass through a site's uplink in each direction. The two stages inside hosts are the
+//! two halves of a [`super::two_shot`].
 //!
-//! Hosts and sites may have different numbers of ranks. A rank always holds equally much as the
-//! others of its host or site ([`shares`]), and exchanges with all ranks of another one that hold
-//! part of it ([`levels`]):
+//! Hosts and sites may have different numbers of ranks. A rank always holds as much as the other
+//! ranks of its host or site ([`shares`]), and it exchanges data with all ranks of another host or
+//! site that hold a part of the same data ([`levels`]):
 //!
 //! ```text
 //! all-reduce of 3, on hosts of 2 and 1    inside     0↔1         halves
@@ -24,19 +26,20 @@
 //!                                         inside     0↔1
 //! ```
 //!
-//! A broadcast goes to one rank of each site along a chain of sites, so that it crosses each uplink
-//! once, then to one rank of each host of a site by a [`super::binomial`] tree, then flat inside
-//! each; a reduce is the same backwards. That rank is the root, and elsewhere the one in its place,
-//! counted round where a site or a host has fewer. With one rank a host, one host a site, or one
-//! site, what is left is the stages that have something to do. The cost is the sum of the stages',
-//! of which each lasts as long as on the slowest host or site.
+//! A broadcast first goes to one rank of each site along a chain of sites, so that it crosses each
+//! uplink once. It then goes to one rank of each host of a site along a [`super::binomial`] tree,
+//! and finally to all ranks inside each host by a flat broadcast. A reduce is the reverse. The rank
+//! that represents a site or host is the root or, elsewhere, the rank at the root's position,
+//! modulo the size of smaller sites and hosts. Stages with nothing to do are omitted, which happens
+//! with one rank per host, one host per site, or one site. The cost is the sum of the costs of the
+//! stages, each on the slowest host or site.
 //!
-//! Inside, b pieces take a round each.
+//! Inside hosts, each of the b pieces takes one round.
 //!
 //! Source: Bayatpour, Chakraborty, Subramoni, Lu, Panda, "Scalable Reduction Collectives with Data
-//! Partitioning-based Multi-Leader Design" (SC 2017), every rank of a host being a leader;
-//! Kielmann, Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted ones, and for
-//! sites.
+//! Partitioning-based Multi-Leader Design" (SC 2017), with every rank of a host as a leader;
+//! Kielmann, Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted collectives and
+//! for sites.
 
 mod cost;
 mod levels;
@@ -51,7 +54,7 @@ use crate::spec::{Algorithm, Collective};
 use crate::topology::{Sharing, Topology};
 use levels::{Cut, not_complete};
 
-/// The registry's line.
+/// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "hierarchical",
     meaning: "Ranks work together inside each host and send as few bytes as possible between \
@@ -69,14 +72,14 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost: cost::cost,
     stages: Some(cost::stages),
-    // On one host, or with one rank a host at one site, it is one of its stages by another name.
+    // On one host, or with one rank per host at one site, it equals one of its stages.
     is_offered: |offer| {
         offer.topology.sharing() == Sharing::Some || offer.topology.site_count() > 1
     },
     ..Entry::PLAIN
 };
 
-/// What the ranks of one host do: of `request` those of the whole world, if that is one host.
+/// Returns the stage inside a host, as if all ranks of `request` were on one host.
 fn inside(request: &Request) -> (&'static Entry, Request) {
     let algorithm = match request.collective {
         Collective::AllReduce => Algorithm::TwoShot,
@@ -89,7 +92,7 @@ fn inside(request: &Request) -> (&'static Entry, Request) {
     (REGISTRY[algorithm.number()], inside)
 }
 
-/// How many rounds the hosts of a site take to fold, or to hand out.
+/// Returns the number of rounds in which the hosts of a site reduce or distribute.
 fn rounds_one_way(hosts: usize) -> usize {
     ceil_log2(hosts)
 }
@@ -106,8 +109,8 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// One round a piece, in which the ranks of this rank's host do `round`: no round if no host has
-/// several ranks.
+/// Returns one round per piece, in which the ranks of this rank's host do `round`. Returns no
+/// rounds if no host has several ranks.
 fn inside_rounds(
     request: &Request,
     topology: &Topology,
@@ -145,7 +148,7 @@ fn all_reduce(request: &Request, topology: &Topology) -> Vec<Round> {
 struct Leaders<'a> {
     topology: &'a Topology,
     root_site: usize,
-    /// The root's place in its host, and the place of its host at its site.
+    /// The position of the root in its host, and of its host at its site.
     places: (usize, usize),
 }
 
@@ -164,7 +167,7 @@ impl<'a> Leaders<'a> {
         self.topology.rank_at(host, place)
     }
 
-    /// The place of a site's leading host among the hosts of the site.
+    /// Returns the position of a site's leading host among the hosts of the site.
     fn place_at(&self, site: usize) -> usize {
         self.places.1 % self.topology.hosts_at(site)
     }
@@ -175,7 +178,7 @@ impl<'a> Leaders<'a> {
     }
 }
 
-/// A broadcast or a reduce.
+/// Returns the rounds of a broadcast or a reduce.
 fn rooted(request: &Request, topology: &Topology) -> Vec<Round> {
     let rank = request.rank;
     let leaders = Leaders::of(topology, request.root);
@@ -198,7 +201,7 @@ fn rooted(request: &Request, topology: &Topology) -> Vec<Round> {
     }
 }
 
-/// The rounds of the leaders of a site's hosts.
+/// Returns the rounds of the leaders of a site's hosts.
 fn among_hosts(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     let Leaders { topology, .. } = leaders;
     let (host, sites) = (topology.host_of(request.rank), topology.site_count());
@@ -228,7 +231,7 @@ fn among_hosts(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     rounds
 }
 
-/// The rounds of the leaders of the sites, which stand in a chain that begins at the root.
+/// Returns the rounds of the leaders of the sites, which form a chain that begins at the root.
 fn among_sites(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     let Leaders {
         topology,
@@ -243,7 +246,7 @@ fn among_sites(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     let leader_of = |member| leaders.of_site(real_rank(member, *root_site, sites));
     let all = || whole(request.pieces);
     let leads = request.rank == leaders.of_site(site);
-    // In round e the members e and e + 1 meet; a reduce begins at the other end.
+    // In round e, the members e and e + 1 meet. A reduce begins at the other end.
     let round = |edge: usize| match request.collective {
         _ if !leads => Vec::new(),
         Collective::Broadcast if own == edge => vec![Step::send(leader_of(own + 1), all())],

@@ -1,9 +1,10 @@
-//! Which part of the buffer each rank of a group holds, once the group has reduced it.
+//! Determines which part of the buffer each rank of a group holds after the group has reduced it.
 //!
-//! A rank by itself holds the whole buffer. A group of k groups cuts it further: a *segment* is a
-//! longest run that has one holder in every group; it becomes k blocks, and block j belongs to the
-//! holder in group j. So the ranks of a host hold a block each, and the ranks of a site's hosts, or
-//! of several sites, what the same rule makes of that, whatever their numbers:
+//! A single rank holds the complete buffer. A group that consists of k groups divides the buffer
+//! further. A *segment* is a maximal run that has a single holder in every group. Each segment
+//! becomes k blocks, and block j belongs to the holder in group j. The ranks of a host therefore
+//! hold one block each. For the hosts of a site and for several sites, the same rule determines
+//! what each rank holds, for any numbers of ranks:
 //!
 //! ```text
 //! hosts of 2 and 3 ranks, 6 units   units     0   1   2   3   4   5
@@ -12,30 +13,31 @@
 //!                                   segments│   0   │ 1 │ 2 │   3   │
 //! ```
 //!
-//! The groups count the buffer in units of their own. Those that meet agree on the least common
-//! multiple of their units, so that equal shares stay equal; or on 8 times the largest, if that is
-//! less: then shares differ by one of these units at most.
+//! Each group divides the buffer into its own number of units. Groups that meet agree on the least
+//! common multiple of their numbers of units, so that equal shares stay equal, or on 8 times the
+//! largest number if that is less. In the latter case, shares differ by at most one of the agreed
+//! units.
 
 use std::ops::Range;
 
-/// The most units on which groups agree, as a multiple of the largest number that one has.
+/// Largest number of units on which groups agree, as a multiple of the largest number of any group.
 const UNITS_MAX: usize = 8;
 
-/// What each rank of one group holds.
+/// The parts that the ranks of one group hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// How many units the group counts.
+    /// Number of units that the group counts.
     pub(super) units: usize,
-    /// Where the runs begin that have one holder; a member may hold several.
+    /// First units of the runs with one holder. A member may hold several runs.
     starts: Vec<usize>,
-    /// By run, the number of its holder in the group.
+    /// Holder of each run, as a number in the group.
     holders: Vec<usize>,
-    /// How many ranks the group has.
+    /// Number of ranks in the group.
     members: usize,
 }
 
 impl Share {
-    /// One rank.
+    /// Returns the share of a single rank.
     pub(super) fn alone() -> Self {
         Self {
             units: 1,
@@ -45,7 +47,8 @@ impl Share {
         }
     }
 
-    /// The group of these groups, whose ranks count on from group to group.
+    /// Returns the share of the group that consists of `groups`. Its ranks are numbered from group
+    /// to group.
     pub(super) fn of_group(groups: &[&Self]) -> Self {
         let mut distinct: Vec<&Self> = Vec::new();
         let mut first_members = Vec::with_capacity(groups.len());
@@ -73,17 +76,18 @@ impl Share {
         }
     }
 
-    /// Where a unit of the group begins if the buffer has `common` units, at least its own.
+    /// Returns where a unit of the group begins if the buffer has `common` units, at least as many
+    /// as the group counts.
     pub(super) fn scaled(&self, unit: usize, common: usize) -> usize {
         unit * common / self.units
     }
 
-    /// The number of the rank that holds a unit of `common` units.
+    /// Returns the number of the rank that holds one of `common` units.
     pub(super) fn holder(&self, unit: usize, common: usize) -> usize {
         self.holders[self.run_behind(unit, common) - 1]
     }
 
-    /// The runs of one member, in `common` units.
+    /// Returns the runs of a member, in `common` units.
     pub(super) fn held(&self, member: usize, common: usize) -> Vec<Range<usize>> {
         let runs = self.holders.iter().enumerate();
         let own = runs.filter(|(_, holder)| **holder == member);
@@ -91,7 +95,7 @@ impl Share {
             .collect()
     }
 
-    /// By member, how many of `common` units it holds.
+    /// Returns how many of `common` units each member holds.
     pub(super) fn of_members(&self, common: usize) -> Vec<usize> {
         let mut of_member = vec![0; self.members];
         for (run, holder) in self.holders.iter().enumerate() {
@@ -100,13 +104,14 @@ impl Share {
         of_member
     }
 
-    /// The share of the buffer that a member holds at most.
+    /// Returns the largest share of the buffer that a member holds.
     pub(super) fn most(&self, common: usize) -> f64 {
         let most = self.of_members(common).into_iter().max();
         most.unwrap_or(common) as f64 / common as f64
     }
 
-    /// With how many members of another group a member shares units of `common` units, at most.
+    /// Returns the largest number of members of `other` with which a member shares some of `common`
+    /// units.
     pub(super) fn partners(&self, other: &Self, common: usize) -> usize {
         let mut pairs: Vec<(usize, usize)> = segments(&[self, other], common, 0..common)
             .map(|segment| segment.start)
@@ -118,7 +123,7 @@ impl Share {
         of_member.map(<[_]>::len).max().unwrap_or(0)
     }
 
-    /// The first run that begins behind a unit.
+    /// Returns the first run that begins after a unit.
     fn run_behind(&self, unit: usize, common: usize) -> usize {
         let begins = |start: &usize| self.scaled(*start, common) <= unit;
         self.starts.partition_point(begins)
@@ -130,7 +135,7 @@ impl Share {
     }
 }
 
-/// In how many units groups that meet count the buffer.
+/// Returns the number of units in which groups that meet count the buffer.
 pub(super) fn common_units(groups: &[&Share]) -> usize {
     let units = || groups.iter().map(|group| group.units);
     let most = UNITS_MAX * units().max().unwrap_or(1);
@@ -139,7 +144,7 @@ pub(super) fn common_units(groups: &[&Share]) -> usize {
     })
 }
 
-/// The segments of a run: whatever is cut in none of these groups.
+/// Returns the segments of a run, which are divided in none of these groups.
 pub(super) fn segments(
     groups: &[&Share],
     common: usize,
@@ -157,7 +162,7 @@ pub(super) fn segments(
     (1..cuts.len()).map(move |cut| cuts[cut - 1]..cuts[cut])
 }
 
-/// The greatest common divisor.
+/// Returns the greatest common divisor.
 fn divisor(one: usize, other: usize) -> usize {
     match other {
         0 => one,
