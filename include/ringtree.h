@@ -3,29 +3,30 @@
  * This file is generated. Edit the Rust sources instead (see adapters/c/README.md).
  *
  * Errors. A function that can fail returns a ringtree_result_t, and ringtree_last_error() describes
- * the error. After any error except RINGTREE_USAGE, the communicator has failed: every later call
- * on it returns the same first error, and the contents of the buffers that the failed call was to
- * write are unspecified.
+ * the error. After any error except RINGTREE_USAGE, the communicator has failed: every subsequent
+ * call on it returns the first error again, and the contents of the buffers that the failed call
+ * was supposed to write to are unspecified.
  *
- * Pointers. Each pointer must be NULL or point to what the parameter's documentation describes for
- * as long as the call lasts. A buffer has `count` elements of `dtype`, in host memory and aligned
- * for that type. NULL is an error, except for a buffer without elements and for a buffer that this
- * rank ignores. The program owns all buffers. `send` and `recv` must not overlap, except where the
- * function documents how a call works in place. Any other overlap is an error.
+ * Pointers. Each pointer must either be NULL or point to what the parameter's documentation
+ * describes for as long as the call lasts. A buffer contains `count` elements of type `dtype`, is
+ * in host memory, and is aligned for that type. Passing NULL is an error, except for a buffer
+ * without elements and for a buffer that this rank ignores. The program owns all buffers. `send`
+ * and `recv` must not overlap, except where the documentation of the function describes how a call
+ * works in place. Any other overlap is an error.
  *
  * Handles. A ringtree_comm_t * or a ringtree_work_t * is a handle, not an address, so do not
  * dereference it. Using a handle that has been destroyed or was never created is an error of kind
  * RINGTREE_USAGE.
  *
- * Threads. Any thread may call any function, even at the same time as other threads. Calls on one
- * communicator start in the order in which they are made. This order must be the same on all ranks.
- * If several threads share a communicator, the program must ensure this order itself. Each thread
+ * Threads. Any thread may call any function, even while other threads are calling functions. Calls
+ * on a communicator start in the order in which they are made. This order must be the same on all
+ * ranks. If several threads share a communicator, the program itself must ensure this. Each thread
  * has its own last error. No function may be called from a signal handler.
  *
- * Forks. A process that calls fork() can continue as before. In its child, calls on inherited
- * handles return RINGTREE_USAGE and do not reach any other rank, and destroying or freeing the
- * handles does nothing. A child that was created without the C library's fork(), for example by a
- * bare clone(), is not recognized and must not make any calls.
+ * Forks. A process that calls fork() can continue as before. In the child process, calls on
+ * inherited handles return RINGTREE_USAGE and do not reach any other rank, and destroying or
+ * freeing the handles has no effect. A child that was created without the C library's fork(), for
+ * example by a bare clone(), is not recognized as a forked child and must not make any calls.
  */
 
 #ifndef RINGTREE_H
@@ -50,12 +51,12 @@
 #define RINGTREE_VERSION_PATCH 0
 
 /**
- * Length of a ringtree_unique_id_t in bytes.
+ * Length of a ringtree_unique_id_t, in bytes.
  */
 #define RINGTREE_UNIQUE_ID_BYTES 80
 
 /**
- * The color that a rank passes to ringtree_comm_split() if it does not join a group.
+ * The color that a rank passes to ringtree_comm_split() if it should not join any group.
  */
 #define RINGTREE_SPLIT_NOCOLOR -1
 
@@ -77,12 +78,13 @@ typedef enum {
      */
     RINGTREE_CONFIGURATION = 2,
     /**
-     * The ranks could not connect. Check what the message names, and then start the job again.
+     * The ranks could not be connected. Check the cause that the message names, and then restart
+     * the job.
      */
     RINGTREE_JOIN = 3,
     /**
-     * The ranks made different calls. Make the calls on a communicator in the same order on all
-     * ranks.
+     * Different ranks made different calls. Make the calls on a communicator in the same order on
+     * all ranks.
      */
     RINGTREE_MISMATCH = 4,
     /**
@@ -95,8 +97,8 @@ typedef enum {
      */
     RINGTREE_DEADLINE = 6,
     /**
-     * A peer sent data that does not belong to any call. Check that all ranks run the same build.
-     * If they do, report a bug.
+     * A peer sent data that does not belong to any call. Check that all ranks are running the same
+     * build. If they are, report a bug.
      */
     RINGTREE_PROTOCOL = 7,
     /**
@@ -114,7 +116,7 @@ typedef enum {
      */
     RINGTREE_I8 = 0,
     /**
-     * uint8_t, or the bytes of any other type if they are only moved
+     * uint8_t, or the bytes of any other type if they are only transferred
      */
     RINGTREE_U8 = 1,
     /**
@@ -164,11 +166,11 @@ typedef enum {
  */
 typedef enum {
     /**
-     * The sum. Integers wrap around.
+     * The sum. Integers wrap around on overflow.
      */
     RINGTREE_SUM = 0,
     /**
-     * The product. Integers wrap around.
+     * The product. Integers wrap around on overflow.
      */
     RINGTREE_PROD = 1,
     /**
@@ -180,30 +182,30 @@ typedef enum {
      */
     RINGTREE_MAX = 3,
     /**
-     * The mean. Integers are truncated.
+     * The mean. Integer results are truncated.
      */
     RINGTREE_AVG = 4,
     /**
-     * Bitwise AND, only for integers.
+     * Bitwise AND, for integers only.
      */
     RINGTREE_BAND = 5,
     /**
-     * Bitwise OR, only for integers.
+     * Bitwise OR, for integers only.
      */
     RINGTREE_BOR = 6,
     /**
-     * Bitwise XOR, only for integers.
+     * Bitwise XOR, for integers only.
      */
     RINGTREE_BXOR = 7,
 } ringtree_op_t;
 
 /**
- * A communicator: a group of ranks that exchange data.
+ * A communicator, which is a group of ranks that exchange data with each other.
  */
 typedef struct ringtree_comm_t ringtree_comm_t;
 
 /**
- * A started call, which runs in the background.
+ * A call that has been started and runs in the background.
  */
 typedef struct ringtree_work_t ringtree_work_t;
 
@@ -216,11 +218,11 @@ typedef struct {
      */
     ringtree_result_t result;
     /**
-     * The rank that detected the error, or -1.
+     * The rank that detected the error, or -1 if it is not known.
      */
     int rank;
     /**
-     * The rank that the error concerns, such as a rank that died, or -1.
+     * The rank that the error concerns, such as a rank that died, or -1 if there is none.
      */
     int peer;
     /**
@@ -228,31 +230,34 @@ typedef struct {
      */
     int missing_count;
     /**
-     * The ranks that held up the call that timed out.
+     * The ranks that were holding up the call that timed out.
      */
     const int *missing;
     /**
      * Name of the collective in which the error occurred, such as "all-reduce". NULL if the error
-     * occurred in a message, or if the collective is not known.
+     * occurred in a send or receive, or if the collective is not known.
      */
     const char *operation;
     /**
-     * Number of the call, counted from 1, or 0 if there is none.
+     * Number of the call in which the error occurred, counted from 1, or 0 if there is no such
+     * number.
      */
     uint64_t sequence;
     /**
-     * Number of milliseconds that the call was in flight before it timed out, or 0.
+     * Number of milliseconds for which the call was in flight before it timed out, or 0 if it did
+     * not time out.
      */
     uint64_t elapsed_ms;
     /**
-     * One human-readable line with all of the above, the cause and the next step.
+     * A human-readable line that contains all of the above, as well as the cause and the next
+     * step.
      */
     const char *message;
 } ringtree_error_t;
 
 /**
- * The address and the secret that the ranks of one world use to find each other. Any process that
- * has the ID can join as any rank, so send it only over private channels.
+ * The address and the secret that the ranks of a world use to find each other. Any process that
+ * has the ID can join as any rank, so send the ID only over private channels.
  */
 typedef struct {
     /**
@@ -266,36 +271,36 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Returns the version of the loaded library, such as "0.1.0". The string is static; do not free
- * it.
+ * Returns the version of the loaded library, such as "0.1.0". The string is static and must not be
+ * freed.
  */
 const char *ringtree_version(void);
 
 /**
- * Returns a short description of `result`. The string is static; do not free it.
- * ringtree_last_error() describes the error of a particular call.
+ * Returns a short description of `result`. The string is static and must not be freed. For a
+ * description of the error in a particular call, see ringtree_last_error().
  */
 const char *ringtree_result_string(ringtree_result_t result);
 
 /**
- * Returns one line that describes the last failed call of this thread: the ranks, the call, the
- * cause and the next step.
+ * Returns a one-line description of the last failed call made by this thread. It names the ranks,
+ * the call, the cause and the next step.
  *
- * Returns an empty string if no call of this thread has failed. The library owns the string, which
- * remains valid until another call of this thread fails or the thread exits.
+ * Returns an empty string if no call made by this thread has failed. The library owns the string,
+ * which remains valid until another call made by this thread fails or the thread exits.
  */
 const char *ringtree_last_error(void);
 
 /**
- * Returns the fields of the error that ringtree_last_error() describes, or NULL if no call of this
- * thread has failed. The library owns these fields, which remain valid for as long as the string
- * that ringtree_last_error() returns.
+ * Returns the fields of the error that ringtree_last_error() describes, or NULL if no call made by
+ * this thread has failed. The library owns these fields, which remain valid for as long as the
+ * string returned by ringtree_last_error().
  */
 const ringtree_error_t *ringtree_last_error_details(void);
 
 /**
- * Creates the communicator that contains all ranks, based on the environment variables that
- * `ringtree run` and torchrun set. Waits until every rank has joined, but no longer than
+ * Creates the communicator that contains all ranks, using the environment variables that `ringtree
+ * run` and torchrun set. Waits until every rank has joined, but no longer than
  * RINGTREE_TIMEOUT_MS.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
@@ -304,8 +309,8 @@ const ringtree_error_t *ringtree_last_error_details(void);
 ringtree_result_t ringtree_comm_init_from_env(ringtree_comm_t **comm);
 
 /**
- * Like ringtree_comm_init_from_env(), but creates a communicator with a single rank if the program
- * was not started by a launcher.
+ * Like ringtree_comm_init_from_env(), but creates a communicator that consists of a single rank if
+ * the program was not started by a launcher.
  */
 ringtree_result_t ringtree_comm_init_from_env_or_alone(ringtree_comm_t **comm);
 
@@ -313,14 +318,14 @@ ringtree_result_t ringtree_comm_init_from_env_or_alone(ringtree_comm_t **comm);
  * Creates an ID for a new world and stores it in `id`. Call this function on rank 0's host.
  *
  * The program must send the ID to all ranks, and each rank must pass it to
- * ringtree_comm_init_rank(). Each world needs a separate ID. This process keeps the port in the ID
- * reserved until it joins as rank 0.
+ * ringtree_comm_init_rank(). Each world needs its own ID. This process keeps the port given in the
+ * ID reserved until it joins as rank 0.
  */
 ringtree_result_t ringtree_get_unique_id(ringtree_unique_id_t *id);
 
 /**
- * Joins the world that `id` identifies, as rank `rank` of `world_size` ranks. Waits until every
- * rank has joined.
+ * Joins the world identified by `id` as rank `rank` of `world_size` ranks. Waits until every rank
+ * has joined.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
  * ringtree_comm_destroy().
@@ -331,9 +336,9 @@ ringtree_result_t ringtree_comm_init_rank(ringtree_comm_t **comm,
                                           int rank);
 
 /**
- * Joins as rank `rank` of `world_size` ranks at `rendezvous`, the "host:port" at which rank 0
- * listens. Waits until every rank has joined. If the ranks are on several hosts, RINGTREE_SECRET
- * or RINGTREE_SECRET_FILE must be set.
+ * Joins a world as rank `rank` of `world_size` ranks at `rendezvous`, which is the "host:port" at
+ * which rank 0 listens. Waits until every rank has joined. If the ranks are on several hosts,
+ * RINGTREE_SECRET or RINGTREE_SECRET_FILE must be set.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
  * ringtree_comm_destroy().
@@ -344,7 +349,7 @@ ringtree_result_t ringtree_comm_init_at(ringtree_comm_t **comm,
                                         int rank);
 
 /**
- * Sets `rank` to the rank of this process in the communicator. Ranks start at 0.
+ * Sets `rank` to the rank of this process in the communicator. Ranks are counted from 0.
  */
 ringtree_result_t ringtree_comm_rank(ringtree_comm_t *comm, int *rank);
 
@@ -354,15 +359,15 @@ ringtree_result_t ringtree_comm_rank(ringtree_comm_t *comm, int *rank);
 ringtree_result_t ringtree_comm_count(ringtree_comm_t *comm, int *count);
 
 /**
- * Sets `local_rank` to the number of this process on its host, counted from 0. This number is the
- * same in every communicator.
+ * Sets `local_rank` to the index of this process among the processes on its host, counted from 0.
+ * It is the same in every communicator.
  */
 ringtree_result_t ringtree_comm_local_rank(ringtree_comm_t *comm, int *local_rank);
 
 /**
- * Sets the timeout for later calls on this handle, in milliseconds. 0 means no timeout. A call
- * that takes longer fails with RINGTREE_DEADLINE on all ranks. The default is RINGTREE_TIMEOUT_MS,
- * or five minutes if that variable is not set.
+ * Sets the timeout, in milliseconds, for subsequent calls on this handle. A value of 0 means no
+ * timeout. A call that takes longer than the timeout fails with RINGTREE_DEADLINE on all ranks.
+ * The default is the value of RINGTREE_TIMEOUT_MS, or five minutes if that variable is not set.
  */
 ringtree_result_t ringtree_comm_set_timeout_ms(ringtree_comm_t *comm, uint64_t timeout_ms);
 
@@ -371,9 +376,9 @@ ringtree_result_t ringtree_comm_set_timeout_ms(ringtree_comm_t *comm, uint64_t t
  * `new_comm`.
  *
  * The members of each new communicator are the ranks that pass the same `color`, ordered by `key`.
- * Ranks with equal keys keep the order that they have in `comm`. All ranks of `comm` must call
- * this function. A rank that passes RINGTREE_SPLIT_NOCOLOR does not join a group and gets NULL.
- * The program must destroy `new_comm` with ringtree_comm_destroy().
+ * Ranks with equal keys keep their relative order in `comm`. All ranks of `comm` must call this
+ * function. A rank that passes RINGTREE_SPLIT_NOCOLOR does not join any group and gets NULL. The
+ * program must destroy `new_comm` with ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_split(ringtree_comm_t *comm,
                                       int color,
@@ -382,8 +387,8 @@ ringtree_result_t ringtree_comm_split(ringtree_comm_t *comm,
 
 /**
  * Creates a communicator that consists of the `count` ranks in `members`, numbered in the order of
- * the list, and stores it in `new_comm`. Only these ranks call this function, and all of them must
- * call it. The program must destroy `new_comm` with ringtree_comm_destroy().
+ * the list, and stores it in `new_comm`. Only these ranks may call this function, and all of them
+ * must call it. The program must destroy `new_comm` with ringtree_comm_destroy().
  */
 ringtree_result_t ringtree_comm_subgroup(ringtree_comm_t *comm,
                                          const int *members,
@@ -391,20 +396,20 @@ ringtree_result_t ringtree_comm_subgroup(ringtree_comm_t *comm,
                                          ringtree_comm_t **new_comm);
 
 /**
- * Aborts the communicator and destroys the handle. Every call in flight and every later call fails
- * on all ranks with an error that names this rank and `reason`, which may be NULL. Any thread may
- * call this function, even while other threads are waiting in calls.
+ * Aborts the communicator and destroys the handle. Every call in flight and every subsequent call
+ * fails on all ranks with an error that names this rank and `reason`, which may be NULL. Any
+ * thread may call this function, even while other threads are waiting in calls.
  */
 ringtree_result_t ringtree_comm_abort(ringtree_comm_t *comm, const char *reason);
 
 /**
- * Leaves the communicator and destroys the handle. Delivers everything that was sent, and then
- * notifies the other ranks.
+ * Leaves the communicator and destroys the handle. Delivers everything that has been sent, and
+ * then notifies the other ranks that this rank is leaving.
  *
  * Calls from other threads and work in flight still complete, and the other ranks are notified
- * after the last of them has completed. The program must still wait for that work and free it. If
- * a program exits without calling this function, it looks to the other ranks as if it had died.
- * NULL is ignored. The function does nothing in a forked child of the process that joined.
+ * only after the last of them has completed. The program must still wait for that work and free
+ * it. If a program exits without calling this function, it appears to the other ranks to have
+ * died. NULL is ignored. The function does nothing in a forked child of the process that joined.
  */
 ringtree_result_t ringtree_comm_destroy(ringtree_comm_t *comm);
 
@@ -420,8 +425,8 @@ ringtree_result_t ringtree_all_reduce(const void *send,
                                       ringtree_comm_t *comm);
 
 /**
- * Copies `count` elements of the root's `send` to `recv` on every rank. On all other ranks, `send`
- * is ignored. The call works in place if `send` and `recv` are equal.
+ * Copies `count` elements of the root's `send` to `recv` on every rank. On all ranks except the
+ * root, `send` is ignored. The call works in place if `send` and `recv` are equal.
  */
 ringtree_result_t ringtree_broadcast(const void *send,
                                      void *recv,
@@ -432,8 +437,8 @@ ringtree_result_t ringtree_broadcast(const void *send,
 
 /**
  * Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
- * root. On all other ranks, `recv` is ignored. The call works in place if `send` and `recv` are
- * equal.
+ * root. On all ranks except the root, `recv` is ignored. The call works in place if `send` and
+ * `recv` are equal.
  */
 ringtree_result_t ringtree_reduce(const void *send,
                                   void *recv,
@@ -455,9 +460,9 @@ ringtree_result_t ringtree_all_gather(const void *send,
 
 /**
  * Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
- * `send` has one block of `recv_count` elements per rank. The call works in place if `recv` is
- * this rank's block of `send`. In that case, the contents of the other blocks are unspecified
- * afterwards.
+ * `send` contains one block of `recv_count` elements per rank. The call works in place if `recv`
+ * is this rank's block of `send`. In that case, the contents of the other blocks are unspecified
+ * after the call.
  */
 ringtree_result_t ringtree_reduce_scatter(const void *send,
                                           void *recv,
@@ -478,8 +483,8 @@ ringtree_result_t ringtree_all_to_all(const void *send,
 
 /**
  * Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
- * On all other ranks, `recv` is ignored. The call works in place if the root's `send` is its block
- * of `recv`.
+ * On all ranks except the root, `recv` is ignored. The call works in place if, on the root, `send`
+ * is the root's block of `recv`.
  */
 ringtree_result_t ringtree_gather(const void *send,
                                   void *recv,
@@ -490,8 +495,8 @@ ringtree_result_t ringtree_gather(const void *send,
 
 /**
  * Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
- * On all other ranks, `send` is ignored. The call works in place if the root's `recv` is its block
- * of `send`.
+ * On all ranks except the root, `send` is ignored. The call works in place if, on the root, `recv`
+ * is the root's block of `send`.
  */
 ringtree_result_t ringtree_scatter(const void *send,
                                    void *recv,
@@ -502,8 +507,8 @@ ringtree_result_t ringtree_scatter(const void *send,
 
 /**
  * Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
- * has one number per rank and must be the same on all ranks. `send` is as long as this rank's
- * block. This call never works in place.
+ * contains one number per rank and must be the same on all ranks. `send` must be as long as this
+ * rank's block. This function cannot work in place.
  */
 ringtree_result_t ringtree_all_gather_v(const void *send,
                                         void *recv,
@@ -513,8 +518,8 @@ ringtree_result_t ringtree_all_gather_v(const void *send,
 
 /**
  * Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
- * `send_counts` has one number per rank and must be the same on all ranks. `recv` is as long as
- * this rank's block. This call never works in place.
+ * `send_counts` contains one number per rank and must be the same on all ranks. `recv` must be as
+ * long as this rank's block. This function cannot work in place.
  */
 ringtree_result_t ringtree_reduce_scatter_v(const void *send,
                                             const size_t *send_counts,
@@ -526,8 +531,8 @@ ringtree_result_t ringtree_reduce_scatter_v(const void *send,
 /**
  * Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
  * from rank i has recv_counts[i] elements. Blocks are contiguous. Each rank passes only its own
- * counts. If the counts of two ranks disagree, the call returns RINGTREE_MISMATCH on all ranks.
- * This call never works in place.
+ * counts. If the counts passed by two ranks do not match, the call returns RINGTREE_MISMATCH on
+ * all ranks. This function cannot work in place.
  */
 ringtree_result_t ringtree_all_to_all_v(const void *send,
                                         const size_t *send_counts,
@@ -545,10 +550,10 @@ ringtree_result_t ringtree_barrier(ringtree_comm_t *comm);
  * Sends `count` elements to `peer`, which must receive the same number of elements of the same
  * type.
  *
- * The function may return before the peer receives the elements, or it may wait until the peer
- * does. Messages from one rank to another are received in the order in which they were sent. If
- * two ranks both send before they receive, they may end up waiting for each other. In that case,
- * use ringtree_send_start() on one of them.
+ * The function may return before the peer receives the elements, or it may block until the peer
+ * does so. Messages from one rank to another are received in the order in which they were sent. If
+ * two ranks both send to each other before they receive, they may end up waiting for each other.
+ * To avoid this, use ringtree_send_start() on one of them.
  */
 ringtree_result_t ringtree_send(const void *send,
                                 size_t count,
@@ -566,8 +571,8 @@ ringtree_result_t ringtree_recv(void *recv,
                                 ringtree_comm_t *comm);
 
 /**
- * Starts ringtree_send() in the background. Any number of messages may be in flight. The rules for
- * buffers and work are the same as for ringtree_all_reduce_start().
+ * Starts ringtree_send() in the background. Any number of messages may be in flight at the same
+ * time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_send_start(const void *send,
                                       size_t count,
@@ -577,8 +582,8 @@ ringtree_result_t ringtree_send_start(const void *send,
                                       ringtree_work_t **work);
 
 /**
- * Starts ringtree_recv() in the background. Any number of messages may be in flight. The rules for
- * buffers and work are the same as for ringtree_all_reduce_start().
+ * Starts ringtree_recv() in the background. Any number of messages may be in flight at the same
+ * time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
  */
 ringtree_result_t ringtree_recv_start(void *recv,
                                       size_t count,
@@ -588,16 +593,17 @@ ringtree_result_t ringtree_recv_start(void *recv,
                                       ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_reduce() in the background and returns immediately. Stores the handle of the
+ * Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
  * call in `work`.
  *
- * The program owns the handle. It must wait with ringtree_work_wait(), or test the handle with
- * ringtree_work_test(), until the call has completed, and then free the handle with
- * ringtree_work_free(). Until the call has completed, the program must not use `send` or `recv`.
- * All ranks must start and make the calls on a communicator in the same order.
+ * The program owns the handle. It must call ringtree_work_wait() to wait until the call has
+ * completed, or call ringtree_work_test() repeatedly until it has completed, and then free the
+ * handle with ringtree_work_free(). Until the call has completed, the program must not use `send`
+ * or `recv`. All ranks must make the calls on a communicator in the same order, whether the calls
+ * block or are started in the background.
  *
- * A started call is fastest if it works in place. Otherwise, it copies `send` to `recv`, or copies
- * the result from a temporary buffer.
+ * A started call is fastest if it works in place. Otherwise, it either copies `send` to `recv`
+ * first or copies the result from a temporary buffer at the end.
  */
 ringtree_result_t ringtree_all_reduce_start(const void *send,
                                             void *recv,
@@ -684,26 +690,26 @@ ringtree_result_t ringtree_scatter_start(const void *send,
                                          ringtree_work_t **work);
 
 /**
- * Waits until the call that `work` represents has completed, and returns its result. Any thread
- * may call this function, even repeatedly.
+ * Waits until the call that `work` represents has completed, and returns the result of that call.
+ * Any thread may call this function, even repeatedly.
  */
 ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
 
 /**
  * Sets `has_ended` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
- * not wait.
+ * not block.
  *
- * If the call has completed, returns its result, like ringtree_work_wait(). Otherwise, returns
- * RINGTREE_SUCCESS.
+ * If the call has completed, returns the result of that call, like ringtree_work_wait().
+ * Otherwise, returns RINGTREE_SUCCESS.
  */
 ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *has_ended);
 
 /**
- * Destroys the handle of a completed call. Does not free the buffers.
+ * Destroys the handle of a completed call. Does not free the call's buffers.
  *
- * Returns RINGTREE_USAGE if the call is still in flight, because the program could then not find
- * out when it may use the buffers again. NULL is ignored. The function does nothing in a forked
- * child of the process that started the call.
+ * Returns RINGTREE_USAGE if the call is still in flight, because the program would otherwise have
+ * no way to find out when it may use the buffers again. NULL is ignored. The function does nothing
+ * in a forked child of the process that started the call.
  */
 ringtree_result_t ringtree_work_free(ringtree_work_t *work);
 

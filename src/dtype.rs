@@ -1,4 +1,4 @@
-//! Defines the element types in a table with one line per type.
+//! Defines the element types in a table that has one line per type.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -12,15 +12,15 @@ mod sealed {
 /// This trait is sealed. It is implemented for the integers from 8 to 64 bits, `half::f16`,
 /// `half::bf16`, `f32` and `f64`.
 ///
-/// Send values of other types as their parts:
+/// Values of other types can be sent as follows:
 ///
-/// - A complex number is sent as two floats. To add complex numbers, add their parts.
-/// - An 8-bit float is sent as a `u8`. Calls can move 8-bit floats, but they cannot compute with
-///   them.
+/// - A complex number is sent as two floats. A sum of these floats is the sum of the complex
+///   numbers.
+/// - An 8-bit float is sent as a `u8`. Calls can transfer 8-bit floats but cannot reduce them.
 /// - A `bool` is sent as a `u8` that is 0 or 1. `Bor` and `Max` return 1 if the value is 1 on any
-///   rank. `Band` and `Min` return 1 if the value is 1 on all ranks. To get a `bool` from a
-///   received byte, compare the byte with 0, because a byte that is neither 0 nor 1 is not a valid
-///   `bool`.
+///   rank. `Band` and `Min` return 1 if the value is 1 on all ranks. To convert a received byte to
+///   a `bool`, compare it with 0 instead of transmuting it, because a byte other than 0 or 1 is not
+///   a valid `bool`.
 ///
 /// ```
 /// use ringtree::ReduceOp;
@@ -34,13 +34,13 @@ mod sealed {
 /// assert_eq!(ends, vec![Ok(([[2.0, -0.5]; 3], true)); 2]);
 /// ```
 pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed {
-    /// The element type as a value.
+    /// The [`Dtype`] of this element type.
     const DTYPE: Dtype;
 }
 
 macro_rules! dtypes {
     ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
-        /// An element type as a value.
+        /// An element type, represented as a value.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
         #[repr(u8)]
         pub enum Dtype {
@@ -81,8 +81,8 @@ macro_rules! dtypes {
             }
         )*
 
-        /// Calls the macro `$callback` once with the complete table of element types. Each line is
-        /// `Variant rust_type, "name", Kind;`.
+        /// Calls the macro `$callback` once, passing it the complete table of element types. Each
+        /// line is `Variant rust_type, "name", Kind;`.
         #[allow(unused_macros)]
         macro_rules! for_each_dtype {
             ($callback:ident) => { $callback! { $($variant $rust, $name, $kind;)* } };
@@ -99,8 +99,8 @@ macro_rules! dtypes {
         /// Evaluates an expression with the Rust type that corresponds to a
         /// [`Dtype`](crate::Dtype).
         ///
-        /// Use this macro if the element type is known only at run time, for example in a file
-        /// reader or in bindings for another language.
+        /// Use this macro if the element type is known only at run time, for example in code that
+        /// reads files or in bindings for another language.
         ///
         /// ```
         /// use ringtree::{Dtype, Element, with_element};

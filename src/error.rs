@@ -1,5 +1,5 @@
 //! Defines the error type, which reports the rank, the call, the cause and the next step. It may
-//! import the base files and `plan`, for the names of the collectives.
+//! import the base files, and `plan` for the names of the collectives.
 
 use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
 use crate::plan::spec::Collective;
@@ -12,19 +12,21 @@ use std::time::Duration;
 /// The result of a fallible call.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// The error type of all calls. It has a one-line message for people and fields for programs.
+/// The error type returned by all calls. It has a one-line message for people to read and fields
+/// for programs to inspect.
 ///
 /// After any error except [`ErrorKind::Usage`], the communicator is unusable. Every later call on
-/// it returns the first error again, and the contents of the buffers are unspecified. See
-/// [`Communicator`](crate::Communicator#errors) for details.
+/// it returns the first error again. The contents of the buffers passed to the failed calls are
+/// unspecified. See [`Communicator`](crate::Communicator#errors) for details.
 ///
 /// `Display` prints one line that names the ranks, the call, the cause and the next step. If the
-/// text is longer than 4 KiB, a marker replaces the middle. `Debug` prints the same line, so the
-/// line is shown if `main` returns the error. `{:#?}` prints the kind and the known fields.
+/// text is longer than 4 KiB, its middle is replaced with a marker. `Debug` prints the same line,
+/// so this line is also what is shown if `main` returns the error. `{:#?}` prints the kind and the
+/// known fields.
 ///
-/// Rank numbers are those of the communicator that returned the error. All ranks get the first
-/// error with the same line and the same fields. `docs/errors.md#limits-of-detection` lists the
-/// exceptions.
+/// Rank numbers refer to the communicator that returned the error. All ranks get the first error,
+/// with the same line and the same fields. `docs/errors.md#limits-of-detection` lists the
+/// exceptions to this rule.
 ///
 /// ```
 /// use ringtree::{Collective, sim::simulate::{World, sleep}};
@@ -57,14 +59,14 @@ struct Details {
     /// At most [`PLACES_MAX`] ranks.
     missing: Vec<usize>,
     elapsed: Option<Duration>,
-    /// Text of the failure of another communicator that caused this error. It is appended to the
+    /// Text of the error of another communicator that caused this error. It is appended to the
     /// line.
     origin: Option<Text>,
     #[serde(skip)]
     source: Source,
 }
 
-/// The text of an error: at most [`ERROR_BYTES_MAX`] bytes, even if a peer sent it.
+/// The text of an error. It has at most [`ERROR_BYTES_MAX`] bytes, even if a peer sent it.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(from = "String")]
 struct Text(String);
@@ -78,7 +80,7 @@ impl From<String> for Text {
     }
 }
 
-/// Text from a peer, which can be as long as a message.
+/// Text from a peer. It can be as long as a message.
 pub(crate) trait Told {
     /// Shortens the text to `bytes_max` bytes. Keeps the beginning, which states what failed, and
     /// the end, which contains the advice or the last line of a traceback.
@@ -113,7 +115,7 @@ impl Told for Vec<(String, String)> {
     }
 }
 
-/// Decodes a name that a peer has sent, for `deserialize_with` on fields of messages.
+/// Decodes a name that a peer has sent. For use with `deserialize_with` on message fields.
 pub(crate) fn told_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -131,8 +133,8 @@ where
     Ok(T::deserialize(from)?.cut(ERROR_BYTES_MAX))
 }
 
-/// The cause of an error in this process. It is not sent to other ranks. Comparisons of errors
-/// ignore it because the text already describes it.
+/// The cause of an error that occurred in this process. It is not sent to other ranks. It is
+/// ignored when errors are compared because the text already describes it.
 #[derive(Clone, Default)]
 struct Source(Option<Arc<dyn std::error::Error + Send + Sync>>);
 
@@ -146,7 +148,8 @@ impl Eq for Source {}
 
 macro_rules! kinds {
     ($($(#[$doc:meta])* $kind:ident $is:ident $($make:ident)?,)*) => {
-        /// The kinds of [`Error`]. The documentation of each kind explains what the caller can do.
+        /// The kinds of [`Error`]. The documentation for each kind explains what the caller can do
+        /// about it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
         #[non_exhaustive]
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
@@ -174,41 +177,41 @@ macro_rules! kinds {
 }
 
 kinds! {
-    /// An invalid call, such as a broadcast whose root is out of range, a bitwise reduction of
-    /// floats, or a message that a rank sends to itself. Nothing was sent, unless the documentation
-    /// of the call states otherwise. Correct the program. The communicator remains usable. See
-    /// `docs/errors.md#usage`.
+    /// The call was invalid: for example, the root of a broadcast was out of range, a bitwise
+    /// reduction was requested for floats, or a rank sent a message to itself. Nothing was sent,
+    /// unless the documentation of the call states otherwise. Correct the program. The communicator
+    /// remains usable. See `docs/errors.md#usage`.
     Usage is_usage usage,
-    /// A setting that is missing, misspelled or malformed. Correct the setting that the message
-    /// names. See `docs/errors.md#configuration`.
+    /// A setting is missing, misspelled or malformed. Correct the setting that the message names.
+    /// See `docs/errors.md#configuration`.
     Configuration is_configuration configuration,
-    /// A failure to connect the ranks. Check the cause that the message names, and restart the job.
-    /// See `docs/errors.md#join`.
+    /// The ranks could not be connected. Check the cause that the message names, and restart the
+    /// job. See `docs/errors.md#join`.
     Join is_join join,
-    /// Different calls on different ranks. Correct the program: all ranks must issue the operations
-    /// of a communicator in the same order and with the same arguments. See
+    /// Different ranks made different calls. Correct the program: all ranks must issue the
+    /// operations of a communicator in the same order and with the same arguments. See
     /// `docs/errors.md#mismatch`.
     Mismatch is_mismatch mismatch,
-    /// A rank that died, or that left while another rank still needed it. [`Error::peer`] returns
-    /// the number of the lost rank. Read the last output of that rank, and restart the job from a
-    /// checkpoint. See `docs/errors.md#peerlost`.
+    /// A rank died, or left while another rank still needed it. [`Error::peer`] returns the number
+    /// of the lost rank. Read the last output of that rank, and restart the job from a checkpoint.
+    /// See `docs/errors.md#peerlost`.
     PeerLost is_peer_lost,
-    /// A call that did not complete before its deadline. The message and [`Error::missing`] name
-    /// the missing ranks if they are known. Check those ranks, or raise the timeout if they are
-    /// only slow. See `docs/errors.md#deadline`.
+    /// A call did not complete before its deadline. The message and [`Error::missing`] name the
+    /// missing ranks if they are known. Check those ranks, or raise the timeout if they are only
+    /// slow. See `docs/errors.md#deadline`.
     Deadline is_timeout deadline,
-    /// Data that a peer sent but that no plan accounts for. Check that all ranks run the same
-    /// build. If they do, report a bug. See `docs/errors.md#protocol`.
+    /// A peer sent data that no plan accounts for. Check that all ranks are running the same build.
+    /// If they do, report a bug. See `docs/errors.md#protocol`.
     Protocol is_protocol protocol,
-    /// A request that the operating system refused. The message names the call and the cause. In
+    /// The operating system refused a request. The message names the system call and the cause. In
     /// the process where the error occurred, [`source`](std::error::Error::source) usually returns
     /// the I/O error. Fix the cause. See `docs/errors.md#system`.
     System is_system system,
-    /// No usable GPU on this host. Fix the cause that the message names, or use host memory
-    /// instead. See `docs/errors.md#nodevice`.
+    /// There is no usable GPU on this host. Fix the cause that the message names, or use host
+    /// memory instead. See `docs/errors.md#nodevice`.
     NoDevice is_no_device no_device,
-    /// A failure of a GPU or its driver. The message names the driver function and the cause. If a
-    /// kernel failed, restart the process. See `docs/errors.md#device`.
+    /// A GPU or its driver failed. The message names the driver function and the cause. If a kernel
+    /// failed, restart the process. See `docs/errors.md#device`.
     Device is_device device,
 }
 
@@ -228,8 +231,8 @@ impl Error {
         }))
     }
 
-    /// Creates an error of kind [`ErrorKind::PeerLost`]. `text` describes how rank `peer` was lost
-    /// and in which call.
+    /// Creates an error of kind [`ErrorKind::PeerLost`]. `text` describes how the rank `peer` was
+    /// lost, and in which call.
     ///
     /// ```
     /// let error = ringtree::Error::peer_lost(3, "rank 3 is gone: connection reset");
@@ -240,8 +243,9 @@ impl Error {
         Self::new(ErrorKind::PeerLost, text.into()).with_peer(peer)
     }
 
-    /// Creates an error of kind [`ErrorKind::System`], which reports that `what` failed with
-    /// `error`. The [`source`](std::error::Error::source) of the new error is a copy of `error`.
+    /// Creates an error of kind [`ErrorKind::System`] that reports that the action described by
+    /// `what` failed with `error`. The [`source`](std::error::Error::source) of the new error is a
+    /// copy of `error`.
     ///
     /// ```
     /// use std::{error::Error as _, io};
@@ -268,52 +272,53 @@ impl Error {
     }
 
     /// Returns the collective in which the error occurred. Returns `None` if the call was a send or
-    /// a receive, if the error occurred outside a call, or if the call is not known.
+    /// receive, if the error occurred outside any call, or if the call is not known.
     #[must_use]
     pub fn collective(&self) -> Option<Collective> {
         self.0.collective
     }
 
-    /// Returns the number of the call in which the error occurred. Collectives are numbered from 1
-    /// in each communicator. Messages are numbered from 1 for each pair of sender and receiver.
+    /// Returns the number of the call in which the error occurred. Collectives are numbered
+    /// starting from 1 in each communicator. Messages are numbered starting from 1 for each pair of
+    /// sender and receiver.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
         self.0.sequence
     }
 
-    /// Returns the rank that detected the error. If two ranks detected a mismatch, returns the
-    /// lower of the two.
+    /// Returns the rank that detected the error. If the error is a mismatch detected by two ranks,
+    /// returns the lower of the two.
     #[must_use]
     pub fn rank(&self) -> Option<usize> {
         self.0.rank
     }
 
     /// Returns the other rank that the error concerns. This is the rank that was lost, the rank
-    /// that sent invalid data or, after a mismatch, the higher of the two ranks that made different
+    /// that sent invalid data or, for a mismatch, the higher of the two ranks that made different
     /// calls.
     ///
-    /// Returns `None` if that rank is not a member of this communicator. A group can also learn of
-    /// the death of a rank that is not a member.
+    /// Returns `None` if that rank is not a member of this communicator, because the members of a
+    /// group can also learn of the death of a rank outside the group.
     #[must_use]
     pub fn peer(&self) -> Option<usize> {
         self.0.peer
     }
 
-    /// Returns the ranks that held up the call that timed out, if they are known. The list contains
-    /// at most the first [`PLACES_MAX`] of these ranks.
+    /// Returns the ranks that were holding up the call that timed out, if they are known. The list
+    /// contains at most the first [`PLACES_MAX`] of these ranks.
     #[must_use]
     pub fn missing(&self) -> &[usize] {
         &self.0.missing
     }
 
-    /// If the call timed out, returns how long it had been in flight.
+    /// Returns how long the call had been in flight, if it timed out.
     #[must_use]
     pub fn elapsed(&self) -> Option<Duration> {
         self.0.elapsed
     }
 
-    /// Sets the call in which the error occurred. `sequence` is the number of the call.
-    /// `collective` is `None` if the call is a message.
+    /// Sets the call in which the error occurred. `sequence` is the number of the call. Pass `None`
+    /// as `collective` if the call is a send or receive.
     #[must_use]
     pub fn with_call(mut self, collective: Option<Collective>, sequence: u64) -> Self {
         self.0.collective = collective;
@@ -335,21 +340,21 @@ impl Error {
         self
     }
 
-    /// Sets the ranks that held up the call. Only the first [`PLACES_MAX`] are kept.
+    /// Sets the ranks that were holding up the call. Only the first [`PLACES_MAX`] ranks are kept.
     #[must_use]
     pub fn with_missing(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
         self.0.missing = ranks.into_iter().take(PLACES_MAX).collect();
         self
     }
 
-    /// Sets how long the call had been in flight.
+    /// Sets the time for which the call had been in flight.
     #[must_use]
     pub fn with_elapsed(mut self, elapsed: Duration) -> Self {
         self.0.elapsed = Some(elapsed);
         self
     }
 
-    /// Sets the underlying cause in this process. Other ranks do not receive the cause, so the text
+    /// Sets the underlying cause in this process. The cause is not sent to other ranks, so the text
     /// should describe it too.
     #[must_use]
     pub fn with_source(
@@ -360,8 +365,9 @@ impl Error {
         self
     }
 
-    /// Sets the failure of another communicator that caused this error. If `cause` has a cause of
-    /// this kind itself, keeps that one: the line shows the first of a chain of causes.
+    /// Sets the error of another communicator that caused this error. If `cause` was itself caused
+    /// by an error of another communicator, uses that error instead, so that the line shows the
+    /// first error in a chain of causes.
     pub(crate) fn with_origin(mut self, cause: &Error) -> Self {
         let Details { text, origin, .. } = &*cause.0;
         self.0.origin = Some(origin.as_ref().unwrap_or(text).clone());
@@ -375,8 +381,8 @@ impl Error {
             .chain(self.0.missing.iter().copied())
     }
 
-    /// Returns `true` if the error can come from a world of `world_size` ranks. A received error
-    /// can contain any numbers.
+    /// Returns `true` if the error can have come from a world of `world_size` ranks. An error
+    /// received from a peer can contain arbitrary numbers.
     pub(crate) fn is_possible(&self, world_size: usize) -> bool {
         self.0.missing.len() <= PLACES_MAX && self.ranks().all(|rank| rank < world_size)
     }
@@ -398,7 +404,7 @@ impl Error {
     }
 
     /// Removes all rank numbers if the error comes from a world of more than `world_size` ranks,
-    /// because its numbers mean nothing here.
+    /// because its numbers are meaningless here.
     pub(crate) fn within(mut self, world_size: usize) -> Self {
         if !self.is_possible(world_size) {
             self.0.rank = None;
@@ -437,7 +443,7 @@ impl fmt::Display for Error {
 
 /// Prints the same line as `Display`, because a `main` that returns `ringtree::Result<()>` shows
 /// the `Debug` output. `{:#?}` prints the kind, the text and the known fields. It does not print
-/// the source, because equal errors must look the same.
+/// the source because errors that compare equal must look the same.
 impl fmt::Debug for Error {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if !formatter.alternate() {

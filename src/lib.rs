@@ -33,7 +33,7 @@
 //! A [`plan`] is plain data that describes what one rank does in a collective. ringtree can
 //! [verify](plan::verify) a plan, estimate its [cost](plan::cost) and [draw](plan::draw) it. It can
 //! also [choose](plan::select) the fastest of several plans. A single engine runs every plan over
-//! any kind of link. No other part of the library depends on the algorithm.
+//! any kind of link, and no other part of the library depends on the algorithm.
 //!
 //! # Modules
 //!
@@ -45,12 +45,12 @@
 //! | [`plan`] | collectives described as data | [`plan::plan`], [`plan::REGISTRY`] |
 //! | [`sim`] | simulated ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
 //!
-//! The experimental feature `cuda` adds the module `device`, which provides memory and streams on
+//! The experimental `cuda` feature adds the `device` module, which provides memory and streams on
 //! NVIDIA GPUs.
 //!
-//! Every module may use [`dtype`], [`op`], [`error`] and [`limits`]. The module [`limits`] defines
-//! every bound of the library as a constant. All other modules are private. The `ringtree` command
-//! is in the package `ringtree-cli`. `DESIGN.md` lists all modules and packages.
+//! All modules may use [`dtype`], [`op`], [`error`] and [`limits`]. The [`limits`] module defines
+//! every limit of the library as a constant. All other modules are private. The `ringtree` command
+//! is in the `ringtree-cli` package. `DESIGN.md` lists all modules and packages.
 
 #![deny(unsafe_code)]
 // Without its feature, code that only the feature uses is dead. The build with all features still
@@ -135,7 +135,7 @@ pub use ringtree_plan as plan;
 #[doc(inline)]
 pub use sim::simulate::simulate;
 
-/// The programs in the README and in the book, which compile and run as documentation tests.
+/// The programs from the README and the book, compiled and run as documentation tests.
 #[cfg(all(doctest, feature = "checkpoint", feature = "launch"))]
 mod pages {
     #[doc = include_str!("../README.md")]

@@ -1,11 +1,11 @@
-//! Defines the reduction operators: a table with one line per operator, and one operator that has a
+//! Defines the reduction operators. A table lists one operator per line. One further operator has a
 //! factor.
 
 use crate::dtype::Dtype;
 use serde::{Deserialize, Serialize};
 use std::hash::{Hash, Hasher};
 
-/// Calls the macro `$callback` once with the tokens of `$prefix` and the complete table of
+/// Calls the macro `$callback` once with the tokens in `$prefix` followed by the complete table of
 /// operators. Each line is `Variant, "name", Domain, "documentation";`. The domain is `Any` or
 /// `Integer`.
 macro_rules! for_each_operator {
@@ -36,23 +36,23 @@ macro_rules! operators {
     ($($variant:ident, $name:literal, $domain:ident, $documentation:literal;)*) => {
         /// An operator that combines contributions element by element.
         ///
-        /// Every operator is commutative down to the last bit. If a floating-point result is not a
-        /// number, it is the canonical quiet NaN. `Min` and `Max` order −0 below +0 and propagate
-        /// NaN.
+        /// Every operator is commutative, down to the last bit. If a floating-point result is not a
+        /// number, it is always the canonical quiet NaN. `Min` and `Max` order −0 below +0 and
+        /// propagate NaN.
         #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
         pub enum ReduceOp {
             $(#[doc = $documentation] $variant,)*
-            /// The sum of the contributions, each multiplied by the factor that its rank passes.
-            /// This operator supports only floats in host memory.
+            /// The sum of the contributions, each multiplied by the factor that the contributing
+            /// rank passes. This operator supports only floats, and only in host memory.
             ///
-            /// Ranks can pass different factors. Each rank multiplies its complete contribution
+            /// Ranks can pass different factors. Each rank multiplies its entire contribution
             /// before it sends the first message of the call. `f32` and `f64` are multiplied in the
             /// element type. `f16` and `bf16` are multiplied in `f32` and rounded once to the
-            /// element type. The call then continues like any other sum, with the same bits on all
-            /// ranks.
+            /// element type. The call then continues like any other sum and produces the same bits
+            /// on all ranks.
             ///
             /// An in-place call multiplies the buffer itself. A call with a separate output leaves
-            /// the input unchanged. The output must be as long as the input. Two `PreMulSum`
+            /// the input unchanged, and the output must be as long as the input. Two `PreMulSum`
             /// operators are equal if their factors have the same bits.
             ///
             /// ```
@@ -72,7 +72,7 @@ macro_rules! operators {
         enum Position { $($variant,)* PreMulSum }
 
         impl ReduceOp {
-            /// All operators in the table. This excludes [`ReduceOp::PreMulSum`], which has a
+            /// All operators in the table. [`ReduceOp::PreMulSum`] is not included because it has a
             /// factor.
             pub const ALL: &'static [ReduceOp] = &[$(ReduceOp::$variant),*];
 
@@ -126,8 +126,8 @@ impl ReduceOp {
         }
     }
 
-    /// Returns the part of the operator on which all ranks must agree, which is everything except
-    /// the factor.
+    /// Returns the part of the operator that must be the same on all ranks, which is everything
+    /// except the factor.
     pub(crate) const fn agreed(self) -> Self {
         match self {
             ReduceOp::PreMulSum(_) => ReduceOp::PreMulSum(1.0),
@@ -135,7 +135,7 @@ impl ReduceOp {
         }
     }
 
-    /// Returns the position in the table and the bits of the factor.
+    /// Returns the position in the table, and the bits of the factor.
     fn parts(self) -> (u8, Option<u64>) {
         (self.code(), self.factor().map(f64::to_bits))
     }

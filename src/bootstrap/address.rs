@@ -29,7 +29,7 @@ pub(crate) fn resolve(what: &str, endpoint: &str, deadline: Instant) -> Result<V
             Ok(addresses) if addresses.len() > 0 => break addresses.collect(),
             Ok(_) => "the name has no address".to_owned(),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-                return Err(wrong(&format!("is not HOST:PORT: {error}")));
+                return Err(wrong(&format!("is not of the form HOST:PORT: {error}")));
             }
             Err(error) => error.to_string(),
         };

@@ -120,7 +120,7 @@ pub(super) fn found_line(settings: &Settings) -> String {
             "; {found} of {} other ranks have read its address from the store",
             settings.world_size - 1
         ),
-        Err(error) => format!("; the store failed too: {error}"),
+        Err(error) => format!("; the store also failed: {error}"),
     }
 }
 

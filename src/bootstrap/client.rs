@@ -149,7 +149,7 @@ fn reach(settings: &mut Settings, deadline: Instant) -> Result<Proven> {
                 (None, None) => settings.rendezvous.clone(),
             };
             let rank = settings.rank;
-            format!("rank {rank} has tried to reach rank 0 for {seconds} s: {why}")
+            format!("rank {rank} has been trying to reach rank 0 for {seconds} s: {why}")
         });
         told = refused.or(told);
         before = last;

@@ -54,7 +54,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "MASTER_PORT",
         "",
-        "port that rank 0 listens on; if another service holds it, the next port",
+        "port that rank 0 listens on; if it is in use, rank 0 listens on the next port",
     ),
     variable(
         "RINGTREE_RENDEZVOUS",
@@ -79,7 +79,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "RINGTREE_STALL_WARNING_S",
         "10",
-        "seconds until a waiting call prints a warning; 0 disables it and the startup notices",
+        "seconds before a waiting call prints a warning; 0 disables warnings and startup notices",
     ),
     variable(
         "RINGTREE_TRANSPORT",
@@ -114,17 +114,17 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "RINGTREE_TUNING",
         "",
-        "file that keeps the measured link speeds, or built-in to measure nothing",
+        "file in which measured link speeds are kept, or built-in to skip the measurement",
     ),
     variable(
         "RINGTREE_REPRODUCIBLE",
         "0",
-        "1: the bits of a sum do not depend on the buffer size, algorithm or transport",
+        "set to 1 to make the bits of sums independent of buffer size, algorithm and transport",
     ),
     variable(
         "RINGTREE_CHECK",
         "",
-        "calls: the ranks compare each call before it starts; meant for tests",
+        "set to calls to make ranks compare each call before it starts; meant for testing",
     ),
     variable(
         "RINGTREE_ATTEMPT",
@@ -144,7 +144,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
     variable(
         "RINGTREE_JOB_TUNING",
         "",
-        "set by the launcher: link speeds that an earlier attempt measured",
+        "set by the launcher: link speeds measured by an earlier attempt",
     ),
     variable("RINGTREE_ENCRYPT", "0", NOT_BUILT_YET),
     variable("RINGTREE_LOG", "", NOT_BUILT_YET),
@@ -160,7 +160,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
 /// use ringtree::internal::bootstrap::check_names;
 /// assert!(check_names(["PATH", "RINGTREE_TIMEOUT_MS"].map(Into::into)).is_ok());
 /// let error = check_names(["RINGTREE_TRANSPROT".into()]).unwrap_err();
-/// assert!(error.to_string().contains("the nearest is RINGTREE_TRANSPORT"));
+/// assert!(error.to_string().contains("the closest match is RINGTREE_TRANSPORT"));
 /// ```
 pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<()> {
     for name in names {
@@ -180,7 +180,7 @@ fn unknown(name: &str) -> Error {
     let own = own.filter(|one| one.starts_with(PREFIX));
     let nearest = own.min_by_key(|one| strsim::damerau_levenshtein(one, &name.to_uppercase()));
     Error::configuration(format!(
-        "unknown setting {}; the nearest is {}; see `ringtree --help` for all settings",
+        "unknown setting {}; the closest match is {}; see `ringtree --help` for all settings",
         name.escape_debug(),
         nearest.unwrap_or_default()
     ))
@@ -250,7 +250,7 @@ mod tests {
         for (misspelt, meant) in nearest {
             let error = check_names([misspelt.into()]).unwrap_err().to_string();
             assert!(
-                error.contains(&format!("the nearest is {meant};")),
+                error.contains(&format!("the closest match is {meant};")),
                 "{error}"
             );
             assert!(!error.contains('\u{1b}'), "{error:?}");

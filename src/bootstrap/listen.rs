@@ -87,7 +87,7 @@ pub(super) fn loopback_hint(settings: &Settings, address: IpAddr) -> String {
         let host = settings.rendezvous.rsplit_once(':');
         let host = host.map_or(settings.rendezvous.as_str(), |(host, _)| host);
         format!(
-            "; note: {host} is {address} on this host, which is a loopback address that other \
+            "; note: on this host, {host} resolves to {address}, a loopback address that other \
              hosts cannot reach"
         )
     } else {
@@ -164,7 +164,7 @@ mod tests {
         let loopback = IpAddr::from([127, 0, 1, 1]);
         assert_eq!(loopback_hint(&settings, loopback), "");
         settings.local_world_size = Some(2);
-        assert!(loopback_hint(&settings, loopback).contains("node1 is 127.0.1.1"));
+        assert!(loopback_hint(&settings, loopback).contains("node1 resolves to 127.0.1.1"));
         assert_eq!(loopback_hint(&settings, IpAddr::from([10, 0, 0, 1])), "");
     }
 }

@@ -131,7 +131,8 @@ impl Gathering<'_> {
             self.wait(poll, &mut events)?;
             if self.failure.is_none() && Instant::now() >= self.next_notice {
                 self.next_notice = Instant::now() + WAITING_NOTICE_AFTER;
-                let waiting = Message::Waiting(format!("rank 0 waits for {}", self.missing_line()));
+                let waiting =
+                    Message::Waiting(format!("rank 0 is waiting for {}", self.missing_line()));
                 self.tell(&waiting);
             }
             self.say_that_it_waits();
@@ -250,8 +251,8 @@ impl Gathering<'_> {
                     let at = self.at;
                     self.notices.now(|| {
                         format!(
-                            "rank 0 rejected a process on {from} at the rendezvous {at}: it uses a \
-                             different secret"
+                            "rank 0 rejected a process from {from} at the rendezvous {at}: it uses \
+                             a different secret"
                         )
                     });
                 }
@@ -299,7 +300,7 @@ impl Gathering<'_> {
         let arrival = self.arrived.get(&id).filter(|one| one.record.is_none());
         let (Some(arrival), Message::Record(record)) = (arrival, message) else {
             self.connections.remove(id);
-            self.lost(id, "it sent no record");
+            self.lost(id, "it did not send its record");
             return;
         };
         let objection = self.objection(&record, arrival.rank, arrival.remote);
@@ -323,7 +324,8 @@ impl Gathering<'_> {
             .holds(descriptors::needed(0, 0) + others as u64)
         {
             let why = format!(
-                "rank 0 (host {}) has too few descriptors to connect to {others} other ranks; {}",
+                "rank 0 (host {}) has too few file descriptors to connect to {others} other ranks; \
+                 {}",
                 self.own.peer.host_name, self.own.room
             );
             self.fail(Error::system(why), JOIN_FAILURE_NOTICE);
@@ -349,8 +351,8 @@ impl Gathering<'_> {
                 let needed = descriptors::needed(local, self.settings.world_size - 1 - local);
                 (!room.holds(needed)).then(|| {
                 format!(
-                    "rank {rank} (host {}) has too few descriptors: it needs {needed} more for a \
-                     job of {} ranks ({local} others share memory with it); {room}",
+                    "rank {rank} (host {}) has too few file descriptors: it needs {needed} more \
+                     for a job of {} ranks ({local} others share memory with it); {room}",
                     peer.host_name, self.settings.world_size
                 )
             })

@@ -1,4 +1,4 @@
-//! Reads the settings of a rank from the environment.
+//! Reads a rank's settings from the environment.
 
 use super::environment::{NOT_BUILT_YET, VARIABLES};
 use super::start::Start;
@@ -24,8 +24,8 @@ const PLACE: &[&str] = &[
     "RINGTREE_RENDEZVOUS",
 ];
 
-/// Launchers whose variables ringtree does not read yet, each with the variable in which it passes
-/// the number of processes.
+/// Launchers whose variables ringtree does not read yet, each with the name of the variable in
+/// which it passes the number of processes.
 const OTHER_LAUNCHERS: &[(&str, &str)] = &[
     ("Open MPI", "OMPI_COMM_WORLD_SIZE"),
     ("an MPI launcher", "PMI_SIZE"),
@@ -38,7 +38,7 @@ const TRANSPORT: &str = "RINGTREE_TRANSPORT";
 /// The variable that selects how GPU buffers are transferred.
 const DEVICE_PATH: &str = "RINGTREE_DEVICE_PATH";
 
-/// The variable that enables checks for testing a program.
+/// The variable that enables checks, which are intended for testing a program.
 const CHECK: &str = "RINGTREE_CHECK";
 
 /// The variable that makes sums reproducible.
@@ -47,15 +47,15 @@ const REPRODUCIBLE: &str = "RINGTREE_REPRODUCIBLE";
 /// Settings whose text must be the same on all ranks, with their defaults.
 const AGREED: &[(&str, &str)] = &[("RINGTREE_ALGORITHM", "auto")];
 
-/// The transport for data, set with `RINGTREE_TRANSPORT`.
+/// The transport to use for data. Set with `RINGTREE_TRANSPORT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// Shared memory between ranks that can share it, and TCP between all others.
+    /// Shared memory between ranks that can share memory, and TCP between all others.
     #[default]
     Auto,
     /// Only TCP.
     Tcp,
-    /// Only shared memory. Joining fails unless all ranks can share memory.
+    /// Only shared memory. Startup fails unless all ranks can share memory.
     Shm,
 }
 
@@ -91,14 +91,14 @@ impl FromStr for TransportChoice {
     }
 }
 
-/// The path that GPU buffers take, set with `RINGTREE_DEVICE_PATH`. Ranks compare this setting when
-/// they attach their devices (`Communicator::attach`).
+/// The path that is used for GPU buffers. Set with `RINGTREE_DEVICE_PATH`. Ranks compare this
+/// setting when they attach their devices (see `Communicator::attach`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DevicePathChoice {
-    /// Mapped if all ranks can map each other's GPU memory, otherwise staged.
+    /// Mapped if all ranks can map each other's GPU memory, and staged otherwise.
     #[default]
     Auto,
-    /// Staged through host memory. No rank maps GPU memory.
+    /// Always staged through host memory. No rank maps GPU memory.
     Staged,
     /// Always mapped. Attaching fails on all ranks unless all of them can map each other's GPU
     /// memory.
@@ -121,69 +121,71 @@ impl DevicePathChoice {
 
 ringtree_plan::named!(DevicePathChoice, "device path");
 
-/// The settings of a rank.
+/// A rank's settings.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
-    /// The rank of this process, from 0.
+    /// The rank of this process, counted from 0.
     pub rank: usize,
     /// The number of ranks.
     pub world_size: usize,
-    /// The rank of this process on its host, from 0. If `None`, the join determines it.
+    /// The rank of this process on its host, counted from 0. If `None`, it is determined during the
+    /// join.
     pub local_rank: Option<usize>,
-    /// The number of ranks on this host. If `None`, the join determines it.
+    /// The number of ranks on this host. If `None`, it is determined during the join.
     pub local_world_size: Option<usize>,
-    /// The address at which rank 0 listens, as `HOST:PORT`.
+    /// The address at which rank 0 listens, in the form `HOST:PORT`.
     pub rendezvous: String,
-    /// If `true`, the next port is tried as well, because another service may hold the rendezvous
-    /// port.
+    /// If `true`, the next port is tried as well, because another service may be using the
+    /// rendezvous port.
     pub next_port_too: bool,
-    /// The job's secret. Without one, every address must be a loopback address.
+    /// The job's secret. Without a secret, every address must be a loopback address.
     pub secret: Option<Secret>,
     /// The time limit for the join, at most [`TIMEOUT_MAX`].
     pub timeout: Duration,
     /// The time that a call waits before it prints a warning. Zero turns off warnings and startup
     /// notices.
     pub stall_warning: Duration,
-    /// The name or address of the interface for data connections. If `None`, the interface that
-    /// routes to the rendezvous is used.
+    /// The name or address of the interface for data connections. If `None`, the interface with a
+    /// route to the rendezvous is used.
     pub interface: Option<String>,
     /// The name of this host. Ranks share memory only if their hosts have the same name. If `None`,
     /// the name is derived from the system.
     pub host_id: Option<String>,
-    /// The name of this host's site. Links between sites are treated as slow. Hosts without a site
-    /// name form one site.
+    /// The name of this host's site. Links between sites are treated as slow. All hosts without a
+    /// site name belong to the same site.
     pub site: Option<String>,
     /// The transport for data.
     pub transport: TransportChoice,
-    /// The path that GPU buffers take.
+    /// The path that is used for GPU buffers.
     pub device_path: DevicePathChoice,
-    /// If `true`, the ranks compare each call before it starts, and every send waits for its
-    /// receive.
+    /// If `true`, the ranks compare each call before it starts, and every send waits for the
+    /// matching receive.
     pub checks_calls: bool,
     /// If `true`, only algorithms that reduce in rank order are used.
     pub is_reproducible: bool,
-    /// The algorithm for every collective that it implements. `None` stands for `auto`.
+    /// The algorithm to use for every collective that it implements. `None` means `auto`.
     pub algorithm: Option<String>,
     /// The source of the link speed table.
     pub tuning: TuningSource,
     /// Names and values of settings that must be the same on all ranks. [`Settings::to_agree`] adds
-    /// the transport, the tuning source, the checks and whether sums are reproducible.
+    /// the transport, the tuning source, whether calls are checked, and whether sums are
+    /// reproducible.
     pub agreed: Vec<(String, String)>,
-    /// The number of times the job had been restarted when this process started. Processes from
-    /// different attempts reject each other. `ringtree run` sets this value through
+    /// The number of times that the job had been restarted when this process started. Processes
+    /// from different attempts reject each other. `ringtree run` sets this value through
     /// `RINGTREE_ATTEMPT`.
     pub attempt: u16,
     /// The descriptor of a listening socket for the rendezvous, which rank 0 inherits from its
     /// launcher.
     pub listener_fd: Option<RawFd>,
-    /// The descriptor of a file for the rank's reports. The rank inherits it from its launcher.
+    /// The descriptor of a file for the rank's reports, which the rank inherits from its launcher.
     pub report_fd: Option<RawFd>,
     /// Values that the program itself provides for the join.
     pub start: Start,
 }
 
 impl Settings {
-    /// Returns settings for the given rank, with defaults for everything else.
+    /// Returns settings for the given rank, with default values for everything else.
     #[must_use]
     pub(crate) fn new(rank: usize, world_size: usize, rendezvous: &str) -> Self {
         Self {
@@ -223,12 +225,12 @@ impl Settings {
         if set("RANK").is_none() {
             refuse_other_launchers(&set)?;
         }
-        let rank = required(&set, "RANK", "the rank of this process, from 0")?;
+        let rank = required(&set, "RANK", "the rank of this process (numbered from 0)")?;
         let world_size = required(&set, "WORLD_SIZE", "the number of ranks")?;
         let (rendezvous, next_port_too) = rendezvous(&set, world_size)?;
         let mut settings = Self::new(rank, world_size, &rendezvous);
         settings.next_port_too = next_port_too;
-        let local = "a number, from 0";
+        let local = "a number that is at least 0";
         settings.local_rank = optional(&set, "LOCAL_RANK", local)?;
         settings.local_world_size = optional(&set, "LOCAL_WORLD_SIZE", local)?;
         settings.secret = secret(&set)?;
@@ -264,10 +266,10 @@ impl Settings {
     /// in [`PLACE`] is set.
     ///
     /// # Errors
-    /// Returns the same errors as [`from_env`](Self::from_env), including when only some of the
-    /// required variables are set. Also returns [`Error::configuration`] if a launcher whose
-    /// variables ringtree does not read has started several processes, because each process would
-    /// then be a single rank.
+    /// Returns the same errors as [`from_env`](Self::from_env), even if only some of the required
+    /// variables are set. Also returns [`Error::configuration`] if a launcher whose variables
+    /// ringtree does not read has started several processes, because each process would otherwise
+    /// run as a single rank.
     pub(crate) fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         if PLACE.iter().any(|name| set(name).is_some()) {
@@ -281,7 +283,7 @@ impl Settings {
         })
     }
 
-    /// Reads the settings of a rank whose program sets the rank and the number of ranks.
+    /// Reads the settings for a program that sets the rank and the number of ranks itself.
     ///
     /// # Errors
     /// See [`from_env`](Self::from_env).
@@ -339,7 +341,8 @@ impl Settings {
         }
         if rank >= world_size {
             return Err(Error::configuration(format!(
-                "RANK={rank} is out of range: with WORLD_SIZE={world_size}, ranks are 0 to {}",
+                "RANK={rank} is out of range: with WORLD_SIZE={world_size}, valid ranks are 0 to \
+                 {}",
                 world_size - 1
             )));
         }
@@ -390,7 +393,8 @@ fn required<T: FromStr>(
     })
 }
 
-/// Checks the settings that do not depend on the rank, for programs that never join a world.
+/// Checks the settings that do not depend on the rank. This is intended for programs that never
+/// join a world.
 ///
 /// # Errors
 /// Returns [`Error::configuration`] if a setting is malformed or not supported.

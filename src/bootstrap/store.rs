@@ -1,24 +1,24 @@
-//! Defines the interface of a key-value store that the program provides.
+//! Defines the interface to a key-value store that the program provides.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The error type of a [`Store`].
+/// The error type returned by a [`Store`].
 pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A key-value store that all ranks can reach, such as Redis, etcd or another framework's store.
 ///
-/// Pass it to `Builder::store`. While a rank joins, the store's functions are called from one
-/// thread at a time.
+/// Pass the store to `Builder::store`. While a rank is joining, the store's methods are called from
+/// one thread at a time.
 ///
 /// The store is *trusted*: rank 0 stores the world's secret in it. A process that can read the
-/// store can join as any rank, and one that can write to it can redirect ranks to a different
-/// world. Connections between ranks are authenticated with this secret, just as they are without a
-/// store.
+/// store can join as any rank, and a process that can write to it can redirect ranks to a different
+/// world. Connections between ranks are authenticated with the world's secret, just as they are
+/// without a store.
 ///
-/// All keys begin with `ringtree/`. If several worlds share a store, add a different prefix to the
-/// keys of each world. If the same world is launched several times in sequence, every launch can
-/// use the same store.
+/// All keys begin with `ringtree/`. If several worlds share a store, your implementation must add a
+/// different prefix to the keys of each world. If the same world is launched several times in
+/// sequence, all of the launches can use the same store.
 ///
 /// ```
 /// use ringtree::{Communicator, ReduceOp, Store, StoreError};
@@ -72,10 +72,10 @@ pub trait Store: Send + Sync {
     /// Returns an error if the store fails. The join then fails with that error.
     fn set(&self, key: &str, value: &[u8]) -> std::result::Result<(), StoreError>;
 
-    /// Returns the value of `key`, or `None` if it has no value.
+    /// Returns the value of `key`, or `None` if the key has no value.
     ///
-    /// The call may wait for up to `at_most` until there is a value. If it returns `None`
-    /// immediately, it is called again.
+    /// This method may wait for up to `at_most` for a value to be set. If it returns `None` without
+    /// waiting, it is called again.
     ///
     /// # Errors
     /// Returns an error if the store fails. The join then fails with that error.

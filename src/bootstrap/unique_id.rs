@@ -1,5 +1,4 @@
-//! Defines the unique ID of a world, which consists of the address of rank 0 and the world's
-//! secret.
+//! Defines the unique ID of a world. The ID consists of rank 0's address and the world's secret.
 
 use super::address;
 use crate::error::{Error, Result};
@@ -19,14 +18,14 @@ const SECRET_BYTES: usize = 32;
 /// Number of bytes before the checksum.
 const SUMMED_BYTES: usize = 24 + NONCE_BYTES + SECRET_BYTES;
 
-/// An address and a secret that the ranks of one world use to find and authenticate each other.
+/// An address and a secret that the ranks of a world use to find and authenticate each other.
 ///
-/// Create the ID on rank 0's host, in any process, and send it to every rank over a private
-/// channel: *any process that has the ID can join as any rank*. An ID is [`UniqueId::BYTES`] bytes
-/// long. Create a new ID for each world.
+/// Create the ID in any process on rank 0's host, and send it to every rank over a private channel:
+/// *any process that has the ID can join as any rank*. An ID is [`UniqueId::BYTES`] bytes long.
+/// Create a new ID for each world.
 ///
-/// The ID reserves its port for as long as it, or a clone of it, exists in the process that created
-/// it. Keep it until rank 0 has connected.
+/// The port remains reserved for as long as the ID, or a clone of it, exists in the process that
+/// created it. Keep the ID until rank 0 has connected.
 ///
 /// ```
 /// use ringtree::{Communicator, ReduceOp, UniqueId};
@@ -62,20 +61,21 @@ impl UniqueId {
     /// Number of bytes in an ID.
     pub const BYTES: usize = SUMMED_BYTES + 8;
 
-    /// Creates an ID with a free port.
+    /// Creates an ID that uses a free port.
     ///
-    /// Its address is the one from which this host reaches other hosts: the source address of the
-    /// default route; if there is no such route, an interface address; failing that, loopback.
+    /// The address is the one from which this host reaches other hosts. This is the source address
+    /// of the default route or, if there is no such route, the address of an interface or, if there
+    /// is none, the loopback address.
     ///
     /// # Errors
-    /// Returns an [`Error`] of kind [`ErrorKind::System`](crate::ErrorKind::System) if no port or
-    /// no random numbers are available.
+    /// Returns an [`Error`] of kind [`ErrorKind::System`](crate::ErrorKind::System) if no port is
+    /// available or random numbers cannot be obtained.
     pub fn new() -> Result<Self> {
         Self::at(address::outward())
     }
 
     /// Like [`UniqueId::new`], but uses an address of the network interface `interface`, which is
-    /// given by its name or its address.
+    /// given by its name or by one of its addresses.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
@@ -99,7 +99,7 @@ impl UniqueId {
         })
     }
 
-    /// Returns the address at which rank 0 accepts the other ranks.
+    /// Returns the address at which rank 0 accepts connections from the other ranks.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
@@ -110,12 +110,12 @@ impl UniqueId {
     }
 
     /// Returns a public name for the ID, for use in messages and in store keys. The name is not
-    /// secret.
+    /// confidential.
     pub(super) fn name(&self) -> String {
         hex(&self.nonce)
     }
 
-    /// Returns the ID as bytes, which contain the secret.
+    /// Returns the ID as bytes. The bytes contain the secret.
     #[must_use]
     pub fn to_bytes(&self) -> [u8; Self::BYTES] {
         let ip = match self.address.ip() {
@@ -152,20 +152,22 @@ impl UniqueId {
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
-    /// if the bytes are not an ID, have been changed, or come from an incompatible version.
+    /// if the bytes are not an ID, have been changed, or were created by an incompatible version.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self> {
         let wrong = |what: String| Err(Error::configuration(format!("the unique id {what}")));
         if bytes.len() != Self::BYTES {
-            let what = format!("has {} bytes; it must be {}", bytes.len(), Self::BYTES);
+            let what = format!("has {} bytes, but must have {}", bytes.len(), Self::BYTES);
             return wrong(what);
         }
         let (summed, told) = bytes.split_at(SUMMED_BYTES);
         if !summed.starts_with(&MAGIC) || sum(summed) != told {
-            return wrong("is damaged or is not an id; pass all its bytes unchanged".to_owned());
+            return wrong(
+                "is damaged or is not a unique id; pass all its bytes unchanged".to_owned(),
+            );
         }
         if summed[4] != VERSION || summed[5] != 0 {
             return wrong(format!(
-                "has version {}, expected {VERSION}; use one version of ringtree on all ranks",
+                "has version {}, expected {VERSION}; use the same version of ringtree on all ranks",
                 summed[4]
             ));
         }
@@ -187,7 +189,7 @@ impl UniqueId {
         })
     }
 
-    /// Returns the ID as `2 * UniqueId::BYTES` hexadecimal digits, which contain the secret.
+    /// Returns the ID as `2 * UniqueId::BYTES` hexadecimal digits. The digits contain the secret.
     #[must_use]
     pub fn to_hex(&self) -> String {
         hex(&self.to_bytes())
@@ -201,8 +203,8 @@ impl FromStr for UniqueId {
     /// space.
     ///
     /// # Errors
-    /// Returns the same errors as [`UniqueId::from_bytes`]. Also fails if the text does not consist
-    /// of pairs of hexadecimal digits.
+    /// Returns the same errors as [`UniqueId::from_bytes`]. Also returns an error if the text does
+    /// not consist of pairs of hexadecimal digits.
     fn from_str(text: &str) -> Result<Self> {
         let digits = text.trim().as_bytes();
         let digit = |byte: &u8| char::from(*byte).to_digit(16);
@@ -210,7 +212,9 @@ impl FromStr for UniqueId {
             |pair: &[u8]| u8::try_from(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?).ok();
         let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
         let bytes = bytes.ok_or_else(|| {
-            Error::configuration("the unique id must consist of pairs of hexadecimal digits")
+            Error::configuration(
+                "the unique id must consist of an even number of hexadecimal digits",
+            )
         })?;
         Self::from_bytes(&bytes)
     }

@@ -1,4 +1,4 @@
-//! Runs collectives that are chosen at run time, and predicts how a call would run.
+//! Runs collectives that are selected at run time, and predicts how a call would run.
 
 use super::Communicator;
 use super::buffer::BufferMut;
@@ -12,11 +12,11 @@ use crate::plan::spec::{Algorithm, Collective};
 use crate::protocol::call::Call;
 
 impl Communicator {
-    /// Runs `collective` in place. This is meant for programs, such as benchmarks, that choose the
-    /// collective at run time.
+    /// Runs `collective` in place. This method is intended for programs that select the collective
+    /// at run time, such as benchmarks.
     ///
-    /// `op` and `root` are ignored if the collective does not use them. A barrier does not use the
-    /// buffer.
+    /// `op` and `root` are ignored if the collective does not use them. A barrier ignores the
+    /// buffer as well.
     ///
     /// ```
     /// use ringtree::{Collective, ReduceOp};
@@ -51,10 +51,10 @@ impl Communicator {
         self.in_place(Call { op, root, ..call }, buffer)
     }
 
-    /// Returns the algorithm that an in-place call would use and the predicted time of the call in
-    /// seconds.
+    /// Returns the algorithm that an in-place call would use, together with the predicted duration
+    /// of the call in seconds.
     ///
-    /// The buffer of the call has `count` elements of type `dtype`. Pass 0 as `root` if the
+    /// The prediction is for a buffer of `count` elements of type `dtype`. Pass 0 as `root` if the
     /// collective does not have a root.
     ///
     /// ```
@@ -96,10 +96,10 @@ impl Communicator {
         Ok((algorithm, prepared.predicted_s))
     }
 
-    /// Returns one line that explains which algorithm is chosen.
+    /// Returns a one-line explanation of the algorithm choice.
     ///
-    /// The line names the algorithm that [`Communicator::preview`] returns for these arguments and
-    /// the next best algorithm. It also shows the difference between the two and the parts of the
+    /// The line names the algorithm that [`Communicator::preview`] returns for these arguments, and
+    /// the next-best algorithm. It also shows the difference between the two and a breakdown of the
     /// predicted time.
     ///
     /// ```

@@ -9,42 +9,43 @@ use crate::error::{Error, Result};
 use crate::random;
 use std::sync::OnceLock;
 
-/// Length in bytes of the mark by which ranks detect that they share a process.
+/// Length, in bytes, of the mark that ranks use to detect that they share a process.
 const MARK_BYTES: usize = 16;
 
 impl Communicator {
-    /// Attaches `device`, so that every in-place collective also accepts buffers on that device.
-    /// All ranks must make this call, each with its own device, in the same order relative to their
+    /// Attaches `device` so that every in-place collective also accepts buffers on that device. All
+    /// ranks must make this call, each passing its own device, in the same order relative to their
     /// other calls on this communicator. Several ranks may share a GPU, but each rank must be a
     /// separate process.
     ///
-    /// This call may wait for all work on the GPU. The first call in a process makes the driver
-    /// compile kernels.
+    /// This call may block until all work on the GPU has completed. The first such call in a
+    /// process makes the driver compile kernels.
     ///
     /// # Streams
-    /// A collective on a device buffer is ordered on the buffer's stream. It starts when the work
-    /// enqueued before it is done. Work enqueued after it starts when the collective has completed
-    /// or failed. The call returns immediately, unless many operations are already in flight. You
-    /// may use the GPU in the meantime.
+    /// A collective on a device buffer is ordered on the buffer's stream. It starts once all work
+    /// that was enqueued before it is done. Work that is enqueued after it starts once the
+    /// collective has completed or failed. The call returns immediately unless many operations are
+    /// already in flight, and you may use the GPU in the meantime.
     ///
     /// [`Communicator::synchronize`] waits for the result. If the call times out or the job fails,
-    /// the stream continues and the content of the buffer is unspecified. `synchronize` and every
+    /// the stream continues and the contents of the buffer are unspecified. `synchronize` and every
     /// later call then return the error.
     ///
-    /// If ranks use several communicators on one GPU, they must issue the calls on all of these
-    /// communicators in the same order, because the GPU may run all of the calls through one queue.
+    /// If the ranks use several communicators on the same GPU, all ranks must issue the calls on
+    /// these communicators in the same overall order, because the GPU may run all of the calls
+    /// through one queue.
     ///
     /// # Paths
-    /// If all ranks are processes on one host and their GPUs can map each other's memory, the GPUs
-    /// read that memory in place (the *mapped* path). Otherwise, buffers pass through host memory
-    /// (the *staged* path). `attach` selects the same path for all ranks.
-    /// [`Communicator::device_path`] returns this path and the reason for it. On the mapped path, a
-    /// communicator uses 64 MiB of GPU memory.
+    /// If all ranks are processes on the same host and their GPUs can map each other's memory, the
+    /// GPUs read that memory in place (the *mapped* path). Otherwise, data is copied through host
+    /// memory (the *staged* path). `attach` selects the same path for all ranks.
+    /// [`Communicator::device_path`] returns this path and the reason why it was selected. On the
+    /// mapped path, a communicator uses 64 MiB of GPU memory.
     ///
     /// To choose the path yourself, set `RINGTREE_DEVICE_PATH` or call
-    /// [`Builder::device_path`](crate::Builder::device_path). If one rank sets `staged`, all ranks
-    /// use the staged path. If one rank sets `mapped` and the mapped path is not possible, all
-    /// ranks get the same error.
+    /// [`Builder::device_path`](crate::Builder::device_path). If any rank selects `staged`, all
+    /// ranks use the staged path. If any rank selects `mapped` but the mapped path is not possible,
+    /// all ranks get the same error.
     ///
     /// ```no_run
     /// use ringtree::{Communicator, Device, DeviceBuffer, ReduceOp};
@@ -62,13 +63,13 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors) or an [`Error`] of one
-    /// of the following kinds:
-    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks if two ranks are threads of one
-    ///   process, or if a rank requires the mapped path and that path is not possible.
+    /// Returns one of the [errors that all calls share](Communicator#errors), or an [`Error`] of
+    /// one of the following kinds:
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks if two ranks are threads of the
+    ///   same process, or if a rank requires the mapped path but that path is not possible.
     /// - [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver fails.
     ///
-    /// After an error of any kind except `Usage`, the communicator has failed.
+    /// After an error of any kind other than `Usage`, the communicator has failed.
     pub fn attach(&self, device: &Device) -> Result<()> {
         // A peer may have left because of an error that has not reached this rank yet.
         self.try_attach(device)
@@ -100,7 +101,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Creates a buffer of `count` zeros on the attached device. The buffer is used on `stream`.
+    /// Creates a zero-initialized buffer of `count` elements on the attached device, for use on
+    /// `stream`.
     ///
     /// ```no_run
     /// use ringtree::{Communicator, Device, ReduceOp};
@@ -118,8 +120,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if no device is
-    /// attached, if `stream` belongs to a different GPU, or if the size overflows. Returns an
-    /// [`Error`] of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver fails.
+    /// attached, if `stream` belongs to a different GPU, or if the size in bytes overflows. Returns
+    /// an [`Error`] of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver fails.
     pub fn alloc_on_device<T: Element>(
         &self,
         stream: &Stream,

@@ -1,4 +1,4 @@
-//! Implements gather, scatter and all-to-all, and checks block layouts.
+//! Implements gather, scatter and all-to-all. Also checks block layouts.
 //!
 //! Reduce-scatter and all-gather, which also accept layouts, are in `collectives`.
 
@@ -36,8 +36,8 @@ impl<B: BufferMut> BufferMut for Blocks<'_, B> {
 
 impl Communicator {
     /// Replaces `buffer` on `root` with the blocks of all ranks, in rank order. Each rank
-    /// contributes only its own block of `buffer`. On the other ranks, the contents of `buffer` are
-    /// unspecified afterwards.
+    /// contributes only its own block of `buffer`. Afterwards, the contents of `buffer` are
+    /// unspecified on all ranks except `root`.
     ///
     /// ```
     /// let gathered = ringtree::simulate(3, |comm| {
@@ -58,9 +58,9 @@ impl Communicator {
 
     /// Replaces `output` on `root` with the inputs of all ranks, in rank order.
     ///
-    /// The other ranks can pass an empty `output`, because only the `output` on `root` is used. All
-    /// inputs must have the same length, unless all ranks pass an `output` with the same
-    /// [counts](Layout::Counts).
+    /// Ranks other than `root` can pass an empty `output` because only the `output` on `root` is
+    /// used. All inputs must have the same length, unless all ranks pass an `output` that has the
+    /// same [counts](Layout::Counts).
     ///
     /// ```
     /// use ringtree::Layout;
@@ -97,9 +97,9 @@ impl Communicator {
         self.into(call, input, &mut [], layout)
     }
 
-    /// Replaces each rank's own block of `buffer` with the same block of the buffer on `root`. The
-    /// rest of the buffer is unspecified afterwards, except on `root`, where the buffer stays
-    /// unchanged.
+    /// Replaces each rank's own block of `buffer` with the corresponding block of the buffer on
+    /// `root`. Afterwards, the contents of the rest of the buffer are unspecified, except on
+    /// `root`, where the entire buffer remains unchanged.
     ///
     /// ```
     /// let blocks = ringtree::simulate(3, |comm| {
@@ -121,11 +121,11 @@ impl Communicator {
         self.in_place(Call::new(Collective::Scatter, 0).root(root), buffer)
     }
 
-    /// Replaces `output` on every rank with that rank's block of the `input` that `root` passes.
+    /// Replaces `output` on every rank with that rank's block of the `input` passed by `root`.
     ///
-    /// The other ranks can pass an empty `input`, because only the `input` on `root` is used. All
-    /// outputs must have the same length, unless all ranks pass an `input` with the same
-    /// [counts](Layout::Counts).
+    /// Ranks other than `root` can pass an empty `input` because only the `input` on `root` is
+    /// used. All outputs must have the same length, unless all ranks pass an `input` that has the
+    /// same [counts](Layout::Counts).
     ///
     /// ```
     /// let dealt = ringtree::simulate(2, |comm| {
@@ -177,16 +177,17 @@ impl Communicator {
         self.in_place(Call::new(Collective::AllToAll, 0), buffer)
     }
 
-    /// Like [`Communicator::all_to_all`], but reads `input`, writes `output`, and accepts blocks of
-    /// any length.
+    /// Like [`Communicator::all_to_all`], but reads from `input`, writes to `output`, and accepts
+    /// blocks of any length.
     ///
     /// The block for rank j has `send[j]` elements, and the block from rank i has `receive[i]`
     /// elements. Each rank needs to know only its own counts. If the counts of two ranks do not
     /// match, all ranks get an error that names both ranks, and no block is sent. If both layouts
     /// are [`Layout::Even`], all blocks have the same length.
     ///
-    /// If the layouts have counts, the ranks first compare the counts with an all-reduce of one
-    /// number. This all-reduce is a separate call, which is numbered before the all-to-all.
+    /// If the layouts have counts, the ranks first compare the counts by performing an all-reduce
+    /// of a single number. This all-reduce is a separate call, and its number comes before that of
+    /// the all-to-all.
     ///
     /// ```
     /// // Rank 0 has three elements for rank 1 and keeps none; rank 1 has one for each.
@@ -204,8 +205,9 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as:
     ///
-    /// - [`Usage`](crate::ErrorKind::Usage) if only one layout has counts, if the counts do not
-    ///   match the buffers, or if `send` and `receive` differ for this rank's own block.
+    /// - [`Usage`](crate::ErrorKind::Usage) if only one of the layouts has counts, if the counts do
+    ///   not match the buffers, or if `send` and `receive` give different lengths for this rank's
+    ///   own block.
     /// - [`Mismatch`](crate::ErrorKind::Mismatch) if the counts of two ranks do not match.
     #[doc(alias = "MPI_Alltoallv")]
     pub fn all_to_all_into<'a, I, O>(
@@ -291,7 +293,8 @@ impl Communicator {
             // The barrier fails with the error of the rank that finds a difference.
             self.barrier()?;
             return Err(Error::protocol(
-                "the counts of all ranks do not add up, but no two ranks differ; report a bug",
+                "the ranks' counts are inconsistent, but no two ranks disagree; report this as a \
+                 bug in ringtree",
             ));
         };
         let call = call.numbered(number);
@@ -302,7 +305,7 @@ impl Communicator {
         Err(self.first_cause(call.mark(error.with_rank(rank).with_peer(peer))))
     }
 
-    /// Returns the number of elements in all blocks together, if this rank's block has `own`.
+    /// Returns the total number of elements in all blocks, given that this rank's block has `own`.
     fn count_of_blocks(
         &self,
         what: &str,
@@ -320,8 +323,9 @@ impl Communicator {
         }
     }
 
-    /// Checks that `what`, of `length` elements, is as long as this rank's block of a buffer of
-    /// `count`. Returns the number of elements that the full-length buffer has by its layout.
+    /// Checks that `what`, which has `length` elements, is as long as this rank's block of a buffer
+    /// of `count` elements. Returns the number of elements that the full-length buffer has
+    /// according to its layout.
     pub(super) fn check_block(
         &self,
         (what, length): (&str, usize),
@@ -334,8 +338,8 @@ impl Communicator {
         check_length(what, length, block.len()).map(|()| total)
     }
 
-    /// Returns the number of elements that a buffer of `count` has by its layout. The layout must
-    /// fit the number of ranks.
+    /// Returns the number of elements that a buffer of `count` has according to its layout. The
+    /// layout must match the number of ranks.
     fn total(&self, layout: Layout, count: usize, dtype: Dtype) -> Result<usize> {
         let n = self.world_size();
         match layout {
@@ -351,7 +355,7 @@ impl Communicator {
         }
     }
 
-    /// Returns the call with the layout of its full-length buffer, if they fit.
+    /// Returns the call with the layout of its full-length buffer, if the layout fits the call.
     #[inline]
     pub(super) fn laid(&self, call: Call, layout: Layout) -> Result<Call> {
         let split = match layout {
@@ -441,5 +445,7 @@ impl Communicator {
 }
 
 fn too_many() -> Error {
-    Error::usage("a buffer with all blocks cannot fit in memory; check its length or counts")
+    Error::usage(
+        "a buffer that holds all blocks cannot fit in memory; check its length or the counts",
+    )
 }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 #[cfg(feature = "cuda")]
 #[derive(Clone, Debug)]
 pub struct DeviceMemory {
-    /// The memory. The elements start at the first byte of the memory.
+    /// The memory. The elements start at its first byte.
     pub memory: device::Memory,
     /// Number of elements.
     pub count: usize,
@@ -94,9 +94,9 @@ fn refused() -> Error {
 /// A buffer whose elements can be read.
 ///
 /// Slices, arrays, `Vec`, [`SharedBuffer`](crate::SharedBuffer) and device buffers implement this
-/// trait. References to a buffer, and a `Box` or an `Arc` that holds a buffer, implement it too.
-/// You can also implement it for your own types. Calls rely only on the slice that `memory`
-/// returns, and on no other property of the type.
+/// trait. So do references to a buffer, and a `Box` or an `Arc` that holds a buffer. You can also
+/// implement the trait for your own types. Calls rely only on the slice that `memory` returns, not
+/// on any other property of the type.
 ///
 /// ```
 /// use ringtree::comm::buffer::Memory;
@@ -133,8 +133,9 @@ pub trait Buffer {
     /// Returns the memory of the buffer.
     fn memory(&self) -> Memory<'_, Self::Element>;
 
-    /// Returns the layout that calls with one block per rank use to split the buffer.
-    /// Implementations that do not need a specific layout return [`Layout::Even`].
+    /// Returns the layout of the buffer. Calls that use one block per rank split the buffer
+    /// according to this layout. Implementations that do not need a specific layout return
+    /// [`Layout::Even`].
     fn layout(&self) -> Layout<'_>;
 }
 
@@ -142,8 +143,8 @@ pub trait Buffer {
 pub trait BufferMut: Buffer {
     /// Returns the same memory as [`Buffer::memory`].
     ///
-    /// Calls return an error if the two methods return memory of different lengths, or if only one
-    /// of them returns host memory.
+    /// Calls return an error if the memory that the two methods return has different lengths, or if
+    /// only one of the methods returns host memory.
     fn memory_mut(&mut self) -> MemoryMut<'_, Self::Element>;
 }
 

@@ -38,18 +38,18 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
-    /// Final settings, except for those that [`Builder::placed`] fills in.
+    /// Final values of all settings except those that [`Builder::placed`] fills in.
     settings: Settings,
-    /// Values that the program sets for this rank's place, under the names of their variables. They
-    /// override the environment. An empty value hides the variable.
+    /// Values that the program sets for this rank's place, keyed by the names of the corresponding
+    /// variables. They override the environment. An empty value hides the variable.
     place: BTreeMap<&'static str, String>,
-    /// Environment at the time when the builder was created. The program may change its environment
-    /// afterwards, for example to hide variables from its children.
+    /// The environment as it was when the builder was created. The program may change its
+    /// environment afterwards, for example to hide variables from its children.
     environment: Arc<Environment>,
 }
 
 impl Builder {
-    /// Creates a builder with the settings of `environment`, except for this rank's place. If
+    /// Creates a builder with the settings from `environment`, except for this rank's place. If
     /// `environment` is malformed, [`Builder::placed`] returns the error.
     fn begun(environment: Environment) -> Self {
         let settings = Settings::for_rank(0, 1, |name| environment.get(name));
@@ -72,8 +72,8 @@ impl Builder {
         })
     }
 
-    /// Returns all settings. This rank's place comes from the program, and from the environment
-    /// where the program sets nothing.
+    /// Returns all settings. The values for this rank's place come from the program or, if the
+    /// program does not set them, from the environment.
     fn placed(&self) -> Result<Settings> {
         let lookup = |name: &str| self.environment.get(name);
         let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
@@ -96,7 +96,7 @@ impl Builder {
         })
     }
 
-    /// Makes the ranks meet at `host_and_port` instead of at the rendezvous in the environment.
+    /// Makes the ranks meet at `host_and_port` instead of at the rendezvous set in the environment.
     fn meet_at(&mut self, host_and_port: &str) {
         self.place
             .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
@@ -123,8 +123,8 @@ impl Builder {
         Self::made_of(|all| Settings::from_env(|name| all.get(name)))
     }
 
-    /// Like [`Builder::from_env`], but creates a builder for a single rank if no launcher has
-    /// started the program. Other settings, such as `RINGTREE_ALGORITHM`, apply in both cases.
+    /// Like [`Builder::from_env`], but creates a builder for a single rank if the program was not
+    /// started by a launcher. Other settings, such as `RINGTREE_ALGORITHM`, apply in both cases.
     ///
     /// ```
     /// use ringtree::Builder;
@@ -142,7 +142,7 @@ impl Builder {
     }
 
     /// Creates a builder for a program that knows its rank. Variables that identify the process,
-    /// such as `RANK`, are ignored. All other settings come from the environment. This includes the
+    /// such as `RANK`, are ignored. All other settings come from the environment. These include the
     /// rendezvous, unless you set it with [`Builder::store`], [`Builder::unique_id`] or
     /// [`Builder::rendezvous`].
     ///
@@ -160,9 +160,8 @@ impl Builder {
         Ok(Self::made_of(lookup)?.rank(rank).world_size(world_size))
     }
 
-    /// Sets the rank of this process, counted from 0. Unless you also call [`Builder::local`],
-    /// `LOCAL_RANK` is then ignored, and the ranks on each host are numbered in rank order at
-    /// startup.
+    /// Sets the rank of this process, counted from 0. `LOCAL_RANK` is then ignored, and the ranks
+    /// on each host are numbered in rank order at startup, unless you also call [`Builder::local`].
     #[must_use]
     pub fn rank(mut self, rank: usize) -> Self {
         self.place.insert("RANK", rank.to_string());
@@ -170,8 +169,8 @@ impl Builder {
         self
     }
 
-    /// Sets the number of ranks. Unless you also call [`Builder::local`], `LOCAL_WORLD_SIZE` is
-    /// then ignored.
+    /// Sets the number of ranks. `LOCAL_WORLD_SIZE` is then ignored, unless you also call
+    /// [`Builder::local`].
     #[must_use]
     pub fn world_size(mut self, world_size: usize) -> Self {
         self.place.insert("WORLD_SIZE", world_size.to_string());
@@ -179,9 +178,9 @@ impl Builder {
         self
     }
 
-    /// Sets the local rank of this process and the number of ranks on its host. Both are determined
-    /// automatically at startup. You need this method only if the ranks on one host run in several
-    /// containers and should be numbered together.
+    /// Sets the local rank of this process and the number of ranks on its host. By default, both
+    /// are determined automatically at startup. You need this method only if the ranks on a host
+    /// run in several containers and should be numbered together.
     #[must_use]
     pub fn local(mut self, local_rank: usize, local_world_size: usize) -> Self {
         let (rank, count) = (local_rank.to_string(), local_world_size.to_string());
@@ -190,8 +189,8 @@ impl Builder {
         self
     }
 
-    /// Sets the rendezvous and the secret from an ID, instead of [`Builder::rendezvous`] and
-    /// [`Builder::secret`]. Create the ID on the host of rank 0 and send it to every rank. See
+    /// Sets the rendezvous and the secret from an ID. Use this instead of [`Builder::rendezvous`]
+    /// and [`Builder::secret`]. Create the ID on the host of rank 0 and send it to every rank. See
     /// [`UniqueId`] for an example.
     #[must_use]
     pub fn unique_id(mut self, id: &UniqueId) -> Self {
@@ -201,7 +200,7 @@ impl Builder {
         self
     }
 
-    /// Connects the ranks through a key-value store that the program provides, instead of
+    /// Connects the ranks through a key-value store that the program provides. Use this instead of
     /// [`Builder::rendezvous`], [`Builder::secret`] and [`Builder::unique_id`]. Rank 0 creates a
     /// [`UniqueId`] and puts it into the store, so the store must be trusted. See [`Store`] for an
     /// example.
@@ -213,9 +212,9 @@ impl Builder {
         self
     }
 
-    /// Sets the network interface for data connections, given by its name or by one of its
-    /// addresses. If you use [`Builder::store`], rank 0 also listens for the other ranks on this
-    /// interface. The default is the interface that routes to the other ranks.
+    /// Sets the network interface for data connections. The interface is given by its name or by
+    /// one of its addresses. If you use [`Builder::store`], rank 0 also listens for the other ranks
+    /// on this interface. The default is the interface with a route to the other ranks.
     #[must_use]
     pub fn interface(mut self, name_or_address: &str) -> Self {
         self.settings.interface = Some(name_or_address.to_owned());
@@ -223,8 +222,8 @@ impl Builder {
     }
 
     /// Sets the name of the site that this host belongs to, like `RINGTREE_SITE`. Links between
-    /// sites are slow and are shared by all hosts at a site. Hosts without a site name form one
-    /// site. All ranks on a host must set the same name.
+    /// sites are assumed to be slow and shared by all hosts at a site. All hosts without a site
+    /// name belong to the same site. All ranks on a host must set the same name.
     ///
     /// ```
     /// let comm = ringtree::Communicator::builder().site("berlin").connect()?;
@@ -237,16 +236,16 @@ impl Builder {
         self
     }
 
-    /// Sets the address at which rank 0 waits for the other ranks, in the form `host:port`.
+    /// Sets the address, in the form `host:port`, at which rank 0 waits for the other ranks.
     #[must_use]
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
         self.meet_at(host_and_port);
         self
     }
 
-    /// Makes rank 0 wait for the other ranks on `listener`, which the program has bound to one
-    /// address. Pass that address to the other ranks, for example with [`Builder::rendezvous`].
-    /// Because the port is already bound, no other process can take it before startup.
+    /// Makes rank 0 wait for the other ranks on `listener`, which the program has bound to an
+    /// address. Pass that address to the other ranks, for example by using [`Builder::rendezvous`]
+    /// there. Because the port is already bound, no other process can take it before startup.
     ///
     /// ```
     /// use ringtree::{Communicator, Result};
@@ -283,7 +282,7 @@ impl Builder {
         self
     }
 
-    /// Sets the timeout of startup and of each later call. The default is 5 minutes, and the
+    /// Sets the timeout for startup and for each subsequent call. The default is 5 minutes, and the
     /// maximum is [`TIMEOUT_MAX`].
     #[must_use]
     pub fn timeout(mut self, timeout: Duration) -> Self {
@@ -291,14 +290,15 @@ impl Builder {
         self
     }
 
-    /// Sets how long a call waits before this rank prints a stall warning. The warning is one line
-    /// on standard error that names the ranks that the call is waiting for and shows where they
-    /// are. The default is the value of `RINGTREE_STALL_WARNING_S`, or 10 s if that variable is not
-    /// set. For a patient call, a warning is printed only if ranks wait for each other.
+    /// Sets how long a call waits before this rank prints a stall warning. The warning is a single
+    /// line on standard error. It names the ranks that the call is waiting for and reports which
+    /// call, if any, each of them is in. The default is the value of `RINGTREE_STALL_WARNING_S`, or
+    /// 10 seconds if that variable is not set. For a patient call, a warning is printed only if
+    /// ranks are waiting for each other.
     ///
-    /// A value of zero disables these warnings and also the notices at startup. Otherwise, a rank
-    /// that is waiting at startup prints the ranks that it is waiting for after 5 s, and then every
-    /// 30 s.
+    /// A value of zero disables both these warnings and the notices at startup. If the value is not
+    /// zero, a rank that is waiting at startup prints which ranks it is waiting for after 5
+    /// seconds, and then every 30 seconds.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -312,18 +312,18 @@ impl Builder {
         self
     }
 
-    /// Sets a callback that can interrupt waiting calls. It is meant for languages in which a
-    /// program receives signals only when it polls for them.
+    /// Sets a callback that can interrupt waiting calls. This is intended for bindings to languages
+    /// in which a program receives signals only when it polls for them.
     ///
-    /// A thread runs `is_interrupted` while it waits in a call, waits for a group to be created, or
-    /// drops a communicator. It does so each time it wakes from a sleep, which is about every 50
-    /// ms, or less often in a patient call. If the callback returns `true`, all operations in
-    /// flight in this process fail, and its communicators fail on all ranks with an error that
-    /// names this rank. All of them must fail because the program gets a buffer back only when the
-    /// call that uses it has ended.
+    /// A thread runs `is_interrupted` while it is waiting in a call, waiting for a group to be
+    /// created, or dropping a communicator. The thread runs the callback each time it wakes from a
+    /// sleep, which is about every 50 ms, or less often in a patient call. If the callback returns
+    /// `true`, all operations in flight in this process fail, and the communicators of this process
+    /// fail on all ranks with an error that names this rank. All of the operations must fail
+    /// because the program gets a buffer back only when the call that uses it has ended.
     ///
-    /// The callback may issue calls, and these calls do not run the callback again. The callback
-    /// does not run during startup. Use [`Joining::cancel`] there instead.
+    /// The callback may issue calls, and those calls do not run the callback again. The callback
+    /// does not run during startup. To cancel startup, use [`Joining::cancel`] instead.
     ///
     /// ```
     /// let builder = ringtree::Communicator::builder();
@@ -337,7 +337,7 @@ impl Builder {
         self
     }
 
-    /// Sets the transports that may carry payload. All ranks must set the same value.
+    /// Sets the transports that may be used for payload data. All ranks must set the same value.
     #[must_use]
     pub fn transport(mut self, transport: TransportChoice) -> Self {
         self.settings.transport = transport;
@@ -345,13 +345,13 @@ impl Builder {
     }
 
     /// Sets whether calls are checked, like `RINGTREE_CHECK=calls`. All ranks must set the same
-    /// value. Use this only to test a program, because it adds a round trip to rank 0 to every
+    /// value. Use checks only to test a program, because they add a round trip to rank 0 to every
     /// call.
     ///
     /// - Before each collective, all ranks compare their calls. If the calls differ, the buffers
     ///   remain untouched.
-    /// - Every send waits until the matching receive has been posted. This exposes programs that
-    ///   rely on sends returning earlier, even if the messages are small.
+    /// - Every send waits until the matching receive has been posted. Programs that rely on sends
+    ///   returning earlier are thereby exposed, even if their messages are small.
     ///
     /// Calls on device buffers that use the mapped path are not compared before they start on their
     /// streams.
@@ -370,19 +370,19 @@ impl Builder {
     /// Sets whether sums are reproducible, like `RINGTREE_REPRODUCIBLE=1`. All ranks must set the
     /// same value.
     ///
-    /// A reproducible sum combines the contributions of all ranks in rank order in a single
-    /// reduction, and the result is rounded once. The result for each element then depends only on
-    /// the operands of that element. It does not depend on the length of the buffer, the position
-    /// of the element, the collective (all-reduce, reduce, reduce-scatter), the root or the
-    /// transport. The bits change only if the number or the order of the ranks changes.
+    /// A reproducible sum combines the contributions of all ranks, in rank order, in a single
+    /// reduction and rounds the result once. The result for each element then depends only on that
+    /// element's operands. It does not depend on the length of the buffer, the position of the
+    /// element, the collective (all-reduce, reduce or reduce-scatter), the root or the transport.
+    /// The bits change only if the number or the order of the ranks changes.
     ///
-    /// Only algorithms whose plans are verified to sum in this way ([`crate::plan::reproducible`])
-    /// are chosen. If you request a different algorithm by name, calls that would use that
-    /// algorithm for a sum return an error.
+    /// Only algorithms whose plans have been verified to sum in this way
+    /// ([`crate::plan::reproducible`]) are chosen. If you request any other algorithm by name,
+    /// calls that would use it for a sum return an error.
     ///
     /// Partial sums are never sent. If each host has g ranks, reproducible sums therefore send
-    /// about g times as many bytes between hosts as an unrestricted choice of algorithm does. See
-    /// `docs/speed.md#reproducible-sums` for measurements.
+    /// about g times as many bytes between hosts as sums with an unrestricted choice of algorithm
+    /// do. See `docs/speed.md#reproducible-sums` for measurements.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::World};
@@ -406,16 +406,17 @@ impl Builder {
         self
     }
 
-    /// Sets the path that GPU buffers may take once a device is attached.
+    /// Sets the path that GPU buffers may use once a device is attached.
     #[must_use]
     pub fn device_path(mut self, path: DevicePathChoice) -> Self {
         self.settings.device_path = path;
         self
     }
 
-    /// Sets the table of link speeds that is used to choose algorithms, so that link speeds are not
+    /// Sets the table of link speeds that is used to choose algorithms. Link speeds are then not
     /// measured. All ranks must set the same table. To get the same bits as in an earlier run, set
-    /// the table of that run. The default value of [`TuningTable`] is the built-in table.
+    /// the table that was used in that run. The default value of [`TuningTable`] is the built-in
+    /// table.
     ///
     /// ```no_run
     /// use ringtree::{Communicator, TuningTable};
@@ -432,8 +433,8 @@ impl Builder {
         self
     }
 
-    /// Connects to the other ranks on a background thread, which exits once the connection attempt
-    /// has succeeded or failed. See [`Joining`] for an example.
+    /// Connects to the other ranks on a background thread. The thread exits once the connection
+    /// attempt has succeeded or failed. See [`Joining`] for an example.
     pub fn connect_async(mut self) -> Joining {
         let cancel = Cancel::new();
         self.settings.start.cancel = cancel.clone();
@@ -446,13 +447,13 @@ impl Builder {
     /// Returns an [`Error`] of one of the following kinds:
     /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if a setting is missing,
     ///   unknown or malformed.
-    /// - [`ErrorKind::Join`](crate::ErrorKind::Join) if ranks are missing, cannot connect or have
+    /// - [`ErrorKind::Join`](crate::ErrorKind::Join) if ranks are missing, cannot connect, or have
     ///   different settings.
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the operating system refuses a
     ///   resource.
     ///
-    /// If link speeds are measured at startup, this method can also return the [errors that all
-    /// calls share](Communicator#errors).
+    /// If link speeds are measured at startup, this method can also return one of the [errors that
+    /// all calls share](Communicator#errors).
     pub fn connect(self) -> Result<Communicator> {
         self.environment.check_names()?;
         connect::connect(&self.placed()?)
@@ -462,7 +463,7 @@ impl Builder {
 impl Communicator {
     /// Creates the communicator for all ranks from environment variables, and waits until all ranks
     /// have joined. The variables are `RANK`, `WORLD_SIZE`, `MASTER_ADDR` and `MASTER_PORT`, which
-    /// `ringtree run` and torchrun set, and ringtree's own variables.
+    /// `ringtree run` and torchrun set, as well as ringtree's own variables.
     ///
     /// ```no_run
     /// # fn main() -> ringtree::Result<()> {
@@ -477,8 +478,9 @@ impl Communicator {
         Builder::from_env()?.connect()
     }
 
-    /// Like [`Communicator::from_env`], but creates a communicator for a single rank if no launcher
-    /// has started the program. The same program then runs both with and without `ringtree run`.
+    /// Like [`Communicator::from_env`], but creates a communicator for a single rank if the program
+    /// was not started by a launcher. The same program then runs both with and without `ringtree
+    /// run`.
     ///
     /// ```
     /// let comm = ringtree::Communicator::from_env_or_alone()?;
@@ -488,19 +490,19 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns the same errors as [`from_env`](Self::from_env). It is an error if the environment
-    /// sets only some of the variables for the rank, the world size and the rendezvous. No
-    /// communicator for a single rank is created in this case.
+    /// sets only some of the variables for the rank, the world size and the rendezvous. In this
+    /// case, no communicator for a single rank is created.
     ///
     /// Also returns an [`Error`] of kind
     /// [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if `mpirun` or `srun` has
-    /// started several processes. Their variables are not supported yet, so each process would
-    /// otherwise run as a single rank.
+    /// started several processes. The variables that these launchers set are not supported yet, so
+    /// each process would otherwise run as a single rank.
     pub fn from_env_or_alone() -> Result<Self> {
         Builder::from_env_or_alone()?.connect()
     }
 
-    /// Returns a builder. Values that you set on the builder take precedence. The environment
-    /// supplies all other values, as with [`Builder::from_env_or_alone`]. If the environment is
+    /// Returns a builder. Values that you set on the builder take precedence. All other values come
+    /// from the environment, as with [`Builder::from_env_or_alone`]. If the environment is
     /// malformed, [`Builder::connect`] returns the error.
     ///
     /// ```no_run

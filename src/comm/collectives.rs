@@ -1,7 +1,7 @@
-//! Implements the collectives whose buffers have the same length on all ranks.
+//! Implements collectives in which the buffers have the same length on all ranks.
 //!
-//! Reduce-scatter and all-gather treat a buffer as one block per rank; see
-//! [`Communicator::block`]. Every call completes or fails within the timeout of its handle.
+//! Reduce-scatter and all-gather treat a buffer as a sequence of blocks, one per rank (see
+//! [`Communicator::block`]). Every call completes or fails within the timeout of its handle.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut, written, written_on_host};
 use super::work::{Failed, Work, release};
@@ -40,8 +40,8 @@ impl Communicator {
         self.in_place(Call::new(Collective::AllReduce, 0).op(op), buffer)
     }
 
-    /// Like [`Communicator::all_reduce`], but reads `input`, which stays unchanged, and writes the
-    /// result to `output`.
+    /// Like [`Communicator::all_reduce`], but reads from `input`, which remains unchanged, and
+    /// writes the result to `output`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -86,8 +86,8 @@ impl Communicator {
         self.in_place(Call::new(Collective::Broadcast, 0).root(root), buffer)
     }
 
-    /// Replaces `buffer` on `root` with the reduction of all ranks' buffers. On the other ranks,
-    /// the contents of `buffer` are unspecified afterwards.
+    /// Replaces `buffer` on `root` with the reduction of all ranks' buffers. Afterwards, the
+    /// contents of `buffer` are unspecified on all ranks except `root`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -107,8 +107,8 @@ impl Communicator {
         self.in_place(Call::new(Collective::Reduce, 0).op(op).root(root), buffer)
     }
 
-    /// Like [`Communicator::reduce`], but reads `input`, which stays unchanged, and writes the
-    /// result to `output`. The contents of `output` are unspecified except on `root`.
+    /// Like [`Communicator::reduce`], but reads from `input`, which remains unchanged, and writes
+    /// the result to `output`. The contents of `output` are unspecified on all ranks except `root`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -140,7 +140,7 @@ impl Communicator {
     }
 
     /// Replaces this rank's own block of `buffer` with the reduction of that block across all
-    /// ranks. The rest of the buffer is unspecified afterwards.
+    /// ranks. Afterwards, the contents of the rest of the buffer are unspecified.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -161,8 +161,8 @@ impl Communicator {
         self.in_place(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
     }
 
-    /// Like [`Communicator::reduce_scatter`], but reads `input`, which contains all blocks and
-    /// stays unchanged, and writes this rank's own block to `output`.
+    /// Like [`Communicator::reduce_scatter`], but reads from `input`, which contains all blocks and
+    /// remains unchanged, and writes this rank's own block of the result to `output`.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -175,8 +175,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
-    /// [`Usage`](crate::ErrorKind::Usage) if `output` and the block have different lengths, or if
-    /// `op` is [`ReduceOp::PreMulSum`].
+    /// [`Usage`](crate::ErrorKind::Usage) if the length of `output` differs from that of the block,
+    /// or if `op` is [`ReduceOp::PreMulSum`].
     pub fn reduce_scatter_into<I, O>(&self, input: &I, output: &mut O, op: ReduceOp) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -367,7 +367,7 @@ impl Communicator {
 
 /// Functions that issue collectives.
 impl Communicator {
-    /// Runs a collective on all elements of `buffer` and waits for it.
+    /// Runs a collective on all elements of `buffer` and waits for it to complete.
     pub(super) fn in_place<B>(&self, call: Call, buffer: &mut B) -> Result<()>
     where
         B: BufferMut + ?Sized,
@@ -396,8 +396,8 @@ impl Communicator {
         }
     }
 
-    /// Runs a collective from `input` into `output` and waits for it. `layout` is that of the
-    /// full-length buffer.
+    /// Runs a collective from `input` into `output` and waits for it to complete. `layout` is the
+    /// layout of the full-length buffer.
     pub(super) fn into<T: Element>(
         &self,
         call: Call,
@@ -409,7 +409,7 @@ impl Communicator {
         self.run_into(call, input, output, of_blocks(&call, layout))
     }
 
-    /// Like [`Communicator::into`], but with blocks of these lengths.
+    /// Like [`Communicator::into`], but with blocks of the given lengths.
     pub(super) fn run_into<T: Element>(
         &self,
         call: Call,
@@ -464,7 +464,7 @@ impl Communicator {
         }
     }
 
-    /// Waits for an operation and puts its memory back into `memory`.
+    /// Waits for an operation to complete and puts its memory back into `memory`.
     pub(super) fn finish(&self, ticket: Ticket, memory: &mut Memory) -> Result<()> {
         let (given_back, end) = self.0.parts.runtime.get()?.wait(ticket);
         *memory = given_back;
@@ -488,8 +488,8 @@ impl Communicator {
         }
     }
 
-    /// Starts a collective on all elements of a buffer of this layout, for the polling threads to
-    /// advance. After an error, `memory` still contains the buffer.
+    /// Starts a collective on all elements of a buffer with this layout. The polling threads then
+    /// advance it. If an error is returned, `memory` still contains the buffer.
     pub(super) fn post_collective(
         &self,
         call: Call,

@@ -12,10 +12,11 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A buffer of elements on a device, together with the stream on which they are used.
+/// A buffer of elements on a device, together with the stream on which the buffer is used.
 ///
-/// Collectives on the buffer are ordered on that stream. They start when the work enqueued before
-/// them is done. Work enqueued after them starts when they have completed or failed.
+/// Collectives on the buffer are ordered on that stream. A collective starts once all work that was
+/// enqueued before it is done. Work that is enqueued after it starts once the collective has
+/// completed or failed.
 ///
 /// ```no_run
 /// use ringtree::{Device, DeviceBuffer};
@@ -32,7 +33,7 @@ pub struct DeviceBuffer<T: Element> {
     stream: Stream,
     memory: device::Memory,
     count: usize,
-    /// Pinned memory that content has passed through, kept for reuse.
+    /// Pinned memory through which contents have been copied, kept for reuse.
     areas: Mutex<Vec<Area>>,
     elements: PhantomData<T>,
 }
@@ -74,7 +75,8 @@ impl Area {
         word.is_ok_and(|word| word == self.number)
     }
 
-    /// Enqueues a write of the word, which then shows that the work enqueued so far is done.
+    /// Enqueues a write of the word. Once the word has been written, the work enqueued so far is
+    /// done.
     fn mark(&mut self, stream: &Stream) -> Result<()> {
         self.number = self.number.wrapping_add(1);
         stream.write_word(&self.pinned, self.word_at(), self.number)
@@ -86,7 +88,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl<T: Element> DeviceBuffer<T> {
-    /// Creates a buffer on `device` that contains a copy of `content` and is used on `stream`.
+    /// Creates a buffer on `device` that contains a copy of `content`, for use on `stream`.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `stream`
@@ -98,14 +100,14 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Creates a buffer of `count` zeros, which the device writes.
+    /// Creates a buffer of `count` zeros. The device itself writes the zeros.
     pub(super) fn zeros(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
         let buffer = Self::allocate(device, stream, count)?;
         stream.clear(&buffer.memory)?;
         Ok(buffer)
     }
 
-    /// Creates a buffer with undefined content.
+    /// Creates a buffer with undefined contents.
     fn allocate(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
         // A device cannot allocate zero bytes.
         let memory = device.allocate(bytes_of(count, T::DTYPE)?.max(1))?;
@@ -114,7 +116,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Creates a buffer that consists of all of `memory`, which can be a cudarc slice wrapped by
+    /// Creates a buffer from the whole of `memory`, which can be a cudarc slice wrapped by
     /// [`Device::wrap_slice`].
     #[must_use]
     pub fn from_memory(device: &Device, stream: &Stream, memory: device::Memory) -> Self {
@@ -128,14 +130,14 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Returns the memory of the buffer. The memory is freed when its last clone is dropped.
+    /// Returns the memory of the buffer. The memory is freed when the last clone of it is dropped.
     #[must_use]
     pub fn device_memory(&self) -> &device::Memory {
         &self.memory
     }
 
-    /// Drops the buffer and returns its memory. You can then, for example, unwrap a cudarc slice
-    /// with [`Device::unwrap_slice`].
+    /// Consumes the buffer and returns its memory. You can then, for example, recover a cudarc
+    /// slice with [`Device::unwrap_slice`].
     #[must_use]
     pub fn into_memory(self) -> device::Memory {
         self.memory.clone()
@@ -154,10 +156,11 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Enqueues a copy of `content` to the start of the buffer and returns immediately. You may
-    /// change `content` as soon as this method has returned.
+    /// modify `content` as soon as this method has returned.
     ///
-    /// The copy passes through pinned memory, which the buffer keeps for reuse. If the stream is
-    /// still using that memory, the call pins additional memory, which takes extra time and space.
+    /// The data is copied through pinned memory, which the buffer keeps for reuse. If the stream is
+    /// still using that memory, this method pins additional memory, which takes extra time and
+    /// space.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `content` is
@@ -185,7 +188,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(())
     }
 
-    /// Waits until all work enqueued on the stream is done, and returns the content of the buffer.
+    /// Waits until all work enqueued on the stream is done, and returns the contents of the buffer.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver
@@ -205,7 +208,8 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(content)
     }
 
-    /// Returns pinned memory of at least `bytes` bytes that no stream uses, kept or new.
+    /// Returns at least `bytes` bytes of pinned memory that no stream is using. The memory is
+    /// either reused or newly allocated.
     fn area(&self, bytes: usize) -> Result<Area> {
         let mut areas = lock(&self.areas);
         let free = areas.iter().position(Area::is_free);

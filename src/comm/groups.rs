@@ -1,4 +1,4 @@
-//! Creates groups: communicators of some or all of a communicator's ranks.
+//! Creates groups, which are communicators for some or all of a communicator's ranks.
 
 use super::builder::transport_name;
 use super::tuning::TuningOrigin;
@@ -7,25 +7,26 @@ use crate::error::{Error, Result};
 use crate::limits::MEMBERS_LISTED_MAX;
 use crate::plan::select::TuningTable;
 
-/// Words that each rank contributes to a split: whether it has a color, the color and the key.
+/// Number of words that each rank contributes to a split: a word that tells whether it has a color,
+/// the color and the key.
 const WORDS_OF_A_RANK: usize = 3;
 
-/// Creation of groups.
+/// Methods that create groups.
 impl Communicator {
     /// Creates one group for each color and returns the group that this rank belongs to. The
     /// members of a group are the ranks that pass the same `color`, ordered by `key`. Ranks with
-    /// equal keys keep the order that they have in this communicator. A rank that passes `None`
-    /// does not join a group and gets `None`. All ranks must make this call in the same order
-    /// relative to their other calls on this communicator.
+    /// equal keys keep their relative order in this communicator. A rank that passes `None` does
+    /// not join any group and gets `None`. All ranks must make this call in the same order relative
+    /// to their other calls on this communicator.
     ///
-    /// Each group has its own order of calls, so its calls neither wait for calls on other
+    /// Each group has its own order of calls, so calls on a group neither wait for calls on other
     /// communicators nor hold them up. A rank can use several groups in any order, as long as no
-    /// two ranks wait for each other in different groups.
+    /// two ranks end up waiting for each other in different groups.
     ///
-    /// A group inherits the timeout, the table of link speeds, the algorithm and the local rank. It
-    /// can be split again, and it does not need a thread. Its connections and its shared memory are
-    /// created when a call first needs them. In a group of 8 ranks that share memory, each rank
-    /// needs less than 1 MiB.
+    /// A group inherits the timeout, the table of link speeds, the algorithm and the local rank. A
+    /// group can itself be split, and it does not need its own thread. Its connections and its
+    /// shared memory are created when a call first needs them. In a group of 8 ranks that share
+    /// memory, each rank needs less than 1 MiB.
     ///
     /// This example creates a grid of data-parallel and tensor-parallel groups:
     ///
@@ -45,7 +46,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), or one of the errors
-    /// of [`Communicator::subgroup`].
+    /// that [`Communicator::subgroup`] returns.
     pub fn split(&self, color: impl Into<Option<usize>>, key: usize) -> Result<Option<Self>> {
         let color = color.into();
         let mut told = vec![[0u64; WORDS_OF_A_RANK]; self.world_size()];
@@ -67,18 +68,18 @@ impl Communicator {
         })
     }
 
-    /// Creates a group of the ranks in `ranks`, numbered in the order of the list. Only these
-    /// members make this call, and all of them must pass the same list. A rank that makes this call
-    /// twice with the same list gets two groups. See [`Communicator::split`] for a description of
-    /// groups.
+    /// Creates a group that consists of the ranks in `ranks`, numbered in the order of the list.
+    /// Only the ranks in the list make this call, and all of them must pass the same list. A rank
+    /// that makes this call twice with the same list gets two separate groups. See
+    /// [`Communicator::split`] for a description of groups.
     ///
-    /// The call is not part of this communicator's order of calls. The members wait only for each
-    /// other, and no longer than the timeout of the handle (see [`Communicator::with_timeout`] and
-    /// [`Communicator::patient`]).
+    /// This call is not part of this communicator's order of calls. The members wait only for each
+    /// other, and for no longer than the timeout of the handle (see [`Communicator::with_timeout`]
+    /// and [`Communicator::patient`]).
     ///
-    /// Rank 0 of the world assigns the group numbers, so it must not have left. This does not
-    /// interrupt the program on rank 0. The parent communicator may have failed. In that case, the
-    /// surviving ranks can create a group without the lost rank.
+    /// Rank 0 of the world assigns the group numbers, so it must not have left. The program on rank
+    /// 0 is not interrupted by this. The call works even if the parent communicator has failed, so
+    /// the surviving ranks can create a group without the lost rank.
     ///
     /// Error messages show the rank in the group, followed by the world rank if the two differ:
     /// `rank 1 (world rank 5)`.
@@ -100,14 +101,14 @@ impl Communicator {
     /// Returns an [`Error`] of one of the following kinds:
     /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the list is too long, repeats a rank,
     ///   contains a nonexistent rank or does not contain this rank, or if this rank is already
-    ///   waiting for too many groups.
+    ///   waiting for too many groups to be created.
     /// - [`ErrorKind::PeerLost`](crate::ErrorKind::PeerLost) if a member is lost or has left.
     /// - [`ErrorKind::Deadline`](crate::ErrorKind::Deadline) if some members did not make this call
     ///   in time. The error lists the missing members.
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if rank 0 of the world is not a member and
     ///   is lost or has left.
     ///
-    /// If a member is lost or missing, all members that made this call get the same error. The
+    /// If a member is lost or missing, all members that made this call get the same error, and the
     /// parent communicator is not affected. If the user
     /// [interrupted](super::builder::Builder::interrupt) this process, the error reports the
     /// interruption.
@@ -115,8 +116,8 @@ impl Communicator {
         self.make_group(ranks, false)
     }
 
-    /// Creates a group of `ranks`. With `ends_with`, returns an error if this communicator fails
-    /// meanwhile.
+    /// Creates a group of `ranks`. If `ends_with` is `true`, returns an error if this communicator
+    /// fails in the meantime.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let made = Self::assemble(self.parts_of_group(ranks, ends_with)?);
         Ok(Self(made.0, self.1, 0))
@@ -158,10 +159,10 @@ impl Communicator {
         })
     }
 
-    /// Creates another communicator for the same ranks, with its own order of calls and its own
-    /// links, so that calls on one communicator do not wait for calls on the other. It inherits the
-    /// settings of this communicator. All ranks must make this call in the same order relative to
-    /// their other calls on this communicator.
+    /// Creates another communicator for the same ranks. The new communicator has its own order of
+    /// calls and its own links, so calls on one communicator do not wait for calls on the other. It
+    /// inherits the settings of this communicator. All ranks must make this call in the same order
+    /// relative to their other calls on this communicator.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -181,7 +182,7 @@ impl Communicator {
         Ok(all.expect("invariant: every rank passes a color"))
     }
 
-    /// Creates a duplicate that uses `table` to choose its algorithms.
+    /// Creates a duplicate that uses `table` to choose algorithms.
     pub(super) fn duplicate_by(&self, table: TuningTable, origin: TuningOrigin) -> Result<Self> {
         let all: Vec<usize> = (0..self.world_size()).collect();
         let parts = self.parts_of_group(&all, true);

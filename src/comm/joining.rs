@@ -9,11 +9,11 @@ use std::thread::JoinHandle;
 
 type Thread = JoinHandle<Result<Communicator>>;
 
-/// A connection attempt in the background, started by
+/// A connection attempt that runs in the background. It is started by
 /// [`Builder::connect_async`](super::builder::Builder::connect_async).
 ///
-/// Dropping this value cancels the connection attempt and waits for its thread, so no thread or
-/// file descriptor remains.
+/// Dropping this value cancels the connection attempt and waits for its thread to exit, so no
+/// thread or file descriptor is left behind.
 ///
 /// ```
 /// use ringtree::{Communicator, UniqueId};
@@ -36,7 +36,8 @@ type Thread = JoinHandle<Result<Communicator>>;
 /// ```
 #[must_use = "dropping it cancels the connection attempt"]
 pub struct Joining {
-    /// Thread that connects, or the error that prevented it; `None` once the result was taken.
+    /// The thread that connects, or the error that prevented it from starting. `None` once the
+    /// result has been taken.
     thread: Option<Result<Thread>>,
     cancel: Cancel,
     made_in: Generation,
@@ -57,16 +58,16 @@ impl Joining {
         }
     }
 
-    /// Returns `true` if the connection attempt has succeeded or failed. In this case,
-    /// [`Joining::wait`] does not block.
+    /// Returns `true` if the connection attempt has succeeded or failed. If so, [`Joining::wait`]
+    /// does not block.
     #[must_use]
     pub fn is_ready(&self) -> bool {
         let goes_on = matches!(&self.thread, Some(Ok(thread)) if !thread.is_finished());
         !(goes_on && self.made_in.is_current())
     }
 
-    /// Returns the communicator or the error once the connection attempt has ended. Returns `None`
-    /// while the attempt is in progress and after the result has been taken.
+    /// Returns the communicator, or the error, once the connection attempt has ended. Returns
+    /// `None` while the attempt is in progress, and also after the result has been taken.
     ///
     /// ```
     /// use ringtree::Communicator;
@@ -94,7 +95,7 @@ impl Joining {
     /// returns an [`Error`] of one of the following kinds:
     /// - [`ErrorKind::Join`](crate::ErrorKind::Join) after a call to [`Joining::cancel`].
     /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Joining::poll`] has already returned
-    ///   the result, or in a forked child.
+    ///   the result, or if this process is a forked child.
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the thread could not be started, or if
     ///   it panicked.
     pub fn wait(mut self) -> Result<Communicator> {
@@ -102,13 +103,13 @@ impl Joining {
         self.take().unwrap_or_else(taken)
     }
 
-    /// Cancels the connection attempt, unless it has already ended. A canceled attempt fails within
-    /// moments. If it is resolving a name or querying a store, it fails when that operation
-    /// returns.
+    /// Cancels the connection attempt, unless it has already ended. A canceled attempt fails almost
+    /// immediately. If it is resolving a name or querying a store, it fails as soon as that
+    /// operation returns.
     ///
     /// If this rank has already reached rank 0, the other ranks immediately get an error that names
-    /// this rank as the one that canceled. Otherwise, they report this rank as missing when their
-    /// timeout expires.
+    /// this rank as the one that canceled. Otherwise, the other ranks report this rank as missing
+    /// when their timeout expires.
     pub fn cancel(&self) {
         if self.made_in.is_current() {
             self.cancel.cancel();

@@ -20,14 +20,14 @@ use crate::reduce::Kernel;
 
 impl Communicator {
     /// Measures the costs of this communicator's links and returns them as a table. This takes a
-    /// few milliseconds. The table is computed from the times measured on all ranks, so it is the
-    /// same on all ranks. For link classes that the communicator does not have, the table contains
-    /// the built-in values. The communicator itself does not change. All ranks must make this call
-    /// in the same order relative to their other calls on this communicator.
+    /// few milliseconds. The table is computed from the times measured on all ranks and is
+    /// therefore the same on all ranks. For classes of links that the communicator does not have,
+    /// the table contains the built-in values. The communicator itself is not changed. All ranks
+    /// must make this call in the same order relative to their other calls on this communicator.
     ///
-    /// Ranks on several hosts also measure their links at startup, unless a [setting or the
-    /// launcher](crate::TuningOrigin) supplies the table. They then use the
-    /// [rounded](TuningTable::rounded) table to choose algorithms.
+    /// If the ranks are on several hosts, they also measure their links at startup, unless a
+    /// [setting or the launcher](crate::TuningOrigin) supplies the table. They then use the
+    /// [rounded](TuningTable::rounded) result of that measurement to choose algorithms.
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
@@ -72,14 +72,14 @@ struct Stopwatch<'a> {
     probe: Probe,
     kernel: Kernel,
     buffer: Vec<f32>,
-    /// Messages that this rank receives, or the operand that is folded into `buffer`.
+    /// Messages that this rank receives, or the operand that is reduced into `buffer`.
     other: Vec<f32>,
     /// Pairs of ranks that this rank sends to and receives from at the same time, if messages are
-    /// timed. A rank without a pair takes no part.
+    /// timed. A rank without a pair does not take part.
     peers: Vec<(usize, usize)>,
-    /// Times measured so far, in seconds per call; the least one counts.
+    /// Times measured so far, in seconds per call. The lowest one is used.
     times_s: Vec<f64>,
-    /// Seconds spent so far, the same on all ranks.
+    /// Time spent so far, in seconds. It is the same on all ranks.
     used_s: f64,
 }
 

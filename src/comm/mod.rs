@@ -2,16 +2,17 @@
 //!
 //! *Purpose.* Training code makes all its calls on a [`Communicator`].
 //!
-//! - [`builder`] and [`joining`]: connecting ranks. `groups`: communicators for some of the ranks.
-//! - [`collectives`], [`blocks`] and `any`: the collectives. `own_operator`: all-reduce with a
-//!   custom function. [`pairs`]: messages between two ranks. `values`: calls that send serde
+//! - [`builder`] and [`joining`]: connecting ranks. `groups`: creating communicators for some of
+//!   the ranks.
+//! - [`collectives`], [`blocks`] and `any`: running collectives. `own_operator`: all-reduce with a
+//!   custom function. [`pairs`]: sending messages between two ranks. `values`: sending serde
 //!   values.
-//! - [`work`] and [`scope`]: asynchronous operations. [`views`]: handles with a different timeout,
-//!   tag or name.
-//! - [`buffer`]: the buffers that calls accept. [`shared_buffer`]: buffers that peers can read in
-//!   place.
-//! - `measure`: measurements of link speeds. [`tuning`]: the tuning table and its origin.
-//!   `recording`: recordings of when collectives run.
+//! - [`work`] and [`scope`]: running operations asynchronously. [`views`]: creating handles with a
+//!   different timeout, tag or name.
+//! - [`buffer`]: defining the buffers that calls accept. [`shared_buffer`]: allocating buffers that
+//!   peers can read in place.
+//! - `measure`: measuring link speeds. [`tuning`]: using tuning tables. `recording`: recording when
+//!   collectives run.
 //!
 //! *Invariants.* A public function panics only if code that the program supplies panics or if a
 //! completed [`Work`](work::Work) is polled again. Every call has a timeout, unless it is made
@@ -68,8 +69,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tuning::TuningOrigin;
 
-/// Everything that a communicator is assembled from. Fields that determine plans, such as `hosts`
-/// and `tuning`, are the same on all ranks.
+/// All the parts that a communicator is assembled from. Fields that determine plans, such as
+/// `hosts` and `tuning`, are the same on all ranks.
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) rank: usize,
@@ -90,9 +91,10 @@ pub(crate) struct Parts {
     pub(crate) tuning: TuningTable,
     pub(crate) tuning_origin: TuningOrigin,
     pub(crate) algorithm: Option<Algorithm>,
-    /// `true` if all ranks agree before each collective and every send waits for its receive.
+    /// `true` if all ranks compare their calls before each collective and every send waits for the
+    /// matching receive.
     pub(crate) checks_calls: bool,
-    /// `true` if only algorithms that fold in rank order are used.
+    /// `true` if only algorithms that reduce in rank order are used.
     pub(crate) is_reproducible: bool,
 }
 
@@ -106,14 +108,14 @@ impl Parts {
     }
 }
 
-/// A handle to a group of ranks that exchange data.
+/// A handle to a group of ranks that exchange data with each other.
 ///
-/// The handle also holds the [timeout](Communicator::with_timeout) of its calls and the
-/// [tag](Communicator::with_tag) of its messages.
+/// The handle also determines the [timeout](Communicator::with_timeout) of the calls and the
+/// [tag](Communicator::with_tag) of the messages that are issued through it.
 ///
-/// All ranks must issue the operations of a communicator in the same order. Threads can share a
-/// communicator. Their calls are queued in the order in which they arrive, and this order must be
-/// the same on all ranks.
+/// All ranks must issue the operations of a communicator in the same order. A communicator can be
+/// shared between threads. Calls from different threads are queued in the order in which they
+/// arrive, and this order must be the same on all ranks.
 ///
 /// ```
 /// use ringtree::ReduceOp;
@@ -130,42 +132,43 @@ impl Parts {
 /// Every call that communicates can return an [`Error`] of the following [kinds](crate::ErrorKind):
 ///
 /// - [`Usage`](crate::ErrorKind::Usage) if this process is a forked child, or if an argument is
-///   invalid. Examples of invalid arguments are a rank that is out of range, a buffer of the wrong
-///   length, and an operator that does not support the element type. Correct the program. Other
-///   ranks may already be waiting for the call.
-/// - [`Mismatch`](crate::ErrorKind::Mismatch) if ranks made different calls. Make the same calls in
-///   the same order, with the same arguments, on all ranks.
+///   invalid, such as a rank that is out of range, a buffer of the wrong length, or an operator
+///   that does not support the element type. Correct the program. Other ranks may already be
+///   waiting for the call.
+/// - [`Mismatch`](crate::ErrorKind::Mismatch) if different ranks made different calls. Make the
+///   same calls in the same order, with the same arguments, on all ranks.
 /// - [`PeerLost`](crate::ErrorKind::PeerLost) if a rank died, cannot be reached, or left while
-///   others needed it. Read the last output of that rank, and restart the job from a checkpoint.
+///   other ranks still needed it. Read the last output of that rank, and restart the job from a
+///   checkpoint.
 /// - [`Deadline`](crate::ErrorKind::Deadline) if the call did not complete within its timeout.
-///   Check the ranks in [`Error::missing`]. If they are only slow, raise the timeout.
-/// - [`Protocol`](crate::ErrorKind::Protocol) if a peer sent invalid data. Check that all ranks run
-///   the same build. If they do, report a bug.
+///   Check the ranks that [`Error::missing`] returns. If they are merely slow, raise the timeout.
+/// - [`Protocol`](crate::ErrorKind::Protocol) if a peer sent invalid data. Check that all ranks are
+///   running the same build. If they are, report a bug.
 /// - [`System`](crate::ErrorKind::System) if the operating system refused to provide a resource,
 ///   such as memory or a file descriptor. Fix the cause that the message names.
 ///
 /// Calls on GPU buffers can also return [`Device`](crate::ErrorKind::Device) if a GPU or its driver
-/// failed.
+/// fails.
 ///
 /// After a `Usage` error, the communicator remains usable. After any other error, the communicator
-/// has failed. All calls in flight and all later calls then return the first error on all ranks,
-/// and the contents of their buffers are unspecified. Restart the job, or let the surviving ranks
-/// form a [`subgroup`](Communicator::subgroup).
+/// has failed. In that case, all calls in flight and all subsequent calls return the first error on
+/// all ranks, and the contents of their buffers are unspecified. Restart the job, or have the
+/// surviving ranks form a [`subgroup`](Communicator::subgroup).
 ///
-/// [`Communicator::failure`] returns the first error. An error that the program has passed to
-/// [`Communicator::fail`] can be of any kind. The documentation of each method describes any errors
-/// that differ from this list.
+/// [`Communicator::failure`] returns the first error. If the program passed that error to
+/// [`Communicator::fail`], it can be of any kind. The documentation of each method describes any
+/// errors that differ from this list.
 ///
 /// # Forks
 ///
-/// A process that forks keeps its communicators. The child process holds copies of them. Calls on
-/// these copies return [`Usage`](crate::ErrorKind::Usage) and do not reach any other rank. Dropping
-/// the copies has no effect. A child that is created by a bare `clone`, without the C library's
-/// `fork`, is not recognized as a child and must not make any calls.
+/// A process that forks keeps its communicators, and the child process gets copies of them. Calls
+/// on these copies return [`Usage`](crate::ErrorKind::Usage) and do not reach any other rank.
+/// Dropping the copies has no effect. A child that is created by a bare `clone` system call rather
+/// than the C library's `fork` is not recognized as a forked child and must not make any calls.
 pub struct Communicator(Handle, Duration, u32);
 
-/// A reference to a communicator's core. A forked child never drops the core, because only the
-/// parent may close what it holds.
+/// A reference to a communicator's core. A forked child never drops the core because only the
+/// parent may close the resources that it holds.
 #[derive(Clone)]
 struct Handle(Arc<Core>);
 
@@ -189,17 +192,19 @@ impl Drop for Handle {
 /// State that all handles of a communicator share. Operations in flight keep it alive.
 struct Core {
     parts: Parts,
-    /// Locked while a thread issues a collective, but not while it waits for the result.
+    /// Locked while a thread is issuing a collective, but not while it is waiting for the result.
     issued: Mutex<Issued>,
-    /// Number of threads that wait for `issued`. Threads that arrive later must not overtake them.
+    /// Number of threads that are waiting for `issued`. Threads that arrive later must not overtake
+    /// them.
     queued: AtomicUsize,
-    /// Held by the thread that locks `issued` next.
+    /// Held by the thread that is the next to lock `issued`.
     first_in_line: Mutex<()>,
-    /// Held by the thread that allocates, because ranks exchange one allocation at a time.
+    /// Held by the thread that is allocating, because the ranks exchange only one allocation at a
+    /// time.
     allocating: shared_buffer::Turn,
 }
 
-/// Counts of issued operations, and the programs prepared for them.
+/// Counts of issued operations, and the programs that have been prepared for them.
 struct Issued {
     collectives: u64,
     cache: Cache,
@@ -262,8 +267,8 @@ impl Communicator {
         self.0.parts.world_size()
     }
 
-    /// Returns the local rank of this process, which is its number on its host, counted from 0. In
-    /// a group, a process keeps the local rank that it has in the world.
+    /// Returns the local rank of this process, which is its index among the ranks on its host,
+    /// counted from 0. In a group, a process keeps the local rank that it has in the world.
     #[must_use]
     pub fn local_rank(&self) -> usize {
         self.0.parts.local_rank
@@ -271,9 +276,9 @@ impl Communicator {
 
     /// Returns the range of this rank's own block in a buffer of `count` elements.
     ///
-    /// Collectives with one block per rank, such as `reduce_scatter` and `all_gather`, split a
-    /// buffer evenly unless it has a different [`Layout`](crate::Layout). The first `count %
-    /// world_size` blocks have one more element than the others.
+    /// Collectives that use one block per rank, such as `reduce_scatter` and `all_gather`, split a
+    /// buffer evenly unless the buffer has a different [`Layout`](crate::Layout). The first `count
+    /// % world_size` blocks have one more element than the others.
     ///
     /// ```
     /// let blocks = ringtree::simulate(3, |comm| comm.block(7));
@@ -308,11 +313,11 @@ impl Communicator {
         self.0.parts.is_reproducible
     }
 
-    /// Uses `algorithm` for all later collectives that it supports. `None` restores the automatic
-    /// choice.
+    /// Uses `algorithm` for all subsequent collectives that it supports. `None` restores the
+    /// automatic choice.
     ///
-    /// All ranks must make this call with the same `algorithm` and between the same two
-    /// collectives.
+    /// All ranks must make this call between the same two collectives and with the same
+    /// `algorithm`.
     ///
     /// ```
     /// use ringtree::{Algorithm, ReduceOp};
@@ -333,12 +338,12 @@ impl Communicator {
         Ok(())
     }
 
-    /// Records that this rank has completed everything up to `number`.
+    /// Records that this rank has completed all steps up to `number`.
     ///
     /// A rank sets its mark before it makes the *commit* call of a step. After the commit, the rank
-    /// relies on every rank having completed the step. The commit must therefore not complete on
-    /// any rank before every rank has started it. A barrier guarantees this, and so does an
-    /// all-reduce of at least one element.
+    /// relies on every rank having completed the step. The commit must therefore be a call that
+    /// does not complete on any rank before every rank has started it. A barrier has this property,
+    /// and so does an all-reduce of at least one element.
     ///
     /// Marks start at 0 and never decrease. This method does not communicate. After a failure, it
     /// has no effect, and the commit returns the error.
@@ -353,8 +358,9 @@ impl Communicator {
     /// Aborts the communicator on all ranks.
     ///
     /// Use this for a failure that the communicator cannot detect, such as the failure of another
-    /// communicator that the same work depends on. All calls in flight and all later calls return
-    /// the first error on all ranks. That error is `cause`, unless another error occurred first.
+    /// communicator that the same work depends on. All calls in flight and all subsequent calls
+    /// then return the first error on all ranks. That error is `cause`, unless another error
+    /// occurred earlier.
     ///
     /// ```
     /// use ringtree::Error;
@@ -373,8 +379,8 @@ impl Communicator {
         }
     }
 
-    /// Returns the first error, which is also the error that all later calls return. Returns `None`
-    /// if this rank does not know of an error. This method does not communicate.
+    /// Returns the first error, which is also the error that all subsequent calls return. Returns
+    /// `None` if this rank does not know of an error. This method does not communicate.
     ///
     /// ```
     /// use ringtree::Error;
@@ -397,26 +403,27 @@ impl Communicator {
         }
     }
 
-    /// Returns the mark that the surviving ranks agree on after a failure, which is the lowest of
+    /// Returns the mark that the surviving ranks agree on after a failure. This is the lowest of
     /// their marks.
     ///
-    /// A step counts if and only if every surviving rank had [marked](Communicator::mark) it, even
-    /// if the commit of the step failed. A step whose commit completed on any rank always counts.
+    /// A step is committed if and only if every surviving rank had [marked](Communicator::mark) it,
+    /// even if the commit call of the step failed. A step whose commit call completed on any rank
+    /// is always committed.
     ///
     /// Returns `None` in the following cases:
     ///
-    /// - No answer has arrived after `at_most`. An answer takes one round trip to the lowest rank
-    ///   that has not left, or about a second longer if a rank is silent.
-    /// - Nothing has failed, or a rank that may have answered other ranks has died. In either case,
+    /// - No answer has arrived within `at_most`. An answer takes one round trip to the lowest rank
+    ///   that has not left, or about a second longer if a rank does not respond.
+    /// - Nothing has failed, or a rank that may have answered other ranks has died. In both cases,
     ///   the method returns immediately.
     ///
-    /// Without an answer, a rank that has completed the commit still knows that the step counts. A
-    /// rank that has not completed the commit cannot know whether the step counts. Other ranks may
-    /// have received an answer, and the answer may be either yes or no.
+    /// Even without an answer, a rank whose commit call completed knows that the step is committed.
+    /// A rank whose commit call did not complete cannot know whether the step is committed. Other
+    /// ranks may have received an answer, which may be either yes or no.
     ///
     /// If the result is *above* this rank's mark, the other ranks have given up on this rank
-    /// because it was silent for too long. They count a step that this rank has not completed, so
-    /// the state of this rank is no longer usable.
+    /// because it did not respond for too long. They treat a step that this rank has not completed
+    /// as committed, so the state of this rank is no longer usable.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::World};
@@ -449,19 +456,19 @@ impl Communicator {
         runtime.get().ok()?.agreed_mark(*group, at_most)
     }
 
-    /// Returns the algorithm that [`Communicator::use_algorithm`] or a setting has requested.
+    /// Returns the algorithm requested by [`Communicator::use_algorithm`] or by a setting.
     pub(crate) fn algorithm(&self) -> Option<Algorithm> {
         self.enter().ok()?.algorithm
     }
 
     /// Returns the time on this rank's clock. The clock starts at an arbitrary value and never goes
-    /// backwards. Simulated ranks use the clock of the simulation.
+    /// backward. Simulated ranks use the simulation's clock.
     #[must_use]
     pub fn clock(&self) -> Duration {
         self.0.parts.runtime.now()
     }
 
-    /// Returns `true` in a forked child of the rank, where every call returns an error.
+    /// Returns `true` in a forked child of the rank. In such a child, every call returns an error.
     pub(crate) fn is_forked(&self) -> bool {
         self.0.parts.runtime.is_forked()
     }
@@ -510,7 +517,7 @@ impl Communicator {
             return Ok(());
         }
         Err(Error::usage(format!(
-            "{what} {peer} is out of range: ranks are 0 to {}",
+            "{what} {peer} is out of range: valid ranks are 0 to {}",
             self.world_size() - 1
         )))
     }

@@ -1,7 +1,7 @@
 //! Implements all-reduce with a custom operator.
 //!
-//! Contributions are gathered piece by piece. Every rank combines them on the calling thread,
-//! because the engine never runs a function that the program supplies.
+//! Contributions are gathered piece by piece. Every rank combines them on the calling thread
+//! because the engine never runs functions that the program supplies.
 
 use super::Communicator;
 use super::buffer::{BufferMut, written_on_host};
@@ -11,25 +11,26 @@ use crate::limits::{OPERATOR_NAME_BYTES_MAX, OPERATOR_SCRATCH_BYTES};
 use bytemuck::Zeroable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Bytes of the header that ranks compare before they fold: a count, a type and a name.
+/// Size, in bytes, of the header that ranks compare before they reduce. It contains a count, a type
+/// and a name.
 const HEADER_BYTES: usize = 9 + OPERATOR_NAME_BYTES_MAX;
 
 impl Communicator {
-    /// Replaces `buffer` on every rank with the reduction of all ranks' buffers by the function
+    /// Replaces `buffer` on every rank with the reduction of all ranks' buffers, using the function
     /// `combine`.
     ///
-    /// Each element is reduced from left to right in rank order: `combine` is applied to the
-    /// elements of ranks 0 and 1, then to that result and the element of rank 2, and so on. All
-    /// ranks combine the same elements in the same order, so they get the same bits if the result
-    /// of `combine` depends only on its arguments. `combine` should be associative and commutative,
-    /// because a later version may combine elements in a different order.
+    /// Each element is reduced from left to right, in rank order: `combine` is applied to the
+    /// elements of ranks 0 and 1, then to the result and the element of rank 2, and so on. All
+    /// ranks combine the same elements in the same order, so they get the same bits, provided that
+    /// the result of `combine` depends only on its arguments. `combine` should be associative and
+    /// commutative because a later version of ringtree may combine elements in a different order.
     ///
     /// `name` identifies the operator. If ranks pass different names, all ranks get an error.
     ///
-    /// Every rank receives the complete buffers of all other ranks, in pieces. With n ranks, it
-    /// receives n − 1 times the size of the buffer, whereas a sum with [`Communicator::all_reduce`]
-    /// needs only twice the size. This method makes several calls, and no other thread may use the
-    /// communicator between these calls.
+    /// Every rank receives the complete buffers of all other ranks, in pieces. With n ranks, each
+    /// rank receives n − 1 times the size of the buffer, whereas a sum with
+    /// [`Communicator::all_reduce`] requires each rank to receive only twice that size. This method
+    /// makes several calls, and no other thread may use the communicator between them.
     ///
     /// ```
     /// // The element that is largest in magnitude, with its sign:
@@ -45,11 +46,11 @@ impl Communicator {
     /// Returns one of the [errors that all calls share](Communicator#errors), such as:
     ///
     /// - [`Mismatch`](crate::ErrorKind::Mismatch) on every rank if ranks pass different names,
-    ///   lengths or types. The communicator remains usable.
+    ///   lengths or types. In this case, the communicator remains usable.
     /// - [`Usage`](crate::ErrorKind::Usage) if the buffer is in device memory or the name is longer
     ///   than 64 bytes.
     /// - [`Usage`](crate::ErrorKind::Usage) if `combine` panics. Only the rank on which it panics
-    ///   gets this error. The contents of that rank's buffer are then unspecified.
+    ///   gets this error, and the contents of that rank's buffer are then unspecified.
     pub fn all_reduce_with<B>(
         &self,
         buffer: &mut B,
@@ -107,8 +108,8 @@ impl Communicator {
     }
 }
 
-/// Folds the equally long pieces of all ranks in `all` into `piece`. Returns `false` if `combine`
-/// panicked.
+/// Reduces the pieces of all ranks, which are stored one after another in `all` and have the same
+/// length, into `piece`. Returns `false` if `combine` panicked.
 fn folds<T: Element>(all: &[T], piece: &mut [T], combine: &impl Fn(T, T) -> T) -> bool {
     let length = piece.len();
     let fold = || {

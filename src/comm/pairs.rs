@@ -1,5 +1,5 @@
-//! Sends and receives messages between two ranks. Each pair of sender and receiver has a separate
-//! order of messages.
+//! Sends and receives messages between two ranks. Messages are ordered separately for each pair of
+//! sender and receiver.
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, written_on_host};
@@ -13,14 +13,16 @@ use crate::sys::memory::{Claim, Region, lend, lend_both, lend_shared};
 use std::sync::Arc;
 
 impl Communicator {
-    /// Sends `buffer` to `peer`, which must receive the same number of elements of the same type.
+    /// Sends `buffer` to the rank `peer`, which must receive the same number of elements of the
+    /// same type.
     ///
-    /// The call may return before `peer` receives the message, or it may wait until `peer` does.
+    /// This call may return before `peer` receives the message, or it may block until `peer` does
+    /// so.
     ///
     /// Messages from one rank to another are received in the order in which they were sent, no
-    /// matter which calls send and receive them. Two ranks that both send before they receive can
-    /// block each other. In this case, use [`Communicator::sendrecv`] or [`Communicator::group`]
-    /// instead.
+    /// matter which calls are used to send and receive them. If two ranks both send to each other
+    /// before they receive, they can block each other. Use [`Communicator::sendrecv`] or
+    /// [`Communicator::group`] instead.
     ///
     /// ```
     /// let received = ringtree::simulate(2, |comm| {
@@ -48,7 +50,7 @@ impl Communicator {
         })
     }
 
-    /// Receives a message from `peer` into `buffer`.
+    /// Receives a message from the rank `peer` into `buffer`.
     ///
     /// ```
     /// let passed_on = ringtree::simulate(3, |comm| {
@@ -78,11 +80,11 @@ impl Communicator {
         })
     }
 
-    /// Receives a message from any rank into `buffer` and returns the sender.
+    /// Receives a message from any rank into `buffer` and returns the rank that sent it.
     ///
-    /// The message is the next one from that sender, as with [`Communicator::recv`]. Receives that
+    /// As with [`Communicator::recv`], the message is the next one from that sender. Receives that
     /// were issued earlier get their messages first. Senders are served fairly. A rank that calls
-    /// this method keeps a connection to every other rank with which it does not share memory.
+    /// this method keeps a connection open to every other rank with which it does not share memory.
     ///
     /// ```
     /// let squares = ringtree::simulate(4, |comm| {
@@ -130,9 +132,9 @@ impl Communicator {
 
     /// Sends `input` to rank `to` and receives `output` from rank `from` at the same time.
     ///
-    /// All ranks of a ring, or both ranks of a pair, can make this call at the same time. `input`
-    /// and `output` can have different lengths and types. If `to` and `from` are both this rank,
-    /// the call copies `input` to `output`.
+    /// All ranks in a ring, or both ranks of a pair, can make this call at the same time. `input`
+    /// and `output` can have different lengths and types. If both `to` and `from` are this rank
+    /// itself, the call copies `input` to `output`.
     ///
     /// ```
     /// let shifted = ringtree::simulate(3, |comm| {
@@ -147,8 +149,8 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
-    /// [`Mismatch`](crate::ErrorKind::Mismatch) if a peer sends or expects a different length or
-    /// type.
+    /// [`Mismatch`](crate::ErrorKind::Mismatch) if either peer sends or expects a different length
+    /// or type.
     pub fn sendrecv<I, O>(&self, input: &I, to: usize, output: &mut O, from: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -179,8 +181,8 @@ impl Communicator {
     /// Starts sending `buffer` to `peer` and returns immediately.
     ///
     /// [`Work::wait`] returns the buffer once the program can use it again, which may be before
-    /// `peer` has received the message. Any number of messages can be in flight. The buffer
-    /// is only read, so it can be an `Arc<[f32]>`.
+    /// `peer` has received the message. Any number of messages can be in flight at the same time.
+    /// The buffer is only read, so it can be an `Arc<[f32]>`, for example.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -253,7 +255,7 @@ impl Communicator {
         }
     }
 
-    /// Starts one end of a message, for the polling threads to advance.
+    /// Starts one end of a message. The polling threads then advance it.
     pub(super) fn post_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
         self.on_message(end, memory, |start| {
@@ -261,7 +263,7 @@ impl Communicator {
         })
     }
 
-    /// Begins one end of a message for which the caller waits soon.
+    /// Begins one end of a message that the caller will soon wait for.
     pub(super) fn begin_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.0.parts;
         self.on_message(end, memory, |start| {
@@ -319,7 +321,8 @@ fn copy<I: Element, O: Element>(input: &[u8], output: &mut [u8]) -> Result<()> {
         return Ok(());
     }
     Err(Error::mismatch(format!(
-        "a rank sends {} {} to itself, but receives {} {}; use the same length and type",
+        "this rank sends {} {} to itself, but receives {} {}; use the same length and type for \
+         both",
         input.len() / size_of::<I>(),
         I::DTYPE,
         output.len() / size_of::<O>(),

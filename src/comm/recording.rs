@@ -10,7 +10,7 @@ use crate::protocol::call::{Call, Medium, Split};
 
 pub(crate) use crate::engine::log::{CallRecord, Recording, StepRecord, What};
 
-/// All inputs for a prediction of a call's messages, the same on all ranks.
+/// All inputs for predicting the messages of a call. They are the same on all ranks.
 #[derive(Debug)]
 pub(crate) struct Question {
     request: Request,
@@ -20,7 +20,7 @@ pub(crate) struct Question {
 }
 
 impl Question {
-    /// Predicts the times of each message.
+    /// Predicts when each message is sent and received.
     ///
     /// # Errors
     /// Returns a message if the call cannot be predicted.
@@ -30,8 +30,8 @@ impl Question {
 }
 
 impl Communicator {
-    /// Runs `body`, and returns its result with a recording of the collectives that this
-    /// communicator started meanwhile. The recording is empty if another thread is already
+    /// Runs `body`, and returns its result together with a recording of the collectives that this
+    /// communicator started in the meantime. The recording is empty if another thread is already
     /// recording.
     pub(crate) fn recorded<R>(&self, body: impl FnOnce() -> R) -> (R, Recording) {
         let (runtime, group) = (self.0.parts.runtime.get(), self.0.parts.group);
@@ -41,13 +41,15 @@ impl Communicator {
         (result, recording)
     }
 
-    /// Returns the inputs for a prediction of `call`, whose algorithm has been chosen.
+    /// Returns the inputs for a prediction of `call`, whose algorithm has already been chosen.
     ///
     /// # Errors
     /// Returns a message if the call cannot be predicted.
     pub(crate) fn question_of(&self, call: &Call) -> std::result::Result<Question, String> {
         if call.split != Split::Even || call.medium != Medium::Host {
-            return Err("only calls with even blocks in host memory can be predicted".into());
+            return Err(
+                "only calls with blocks of equal length in host memory can be predicted".into(),
+            );
         }
         let chosen = call.collective().zip(call.algorithm);
         let (collective, algorithm) = chosen.ok_or("no algorithm was chosen")?;
@@ -68,8 +70,8 @@ impl Communicator {
         })
     }
 
-    /// Returns `true` if both communicators have the same [clock](Communicator::clock), which they
-    /// do in one world.
+    /// Returns `true` if both communicators have the same [clock](Communicator::clock), which is
+    /// the case if they belong to the same world.
     pub(crate) fn has_the_clock_of(&self, other: &Self) -> bool {
         self.0.parts.runtime.is(&other.0.parts.runtime)
     }

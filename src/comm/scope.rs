@@ -36,8 +36,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If `body` fails, returns its error. Otherwise, returns the first error of an operation that
-    /// `body` did not wait for.
+    /// If `body` fails, returns its error. Otherwise, returns the first error from any operation
+    /// that `body` did not wait for.
     pub fn scope<'buffers, R>(
         &self,
         body: impl FnOnce(&Scope<'_, 'buffers>) -> Result<R>,
@@ -54,12 +54,12 @@ impl Communicator {
         })
     }
 
-    /// Runs `body`, which issues sends and receives, and returns when all of them have completed.
+    /// Runs `body`, which issues sends and receives, and returns once all of them have completed.
     ///
-    /// The order of the calls does not matter, except for messages between the same two ranks. Even
-    /// if all ranks first send and then receive, or first receive and then send, no rank blocks
-    /// another. Messages might not be transferred before `body` returns, so `body` should not do
-    /// any computation.
+    /// The order of the sends and receives does not matter, except for messages between the same
+    /// two ranks. Even if all ranks first send and then receive, or first receive and then send, no
+    /// rank blocks another. Messages might not be transferred until `body` returns, so `body`
+    /// should not perform any computation.
     ///
     /// ```
     /// let gathered = ringtree::simulate(4, |comm| {
@@ -80,8 +80,8 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// If `body` fails, returns its error. Otherwise, returns the first error of a message. Even if
-    /// `body` fails, this method waits for the messages that `body` has issued.
+    /// If `body` fails, returns its error. Otherwise, returns the first error from any of the
+    /// messages. Even if `body` fails, this method waits for the messages that `body` has issued.
     pub fn group<'buffers, R>(
         &self,
         body: impl FnOnce(&Exchange<'_, 'buffers>) -> Result<R>,
@@ -90,15 +90,16 @@ impl Communicator {
     }
 }
 
-/// A scope for operations on buffers that outlive the scope, created by [`Communicator::scope`].
+/// A scope in which operations can borrow buffers that outlive the scope. Created by
+/// [`Communicator::scope`].
 pub struct Scope<'scope, 'buffers> {
     comm: &'scope Communicator,
     lender: &'scope Lender<'buffers>,
     pending: RefCell<Vec<Ticket>>,
 }
 
-/// An operation of a scope. It borrows its buffer through the reference `R`. If this value is
-/// dropped, the scope waits for the operation before it returns.
+/// An operation in a scope. It borrows its buffer through the reference `R`. If this value is
+/// dropped, the scope still waits for the operation before it returns.
 #[must_use = "call `wait` to get the operation's error here; otherwise, the scope returns it"]
 pub struct ScopedWork<'work, 'scope, 'buffers, R> {
     scope: &'work Scope<'scope, 'buffers>,
@@ -106,7 +107,7 @@ pub struct ScopedWork<'work, 'scope, 'buffers, R> {
     loan: Loan<R>,
 }
 
-/// A group of messages, created by [`Communicator::group`].
+/// A group of messages. Created by [`Communicator::group`].
 pub struct Exchange<'scope, 'buffers>(&'scope Scope<'scope, 'buffers>);
 
 impl<'scope, 'buffers> Scope<'scope, 'buffers> {
@@ -302,7 +303,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         Ok(self.work(ticket, loan))
     }
 
-    /// Starts receiving from `peer` into `buffer`, like [`Communicator::recv_async`].
+    /// Starts receiving a message from `peer` into `buffer`, like [`Communicator::recv_async`].
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
@@ -409,7 +410,7 @@ impl Drop for Scope<'_, '_> {
 impl<R> ScopedWork<'_, '_, '_, R> {
     /// Waits for the operation and returns the reference to its buffer.
     ///
-    /// The buffer can then be used while other operations of the scope are in flight.
+    /// The buffer can then be used while other operations in the scope are still in flight.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -426,8 +427,8 @@ impl<R> ScopedWork<'_, '_, '_, R> {
     /// ```
     ///
     /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors). The buffer can then
-    /// be used again only after the scope has returned.
+    /// Returns one of the [errors that all calls share](Communicator#errors). After an error, the
+    /// buffer can be used again only once the scope has returned.
     pub fn wait(self) -> Result<R> {
         let (region, result) = self.scope.end(self.ticket);
         let buffer = self.scope.lender.settle(region, self.loan);

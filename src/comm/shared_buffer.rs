@@ -13,9 +13,9 @@ use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::thread::ThreadId;
 
-/// A buffer that the other ranks on the host can read in place, created by [`Communicator::alloc`].
+/// A buffer that the other ranks on the host can read in place. Created by [`Communicator::alloc`].
 ///
-/// It dereferences to a slice. Calls accept parts of the buffer as well as the complete buffer.
+/// It dereferences to a slice. Calls accept either the complete buffer or parts of it.
 pub struct SharedBuffer<T: Element> {
     home: Home<T>,
     count: usize,
@@ -23,14 +23,14 @@ pub struct SharedBuffer<T: Element> {
 
 /// The memory of the elements.
 enum Home<T> {
-    /// Memory that the ranks of the host share, and the process that created it.
+    /// Memory shared by the ranks on the host, and the process that created it.
     Shared(OwnRegion, Generation),
-    /// Memory of this process only, because there is no rank to share with.
+    /// Memory private to this process, because there is no rank to share it with.
     Private(Vec<T>),
 }
 
 impl<T: Element> SharedBuffer<T> {
-    /// Returns `true` if the other ranks on this host read the buffer in place.
+    /// Returns `true` if the other ranks on this host can read the buffer in place.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         matches!(self.home, Home::Shared(..))
@@ -100,17 +100,17 @@ impl<T: Element> Drop for SharedBuffer<T> {
 impl Communicator {
     /// Allocates a buffer of `count` zeros that the other ranks on this host can read in place.
     ///
-    /// If a plan sends data from the buffer and nothing overwrites that data in the meantime, the
-    /// other ranks read it in place. This saves a copy into transport memory. If there is no other
-    /// rank to share the buffer with, it is ordinary memory.
+    /// If a plan sends data from the buffer and does not overwrite that data in the meantime, the
+    /// other ranks read the data in place. This saves a copy into transport memory. If there is no
+    /// other rank to share the buffer with, the buffer is ordinary memory.
     ///
     /// All ranks must make this call with the same `count` and in the same order relative to their
-    /// other calls on this communicator. Only this communicator benefits from the shared memory.
-    /// Other communicators treat the buffer like any other slice. The memory is freed once every
-    /// rank has dropped its buffer and has called `alloc` again, or has exited.
+    /// other calls on this communicator. Only this communicator benefits from the shared memory:
+    /// other communicators treat the buffer like any other slice. The memory is freed once every
+    /// rank either has exited or has dropped its buffer and then called `alloc` again.
     ///
-    /// A forked child shares the memory rather than getting a copy. The child can read the parts
-    /// that its parent's calls do not write. It should not write to the buffer.
+    /// A forked child shares the memory rather than getting a copy. The child can read the parts to
+    /// which its parent's calls do not write. The child should not write to the buffer.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -126,11 +126,12 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as:
     ///
-    /// - [`Usage`](crate::ErrorKind::Usage) if `count` elements cannot fit in memory.
+    /// - [`Usage`](crate::ErrorKind::Usage) if `count` elements are too large to fit in memory.
     /// - [`Protocol`](crate::ErrorKind::Protocol) if another rank passes a different `count`.
     /// - [`Deadline`](crate::ErrorKind::Deadline) or [`PeerLost`](crate::ErrorKind::PeerLost) if
-    ///   some ranks did not take part. The error names these ranks.
-    /// - [`System`](crate::ErrorKind::System) if the operating system refused the memory.
+    ///   some ranks did not take part in the call. The error names these ranks.
+    /// - [`System`](crate::ErrorKind::System) if the operating system refused to provide the
+    ///   memory.
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedBuffer<T>> {
         let bytes = count
             .checked_mul(size_of::<T>())
@@ -187,7 +188,7 @@ impl Communicator {
     }
 }
 
-/// A lock that lets one thread at a time allocate from a communicator.
+/// A lock that lets only one thread at a time allocate from a communicator.
 #[derive(Default)]
 pub(super) struct Turn {
     owner: Mutex<Option<ThreadId>>,
@@ -198,15 +199,15 @@ impl Turn {
     /// Waits until this thread may allocate. Dropping the result lets the next thread allocate.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if this thread already allocates. Its interrupt callback may make
-    /// other calls, but the other ranks would first wait for the interrupted allocation.
+    /// Returns [`Error::usage`] if this thread is already allocating. Its interrupt callback may
+    /// make other calls, but the other ranks would first wait for the interrupted allocation.
     fn take(&self) -> Result<impl Drop> {
         let own = Some(std::thread::current().id());
         let owner = super::lock(&self.owner);
         if *owner == own {
             return Err(Error::usage(
-                "an interrupt callback cannot call alloc while the interrupted call is an alloc \
-                 on the same communicator; call it after that alloc has returned",
+                "an interrupt callback cannot call alloc if it interrupted another alloc on the \
+                 same communicator; call it after that alloc has returned",
             ));
         }
         let freed = self.given_back.wait_while(owner, |owner| owner.is_some());

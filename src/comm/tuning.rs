@@ -20,22 +20,22 @@ use std::fmt;
 use std::path::Path;
 
 /// Number of the group in which the links are measured. Groups created later have higher numbers.
-/// A separate group leaves call 1 of the world to the user's first call.
+/// Because a separate group is used, the user's first call is call 1 of the world.
 pub(super) const MEASURING: u32 = FIRST_MADE - 1;
 
-/// The source of a communicator's table of link speeds, the same on all ranks.
+/// The source of a communicator's table of link speeds. It is the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TuningOrigin {
-    /// The setting `RINGTREE_TUNING` or a call to [`Builder::tuning`](crate::Builder::tuning).
+    /// The `RINGTREE_TUNING` setting or a call to [`Builder::tuning`](crate::Builder::tuning).
     Setting,
-    /// A record that [`Communicator::with_tuning`] adopted, for example from a checkpoint.
+    /// A record, for example from a checkpoint, that [`Communicator::with_tuning`] adopted.
     Kept,
-    /// A measurement from an earlier attempt of the job, passed on by the launcher.
+    /// A measurement from an earlier attempt to run the job, passed on by the launcher.
     Launcher,
-    /// A rounded measurement that ranks on several hosts made at startup.
+    /// A measurement that ranks on several hosts made at startup, rounded.
     Measured,
-    /// The built-in table, which is used if the ranks are simulated or all on one machine.
+    /// The built-in table, which is used if the ranks are simulated or are all on one machine.
     BuiltIn,
 }
 
@@ -43,8 +43,8 @@ impl fmt::Display for TuningOrigin {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str(match self {
             Self::Setting => "set by RINGTREE_TUNING or the program",
-            Self::Kept => "kept from an earlier run",
-            Self::Launcher => "measured in an earlier attempt of the job",
+            Self::Kept => "saved by an earlier run",
+            Self::Launcher => "measured before the job was restarted",
             Self::Measured => "measured at startup",
             Self::BuiltIn => "built-in",
         })
@@ -55,19 +55,19 @@ impl fmt::Display for TuningOrigin {
 #[derive(Debug)]
 #[must_use]
 pub enum Adoption {
-    /// A new communicator with the same ranks, which uses the table to choose algorithms.
+    /// A new communicator that has the same ranks and uses the table to choose algorithms.
     Adopted(Communicator),
     /// The reason why the table is not used. `Display` formats the reason as a one-line warning
-    /// that bits may differ.
+    /// that the bits of sums may differ.
     Refused(TuningMismatch),
 }
 
-/// The table of link speeds.
+/// Methods concerning the table of link speeds.
 impl Communicator {
     /// Returns the table that is used to choose algorithms. The table is the same on all ranks. If
     /// all ranks are on one machine, this is the built-in table. If the ranks are on several hosts,
     /// the table was measured at startup and rounded to coarse steps, unless
-    /// [`Communicator::tuning_origin`] returns a different source. With a different table,
+    /// [`Communicator::tuning_origin`] reports a different source. With a different table,
     /// different algorithms may be chosen, and these may sum in a different order.
     ///
     /// ```
@@ -92,23 +92,23 @@ impl Communicator {
         self.0.parts.tuning_origin
     }
 
-    /// Returns a record of the table and of the rank placement for which the table is valid. You
-    /// can store the record in a checkpoint and pass it to [`Communicator::with_tuning`] in a later
-    /// run.
+    /// Returns a record of the table and of the placement of ranks on hosts for which the table is
+    /// valid. You can store the record in a checkpoint and pass it to [`Communicator::with_tuning`]
+    /// in a later run.
     #[must_use]
     pub fn tuning_record(&self) -> TuningRecord {
         TuningRecord::new(self.tuning(), &self.0.parts.topology())
     }
 
     /// Creates a [duplicate](Communicator::duplicate) that uses the table from an earlier run to
-    /// choose algorithms, so that sums have the same bits as in that run. The table of this
+    /// choose algorithms, so that sums have the same bits as in that run. The table used by this
     /// communicator does not change. All ranks must make this call with the same record and in the
     /// same order relative to their other calls on this communicator.
     ///
     /// Returns [`Adoption::Refused`] and does not create a communicator if the record is for a
-    /// different number of ranks, a different placement of ranks on hosts, or a different version.
-    /// The same applies if `RINGTREE_TUNING` or the builder sets a different table, because that
-    /// table takes precedence.
+    /// different number of ranks, a different placement of ranks on hosts, or a different version
+    /// of ringtree. It does the same if `RINGTREE_TUNING` or the builder sets a different table,
+    /// because that table takes precedence.
     ///
     /// ```
     /// use ringtree::{Adoption, TuningOrigin, TuningTable};
@@ -164,8 +164,9 @@ impl Communicator {
 
 impl Communicator {
     /// Returns the best algorithm for `calls` concurrent all-reduces of `count` elements
-    /// ([`choose_concurrent`]). Returns `None` if the choice for a single call applies: the program
-    /// or a setting fixes the algorithm or the order of sums, or all ranks share one host.
+    /// ([`choose_concurrent`]). Returns `None` if the algorithm should be chosen as for a single
+    /// call. This is the case if the program or a setting specifies the algorithm or the order of
+    /// sums, or if all ranks share one host.
     pub(crate) fn algorithm_among(
         &self,
         count: usize,
@@ -184,15 +185,15 @@ impl Communicator {
     }
 }
 
-/// The state of the table before the ranks connect.
+/// The state of the tuning table before the ranks connect.
 pub(super) enum Start {
     /// A table from a setting.
     Set(TuningTable),
-    /// The record of an earlier attempt, passed on by the launcher.
+    /// The record from an earlier attempt, passed on by the launcher.
     HandedOn(TuningRecord),
-    /// No table: the ranks measure it if a network connects them.
+    /// No table. The ranks measure it if a network connects them.
     Open,
-    /// No table: because of a setting, the ranks measure it if there are several.
+    /// No table. Because of a setting, the ranks measure it if there is more than one rank.
     ToMeasure,
 }
 
@@ -222,9 +223,9 @@ impl Start {
     /// Returns the table of these ranks, or `None` if they must measure it. The result depends only
     /// on values that all ranks know.
     ///
-    /// On one machine, a measurement would only add how busy the cores are at this moment. The
-    /// built-in table has the costs of shared memory and loopback, and a choice depends only on the
-    /// ratios of its numbers.
+    /// On one machine, a measurement would only reflect how busy the cores are at the moment. The
+    /// built-in table contains the costs of shared memory and loopback, and the choice depends only
+    /// on the ratios between its numbers.
     pub(super) fn known_by(
         &self,
         ranks: &Membership,
@@ -270,7 +271,8 @@ pub(super) fn measured(
     Ok((table, TuningOrigin::Measured))
 }
 
-/// Prints the measured costs for the user and passes the record to the launcher for later attempts.
+/// Prints the measured costs for the user, and passes the record to the launcher for use in later
+/// attempts.
 fn tell(record: &TuningRecord, settings: &Settings) {
     let link = record.table().tcp;
     let (alpha_us, overhead_us) = (link.alpha_s * 1e6, link.overhead_s * 1e6);
@@ -287,14 +289,15 @@ fn tell(record: &TuningRecord, settings: &Settings) {
         && let Err(error) = Report::Table(record.to_string()).append(descriptor)
     {
         eprintln!(
-            "ringtree: rank 0 cannot pass its table of link speeds to the launcher: {error}; after \
-             a restart, the ranks will measure again, and the last bits of sums may differ"
+            "ringtree: rank 0 cannot pass its link speed table to the launcher: {error}; after a \
+             restart, the ranks will measure again, and the last bits of sums may differ"
         );
     }
 }
 
-/// Writes `table` to the file at `path` atomically, on the ranks that pass a table. Returns on all
-/// ranks when all have written. If one rank cannot write, all ranks get its error.
+/// Writes `table` atomically to the file at `path` on the ranks that pass a table. Returns on each
+/// rank once all tables have been written. If one rank cannot write its table, all ranks get its
+/// error.
 fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result<()> {
     let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
     if let Some(Err(error)) = table.map(write) {

@@ -1,13 +1,14 @@
-//! Sends small serde values, such as metrics, settings and lists of names.
+//! Sends small values by using serde, such as metrics, settings and lists of names.
 //!
-//! A value is sent as its length, followed by its bytes in postcard's format. No memory is
-//! allocated for the length that a peer announces. Instead, the memory grows piece by piece as the
+//! A value is sent as its length followed by its bytes in postcard format. The length that a peer
+//! announces is not used to allocate memory in advance. Instead, memory grows piece by piece as the
 //! bytes arrive.
 //!
-//! *All ranks stay in step.* A rank whose value cannot be encoded or is too long announces that
-//! instead, so that no other rank waits for it. A rank receives everything that was announced
-//! before it decodes any of it, so that nothing is left for the next call. A rank that lacks the
-//! memory to receive a value aborts the communicator on all ranks ([`in_step`]).
+//! *All ranks stay in step.* A rank whose value cannot be encoded or is too long announces this
+//! instead of a length, so that no other rank waits for the value. A rank receives everything that
+//! was announced before it decodes any of it, so that nothing is left over for the next call. A
+//! rank that does not have enough memory to receive a value aborts the communicator on all ranks
+//! ([`in_step`]).
 
 use super::Communicator;
 use crate::error::{Error, Result};
@@ -19,19 +20,19 @@ use std::ops::Range;
 
 /// The announcement of a rank without a value.
 const NO_VALUE: u64 = u64::MAX;
-/// The contents of the library's values, as messages name them.
+/// The contents of values that the library itself sends, as described in messages.
 const BYTES: &str = "names and settings";
 
 impl Communicator {
-    /// Sends the value that `root` passes to all ranks and returns it on each of them. The values
+    /// Sends the value passed by `root` to all ranks, and returns it on each of them. The values
     /// that other ranks pass are dropped.
     ///
     /// Use this for values of a few kilobytes that are sent only once or occasionally. For tensors,
-    /// [`Communicator::broadcast`] is faster. A value can take up to 100 MB. Floats are transferred
-    /// exactly. This method makes several calls, and no other thread may use the communicator
-    /// between these calls.
+    /// [`Communicator::broadcast`] is faster. A value can be up to 100 MB in size. Floats are
+    /// transferred exactly. This method makes several calls, and no other thread may use the
+    /// communicator between them.
     ///
-    /// The encoding does not describe the type. Therefore, `serde_json::Value` and types with
+    /// The encoding is not self-describing. Therefore, `serde_json::Value` and types that use
     /// `serde(untagged)` or `serde(flatten)` cannot be decoded. Send such values as text. Other
     /// types that derive `Serialize` and `Deserialize` can be decoded. All ranks must use the same
     /// type with the same path. If the ranks run two different programs, the type must come from a
@@ -64,7 +65,7 @@ impl Communicator {
         broadcast(self, encoded, root).and(value)
     }
 
-    /// Returns the values of all ranks on every rank, in rank order.
+    /// Gathers the values of all ranks on every rank and returns them in rank order.
     ///
     /// See [`Communicator::broadcast_value`] for the types that can be sent.
     ///
@@ -82,7 +83,7 @@ impl Communicator {
     /// [`Usage`](crate::ErrorKind::Usage):
     ///
     /// - on every rank, if any rank's value cannot be encoded.
-    /// - on a rank whose type differs from the type on a peer.
+    /// - on a rank whose type `T` differs from the type on another rank.
     pub fn all_gather_value<T>(&self, value: &T) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned,
@@ -90,7 +91,8 @@ impl Communicator {
         decode_all(all_gather(self, encode(value))?)
     }
 
-    /// Returns the values of all ranks in rank order on `root`, and `None` on the other ranks.
+    /// Gathers the values of all ranks on `root` and returns them there in rank order. Returns
+    /// `None` on the other ranks.
     ///
     /// See [`Communicator::broadcast_value`] for the types that can be sent.
     ///
@@ -108,7 +110,7 @@ impl Communicator {
     /// [`Usage`](crate::ErrorKind::Usage):
     ///
     /// - on every rank, if `root` is out of range or any rank's value cannot be encoded.
-    /// - on `root`, if its type differs from the type on a peer.
+    /// - on `root`, if its type `T` differs from the type on another rank.
     pub fn gather_value<T>(&self, value: &T, root: usize) -> Result<Option<Vec<T>>>
     where
         T: Serialize + DeserializeOwned,
@@ -126,7 +128,8 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     bounded(bytes, what)
 }
 
-/// Returns `bytes` of a value of `what`, or an error if there are too many to send.
+/// Returns the `bytes` of a value that contains `what`, or an error if there are too many bytes to
+/// send.
 fn bounded(bytes: Vec<u8>, what: &str) -> Result<Vec<u8>> {
     match bytes.len() {
         ..=VALUE_BYTES_MAX => Ok(bytes),
@@ -154,8 +157,8 @@ fn decode<T: DeserializeOwned>(rank: usize, bytes: &[u8]) -> Result<T> {
     })
 }
 
-/// Returns the prefix of a value's bytes: the FNV-1a hash of the name of its type. The encoding
-/// itself does not identify the type.
+/// Returns the prefix of a value's bytes, which is the FNV-1a hash of the name of its type. The
+/// encoding itself does not identify the type.
 fn mark<T>() -> [u8; 4] {
     let hash = type_name::<T>()
         .bytes()
@@ -184,8 +187,8 @@ pub(crate) fn gather_bytes(
     gather(comm, bounded(bytes, BYTES), root)
 }
 
-/// Sends `bytes` to a rank that calls [`receive_bytes`]. If there are too many, both ranks get an
-/// error.
+/// Sends `bytes` to a rank that calls [`receive_bytes`]. If there are too many bytes, both ranks
+/// get an error.
 pub(crate) fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
     in_step(comm, || {
         let own = bounded(bytes, BYTES);
@@ -203,12 +206,12 @@ pub(crate) fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>>
     })
 }
 
-/// Runs `exchange`, and aborts the communicator on all ranks if it fails with an error that not all
-/// ranks have. The others would wait for messages that do not arrive, or take messages of one call
-/// for those of another.
+/// Runs `exchange`, and aborts the communicator on all ranks if `exchange` fails with an error that
+/// not all ranks have. Otherwise, the other ranks would wait for messages that do not arrive, or
+/// mistake the messages of one call for those of another.
 ///
-/// A usage error aborts nothing: either all ranks have it, or everything that it concerns has been
-/// received.
+/// A usage error does not abort the communicator: either all ranks have the error, or everything
+/// that it concerns has been received.
 fn in_step<R>(comm: &Communicator, exchange: impl FnOnce() -> Result<R>) -> Result<R> {
     exchange().map_err(|error| comm.first_cause(error))
 }
@@ -315,8 +318,8 @@ fn length(announced: u64, rank: usize) -> Result<usize> {
     Ok(length)
 }
 
-/// Returns the pieces in which `length` bytes are sent. Except for the first, no piece is longer
-/// than everything before it.
+/// Returns the pieces in which `length` bytes are sent. Except for the first piece, no piece is
+/// longer than all previous pieces together.
 fn pieces(length: usize) -> impl Iterator<Item = Range<usize>> {
     let after = move |piece: &Range<usize>| {
         let longest = piece.end.max(VALUE_PIECE_BYTES);

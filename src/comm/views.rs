@@ -1,4 +1,5 @@
-//! Creates handles to a communicator with different timeouts or tags, and names communicators.
+//! Creates handles to a communicator that have different timeouts or tags, and sets the names of
+//! communicators.
 
 use super::Communicator;
 use crate::engine::group::Group;
@@ -7,7 +8,7 @@ use std::time::Duration;
 
 impl Communicator {
     /// Returns how long a call through this handle may take before it fails. Returns [`PATIENT`] if
-    /// calls through this handle start no clock.
+    /// calls through this handle do not start a clock.
     ///
     /// ```
     /// use ringtree::sim::simulate::{World, sleep};
@@ -28,21 +29,21 @@ impl Communicator {
         self.1
     }
 
-    /// Returns a handle to the same communicator whose calls have the given `timeout`, which is
+    /// Returns a handle to the same communicator whose calls use the given `timeout`. Timeouts are
     /// limited to [`TIMEOUT_MAX`]. Both handles share the same order of calls.
     ///
-    /// Ranks may set different timeouts for the same call. When the first of these timeouts
+    /// Ranks may set different timeouts for the same call. As soon as the first of these timeouts
     /// expires, the call and the communicator fail on all ranks. The error names the rank whose
     /// timeout expired.
     ///
-    /// The clock of a call on host memory starts when you make the call, even if the call is
-    /// asynchronous. The clock of a call on a device starts when you enqueue the call, not when the
-    /// stream reaches it, so the timeout must allow for earlier work in the stream.
+    /// For a call on host memory, the clock starts when you make the call, even if the call is
+    /// asynchronous. For a call on a device, the clock starts when you enqueue the call, not when
+    /// the stream reaches it, so the timeout must allow for earlier work on the stream.
     ///
     /// Creating a handle only increments a reference count. A
-    /// [`duplicate`](Communicator::duplicate) of a handle inherits its timeout. When
-    /// [`alloc`](Communicator::alloc) and `attach` exchange memory, they use the timeout that the
-    /// communicator was created with.
+    /// [`duplicate`](Communicator::duplicate) of a handle inherits the handle's timeout. When
+    /// [`alloc`](Communicator::alloc) and `attach` exchange memory, they use the timeout with which
+    /// the communicator was created.
     ///
     /// ```
     /// use ringtree::sim::simulate::sleep;
@@ -62,11 +63,11 @@ impl Communicator {
     }
 
     /// Returns a handle to the same communicator whose messages carry `tag`. The default tag is 0.
-    /// A message must be received with the tag that it was sent with.
+    /// A message must be received with the same tag with which it was sent.
     ///
-    /// Tags do not change the order of messages: messages are received in the order in which they
-    /// were sent. If the next message has a different tag, nothing is received and the receiver
-    /// gets an error. The error names both tags, unless the sender has left.
+    /// Tags do not change the order of messages: messages are always received in the order in which
+    /// they were sent. If the next message has a different tag, nothing is received and the
+    /// receiver gets an error. The error names both tags, unless the sender has already left.
     ///
     /// ```
     /// let ends = ringtree::simulate(2, |comm| {
@@ -89,13 +90,13 @@ impl Communicator {
         Self(self.0.clone(), self.1, tag)
     }
 
-    /// Sets the name that identifies this communicator in errors, in stall warnings and in reports
-    /// about ranks that wait for each other. Set the same name on all ranks. Names are truncated to
-    /// [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The trainer names its communicators "gradients", and
-    /// a trace names its communicator "trace".
+    /// Sets the name that identifies this communicator in errors, in stall warnings, and in reports
+    /// about ranks that are waiting for each other. Set the same name on all ranks. Names are
+    /// truncated to [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The training layer names its
+    /// communicators "gradients", and a trace names its communicator "trace".
     ///
-    /// If ranks wait for each other in different communicators, both the stall warning and the
-    /// timeout error report this:
+    /// If ranks are waiting for each other in different communicators, both the stall warning and
+    /// the timeout error report this:
     ///
     /// ```
     /// let ends = ringtree::simulate(2, |comm| {
@@ -138,20 +139,20 @@ impl Communicator {
         runtime.with_group(parts.group, name).flatten()
     }
 
-    /// Returns a handle to the same communicator whose calls start no clock and therefore have no
-    /// timeout. Both handles share the same order of calls. For example, the workers of a server
-    /// can wait for the next request in a patient broadcast, no matter how long that takes. Ranks
-    /// sleep while they wait.
+    /// Returns a handle to the same communicator whose calls do not start a clock and therefore
+    /// have no timeout. Both handles share the same order of calls. For example, the workers of a
+    /// server can use a broadcast through such a *patient* handle to wait for the next request, no
+    /// matter how long that takes. Ranks sleep while they wait.
     ///
     /// The first rank that makes the same collective call through a handle that is *not* patient
-    /// starts the clock of all ranks, with its own timeout. If the root broadcasts a request with a
-    /// timeout and a worker does not take part, the root and all other ranks get an error. The
-    /// waiting ranks learn through rank 0 that the clock has started. They do so within
-    /// milliseconds if they have been waiting for more than a second, and otherwise within about a
-    /// second.
+    /// starts the clock on all ranks, using its own timeout. For example, if the root broadcasts a
+    /// request with a timeout and a worker does not take part, the root and all other ranks get an
+    /// error. The waiting ranks learn through rank 0 that the clock has started. They learn this
+    /// within milliseconds if they have been waiting for more than a second, and otherwise within
+    /// about a second.
     ///
     /// A patient receive waits until its message arrives. If a rank dies or makes a different call,
-    /// waiting ranks still get the error immediately.
+    /// the waiting ranks still get the error immediately.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::sleep};

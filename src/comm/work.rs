@@ -1,4 +1,4 @@
-//! Defines handles for operations in flight that own their buffers.
+//! Defines handles for operations that are in flight and own their buffers.
 
 use super::Handle;
 use crate::engine::Ticket;
@@ -11,18 +11,18 @@ use std::pin::Pin;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-/// An operation in flight that owns its buffer.
+/// An operation that is in flight and owns its buffer.
 ///
 /// The buffer can be a `Vec`, a `Box<[T]>`, a [`SharedBuffer`](crate::SharedBuffer) or any other
 /// [`Buffer`](crate::Buffer) that is `Send`. The operation advances in the background.
 /// [`Work::wait`] returns the buffer. If the `Work` is dropped, the operation still completes, and
-/// its buffer is dropped afterwards.
+/// then its buffer is dropped.
 ///
-/// `Work` is also a [`Future`] and works with any executor. When the operation completes, it wakes
-/// the task. Dropping the future does not cancel the operation, which then completes in the
-/// background.
+/// `Work` is also a [`Future`] and works with any executor. When the operation completes, the task
+/// that is awaiting it is woken. Dropping the future does not cancel the operation, which then
+/// completes in the background.
 ///
-/// `Work` keeps the group of its communicator alive. This rank leaves the group only after the last
+/// `Work` keeps its communicator's group alive. This rank leaves the group only after the last
 /// handle has been dropped.
 ///
 /// ```
@@ -54,7 +54,7 @@ pub struct Work<B> {
 
 /// A failed operation and its buffer. The contents of the buffer are unspecified.
 ///
-/// The operator `?` converts it into an [`Error`].
+/// The `?` operator converts this type into an [`Error`].
 ///
 /// ```
 /// use ringtree::{Error, ReduceOp};
@@ -69,7 +69,7 @@ pub struct Work<B> {
 /// ```
 #[derive(Clone, PartialEq, Eq)]
 pub struct Failed<B> {
-    /// The error that made the operation fail.
+    /// The error that caused the operation to fail.
     pub error: Error,
     /// The buffer of the operation.
     pub buffer: B,
@@ -87,7 +87,7 @@ impl<B> fmt::Display for Failed<B> {
     }
 }
 
-/// Prints the error without the buffer, which may be large.
+/// Prints the error but not the buffer, which may be large.
 impl<B> fmt::Debug for Failed<B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(formatter)
@@ -112,16 +112,15 @@ impl<B: 'static> Work<B> {
     /// Waits for the operation and returns the buffer.
     ///
     /// # Errors
-    /// Returns [`Failed`], which contains one of the [errors that all calls
-    /// share](crate::Communicator#errors) and the buffer. The contents of the buffer are then
-    /// unspecified.
+    /// Returns [`Failed`], which contains the buffer and one of the [errors that all calls
+    /// share](crate::Communicator#errors). The contents of the buffer are then unspecified.
     pub fn wait(self) -> Result<B, Failed<B>> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
 
-    /// Returns `true` if the operation has completed. In this case, `wait` returns immediately.
+    /// Returns `true` if the operation has completed. If so, `wait` returns immediately.
     ///
-    /// Calling this method also advances the operations in flight.
+    /// Calling this method also advances all operations in flight.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -163,7 +162,8 @@ impl<B: 'static> Work<B> {
     }
 }
 
-/// Returns the error, with the buffer, of a forked child that uses an operation of its parent.
+/// Returns the error and the buffer for a forked child that uses an operation started by its
+/// parent.
 fn refused<B>(claim: Claim<B>, error: Error) -> Failed<B> {
     let buffer = claim.take().expect("invariant: a forked child is refused");
     Failed { error, buffer }

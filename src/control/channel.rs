@@ -94,7 +94,7 @@ impl Channel {
             self.sent = 0;
         }
         if self.queued.len() - self.sent + bytes.len() > CONTROL_QUEUE_BYTES_MAX {
-            return self.breaks("it is not reading control messages: its queue is full".into());
+            return self.breaks("it is not reading control messages, so its queue is full".into());
         }
         self.sealer.seal(bytes, &mut self.queued);
         self.flush();

@@ -91,8 +91,8 @@ impl fmt::Display for Room {
         let open = self.open;
         write!(
             formatter,
-            "`ulimit -n` is {soft} there (hard limit {hard}) and {open} files are open; raise \
-             the limit"
+            "its `ulimit -n` is {soft} (hard limit {hard}), and {open} files are open; raise the \
+             limit"
         )
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         assert!(room.holds(8) && !room.holds(9) && !room.holds(u64::MAX));
         let line = room.to_string();
         assert!(
-            line.contains("12 files") && line.contains("20 there (hard limit unlimited)"),
+            line.contains("12 files") && line.contains("20 (hard limit unlimited)"),
             "{line}"
         );
         assert!(needed(7, 0) > 14 && needed(0, 1000) == needed(0, 2));

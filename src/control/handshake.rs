@@ -53,11 +53,11 @@ pub(crate) fn connect(
                 let answer_by = *answer_by.get_or_insert(end.min(now + to_answer));
                 let is_answered = handshake.received >= ANSWER_BYTES;
                 let until = if is_answered { end } else { answer_by };
-                (until, "the process there did not answer the handshake")
+                (until, "the process there did not respond to the handshake")
             }
         };
         if cancel.is_cancelled() {
-            return Err(Failure::Broken("the start was canceled".to_owned()));
+            return Err(Failure::Broken("startup was canceled".to_owned()));
         }
         if now >= until {
             return Err(Failure::Broken(late.to_owned()));
@@ -209,7 +209,7 @@ impl Handshake {
                     // The acceptor waits longer than this, so until then it has the connection.
                     let is_late = Instant::now() > self.deadline + HANDSHAKE_TIMEOUT;
                     if is_late && matches!(self.side, Side::Initiator(_)) {
-                        return Err(Failure::Broken("the answer was read too late".into()));
+                        return Err(Failure::Broken("the response was read too late".into()));
                     }
                     self.outbox = reply;
                     self.done = Some((hello, key));

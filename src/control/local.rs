@@ -300,7 +300,12 @@ impl LocalPeers {
     /// Returns [`Error::protocol`] if the descriptor is anything else, and [`Error::system`] if
     /// this process had no free descriptor number for it.
     pub(crate) fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
-        let refused = || Error::system(format!("no file descriptor was free; {}", Room::here()));
+        let refused = || {
+            Error::system(format!(
+                "no file descriptors were available; {}",
+                Room::here()
+            ))
+        };
         let file = file.ok_or_else(refused)?;
         check(&file, bytes).map_err(Error::protocol)?;
         Ok(file)
@@ -439,8 +444,8 @@ impl LocalPeers {
         Error::peer_lost(
             rank,
             format!(
-                "rank {rank} is gone while rank {} waits for its shared memory; check that rank's \
-                 last output and restart the job",
+                "rank {rank} is gone while rank {} is waiting for its shared memory; check that \
+                 rank's last output and restart the job",
                 self.rank
             ),
         )

@@ -147,8 +147,8 @@ pub(super) fn sites(peers: &[Peer]) -> Result<Vec<usize>, String> {
         let first = &peers[host].site;
         if peer.site != *first {
             return Err(format!(
-                "RINGTREE_SITE is {first:?} on rank {host} and {:?} on rank {rank}, which share \
-                 host {}; set the same value on all ranks on a host",
+                "RINGTREE_SITE is {first:?} on rank {host} but {:?} on rank {rank}, although both \
+                 are on host {}; set the same value on all ranks on a host",
                 peer.site, peer.host_name
             ));
         }
@@ -220,7 +220,8 @@ pub(crate) mod tests {
         assert_eq!(super::sites(&peers), Ok(vec![0, 1, 0, 1]));
         peers[2].site = "b".into();
         let line = super::sites(&peers).unwrap_err();
-        let words = "RINGTREE_SITE is \"a\" on rank 0 and \"b\" on rank 2, which share host h1";
+        let words = "RINGTREE_SITE is \"a\" on rank 0 but \"b\" on rank 2, although both are on \
+                     host h1";
         assert!(line.starts_with(words), "{line}");
     }
 

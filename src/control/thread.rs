@@ -468,7 +468,7 @@ impl ControlThread {
         let Peer {
             address, host_name, ..
         } = &self.peers[peer];
-        let why = format!("no data connection to {address} on {host_name}: {failure}");
+        let why = format!("cannot open a data connection to {address} on {host_name}: {failure}");
         self.handler.stream_failed(group, peer, why);
     }
 

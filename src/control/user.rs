@@ -28,8 +28,8 @@ pub(super) fn check(stream: &TcpStream) -> Result<(), Failure> {
         .peer_addr()
         .and_then(|theirs| Ok((theirs, stream.local_addr()?)));
     let (theirs, here) = ends?;
-    let advice = "without RINGTREE_SECRET, all ranks must run as the same user; set it on every \
-                  rank";
+    let advice = "without RINGTREE_SECRET, all ranks must run as the same user; set the secret on \
+                  every rank";
     let why = match look_up(theirs, here) {
         Ok(Some(user)) if user == ours => return Ok(()),
         Ok(Some(user)) => {
@@ -38,7 +38,7 @@ pub(super) fn check(stream: &TcpStream) -> Result<(), Failure> {
                      {ours}; {advice}"
             )
         }
-        Ok(None) => format!("the kernel lists no process at {theirs}; {advice}"),
+        Ok(None) => format!("the kernel does not list a process at {theirs}; {advice}"),
         Err(error) => match error.raw_os_error() {
             Some(code) if descriptors::are_exhausted(&error) => return Err(Failure::Starved(code)),
             _ => format!("cannot find the user of the process at {theirs}: {error}; {advice}"),

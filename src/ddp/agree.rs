@@ -1,5 +1,5 @@
-//! Compares values that must be the same on all ranks, so that a difference is reported before it
-//! does any harm.
+//! Compares values that must be the same on all ranks so that differences are reported before they
+//! do any harm.
 
 use crate::comm::Communicator;
 use crate::comm::values::{all_gather_bytes, broadcast_bytes};
@@ -55,8 +55,8 @@ fn room(name: &str, count: usize) -> Result<Vec<f32>> {
 /// Checks that all ranks have the same `lines`.
 ///
 /// # Errors
-/// Returns [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on every rank, with the first line
-/// that differs from rank 0's.
+/// Returns [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on every rank if the lines differ.
+/// The error contains the first line that differs from rank 0's.
 pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let own = lines.join("\n").into_bytes();
     let expected = broadcast_bytes(comm, own, 0)?;
@@ -79,8 +79,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
     let its = broadcast_bytes(comm, line(at).into(), culprit)?;
     Err(Error::mismatch(format!(
-        "rank {culprit} has {}, rank 0 has {}; pass the same parameters in the same order, and the \
-         same options, on all ranks",
+        "rank {culprit} has {}, but rank 0 has {}; pass the same parameters in the same order, and \
+         the same options, on all ranks",
         String::from_utf8_lossy(&its),
         expected.get(at).copied().unwrap_or("nothing"),
     ))
@@ -89,7 +89,7 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
 }
 
 /// Collects the complaints of all ranks and returns them on every rank, without duplicates. If only
-/// some ranks have a complaint, the lowest of these ranks is added to it.
+/// some ranks have a complaint, the lowest of these rank numbers is added to it.
 pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
     let mut sayers = BTreeMap::<String, Vec<usize>>::new();
     let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
@@ -138,7 +138,7 @@ pub(super) fn to_json(value: &impl Serialize) -> Vec<u8> {
     serde_json::to_vec(value).expect("invariant: the keys of exchanged values are strings")
 }
 
-/// Decodes `text`. If that fails, the communicator fails on all ranks, because the next calls
+/// Decodes `text`. If decoding fails, the communicator fails on all ranks because the next calls
 /// depend on the value.
 pub(super) fn from_json<T: DeserializeOwned>(comm: &Communicator, text: &[u8]) -> Result<T> {
     serde_json::from_slice(text).map_err(|error| {

@@ -1,4 +1,4 @@
-//! Collects the gradients that are reported during the backward pass, and launches full buckets.
+//! Collects the gradients that are reported during the backward pass and launches full buckets.
 
 use super::carrier::Place;
 use super::parallel::{Content, DataParallel, Phase};
@@ -14,11 +14,11 @@ pub struct GradientMut<'a, T> {
     /// The parameter's elements.
     pub elements: &'a mut [T],
     /// `true` if this is the parameter's first gradient in the step. In that case, overwrite the
-    /// elements, because they belong to an earlier step. Otherwise, add to them.
+    /// elements because they still hold values from an earlier step. Otherwise, add to them.
     pub is_first: bool,
 }
 
-/// Methods that report gradients and read their averages.
+/// Methods for reporting gradients and reading their averages.
 impl DataParallel {
     /// Marks the start of the backward pass for [`DataParallel::statistics`].
     ///
@@ -29,13 +29,13 @@ impl DataParallel {
 
     /// Adds `gradient` to the parameter's gradient for this step.
     ///
-    /// Outside [`DataParallel::no_sync`], this also completes the gradient, which is then sent as
-    /// soon as its bucket is full.
+    /// Outside [`DataParallel::no_sync`], this call also marks the gradient as complete. The
+    /// gradient is then sent as soon as its bucket is full.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `parameter` does not exist, if
     /// `gradient` has the wrong length or type, or if the parameter's gradient is already complete
-    /// in this step. If a step has failed, returns the first error.
+    /// in this step. If a step has failed, returns the first error that occurred.
     pub fn report<T: Element>(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
         self.begin(parameter)?;
         let is_first = !self.is_used[parameter];
@@ -60,10 +60,10 @@ impl DataParallel {
         self.ready(parameter)
     }
 
-    /// Returns mutable access to the parameter's gradient in its bucket, so that the backward pass
-    /// can write the gradient there without a copy.
+    /// Returns mutable access to the parameter's gradient in its bucket. The backward pass can then
+    /// write the gradient there directly, without a copy.
     ///
-    /// Call [`DataParallel::ready`] when the gradient is complete.
+    /// Call [`DataParallel::ready`] once the gradient is complete.
     ///
     /// ```
     /// use ringtree::{Dtype, ddp::{DataParallel, Options, Parameter}};
@@ -94,7 +94,8 @@ impl DataParallel {
         Ok(GradientMut { elements, is_first })
     }
 
-    /// Marks the parameter's gradient as complete, or as missing if none was reported in this step.
+    /// Marks the parameter's gradient as complete, or as missing if no gradient was reported in
+    /// this step.
     ///
     /// Does nothing inside [`DataParallel::no_sync`].
     ///
@@ -113,8 +114,8 @@ impl DataParallel {
         self.keep_failure(result)
     }
 
-    /// Runs `body`, during which gradients only accumulate: no gradient becomes complete, and
-    /// nothing is sent.
+    /// Runs `body`. While it runs, gradients are only accumulated: no gradient becomes complete,
+    /// and nothing is sent.
     ///
     /// Run the last backward pass of a step outside `body`.
     ///
@@ -137,7 +138,7 @@ impl DataParallel {
         result
     }
 
-    /// Sets whether a report completes a gradient (the default) or only accumulates it, as in
+    /// Sets whether reporting a gradient completes it (the default) or only accumulates it, as in
     /// [`DataParallel::no_sync`].
     ///
     /// Returns the previous setting. This method is intended for adapters that cannot pass a
@@ -146,16 +147,17 @@ impl DataParallel {
         std::mem::replace(&mut self.is_synchronising, is_synchronising)
     }
 
-    /// Returns the parameter's averaged gradient for the step that [`DataParallel::wait`] ended.
+    /// Returns the parameter's averaged gradient for the step that was ended by
+    /// [`DataParallel::wait`].
     ///
-    /// Returns `None` if no rank reported a gradient or if the step was skipped. In that case, do
-    /// not update the parameter.
+    /// Returns `None` if no rank reported a gradient for the parameter or if the step was skipped.
+    /// In either case, do not update the parameter.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if called before `wait`, if
     /// `parameter` does not exist, if `T` is not the parameter's type, if
     /// [`Options::sharded`](super::Options::sharded) is set, or if a carrier stores the gradients.
-    /// If a step has failed, returns the first error.
+    /// If a step has failed, returns the first error that occurred.
     pub fn gradient<T: Element>(&self, parameter: usize) -> Result<Option<&[T]>> {
         self.check_parameter(parameter)?;
         self.check_averaged()?;
@@ -178,10 +180,10 @@ impl DataParallel {
 
 /// Methods for gradients that a [`Carrier`](super::Carrier) stores.
 impl DataParallel {
-    /// Returns the place where the parameter's gradient must be written or added, and marks the
+    /// Returns the place to which the parameter's gradient must be written or added, and marks the
     /// parameter as used.
     ///
-    /// Call [`DataParallel::ready`] when the gradient is complete.
+    /// Call [`DataParallel::ready`] once the gradient is complete.
     ///
     /// # Errors
     /// Returns the same errors as [`DataParallel::report`].
@@ -194,12 +196,12 @@ impl DataParallel {
         Ok(self.place_of(parameter, is_first))
     }
 
-    /// Returns the place of the parameter's averaged gradient after [`DataParallel::wait`], or
-    /// `None` if no rank reported a gradient.
+    /// Returns the place of the parameter's averaged gradient after [`DataParallel::wait`]. Returns
+    /// `None` if no rank reported a gradient for the parameter.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if called before `wait` or if
-    /// `parameter` does not exist. If a step has failed, returns the first error.
+    /// `parameter` does not exist. If a step has failed, returns the first error that occurred.
     pub fn averaged_place(&self, parameter: usize) -> Result<Option<Place<'_>>> {
         self.check_parameter(parameter)?;
         self.check_averaged()?;
@@ -216,7 +218,7 @@ impl DataParallel {
     }
 }
 
-/// State of the current step.
+/// Methods that manage the state of the current step.
 impl DataParallel {
     pub(super) fn check_averaged(&self) -> Result<()> {
         self.check_alive()?;
@@ -241,7 +243,7 @@ impl DataParallel {
         }
     }
 
-    /// Begins a step unless one is in progress.
+    /// Begins a step unless one is already in progress.
     fn begin(&mut self, parameter: usize) -> Result<()> {
         self.check_alive()?;
         self.check_parameter(parameter)?;
@@ -286,8 +288,8 @@ impl DataParallel {
         Ok(&mut all[place.range.clone()])
     }
 
-    /// Adopts the order in which rank 0 reported gradients in the first step. It applies from the
-    /// next step on.
+    /// Adopts the order in which rank 0 reported gradients in the first step. The order applies
+    /// from the next step on.
     pub(super) fn agree_on_order(&mut self) -> Result<()> {
         let mut order = self.readiness.order.clone();
         let late = self

@@ -5,11 +5,11 @@ use crate::comm::Communicator;
 use crate::error::Result;
 use std::ops::Range;
 
-/// Stores buckets of gradients outside host memory, such as on a GPU, and averages them there.
+/// Stores buckets of gradients outside host memory, for example on a GPU, and averages them there.
 ///
 /// Pass the carrier to [`DataParallel::with_carrier`](super::DataParallel::with_carrier). The
-/// resulting model decides when each bucket is launched and whether a step counts. In every step,
-/// the training loop gets the place of each gradient from
+/// resulting model decides when each bucket is launched and whether a step is valid. In every step,
+/// for each gradient, the training loop gets the gradient's place from
 /// [`DataParallel::place`](super::DataParallel::place), has the carrier write the gradient to that
 /// place, and calls [`DataParallel::ready`](super::DataParallel::ready).
 ///
@@ -62,15 +62,15 @@ use std::ops::Range;
 /// # Ok(()) }
 /// ```
 pub trait Carrier: Send {
-    /// Prepares to average buckets over `comm`. Only the carrier uses this communicator for device
-    /// buffers. The method is called once on every rank.
+    /// Prepares for averaging buckets over `comm`. Only the carrier uses this communicator for
+    /// device buffers. This method is called once on every rank.
     ///
     /// # Errors
     /// Returns an error if the preparation fails. The model is then not registered.
     fn attach(&mut self, comm: &Communicator) -> Result<()>;
 
-    /// Begins a step with `buckets`. Their elements count as zero until a gradient is written to
-    /// them. The averages of the previous step are not read any more.
+    /// Begins a step with `buckets`. The elements of a bucket must be treated as zero until a
+    /// gradient is written to them. The averages of the previous step are no longer read.
     ///
     /// # Errors
     /// Returns an error if the step cannot begin. Training then fails on all ranks.
@@ -83,7 +83,7 @@ pub trait Carrier: Send {
     /// Returns an error if averaging cannot start. Training then fails on all ranks.
     fn launch(&mut self, comm: &Communicator, bucket: &BucketInfo) -> Result<()>;
 
-    /// Waits until all averages of a launched bucket have been computed.
+    /// Waits until all averages in a launched bucket have been computed.
     ///
     /// # Errors
     /// Returns an error if averaging fails. Training then fails on all ranks.
@@ -97,7 +97,7 @@ pub struct Place<'a> {
     pub bucket: &'a BucketInfo,
     /// Range of the parameter's elements in the bucket.
     pub range: Range<usize>,
-    /// `true` if this is the parameter's first gradient in the step. Add later gradients to the
-    /// first one.
+    /// `true` if this is the parameter's first gradient in the step. Any later gradients must be
+    /// added to the first one.
     pub is_first: bool,
 }

@@ -8,11 +8,12 @@ use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use std::time::Duration;
 
-/// The exchange of one bucket, in its current stage.
+/// The exchange of one bucket in its current stage.
 pub(super) struct Flight {
     pending: Pending,
     pub(super) stage: usize,
-    /// `true` if a hook decides what follows. Otherwise, the first exchange is the only one.
+    /// `true` if a hook decides what follows each exchange. Otherwise, the first exchange is the
+    /// only one.
     is_hooked: bool,
 }
 
@@ -25,8 +26,8 @@ pub(super) enum Landing {
 }
 
 impl Flight {
-    /// Issues the first exchange of the bucket. An all-reduce of all its elements uses `algorithm`,
-    /// unless the hook names an algorithm.
+    /// Issues the first exchange of the bucket. If this is an all-reduce of all of the bucket's
+    /// elements, it uses `algorithm`, unless the hook names an algorithm.
     pub(super) fn launch(
         comm: &Communicator,
         hook: &mut dyn Hook,
@@ -52,7 +53,8 @@ impl Flight {
         })
     }
 
-    /// Issues the only exchange of a bucket with sharded averages, which gives each rank its block.
+    /// Issues the only exchange of a bucket whose averages are sharded. The exchange gives each
+    /// rank its block.
     pub(super) fn scatter(comm: &Communicator, gradients: Values) -> Result<Self> {
         Ok(Self {
             pending: gradients.reduce_scatter(comm, ReduceOp::Avg)?,

@@ -1,4 +1,4 @@
-//! Assigns each parameter's gradient to a place in a bucket.
+//! Assigns each parameter's gradient a place in a bucket.
 
 use super::parameter::Parameter;
 use crate::dtype::Dtype;
@@ -12,10 +12,10 @@ pub(crate) struct Place {
     pub(crate) range: Range<usize>,
 }
 
-/// Gradients of one type that are sent together.
+/// Gradients that have the same type and are sent together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// Type of all elements.
+    /// Type of all elements in the bucket.
     pub dtype: Dtype,
     /// Numbers of the parameters, in the order in which their elements are stored.
     pub parameters: Vec<usize>,
@@ -31,7 +31,7 @@ impl Bucket {
     }
 }
 
-/// Maximum sizes of buckets, in bytes. A larger parameter gets its own bucket.
+/// Maximum bucket sizes, in bytes. A larger parameter gets its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) first_bytes: usize,
@@ -47,9 +47,9 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Fills buckets with `parameters`, in the order of their numbers in `order`. All elements of a
-    /// bucket have the same type. Buckets are launched in the order of their last parameters,
-    /// because a bucket is full when the gradient of its last parameter is complete.
+    /// Fills buckets with `parameters` in the order given by `order`, which contains their numbers.
+    /// All elements of a bucket have the same type. Buckets are launched in the order of their last
+    /// parameters because a bucket is full when the gradient of its last parameter is complete.
     pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
         let mut full: Vec<(usize, Bucket)> = Vec::new();
         let mut open: Vec<(usize, Bucket)> = Vec::new();

@@ -1,5 +1,5 @@
-//! Trains with little communication: each rank takes many local steps, and then all ranks take an
-//! outer step together.
+//! Implements training with little communication: each rank takes many local steps, and then all
+//! ranks take an outer step together.
 
 use super::agree::compare;
 #[cfg(feature = "checkpoint")]
@@ -11,7 +11,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 
-/// Settings of the outer step, in which ranks that train independently combine their weights.
+/// Settings for the outer step, in which ranks that train independently combine their weights.
 ///
 /// ```
 /// use ringtree::ddp::Outer;
@@ -20,12 +20,13 @@ use crate::op::ReduceOp;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outer {
-    /// Number of local steps per outer step.
+    /// Number of local steps for each outer step.
     pub every: u64,
     /// Learning rate of the outer step. With a learning rate of 1 and no momentum, the outer step
     /// averages the weights.
     pub learning_rate: f64,
-    /// Fraction of the previous outer steps that is added to each outer step (Nesterov momentum).
+    /// Fraction of the accumulated previous outer steps that is added to each outer step (Nesterov
+    /// momentum).
     pub momentum: f64,
 }
 
@@ -44,20 +45,21 @@ impl Default for Outer {
 ///
 /// Each rank takes [`Outer::every`] steps with its own optimizer on its own data. Then the ranks
 /// average the changes to their weights. Starting from the weights that they last had in common,
-/// they take one step along that average with Nesterov momentum. In [`Outer::every`] steps, this
-/// exchanges as many bytes as [`DataParallel`](super::DataParallel) exchanges in each step. Use it
-/// if your links are slow compared with the computation.
+/// they take one step in the direction of that average with Nesterov momentum. In [`Outer::every`]
+/// steps, the ranks therefore exchange only as many bytes as they would exchange in each step with
+/// [`DataParallel`](super::DataParallel). Use `LocalSteps` if your links are slow compared with the
+/// computation.
 ///
-/// If every rank trains independently, create its model on a group that contains only that rank,
-/// and create `LocalSteps` on all ranks.
+/// If every rank trains independently, create each rank's model on a group that contains only that
+/// rank, and create `LocalSteps` on a communicator of all ranks.
 ///
-/// The ranks of a host can also train one model together with `DataParallel`, on a group of that
-/// host's ranks ([`Communicator::split`]). In this case, you can create `LocalSteps` on a group
-/// that contains only rank 0 of each model, which is one rank per host. `LocalSteps` then changes
-/// the weights of only these ranks. To copy the new weights to the other ranks of a host, call
-/// [`DataParallel::broadcast`](super::DataParallel::broadcast) on all ranks of that host after
-/// [`LocalSteps::new`] and then after every [`Outer::every`] steps. The tests of `LocalSteps` cover
-/// only models with one rank each.
+/// Alternatively, the ranks on each host can use `DataParallel` to train one model together, on a
+/// group of that host's ranks (see [`Communicator::split`]). In this case, you can create
+/// `LocalSteps` on a group that contains only rank 0 of each model, which is one rank per host.
+/// `LocalSteps` then changes only the weights on these ranks. To copy the new weights to the other
+/// ranks on a host, call [`DataParallel::broadcast`](super::DataParallel::broadcast) on all ranks
+/// on that host after [`LocalSteps::new`] and then after every [`Outer::every`] steps. The tests of
+/// `LocalSteps` cover only the case where each model has a single rank.
 ///
 /// ```
 /// use ringtree::ddp::{LocalSteps, Outer, Parameter};
@@ -83,9 +85,10 @@ pub struct LocalSteps {
     comm: Communicator,
     parameters: Vec<Parameter>,
     outer: Outer,
-    /// Weights of all parameters after the last outer step, in order. Equal on all ranks.
+    /// Weights of all parameters after the last outer step, in order. They are the same on all
+    /// ranks.
     common: Vec<f32>,
-    /// Momentum of the outer steps, in the same order. Equal on all ranks.
+    /// Momentum of the outer steps, in the same order. It is the same on all ranks.
     velocity: Vec<f32>,
     /// Number of local steps since the last outer step.
     since: u64,
@@ -139,17 +142,17 @@ impl LocalSteps {
         })
     }
 
-    /// Counts a local step that your optimizer has just taken.
+    /// Counts the local step that your optimizer has just taken.
     ///
-    /// After every [`Outer::every`] local steps, takes an outer step together with the other ranks
-    /// and returns `true`. The `weights` are then the same on all ranks. All ranks must call this
-    /// method after each of their local steps.
+    /// After every [`Outer::every`] local steps, this method takes an outer step together with the
+    /// other ranks and returns `true`. The `weights` are then the same on all ranks. All ranks must
+    /// call this method after each of their local steps.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on every rank if the weights of a rank have
-    /// the wrong length. In that case, `weights` are either still this rank's own weights or
-    /// already the common weights.
+    /// the wrong length. In that case, `weights` contains either this rank's own weights or the new
+    /// common weights.
     pub fn step(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<bool> {
         self.since += 1;
         if self.since < self.outer.every {
@@ -183,11 +186,11 @@ impl LocalSteps {
         })
     }
 
-    /// Names the state that must be saved in a checkpoint in addition to the weights. See
-    /// [`Parts`].
+    /// Names the state that must be saved in a checkpoint in addition to the weights. See [`Parts`]
+    /// for details.
     ///
     /// Call this method between an outer step and the next local step. The state of the local
-    /// optimizers differs between ranks, so use [`Parts::own`] to name it.
+    /// optimizers differs between ranks, so use [`Parts::own`] to name that state.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a local step has been taken since
@@ -207,8 +210,8 @@ impl LocalSteps {
         parts.tensor("outer/velocity", &count, &mut self.velocity)
     }
 
-    /// Calls `each` for every parameter, with its range in `common` and `velocity`, its elements
-    /// there, and its weights.
+    /// Calls `each` for every parameter, passing the parameter's range in `common` and `velocity`,
+    /// its elements there, and its weights.
     fn visit(
         &mut self,
         weights: &mut (impl Weights + ?Sized),
@@ -237,7 +240,7 @@ impl LocalSteps {
 fn check(parameters: &[Parameter], outer: &Outer) -> Result<()> {
     if let Some(parameter) = parameters.iter().find(|one| one.dtype != Dtype::F32) {
         return Err(Error::usage(format!(
-            "local steps require f32 parameters, found {parameter}"
+            "local steps require f32 parameters; found {parameter}"
         )));
     }
     let Outer {

@@ -1,5 +1,5 @@
-//! Records the metrics of a run. Rank 0 writes one JSON object per line, which includes the ID of
-//! the run. A resumed run continues in the same file.
+//! Records the metrics of a run. Rank 0 writes one JSON object per line. Each object includes the
+//! ID of the run. A resumed run continues writing to the same file.
 
 use super::parallel::DataParallel;
 use crate::comm::Communicator;
@@ -16,9 +16,9 @@ use std::time::Instant;
 /// [`Line`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Measured {
-    /// Loss of the step's global batch.
+    /// Loss on the global batch of the step.
     pub loss: f64,
-    /// Learning rate of the step.
+    /// Learning rate that is used in the step.
     pub learning_rate: f64,
     /// Number of samples that all ranks have processed since the previous line.
     pub samples: u64,
@@ -30,8 +30,8 @@ pub struct Measured {
 }
 
 impl Measured {
-    /// Creates the metrics of a step. `samples` is the number of samples that all ranks have
-    /// processed since the previous line.
+    /// Creates the metrics of a step. `samples` is the number of samples that all ranks together
+    /// have processed since the previous line.
     #[must_use]
     pub fn new(loss: f64, learning_rate: f64, samples: u64) -> Self {
         Self {
@@ -42,7 +42,8 @@ impl Measured {
         }
     }
 
-    /// Sets the number of tokens that all ranks have processed, for language models.
+    /// Sets the number of tokens that all ranks together have processed since the previous line.
+    /// Use this for language models.
     #[must_use]
     pub fn tokens(self, tokens: u64) -> Self {
         let tokens = Some(tokens);
@@ -64,24 +65,24 @@ pub struct Line {
     pub run: String,
     /// Number of completed steps.
     pub step: u64,
-    /// Loss of the step's global batch.
+    /// Loss on the global batch of the step.
     pub loss: f64,
-    /// Learning rate of the step.
+    /// Learning rate that is used in the step.
     pub learning_rate: f64,
-    /// Seconds since the previous line, or since the file was opened.
+    /// Time, in seconds, since the previous line or, for the first line, since the file was opened.
     pub seconds: f64,
-    /// Samples processed by all ranks per second.
+    /// Number of samples processed per second by all ranks together.
     pub samples_per_s: f64,
-    /// Tokens processed by all ranks per second.
+    /// Number of tokens processed per second by all ranks together.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s: Option<f64>,
-    /// Communication in the step that the backward pass did not hide, in milliseconds.
+    /// Communication time in the step that the backward pass did not hide, in milliseconds.
     pub exposed_ms: f64,
-    /// Bytes of gradients that were averaged in the step, per rank.
+    /// Number of bytes of gradients per rank that were averaged in the step.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: usize,
-    /// Other metrics; see [`Measured::more`].
+    /// Other metrics. See [`Measured::more`].
     #[serde(flatten)]
     pub more: BTreeMap<String, f64>,
 }
@@ -123,10 +124,10 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Opens the file `path` so that the metrics of `run` continue after `step`.
+    /// Opens the file `path` so that writing the metrics of `run` continues after `step`.
     ///
-    /// Removes the run's lines for later steps, because these steps will be repeated. Also removes
-    /// a partial line that a killed process left behind. Keeps the lines of other runs.
+    /// Removes the run's lines for later steps because these steps will be repeated. Also removes
+    /// any partial line left behind by a process that was killed. Keeps the lines of other runs.
     /// [`Run::metrics`](super::checkpoint::Run::metrics) calls this function with the values from a
     /// checkpoint. If `path` is `None`, nothing is written, and [`Metrics::write`] only returns the
     /// lines.
@@ -208,7 +209,7 @@ impl Metrics {
     }
 }
 
-/// Fields that identify a line.
+/// The fields that identify a line.
 #[derive(Deserialize)]
 struct Place {
     run: String,
@@ -253,8 +254,8 @@ fn cannot(what: &str, path: &Path, error: &std::io::Error) -> Error {
     )
 }
 
-/// Returns `true` if `line` belongs to a step of `run` after `step`, or is a partial line that a
-/// kill left.
+/// Returns `true` if `line` belongs to a step of `run` after `step`, or if it is a partial line
+/// left by a process that was killed.
 fn is_outdated(line: &str, run: &str, step: u64) -> bool {
     match serde_json::from_str::<Place>(line) {
         Ok(place) => place.run == run && place.step > step,

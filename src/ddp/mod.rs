@@ -1,74 +1,74 @@
-//! Data-parallel training: every rank trains its own copy of the model on its part of the data and
-//! updates that copy with the gradients averaged across all ranks.
+//! Data-parallel training. Every rank trains its own copy of the model on its part of the data and
+//! updates that copy with gradients that are averaged across all ranks.
 //!
 //! # Overview
 //!
-//! - [`DataParallel`] averages gradients while the backward pass runs. [`Options`] control how they
-//!   are averaged. A [`Hook`] controls what is sent: [`HalfHook`] sends 16-bit values, and
-//!   [`PowerSgd`] sends low-rank factors.
+//! - [`DataParallel`] averages gradients while the backward pass is running. [`Options`] control
+//!   how they are averaged. A [`Hook`] controls what is sent: for example, [`HalfHook`] sends
+//!   16-bit values, and [`PowerSgd`] sends low-rank factors.
 //! - [`Optimizer`] updates the weights. Each rank updates all weights or, with
-//!   [`Options::sharded`], only its share. You can also write your own optimizer. [`LocalSteps`] is
-//!   for links that are too slow to exchange gradients in every step.
+//!   [`Options::sharded`], only its share of them. You can also write your own optimizer.
+//!   [`LocalSteps`] is intended for links that are too slow for exchanging gradients in every step.
 //! - [`DistributedSampler`] distributes the samples of a data set among the ranks.
 //! - [`checkpoint::Run`] resumes training with a single call and saves checkpoints in the
 //!   background.
-//! - [`Metrics`] writes one line of metrics per step. [`Trace`] shows how the time in each step was
-//!   spent.
+//! - [`Metrics`] writes one line of metrics per step. [`Trace`] records how the time in each step
+//!   was spent.
 //! - [`Carrier`] averages gradients that are stored outside host memory, such as on a GPU.
 //!
 //! `examples/15_training.rs` is a complete training program that uses most of these types.
 //!
 //! # Order of calls
 //!
-//! When training starts, on all ranks:
+//! When training starts, do the following on all ranks:
 //!
-//! 1. Call [`checkpoint::Run::open`], which reads the newest checkpoint. Without this call,
+//! 1. Call [`checkpoint::Run::open`], which reads the newest checkpoint. If you omit this call,
 //!    training always starts from the beginning.
-//! 2. Call [`DataParallel::new`] on [`Run::comm`](checkpoint::Run::comm). On a different
-//!    communicator, sums may differ in their last bits from the sums before the interruption.
-//! 3. Call [`DataParallel::broadcast`] if the initial weights may differ between ranks. Without
+//! 2. Call [`DataParallel::new`] with [`Run::comm`](checkpoint::Run::comm). If you use a different
+//!    communicator, sums may differ in their last bits from those before the interruption.
+//! 3. Call [`DataParallel::broadcast`] if the initial weights may differ between ranks. If you omit
 //!    this call, weights that differ remain different, and no error is reported.
-//! 4. Call [`Run::resume`](checkpoint::Run::resume) before the first step. Without this call,
+//! 4. Call [`Run::resume`](checkpoint::Run::resume) before the first step. If you omit this call,
 //!    `save` returns an error.
 //!
-//! In every step:
+//! In every step, do the following:
 //!
 //! 1. Call [`DistributedSampler::next_batch`]. At the end of an epoch, it returns `None` until
 //!    [`set_epoch`](DistributedSampler::set_epoch) selects the next epoch.
 //! 2. Run the backward pass of every micro-batch except the last one inside
-//!    [`DataParallel::no_sync`], which adds up the gradients on each rank. Outside `no_sync`,
-//!    reporting a parameter a second time is an error.
+//!    [`DataParallel::no_sync`], which adds up the gradients on each rank. Outside `no_sync`, it is
+//!    an error to report a parameter's gradient a second time.
 //! 3. Run the backward pass of the last micro-batch. Pass each gradient to [`DataParallel::report`]
-//!    as soon as it is computed. If a rank that has data does not report a parameter, `wait`
-//!    returns an error on all ranks unless you set [`Options::allow_unused`].
-//! 4. Call [`DataParallel::wait`] once on every rank. If one rank does not call it, the other ranks
-//!    wait for that rank.
-//! 5. Call [`Optimizer::step`] once. If you wrote your own optimizer, read
+//!    as soon as it is computed. If a rank that has data does not report a gradient for a
+//!    parameter, `wait` returns an error on all ranks unless you set [`Options::allow_unused`].
+//! 4. Call [`DataParallel::wait`] once on every rank. If a rank does not call it, the other ranks
+//!    keep waiting for that rank.
+//! 5. Call [`Optimizer::step`] once. If you use your own optimizer, read the averages from
 //!    [`DataParallel::gradient`] and compute the same update on all ranks. Seed the optimizer's
-//!    random numbers identically on all ranks, but use [`stream_seed`] to seed the random numbers
-//!    of the forward pass differently on each rank.
+//!    random numbers identically on all ranks, but use [`stream_seed`] to seed the forward pass's
+//!    random numbers differently on each rank.
 //! 6. Call [`Run::save`](checkpoint::Run::save) from time to time on all ranks. It returns before
-//!    the file is written. At the end of training, call [`Run::finish`](checkpoint::Run::finish),
-//!    which waits until the last file is written.
+//!    the checkpoint is written. At the end of training, call
+//!    [`Run::finish`](checkpoint::Run::finish), which waits until the last checkpoint has been
+//!    written.
 //!
 //! # Ranks that wait for each other
 //!
 //! All ranks must make the same calls. [`DataParallel`] and [`checkpoint::Run`] use separate
 //! communicators, which messages refer to as "gradients" and "checkpoint". Ranks can deadlock in
-//! calls on different communicators. This happens, for example, after
-//! `if rank == 0 { comm.all_reduce(&mut loss, op)? }`, after a save on one rank only, or if one
-//! rank skips a step.
+//! calls on different communicators. This happens, for example, after `if rank == 0 {
+//! comm.all_reduce(&mut loss, op)? }`, after a save on only one rank, or if one rank skips a step.
 //!
-//! After 10 s (`RINGTREE_STALL_WARNING_S`), a warning on standard error names the ranks and the
-//! calls in which they wait for each other. To give your own communicators a name in this warning,
-//! use [`Communicator::named`](crate::Communicator::named). If a rank is only late, the warning
-//! shows where that rank is. When the timeout expires, which is after five minutes by default, the
-//! call returns an error with the same text.
+//! After 10 seconds (`RINGTREE_STALL_WARNING_S`), a warning on standard error names the ranks and
+//! the calls in which they are waiting for each other. To give your own communicators a name that
+//! is used in this warning, call [`Communicator::named`](crate::Communicator::named). If a rank is
+//! merely late, the warning shows where that rank is. When the timeout expires, which is after five
+//! minutes by default, the call returns an error with the same text.
 //!
 //! # Uneven data and errors
 //!
-//! With [`Options::uneven_data`], ranks may have different numbers of batches. A rank calls
-//! [`DataParallel::join`] when it has no batches left.
+//! With [`Options::uneven_data`], ranks may have different numbers of batches. A rank that has no
+//! batches left calls [`DataParallel::join`].
 //!
 //! If a step fails, no rank can read the averages. Exit the process and let the launcher restart
 //! all ranks (`ringtree run --max-restarts`).

@@ -1,11 +1,12 @@
-//! Computes the norm of the averaged gradient, which has the same bits on all ranks, and clips the
-//! gradient.
+//! Computes the norm of the averaged gradient and clips the gradient. The norm has the same bits on
+//! all ranks.
 //!
-//! After the exchange, each rank sums the squares of its block of each bucket in f64, which takes
-//! one pass over 1/n of the gradient. The ranks exchange these sums and add them in bucket order
-//! and, within each bucket, in rank order. Therefore, all ranks get the same bits. A rank that has
-//! only its block of each bucket ([`Options::sharded`](super::Options::sharded)) computes the same
-//! norm as a rank that has all blocks.
+//! After the exchange, each rank sums the squares of the elements in its block of each bucket in
+//! f64. This takes one pass over 1/n of the gradient, where n is the number of ranks. The ranks
+//! exchange these sums and add them in bucket order and, within each bucket, in rank order.
+//! Therefore, all ranks get the same bits. A rank that has only its own block of each bucket
+//! ([`Options::sharded`](super::Options::sharded)) computes the same norm as a rank that has all
+//! blocks.
 
 use super::options::NonFinite;
 use super::parallel::{Content, DataParallel};
@@ -23,7 +24,8 @@ impl DataParallel {
         self.norm
     }
 
-    /// Computes the norm with all ranks. Each rank contributes its block of every bucket.
+    /// Computes the norm together with all other ranks. Each rank contributes its block of every
+    /// bucket.
     pub(super) fn agree_on_norm(&mut self) -> Result<()> {
         self.norm = None;
         if self.clip.is_none() {
@@ -44,8 +46,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Scales this rank's gradient to the maximum norm if it is longer. If the norm is not finite,
-    /// applies [`NonFinite`].
+    /// Scales this rank's gradient down to the maximum norm if its norm is larger. If the norm is
+    /// not finite, applies [`NonFinite`].
     pub(super) fn clip(&mut self) -> Result<()> {
         let (Some(longest), Some(norm)) = (self.clip, self.norm) else {
             return Ok(());
@@ -113,8 +115,8 @@ impl Values {
         }
     }
 
-    /// Multiplies floating-point elements by `factor`. Factor and product are f32 (f64 for f64),
-    /// and each product is rounded once to the elements' type.
+    /// Multiplies floating-point elements by `factor`. The factor and the products are f32 (or f64
+    /// for f64 elements), and each product is rounded once to the elements' type.
     fn scale(&mut self, range: std::ops::Range<usize>, factor: f64) {
         let short = factor as f32;
         match self {

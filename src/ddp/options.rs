@@ -3,10 +3,10 @@
 use super::hooks::{Hook, Plain};
 use super::size::BucketSize;
 
-/// Treatment of steps in which a rank's gradient is infinite or NaN.
+/// How to treat steps in which a rank's gradient is infinite or NaN.
 ///
-/// Each rank checks the gradients that it reports before they are averaged. An overflow in their
-/// sum is not detected.
+/// Each rank checks the gradients that it reports before they are averaged. An overflow in the sum
+/// of the gradients is not detected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NonFinite {
     /// Gradients are not checked. If a gradient is not finite on one rank, its average is not
@@ -14,12 +14,12 @@ pub enum NonFinite {
     #[default]
     Ignore,
     /// The step is skipped, so no parameter has a gradient on any rank.
-    /// [`DataParallel::skipped`](super::DataParallel::skipped) counts such steps.
+    /// [`DataParallel::skipped`](super::DataParallel::skipped) returns the number of such steps.
     Skip,
-    /// [`DataParallel::wait`](super::DataParallel::wait) returns
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks. A restart from a checkpoint
-    /// would compute the same numbers again, so exit with code 2 to prevent `ringtree run` from
-    /// restarting the job.
+    /// [`DataParallel::wait`](super::DataParallel::wait) returns an error of kind
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks. If the job were restarted from a
+    /// checkpoint, it would compute the same numbers again, so exit with code 2 to prevent
+    /// `ringtree run` from restarting it.
     Fail,
 }
 
@@ -47,7 +47,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Creates the default options, with an automatic bucket size and without a hook.
+    /// Creates the default options, which have an automatic bucket size and no hook.
     #[must_use]
     pub fn new() -> Self {
         Self {
@@ -61,7 +61,7 @@ impl Options {
         }
     }
 
-    /// Returns human-readable lines of the options, which ranks compare.
+    /// Returns the options as human-readable lines, which the ranks compare.
     pub(super) fn lines(&self) -> Vec<String> {
         let Self {
             size,
@@ -89,7 +89,7 @@ impl Options {
         Self { size, ..self }
     }
 
-    /// Sets the hook that processes f32 gradients.
+    /// Sets the hook that processes the f32 gradients.
     #[must_use]
     pub fn hook(self, hook: impl Hook + 'static) -> Self {
         Self {
@@ -98,14 +98,14 @@ impl Options {
         }
     }
 
-    /// Allows steps in which ranks report no gradient for a parameter. Without this option, such a
-    /// step returns an error.
+    /// Allows steps in which some or all ranks report no gradient for a parameter. Without this
+    /// option, such a step fails with an error.
     ///
     /// If no rank reports a gradient for a parameter, the parameter has no gradient, and
-    /// [`DataParallel::unused`](super::DataParallel::unused) lists the parameter. If only some
-    /// ranks report a gradient, it counts as zero on the other ranks. Ranks in
-    /// [`DataParallel::join`](super::DataParallel::join) never report gradients, with or without
-    /// this option.
+    /// [`DataParallel::unused`](super::DataParallel::unused) lists it. If only some ranks report a
+    /// gradient for a parameter, the gradient counts as zero on the other ranks. Ranks that have
+    /// called [`DataParallel::join`](super::DataParallel::join) never report gradients, with or
+    /// without this option.
     #[must_use]
     pub fn allow_unused(self) -> Self {
         Self {
@@ -114,7 +114,7 @@ impl Options {
         }
     }
 
-    /// Sets the treatment of steps in which a rank's gradient is infinite or NaN.
+    /// Sets how to treat steps in which a rank's gradient is infinite or NaN.
     ///
     /// [`NonFinite::Skip`] and [`NonFinite::Fail`] require an additional pass over the gradients,
     /// which must be in host memory.
@@ -139,13 +139,14 @@ impl Options {
         Self { non_finite, ..self }
     }
 
-    /// Limits the Euclidean norm of the averaged gradient, taken over all parameters, to `longest`.
+    /// Limits the Euclidean norm of the averaged gradient, computed over all parameters, to
+    /// `longest`.
     ///
-    /// A gradient with a larger norm is scaled down to this norm before it can be read.
+    /// If the gradient has a larger norm, it is scaled down to this norm before it can be read.
     /// [`DataParallel::gradient_norm`](super::DataParallel::gradient_norm) returns the norm before
-    /// scaling. Each rank sums the squares of 1/n of the averages, and one small all-gather per
-    /// step combines these sums. A second pass over the averages is needed only if the gradient
-    /// must be scaled. If the norm is infinite or NaN, the gradient is not scaled, and
+    /// scaling. With n ranks, each rank sums the squares of 1/n of the averages, and one small
+    /// all-gather per step combines these sums. A second pass over the averages is needed only if
+    /// the gradient must be scaled. If the norm is infinite or NaN, the gradient is not scaled, and
     /// [`Options::non_finite`] applies. The gradients must be in host memory.
     ///
     /// ```
@@ -168,13 +169,14 @@ impl Options {
         }
     }
 
-    /// Gives each rank only its share of the averages, which the rank uses to update its share of
-    /// the weights.
+    /// Gives each rank only its share of the averages. The rank uses this share to update its share
+    /// of the weights.
     ///
-    /// A reduce-scatter replaces the all-reduce. An [`Optimizer`](super::Optimizer) updates each
-    /// rank's share and then distributes all weights to all ranks. Its state takes 1/n of the
-    /// memory (ZeRO stage 1: Rajbhandari et al. 2020). This option cannot be combined with hooks
-    /// and requires gradients in host memory.
+    /// A reduce-scatter is used instead of the all-reduce. An [`Optimizer`](super::Optimizer)
+    /// updates each rank's share and then distributes all weights to all ranks. With n ranks, the
+    /// optimizer state takes 1/n of the memory on each rank (ZeRO stage 1: Rajbhandari et al.
+    /// 2020). This option cannot be combined with hooks and requires that the gradients are in host
+    /// memory.
     #[must_use]
     pub fn sharded(self) -> Self {
         Self {
@@ -185,8 +187,8 @@ impl Options {
 
     /// Allows some ranks to run out of data before others.
     ///
-    /// With this option, every step starts with a small all-reduce. A rank that has no data left
-    /// calls [`DataParallel::join`](super::DataParallel::join).
+    /// With this option, every step starts with a small additional all-reduce. A rank that has no
+    /// data left calls [`DataParallel::join`](super::DataParallel::join).
     #[must_use]
     pub fn uneven_data(self) -> Self {
         Self {

@@ -1,4 +1,4 @@
-//! Averages the gradients of a model across all ranks while the backward pass runs.
+//! Averages the gradients of a model across all ranks while the backward pass is running.
 
 use super::agree::{agree, broadcast_entries, compare};
 use super::carrier::Carrier;
@@ -30,7 +30,7 @@ pub(super) enum Content {
 /// Phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// Averages can be read. The next report begins a step.
+    /// The averages can be read. The next report begins a step.
     Averaged,
     /// Gradients are being reported.
     Collecting,
@@ -39,8 +39,8 @@ pub(super) enum Phase {
 /// The gradients of a model's parameters, averaged across all ranks.
 ///
 /// Register the parameters once. In every step, report gradients in any order while the backward
-/// pass runs. Full buckets are sent while the backward pass continues. [`DataParallel::wait`] ends
-/// the step. Afterwards, every rank can read the same averages.
+/// pass is running. Full buckets are sent while the backward pass continues. [`DataParallel::wait`]
+/// ends the step. After that, every rank can read the same averages.
 ///
 /// ```
 /// use ringtree::Dtype;
@@ -68,14 +68,14 @@ pub(super) enum Phase {
 /// # assert!(ends[0].is_ok());
 /// ```
 pub struct DataParallel {
-    /// One communicator per stage of the hook. The first is also used for everything else.
+    /// One communicator for each stage of the hook. The first one is also used for everything else.
     pub(super) comms: Vec<Communicator>,
     pub(super) parameters: Vec<Parameter>,
     limits: Limits,
     pub(super) layout: Layout,
     pub(super) infos: Vec<BucketInfo>,
-    /// Best algorithm for each bucket's all-reduce with all buckets in flight, indexed by bucket.
-    /// `None` if the call chooses.
+    /// Best algorithm for each bucket's all-reduce when all buckets are in flight, indexed by
+    /// bucket. `None` if the call itself chooses.
     pub(super) algorithms: Vec<Option<Algorithm>>,
     pub(super) hook: Box<dyn Hook>,
     pub(super) carrier: Option<Box<dyn Carrier>>,
@@ -85,17 +85,18 @@ pub struct DataParallel {
     pub(super) contents: Vec<Content>,
     pub(super) readiness: Readiness,
     pub(super) phase: Phase,
-    /// `true` if an optimizer has used the last averages, or there are no averages yet.
+    /// `true` if an optimizer has used the last averages, or if there are no averages yet.
     pub(super) is_spent: bool,
-    /// `true` if all ranks had the gradients of the last step and rejected it for the same reason.
+    /// `true` if all ranks had the gradients of the last step but rejected the step for the same
+    /// reason.
     pub(super) is_refused: bool,
     pub(super) is_synchronising: bool,
-    /// Indexed by parameter: `true` if this rank reported a gradient in this step. After the
-    /// commit, `true` if any rank did.
+    /// For each parameter, `true` if this rank reported a gradient in this step. After the commit,
+    /// `true` if any rank did.
     pub(super) is_used: Vec<bool>,
-    /// First parameter whose gradient of this step is not finite on this rank.
+    /// First parameter whose gradient in this step is not finite on this rank.
     pub(super) own_non_finite: Option<usize>,
-    /// Rank and parameter of a gradient of the last step that was not finite.
+    /// Rank and parameter of a gradient in the last step that was not finite.
     pub(super) found_non_finite: Option<(usize, usize)>,
     pub(super) skipped: u64,
     /// Maximum norm of the averaged gradient.
@@ -107,22 +108,24 @@ pub struct DataParallel {
     /// All-reduce that counts the ranks with data, with [`Options::uneven_data`].
     pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
-    /// Number of commits that this value has completed. A checkpoint sets `steps`, but not this.
+    /// Number of commits that this value has completed. Loading a checkpoint sets `steps` but not
+    /// this field.
     pub(super) commits: u64,
     pub(super) exposed: Duration,
     pub(super) order: Vec<usize>,
-    /// Order from the next step on.
+    /// Order to use from the next step on.
     pub(super) next_order: Option<Vec<usize>>,
     pub(super) order_since: Option<u64>,
     pub(super) statistics: Vec<BucketStatistics>,
-    /// Time at which the previous bucket was full, or backward began.
+    /// Time at which the previous bucket became full, or the backward pass began.
     pub(super) full_at: Option<Duration>,
     pub(super) failure: Option<Error>,
 }
 
-/// Methods for registration and state.
+/// Methods for registering parameters and accessing the state.
 impl DataParallel {
-    /// Registers `parameters`, which should be in the order in which the forward pass uses them.
+    /// Registers `parameters`, which should be listed in the order in which the forward pass uses
+    /// them.
     ///
     /// All ranks must call this function with the same parameters and options, and in the same
     /// order relative to their other calls on `comm`.
@@ -137,10 +140,10 @@ impl DataParallel {
         Self::register(comm, parameters, options, None)
     }
 
-    /// Like [`DataParallel::new`], but `carrier` stores and averages the gradients, and no hook is
+    /// Like [`DataParallel::new`], but `carrier` stores and averages the gradients and no hook is
     /// used.
     ///
-    /// Use a carrier either on all ranks or on none.
+    /// Use a carrier either on all ranks or on none of them.
     ///
     /// # Errors
     /// Returns the same errors as [`DataParallel::new`] and [`Carrier::attach`]. Also returns
@@ -286,7 +289,7 @@ impl DataParallel {
     /// Replaces `weights` on all ranks with the weights of rank 0.
     ///
     /// All ranks must pass the same number of slices, with the same lengths. You can also use this
-    /// method for buffers, such as running means.
+    /// method for model buffers, such as running means.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
@@ -326,9 +329,9 @@ impl DataParallel {
     /// Returns the numbers of the parameters in bucket order, and the first step (counted from 0)
     /// that uses this order.
     ///
-    /// Returns `None` while the registration order is used. A checkpoint stores both values,
-    /// because a different order may sum gradients in different buckets and with different
-    /// algorithms.
+    /// Returns `None` while the registration order is used. A checkpoint stores both values
+    /// because, with a different order, gradients may be summed in different buckets and with
+    /// different algorithms.
     #[must_use]
     pub fn order(&self) -> Option<(&[usize], u64)> {
         let since = self.order_since?;
@@ -337,14 +340,14 @@ impl DataParallel {
 
     /// Sets the number of completed steps and the bucket order to the values from a checkpoint.
     ///
-    /// All ranks must call this method with the same values, between steps.
-    /// [`Run::resume`](super::checkpoint::Run::resume) restores these values and the hook's state
-    /// ([`DataParallel::restore_hook`]). Call the two methods yourself only if you save the state
-    /// without `Run`.
+    /// All ranks must call this method between steps, with the same values.
+    /// [`Run::resume`](super::checkpoint::Run::resume) restores these values as well as the hook's
+    /// state ([`DataParallel::restore_hook`]). Call `restore` and `restore_hook` yourself only if
+    /// you save the state without using `Run`.
     ///
     /// # Errors
-    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `order` does not name every
-    /// parameter exactly once. If a step has failed, returns the first error.
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `order` does not contain every
+    /// parameter exactly once. If a step has failed, returns the first error that occurred.
     pub fn restore(&mut self, steps: u64, order: Option<(Vec<usize>, u64)>) -> Result<()> {
         self.check_alive()?;
         if let Some((order, since)) = order {
@@ -354,7 +357,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Uses this bucket order from the next step on.
+    /// Sets the bucket order to use from the next step on.
     pub(super) fn take_order(&mut self, order: Vec<usize>, since: u64) -> Result<()> {
         let mut sorted = order.clone();
         sorted.sort_unstable();
@@ -378,10 +381,10 @@ impl DataParallel {
         self.hook.state()
     }
 
-    /// Restores the hook state that [`DataParallel::hook_state`] returned in an earlier run.
+    /// Restores the hook state that was returned by [`DataParallel::hook_state`] in an earlier run.
     ///
-    /// State that is the same on all ranks is taken from rank 0, because there may be more ranks
-    /// than before. All ranks must call this method, between steps.
+    /// Any state that is the same on all ranks is taken from rank 0, because there may be more
+    /// ranks than before. All ranks must call this method between steps.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
@@ -393,7 +396,7 @@ impl DataParallel {
         agree(&self.comms[0], taken)
     }
 
-    /// Like [`DataParallel::restore_hook`], but may return an error on this rank only.
+    /// Like [`DataParallel::restore_hook`], but may return an error only on this rank.
     pub(super) fn take_hook_state(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         let is_shared = |entry: &(String, Vec<f32>)| self.hook.is_shared(&entry.0);
         let (shared, mut own): (Vec<_>, Vec<_>) = state.into_iter().partition(is_shared);
@@ -404,7 +407,7 @@ impl DataParallel {
         restored.map_err(|what| Error::usage(wrong(what)))
     }
 
-    /// Returns `true` if no gradient was reported since the last step ended.
+    /// Returns `true` if no gradient has been reported since the last step ended.
     pub(super) fn is_between_steps(&self) -> bool {
         self.phase == Phase::Averaged
     }
@@ -443,8 +446,8 @@ impl DataParallel {
         self.skipped
     }
 
-    /// Returns the lowest rank that had a non-finite gradient in the last step, and the first
-    /// parameter in bucket order that had such a gradient on that rank.
+    /// Returns the lowest rank that had a non-finite gradient in the last step, together with the
+    /// first parameter, in bucket order, that had such a gradient on that rank.
     ///
     /// This method requires [`NonFinite::Skip`] or [`NonFinite::Fail`].
     #[must_use]
@@ -452,8 +455,8 @@ impl DataParallel {
         self.found_non_finite
     }
 
-    /// Returns how long the last step's call to `wait` took. This is all communication that the
-    /// backward pass did not hide, including the commit.
+    /// Returns how long the call to `wait` took in the last step. This includes all communication
+    /// that the backward pass did not hide, and the commit.
     #[must_use]
     pub fn exposed(&self) -> Duration {
         self.exposed
@@ -461,8 +464,9 @@ impl DataParallel {
 
     /// Aborts training on all ranks because of a failure that only this rank knows about.
     ///
-    /// Every call in flight and every later call returns `cause`, or an earlier error if there was
-    /// one. Without this call, the other ranks wait for this rank until they time out.
+    /// Every call in flight and every subsequent call then returns `cause`, or an earlier error if
+    /// there was one. If you do not call this method, the other ranks wait for this rank until they
+    /// time out.
     pub fn fail(&mut self, cause: &Error) {
         self.failure.get_or_insert_with(|| cause.clone());
         self.comms.iter().for_each(|comm| comm.fail(cause));

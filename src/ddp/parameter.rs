@@ -3,11 +3,11 @@
 use crate::dtype::Dtype;
 use std::fmt;
 
-/// A model parameter. All ranks register the same list of parameters. The number of a parameter is
-/// its index in this list.
+/// A model parameter. All ranks register the same list of parameters. A parameter's number is its
+/// index in this list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
-    /// Name, used in messages and checkpoints.
+    /// Name that is used in messages and checkpoints.
     pub name: String,
     /// Extent of each dimension. The product of the extents is the number of elements.
     pub shape: Vec<usize>,

@@ -5,13 +5,13 @@
 
 /// Increment of SplitMix64: 2⁶⁴ divided by the golden ratio, an odd number.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Distinguishes the shuffles from the ranks' streams with the same seed.
+/// Constant that distinguishes the shuffles from the ranks' streams that have the same seed.
 const SHUFFLE: u64 = 0x5348_5546_464C_4521;
 /// Number of bits in a stream's number that hold the rank.
 const RANK_BITS: u32 = 20;
 
-/// Applies the finalizer of SplitMix64: every bit of the input changes every bit of the output with
-/// probability one half, and different inputs have different outputs.
+/// Applies the SplitMix64 finalizer. Changing any bit of the input changes each bit of the output
+/// with a probability of one half, and different inputs have different outputs.
 ///
 /// Source: Steele, Lea, Flood, "Fast Splittable Pseudorandom Number Generators" (OOPSLA 2014), with
 /// the constants of Stafford's variant 13.
@@ -24,12 +24,13 @@ fn mix(word: u64) -> u64 {
 /// Returns the seed for a rank's random numbers in a step, such as those for dropout or data
 /// augmentation.
 ///
-/// Use it to seed a generator at the start of each step. After a restart, the step then draws the
-/// same numbers again, so you do not have to save the generator's state.
+/// Use it to seed a random number generator at the start of each step. After a restart, the step
+/// then draws the same numbers again, so you do not have to save the generator's state.
 ///
-/// The seed is `mix(mix(seed + G) ^ (step rotated left by 20) ^ rank)`, where `mix` is the
-/// finalizer of SplitMix64 and `G` is its increment. With the same `seed`, different pairs of step
-/// and rank give different results if there are fewer than 2²⁰ ranks and fewer than 2⁴⁴ steps.
+/// The returned seed is `mix(mix(seed + G) ^ (step rotated left by 20) ^ rank)`, where `mix` is the
+/// SplitMix64 finalizer and `G` is the SplitMix64 increment. For the same `seed`, different pairs
+/// of step and rank give different results if there are fewer than 2²⁰ ranks and fewer than 2⁴⁴
+/// steps.
 ///
 /// ```
 /// use ringtree::ddp::stream_seed;
@@ -43,8 +44,8 @@ pub fn stream_seed(seed: u64, step: u64, rank: usize) -> u64 {
     mix(mix(seed.wrapping_add(GOLDEN)) ^ step.rotate_left(RANK_BITS) ^ rank as u64)
 }
 
-/// Returns 0..`length` in the order that `seed` and `epoch` determine. Uses the algorithm of Fisher
-/// and Yates from the last position down (Durstenfeld's version) with SplitMix64.
+/// Returns the numbers in 0..`length` in an order determined by `seed` and `epoch`. Uses the
+/// Fisher–Yates algorithm from the last position down (Durstenfeld's version) with SplitMix64.
 pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut generator = SplitMix64::new(mix(mix(seed ^ SHUFFLE).wrapping_add(epoch)));
     let mut order: Vec<_> = (0..length).collect();
@@ -54,8 +55,8 @@ pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
     order
 }
 
-/// Fills `numbers` with values from −1 to 1, evenly distributed and determined by `seed` and
-/// `name`.
+/// Fills `numbers` with values from −1 to 1. The values are uniformly distributed and are
+/// determined by `seed` and `name`.
 pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     let named = |state: u64, byte: u8| mix(state.wrapping_add(u64::from(byte) + 1));
     let mut generator = SplitMix64::new(name.bytes().fold(mix(seed), named));
@@ -81,7 +82,7 @@ impl SplitMix64 {
         mix(self.state)
     }
 
-    /// Returns a number below `bound`, each with the same probability. `bound` must not be 0.
+    /// Returns a number below `bound`. All such numbers are equally likely. `bound` must not be 0.
     ///
     /// Source: Lemire, "Fast Random Integer Generation in an Interval" (ACM TOMACS 2019).
     fn below(&mut self, bound: u64) -> u64 {

@@ -4,12 +4,12 @@
 use super::layout::Layout;
 use std::ops::Range;
 
-/// Progress of one backward pass. Buckets are launched strictly in order, so all ranks issue the
-/// same operations even if their gradients arrive in different orders.
+/// Progress of a backward pass. Buckets are launched strictly in order, so all ranks issue the same
+/// operations even if their gradients arrive in different orders.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Readiness {
     is_ready: Vec<bool>,
-    /// Number of gradients that each bucket waits for.
+    /// Number of gradients that each bucket is still waiting for.
     missing: Vec<usize>,
     next_bucket: usize,
     /// Parameters in the order in which they became ready.
@@ -17,7 +17,7 @@ pub(crate) struct Readiness {
 }
 
 impl Readiness {
-    /// Resets the progress: no gradient is complete.
+    /// Resets the progress so that no gradient is complete.
     pub(crate) fn begin(&mut self, layout: &Layout) {
         self.is_ready.clear();
         self.is_ready.resize(layout.places.len(), false);
@@ -32,8 +32,8 @@ impl Readiness {
         self.is_ready[parameter]
     }
 
-    /// Marks a gradient as complete. Returns the buckets to launch now, or `None` if the gradient
-    /// was already complete.
+    /// Marks a gradient as complete. Returns the buckets that should now be launched, or `None` if
+    /// the gradient was already complete.
     pub(crate) fn ready(&mut self, parameter: usize, layout: &Layout) -> Option<Range<usize>> {
         if std::mem::replace(&mut self.is_ready[parameter], true) {
             return None;
@@ -47,7 +47,7 @@ impl Readiness {
         Some(start..self.next_bucket)
     }
 
-    /// Returns the buckets that are not launched yet, and counts them as launched.
+    /// Returns the buckets that have not been launched yet, and counts them as launched.
     pub(crate) fn rest(&mut self) -> Range<usize> {
         let start = std::mem::replace(&mut self.next_bucket, self.missing.len());
         start..self.next_bucket

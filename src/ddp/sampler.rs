@@ -3,7 +3,7 @@
 use super::random::permutation;
 use crate::error::{Error, Result};
 
-/// Treatment of samples that do not divide evenly.
+/// How to treat samples that cannot be divided evenly among the ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Tail {
     /// The first samples of the epoch are repeated at its end.
@@ -12,22 +12,22 @@ enum Tail {
     Drop,
 }
 
-/// An iterator over this rank's samples from a data set, in a different order in every epoch.
+/// An iterator over this rank's samples in a data set. The order is different in every epoch.
 ///
 /// In each epoch, all samples form a sequence, which is a permutation that depends only on the
 /// length, the seed and the epoch. With n ranks, rank r gets the entries r, r + n, r + 2n, …, so
-/// every sample goes to exactly one rank and all ranks get the same number of samples. To make that
-/// possible, the sequence is either padded with samples from its start or shortened
-/// ([`DistributedSampler::drop_last`]).
+/// every entry goes to exactly one rank and all ranks get the same number of samples. To make this
+/// possible, the sequence is either padded with samples from its start or shortened (see
+/// [`DistributedSampler::drop_last`]).
 ///
 /// With a global batch of B samples, every rank gets B / n samples per step, and all ranks together
-/// get the next B entries of the sequence. Step k therefore trains on the same samples regardless
-/// of the number of ranks.
+/// get the next B entries of the sequence. Step k therefore uses the same samples regardless of the
+/// number of ranks.
 ///
-/// The progress within an epoch is a single number, the [`position`](DistributedSampler::position).
-/// After the same number of steps, the position is the same on all ranks. It has the same meaning
-/// for any number of ranks. A checkpoint stores the position, and
-/// [`resume`](DistributedSampler::resume) restores it.
+/// The progress within an epoch is described by a single number, the
+/// [`position`](DistributedSampler::position). After the same number of steps, the position is the
+/// same on all ranks. Its meaning does not depend on the number of ranks. A checkpoint stores the
+/// position, and [`resume`](DistributedSampler::resume) restores it.
 ///
 /// ```
 /// use ringtree::ddp::DistributedSampler;
@@ -56,7 +56,8 @@ pub struct DistributedSampler {
     world_size: usize,
     tail: Tail,
     is_shuffled: bool,
-    /// A multiple of the world size. `None` means one sample per rank.
+    /// Number of samples per global batch, which is a multiple of the world size. `None` means one
+    /// sample per rank.
     global_batch: Option<usize>,
     epoch: u64,
     /// All samples, in the order of this epoch.
@@ -68,7 +69,8 @@ pub struct DistributedSampler {
 }
 
 impl DistributedSampler {
-    /// Creates a sampler for the samples 0 to `length` − 1 that starts at the beginning of epoch 0.
+    /// Creates a sampler for samples 0 to `length` − 1. The sampler starts at the beginning of
+    /// epoch 0.
     ///
     /// The sampler uses 8 bytes of memory per sample.
     ///
@@ -107,7 +109,7 @@ impl DistributedSampler {
         Ok(this)
     }
 
-    /// Drops samples at the end of each epoch instead of repeating samples.
+    /// Makes the sampler drop samples at the end of each epoch instead of repeating samples.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
         self.tail = Tail::Drop;
@@ -115,7 +117,8 @@ impl DistributedSampler {
         self
     }
 
-    /// Keeps the samples in order instead of shuffling them, for example for validation.
+    /// Makes the sampler keep the samples in order instead of shuffling them. This is useful for
+    /// validation, for example.
     #[must_use]
     pub fn in_order(mut self) -> Self {
         self.is_shuffled = false;
@@ -123,8 +126,8 @@ impl DistributedSampler {
         self
     }
 
-    /// Sets the number of samples per step across all ranks. [`DistributedSampler::next_batch`]
-    /// then returns this rank's part of these samples.
+    /// Sets the total number of samples per step across all ranks.
+    /// [`DistributedSampler::next_batch`] then returns this rank's part of these samples.
     ///
     /// With this setting, epochs consist of complete batches and have the same number of steps
     /// regardless of the number of ranks.
@@ -145,7 +148,7 @@ impl DistributedSampler {
         Ok(self)
     }
 
-    /// Moves to the beginning of `epoch`. All ranks must choose the same epoch.
+    /// Moves to the beginning of `epoch`. All ranks must select the same epoch.
     pub fn set_epoch(&mut self, epoch: u64) {
         self.resume(epoch, 0);
     }
@@ -168,8 +171,8 @@ impl DistributedSampler {
         self.seed
     }
 
-    /// Returns how many entries of the epoch's sequence all ranks together have taken, assuming
-    /// that each rank has taken as many as this rank.
+    /// Returns how many entries of the epoch's sequence have been taken by all ranks together,
+    /// assuming that each rank has taken as many as this rank.
     ///
     /// A checkpoint stores this number together with the epoch.
     #[must_use]
@@ -180,10 +183,11 @@ impl DistributedSampler {
     /// Moves to `position` in `epoch`. The position may come from any rank's sampler that has the
     /// same length and seed.
     ///
-    /// With the same number of ranks, every rank continues exactly as it would have without the
-    /// interruption. With a different number of ranks, the ranks share the rest of the epoch. Every
-    /// remaining sample is used, except the samples that [`DistributedSampler::drop_last`] drops,
-    /// and no earlier sample is repeated, except as padding.
+    /// If the number of ranks is the same as before, every rank continues exactly as it would have
+    /// without the interruption. If the number of ranks is different, the ranks divide the rest of
+    /// the epoch among themselves. Every remaining sample is used, except for samples dropped
+    /// because of [`DistributedSampler::drop_last`], and no earlier sample is repeated, except as
+    /// padding.
     pub fn resume(&mut self, epoch: u64, position: u64) {
         if epoch != self.epoch || self.order.len() != self.length {
             self.order = if self.is_shuffled {
@@ -197,7 +201,7 @@ impl DistributedSampler {
         self.end = self.find_end();
     }
 
-    /// Returns this rank's part of the next global batch, or its next sample if no
+    /// Returns this rank's part of the next global batch, or a single sample if no
     /// [`DistributedSampler::global_batch`] is set. Returns `None` at the end of the epoch.
     pub fn next_batch(&mut self) -> Option<Vec<usize>> {
         let each = self.global_batch.unwrap_or(self.world_size) / self.world_size;
@@ -275,7 +279,8 @@ mod tests {
             (0..world_size).map(rank).collect()
         }
 
-        /// Returns the divisor of the number of samples per epoch, after padding or dropping.
+        /// Returns the number by which the number of samples per epoch must be divisible after
+        /// padding or dropping.
         fn unit(&self, world_size: usize) -> usize {
             self.global_batch.unwrap_or(world_size)
         }

@@ -3,29 +3,30 @@
 use super::layout::Limits;
 use crate::limits::{BUCKET_BYTES_MAX, BUCKET_BYTES_MIN};
 
-/// Bucket size in bytes.
+/// The size of buckets, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum BucketSize {
-    /// Chosen from the number of ranks, the total size of all gradients and the tuning table, up to
-    /// 25 MiB.
+    /// A size of up to 25 MiB that is chosen based on the number of ranks, the total size of all
+    /// gradients, and the tuning table.
     ///
-    /// The size is a trade-off between two costs. Nothing can be sent until the first bucket is
-    /// full, and the backward pass does not hide the communication of the last bucket. Both delays
-    /// are shorter with smaller buckets. On the other hand, every bucket has a fixed cost for its
-    /// messages, so more buckets cost more. The chosen size minimizes the time that it takes to
-    /// fill one bucket and to communicate all buckets. This assumes that the backward pass takes as
-    /// long as the communication, which is when overlap matters most. If a bucket of s bytes takes
-    /// a time of a + b·s, the optimal size for a total of B bytes is s = √(B·a / b).
+    /// The size is a trade-off between two kinds of cost. On the one hand, nothing can be sent
+    /// until the first bucket is full, and the backward pass does not hide the communication of the
+    /// last bucket. Both delays are shorter with smaller buckets. On the other hand, every bucket
+    /// has a fixed cost for its messages, so using more buckets costs more. The chosen size
+    /// minimizes the total time needed to fill one bucket and to communicate all buckets, assuming
+    /// that the backward pass takes as long as the communication. This is the case in which overlap
+    /// matters most. If communicating a bucket of s bytes takes a time of a + b·s, the optimal size
+    /// for a total of B bytes is s = √(B·a / b).
     #[default]
     Auto,
-    /// At most this many bytes. A parameter that is larger gets its own bucket. PyTorch's default
-    /// is 25 MiB, with a first bucket of 1 MiB.
+    /// At most the given number of bytes. A parameter that is larger gets its own bucket. PyTorch's
+    /// default is 25 MiB, with a first bucket of 1 MiB.
     Bytes(usize),
 }
 
 impl BucketSize {
-    /// Returns the limits for gradients of `total_bytes` bytes. `seconds` predicts how long an
-    /// all-reduce of a number of bytes takes.
+    /// Returns the bucket size limits for gradients of `total_bytes` bytes in total. `seconds`
+    /// predicts how long an all-reduce of a given number of bytes takes.
     pub(super) fn limits(self, total_bytes: usize, seconds: impl Fn(usize) -> f64) -> Limits {
         let bytes = match self {
             Self::Bytes(bytes) => bytes.max(1),

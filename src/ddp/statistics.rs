@@ -1,4 +1,4 @@
-//! Defines the timing data of the buckets in a step.
+//! Defines the timing data for the buckets in a step.
 
 use std::time::Duration;
 
@@ -8,19 +8,20 @@ use std::time::Duration;
 /// [`Communicator::clock`]: crate::Communicator::clock
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BucketStatistics {
-    /// Size of the gradients in bytes.
+    /// Size of the bucket's gradients, in bytes.
     pub bytes: usize,
     /// Number of parameters in the bucket.
     pub parameters: usize,
-    /// Duration of the backward pass for this bucket. It is measured from the time when the
-    /// previous bucket was full, or when the backward pass started, until this bucket was full.
+    /// Duration of the backward pass for this bucket. It is measured from the time at which the
+    /// previous bucket became full (or, for the first bucket, the time at which the backward pass
+    /// started) until this bucket became full.
     pub backward: Duration,
     /// Time at which the communication began.
     pub launched_at: Duration,
     /// Time at which the communication completed.
     pub ended_at: Duration,
     /// Time that [`DataParallel::wait`](super::DataParallel::wait) spent waiting for this bucket.
-    /// This is the communication that the backward pass did not hide.
+    /// This is the part of the communication that the backward pass did not hide.
     pub exposed: Duration,
 }
 

@@ -1,10 +1,10 @@
 //! Ends a step: launches the remaining buckets, waits for all buckets, and agrees with the other
-//! ranks that the step counts.
+//! ranks that the step is committed.
 //!
-//! A step ends with the *commit*, a small all-reduce that a rank enters when it has all its
-//! buckets. The result shows which parameters were used by some ranks and skipped by others. No
-//! rank leaves the commit before every rank has entered it. Therefore, a rank that updates its
-//! weights knows that every rank has all gradients of this step.
+//! A step ends with the *commit*, a small all-reduce that a rank enters once it has all its
+//! buckets. The result shows which parameters were used by some ranks but not by others. No rank
+//! leaves the commit before every rank has entered it. Therefore, a rank that updates its weights
+//! knows that every rank has all gradients of this step.
 
 use super::flight::{Flight, Landing};
 use super::options::NonFinite;
@@ -18,19 +18,20 @@ use std::time::Duration;
 const UNUSED_NAMED: usize = 8;
 
 impl DataParallel {
-    /// Ends the step: waits until every rank has all averages and all ranks agree that the step
-    /// counts.
+    /// Ends the step: waits until every rank has all averages and all ranks have agreed that the
+    /// step is valid.
     ///
     /// Before it waits, this method launches the remaining buckets, with zeros in place of missing
-    /// gradients. Call it once per step on every rank. Afterwards, update the weights, either with
-    /// an [`Optimizer`](super::Optimizer) or with the averages from [`DataParallel::gradient`].
+    /// gradients. Call this method once per step on every rank. Then update the weights, either
+    /// with an [`Optimizer`](super::Optimizer) or by using the averages from
+    /// [`DataParallel::gradient`].
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks in these cases:
     ///
-    /// - No rank reported a gradient in this step.
-    /// - A rank with data reported no gradient for a parameter, and
+    /// - No rank reported any gradient in this step.
+    /// - A rank that has data did not report a gradient for a parameter, and
     ///   [`Options::allow_unused`](super::Options::allow_unused) is not set.
     /// - A gradient is not finite, and [`NonFinite::Fail`] is set.
     ///
@@ -43,11 +44,11 @@ impl DataParallel {
         self.keep_failure(result)
     }
 
-    /// Takes part in the steps of the other ranks, with zeros as gradients, until no rank has any
+    /// Takes part in the other ranks' steps, contributing zeros as gradients, until no rank has any
     /// data left.
     ///
-    /// Calls `on_step` after each step. The closure must update the weights in the same way as the
-    /// other ranks do. Averages are sums divided by the total number of ranks, including those
+    /// Calls `on_step` after each step. This closure must update the weights in the same way as the
+    /// other ranks do. Averages are sums divided by the total number of ranks, including the ranks
     /// without data.
     ///
     /// ```
@@ -74,8 +75,8 @@ impl DataParallel {
     /// # Errors
     /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if
-    /// [`Options::uneven_data`](super::Options::uneven_data) is not set or if called in the middle
-    /// of a step. Also returns any error that `on_step` returns.
+    /// [`Options::uneven_data`](super::Options::uneven_data) is not set or if this method is called
+    /// in the middle of a step. Also returns any error that `on_step` returns.
     pub fn join(&mut self, mut on_step: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.check_alive()?;
         if !self.has_uneven_data || self.phase != Phase::Averaged {
@@ -106,7 +107,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Launches `buckets`, and then the next stages of buckets whose exchange has completed.
+    /// Launches `buckets`, and then issues the next stages of buckets whose exchange has completed.
     pub(super) fn launch(&mut self, buckets: Range<usize>) -> Result<()> {
         for index in buckets {
             self.launch_one(index)?;
@@ -234,14 +235,14 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns the number of steps that count after an error, as agreed on by all surviving ranks.
+    /// Returns the number of committed steps after an error, as agreed on by all surviving ranks.
     ///
     /// If this number is one more than [`DataParallel::steps`], the step in which this rank failed
-    /// counts, because every surviving rank had all gradients of that step. However, this rank can
-    /// no longer read the averages.
+    /// is committed because every surviving rank had all gradients of that step. However, this rank
+    /// can no longer read the averages.
     ///
     /// Returns `None` if the ranks do not agree within `at_most` or if rank 0 is lost. In that
-    /// case, it is unknown whether the step counts. See
+    /// case, it is unknown whether the step is committed. See
     /// [`Communicator::agreed_mark`](crate::Communicator::agreed_mark).
     ///
     /// ```
@@ -270,8 +271,8 @@ impl DataParallel {
         }
     }
 
-    /// Waits until all ranks have all their buckets. Call it when this rank has its buckets.
-    /// Afterwards, `is_used` marks the parameters that any rank used.
+    /// Waits until all ranks have all their buckets. Call this method once this rank has its
+    /// buckets. Afterward, `is_used` marks the parameters that any rank used.
     fn commit(&mut self, has_data: bool) -> Result<()> {
         let own = self.is_used.clone();
         let count = own.len();
@@ -299,7 +300,7 @@ impl DataParallel {
         verdict
     }
 
-    /// Decides whether the step counts, from the result of the commit.
+    /// Decides from the result of the commit whether the step is valid.
     fn judge(&mut self, any: &dyn Fn(usize) -> bool, own: &[bool], has_data: bool) -> Result<()> {
         let count = own.len();
         if any(2 * count) {
@@ -313,8 +314,8 @@ impl DataParallel {
         }
     }
 
-    /// Returns the error for a `parameter` that some ranks reported and other ranks with data did
-    /// not. An all-gather finds the ranks to name.
+    /// Returns the error for a `parameter` that was reported by some ranks but not by other ranks
+    /// that have data. An all-gather determines the ranks to name.
     fn forgotten(&self, parameter: usize, is_used: bool, has_data: bool) -> Result<Error> {
         let comm = &self.comms[0];
         let mut all = vec![0u8; comm.world_size()];
@@ -331,8 +332,8 @@ impl DataParallel {
         )))
     }
 
-    /// Determines with all ranks which gradient is not finite. Then skips the step or returns an
-    /// error.
+    /// Determines together with all ranks which gradient is not finite. Then skips the step or
+    /// returns an error.
     fn left_out(&mut self) -> Result<()> {
         let comm = &self.comms[0];
         let mut first = vec![u64::MAX; comm.world_size()];
@@ -356,14 +357,14 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Skips the step: no parameter has a gradient in it.
+    /// Skips the step, so that no parameter has a gradient in it.
     pub(super) fn leave_out(&mut self) {
         self.skipped += 1;
         self.is_used.fill(false);
     }
 
-    /// Returns an error, the same on all ranks, if no rank used any parameter, or if unused
-    /// parameters are not allowed and no rank used one of them.
+    /// Returns an error, which is the same on all ranks, if no rank used any parameter, or if
+    /// unused parameters are not allowed and there is a parameter that no rank used.
     fn check_used(&self) -> Result<()> {
         let unused = self.unused();
         let all = self.parameters.len();

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 macro_rules! values {
     ($($variant:ident $rust:ty, $name:literal, $kind:ident;)*) => {
-        /// A vector of elements whose type is known only at run time. It can be converted to and
-        /// from a `Vec` without a copy.
+        /// A vector of elements whose type is known only at run time. It can be converted from and
+        /// to a `Vec` without copying.
         ///
         /// ```
         /// use ringtree::Dtype;
@@ -48,7 +48,8 @@ macro_rules! values {
                 match self { $(Self::$variant(values) => bytemuck::cast_slice(values),)* }
             }
 
-            /// Returns the bytes of the elements for writing. Any bytes form valid elements.
+            /// Returns the bytes of the elements for writing. Any sequence of bytes forms valid
+            /// elements.
             #[must_use]
             pub fn bytes_mut(&mut self) -> &mut [u8] {
                 match self { $(Self::$variant(values) => bytemuck::cast_slice_mut(values),)* }
@@ -117,7 +118,7 @@ macro_rules! values {
             impl TryFrom<Values> for Vec<$rust> {
                 type Error = Dtype;
 
-                /// Returns the vector, or the actual type of the elements if it differs.
+                /// Returns the vector, or the actual element type if it is different.
                 fn try_from(values: Values) -> std::result::Result<Self, Dtype> {
                     match values {
                         Values::$variant(values) => Ok(values),
@@ -132,7 +133,7 @@ macro_rules! values {
 for_each_dtype!(values);
 
 impl Values {
-    /// Returns `true` if all elements of `range` are finite, as integers always are.
+    /// Returns `true` if all elements in `range` are finite. Integers are always finite.
     pub(super) fn are_finite(&self, range: Range<usize>) -> bool {
         match self {
             Self::F32(values) => all(&values[range], |one| one.is_finite()),
@@ -162,7 +163,7 @@ impl Values {
     }
 }
 
-/// Returns `true` if `is_so` holds for all values. Checks blocks of values, without a branch per
+/// Returns `true` if `is_so` holds for all values. Checks values in blocks to avoid a branch per
 /// value.
 fn all<T: Copy>(values: &[T], is_so: impl Fn(T) -> bool) -> bool {
     let mut blocks = values.chunks(1024);

@@ -1,9 +1,9 @@
-//! Provides the streams of a communicator on its GPU, and the words through which they synchronize
-//! with the host.
+//! Provides a communicator's streams on its GPU, and the words through which the streams
+//! synchronize with the host.
 //!
 //! A [`Lane`] has two streams, so that the GPU can copy in both directions at the same time and the
-//! pieces of a call overlap. The caller's thread enqueues a call in *rounds*, bounded parts of the
-//! call whose pieces end together.
+//! pieces of a call overlap. The caller's thread enqueues a call in *rounds*, which are bounded
+//! parts of the call whose pieces end together.
 //!
 //! ```text
 //! call    both streams:  wait for the user's stream
@@ -13,9 +13,9 @@
 //! ```
 //!
 //! Every entry waits only for earlier entries and for words that this rank's host can store without
-//! the driver. Any number of streams may therefore share one hardware queue of the GPU.
+//! the driver. Any number of streams can therefore share one hardware queue of the GPU.
 //!
-//! Numbers grow by one and wrap around. Words are compared cyclically.
+//! Numbers increase by one and wrap around. Words are compared cyclically.
 
 use crate::error::Result;
 use crate::limits::DEVICE_ENTRIES_MAX;
@@ -92,7 +92,8 @@ impl Lane {
         idle.push(self);
     }
 
-    /// Makes later entries of both streams wait for the work enqueued so far on the user's stream.
+    /// Makes later entries in both streams wait for the work that has been enqueued so far on the
+    /// user's stream.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -123,7 +124,7 @@ impl Lane {
         self.output.write_word(&self.words, END, self.round)
     }
 
-    /// Makes later entries of the user's stream wait for all entries of this lane.
+    /// Makes later entries in the user's stream wait for all entries in this lane.
     ///
     /// # Errors
     /// Returns the driver's error.

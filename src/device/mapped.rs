@@ -1,4 +1,4 @@
-//! Runs the mapped path, on which the ranks of a host read each other's GPU memory in place.
+//! Implements the mapped path, on which the ranks on a host read each other's GPU memory in place.
 //!
 //! Each rank exports a *window* of its GPU's memory, divided into frames, and a page of words in
 //! host memory. All other ranks map both. For an operation, the caller's thread enqueues the
@@ -16,10 +16,11 @@
 //! The host can therefore release the stream by storing words, no matter what has happened to the
 //! peers.
 //!
-//! *A released stream computes garbage and notifies its peers.* A call therefore succeeds only once
-//! the hosts have passed a barrier after it. Each rank posts this barrier to the engine. The
-//! barrier begins when its [gate](MappedGate) sees that the streams have ended. A rank whose
-//! operation has failed never takes part in the barrier, so no barrier succeeds after garbage.
+//! *A released stream computes garbage and still notifies its peers.* A call therefore succeeds
+//! only once the hosts have passed a barrier that follows it. Each rank posts this barrier to the
+//! engine. The barrier begins when its [gate](MappedGate) sees that the streams have ended. A rank
+//! whose operation has failed never takes part in the barrier, so no barrier succeeds after garbage
+//! has been computed.
 //!
 //! *The driver frees memory only when no process has it mapped.* Therefore, no rank can take memory
 //! away from a peer, and a rank may leave at any time.

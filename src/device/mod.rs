@@ -1,18 +1,20 @@
 //! Connects collectives to GPUs, their memory and their streams.
 //!
 //! *Purpose.* A [`Device`] is a GPU, a [`Stream`] is a queue of work for the GPU, and [`Memory`] is
-//! a part of its memory, which either was allocated here or belongs to the user and is wrapped.
-//! - `lane`: the streams of a communicator
-//! - `staging`: copies between device and host memory, synchronized with the engine by words
+//! a part of the GPU's memory. This part was either allocated here or belongs to the user and is
+//! wrapped.
+//! - `lane`: a communicator's streams
+//! - `staging`: copies between device and host memory that are synchronized with the engine through
+//!   words
 //! - `mapped`: GPUs that read each other's memory
-//! - `numbering`: the words of mapped calls
+//! - `numbering`: the numbers of the words that mapped calls use
 //!
 //! `docs/internals/gpu.md` describes both paths.
 //!
 //! *Invariants.*
-//! - *Only the caller's thread enters the driver*: during the call, in `synchronize`, or when a
-//!   value is dropped. The engine, the control thread and the deadlines only load and store words
-//!   in host memory. Therefore, nothing that a rank owes to its peers waits for a driver.
+//! - *Only the caller's thread enters the driver.* It does so during the call, in `synchronize`, or
+//!   when a value is dropped. The engine, the control thread and the deadlines only load and store
+//!   words in host memory. Therefore, nothing that a rank owes to its peers waits for a driver.
 //! - *A stream waits only for words that this rank's host can write*, and for streams that follow
 //!   this rule.
 //! - *The library never queries a stream.* A stream reports progress by writing a word.
@@ -35,7 +37,7 @@ use crate::sys::cuda::{self, Gpu};
 use cudarc::driver::{CudaSlice, CudaStream};
 use std::sync::Arc;
 
-/// Returns the number of GPUs that this process may use. The result is at least 1.
+/// Returns the number of GPUs that this process may use, which is at least 1.
 ///
 /// # Errors
 /// Returns an error of kind [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) if no GPU is
@@ -51,23 +53,23 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the GPU that has the number `ordinal` in this process. The GPU is used through its
-    /// primary context.
+    /// Opens the GPU whose number is `ordinal` in this process. The GPU is used through its primary
+    /// context.
     ///
     /// ```
     /// use ringtree::Device;
     ///
     /// match Device::open(0) {
     ///     Ok(gpu) => println!("{gpu:?}"),
-    ///     Err(error) if error.is_no_device() => println!("{error}"), // "no CUDA here: ..."
+    ///     Err(error) if error.is_no_device() => println!("{error}"), // "CUDA is not ..."
     ///     Err(error) => println!("there is a GPU, but {error}"),
     /// }
     /// ```
     ///
     /// # Errors
-    /// Returns an error of kind [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice), which names
-    /// the cause, if there is no such GPU. Returns an error of kind
-    /// [`ErrorKind::Device`](crate::ErrorKind::Device) if the GPU cannot be used.
+    /// If there is no such GPU, returns an error of kind
+    /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) that names the cause. Returns an error
+    /// of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the GPU cannot be used.
     pub fn open(ordinal: usize) -> Result<Self> {
         Gpu::open(ordinal).map(|gpu| Self { gpu })
     }
@@ -87,7 +89,7 @@ impl Device {
         Stream::new(&self.gpu)
     }
 
-    /// Allocates memory on the device. The content of the memory is undefined.
+    /// Allocates memory on the device. The contents of the memory are undefined.
     ///
     /// # Errors
     /// Returns an error of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the memory
@@ -105,8 +107,8 @@ impl Device {
         cuda::wrap_stream(&self.gpu, stream)
     }
 
-    /// Wraps a cudarc slice. The first use of the wrapped slice must be on `stream`. That use is
-    /// ordered after all earlier uses of the slice that cudarc tracks.
+    /// Wraps a cudarc slice. The first use of the wrapped slice must be on `stream`. That first use
+    /// is ordered after all earlier uses of the slice that cudarc tracks.
     ///
     /// # Errors
     /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the slice or the
@@ -119,9 +121,9 @@ impl Device {
         cuda::wrap_slice(&self.gpu, slice, stream)
     }
 
-    /// Unwraps a cudarc slice. Before you call this, wait with
-    /// [`synchronize`](crate::Communicator::synchronize) until all collectives that use the slice
-    /// have ended.
+    /// Unwraps a cudarc slice. Before you call this function, call
+    /// [`synchronize`](crate::Communicator::synchronize) to wait until all collectives that use the
+    /// slice have ended.
     ///
     /// # Errors
     /// Returns `memory` if it has other clones or if it is not a wrapped slice of this type.
@@ -134,7 +136,7 @@ impl Device {
     ///
     /// # Errors
     /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the text is not
-    /// PTX, which starts with a `.version` line. Returns an error of kind
+    /// PTX, that is, does not start with a `.version` line. Returns an error of kind
     /// [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver rejects the text.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
         self.gpu.load_kernels(text)

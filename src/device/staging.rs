@@ -19,8 +19,8 @@ use crate::error::Result;
 use crate::sys::cuda::{Memory, Pinned, Rows};
 use std::sync::Arc;
 
-/// A piece of a call, with the rows that are copied in and out. On the host, all rows are in the
-/// piece's part of the pinned memory.
+/// A piece of a call, together with the rows that are copied in and out. On the host, all rows are
+/// in the piece's part of the pinned memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     /// Number of elements of the engine's operation.

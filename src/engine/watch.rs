@@ -424,7 +424,7 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
     let story = held_up(slot, call, awaited, session);
     let advice = match story.is_circle {
         true => "issue calls in the same order on all ranks; use sendrecv or group for messages",
-        false => "find out why, or raise the timeout if the call is only slow",
+        false => "find out why, or raise the timeout if the call is merely slow",
     };
     let (name, on, who) = (session.name(rank), session.on(), story.words);
     let error = format!("{name} timed out in {call}{on} {deadline}: {who}; {advice}");
@@ -463,7 +463,8 @@ fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> St
         return session.story(call, awaited);
     }
     Story {
-        words: "the buffer's stream has not reached the call, because of earlier work".to_owned(),
+        words: "the buffer's stream has not reached the call because it is busy with earlier work"
+            .to_owned(),
         ranks: Vec::new(),
         is_circle: false,
     }

@@ -1,4 +1,4 @@
-//! Implements [`Peers`] for a job on one host, which has no other launchers.
+//! Implements [`Peers`] for a job on a single host, which has no other launchers.
 
 use super::attempt::Attempt;
 use super::cause::{Cause, Standing};

@@ -86,8 +86,8 @@ impl Attempt {
             }
         }
         Err(Error::system(format!(
-            "cannot find two consecutive free ports on {address} in {PORTS_TRIED_MAX} tries; stop \
-             programs that hold many ports"
+            "cannot find two consecutive free ports on {address} after {PORTS_TRIED_MAX} tries; \
+             stop programs that hold many ports"
         )))
     }
 

@@ -37,10 +37,10 @@ pub(crate) struct Cause {
 /// failure. Until the cause is final, a cause with a higher standing replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Standing {
-    /// The rank received an error that blames another rank, and its last output is either that
-    /// error or unknown.
+    /// The rank received an error that blames another rank, and the rank's last output is either
+    /// that error or unknown.
     Consequence,
-    /// The rank reported no error and its last output is unknown. Another rank's failure may
+    /// The rank did not report an error, and its last output is unknown. Another rank's failure may
     /// explain more.
     Unknown,
     /// A rank exited on its own.
@@ -56,9 +56,11 @@ pub(crate) enum Standing {
 pub(crate) enum Remedy {
     /// Restarting all ranks.
     Restart,
-    /// Correcting the program or its arguments, because it would fail the same way again.
+    /// Correcting the program or its arguments, because the program would otherwise fail in the
+    /// same way again.
     Correction,
-    /// Nothing that a launcher can do, because a user stopped the job or a launcher was lost.
+    /// There is nothing that a launcher can do, because a user stopped the job or a launcher was
+    /// lost.
     Nothing,
 }
 
@@ -125,7 +127,7 @@ impl Cause {
             Some(panic) if is_panic => Some(format!("it {panic}")),
             Some(last) => Some(format!("its last output: {last}")),
             None if is_partial => None,
-            None => Some("it wrote nothing".to_owned()),
+            None => Some("it produced no output".to_owned()),
         };
         let blames_another = record.blames_another(quote.map(|said| &*said.words));
         let is_unheard = is_partial && quote.is_none() && status.code() != Some(PANICKED);
@@ -243,7 +245,7 @@ mod tests {
         let failed = end(7 << 8, "");
         assert_eq!(
             failed.line(None),
-            "rank 3 exited with code 7; it wrote nothing"
+            "rank 3 exited with code 7; it produced no output"
         );
         assert_eq!(
             (failed.standing, failed.remedy),

@@ -27,11 +27,11 @@ pub(super) type Events = (Sender<Event>, Receiver<Event>);
 /// An event from another launcher.
 #[derive(Debug)]
 pub(super) enum Heard {
-    /// A message on the connection with this number.
+    /// A message was received on the connection with this number.
     Said(usize, Message),
-    /// The end of the connection with this number.
+    /// The connection with this number ended.
     Lost(usize),
-    /// A connection from this address that failed to authenticate as a launcher of the job.
+    /// A connection from this address failed to authenticate as a launcher of the job.
     TurnedAway(SocketAddr, Failure),
 }
 

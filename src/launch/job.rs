@@ -3,61 +3,63 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The mode in which the launcher shows the ranks' output.
+/// How the launcher shows the ranks' output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Every line is shown with its rank in front of it, as in `[3]: hello`.
+    /// Every line is shown with the rank that wrote it in front, as in `[3]: hello`.
     Prefixed,
     /// The output of each host's first rank is shown unchanged. If the launcher writes to a
     /// terminal, this rank gets a pseudo terminal, so that progress bars work. The output of the
-    /// other ranks is held back. If one of these ranks fails, the last 16 KiB of its output are
-    /// shown, unless [`Job::log_folder`] keeps the output.
+    /// other ranks is not shown. However, if one of these ranks fails, the last 16 KiB of its
+    /// output are shown, unless [`Job::log_folder`] saves the output.
     Rank0,
-    /// The ranks write to the launcher's standard output and standard error directly. The launcher
+    /// The ranks write directly to the launcher's standard output and standard error. The launcher
     /// does not see their output, so it cannot quote it.
     Inherit,
-    /// The ranks write to the launcher's standard output directly. The launcher forwards their
+    /// The ranks write directly to the launcher's standard output. The launcher forwards their
     /// standard error unchanged.
     Plain,
 }
 
-/// The meeting point for the launchers of a job on several hosts.
+/// The meeting point for the launchers of a job that runs on several hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Meeting {
-    /// The number of launchers, one per host.
+    /// The number of launchers. There is one per host.
     pub nodes: usize,
-    /// The meeting point as `HOST:PORT`. The launcher on that host becomes node 0 and listens
-    /// there.
+    /// The meeting point in the form `HOST:PORT`. The launcher on that host becomes node 0 and
+    /// listens at this address.
     pub endpoint: String,
-    /// The node rank of this launcher, from 0. If `None`, launchers are numbered in the order in
-    /// which they connect.
+    /// The node rank of this launcher, counted from 0. If `None`, launchers are numbered in the
+    /// order in which they connect.
     pub node_rank: Option<usize>,
 }
 
-/// A job: the program to run on this host and, if there are other hosts, where to meet their
-/// launchers.
+/// A description of a job: the program to run on this host and, if there are other hosts, the
+/// address at which to meet their launchers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// The program to run. If its name contains no slash, it is searched for in `PATH`.
+    /// The program to run. If the name does not contain a slash, the program is searched for in
+    /// `PATH`.
     pub program: OsString,
     /// The program's arguments.
     pub arguments: Vec<OsString>,
     /// The number of ranks on this host.
     pub ranks: usize,
-    /// The job's name, which must be the same on every host. Ranks find it in
+    /// The job's name, which must be the same on every host. The ranks can read it from
     /// `TORCHELASTIC_RUN_ID`. If `None`, the job gets a random name.
     pub id: Option<String>,
     /// The maximum number of times that all ranks are restarted after a failure.
     pub max_restarts: u16,
-    /// The mode in which the launcher shows the ranks' output.
+    /// How the launcher shows the ranks' output.
     pub output: Output,
     /// The directory for log files. The launcher appends everything that rank K writes to the file
-    /// `rank-K.log` in this directory, across restarts and jobs. If the directory does not exist,
-    /// the launcher creates it. Requires [`Output::Prefixed`] or [`Output::Rank0`].
+    /// `rank-K.log` in this directory, even across restarts and jobs. If the directory does not
+    /// exist, the launcher creates it. Setting this field requires [`Output::Prefixed`] or
+    /// [`Output::Rank0`].
     pub log_folder: Option<PathBuf>,
-    /// The meeting point for the launchers, or `None` if the job runs on this host only.
+    /// The meeting point for the launchers, or `None` if the job runs only on this host.
     pub meeting: Option<Meeting>,
-    /// If `true`, each rank is started in its own session, as torchrun, containers and services do.
-    /// Linux then schedules the ranks like unrelated programs.
+    /// If `true`, each rank is started in its own session, as is done by torchrun, containers and
+    /// services. Linux then schedules the ranks like unrelated programs.
     pub sessions: bool,
 }

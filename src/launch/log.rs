@@ -1,7 +1,8 @@
-//! Keeps everything that the ranks write in log files, one file per rank.
+//! Stores everything that the ranks write in log files, one file per rank.
 //!
-//! The launcher appends to existing files, so their contents survive restarts and later jobs. Each
-//! attempt begins with a line from the launcher. If a file cannot be written, the job continues.
+//! The launcher appends to existing files, so their contents survive restarts and later jobs. The
+//! log of each attempt begins with a line from the launcher. If a file cannot be written, the job
+//! continues.
 
 use super::attempt::Placement;
 use super::streams;
@@ -20,7 +21,7 @@ pub(super) struct Log {
     path: PathBuf,
     /// The open file, or `None` after a write has failed.
     file: Mutex<Option<File>>,
-    /// Maximum file size in bytes. A write beyond this size would kill the process with SIGXFSZ.
+    /// Maximum file size, in bytes. A write beyond this size would kill the process with SIGXFSZ.
     limit: u64,
 }
 
@@ -33,7 +34,8 @@ pub(super) fn make(folder: &Path) -> Result<()> {
     match fs::create_dir_all(folder) {
         Ok(()) => Ok(()),
         Err(_) if folder.exists() => Err(Error::configuration(format!(
-            "cannot keep logs in {shown}: not a directory; pass a directory (it need not exist)"
+            "cannot keep logs in {shown}: it is not a directory; pass a directory (it need not \
+             exist)"
         ))),
         Err(error) => Err(Error::configuration(format!(
             "cannot create the log directory {shown}: {error}"

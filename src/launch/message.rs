@@ -68,7 +68,7 @@ impl Join {
             if is_contradiction {
                 let (first, second) = (first.who(), second.who());
                 return Some(format!(
-                    "{first} has {what} {one} and {second} has {other}; correct one of them"
+                    "{first} has {what} {one}, but {second} has {other}; correct one of them"
                 ));
             }
         }
@@ -103,26 +103,26 @@ pub(crate) struct Start {
 /// A message between launchers.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
-    /// To the coordinator: this launcher asks to join the job.
+    /// Sent to the coordinator: this launcher asks to join the job.
     Join(Join),
-    /// From the coordinator: the launcher is rejected for this reason.
+    /// Sent by the coordinator: the launcher is rejected for this reason.
     Refused(String),
-    /// From the coordinator: all launchers have joined.
+    /// Sent by the coordinator: all launchers have joined.
     Start(Start),
-    /// To the coordinator: a rank on this host failed, or the launcher received a signal.
+    /// Sent to the coordinator: a rank on this host failed, or the launcher received a signal.
     Failed(Cause),
-    /// To the coordinator: all ranks on this host succeeded.
+    /// Sent to the coordinator: all ranks on this host succeeded.
     Finished,
-    /// From the coordinator: the job failed, and every launcher reports this cause.
+    /// Sent by the coordinator: the job failed, and every launcher reports this cause.
     End(Cause),
-    /// From the coordinator: all ranks on all hosts succeeded.
+    /// Sent by the coordinator: all ranks on all hosts succeeded.
     Done,
-    /// From the coordinator: the attempt failed. Every launcher reports the cause and stops its
+    /// Sent by the coordinator: the attempt failed. Every launcher reports the cause and stops its
     /// ranks.
     Restart(Cause),
-    /// To the coordinator: no rank of the failed attempt is left on this host.
+    /// Sent to the coordinator: no rank from the failed attempt is left on this host.
     Stopped,
-    /// From the coordinator: no rank of the failed attempt is left on any host, and the next
+    /// Sent by the coordinator: no rank from the failed attempt is left on any host, and the next
     /// attempt begins.
     Again {
         /// The number of the attempt.

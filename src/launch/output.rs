@@ -42,7 +42,7 @@ struct Noted {
     words: Words,
     /// The errors that the rank has reported.
     record: Record,
-    /// The last lines and their line numbers, for a rank whose output is not shown.
+    /// The last lines and their line numbers. Used for a rank whose output is not shown.
     kept: VecDeque<(u64, Vec<u8>)>,
     kept_bytes: usize,
 }
@@ -267,7 +267,8 @@ struct Lines {
     after_return: bool,
     /// The output to forward next.
     ready: Vec<u8>,
-    /// `true` if all output so far was forwarded to the place where the launcher's own lines go.
+    /// `true` if all output so far has been forwarded to the same place as the launcher's own
+    /// lines.
     is_shown: bool,
     heard: Heard,
     /// Lines to suppress on standard error.

@@ -1,4 +1,4 @@
-//! Reads what a rank reports to the launcher through an inherited file.
+//! Reads the errors that a rank reports to the launcher through an inherited file.
 
 use crate::control::report::{FILE_NAME, Report};
 use crate::limits::REPORTS_BYTES_MAX;
@@ -14,8 +14,8 @@ const TABLE_BYTES_MAX: usize = 4 << 10;
 /// The reports from one rank in one attempt.
 #[derive(Debug, Default)]
 pub(super) struct Record {
-    /// The file, or `None` if the system could not create it. In that case, the launcher judges the
-    /// rank only by its exit status and its output.
+    /// The file, or `None` if the system could not create it. In the latter case, the launcher
+    /// judges the rank only by its exit status and its output.
     file: Option<OwnedFd>,
     read: u64,
     /// The beginning of an incomplete report.

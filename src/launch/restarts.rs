@@ -1,4 +1,4 @@
-//! Decides whether a failed job is restarted.
+//! Decides whether to restart a failed job.
 
 use super::cause::{Cause, Remedy};
 use super::event::Status;
@@ -41,7 +41,7 @@ impl Restarts {
             }
             Remedy::Restart if allowed > 0 => Some("no restarts left".to_owned()),
             Remedy::Correction if allowed > 0 => {
-                let why = "no restart: exit code 2 means a usage error";
+                let why = "no restart: exit code 2 indicates a usage error";
                 Some(why.to_owned())
             }
             _ => None,

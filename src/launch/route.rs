@@ -1,4 +1,4 @@
-//! Chooses a rank's streams and how the launcher shows the rank's output.
+//! Chooses which streams a rank gets and how the launcher shows the rank's output.
 
 use super::job::Output;
 use super::log::Log;
@@ -14,7 +14,7 @@ pub(super) enum Show {
     Lines(String),
     /// Shows the output unchanged.
     Unchanged,
-    /// Shows nothing unless the rank fails. In that case, shows the last lines, each after this
+    /// Shows nothing unless the rank fails. If it fails, shows the last lines, each after this
     /// prefix.
     Kept(String),
 }
@@ -59,7 +59,7 @@ impl Route {
         if (output, local_rank) == (Output::Rank0, 0) {
             route.lead_to_terminals(command).unwrap_or_else(|error| {
                 streams::say(&format!(
-                    "rank {rank} has no terminal: cannot open a pseudo terminal: {error}"
+                    "rank {rank} has no terminal: cannot open a pseudo-terminal: {error}"
                 ));
             });
         }

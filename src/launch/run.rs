@@ -23,22 +23,24 @@ use std::sync::Arc;
 
 /// Runs a job and returns its exit code.
 ///
-/// The exit code is 0 on success, 2 if a rank failed with exit code 2, with which programs report
-/// usage errors, and 1 otherwise. On failure, the function prints one line to standard error that
-/// names the first rank that failed, how it failed and, if there are several hosts, its host. The
-/// line quotes the rank's last output unless standard error already shows it.
+/// The exit code is 0 on success, 2 if a rank failed with exit code 2 (which programs use to report
+/// usage errors), and 1 otherwise. On failure, this function prints one line to standard error. The
+/// line states which rank failed first, how it failed and, if there are several hosts, on which
+/// host. The line quotes the rank's last output unless standard error already shows it.
 ///
-/// When a rank fails, the launchers stop all ranks on all hosts. If restarts are left, they start
-/// all ranks again in a new attempt, which rejects processes from earlier attempts. Nothing in
-/// memory survives, so each rank must load its checkpoint. The job is not restarted if a rank exits
-/// with code 2, if a launcher receives a signal, or if a launcher is lost.
+/// When a rank fails, the launchers stop all ranks on all hosts. If any restarts are left, they
+/// then start all ranks again in a new attempt, which rejects processes from earlier attempts.
+/// Nothing in memory survives a restart, so each rank must load its checkpoint. The job is not
+/// restarted if a rank exits with code 2, if a launcher receives a signal, or if a launcher is
+/// lost.
 ///
-/// Call this function from a thread that does nothing else, because the ranks die with that thread.
-/// While the function runs, it forwards SIGINT, SIGTERM and SIGHUP to the ranks, and SIGTSTP
-/// suspends the ranks on this host and this process until SIGCONT arrives. After the function
-/// returns, the process ignores these signals. A signal that was already ignored stays ignored.
+/// Call this function from a thread that does nothing else, because the ranks die when that thread
+/// exits. While the function is running, it forwards SIGINT, SIGTERM and SIGHUP to the ranks, and
+/// SIGTSTP suspends this process and the ranks on this host until SIGCONT arrives. After the
+/// function has returned, the process ignores these signals. A signal that was already ignored
+/// remains ignored throughout.
 ///
-/// If nobody reads standard output or standard error, only the ranks that write to it block, as
+/// If nothing reads standard output or standard error, only the ranks that write to it block, as
 /// with any pipe.
 ///
 /// ```no_run
@@ -59,16 +61,16 @@ use std::sync::Arc;
 /// ```
 ///
 /// # Errors
-/// Returns an [`Error`] of kind
+/// Returns an [`Error`] of one of the following kinds:
 /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the number of ranks is out of range, or if
-///   `log_folder` is set but `output` does not support it;
+///   `log_folder` is set but `output` does not support it
 /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if the program cannot be
-///   started, or if a setting, the endpoint or the log directory is invalid;
-/// - [`ErrorKind::Join`](crate::ErrorKind::Join) if the launchers cannot connect;
+///   started, or if a setting, the endpoint or the log directory is invalid
+/// - [`ErrorKind::Join`](crate::ErrorKind::Join) if the launchers cannot connect to each other
 /// - [`ErrorKind::System`](crate::ErrorKind::System) if the operating system refuses to provide a
-///   resource.
+///   resource
 ///
-/// If the function returns an error, no rank is running.
+/// If this function returns an error, no rank is running.
 pub fn run(job: &Job) -> Result<i32> {
     if job.ranks == 0 || job.ranks > RANKS_PER_HOST_MAX {
         return Err(Error::usage(format!(
@@ -79,8 +81,8 @@ pub fn run(job: &Job) -> Result<i32> {
     if let Some(folder) = &job.log_folder {
         if matches!(job.output, Output::Inherit | Output::Plain) {
             return Err(Error::usage(
-                "cannot keep logs if ranks write to the launcher's own streams; use output \
-                 prefixed or rank0, or no log directory",
+                "cannot keep logs if ranks write directly to the launcher's streams; set the \
+                 output to prefixed or rank0, or omit the log directory",
             ));
         }
         log::make(folder)?;
@@ -125,10 +127,10 @@ fn alone(job: &Job) -> Result<Met> {
     })
 }
 
-/// Runs this program again with the same arguments, as `ranks` ranks on this host, and returns the
+/// Runs this program again, with the same arguments, as `ranks` ranks on this host. Returns the
 /// job's exit code.
 ///
-/// The ranks have `RANK` in their environment, so the program can tell that it is running as a
+/// `RANK` is set in the environment of the ranks, so the program can tell that it is running as a
 /// rank. The ranks write directly to this process's standard output, and their standard error is
 /// forwarded.
 ///
@@ -150,8 +152,7 @@ pub fn spawn_self(ranks: usize) -> Result<i32> {
     spawn(program, env::args_os().skip(1).collect(), ranks)
 }
 
-/// Runs `program` with the given arguments, as `ranks` ranks on this host. Otherwise, this function
-/// behaves like [`spawn_self`].
+/// Like [`spawn_self`], but runs `program` with the given arguments.
 ///
 /// # Errors
 /// Returns the same errors as [`run`].
@@ -159,7 +160,7 @@ pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result
     run(&on_this_host(program, arguments, ranks))
 }
 
-/// Returns the job that [`spawn`] runs.
+/// Returns a description of the job that [`spawn`] runs.
 #[doc(hidden)]
 #[must_use]
 pub fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {

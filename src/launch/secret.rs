@@ -1,5 +1,5 @@
-//! Generates the secret for a job on one host. For a job on several hosts, the user must provide
-//! the secret.
+//! Generates the secret for a job on a single host. For a job on several hosts, the user must
+//! provide the secret.
 
 use crate::error::{Error, Result};
 use crate::random;

@@ -1,10 +1,10 @@
 //! Writes to the launcher's standard output and standard error, each from its own thread.
 //!
-//! The reader may pause (`| less`, Ctrl-S) or close (`| head`, a lost connection). Output from
-//! ranks waits for space in a bounded queue. A paused reader therefore blocks the ranks that write,
-//! as a plain pipe would. The launcher's own lines never wait. If they do not fit, they are
-//! dropped, and the number of dropped bytes is printed once there is space again. If the reader has
-//! closed, output is discarded and the ranks continue.
+//! The reader may pause (`| less`, Ctrl-S) or close the stream (`| head`, a lost connection).
+//! Output from ranks waits for space in a bounded queue. A paused reader therefore blocks the ranks
+//! that write, as a plain pipe would. The launcher's own lines never wait. If they do not fit into
+//! the queue, they are dropped, and the number of dropped bytes is printed once there is space
+//! again. If the reader has closed the stream, output is discarded and the ranks continue.
 
 use rustix::fs::{Stat, fstat};
 use rustix::io::Errno;
@@ -37,7 +37,8 @@ pub(super) enum Target {
 /// The output that is waiting to be written.
 struct Queue {
     pieces: VecDeque<Vec<u8>>,
-    /// Number of bytes in `pieces` and in the unwritten rest of the piece that is being written.
+    /// Number of bytes in `pieces` and in the unwritten remainder of the piece that is being
+    /// written.
     bytes: usize,
     /// Number of dropped bytes that have not been reported yet.
     dropped: usize,
@@ -94,9 +95,9 @@ pub(super) fn say(text: &str) {
     show(format!("ringtree: {text}\n").into_bytes());
 }
 
-/// Prints the line `text` to standard error, as the last output of a launcher.
+/// Prints the line `text` to standard error as the last output of a launcher.
 ///
-/// Returns once everything has been written, or once the reader has read nothing for a second,
+/// Returns once everything has been written, or once the reader has not read anything for a second,
 /// because a paused reader must not keep a finished process alive.
 pub fn tell(text: &str) {
     say(text);

@@ -1,9 +1,9 @@
-//! Supervises the ranks on one host until the last one exits, in every attempt.
+//! Supervises the ranks on one host until the last one exits. Does so in every attempt.
 //!
-//! One thread spawns the ranks, so that they die with it, and makes all decisions. It receives
-//! events ([`Event`]) from the threads that each wait for one rank, from the signal thread and from
-//! the launchers on other hosts. Only this thread signals and reaps processes. It never signals a
-//! process that it has already reaped, because the kernel may have reused the process ID.
+//! A single thread spawns the ranks, so that they die with it, and makes all decisions. It receives
+//! events ([`Event`]) from several threads that each wait for one rank, from the signal thread, and
+//! from the launchers on other hosts. Only this thread signals and reaps processes. It never
+//! signals a process that it has already reaped because the kernel may have reused the process ID.
 
 use super::attempt::Attempt;
 use super::cause::{Cause, Remedy, Standing};
@@ -78,7 +78,7 @@ pub(super) struct Supervisor {
     sender: Sender<Event>,
     events: Receiver<Event>,
     signals: Handle,
-    /// The part of [`OUTPUT_GRACE`] that is left, shared by all ranks that fail in this attempt.
+    /// The remaining part of [`OUTPUT_GRACE`]. It is shared by all ranks that fail in this attempt.
     output_grace: Duration,
     peers: Box<dyn Peers>,
     early: Early,
@@ -134,8 +134,8 @@ enum Decision {
         at: Instant,
         /// `true` if the other launchers have been notified that no rank is left on this host.
         told: bool,
-        /// The time at which the restart fails if the launchers have not stopped their ranks by
-        /// then.
+        /// The time by which the launchers must have stopped their ranks. Otherwise, the restart
+        /// fails.
         until: Instant,
     },
 }
@@ -146,7 +146,7 @@ pub(super) enum End {
     Succeeded,
     /// The job failed.
     Failed {
-        /// The launcher's last line, with the cause.
+        /// The launcher's last line, which contains the cause.
         line: String,
         /// The launcher's exit code.
         exit_code: i32,

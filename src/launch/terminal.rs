@@ -2,7 +2,7 @@
 //!
 //! The pseudo terminal has the same size as the launcher's terminal, so progress bars work. The
 //! launcher reads what the rank writes and forwards every byte unchanged, so it can also log the
-//! output and quote the end of it.
+//! output and quote its last lines.
 
 use super::streams::Target;
 use rustix::io::Result;

@@ -1,7 +1,8 @@
 //! Finds the lines of a rank's output that best explain its failure.
 //!
-//! The last line often explains nothing: a panic ends with a note about backtraces, a backtrace
-//! ends with its deepest frame, and an argument parser's error ends with a hint to use `--help`.
+//! The last line often does not explain anything: a panic ends with a note about backtraces, a
+//! backtrace ends with its deepest frame, and an argument parser's error ends with a hint to use
+//! `--help`.
 
 use super::streams::Target;
 use std::time::{Duration, Instant};
@@ -35,11 +36,12 @@ pub(super) struct Words {
     panic: Option<Said>,
     /// `true` if the next line is a panic message.
     awaits_message: bool,
-    /// `true` if the lines up to the next note are hints from an argument parser.
+    /// `true` if the lines up to the next note are usage hints from an argument parser.
     is_in_usage: bool,
     /// Number of lines on both streams so far.
     lines: u64,
-    /// Value of `lines` when the last line of each stream was shown, indexed by stream.
+    /// The value of `lines` at the time when the last line of each stream was shown, indexed by
+    /// stream.
     shown: [u64; 2],
 }
 

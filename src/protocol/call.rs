@@ -325,7 +325,11 @@ impl fmt::Display for Call {
             tag,
         } = self;
         if let Kind::Agreement(_) = kind {
-            return write!(formatter, "{} by counts (agreeing on them)", self.name());
+            return write!(
+                formatter,
+                "{} by counts (agreeing on the counts)",
+                self.name()
+            );
         }
         write!(formatter, "{} #{sequence} of ", kind.name())?;
         if !self.is_counted_by_pairs() {

@@ -199,8 +199,8 @@ impl Session {
         if !message.is_possible(from, &self.members) {
             // The sender holds the secret, so it is faulty. Its own errors are not trusted either.
             let what = format!(
-                "{} sent a message about ranks that do not exist; run the same ringtree on all \
-                 ranks",
+                "{} sent a message about ranks that do not exist; run the same version of ringtree \
+                 on all ranks",
                 self.name(from)
             );
             let error = Error::protocol(what);

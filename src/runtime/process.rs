@@ -216,7 +216,8 @@ impl Host for ProcessHost {
         let is_interrupted = self.interrupt.as_ref().is_some_and(|asks| asks());
         is_interrupted.then(|| {
             let rank = self.rank;
-            let line = format!("the user interrupted rank {rank} while it waited for other ranks");
+            let line =
+                format!("the user interrupted rank {rank} while it was waiting for other ranks");
             Error::peer_lost(rank, line).with_rank(rank)
         })
     }

@@ -8,15 +8,15 @@ use crate::protocol::members::Members;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Locks the network, even if a rank panicked while it held the lock. Each method of the network
-/// leaves it consistent.
+/// Locks the network even if a rank panicked while it was holding the lock. Every method of the
+/// network leaves it in a consistent state.
 #[doc(hidden)]
 pub fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
     network.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Creates the links from `rank` to its peers in a group of all `world_size` ranks. Connecting a
-/// link takes no virtual time, so a link is ready when it is first used.
+/// Creates the links from `rank` to its peers in a group that contains all `world_size` ranks.
+/// Connecting a link takes no virtual time, so a link is ready as soon as it is first used.
 #[must_use]
 pub fn links(network: &Arc<Mutex<Network>>, group: u32, rank: usize, world_size: usize) -> Links {
     links_among(network, group, rank, &Members::everyone(world_size))
@@ -62,8 +62,8 @@ impl Membership {
     }
 }
 
-/// A rank's end of a connection. Dropping it closes this end of the connection. Bytes that were
-/// already written still arrive. The peer then reads the end of the stream.
+/// A rank's end of a connection. Dropping it closes this end. Bytes that have already been written
+/// still arrive, and the peer then reads the end of the stream.
 #[derive(Debug)]
 pub struct SimStream {
     network: Arc<Mutex<Network>>,

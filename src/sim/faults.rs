@@ -1,8 +1,8 @@
-//! Injects faults into a simulated network at times that are determined by a seed.
+//! Injects faults into a simulated network, at times that are determined by a seed.
 
 use std::time::Duration;
 
-/// The faults that a network injects. By default, it injects none.
+/// The faults that a network injects. By default, no faults are injected.
 ///
 /// ```
 /// use ringtree::sim::{faults::Faults, simulate::World};
@@ -20,17 +20,17 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Faults {
-    /// Maximum random delay of each packet and of each control message. Order is preserved within a
-    /// connection, but not across connections.
+    /// Maximum random delay of each packet and of each control message. The order is preserved
+    /// within a connection, but not across connections.
     pub delay_max: Duration,
-    /// Probability, from 0 to 1, that a rank stalls when an event reaches it.
+    /// Probability, between 0 and 1, that a rank stalls when an event reaches it.
     pub stall_probability: f64,
-    /// Maximum random duration of a stall, during which the rank is not scheduled.
+    /// Maximum random duration of a stall. During a stall, the rank is not scheduled.
     pub stall_max: Duration,
-    /// If `true`, reads and writes transfer only a random part of the bytes that they could
+    /// If `true`, each read or write transfers only a random part of the bytes that it could
     /// transfer.
     pub short_io: bool,
-    /// Ranks whose processes die, each with the virtual time of its death.
+    /// Ranks whose processes die, each with the virtual time at which it dies.
     pub deaths: Vec<(usize, Duration)>,
 }
 
@@ -43,8 +43,8 @@ impl Faults {
         }
     }
 
-    /// Draws the stall of a rank that an event just reached, in nanoseconds; `None` if it does not
-    /// stall.
+    /// Draws the duration, in nanoseconds, of the stall of a rank that has just been reached by an
+    /// event. Returns `None` if the rank does not stall.
     pub(crate) fn stall_ns(&self, chance: &mut SplitMix64) -> Option<u64> {
         if self.stall_probability <= 0.0 || self.stall_max.is_zero() {
             return None;
@@ -53,7 +53,8 @@ impl Faults {
         stalls.then(|| 1 + chance.below(nanoseconds(self.stall_max)))
     }
 
-    /// Draws how many of `bytes` a read or write moves: at least 1, unless `bytes` is 0.
+    /// Draws how many of `bytes` bytes a read or write transfers. The result is at least 1 unless
+    /// `bytes` is 0.
     pub(crate) fn accepted_bytes(&self, bytes: usize, chance: &mut SplitMix64) -> usize {
         if !self.short_io || bytes < 2 || chance.below(2) == 0 {
             return bytes;
@@ -68,7 +69,8 @@ pub(crate) fn nanoseconds(duration: Duration) -> u64 {
 }
 
 /// A small seeded random number generator (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
-/// Generators, OOPSLA 2014). It is good enough for shuffling events, and no secret depends on it.
+/// Generators, OOPSLA 2014). It is good enough for shuffling events, and nothing that must stay
+/// secret depends on it.
 #[derive(Clone, Debug)]
 pub struct SplitMix64 {
     state: u64,

@@ -1,25 +1,25 @@
-//! Simulates a network in virtual time, in which byte streams connect ranks through ports with
-//! limited bandwidth.
+//! Simulates a network in virtual time. Byte streams connect the ranks through ports with limited
+//! bandwidth.
 //!
 //! # Cost of a packet
 //!
-//! Every rank has an up-port and a down-port, and all connections of the rank share them. A port
+//! Every rank has an up-port and a down-port, which are shared by all of its connections. A port
 //! serves packets in the order in which they reach it.
 //!
-//! 1. A packet of `k` bytes waits until the sender's up-port is free. It then occupies the port for
-//!    the overhead plus `k / bandwidth`.
+//! 1. A packet of `k` bytes waits until the sender's up-port is free. It then occupies that port
+//!    for the overhead plus `k / bandwidth`.
 //! 2. The first byte of the packet reaches the receiver's down-port one latency after it has left
 //!    the up-port.
 //! 3. The packet waits until the down-port is free and then occupies it for `k / bandwidth` plus
 //!    the overhead. After that, the packet can be read.
 //!
 //! This is the LogGP model that [`crate::plan::cost`] uses, applied to packets instead of messages.
-//! Packets between sites also pass through uplinks ([`Uplinks`]).
+//! Packets between sites also pass through uplinks (see [`Uplinks`]).
 //!
 //! # How to drive the network
 //!
 //! [`Network::advance`] jumps to the next event. [`Network::take_touched`] then returns the
-//! affected ranks in a fixed order. It is sufficient to poll these ranks.
+//! affected ranks in a fixed order. Only these ranks need to be polled.
 
 use super::faults::{Faults, SplitMix64, nanoseconds};
 use super::pipe::{Packet, Pipe, Pool, gather};
@@ -42,19 +42,19 @@ pub use uplinks::Uplinks;
 pub struct NetworkConfig {
     /// One-way latency from one port to another.
     pub latency: Duration,
-    /// Time that a packet occupies its sender's port, and then its receiver's port, in addition to
-    /// the time that its bytes take.
+    /// Time for which a packet occupies its sender's port, and then its receiver's port, in
+    /// addition to the time that its bytes take.
     pub overhead: Duration,
-    /// Bandwidth of each port in bytes per second. Infinity means that there is no limit.
+    /// Bandwidth of each port, in bytes per second. Infinity means that there is no limit.
     pub bandwidth_bytes_per_s: f64,
     /// Links between sites, or `None` if there is only one site.
     pub uplinks: Option<Uplinks>,
-    /// Maximum number of bytes, both in flight and unread, that a connection holds in each
-    /// direction before writes block.
+    /// Maximum number of bytes, including both in-flight and unread bytes, that a connection can
+    /// hold in each direction before writes block.
     pub window_bytes: usize,
     /// Maximum length of the packets into which a write is split.
     pub quantum_bytes: usize,
-    /// Seed for all random choices.
+    /// Seed that determines all random choices.
     pub seed: u64,
     /// Faults to inject.
     pub faults: Faults,
@@ -80,9 +80,9 @@ impl Default for NetworkConfig {
 /// The transfer of one packet, as recorded by [`Network::record_transfers`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
-    /// Time when the first byte entered the sender's port.
+    /// Time at which the first byte entered the sender's port.
     pub start: Duration,
-    /// Time when the last byte left the receiver's port.
+    /// Time at which the last byte left the receiver's port.
     pub end: Duration,
     /// The sending rank.
     pub from: usize,
@@ -92,11 +92,11 @@ pub struct Transfer {
     pub bytes: usize,
 }
 
-/// A small message that is sent outside the streams. It consists of the sender, the group and the
-/// payload.
+/// A small message that is sent outside the streams. The tuple contains the sender, the group and
+/// the payload.
 pub type ControlMessage = (usize, u32, Vec<u8>);
 
-/// A simulated network. The [module](self) documentation describes its model.
+/// A simulated network. The [module documentation](self) describes the model that it implements.
 ///
 /// ```
 /// use ringtree::sim::network::{Network, NetworkConfig};
@@ -152,9 +152,10 @@ struct Rank {
     left: BTreeSet<u32>,
 }
 
-/// Time and events.
+/// Methods for time and events.
 impl Network {
-    /// Creates a network of `ranks` ranks. Connections are established when they are first used.
+    /// Creates a network that connects `ranks` ranks. Connections are established when they are
+    /// first used.
     ///
     /// # Panics
     /// Panics if the bandwidth is not positive, if the window or the quantum is 0, or if a rank has
@@ -205,8 +206,8 @@ impl Network {
         Duration::from_nanos(self.now_ns)
     }
 
-    /// Returns the time of the next event, or `None` if nothing is in progress. At an event, a
-    /// packet moves, a control message arrives, a rank dies, or a stall or a timer ends.
+    /// Returns the time of the next event, or `None` if nothing is in progress. An event occurs
+    /// when a packet moves, a control message arrives, a rank dies, or a stall or a timer ends.
     #[must_use]
     pub fn next_event_at(&self) -> Option<Duration> {
         self.next_event_ns().map(Duration::from_nanos)
@@ -231,7 +232,7 @@ impl Network {
     }
 
     /// Moves the clock to `time` and processes everything that is due by then. If `time` is in the
-    /// past, only events that are due now are processed.
+    /// past, the clock does not move, and only events that are due now are processed.
     pub fn advance_to(&mut self, time: Duration) {
         self.run_until(nanoseconds(time).max(self.now_ns));
     }
@@ -292,10 +293,10 @@ impl Network {
         self.events_made += 1;
     }
 
-    /// Returns the ranks that an event has reached since the last call. Each rank is returned only
-    /// once, and the ranks are in the order of the events. An event reaches a rank when bytes, an
-    /// end of stream or a control message arrive, when a full window has space again, or when a
-    /// timer ends. Stalled ranks are returned once their stall is over.
+    /// Returns the ranks that have been reached by an event since the last call. Each rank is
+    /// returned only once, and the ranks are in the order of the events. An event reaches a rank
+    /// when bytes, an end of stream or a control message arrive, when a full window has space
+    /// again, or when a timer ends. Stalled ranks are returned once their stall is over.
     pub fn take_touched(&mut self) -> Vec<usize> {
         let ranks = &mut self.ranks;
         let now_ns = self.now_ns;
@@ -326,14 +327,15 @@ impl Network {
         }
     }
 
-    /// Returns `true` if `rank` is currently stalled, as if its thread were not scheduled.
+    /// Returns `true` if `rank` is currently stalled, that is, behaves as if its thread were not
+    /// scheduled.
     #[must_use]
     pub fn is_stalled(&self, rank: usize) -> bool {
         self.ranks[rank].stalled_until_ns > self.now_ns
     }
 
-    /// Sets the timer of `rank`, which reaches the rank at time `at`. This replaces an earlier
-    /// timer.
+    /// Sets the timer of `rank` to expire at time `at`. This replaces any earlier timer of this
+    /// rank.
     pub fn set_timer(&mut self, rank: usize, at: Duration) {
         self.cancel_timer(rank);
         let at_ns = nanoseconds(at);
@@ -349,7 +351,7 @@ impl Network {
     }
 }
 
-/// Reads, writes and records of transfers.
+/// Methods for reading, writing and recording transfers.
 impl Network {
     /// Writes bytes to the connection from `from` to `to` in `group`. Returns the number of bytes
     /// accepted.
@@ -400,7 +402,7 @@ impl Network {
         Ok(taken)
     }
 
-    /// Reads bytes on rank `at` that rank `from` has sent in `group`. Returns the number of bytes
+    /// Reads, on rank `at`, bytes that rank `from` has sent in `group`. Returns the number of bytes
     /// read, which is 0 at the end of the stream.
     ///
     /// # Errors
@@ -544,7 +546,7 @@ impl Network {
         self.transfers.get_or_insert_default();
     }
 
-    /// Returns the recorded transfers in the order of their arrival. The result is empty if
+    /// Returns the recorded transfers in the order in which they arrived. The result is empty if
     /// recording was not started.
     #[must_use]
     pub fn transfers(&self) -> &[Transfer] {
@@ -556,8 +558,8 @@ impl Network {
         self.event_times_ns.get_or_insert_default();
     }
 
-    /// Returns the recorded times of events in ascending order, without duplicates. The result is
-    /// empty if recording was not started.
+    /// Returns the recorded event times in ascending order, without duplicates. The result is empty
+    /// if recording was not started.
     pub fn event_times(&self) -> impl Iterator<Item = Duration> {
         let times_ns = self.event_times_ns.iter().flatten();
         times_ns.copied().map(Duration::from_nanos)

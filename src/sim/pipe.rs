@@ -1,4 +1,5 @@
-//! Models one direction of a connection: packets in flight, then waiting to be read.
+//! Models one direction of a connection, in which packets are first in flight and then wait to be
+//! read.
 
 use std::collections::VecDeque;
 use std::io::{IoSlice, IoSliceMut};
@@ -21,18 +22,19 @@ pub(super) struct Pipe {
     pub(super) arrived: usize,
     /// Number of packets, from the front, that have reached the receiver's port.
     pub(super) at_port: usize,
-    /// Bytes of the first packet that were already read.
+    /// Number of bytes of the first packet that have already been read.
     read_bytes: usize,
-    /// Bytes of all packets that are in flight or not completely read.
+    /// Total number of bytes of all packets that are in flight or have not been read completely.
     pub(super) held_bytes: usize,
     /// Earliest time at which the next packet can reach the receiver's port. This keeps the order
     /// under random delays.
     pub(super) not_before_ns: u64,
     /// `true` if the window has limited a write since space was last freed.
     pub(super) writer_waits: bool,
-    /// `true` if the sender has closed, so that an end of stream is among the packets.
+    /// `true` if the sender has closed the connection, so that one of the packets is an end of
+    /// stream.
     pub(super) ended: bool,
-    /// Time when the receiver closed.
+    /// Time at which the receiver closed the connection.
     pub(super) reader_closed_ns: Option<u64>,
 }
 

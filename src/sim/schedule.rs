@@ -1,11 +1,11 @@
 //! Runs ordinary blocking code on simulated ranks. Each rank has its own thread, and only one rank
 //! runs at a time.
 //!
-//! The running rank holds the *baton*. When this rank cannot continue, it calls [`Baton::wait`].
-//! This call passes the baton to a rank that an event has reached. If there are several such ranks,
-//! one of them is picked at random, based on the seed. If there is no such rank, the clock of the
-//! network advances. A run therefore depends only on the seed, no matter how the operating system
-//! schedules the threads.
+//! The running rank holds the *baton*. When this rank cannot continue, it calls [`Baton::wait`],
+//! which passes the baton to a rank that has been reached by an event. If there are several such
+//! ranks, one of them is picked at random, based on the seed. If there is no such rank, the
+//! network's clock advances. A run therefore depends only on the seed, no matter how the operating
+//! system schedules the threads.
 
 use super::connector::lock;
 use super::faults::SplitMix64;
@@ -17,13 +17,13 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// Virtual time that even the shortest wait takes, so that a rank that polls in a loop does not
+/// Minimum virtual time that a wait takes. It ensures that a rank that polls in a loop does not
 /// stop the clock for all ranks.
 const POLL_TIME: Duration = Duration::from_micros(1);
 
-/// The error of a program that is stuck because every unfinished rank waits without a deadline and
-/// nothing is in progress in the network. A rank that gets this error must stop, because every
-/// later wait returns the error again.
+/// The error that is returned if a program is stuck because every unfinished rank is waiting
+/// without a deadline and nothing is in progress in the network. A rank that gets this error must
+/// stop because every later wait returns the error again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
     /// The ranks that were waiting.
@@ -44,13 +44,13 @@ impl fmt::Display for Deadlock {
 
 impl std::error::Error for Deadlock {}
 
-/// A scheduler that lets one rank run at a time. The [module](self) documentation describes how it
-/// works.
+/// A scheduler that lets only one rank run at a time. The [module documentation](self) describes
+/// how it works.
 #[derive(Debug)]
 pub struct Baton {
     network: Arc<Mutex<Network>>,
     state: Mutex<State>,
-    /// Condition variable of each rank, notified when the rank gets the baton.
+    /// Condition variable of each rank. It is notified when the rank gets the baton.
     turns: Vec<Condvar>,
 }
 
@@ -60,7 +60,8 @@ struct State {
     phases: Vec<Phase>,
     /// The rank that holds the baton.
     running: Option<usize>,
-    /// Ranks that an event has reached, each once, in the order of the events.
+    /// Ranks that have been reached by an event, in the order of the events. Each rank is listed
+    /// only once.
     ready: Vec<usize>,
     is_ready: Vec<bool>,
     deadlock: Option<Deadlock>,
@@ -117,10 +118,10 @@ impl Baton {
         lock(&self.network).now()
     }
 
-    /// Lets other ranks run until an event reaches `rank` or the virtual time reaches `until`
-    /// ([`Duration::MAX`] for no deadline). The running rank calls this when it cannot continue.
-    /// The call may return early, so the caller must check its condition again. The caller must not
-    /// hold the lock of the network.
+    /// Lets other ranks run until an event reaches `rank` or the virtual time reaches `until`. Pass
+    /// [`Duration::MAX`] for no deadline. The running rank calls this method when it cannot
+    /// continue. The call may return early, so the caller must check its condition again. The
+    /// caller must not hold the network's lock.
     ///
     /// # Errors
     /// Returns [`Deadlock`] if no rank can ever continue.
@@ -160,7 +161,8 @@ impl Baton {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes the baton to a rank that can continue, and advances the clock until one can.
+    /// Passes the baton to a rank that can continue. If there is none, advances the clock until one
+    /// can.
     fn pass(&self, state: &mut State) {
         state.running = None;
         if state.phases.iter().all(|&phase| phase == Phase::Finished) {
@@ -187,12 +189,13 @@ impl Baton {
     }
 
     /// Runs `code` on each rank, in a separate thread, and returns the results in rank order. If a
-    /// rank panics, the other ranks see it die because they read the end of its streams.
+    /// rank panics, the other ranks notice that it has died because they read the end of its
+    /// streams.
     ///
     /// # Panics
-    /// Panics if a rank panics. The panic occurs after all ranks have ended and shows the number
-    /// and the message of the first rank that panicked. Panics immediately if this baton has been
-    /// used before.
+    /// Panics if a rank panics. The panic occurs after all ranks have ended, and its message
+    /// contains the number and the message of the first rank that panicked. Panics immediately if
+    /// this baton has been used before.
     pub fn run<R: Send>(&self, code: impl Fn(usize) -> R + Sync) -> Vec<R> {
         let unused = self
             .state()
@@ -255,7 +258,7 @@ impl Baton {
     }
 }
 
-/// Wakes every unfinished rank, so that it gets the deadlock error.
+/// Wakes every unfinished rank so that it gets the deadlock error.
 fn release_all(state: &mut State, at: Duration) {
     let alive = |rank: &usize| state.phases[*rank] == Phase::Alive;
     let waiting: Vec<usize> = (0..state.phases.len()).filter(alive).collect();
@@ -293,7 +296,7 @@ mod tests {
             .unwrap();
     }
 
-    /// Returns the next byte; `None` at the end of the stream.
+    /// Returns the next byte, or `None` at the end of the stream.
     fn receive(baton: &Baton, at: usize, from: usize) -> Result<Option<u8>, Deadlock> {
         loop {
             let mut byte = [0];

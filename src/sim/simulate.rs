@@ -23,7 +23,7 @@ use std::time::Duration;
 /// The group of all ranks of a simulated world.
 const GROUP: u32 = 0;
 
-/// A simulated world, which consists of a network and the settings of its communicators.
+/// A simulated world, which consists of a network and the settings for its communicators.
 ///
 /// ```
 /// use ringtree::sim::simulate::World;
@@ -36,17 +36,17 @@ const GROUP: u32 = 0;
 pub struct World {
     /// Number of ranks.
     pub world_size: usize,
-    /// Placement of ranks on hosts and of hosts at sites, as assumed by plans. By default, each
-    /// rank has its own host, and all hosts are at one site. The placement does not affect the
+    /// Placement of ranks on hosts and of hosts at sites that plans assume. By default, each rank
+    /// has its own host, and all hosts are at the same site. The placement does not affect the
     /// network, except for [`NetworkConfig::uplinks`].
     pub hosts: Hosts,
-    /// Links, faults and the seed for all random choices.
+    /// Links, faults, and the seed for all random choices.
     pub network: NetworkConfig,
     /// Table of link speeds that is used to choose algorithms.
     pub tuning: TuningTable,
-    /// Algorithm to use for every collective that the algorithm implements.
+    /// Algorithm to use for every collective that it implements.
     pub algorithm: Option<Algorithm>,
-    /// Timeout of calls, in virtual time.
+    /// Timeout for calls, in virtual time.
     pub timeout: Duration,
     /// `true` if calls are checked, as with [`Builder::check_calls`](crate::Builder::check_calls).
     ///
@@ -68,7 +68,7 @@ pub struct World {
 }
 
 impl World {
-    /// Creates a world of `world_size` ranks with the default network.
+    /// Creates a world of `world_size` ranks that uses the default network.
     #[must_use]
     pub fn new(world_size: usize) -> Self {
         Self {
@@ -84,10 +84,10 @@ impl World {
     }
 
     /// Runs `code` on every rank and returns the results in rank order. Each rank has its own
-    /// thread, and only one rank runs at a time. Virtual time passes only while ranks wait.
+    /// thread, and only one rank runs at a time. Virtual time passes only while ranks are waiting.
     ///
     /// # Panics
-    /// Panics if `code` panics on a rank. The other ranks see that rank die.
+    /// Panics if `code` panics on a rank. The other ranks get an error as if that rank had died.
     pub fn run<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
         let network = Arc::new(Mutex::new(Network::new(
             self.network.clone(),
@@ -96,11 +96,11 @@ impl World {
         self.run_on(&network, code)
     }
 
-    /// Like [`World::run`], but runs on a network that the caller keeps, for example to read its
-    /// clock or its records.
+    /// Like [`World::run`], but uses a network that the caller keeps, for example to read the
+    /// network's clock or records.
     ///
     /// # Panics
-    /// Panics if `code` panics on a rank. The other ranks see that rank die.
+    /// Panics if `code` panics on a rank. The other ranks get an error as if that rank had died.
     pub fn run_on<R: Send>(
         &self,
         network: &Arc<Mutex<Network>>,
@@ -113,10 +113,11 @@ impl World {
         })
     }
 
-    /// Runs `code` and returns the times of all events. An event is the arrival of a packet or of a
+    /// Runs `code` and returns the times of all events. An event is the arrival of a packet or a
     /// control message, or the end of a timer. Nothing happens between two of these times. You can
-    /// therefore kill a rank at every step: run `code` once for each of these times, and let the
-    /// rank die at that time. The rank then does not process the events of that time.
+    /// therefore test the death of a rank at every possible step: run `code` once for each of these
+    /// times, and let the rank die at that time. The rank then does not process the events that
+    /// occur at that time.
     ///
     /// ```
     /// use ringtree::sim::simulate::World;
@@ -192,8 +193,8 @@ impl World {
 }
 
 /// Runs `code` on `world_size` simulated ranks in virtual time and returns the results in rank
-/// order. The seed is always 0, so every run is the same. Use [`World`] to set the seed, the
-/// network and the faults.
+/// order. The seed is always 0, so every run is the same. To set the seed, the network or the
+/// faults, use [`World`].
 ///
 /// # Panics
 /// Panics if `code` panics on a rank.
@@ -201,8 +202,8 @@ pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + 
     World::new(world_size).run(code)
 }
 
-/// Lets virtual time pass on one rank, as if the rank were computing. Operations in flight continue
-/// in the meantime, as they do in a real process.
+/// Lets virtual time pass on this rank, as if the rank were computing. Operations in flight
+/// continue in the meantime, as they do in a real process.
 ///
 /// ```
 /// use ringtree::sim::simulate::sleep;

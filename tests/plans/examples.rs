@@ -140,7 +140,7 @@ fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
     let fault = verify(&made_by_hand(2, rounds)).unwrap_err();
     assert_eq!(
         fault.to_string(),
-        "rank 0, round 0, step 0: rank 1 receives no such message in this round \
+        "rank 0, round 0, step 0: rank 1 does not receive this message in this round \
          (or rank 1, round 2, step 0)"
     );
 }
@@ -156,7 +156,7 @@ fn two_messages_to_a_peer_in_one_round_are_refused() {
     };
     assert_eq!(
         verify(&of_two_chunks(rounds)).unwrap_err().to_string(),
-        "rank 0, round 0, step 1: a second message to rank 1 in one round \
+        "rank 0, round 0, step 1: this is the second message to rank 1 in this round \
          (or rank 0, round 0, step 0)"
     );
 }
@@ -192,8 +192,9 @@ fn a_receive_may_not_overtake_a_send_of_its_chunk() {
     // send what the other does not receive.
     assert_eq!(
         verify(&exchange([1, 0], [1, 0])).unwrap_err().to_string(),
-        "rank 0, round 0, step 0, chunk 0: all chunks before this chunk in the send must also come \
-         before it in the receive that overwrites it; otherwise, short links block \
+        "rank 0, round 0, step 0, chunk 0: all chunks that precede this chunk in the send must \
+         also precede it in the receive that overwrites it; otherwise, links with little buffer \
+         space would block \
          (or rank 0, round 0, step 1)"
     );
 }
@@ -251,6 +252,7 @@ fn scratch_and_local_steps_are_verified_too() {
     assert_eq!(
         verify(&plans).unwrap_err().to_string(),
         "rank 1, round 1, step 0, chunk 0: the contribution of rank 1 is overwritten here; later, \
-         on rank 1: ends with the contribution of rank 0 instead of the contributions of all ranks"
+         on rank 1: ends up with the contribution of rank 0 instead of the contributions of all \
+         ranks"
     );
 }

@@ -69,7 +69,7 @@ fn a_panic_of_an_algorithm_is_an_error_that_names_it() {
         });
         for end in ends {
             let error = end.unwrap_err();
-            let told = "a function of the algorithm panics-beyond-eight panicked";
+            let told = "a function of algorithm panics-beyond-eight panicked";
             assert!(
                 error.is_usage() && error.to_string().contains(told),
                 "{error}"

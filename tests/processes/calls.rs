@@ -455,7 +455,7 @@ fn a_stopped_rank_is_named_when_the_time_is_up() {
         let others: Vec<_> = (0..4).filter(|rank| *rank != stopped).collect();
         let (said, _) = ranks.hear(&others);
         for text in said {
-            let named = format!("rank {stopped} has not said where it is");
+            let named = format!("rank {stopped} has not reported its position");
             assert!(
                 text.starts_with("deadline: ") && text.contains(&named),
                 "{text}"

@@ -214,7 +214,7 @@ fn calls_of_a_group_of_some_ranks_are_measured_and_not_predicted() {
         assert_eq!((names("send").count(), names("receive").count()), (1, 1));
         assert_eq!(names("send, predicted").count(), 0);
         let mut calls = names("call, predicted");
-        let why = "not predicted: its ranks are not those of the trace";
+        let why = "not predicted: its ranks differ from the ranks of the trace";
         assert!(calls.all(|name| name == why), "{spans:?}");
     }
 }

@@ -168,7 +168,7 @@ fn a_builder_refuses_what_is_misspelt() {
     let wrong = [("RINGTREE_TRANSPROT", "tcp")];
     let (said, _) = SUITE.start(Links::Tcp, "misspelt", 1, &wrong).hear(&[0]);
     assert!(
-        said[0].contains("the nearest is RINGTREE_TRANSPORT"),
+        said[0].contains("the closest match is RINGTREE_TRANSPORT"),
         "{said:?}"
     );
 }
@@ -451,7 +451,7 @@ fn late() -> Result<String> {
 fn a_rank_that_waits_for_others_to_come_says_for_whom_and_where() {
     let expected = [
         ("1", "for rank 1 of 2"),
-        ("0", "rank 1 has tried to reach rank 0 for "),
+        ("0", "rank 1 has been trying to reach rank 0 for "),
     ];
     let begin = |(late, expected)| {
         let folder = tempfile::tempdir().unwrap();

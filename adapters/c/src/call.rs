@@ -1,8 +1,9 @@
-//! Represents a call as a value and runs or starts it for any element type.
+//! Represents a call as a value, and runs or starts it for any element type.
 //!
 //! *Buffers.* A collective reads `send` and writes `recv`. In a rooted collective, some ranks use
-//! only one of the two buffers, and the other pointer is ignored. A call works in place if one
-//! buffer is exactly at its position within the other. Any other overlap is an error.
+//! only one of the two buffers, and the pointer to the other buffer is ignored. A call works in
+//! place if one of the buffers is located exactly at its position within the other. Any other
+//! overlap is an error.
 
 use crate::memory::elements;
 use crate::types;
@@ -59,7 +60,7 @@ impl Span {
             return Ok(());
         }
         Err(Error::usage(
-            "send and recv overlap: pass separate buffers, or the pointers of an in-place call",
+            "send and recv overlap; pass separate buffers, or make the call in place",
         ))
     }
 }
@@ -131,7 +132,7 @@ impl Call {
         let (rank, ranks) = (comm.rank(), comm.world_size());
         if self.root >= ranks {
             return Err(Error::usage(format!(
-                "root {} is out of range: ranks are 0 to {}",
+                "root {} is out of range: valid ranks are 0 to {}",
                 self.root,
                 ranks - 1
             )));
@@ -225,9 +226,9 @@ impl Call {
         Ok(Started { work: work?, bring })
     }
 
-    /// Returns the one buffer that a started call operates on in place. If a part of this buffer
-    /// must be copied to `recv` when the call has completed, also returns the range of this part,
-    /// and `recv`.
+    /// Returns the buffer that a started call operates on in place. If a part of this buffer must
+    /// be copied to `recv` once the call has completed, also returns the range of this part, and
+    /// `recv`.
     #[allow(clippy::type_complexity)]
     fn held<T: Element>(
         &self,
@@ -309,7 +310,7 @@ impl<T: Element> BufferMut for Held<T> {
 /// A collective in flight.
 struct Started<T> {
     work: Work<Held<T>>,
-    /// The range of its buffer to copy when the collective has completed, and the destination.
+    /// The range of the buffer to copy once the collective has completed, and the destination.
     bring: Option<(Range<usize>, ForeignBuffer<T>)>,
 }
 

@@ -1,4 +1,4 @@
-//! Converts errors for C and keeps each thread's last error.
+//! Converts errors to their C representation and keeps each thread's last error.
 
 use crate::types::{number, ringtree_error_t, ringtree_result_t};
 use ringtree::{Error, Result};
@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::{from_ref, null};
 
-/// An error in C's layout, with the memory that its pointers refer to.
+/// An error in C layout, together with the memory that its pointers refer to.
 struct Told {
     fields: Box<ringtree_error_t>,
     _line: CString,

@@ -1,9 +1,9 @@
 //! Maps the handles that C holds to communicators and work.
 //!
-//! A handle is a number that is assigned once and looked up in a table. It has the type of a
-//! pointer but is never dereferenced, so a stale or invented handle only causes an error. A call
-//! keeps its object alive until the call has completed, even if another thread destroys the handle
-//! in the meantime.
+//! A handle is a number that is assigned once and looked up in a table. It has a pointer type but
+//! is never dereferenced, so using a stale or invented handle only causes an error. A call keeps
+//! its object alive until the call has completed, even if another thread destroys the handle in the
+//! meantime.
 
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::Pending;
@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Upper bits of every handle. The upper bits of a memory address are all equal, but these are not,
-/// so no handle is a memory address.
+/// so a handle is never a memory address.
 const MARK: usize = 0x5254 << 48;
 
 /// Number of handles assigned so far in all tables.
@@ -48,8 +48,8 @@ impl<T> Table<T> {
         handle
     }
 
-    /// Returns `true` if the entries were inherited through a fork. In the parent, other threads
-    /// may have held the lock at the time of the fork.
+    /// Returns `true` if the entries were inherited through a fork. In the parent, another thread
+    /// may have been holding the lock at the time of the fork.
     pub(crate) fn is_of_parent(&self) -> bool {
         let process = self.process.load(Ordering::Relaxed);
         process != 0 && process != std::process::id()
@@ -112,7 +112,7 @@ impl<T> Table<T> {
         let (what, ended) = (self.what, self.ended);
         Error::usage(match handle {
             0 => format!("the {what} is NULL; pass a valid handle"),
-            _ => format!("the {what} is not a valid handle: it was {ended}, or never created"),
+            _ => format!("the {what} is not a valid handle: it was {ended} or was never created"),
         })
     }
 

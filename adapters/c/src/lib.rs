@@ -9,11 +9,12 @@
 //! | `error` | results, and the last error of each thread |
 //! | `memory` | access to the memory behind C's pointers: the only unsafe blocks |
 //!
-//! `include/ringtree.h` is generated from `types` and `door/`, and a test compares it with them.
+//! `include/ringtree.h` is generated from `types` and `door/`, and a test checks that it matches
+//! them.
 //!
-//! *Invariants.* No panic leaves an exported function. A handle is never dereferenced, so a stale
-//! handle, or a handle of a different kind, only causes an error. The program must not use the
-//! buffers of a call until the call has completed.
+//! *Invariants.* No panic leaves an exported function. A handle is never dereferenced, so using a
+//! stale handle, or a handle of a different kind, only causes an error. The program must not use
+//! the buffers of a call until the call has completed.
 
 #![deny(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

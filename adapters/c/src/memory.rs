@@ -1,9 +1,9 @@
 //! Accesses the memory behind C's pointers. Contains the only unsafe blocks.
 //!
-//! *Assumptions.* The header requires that each pointer is null or points to what the parameter's
-//! documentation describes for as long as the call lasts. A started call lasts until its work has
-//! completed. The library checks what it can: null pointers, alignment, lengths beyond the address
-//! space, and overlaps.
+//! *Assumptions.* The header requires that each pointer either is null or points to what the
+//! parameter's documentation describes for as long as the call lasts. A started call lasts until
+//! its work has completed. The library checks what it can: null pointers, alignment, lengths that
+//! exceed the address space, and overlaps.
 
 #![allow(unsafe_code)]
 
@@ -15,7 +15,7 @@ use std::mem::MaybeUninit;
 use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
-/// Returns a buffer that consists of the `count` elements at an address in C's memory.
+/// Returns a buffer that consists of the `count` elements at the given address in C's memory.
 ///
 /// # Errors
 /// Returns the same errors as [`first_element`].
@@ -26,7 +26,7 @@ pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<Forei
     unsafe { ForeignBuffer::new(address, count, ()) }
 }
 
-/// Returns a copy of the numbers, one per rank, at an address in C's memory.
+/// Returns a copy of the numbers at the given address in C's memory. There is one number per rank.
 ///
 /// # Errors
 /// Returns [`Error::usage`] if the address is null or not aligned.
@@ -46,7 +46,7 @@ pub(crate) fn ranks(address: *const i32, count: usize) -> Result<Vec<i32>> {
     Ok(elements::<i32>(address.addr(), count)?.as_slice().to_vec())
 }
 
-/// Returns a copy of the text at an address in C's memory, or `None` if the address is null.
+/// Returns a copy of the text at the given address in C's memory, or `None` if the address is null.
 pub(crate) fn text(address: *const c_char) -> Option<String> {
     if address.is_null() {
         return None;

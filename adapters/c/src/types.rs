@@ -1,7 +1,7 @@
-//! Defines the types and constants of the header under their C names.
+//! Defines the header's types and constants under their C names.
 
 #![allow(non_camel_case_types, unreachable_pub)]
-#![allow(dead_code, reason = "only C uses some of them")]
+#![allow(dead_code, reason = "some of them are used only from C")]
 
 use ringtree::{Dtype, Error, ErrorKind, ReduceOp, Result, UniqueId};
 use std::ffi::{c_char, c_int};
@@ -12,9 +12,9 @@ pub const RINGTREE_VERSION_MAJOR: c_int = 0;
 pub const RINGTREE_VERSION_MINOR: c_int = 1;
 /// Patch version of this header.
 pub const RINGTREE_VERSION_PATCH: c_int = 0;
-/// Length of a ringtree_unique_id_t in bytes.
+/// Length of a ringtree_unique_id_t, in bytes.
 pub const RINGTREE_UNIQUE_ID_BYTES: usize = 80;
-/// The color that a rank passes to ringtree_comm_split() if it does not join a group.
+/// The color that a rank passes to ringtree_comm_split() if it should not join any group.
 pub const RINGTREE_SPLIT_NOCOLOR: c_int = -1;
 
 const _: () = assert!(RINGTREE_UNIQUE_ID_BYTES == UniqueId::BYTES);
@@ -30,18 +30,19 @@ pub enum ringtree_result_t {
     RINGTREE_USAGE = 1,
     /// A setting is missing or malformed. Correct the setting that the message names.
     RINGTREE_CONFIGURATION = 2,
-    /// The ranks could not connect. Check what the message names, and then start the job again.
+    /// The ranks could not be connected. Check the cause that the message names, and then restart
+    /// the job.
     RINGTREE_JOIN = 3,
-    /// The ranks made different calls. Make the calls on a communicator in the same order on all
-    /// ranks.
+    /// Different ranks made different calls. Make the calls on a communicator in the same order on
+    /// all ranks.
     RINGTREE_MISMATCH = 4,
     /// A rank died, left while another rank still needed it, or aborted. Restart the job from a
     /// checkpoint.
     RINGTREE_PEER_LOST = 5,
     /// A call did not complete within its timeout. Check the ranks that the message names.
     RINGTREE_DEADLINE = 6,
-    /// A peer sent data that does not belong to any call. Check that all ranks run the same build.
-    /// If they do, report a bug.
+    /// A peer sent data that does not belong to any call. Check that all ranks are running the same
+    /// build. If they are, report a bug.
     RINGTREE_PROTOCOL = 7,
     /// The operating system refused a request. The message names the request and the cause.
     RINGTREE_SYSTEM = 8,
@@ -53,7 +54,7 @@ pub enum ringtree_result_t {
 pub enum ringtree_dtype_t {
     /// int8_t
     RINGTREE_I8 = 0,
-    /// uint8_t, or the bytes of any other type if they are only moved
+    /// uint8_t, or the bytes of any other type if they are only transferred
     RINGTREE_U8 = 1,
     /// int16_t
     RINGTREE_I16 = 2,
@@ -81,21 +82,21 @@ pub enum ringtree_dtype_t {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C)]
 pub enum ringtree_op_t {
-    /// The sum. Integers wrap around.
+    /// The sum. Integers wrap around on overflow.
     RINGTREE_SUM = 0,
-    /// The product. Integers wrap around.
+    /// The product. Integers wrap around on overflow.
     RINGTREE_PROD = 1,
     /// The minimum.
     RINGTREE_MIN = 2,
     /// The maximum.
     RINGTREE_MAX = 3,
-    /// The mean. Integers are truncated.
+    /// The mean. Integer results are truncated.
     RINGTREE_AVG = 4,
-    /// Bitwise AND, only for integers.
+    /// Bitwise AND, for integers only.
     RINGTREE_BAND = 5,
-    /// Bitwise OR, only for integers.
+    /// Bitwise OR, for integers only.
     RINGTREE_BOR = 6,
-    /// Bitwise XOR, only for integers.
+    /// Bitwise XOR, for integers only.
     RINGTREE_BXOR = 7,
 }
 
@@ -106,14 +107,14 @@ pub type op_from_c = c_int;
 /// A `ringtree_result_t` from C, which can be any number.
 pub type result_from_c = c_int;
 
-/// A communicator: a group of ranks that exchange data.
+/// A communicator, which is a group of ranks that exchange data with each other.
 pub struct ringtree_comm_t(());
 
-/// A started call, which runs in the background.
+/// A call that has been started and runs in the background.
 pub struct ringtree_work_t(());
 
-/// The address and the secret that the ranks of one world use to find each other. Any process that
-/// has the ID can join as any rank, so send it only over private channels.
+/// The address and the secret that the ranks of a world use to find each other. Any process that
+/// has the ID can join as any rank, so send the ID only over private channels.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ringtree_unique_id_t {
@@ -127,22 +128,25 @@ pub struct ringtree_unique_id_t {
 pub struct ringtree_error_t {
     /// The kind of the error.
     pub result: ringtree_result_t,
-    /// The rank that detected the error, or -1.
+    /// The rank that detected the error, or -1 if it is not known.
     pub rank: c_int,
-    /// The rank that the error concerns, such as a rank that died, or -1.
+    /// The rank that the error concerns, such as a rank that died, or -1 if there is none.
     pub peer: c_int,
     /// Number of ranks in `missing`.
     pub missing_count: c_int,
-    /// The ranks that held up the call that timed out.
+    /// The ranks that were holding up the call that timed out.
     pub missing: *const c_int,
     /// Name of the collective in which the error occurred, such as "all-reduce". NULL if the error
-    /// occurred in a message, or if the collective is not known.
+    /// occurred in a send or receive, or if the collective is not known.
     pub operation: *const c_char,
-    /// Number of the call, counted from 1, or 0 if there is none.
+    /// Number of the call in which the error occurred, counted from 1, or 0 if there is no such
+    /// number.
     pub sequence: u64,
-    /// Number of milliseconds that the call was in flight before it timed out, or 0.
+    /// Number of milliseconds for which the call was in flight before it timed out, or 0 if it did
+    /// not time out.
     pub elapsed_ms: u64,
-    /// One human-readable line with all of the above, the cause and the next step.
+    /// A human-readable line that contains all of the above, as well as the cause and the next
+    /// step.
     pub message: *const c_char,
 }
 
@@ -154,7 +158,7 @@ impl ringtree_result_t {
         (Self::RINGTREE_CONFIGURATION, c"invalid configuration"),
         (Self::RINGTREE_JOIN, c"the ranks could not connect"),
         (Self::RINGTREE_MISMATCH, c"the ranks made different calls"),
-        (Self::RINGTREE_PEER_LOST, c"a rank is lost"),
+        (Self::RINGTREE_PEER_LOST, c"a rank was lost"),
         (Self::RINGTREE_DEADLINE, c"a call timed out"),
         (Self::RINGTREE_PROTOCOL, c"a peer sent invalid data"),
         (
@@ -215,7 +219,7 @@ pub(crate) fn number(of: usize) -> c_int {
 mod tests {
     use super::*;
 
-    /// Returns Rust's name of a C constant.
+    /// Returns the Rust name of a C constant.
     fn name(of: impl std::fmt::Debug) -> String {
         let name = format!("{of:?}");
         name.strip_prefix("RINGTREE_").unwrap().to_lowercase()

@@ -143,7 +143,7 @@ impl SimpleBackend for Backend {
         let variables = variables.unwrap_or_else(PoisonError::into_inner);
         match variables.get(name) {
             Some(variable) => self.0.stand_in(name, variable),
-            None => candle_core::bail!("no variable is named {name}"),
+            None => candle_core::bail!("there is no variable named {name}"),
         }
     }
 

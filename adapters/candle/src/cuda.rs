@@ -80,7 +80,7 @@ impl InplaceOp1 for Swap<'_> {
     }
 
     fn cpu_fwd(&self, _: &mut CpuStorage, _: &Layout) -> candle_core::Result<()> {
-        candle_core::bail!("a bucket of gradients is not in GPU memory")
+        candle_core::bail!("a gradient bucket is not in GPU memory")
     }
 
     fn cuda_fwd(&self, storage: &mut CudaStorage, _: &Layout) -> candle_core::Result<()> {
@@ -91,7 +91,7 @@ impl InplaceOp1 for Swap<'_> {
                 Some(memory) => {
                     // `synchronize` has returned, so all operations on the memory have completed.
                     let slice = Device::unwrap_slice::<T>(memory).map_err(|memory| {
-                        candle_core::Error::Msg(format!("a collective still uses {memory:?}"))
+                        candle_core::Error::Msg(format!("a collective is still using {memory:?}"))
                     })?;
                     *storage.as_cuda_slice_mut::<T>()? = slice;
                 }

@@ -353,7 +353,7 @@ impl Replica {
         let result = self.reported_pass(loss, is_last);
         if let (true, Err(error), Some(parallel)) = (is_last, &result, &mut self.parallel) {
             // The other ranks must not wait for gradients that this rank will never send.
-            let why = format!("a rank could not compute all its gradients: {error}");
+            let why = format!("a rank could not compute all of its gradients: {error}");
             parallel.fail(&ringtree::Error::usage(why));
         }
         result

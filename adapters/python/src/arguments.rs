@@ -30,7 +30,7 @@ impl Operator {
             (op, None) => Ok(Self(op)),
             (ReduceOp::Sum, Some(factor)) => Ok(Self(ReduceOp::PreMulSum(factor))),
             (op, Some(_)) => {
-                let line = format!("op must be 'sum' if a factor is passed, not '{op}'");
+                let line = format!("op must be 'sum' if a factor is passed; got '{op}'");
                 Err(usage(py, line))
             }
         }
@@ -96,7 +96,7 @@ impl Buffers {
         let (found, memory) = Memory::of_buffer(object, self.told, is_written)?;
         match self.dtype.replace(found) {
             Some(other) if other != found => {
-                let line = format!("the buffers must have the same type, not {other} and {found}");
+                let line = format!("the buffers must have the same type; got {other} and {found}");
                 Err(unsuitable(object.py(), line))
             }
             _ => Ok(memory),

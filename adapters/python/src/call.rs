@@ -82,8 +82,8 @@ impl Call {
                 };
                 if !parts.is_empty() && layout(parts) != Layout::Even {
                     return Err(Error::usage(format!(
-                        "all blocks of a {collective} must have the same length, but they have \
-                         {parts:?} elements"
+                        "all blocks in a {collective} must have the same length; got {parts:?} \
+                         elements"
                     )));
                 }
                 output.write_whole::<T>(|all| match collective {

@@ -5,10 +5,10 @@ use ringtree_cli::{Invocation, Program, execute};
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// Run the `ringtree` command with these arguments and return its exit code.
+/// Run the `ringtree` command with the given arguments and return its exit code.
 ///
-/// `program` consists of the file with which the command starts itself again, and the arguments
-/// that precede the command's own arguments.
+/// `program` consists of the executable file that the command uses to start itself again and the
+/// arguments that precede the command's own arguments.
 #[pyfunction]
 pub(crate) fn command(
     py: Python<'_>,

@@ -17,14 +17,14 @@ use std::time::Duration;
 
 /// A group of ranks that exchange data. All ranks must make their calls on it in the same order.
 ///
-/// Buffers are objects with contiguous memory, such as NumPy arrays, array.array, bytearray and
-/// memoryview. Their elements have one of the types i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64. With
-/// dtype="bf16" (or another type), a call treats the bytes of a buffer as elements of that type.
+/// A buffer is an object with contiguous memory, such as a NumPy array, array.array, bytearray or
+/// memoryview. Its elements have one of the types i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64. If you
+/// pass `dtype`, such as dtype="bf16", the bytes of a buffer are treated as elements of that type.
 ///
 /// A call that fails raises ringtree.Error or one of its subclasses: UsageError if the call is
-/// invalid, MismatchError if the ranks made different calls, PeerLostError if a rank is lost, and
-/// DeadlineError after `timeout` seconds. After any error except UsageError, the communicator is
-/// unusable.
+/// invalid, MismatchError if different ranks made different calls, PeerLostError if a rank is lost,
+/// and DeadlineError if the call takes longer than `timeout` seconds. After any error except
+/// UsageError, the communicator is unusable.
 ///
 /// >>> import array, ringtree
 /// >>> comm = ringtree.Communicator.from_env_or_alone()
@@ -48,8 +48,7 @@ struct State {
 }
 
 impl Communicator {
-    /// Creates the Python object. The package closes it when the program exits, unless it is closed
-    /// earlier.
+    /// Creates the Python object. The package closes it when the program exits at the latest.
     pub(crate) fn made(py: Python<'_>, comm: ringtree::Communicator) -> PyResult<Py<Self>> {
         let made = Py::new(py, Self::new(comm))?;
         let package = py.import("ringtree")?;
@@ -89,7 +88,7 @@ impl Communicator {
     }
 
     /// Takes the lane, which leaves the group when the caller drops it. Returns `None` in a forked
-    /// child, because only its parent leaves the group.
+    /// child because only the parent leaves the group.
     fn take_lane(&self) -> Option<Arc<Lane>> {
         let lane = self.state().lane.take();
         match self.home.is_here() {
@@ -101,8 +100,8 @@ impl Communicator {
         }
     }
 
-    /// Runs `act` without the interpreter's lock. `act` receives `timeout`, or the communicator's
-    /// timeout if `timeout` is `None`.
+    /// Runs `act` without holding the interpreter's lock. `act` receives `timeout`, or the
+    /// communicator's timeout if `timeout` is `None`.
     ///
     /// # Errors
     /// Returns the error from `act`, or the exception that a signal handler raised in the meantime.
@@ -147,8 +146,8 @@ pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Py<Communicator>> 
     Communicator::made(py, start::connect(py, told)?)
 }
 
-/// Create a communicator from the environment. It has a single rank if `may_be_alone` is true and
-/// the program was not started by a launcher. Internal to the package.
+/// Create a communicator from the environment. It consists of a single rank if `may_be_alone` is
+/// true and the program was not started by a launcher. Internal to the package.
 #[pyfunction]
 pub(crate) fn connect_from_env(
     py: Python<'_>,
@@ -160,23 +159,23 @@ pub(crate) fn connect_from_env(
 
 #[pymethods]
 impl Communicator {
-    /// Return the communicator of all ranks, based on the variables that `ringtree run` and
-    /// torchrun set.
+    /// Return the communicator that contains all ranks, using variables set by `ringtree run` or
+    /// torchrun.
     ///
     /// Wait until all ranks have joined. Raise ConfigurationError if a variable is missing or
-    /// malformed, and JoinError if the ranks cannot connect.
+    /// malformed, and JoinError if the ranks cannot be connected.
     #[staticmethod]
     fn from_env(py: Python<'_>) -> PyResult<Py<Self>> {
         connect_from_env(py, false, None)
     }
 
-    /// Like from_env, but with a single rank if the program was not started by a launcher.
+    /// Like from_env, but with only a single rank if the program was not started by a launcher.
     #[staticmethod]
     fn from_env_or_alone(py: Python<'_>) -> PyResult<Py<Self>> {
         connect_from_env(py, true, None)
     }
 
-    /// The number of this process in the group, from 0.
+    /// The rank of this process in the group, counted from 0.
     #[getter]
     fn rank(&self) -> usize {
         self.rank
@@ -188,13 +187,13 @@ impl Communicator {
         self.world_size
     }
 
-    /// The name of the transport: shm, tcp or shm+tcp.
+    /// The name of the transport, which is shm, tcp or shm+tcp.
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<&'static str> {
         self.detached(py, None, |lane, _| Ok(lane.comm().transport()))
     }
 
-    /// The timeout for each call in seconds. A call that takes longer raises DeadlineError.
+    /// The timeout for each call, in seconds. A call that takes longer raises DeadlineError.
     #[getter]
     fn timeout(&self) -> f64 {
         self.state().timeout.as_secs_f64()
@@ -207,7 +206,7 @@ impl Communicator {
         Ok(())
     }
 
-    /// Return this rank's own block of a buffer of `count` elements, as the indices (start, end).
+    /// Return the indices (start, end) of this rank's own block in a buffer of `count` elements.
     ///
     /// >>> import ringtree
     /// >>> with ringtree.Communicator.from_env_or_alone() as comm:
@@ -222,7 +221,7 @@ impl Communicator {
     /// Replace `buffer` on every rank with the reduction of all ranks' buffers.
     ///
     /// `op` is sum, prod, min, max, avg, band, bor or bxor. If `op` is sum and `factor` is not
-    /// None, this rank's contribution is first multiplied by `factor`.
+    /// None, this rank's contribution is multiplied by `factor` first.
     #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
     fn all_reduce(
         &self,
@@ -235,7 +234,7 @@ impl Communicator {
         self.in_place(buffer, Collective::AllReduce, op, 0, dtype)
     }
 
-    /// Write the reduction of all ranks' `input` to `output`. `input` stays unchanged.
+    /// Write the reduction of all ranks' `input` to `output` on every rank. `input` is not changed.
     #[pyo3(signature = (input, output, op="sum", *, factor=None, dtype=None))]
     fn all_reduce_into(
         &self,
@@ -259,7 +258,7 @@ impl Communicator {
         )
     }
 
-    /// Replace the contents of `buffer` on every rank with the contents of rank `root`'s buffer.
+    /// Replace the contents of `buffer` on every rank with the contents of `buffer` on rank `root`.
     #[pyo3(signature = (buffer, root, *, dtype=None))]
     fn broadcast(
         &self,
@@ -270,8 +269,8 @@ impl Communicator {
         self.in_place(buffer, Collective::Broadcast, Operator::NONE, root.0, dtype)
     }
 
-    /// Replace `buffer` on rank `root` with the reduction of all ranks' buffers. On the other
-    /// ranks, the contents of `buffer` are unspecified afterwards.
+    /// Replace `buffer` on rank `root` with the reduction of all ranks' buffers. Afterward, the
+    /// contents of `buffer` are unspecified on all ranks except `root`.
     #[pyo3(signature = (buffer, op, root, *, factor=None, dtype=None))]
     fn reduce(
         &self,
@@ -285,8 +284,8 @@ impl Communicator {
         self.in_place(buffer, Collective::Reduce, op, root.0, dtype)
     }
 
-    /// Replace this rank's own block of `buffer`, which `block` returns, with the reduction of that
-    /// block over all ranks. The rest of `buffer` is unspecified afterwards.
+    /// Replace this rank's own block of `buffer` (see `block`) with the reduction of that block
+    /// across all ranks. Afterward, the contents of the rest of `buffer` are unspecified.
     #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
     fn reduce_scatter(
         &self,
@@ -299,9 +298,9 @@ impl Communicator {
         self.in_place(buffer, Collective::ReduceScatter, op, 0, dtype)
     }
 
-    /// Write this rank's block of the reduction of all ranks' `input` to `output`. The inputs are
-    /// split evenly, or according to `counts`, which contains one number per rank and must be the
-    /// same list on all ranks.
+    /// Reduce all ranks' `input` and write this rank's block of the result to `output`. The inputs
+    /// are split evenly, or according to `counts`, a list that contains one number per rank and
+    /// must be the same on all ranks.
     #[pyo3(signature = (input, output, op="sum", *, counts=None, factor=None, dtype=None))]
     fn reduce_scatter_into(
         &self,
@@ -321,16 +320,16 @@ impl Communicator {
         self.into(input.py(), buffers, what, (counts, None), dtype)
     }
 
-    /// Replace `buffer` on every rank with all ranks' own blocks, in rank order. On entry, each
-    /// rank contributes only its own block, which `block` returns.
+    /// Replace `buffer` on every rank with all ranks' own blocks, in rank order. Each rank
+    /// contributes only its own block of `buffer` (see `block`).
     #[pyo3(signature = (buffer, *, dtype=None))]
     fn all_gather(&self, buffer: &Bound<'_, PyAny>, dtype: Option<&str>) -> PyResult<()> {
         self.in_place(buffer, Collective::AllGather, Operator::NONE, 0, dtype)
     }
 
-    /// Write all ranks' `input` to `output` on every rank, in rank order. `output` is split evenly,
-    /// or according to `counts`, which contains one number per rank and must be the same list on
-    /// all ranks.
+    /// Gather all ranks' `input` into `output` on every rank, in rank order. `output` is split
+    /// evenly, or according to `counts`, a list that contains one number per rank and must be the
+    /// same on all ranks.
     #[pyo3(signature = (input, output, *, counts=None, dtype=None))]
     fn all_gather_into(
         &self,
@@ -344,8 +343,8 @@ impl Communicator {
         self.into(input.py(), buffers, what, (None, counts), dtype)
     }
 
-    /// Write all ranks' `input` to `output` on rank `root`, in rank order. The other ranks pass
-    /// None as `output`.
+    /// Gather all ranks' `input` into `output` on rank `root`, in rank order. Other ranks pass None
+    /// instead of `output`.
     #[pyo3(signature = (input, output, root, *, dtype=None))]
     fn gather_into(
         &self,
@@ -358,7 +357,7 @@ impl Communicator {
         self.into(input.py(), (Some(input), output), what, (None, None), dtype)
     }
 
-    /// Write block i of `input` on rank `root` to `output` on rank i. The other ranks pass None as
+    /// Copy block i of `input` on rank `root` to `output` on rank i. Other ranks pass None as
     /// `input`.
     #[pyo3(signature = (input, output, root, *, dtype=None))]
     fn scatter_into(
@@ -379,8 +378,8 @@ impl Communicator {
     }
 
     /// Copy block j of rank i's `input` to block i of rank j's `output`. All blocks have the same
-    /// length unless you pass `send` and `receive`. The block for rank j then has send[j] elements,
-    /// and the block from rank i has receive[i] elements.
+    /// length unless you pass `send` and `receive`. If you do, the block for rank j has send[j]
+    /// elements, and the block from rank i has receive[i] elements.
     #[pyo3(signature = (input, output, *, send=None, receive=None, dtype=None))]
     fn all_to_all_into(
         &self,
@@ -391,7 +390,7 @@ impl Communicator {
         dtype: Option<&str>,
     ) -> PyResult<()> {
         if send.is_some() != receive.is_some() {
-            let line = "all_to_all_into requires counts for both sides: pass send and receive";
+            let line = "all_to_all_into requires counts for both sides; pass both send and receive";
             return Err(error::usage(input.py(), line));
         }
         let what = (Collective::AllToAll, Operator::NONE, 0);
@@ -419,7 +418,7 @@ impl Communicator {
         work.finish(buffer.py())
     }
 
-    /// Receive the message that rank `peer` sends with this tag into `buffer`.
+    /// Receive the message that rank `peer` sends with this tag, and store it in `buffer`.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn recv(
@@ -433,7 +432,7 @@ impl Communicator {
         work.finish(buffer.py())
     }
 
-    /// Start a send and return its Work. After `wait()`, the buffer can be used again.
+    /// Start sending `buffer` and return a Work. `buffer` can be used again after `wait()` returns.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn send_async(
@@ -446,7 +445,7 @@ impl Communicator {
         self.buffer_message(buffer, (peer.0, tag.0), dtype, true)
     }
 
-    /// Start a receive and return its Work. After `wait()`, the buffer contains the message.
+    /// Start receiving and return a Work. `buffer` contains the message after `wait()` returns.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
     fn recv_async(
@@ -459,8 +458,8 @@ impl Communicator {
         self.buffer_message(buffer, (peer.0, tag.0), dtype, false)
     }
 
-    /// Return a communicator of the ranks that pass the same `color`, ordered by `key`, or None if
-    /// `color` is None. All ranks must call this method.
+    /// Return a communicator for the ranks that pass the same `color`, ordered by `key`. Return
+    /// None if `color` is None. All ranks must call this method.
     #[pyo3(signature = (color, key=Number(0)), text_signature = "($self, color, key=0)")]
     fn split(
         &self,
@@ -473,8 +472,8 @@ impl Communicator {
         made.map(|comm| Self::made(py, comm)).transpose()
     }
 
-    /// Return a communicator of these ranks, in the order of the list. Only these ranks call this
-    /// method.
+    /// Return a communicator for the given ranks, in the order of the list. Only these ranks call
+    /// this method.
     fn subgroup(&self, py: Python<'_>, ranks: Number<Vec<usize>>) -> PyResult<Py<Self>> {
         let made = self.detached(py, None, |lane, timeout| {
             lane.comm().with_timeout(timeout).subgroup(&ranks.0)
@@ -482,7 +481,7 @@ impl Communicator {
         Self::made(py, made?)
     }
 
-    /// Make all calls in flight and all later calls fail on all ranks, with the message `line`.
+    /// Make all calls in flight and all subsequent calls fail on all ranks with the message `line`.
     fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
         let cause = Error::peer_lost(self.rank, line).with_rank(self.rank);
         self.detached(py, None, |lane, _| {
@@ -491,15 +490,15 @@ impl Communicator {
         })
     }
 
-    /// Return the first error, which all later calls raise, or None if no call has failed.
+    /// Return the first error, which all subsequent calls raise, or None if no call has failed.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let failure = self.detached(py, None, |lane, _| Ok(lane.comm().failure()))?;
         let exception = failure.map(|error| error::raised(py, &error).into_value(py));
         Ok(exception.map(Py::into_any))
     }
 
-    /// Leave the group: complete the calls in flight, and then notify the other ranks. Later calls
-    /// raise UsageError. This happens automatically when the program ends.
+    /// Complete the calls in flight, leave the group, and notify the other ranks. Subsequent calls
+    /// raise UsageError. A communicator is closed automatically when the program ends.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let lane = self.take_lane();
         py.detach(|| drop(lane));
@@ -525,7 +524,7 @@ impl Communicator {
     }
 
     /// Run calls on the memory at the given addresses, which `keeper` keeps alive, and return None.
-    /// If `is_async` is true, only start the calls and return a Work. Internal to the package.
+    /// If `is_async` is true, just start the calls and return a Work. Internal to the package.
     fn _calls(
         &self,
         calls: Vec<Raw>,
@@ -548,8 +547,8 @@ impl Communicator {
 
     /// Run an all-reduce of a tensor in place and return True. Internal to the package.
     ///
-    /// Return False without any effect if the tensor's memory cannot be used directly, or if calls
-    /// are queued. If Ctrl-C interrupts a caller whose call is queued, the caller may release the
+    /// Do nothing and return False if the tensor's memory cannot be used directly, or if calls are
+    /// queued. If Ctrl-C interrupts a caller whose call is queued, the caller may release the
     /// tensor's storage.
     fn _all_reduce(&self, tensor: &Bound<'_, PyAny>, op: &str) -> PyResult<bool> {
         let py = tensor.py();
@@ -588,8 +587,8 @@ impl Communicator {
 }
 
 impl Drop for Communicator {
-    /// Leaves the group without holding the interpreter's lock. Leaving waits for other ranks, and
-    /// other Python threads may have to run in the meantime.
+    /// Leaves the group without holding the interpreter's lock. Leaving involves waiting for other
+    /// ranks, and other Python threads may have to run in the meantime.
     fn drop(&mut self) {
         let lane = self.take_lane();
         if lane.is_some() {

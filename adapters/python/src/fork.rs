@@ -1,4 +1,5 @@
-//! Detects forked children. They lack their parent's threads, so no call would complete.
+//! Detects forked children. A forked child does not have its parent's threads, so no call would
+//! complete.
 
 use crate::error::usage;
 use pyo3::prelude::*;

@@ -1,8 +1,8 @@
-//! Handles Ctrl-C while a call waits.
+//! Handles Ctrl-C while a call is waiting.
 //!
-//! Python records a signal and runs its handler when the main thread checks for signals. While that
-//! thread waits in a call, ringtree checks for signals through [`is_interrupted`]. If the handler
-//! raises an exception, this module stores it until the call has completed.
+//! Python records a signal and runs its handler when the main thread checks for signals. While the
+//! main thread is waiting in a call, ringtree checks for signals through [`is_interrupted`]. If the
+//! handler raises an exception, this module stores the exception until the call has completed.
 
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};

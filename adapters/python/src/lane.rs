@@ -1,9 +1,9 @@
 //! Runs the calls of a communicator in order.
 //!
-//! If no call is queued, a call that its caller waits for runs on the caller's thread, and so does
-//! the creation of a group. ringtree's own threads run those calls that they can run. All other
-//! calls are queued for a single thread, which is started when the first of them is queued. This
-//! thread never runs Python code and never acquires the interpreter's lock.
+//! If no call is queued, a call for which the caller waits runs on the caller's thread, and so does
+//! the creation of a group. ringtree's own threads run those calls that they are able to run. All
+//! other calls are queued for a single thread, which is started when the first of them is queued.
+//! This thread never runs Python code and never acquires the interpreter's lock.
 
 use crate::call::Call;
 use crate::interrupt::{LOOK, is_interrupted};

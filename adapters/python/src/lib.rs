@@ -1,4 +1,4 @@
-//! Implements the extension module of the Python package `ringtree`.
+//! Implements the extension module of the `ringtree` Python package.
 //!
 //! | file | contents |
 //! |---|---|
@@ -18,9 +18,9 @@
 //! | `sys` | access to Python's memory as slices: the only unsafe code |
 //!
 //! *Invariants.* No thread holds the interpreter's lock while it waits for another rank or for one
-//! of ringtree's locks. Threads of this module do not run Python code, with one exception: the
-//! thread that joins the world calls the program's store while the caller waits for it. A call in
-//! flight keeps its memory alive, even if the program releases it.
+//! of ringtree's locks. This module's threads do not run Python code, with one exception: the
+//! thread that joins the world calls the program's store while the caller waits for that thread. A
+//! call in flight keeps the memory that it uses alive, even if the program releases that memory.
 
 #![deny(unsafe_code)]
 

@@ -53,7 +53,7 @@ impl Queue {
     /// caller is interrupted while waiting in a call.
     pub(crate) fn interrupted(&self) {
         let rank = self.comm.rank();
-        let line = format!("the user interrupted rank {rank} while it waited for other ranks");
+        let line = format!("the user interrupted rank {rank} while it was waiting for other ranks");
         self.comm
             .fail(&Error::peer_lost(rank, line).with_rank(rank));
     }

@@ -274,7 +274,7 @@ impl Memory {
     /// # Errors
     /// Returns [`Error::usage`] if the memory is not contiguous or not aligned.
     pub(crate) fn held<T: Element>(self) -> Result<ForeignBuffer<T, Self>> {
-        let apart = || Error::usage("a message must be one contiguous buffer");
+        let apart = || Error::usage("a message must be a single contiguous buffer");
         let span = self.joined::<T>().ok_or_else(apart)?;
         // SAFETY: as for `read` and `write`; the buffer owns what keeps the elements there. Memory
         // that is sent may be read-only, and is only read.

@@ -10,7 +10,7 @@ use ringtree_foreign::Pending;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A call in flight. `wait()` returns when the call has completed, and raises its error if it
+/// A call in flight. `wait()` returns once the call has completed, and raises its error if it
 /// failed.
 #[pyclass(frozen, module = "ringtree")]
 pub(crate) struct Work {
@@ -78,11 +78,11 @@ impl Work {
 
 #[pymethods]
 impl Work {
-    /// Wait until the call has completed, and raise its error if it failed. Its buffers can then be
-    /// used again.
+    /// Wait until the call has completed. Raise its error if it failed. After this, the call's
+    /// buffers can be used again.
     ///
-    /// `timeout` limits the wait, in seconds. If the timeout expires, raise DeadlineError. The call
-    /// stays in flight.
+    /// `timeout` limits how long to wait, in seconds. If it expires, DeadlineError is raised and
+    /// the call remains in flight.
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.home.check(py)?;
@@ -101,7 +101,7 @@ impl Work {
             .map_err(|error| error::raised(py, &error))
     }
 
-    /// Return True if the call has succeeded or failed, and False if it is still in flight.
+    /// Return True if the call has succeeded or failed, or False if it is still in flight.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.home.check(py)?;
         Ok(py.detach(|| self.pending.has_ended()))

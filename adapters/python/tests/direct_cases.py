@@ -66,7 +66,7 @@ def groups_have_communicators_of_their_own():
     assert communicator(pair).world_size == 2
     assert communicator().world_size == size
     other = dist.new_group(backend="gloo")
-    refused("belong to the backend gloo", lambda: all_reduce_(torch.ones(1), group=other))
+    refused("uses the gloo backend", lambda: all_reduce_(torch.ones(1), group=other))
 
 
 class Own(torch.Tensor):

@@ -95,9 +95,9 @@ def test_a_store_that_fails_ends_the_start():
 
 
 def test_keywords_that_do_not_fit_are_refused():
-    with pytest.raises(ringtree.UsageError, match="together"):
+    with pytest.raises(ringtree.UsageError, match="both rank and world_size"):
         ringtree.init(rank=0)
-    with pytest.raises(ringtree.UsageError, match="together with rank"):
+    with pytest.raises(ringtree.UsageError, match="requires rank and world_size"):
         ringtree.init(transport="shm")
     with pytest.raises(ringtree.UsageError, match="unknown transport"):
         ringtree.init(0, 1, transport="pigeon")

@@ -28,14 +28,14 @@ use std::path::PathBuf;
 pub(crate) struct Arguments {
     #[arg(help = collectives())]
     collective: String,
-    /// Number of ranks to start [default: 2]; if this process is already running as a rank (RANK is
-    /// set), the number must equal WORLD_SIZE
+    /// Number of ranks to start [default: 2]; must equal WORLD_SIZE if this process is already
+    /// running as a rank (RANK is set)
     #[arg(long)]
     ranks: Option<usize>,
     /// Transport: auto, tcp or shm [default: RINGTREE_TRANSPORT]
     #[arg(long)]
     transport: Option<String>,
-    /// Algorithms: auto, all, or names separated by commas
+    /// Algorithms: auto, all, or a comma-separated list of names
     #[arg(long, default_value = "auto")]
     algorithm: String,
     /// Smallest buffer size in bytes; the suffixes K, M and G are powers of 1024
@@ -47,7 +47,8 @@ pub(crate) struct Arguments {
     /// Factor between one size and the next
     #[arg(long, default_value_t = 4)]
     factor: usize,
-    /// Buffer sizes in bytes, such as 8,1K,25M; replaces --begin, --end and --factor
+    /// Comma-separated buffer sizes in bytes, such as 8,1K,25M; replaces --begin, --end and
+    /// --factor
     #[arg(long, conflicts_with_all = ["begin", "end", "factor"])]
     sizes: Option<String>,
     /// Element type
@@ -65,20 +66,21 @@ pub(crate) struct Arguments {
     /// Number of calls per batch [default: chosen so that each size takes about half a second]
     #[arg(long)]
     iters: Option<usize>,
-    /// Write the result over the input
+    /// Overwrite the input with the result
     #[arg(long)]
     in_place: bool,
-    /// Memory that holds the buffers: host; shared, which the other ranks on the host read in
-    /// place; or device, which is GPU LOCAL_RANK modulo the number of GPUs and always works in
-    /// place
+    /// Memory for the buffers: host, shared (which the other ranks on the host read in place) or
+    /// device (the GPU whose index is LOCAL_RANK modulo the number of GPUs; calls are then always
+    /// in place)
     #[arg(long, default_value = "host")]
     memory: String,
-    /// For each size, print to standard error why the algorithm was chosen and what its predicted
-    /// time consists of
+    /// For each size, print to standard error why the algorithm was chosen and how its predicted
+    /// time breaks down
     #[arg(long)]
     explain: bool,
     /// Write a timeline for ui.perfetto.dev to FILE on rank 0's host; for one additional call per
-    /// size and algorithm, it shows when each message left and arrived, both measured and predicted
+    /// size and algorithm, it shows when each message was sent and when it arrived, both measured
+    /// and predicted
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
     /// Output format: table, csv or json
@@ -123,7 +125,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
         let ranks = arguments.ranks.unwrap_or(2);
         if wanted.root >= ranks {
             eprintln!(
-                "ringtree bench: --root {} is out of range: it must be below --ranks {ranks}",
+                "ringtree bench: --root {} is out of range: it must be less than --ranks {ranks}",
                 wanted.root
             );
             return MISUSED;
@@ -142,7 +144,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
     match run(arguments, &wanted) {
         Ok(0) => FINE,
         Ok(wrong) => {
-            eprintln!("ringtree bench: {wrong} elements are wrong");
+            eprintln!("ringtree bench: found {wrong} wrong elements in the results");
             FAILED
         }
         Err(error) => refused(&error),
@@ -164,7 +166,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         "device" => Place::Device,
         other => {
             return Err(format!(
-                "--memory {other}: unknown memory; use host, shared or device"
+                "--memory {other}: unknown kind of memory; use host, shared or device"
             ));
         }
     };
@@ -172,13 +174,13 @@ fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
         return Err("--ranks and --iters must be at least 1".into());
     }
     if arguments.trace.is_some() && place == Place::Device {
-        return Err("--trace cannot record --memory device; use --memory host or shared".into());
+        return Err("--trace does not support --memory device; use --memory host or shared".into());
     }
     let dtype: Dtype = arguments.dtype.parse()?;
     let op: ReduceOp = arguments.op.parse()?;
     if !op.supports(dtype) {
         return Err(format!(
-            "{op} is not defined for {dtype}; bit operators need integers"
+            "{op} is not defined for {dtype}; bitwise operators require an integer type"
         ));
     }
     Ok(Wanted {
@@ -232,7 +234,9 @@ fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, St
     }
     let (begin, end) = (parse_size(&arguments.begin)?, parse_size(&arguments.end)?);
     if begin == 0 || begin > end || arguments.factor < 2 {
-        return Err("--begin must be from 1 to --end, and --factor must be at least 2".into());
+        return Err(
+            "--begin must be at least 1 and at most --end, and --factor must be at least 2".into(),
+        );
     }
     let next = |size: &usize| {
         size.checked_mul(arguments.factor)
@@ -348,7 +352,7 @@ fn not_for(
     };
     if comm.is_reproducible() && !is_in_rank_order(&request) {
         return Some(format!(
-            "{algorithm} does not reduce in rank order, as RINGTREE_REPRODUCIBLE=1 requires"
+            "{algorithm} does not reduce in rank order, which RINGTREE_REPRODUCIBLE=1 requires"
         ));
     }
     scratch_bytes(&request, bytes).err()

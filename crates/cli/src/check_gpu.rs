@@ -1,7 +1,7 @@
 //! Implements `ringtree check-gpu`, which checks and measures everything that needs a GPU.
 //!
 //! For each part of the check, the program starts itself again as several ranks. If a rank fails,
-//! hangs or dies, one line of the report describes this.
+//! hangs or dies, a line in the report describes this.
 
 mod cases;
 mod endings;
@@ -28,13 +28,13 @@ use std::time::Instant;
 pub(crate) enum Section {
     /// Properties of the machine.
     Probe,
-    /// Results of every algorithm, type and operator, and the order of writes to peers' memory.
+    /// The results of every algorithm, type and operator, and the order of writes to peers' memory.
     Collectives,
     /// GPU operations that training code performs during a collective.
     Habits,
-    /// Ranks that are killed or stopped.
+    /// Ranks that are killed or suspended.
     Ends,
-    /// Times of all-reduces and of their parts.
+    /// Times of all-reduces and of the parts of an all-reduce.
     Speed,
 }
 
@@ -47,10 +47,10 @@ pub(crate) struct Arguments {
     /// Time limit in minutes, from 1 to 60; skipped checks count as failures
     #[arg(long, default_value_t = 10)]
     minutes: u64,
-    /// Run only these sections, such as probe,speed
+    /// Run only these sections, for example probe,speed
     #[arg(long, value_name = "SECTIONS", value_delimiter = ',')]
     only: Vec<Section>,
-    /// Write the tables to DIR as CSV files
+    /// Also write the tables to DIR as CSV files
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
     /// Output format: table or csv

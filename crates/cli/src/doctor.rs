@@ -48,7 +48,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
     );
     let site = match setting("RINGTREE_SITE") {
         Some(site) => format!("{} (RINGTREE_SITE)", site.trim()),
-        None => "the site of all hosts without a site name (the default)".to_owned(),
+        None => "the default site, which all hosts without a site name share".to_owned(),
     };
     output += &format!("{:<19}{site}\n", "site");
     let checks = match setting("RINGTREE_CHECK") {
@@ -61,7 +61,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
         Some("1") => "rank order (RINGTREE_REPRODUCIBLE)",
         _ => "depends on the algorithm (the default)",
     };
-    output += &format!("{:<19}{order}\n", "order of sums");
+    output += &format!("{:<19}{order}\n", "summation order");
     // A reader that has closed standard output (`| head`) is not an error.
     let _ = std::io::stdout().lock().write_all(output.as_bytes());
     match (findings.place(), choice) {
@@ -117,8 +117,8 @@ fn report(
         ("network namespace", either(&findings.network)),
         ("user", user),
     ];
-    let last = "Ranks share memory if it can be created and if they have the same last four \
-                values.";
+    let last = "Ranks on a host share memory if it can be created and if their host id, boot id, \
+                network namespace and user match.";
     let mut text = String::new();
     for (name, found) in lines {
         text += &format!("{name:<19}{found}\n");
@@ -127,7 +127,7 @@ fn report(
         "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{}\n",
         "tuning",
         "GPU",
-        "buffers on GPUs",
+        "GPU buffers",
         gpu::PATH
     )
 }
@@ -136,8 +136,12 @@ fn report(
 fn tuning(setting: Option<&str>, is_handed_on: bool) -> String {
     let Some(setting) = setting else {
         return match is_handed_on {
-            true => "from an earlier attempt, through the launcher (RINGTREE_JOB_TUNING)",
-            false => "built-in on one host, measured between hosts (the default)",
+            true => {
+                "measured by an earlier attempt and passed on by the launcher (RINGTREE_JOB_TUNING)"
+            }
+            false => {
+                "built-in if all ranks are on one host, otherwise measured at startup (the default)"
+            }
         }
         .to_owned();
     };

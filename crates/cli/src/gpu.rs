@@ -1,4 +1,4 @@
-//! Opens the GPUs that a command uses.
+//! Opens the GPUs used by a command.
 
 use crate::bench::case::Memory;
 use ringtree::device::{self, Device};
@@ -52,7 +52,7 @@ pub(crate) fn listed() -> String {
             let found = gpu.description();
             let (gib, version) = (found.memory_bytes >> 30, found.driver_version);
             format!(
-                "{ordinal}: {}, {gib} GiB, {} multiprocessors, driver for CUDA {}.{}",
+                "{ordinal}: {}, {gib} GiB, {} multiprocessors, driver supports CUDA {}.{}",
                 found.name,
                 found.multiprocessors,
                 version / 1000,

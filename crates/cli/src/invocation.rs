@@ -1,12 +1,12 @@
-//! Describes how the command was invoked, so that `bench` and `check-gpu` can start themselves as
-//! ranks.
+//! Describes how the command was invoked so that `bench` and `check-gpu` can start themselves again
+//! as ranks.
 
 use ringtree::{Result, launch};
 use std::env;
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-/// The program that runs the command line: `ringtree` or an interpreter.
+/// The program that runs the command line, which is either `ringtree` or an interpreter.
 #[derive(Clone, Debug)]
 pub struct Program {
     /// The executable file.
@@ -15,17 +15,17 @@ pub struct Program {
     pub arguments: Vec<OsString>,
 }
 
-/// One invocation of the command line.
+/// An invocation of the command line.
 #[derive(Clone, Debug)]
 pub struct Invocation {
     /// The program that was invoked.
     pub program: Program,
-    /// The command's arguments, such as `bench` and `all-reduce`.
+    /// The arguments of the command, such as `bench` and `all-reduce`.
     pub arguments: Vec<OsString>,
 }
 
 impl Invocation {
-    /// Returns the invocation of this process, whose program is `ringtree`.
+    /// Returns the invocation of this process. The program is `ringtree`.
     pub fn of_this_process() -> Self {
         let mut words = env::args_os();
         let name = words.next().unwrap_or_default();

@@ -1,12 +1,12 @@
 //! Implements the `ringtree` command line, with one module per command.
 //!
-//! *Purpose.* Implements the commands `run`, `bench`, `plan`, `doctor` and `check-gpu` for the
-//! `ringtree` program and for the Python package's command. [`expected`] computes the results that
-//! `bench` and `check-gpu` compare theirs with.
+//! *Purpose.* Implements the `run`, `bench`, `plan`, `doctor` and `check-gpu` commands for the
+//! `ringtree` program and for the Python package's command. [`expected`] computes the results
+//! against which `bench` and `check-gpu` compare theirs.
 //!
 //! *Invariants.* The exit code is 0 on success, 1 if the work failed, and 2 after a usage error. On
-//! failure, one line states the cause and the next step. No function in this crate ends the
-//! process.
+//! failure, a single line states the cause and the next step. No function in this crate terminates
+//! the process.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -59,7 +59,7 @@ enum Command {
     Run(run::Arguments),
     /// Measure a collective and check its results
     Bench(bench::Arguments),
-    /// Show the plan for a collective: predict its time, verify it or draw it
+    /// Show the plan for a collective, predict its time, verify it or draw it
     Plan(plan::Arguments),
     /// Check this machine and show the settings that are in effect
     Doctor(doctor::Arguments),
@@ -67,7 +67,7 @@ enum Command {
     CheckGpu(check_gpu::Arguments),
 }
 
-/// Runs one invocation of the command line and returns the process's exit code.
+/// Runs an invocation of the command line and returns the exit code for the process.
 pub fn execute(invocation: Invocation) -> u8 {
     let code = carried_out(invocation);
     // If the program is an interpreter, nothing else flushes standard output. A reader that has

@@ -1,5 +1,5 @@
-//! Runs the `ringtree` program. It is implemented in the library because the Python package uses it
-//! too.
+//! Runs the `ringtree` program. The implementation is in the library because the Python package
+//! uses it too.
 
 use ringtree_cli::{Invocation, execute};
 use std::process::ExitCode;

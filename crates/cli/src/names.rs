@@ -1,7 +1,7 @@
 //! Parses the names of collectives and algorithms on the command line.
 //!
-//! The valid names come from the registry. Names that are planned for later get a more helpful
-//! error.
+//! The valid names come from the registry. Names that are planned for the future get a more helpful
+//! error message.
 
 use ringtree::plan::{Algorithm, Collective};
 

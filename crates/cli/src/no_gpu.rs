@@ -1,10 +1,10 @@
-//! Replaces the GPU functions in a build without the `cuda` feature.
+//! Replaces the GPU functions in builds without the `cuda` feature.
 
 use crate::bench::case::Memory;
 use ringtree::{Communicator, Error, Result};
 
 /// The path that GPU buffers take, as shown by `ringtree doctor`.
-pub(crate) const PATH: &str = "none in this build; build with `cargo build --release -p \
+pub(crate) const PATH: &str = "not included in this build; build with `cargo build --release -p \
                                ringtree-cli --features cuda`";
 
 fn absent() -> Error {

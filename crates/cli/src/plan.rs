@@ -27,8 +27,8 @@ mod world;
 pub(crate) struct Arguments {
     #[arg(help = collectives())]
     collective: String,
-    /// Algorithm: its name, auto (what a call would choose), or all; with --draw html, also two
-    /// names, such as ring,circulant
+    /// Algorithm: a name, auto (the algorithm that a call would choose) or all; --draw html also
+    /// accepts two names, such as ring,circulant
     #[arg(long, value_name = "NAME|auto|all")]
     algorithm: Option<String>,
     /// Radix of the algorithm, from 2 to 64; equivalent to NAME/K
@@ -48,7 +48,7 @@ pub(crate) struct Arguments {
     /// Size of the complete buffer in bytes; the suffixes K, M and G are powers of 1024
     #[arg(long, default_value = "1M", allow_negative_numbers = true)]
     bytes: String,
-    /// Number of pieces per block [default: the fastest number]
+    /// Number of pieces per block [default: the number with the shortest predicted time]
     #[arg(long, value_name = "C", allow_negative_numbers = true)]
     chunks: Option<String>,
     /// Number of ranks per host: one number that divides --ranks, or one number per host, such as
@@ -60,37 +60,37 @@ pub(crate) struct Arguments {
         allow_negative_numbers = true
     )]
     ranks_per_host: String,
-    /// Number of hosts per site, which share one uplink: one number per site, such as 4,4
+    /// Number of hosts at each site, such as 4,4; the hosts at a site share one uplink
     #[arg(long, value_name = "H,H,..", allow_negative_numbers = true)]
     sites: Option<String>,
-    /// Latency of a message between hosts, or through shared memory if all ranks are on one host,
-    /// in ns, us, ms or s [default: from RINGTREE_TUNING or the built-in table]
+    /// Message latency between hosts (or through shared memory, if all ranks are on one host), in
+    /// ns, us, ms or s [default: from RINGTREE_TUNING or the built-in table]
     #[arg(long, allow_negative_numbers = true)]
     alpha: Option<String>,
-    /// Time for which a message occupies its sender and then its receiver [default: as for --alpha]
+    /// Time a message occupies its sender, and then its receiver [default: as for --alpha]
     #[arg(long, allow_negative_numbers = true)]
     overhead: Option<String>,
     /// Bandwidth of a link, in bit, Kbit, Mbit, Gbit or Tbit per second [default: as for --alpha]
     #[arg(long, allow_negative_numbers = true)]
     bandwidth: Option<String>,
-    /// Latency of a message between sites [default: from RINGTREE_TUNING, or ten times --alpha]
+    /// Message latency between sites [default: from RINGTREE_TUNING, or ten times --alpha]
     #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
     uplink_alpha: Option<String>,
-    /// Bandwidth of a site's uplink in each direction, shared by the site's ranks [default: from
-    /// RINGTREE_TUNING, or a tenth of --bandwidth]
+    /// Bandwidth of a site's uplink in each direction, shared by all ranks at the site [default:
+    /// from RINGTREE_TUNING, or a tenth of --bandwidth]
     #[arg(long, value_name = "BANDWIDTH", allow_negative_numbers = true)]
     uplink_bandwidth: Option<String>,
     /// Use only algorithms that RINGTREE_REPRODUCIBLE=1 allows; implied by that setting
     #[arg(long)]
     reproducible: bool,
-    /// Verify the plans by symbolic execution, for up to 1,024 ranks
+    /// Verify the plans by symbolic execution (up to 1,024 ranks)
     #[arg(long)]
     verify: bool,
-    /// Draw the plan as text, svg or html (a page that plays one plan, or two plans on one clock),
-    /// for up to 64 ranks
+    /// Draw the plan (up to 64 ranks) as text, svg or html, which is a page that plays one plan, or
+    /// two plans on a shared clock
     #[arg(long, value_name = "text|svg|html")]
     draw: Option<String>,
-    /// Output format: table, or json with one object per line [default: table]
+    /// Output format: table or json, which has one object per line [default: table]
     #[arg(long, value_name = "table|json")]
     format: Option<String>,
 }
@@ -185,7 +185,7 @@ impl Inquiry {
             return Err(format!("--draw supports up to {DRAWN_RANKS_MAX} ranks"));
         }
         if self.output == Output::Svg && self.selection == Selection::All {
-            return Err("--draw svg draws one algorithm; pass its name or auto".to_owned());
+            return Err("--draw svg draws only one algorithm; pass its name or auto".to_owned());
         }
         if self.output == Output::Html && self.selection == Selection::All {
             return Err(PLAYS.to_owned());
@@ -294,8 +294,8 @@ struct Assessment {
 }
 
 /// The error for passing more than two algorithms with `--draw html`.
-const PLAYS: &str = "--draw html plays one plan, or two plans on one clock; pass one or two \
-                     algorithms";
+const PLAYS: &str =
+    "--draw html plays one plan, or two plans on a shared clock; pass one or two algorithms";
 
 /// Parses one name, `auto` or `all`, or two names whose plans are played together.
 fn selected(text: &str, output: Output) -> Result<(Selection, Option<Algorithm>), String> {
@@ -326,9 +326,9 @@ fn with_radix(
             let wanted = algorithm.with_radix(radix).map_err(refusal)?;
             Ok(Selection::One(wanted))
         }
-        Selection::One(_) | Selection::All | Selection::Auto => {
-            Err(refusal("pass one algorithm: --algorithm NAME".into()))
-        }
+        Selection::One(_) | Selection::All | Selection::Auto => Err(refusal(
+            "a radix requires a single algorithm; pass --algorithm NAME".into(),
+        )),
     }
 }
 
@@ -504,7 +504,10 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
             .iter()
             .map(|one| one.report.algorithm.as_str())
             .collect();
-        out.push_str(&format!("\nnot for {collective}: {}\n", names.join(", ")));
+        out.push_str(&format!(
+            "\nalgorithms that do not implement {collective}: {}\n",
+            names.join(", ")
+        ));
     }
     for why_not in too_long
         .iter()

@@ -5,8 +5,11 @@
 /// # Errors
 /// Returns a message if the text is not a size.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
-    let malformed =
-        || format!("'{text}' is not a size; use a number and optionally K, M or G, such as 25M");
+    let malformed = || {
+        format!(
+            "'{text}' is not a size; use a number, optionally followed by K, M or G, such as 25M"
+        )
+    };
     let (digits, power) = match text.as_bytes().last() {
         Some(b'K') => (&text[..text.len() - 1], 1),
         Some(b'M') => (&text[..text.len() - 1], 2),
@@ -41,8 +44,8 @@ pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
         .filter(|rate| *rate > 0.0)
         .ok_or_else(|| {
             format!(
-                "'{text}' is not a rate; use a number above 0 and bit, Kbit, Mbit, Gbit or Tbit \
-                 (per second), such as 10Gbit"
+                "'{text}' is not a rate; use a number greater than 0 followed by bit, Kbit, Mbit, \
+                 Gbit or Tbit (per second), such as 10Gbit"
             )
         })
 }
@@ -54,7 +57,7 @@ pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
 pub(crate) fn parse_time(text: &str) -> Result<f64, String> {
     const UNITS: &[(&str, f64)] = &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     parse_number(text, UNITS).ok_or_else(|| {
-        format!("'{text}' is not a time; use a number and ns, us, ms or s, such as 20us")
+        format!("'{text}' is not a time; use a number followed by ns, us, ms or s, such as 20us")
     })
 }
 

@@ -16,12 +16,12 @@ const MASTER_PORT: u16 = 29_500;
 const TORCHRUN_ALONE: &[(&str, &str)] = &[
     (
         "--rdzv-conf",
-        "set RINGTREE_TIMEOUT_MS to limit the time for startup",
+        "set RINGTREE_TIMEOUT_MS to limit the startup time",
     ),
     ("--local-addr", "set RINGTREE_INTERFACE"),
     (
         "--monitor-interval",
-        "omit it, because the launcher notices an exit immediately",
+        "omit it, because the launcher notices immediately when a rank exits",
     ),
     (
         "--start-method",
@@ -73,8 +73,8 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "rdzv_id", value_name = "ID")]
     rdzv_id: Option<String>,
 
-    /// Number of this host, from 0; the host at the endpoint is 0 [default: in the order in which
-    /// hosts connect]
+    /// Number of this host, from 0; the host at the endpoint is number 0 [default: assigned in the
+    /// order in which the hosts connect]
     #[arg(long, alias = "node_rank", value_name = "K")]
     node_rank: Option<usize>,
 
@@ -96,7 +96,7 @@ pub(crate) struct Arguments {
     )]
     master_port: Option<u16>,
 
-    /// Run on this host only, which is the default
+    /// Run on this host only (the default)
     #[arg(long)]
     standalone: bool,
 
@@ -104,7 +104,7 @@ pub(crate) struct Arguments {
     #[arg(long, alias = "rdzv_backend", hide = true, value_parser = parse_backend)]
     rdzv_backend: Option<String>,
 
-    /// Accept torchrun's option, which has no effect: programs are always started directly
+    /// Accepted for compatibility with torchrun; has no effect, as programs are started directly
     #[arg(long, alias = "no_python", hide = true)]
     no_python: bool,
 
@@ -121,8 +121,8 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "WHAT", value_enum, default_value = "prefixed")]
     output: Shown,
 
-    /// Append everything that rank K writes to DIR/rank-K.log, across restarts; not available with
-    /// --output inherit
+    /// Append everything that rank K writes to DIR/rank-K.log, including after restarts; not
+    /// available with --output inherit
     #[arg(long, alias = "log_dir", value_name = "DIR")]
     log_dir: Option<PathBuf>,
 
@@ -135,14 +135,15 @@ pub(crate) struct Arguments {
 /// How to show the ranks' output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Shown {
-    /// Every line, with its rank in front of it, as in `[3]: loss 1.3`
+    /// Every line, prefixed with its rank, such as `[3]: loss 1.3`
     Prefixed,
-    /// The output of each host's first rank, unchanged, so that progress bars work on a terminal;
-    /// if another rank fails, also the last 16 KiB of its output, unless --log-dir keeps it
+    /// The unmodified output of each host's first rank, so that progress bars work in a terminal.
+    /// If another rank fails, the last 16 KiB of its output are also shown, unless --log-dir saves
+    /// that output
     #[value(name = "rank0")]
     Rank0,
-    /// All output, written directly by the ranks; the launcher cannot quote it, and if several
-    /// ranks fail, the launcher may not name the first one
+    /// All output, written directly by the ranks. The launcher cannot quote it and, if several
+    /// ranks fail, may not name the one that failed first
     Inherit,
 }
 
@@ -172,13 +173,13 @@ pub(crate) fn execute(arguments: Arguments) -> u8 {
 
 fn parse_ranks(text: &str) -> Result<NonZeroUsize, String> {
     if text == "gpu" {
-        return Err("for one rank per GPU, pass the number of GPUs".to_owned());
+        return Err("to start one rank per GPU, pass the number of GPUs".to_owned());
     }
     if text == "auto" || text == "cpu" {
         return std::thread::available_parallelism().map_err(|error| error.to_string());
     }
     text.parse()
-        .map_err(|_| "expected a number of at least 1, or auto".to_owned())
+        .map_err(|_| "expected auto or a number that is at least 1".to_owned())
 }
 
 fn parse_nodes(text: &str) -> Result<NonZeroUsize, String> {
@@ -188,7 +189,7 @@ fn parse_nodes(text: &str) -> Result<NonZeroUsize, String> {
         return Err("the number of hosts cannot change during a job; pass one number".to_owned());
     }
     most.parse()
-        .map_err(|_| "expected a number of at least 1".to_owned())
+        .map_err(|_| "expected a number that is at least 1".to_owned())
 }
 
 fn parse_backend(text: &str) -> Result<String, String> {
@@ -221,7 +222,7 @@ fn no_program(word: &str) -> String {
     };
     match TORCHRUN_ALONE.iter().find(|(known, _)| *known == name) {
         Some((_, instead)) => format!("unsupported option {name}: {instead}"),
-        None => format!("unknown option {word}, and no program has that name"),
+        None => format!("unknown option {word}, and there is no program with that name"),
     }
 }
 
@@ -239,12 +240,12 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
     }
     if arguments.standalone && nodes > 1 {
         return wrong(format!(
-            "--standalone means one host and contradicts --nnodes {nodes}; omit one of them"
+            "--standalone means a single host, which contradicts --nnodes {nodes}; omit one of them"
         ));
     }
     if let Some(node_rank) = arguments.node_rank.filter(|node_rank| *node_rank >= nodes) {
         return wrong(format!(
-            "--node-rank {node_rank} is out of range: it must be below --nnodes {nodes}"
+            "--node-rank {node_rank} is out of range: it must be less than --nnodes {nodes}"
         ));
     }
     if nodes > 1 && endpoint.is_none() {

@@ -167,7 +167,7 @@ fn the_habits_free_and_allocate_by_calls_that_may_wait() {
     let output = here.check(&["--only", "habits"], &settings);
     let complaints = text(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{complaints}");
-    let habits = ["frees memory", "allocates"];
+    let habits = ["frees memory", "allocates memory"];
     let begin = habits.map(|habit| format!("ringtree check-gpu: FAILED: habit: {habit}, "));
     for begin in &begin {
         let is_it = |line: &str| line.starts_with(begin) && line.contains("12345");
@@ -185,7 +185,7 @@ fn a_part_that_hangs_is_ended() {
     // The other ranks wait longer than that for the stopped rank.
     assert_eq!(output.status.code(), Some(1));
     let complaints = text(&output.stderr);
-    let what = "FAILED: a rank is stopped, staged over shm, 3 ranks: did not finish within 1 s";
+    let what = "FAILED: one rank suspended, staged over shm, 3 ranks: did not finish within 1 s";
     assert!(complaints.contains(what), "{complaints}");
 }
 
@@ -213,7 +213,10 @@ fn without_a_gpu_there_is_one_line() {
     assert_eq!(output.status.code(), Some(1));
     let complaints = text(&output.stderr);
     assert_eq!(complaints.lines().count(), 1, "{complaints}");
-    assert!(complaints.contains("no CUDA here: "), "{complaints}");
+    assert!(
+        complaints.contains("CUDA is not available: "),
+        "{complaints}"
+    );
     assert!(output.stdout.is_empty());
 }
 

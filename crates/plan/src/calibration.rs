@@ -1,16 +1,16 @@
-//! Computes the costs in a tuning table from the measured times of a few calls.
+//! Computes the costs in a tuning table from measured times of a few calls.
 //!
-//! Each cost is computed from the time of a call that the cost dominates ([`Probe`]). The
-//! computation uses the same predictions as the choice of plans. A prediction is linear in each
-//! cost, so a cost equals the measured time, minus the part that the other costs explain, divided
-//! by the number of times that the cost is incurred. This is repeated, as in the Gauss-Seidel
-//! method for linear equations, until the predictions for all calls equal their measured times. L
-//! and o are determined together, because the same two probes contain both. A cost therefore
-//! includes everything that makes calls slow, such as fewer cores than ranks, shared caches, or
-//! queues in the network.
+//! Each cost is computed from the time of a call that is dominated by that cost (see [`Probe`]).
+//! The computation uses the same predictions as the choice of plans. A prediction is linear in each
+//! cost. Therefore, to compute a cost, the part that the other costs explain is subtracted from the
+//! measured time, and the result is divided by the number of times that the cost is incurred. This
+//! is repeated, as in the Gauss-Seidel method for linear equations, until the predictions for all
+//! calls equal their measured times. L and o are determined together because the same two probes
+//! contain both. A cost computed in this way includes everything that makes calls slow, such as
+//! having fewer cores than ranks, shared caches, or queues in the network.
 //!
-//! On one host, the timed calls run the two plans between which an all-reduce most often chooses.
-//! The choice therefore changes at the size at which both plans take equally long.
+//! On a single host, the timed calls run the two plans between which an all-reduce most often has
+//! to choose. The choice therefore changes at the size at which both plans take equally long.
 
 use super::cost::shared;
 use super::ir::Request;
@@ -40,22 +40,23 @@ const NETWORK_BYTES: usize = 64 << 10;
 pub enum LinkClass {
     /// TCP connections.
     Tcp,
-    /// Memory that the ranks of a host share.
+    /// Memory shared by the ranks on a host.
     Shm,
-    /// The path between two sites, which the ranks of each site share.
+    /// The path between two sites, which is shared by the ranks at each site.
     Uplink,
 }
 
 /// One of the costs of a link ([`LinkCost`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Number {
-    /// L: latency in seconds or, in shared memory, the time of a handoff.
+    /// L: latency in seconds or, in shared memory, the time that a handoff takes.
     Alpha,
-    /// o: seconds per message at each end. In shared memory, it is a quarter of the handoff time.
+    /// o: overhead in seconds per message at each end. In shared memory, this is a quarter of the
+    /// handoff time.
     Overhead,
-    /// G: seconds per byte moved.
+    /// G: time in seconds per byte moved.
     Beta,
-    /// γ: seconds per byte reduced.
+    /// γ: time in seconds per byte reduced.
     Gamma,
 }
 
@@ -64,14 +65,14 @@ pub enum Number {
 pub enum Exercise {
     /// An all-reduce over all ranks that computes a sum.
     AllReduce(Algorithm),
-    /// A message from one rank to another on the same host. Pairs of ranks on all hosts send their
-    /// messages simultaneously.
+    /// A message from one rank to another rank on the same host. Pairs of ranks on all hosts send
+    /// their messages at the same time.
     Pair,
-    /// Each rank sends a message to each of the given number of ranks after it in its ring, or to
-    /// all others if there are fewer, and receives as many messages from the ranks before it. All
-    /// [`rings`] run simultaneously.
+    /// Each rank sends a message to each of the given number of ranks that follow it in its ring,
+    /// or to all other ranks if there are fewer. It receives as many messages from the ranks that
+    /// precede it. All [`rings`] run at the same time.
     Shift(usize),
-    /// A reduction of one buffer into another, on each rank separately.
+    /// A reduction of one buffer into another, performed separately on each rank.
     Fold,
 }
 
@@ -80,7 +81,7 @@ pub enum Exercise {
 pub struct Probe {
     /// The operation to time.
     pub exercise: Exercise,
-    /// Size of the f32 buffer in bytes.
+    /// Size of the f32 buffer, in bytes.
     pub bytes: usize,
     /// The class of link that is measured.
     pub class: LinkClass,
@@ -152,8 +153,8 @@ const SITES: &[Probe] = &{
     ]
 };
 
-/// Returns the probes to time, in order, for ranks that are placed as in `topology`. Classes of
-/// link that do not occur in predictions for these ranks are omitted.
+/// Returns the probes to time, in order, for ranks that are placed according to `topology`. Classes
+/// of link that do not occur in predictions for these ranks are omitted.
 ///
 /// ```
 /// use ringtree::plan::calibration::{LinkClass, probes};
@@ -178,9 +179,9 @@ pub fn probes(topology: &Topology) -> Vec<Probe> {
 }
 
 /// Returns the rings of ranks around which an [`Exercise::Shift`] sends messages. A ring consists
-/// of the first rank of each host at a site or, for uplinks, of the first rank of each site's first
-/// host. A single rank is not a ring. If no site has two hosts, all hosts form one ring, as if
-/// there were no sites.
+/// of the first rank on each host at a site or, for uplinks, of the first rank on each site's first
+/// host. A single rank does not form a ring. If no site has two or more hosts, all hosts form one
+/// ring, as if there were no sites.
 ///
 /// ```
 /// use ringtree::plan::calibration::{LinkClass, rings};
@@ -210,8 +211,9 @@ pub fn rings(topology: &Topology, class: LinkClass) -> Vec<Vec<usize>> {
     }
 }
 
-/// Returns the number of messages that each rank sends in an [`Exercise::Shift`] of `messages`
-/// messages. The number is the same in all rings, so the smallest ring limits it.
+/// Returns the number of messages that each rank actually sends in an [`Exercise::Shift`] of
+/// `messages` messages. This number is the same in all rings, so it is limited by the smallest
+/// ring.
 #[must_use]
 pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
     let others = rings.iter().map(|ring| ring.len() - 1);
@@ -219,15 +221,15 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 }
 
 /// Returns a table with which the predictions for the probes equal their measured times. `timed`
-/// holds all [`probes`] of the topology, each with its measured time in seconds. The number of
-/// bytes in a probe must be that of its last measurement.
+/// contains all [`probes`] for the topology, each with its measured time in seconds. The number of
+/// bytes in a probe must be the one used in its last measurement.
 ///
-/// A cost that would be zero or negative is set to almost zero. If a cost is far above the built-in
-/// one, the machine is assumed to have been busy with something else during the measurement, and
-/// the class of link keeps its built-in costs.
+/// A cost that would be zero or negative is set to a value slightly above zero. If a cost is far
+/// above the built-in cost, it is assumed that the machine was busy with something else during the
+/// measurement, and the class of link keeps its built-in costs.
 ///
-/// Costs are rounded to three significant digits. The measurements do not support more, and
-/// converting the costs to text and back does not change them.
+/// Costs are rounded to three significant digits. The measurements do not support more digits, and
+/// rounded costs do not change when they are converted to text and back.
 ///
 /// # Errors
 /// Returns an error message if there is no plan for a probe.

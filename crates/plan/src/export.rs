@@ -1,5 +1,5 @@
-//! Exports plans for other programs: as a flat list of the transfers of all ranks, and as a JSON
-//! object.
+//! Exports plans for use by other programs, as a flat list of the transfers of all ranks and as a
+//! JSON object.
 
 use super::cost::Traffic;
 use super::ir::{ChunkRange, Plan, Round, Source, Step};
@@ -7,38 +7,39 @@ use super::spec::{Algorithm, Collective};
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A move of chunks from one rank to another, or within a rank.
+/// A movement of chunks from one rank to another, or within a rank.
 ///
-/// *Replay.* All transfers of a round read the state before the round. The transfers are then
-/// applied in list order. Each of them either replaces the content of its target or is reduced into
-/// it.
+/// *Replay.* All transfers in a round read the state before the round. The transfers are then
+/// applied in list order. Each transfer either replaces the content of its target or is reduced
+/// into it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Transfer {
-    /// The round, counted from 0. Local copies and reductions have separate rounds.
+    /// The round, counted from 0. Local copies and reductions are in separate rounds.
     pub round: usize,
-    /// The index of the message to which this transfer belongs; `None` for a local copy or
+    /// The index of the message to which this transfer belongs, or `None` for a local copy or
     /// reduction.
     pub message: Option<usize>,
     /// The sending rank.
     pub from: usize,
-    /// The first chunk read.
+    /// The first chunk that is read.
     pub from_chunk: usize,
     /// The receiving rank.
     pub to: usize,
-    /// The first chunk written.
+    /// The first chunk that is written.
     pub to_chunk: usize,
     /// Number of chunks.
     pub chunks: usize,
-    /// `true` if the chunks are reduced into the existing content, `false` if they replace it.
+    /// `true` if the chunks are reduced into the existing content, or `false` if they replace it.
     pub reduce: bool,
 }
 
-/// Returns all transfers in `plans`, round by round. `plans` holds one plan per rank in rank order.
+/// Returns all transfers in `plans`, round by round. `plans` contains one plan per rank, in rank
+/// order.
 ///
 /// # Errors
-/// Returns an error message if the plans do not fit together. This is the case if a receive has no
-/// matching send in the same round, if a send has no matching receive, or if the lengths differ.
-/// [`super::verify`] explains such faults in more detail.
+/// Returns an error message if the plans are not consistent with each other. This is the case if a
+/// receive has no matching send in the same round, if a send has no matching receive, or if the
+/// lengths of a send and its receive differ. [`super::verify`] explains such faults in more detail.
 pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
     let mut list = List::default();
     let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
@@ -57,9 +58,9 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
 
 /// Returns the transfers in a form that is suitable for other programs.
 ///
-/// If content moves between blocks (all-to-all), each rank's chunks are listed twice: first those
-/// that the rank reads and then those that it writes, followed by its scratch. A replay therefore
-/// does not need to know what a chunk holds at a given time.
+/// If content moves between blocks, as in an all-to-all, each rank's chunks are listed twice: first
+/// the chunks that the rank reads and then the chunks that it writes, followed by its scratch. A
+/// replay therefore does not need to know what a chunk holds at a given time.
 ///
 /// # Errors
 /// Returns the same errors as [`transfers`].
@@ -158,7 +159,7 @@ impl List {
         if let Some(((from, to), _)) = mail.iter().find(|(_, waiting)| !waiting.is_empty()) {
             let round = self.round;
             return Err(format!(
-                "round {round}: rank {to} ignores a message from rank {from}"
+                "round {round}: rank {to} does not receive the message from rank {from}"
             ));
         }
         Ok(())
@@ -248,7 +249,7 @@ impl List {
     }
 }
 
-/// The JSON object that `ringtree plan --format json` prints for each algorithm, on one line.
+/// The JSON object that `ringtree plan --format json` prints on a single line for each algorithm.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
     /// The collective.
@@ -257,27 +258,29 @@ pub struct Report {
     pub algorithm: String,
     /// Number of ranks.
     pub ranks: usize,
-    /// The root; 0 if the collective has none.
+    /// The root, or 0 if the collective has no root.
     pub root: usize,
-    /// Number of chunks in a rank's buffer. Like all counts below, it is null if there is no plan.
+    /// Number of chunks in a rank's buffer. Like all of the following counts, it is null if there
+    /// is no plan.
     pub chunks: Option<usize>,
     /// Number of scratch chunks, which follow the buffer's chunks.
     pub scratch: Option<usize>,
-    /// Number of rounds with messages.
+    /// Number of rounds that contain messages.
     pub rounds: Option<usize>,
-    /// Number of messages that all ranks send. It is also null if there are too many to count.
+    /// Total number of messages that all ranks send. It is also null if there are too many messages
+    /// to count.
     pub messages: Option<usize>,
-    /// Bytes sent by the busiest rank.
+    /// Number of bytes sent by the busiest rank.
     pub max_bytes_sent_per_rank: Option<usize>,
-    /// The predicted time in microseconds.
+    /// The predicted time, in microseconds.
     pub time_us: Option<f64>,
-    /// Result of the verifier; null if it did not run.
+    /// Result of the verifier, or null if the verifier did not run.
     pub verified: Option<bool>,
-    /// `true` if all ranks end up with the same bits; null if the verifier did not run.
+    /// `true` if all ranks end up with the same bits, or null if the verifier did not run.
     pub bits_agree: Option<bool>,
-    /// The reason why there is no plan or why verification failed; null otherwise.
+    /// The reason why there is no plan or why verification failed, or null if neither is the case.
     pub why_not: Option<String>,
-    /// All transfers; absent if there are more ranks than [`crate::limits::DRAWN_RANKS_MAX`].
+    /// All transfers. Absent if there are more than [`crate::limits::DRAWN_RANKS_MAX`] ranks.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub sends: Option<Vec<Transfer>>,
 }
@@ -309,8 +312,8 @@ impl Report {
         }
     }
 
-    /// Creates the report for an algorithm from its traffic and its predicted time in seconds,
-    /// before verification.
+    /// Creates the report for an algorithm, before verification, from the algorithm's traffic and
+    /// its predicted time in seconds.
     #[must_use]
     pub fn priced(
         names: (Collective, Algorithm),
@@ -330,7 +333,7 @@ impl Report {
         }
     }
 
-    /// Returns the object as one line of JSON.
+    /// Returns the object as a single line of JSON.
     #[must_use]
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).expect("invariant: names and numbers are valid JSON")
@@ -451,7 +454,7 @@ mod tests {
         let store = |count| vec![vec![Step::store(0, vec![range(0, count)])]];
         let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err();
         assert!(fault(vec![], store(1)).contains("rank 1 expects a message from rank 0"));
-        assert!(fault(send(1), vec![]).contains("rank 1 ignores a message from rank 0"));
+        assert!(fault(send(1), vec![]).contains("rank 1 does not receive the message from rank 0"));
         assert!(fault(send(1), store(2)).contains("unexpected length"));
     }
 }

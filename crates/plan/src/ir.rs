@@ -3,11 +3,11 @@
 use super::spec::{Algorithm, Collective};
 use super::topology::{Hosts, Topology};
 
-/// A range of consecutive chunks in a rank's array. The array consists of the buffer's chunks,
+/// A range of consecutive chunks in a rank's array. The array consists of the buffer's chunks
 /// followed by the scratch chunks.
 ///
-/// A range is never empty, never wraps, and never spans the boundary between buffer and scratch. A
-/// message that wraps or spans the boundary has two ranges.
+/// A range is never empty, never wraps around, and never spans the boundary between the buffer and
+/// the scratch. A message that wraps around or spans this boundary has two ranges.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ChunkRange {
     /// The first chunk.
@@ -30,7 +30,7 @@ impl ChunkRange {
     }
 }
 
-/// The source of an operand in a receive.
+/// The source of an operand of a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The content of the rank's own chunks.
@@ -39,10 +39,10 @@ pub enum Source {
     Peer(usize),
 }
 
-/// An action that a rank performs in a round.
+/// An action that a rank performs during a round.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Step {
-    /// Sends the chunks in `ranges`, in that order, as one message to each of `peers`.
+    /// Sends the chunks in `ranges`, in that order, as a single message to each of `peers`.
     Send {
         /// The receiving ranks.
         peers: Vec<usize>,
@@ -50,8 +50,8 @@ pub enum Step {
         ranges: Vec<ChunkRange>,
     },
     /// Reduces the operands in `sources` from left to right, in a *single* reduction, and writes
-    /// the result to `ranges`. If the only source is a `Peer`, its message is stored. Every peer's
-    /// message is as long as `ranges`.
+    /// the result to `ranges`. If the only source is a `Peer`, that peer's message is stored
+    /// unchanged. Every peer's message is as long as `ranges`.
     Receive {
         /// The operands, in the order in which they are reduced. Each peer appears at most once,
         /// and so does `Own`.
@@ -66,14 +66,14 @@ pub enum Step {
     Copy {
         /// The chunks to read.
         from: ChunkRange,
-        /// The chunks to write. There are as many as in `from`, and the two ranges are disjoint.
+        /// The chunks to write. There are as many as in `from`, and the two ranges do not overlap.
         to: ChunkRange,
     },
     /// Reduces the operands in `from` on this rank, from left to right, in a *single* reduction,
     /// and writes the result to `to`.
     Reduce {
         /// At least two operands, in the order in which they are reduced. Each has as many chunks
-        /// as `to`. One operand may be `to` itself. The others must be disjoint from it.
+        /// as `to`. One operand may be `to` itself. The others must not overlap with it.
         from: Vec<ChunkRange>,
         /// The chunks to which the result is written.
         to: ChunkRange,
@@ -112,20 +112,20 @@ impl Step {
         }
     }
 
-    /// Returns whether the step sends or receives. Local copies and reductions do not.
+    /// Returns whether the step sends or receives a message. Local copies and reductions do not.
     #[must_use]
     pub const fn is_message(&self) -> bool {
         matches!(self, Step::Send { .. } | Step::Receive { .. })
     }
 }
 
-/// The steps of one rank between two ticks of the collective's logical clock: first the sends, then
-/// the receives.
+/// The steps of one rank between two ticks of the collective's logical clock. The sends come first,
+/// followed by the receives.
 ///
 /// A round contains either messages or local steps, and a rank sends at most one message per round
-/// to any other rank. No local step of a round uses a chunk that another step of the round writes.
-/// Round r of one rank corresponds to round r of every other rank. A rank with nothing to do in a
-/// round has an empty round.
+/// to any other rank. No local step in a round uses a chunk that another step in the round writes.
+/// Round r of one rank corresponds to round r of every other rank. If a rank has nothing to do in a
+/// round, its round is empty.
 pub type Round = Vec<Step>;
 
 /// The inputs from which a plan is built. A plan is a pure function of its request.
@@ -141,7 +141,7 @@ pub struct Request {
     pub rank: usize,
     /// The root; 0 if the collective has none.
     pub root: usize,
-    /// Number of pieces per block, b, which is at least 1.
+    /// Number of pieces per block, b. It is at least 1.
     pub pieces: usize,
     /// The hosts on which the ranks run. Only hierarchical algorithms use them.
     pub hosts: Hosts,
@@ -158,7 +158,7 @@ impl Request {
     }
 }
 
-/// The steps of one rank in a collective.
+/// The steps that one rank performs in a collective.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
     /// The request that the plan fulfills.
@@ -167,8 +167,8 @@ pub struct Plan {
     pub chunks: usize,
     /// Number of scratch chunks, which follow the buffer's chunks. It is at most `chunks` times the
     /// number of ranks. Scratch chunk `chunks + i` is as long as chunk `i mod chunks`. Plans whose
-    /// scratch is larger than the buffer are limited to short buffers
-    /// ([`crate::limits::SCRATCH_BYTES_MAX`]).
+    /// scratch is larger than the buffer can be used only for short buffers (see
+    /// [`crate::limits::SCRATCH_BYTES_MAX`]).
     pub scratch: usize,
     /// The rounds, in order.
     pub rounds: Vec<Round>,

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 /// The division of a buffer into one block per rank. All ranks use the same layout.
 ///
-/// A buffer is split evenly unless it is passed with a different layout ([`Layout::of`]).
+/// A buffer is split evenly unless it is passed with a different layout (see [`Layout::of`]).
 ///
 /// ```
 /// use ringtree::Layout;
@@ -28,8 +28,8 @@ pub enum Layout<'a> {
 
 impl Layout<'_> {
     /// Returns the range of elements that belongs to `rank` in a buffer of `count` elements with
-    /// `world_size` blocks. `Counts` ignores `count`, and a rank without an entry in the counts has
-    /// an empty block. No block extends beyond `usize::MAX`.
+    /// `world_size` blocks. If the layout is `Counts`, `count` is ignored, and a rank without an
+    /// entry in the counts has an empty block. No block extends beyond `usize::MAX`.
     #[must_use]
     pub fn block(self, rank: usize, world_size: usize, count: usize) -> Range<usize> {
         self.start(rank, world_size, count)..self.start(rank + 1, world_size, count)
@@ -77,7 +77,7 @@ impl<'a, const N: usize> From<&'a [usize; N]> for Layout<'a> {
     }
 }
 
-/// A buffer together with the layout of its blocks ([`Layout::of`]).
+/// A buffer together with the layout of its blocks. Created by [`Layout::of`].
 #[derive(Clone, Debug)]
 pub struct Blocks<'a, B> {
     buffer: B,
@@ -85,11 +85,11 @@ pub struct Blocks<'a, B> {
 }
 
 impl<'a> Layout<'a> {
-    /// Attaches this layout to `buffer`, which may be a reference.
+    /// Attaches this layout to `buffer`, which may be a reference to a buffer.
     ///
     /// `buffer` is the complete buffer of a call: the output of an all-gather or gather, the input
     /// of a reduce-scatter or scatter, or the buffer of an in-place call. All ranks must use the
-    /// same layout. Calls that have no blocks ignore it.
+    /// same layout. Calls that do not use blocks ignore the layout.
     ///
     /// ```
     /// use ringtree::Layout;
@@ -109,8 +109,7 @@ impl<'a> Layout<'a> {
 }
 
 impl<B> Blocks<'_, B> {
-    /// Copies the counts of the layout, so that the value can be passed to calls that outlive the
-    /// borrow.
+    /// Copies the layout's counts so that the value can be passed to calls that outlive the borrow.
     ///
     /// ```
     /// use ringtree::Layout;
@@ -168,7 +167,8 @@ pub enum Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// Copies the counts of `layout`, if it has any, so that the result outlives their borrow.
+    /// Copies the counts of `layout`, if it has any, so that the result can outlive the borrow of
+    /// the counts.
     #[inline]
     #[must_use]
     pub fn of(layout: Layout) -> Kept<'static> {
@@ -226,7 +226,8 @@ impl<'a> Division<'a> {
         Self { layout, ..self }
     }
 
-    /// Returns the first element of `chunk`, or `count` if `chunk` is the number of chunks.
+    /// Returns the index of the first element of `chunk`, or `count` if `chunk` equals the number
+    /// of chunks.
     #[must_use]
     pub fn start(&self, chunk: usize) -> usize {
         let (block, piece) = (chunk / self.pieces, chunk % self.pieces);
@@ -238,8 +239,8 @@ impl<'a> Division<'a> {
     }
 }
 
-/// Returns the first element of part `index` if `count` elements are split evenly into `parts`
-/// parts.
+/// Returns the index of the first element of part `index` if `count` elements are split evenly into
+/// `parts` parts.
 #[must_use]
 pub fn part_start(count: usize, parts: usize, index: usize) -> usize {
     index * (count / parts) + index.min(count % parts)

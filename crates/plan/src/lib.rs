@@ -3,21 +3,23 @@
 //! *Purpose.* A plan describes what one rank does in a collective. It is a plain value that
 //! contains no bytes, pointers, sockets or dtypes.
 //!
-//! - [`ir`]: plans and their steps.
+//! - [`ir`]: plans and the steps that they consist of.
 //! - [`spec`]: the collectives and the result that each one must produce.
 //! - [`algorithms`]: the algorithms, one per file, and the registry that lists them.
 //! - [`layout`]: how a buffer's elements are split into chunks.
 //! - [`topology`]: which ranks share a host, and which hosts share a site.
 //! - [`verify`]: verification of plans by symbolic execution.
-//! - [`cost`] and [`price`]: predicted times. [`parts`]: the components of a predicted time.
+//! - [`cost`] and [`price`]: how times are predicted. [`parts`]: the components of a predicted
+//!   time.
 //! - [`tuning`]: the table of link costs. [`calibration`]: how the table is computed from
 //!   measurements. [`record`]: how the table is saved.
 //! - [`select`]: how an algorithm is chosen. [`reproducible`]: which algorithms always produce the
 //!   same bits.
-//! - [`draw`]: diagrams. [`export`]: JSON. [`units`]: human-readable times and sizes.
+//! - [`draw`]: diagrams of plans. [`export`]: plans as JSON. [`units`]: human-readable times and
+//!   sizes.
 //!
 //! *Invariants.* A plan is a pure function of its [`ir::Request`]. In each round, a rank's sends
-//! precede its receives, so it is correct to execute the steps in list order.
+//! precede its receives, so the steps can be executed in list order.
 //!
 //! *May import* nothing of the library: no clock, no I/O, no threads.
 

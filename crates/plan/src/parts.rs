@@ -3,8 +3,8 @@
 use super::units::Seconds;
 use std::fmt;
 
-/// The components of a predicted time, in seconds. The components add up to the predicted time.
-/// [`super::cost`] defines the letters L, o, G and γ.
+/// The components of a predicted time, in seconds. They add up to the predicted time. For the
+/// meaning of L, o, G and γ, see [`super::cost`].
 ///
 /// A predicted time is a sum of link costs, each multiplied by a factor. If the predicted time is
 /// the largest of several such sums, the components are those of the largest sum. If the ranks are

@@ -1,46 +1,47 @@
-//! Cost types: the costs of a link, the closed form of an algorithm's cost, and the inputs for
-//! choosing the number of pieces. [`super::cost`] uses these types.
+//! Types that describe costs: the costs of a link, the closed form of an algorithm's cost, and the
+//! inputs for choosing the number of pieces. These types are used by [`super::cost`].
 
 use super::spec::Collective;
 use serde::{Deserialize, Serialize};
 
-/// The costs of one link in the LogGP model ([`super::cost`]). A message of m bytes occupies its
-/// sender's port for o + m·G, travels for L, and occupies its receiver's port for m·G + o. Reducing
-/// m bytes takes m·γ.
+/// The costs of a link in the LogGP model (see [`super::cost`]). A message of m bytes occupies its
+/// sender's port for o + m·G, then travels for L, and then occupies its receiver's port for m·G +
+/// o. Reducing m bytes takes m·γ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {
-    /// L: latency in seconds. Messages that do not depend on each other incur it simultaneously.
+    /// L: latency in seconds. Messages that do not depend on each other incur it at the same time.
     pub alpha_s: f64,
-    /// o: seconds for which a message occupies its sender and, later, its receiver.
+    /// o: time in seconds for which a message occupies its sender and, later, its receiver.
     pub overhead_s: f64,
-    /// G: seconds per byte at a port.
+    /// G: time in seconds per byte at a port.
     pub beta_s_per_byte: f64,
-    /// γ: seconds per byte reduced.
+    /// γ: time in seconds per byte reduced.
     pub gamma_s_per_byte: f64,
 }
 
-/// The costs of the path between two sites, in addition to those of the ports at both ends. Each
-/// site has one uplink with two directions. In each direction, the bytes of all ranks at the site
-/// pass through the uplink in sequence.
+/// The costs of the path between two sites, in addition to the costs of the ports at both ends.
+/// Each site has one uplink with two directions. In each direction, the bytes from all ranks at the
+/// site pass through the uplink in sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct UplinkCost {
-    /// L: latency in seconds from a rank at one site to a rank at another.
+    /// L: latency in seconds from a rank at one site to a rank at another site.
     pub alpha_s: f64,
-    /// G: seconds per byte at an uplink.
+    /// G: time in seconds per byte at an uplink.
     pub beta_s_per_byte: f64,
 }
 
-/// The closed form of an algorithm's cost. Volumes are fractions of the complete buffer of m bytes.
+/// The closed form of an algorithm's cost. Volumes are given as fractions of the complete buffer of
+/// m bytes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
-    /// Number of rounds with messages.
+    /// Number of rounds that contain messages.
     pub rounds: usize,
-    /// Number of messages on the longest path that each wait for the previous one. Each of them
-    /// costs L, plus o at its receiver.
+    /// Number of messages on the longest path that each have to wait for the previous one. Each of
+    /// them costs L, plus o at its receiver.
     pub hops: f64,
-    /// Number of messages that pass through the busiest port on that path in sequence. Each of them
+    /// Number of messages that pass in sequence through the busiest port on that path. Each of them
     /// costs o.
     pub messages_on_path: f64,
     /// Fraction of m that passes through the busiest port on the critical path.
@@ -52,7 +53,7 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Returns the predicted seconds for a buffer of `bytes` bytes:
+    /// Returns the predicted time, in seconds, for a buffer of `bytes` bytes:
     ///
     /// L·hops + o·(messages + hops) + bytes·(G·volume + γ·folded)
     ///
@@ -93,7 +94,7 @@ pub struct Question {
     pub collective: Collective,
     /// Number of ranks.
     pub world_size: usize,
-    /// Bytes of the complete buffer.
+    /// Size of the complete buffer, in bytes.
     pub bytes: usize,
     /// The link costs.
     pub link: LinkCost,

@@ -1,5 +1,5 @@
-//! A tuning table that is saved for later runs, together with the conditions under which it
-//! applies.
+//! Tuning tables that are saved for later runs, together with the conditions under which they
+//! apply.
 //!
 //! *May import* `plan` and the base files.
 
@@ -9,15 +9,15 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
 
-/// Version of the selection logic. It is increased whenever equal tables would lead two versions to
-/// choose different algorithms.
+/// Version of the selection logic. It is increased whenever a change could cause a different
+/// algorithm to be chosen for the same table.
 pub const TABLE_VERSION: u32 = 2;
 
 /// A tuning table, together with the conditions under which it applies: the number of ranks, which
 /// of them share a host, and the version of the selection logic.
 ///
 /// A checkpoint stores the record as text, so that a later run with the same number and placement
-/// of ranks sums in the same order (`Communicator::with_tuning`).
+/// of ranks can sum in the same order (see `Communicator::with_tuning`).
 ///
 /// ```
 /// use ringtree::{TuningMismatch, TuningRecord, TuningTable, plan::Topology};
@@ -35,8 +35,8 @@ pub struct TuningRecord {
     version: u32,
     ranks: usize,
     hosts: usize,
-    /// Hash of the placement of ranks on hosts and of hosts at sites. The placement itself could
-    /// consist of 100,000 numbers.
+    /// Hash of the placement of ranks on hosts and of hosts at sites. A hash is stored because the
+    /// placement itself could consist of 100,000 numbers.
     placement: u64,
     table: TuningTable,
 }
@@ -45,7 +45,8 @@ pub struct TuningRecord {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum TuningMismatch {
-    /// `RINGTREE_TUNING` or the builder specifies a different table, which takes precedence.
+    /// `RINGTREE_TUNING` or the builder specifies a different table, and that table takes
+    /// precedence.
     Setting,
     /// This version of the library chooses different algorithms for the same table.
     Version {
@@ -97,7 +98,7 @@ impl fmt::Display for TuningMismatch {
 }
 
 impl TuningRecord {
-    /// Creates a record of `table` for ranks that are placed as in `topology`.
+    /// Creates a record of `table` for ranks that are placed according to `topology`.
     #[must_use]
     pub fn new(table: TuningTable, topology: &Topology) -> Self {
         Self {
@@ -115,7 +116,7 @@ impl TuningRecord {
         self.table
     }
 
-    /// Returns a hash of the complete record. Ranks use it to check that their records are the
+    /// Returns a hash of the complete record. The ranks use it to check that their records are the
     /// same.
     #[doc(hidden)]
     #[must_use]
@@ -123,7 +124,7 @@ impl TuningRecord {
         fnv_1a(self.to_string().into_bytes())
     }
 
-    /// Checks that the table applies to ranks that are placed as in `topology`.
+    /// Checks that the table applies to ranks that are placed according to `topology`.
     ///
     /// # Errors
     /// Returns the reason why the table does not apply.

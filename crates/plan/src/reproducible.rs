@@ -1,14 +1,14 @@
-//! Determines which algorithms produce the same bits for an element in every call.
+//! Determines which algorithms always produce the same bits for an element.
 //!
-//! *The rule.* Every sum is a single reduction of all contributions in rank order, and it is
-//! rounded only once. The bits of an element therefore depend only on its operands, not on the
-//! algorithm, the collective, the root, the transport, the length of the buffer or the element's
-//! position in the buffer. There is no list of algorithms that follow the rule. Instead, the
-//! verifier runs the plans of each algorithm ([`Proof::is_in_rank_order`]).
+//! *The rule.* Every sum is a single reduction of all contributions in rank order and is rounded
+//! only once. The bits of an element therefore depend only on its operands, not on the algorithm,
+//! the collective, the root, the transport, the length of the buffer or the element's position in
+//! the buffer. There is no hand-written list of algorithms that follow the rule. Instead, the
+//! verifier runs the plans of each algorithm to determine this (see [`Proof::is_in_rank_order`]).
 //!
-//! *Why rank order.* It is the only order in which every summing collective can run at full
+//! *Why rank order.* Rank order is the only order in which every summing collective can run at full
 //! bandwidth, because the rank that owns a block can reduce all contributions to it. With two
-//! ranks, no other order exists.
+//! ranks, there is no other order.
 //!
 //! [`Proof::is_in_rank_order`]: super::verify::Proof::is_in_rank_order
 
@@ -28,13 +28,12 @@ const PIECES: [usize; 2] = [1, 3];
 /// Verification results that are cached in this process.
 static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 
-/// Returns whether the plans for `request` reduce in rank order, for every rank, root and number of
+/// Returns whether the plans for `request` reduce in rank order for every rank, root and number of
 /// pieces. This is always the case for collectives that do not combine contributions.
 ///
-/// The verifier runs the plans with one piece and with three. For built-in algorithms on more than
-/// 65 ranks, the result for 65 ranks applies. Once the number of ranks exceeds its radix, an
-/// algorithm behaves the same way for any number of ranks. The tests verify this for up to 64
-/// ranks.
+/// The verifier runs the plans with one piece and with three pieces. For built-in algorithms on
+/// more than 65 ranks, the result for 65 ranks is used because an algorithm behaves the same way
+/// for every number of ranks greater than its radix. The tests verify this for up to 64 ranks.
 ///
 /// ```
 /// use ringtree::plan::reproducible::is_in_rank_order;

@@ -19,24 +19,24 @@ use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_C
 
 pub use super::tuning::TuningTable;
 
-/// The chosen algorithm and its best alternative.
+/// The chosen algorithm and the best alternative to it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Choice {
     /// The collective.
     pub collective: Collective,
     /// Number of ranks.
     pub world_size: usize,
-    /// Bytes of the complete buffer.
+    /// Size of the complete buffer, in bytes.
     pub bytes: usize,
     /// The chosen algorithm.
     pub algorithm: Algorithm,
     /// Number of pieces per block.
     pub pieces: usize,
-    /// Number of rounds with messages.
+    /// Number of rounds that contain messages.
     pub rounds: usize,
-    /// The predicted time in seconds.
+    /// The predicted time, in seconds.
     pub predicted_s: f64,
-    /// The best alternative and its predicted time; `None` if the algorithm was forced or is the
+    /// The best alternative and its predicted time, or `None` if the algorithm was forced or is the
     /// only candidate.
     pub runner_up: Option<(Algorithm, f64)>,
     /// `true` if the caller requested the algorithm.
@@ -44,8 +44,8 @@ pub struct Choice {
 }
 
 impl Choice {
-    /// Explains the choice in one line, which states the algorithm, its predicted time and the best
-    /// alternative.
+    /// Explains the choice in a single line that states the algorithm, its predicted time and the
+    /// best alternative.
     #[must_use]
     pub fn explain(&self) -> String {
         let size = match payload_bytes(self.collective, self.bytes) {
@@ -104,7 +104,7 @@ impl Choice {
         };
         let parts = Parts::of(&request, self.bytes, table)?;
         Ok(format!(
-            "{}; the {} consist of {parts}",
+            "{}; breakdown of the {}: {parts}",
             self.explain(),
             Seconds(self.predicted_s)
         ))
@@ -115,14 +115,15 @@ impl Choice {
 /// elements have `dtype_size` bytes, or the `forced` algorithm. If predictions are equal, the
 /// algorithm that comes first in the registry is chosen.
 ///
-/// If all ranks share a host, predictions are for shared memory ([`shared`]). For buffers longer
-/// than a segment, a pipelined plan is chosen if its predicted time is within 50 % of the shortest.
+/// If all ranks share a host, predictions are for shared memory (see [`shared`]). For buffers
+/// longer than a segment, a pipelined plan is chosen if its predicted time is within 50 % of the
+/// shortest time.
 ///
 /// Otherwise, predictions are for TCP, the slowest link on the path, except for what a hierarchical
-/// plan does inside hosts. If there are several sites, predictions include the uplinks, which the
-/// ranks of a site share ([`sites`]). With more than two ranks on several hosts, the best plan
-/// whose streams avoid each other (a ring or a sliced plan) is chosen if its predicted time is
-/// within 10 % of the shortest.
+/// plan does inside hosts. If there are several sites, predictions include the uplinks, which are
+/// shared by the ranks at a site (see [`sites`]). If there are more than two ranks on several
+/// hosts, the best plan whose streams avoid each other (a ring or a sliced plan) is chosen if its
+/// predicted time is within 10 % of the shortest time.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -140,8 +141,8 @@ impl Choice {
 ///
 /// # Errors
 /// Returns an error message if no algorithm implements the collective, if the forced algorithm does
-/// not implement it or needs too much scratch ([`scratch_bytes`]), or if the hosts do not match the
-/// number of ranks ([`Topology::check`]).
+/// not implement it or needs too much scratch (see [`scratch_bytes`]), or if the hosts do not match
+/// the number of ranks (see [`Topology::check`]).
 pub fn choose(
     collective: Collective,
     topology: &Topology,
@@ -154,8 +155,8 @@ pub fn choose(
     offers.choose(forced)
 }
 
-/// Like [`choose`], but considers only algorithms that reduce in rank order ([`reproducible`]), so
-/// that neither the choice nor the length of the buffer affects the bits of the result.
+/// Like [`choose`], but considers only algorithms that reduce in rank order (see [`reproducible`]),
+/// so that neither the choice nor the length of the buffer affects the bits of the result.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -187,8 +188,9 @@ pub fn choose_in_rank_order(
     offers.choose(forced)
 }
 
-/// Like [`choose`], but chooses for `calls` identical calls that are in flight simultaneously.
-/// Returns the algorithm with the shortest predicted time for all of them together, and that time.
+/// Like [`choose`], but considers `calls` identical calls that are in flight at the same time.
+/// Returns the algorithm with the shortest predicted time for all of the calls together, and that
+/// time.
 ///
 /// Concurrent calls share the ports and use each link in the order in which they were issued. The
 /// best algorithm for a single call is therefore often not the best one for several calls.
@@ -287,8 +289,8 @@ pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Resu
 /// bytes.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`, or if its scratch exceeds both the
-/// buffer and [`SCRATCH_BYTES_MAX`].
+/// Returns an error message if there is no plan for `request`, or if the plan's scratch exceeds
+/// both the size of the buffer and [`SCRATCH_BYTES_MAX`].
 pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
     let Request {
         collective,
@@ -304,8 +306,8 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
         return Ok(scratch as usize);
     }
     Err(format!(
-        "{algorithm} needs {} of scratch for {} over {world_size} ranks, which exceeds the limit \
-         of {}; use a different algorithm, or auto",
+        "{algorithm} needs {} of scratch space for {} over {world_size} ranks, which exceeds the \
+         limit of {}; use a different algorithm, or auto",
         Bytes(scratch),
         Bytes(bytes as f64),
         Bytes(SCRATCH_BYTES_MAX as f64)
@@ -321,7 +323,7 @@ struct Offers<'a> {
     dtype_size: usize,
     /// `true` if only algorithms that reduce in rank order are allowed.
     in_rank_order: bool,
-    /// Number of calls that are in flight simultaneously.
+    /// Number of calls that are in flight at the same time.
     calls: usize,
 }
 

@@ -1,4 +1,4 @@
-//! The collectives, and the content that each one requires in the chunks of every rank.
+//! The collectives, and the content that each of them requires in the chunks of every rank.
 
 use crate::limits::RADIX_MAX;
 use serde::{Deserialize, Serialize};
@@ -16,7 +16,7 @@ macro_rules! names {
             /// All values, in the order of their discriminants.
             pub const ALL: &'static [$type] = &[$($type::$variant),*];
 
-            /// The name used on the command line, in messages and in results.
+            /// Returns the name used on the command line, in messages and in results.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self { $($type::$variant => $name,)* }
@@ -28,7 +28,7 @@ macro_rules! names {
 }
 
 names! {
-    /// An operation that the ranks of a group perform together.
+    /// An operation that the ranks in a group perform together.
     Collective, "collective", {
         /// Every rank ends up with the reduction of all buffers.
         AllReduce "all-reduce",
@@ -38,9 +38,9 @@ names! {
         Reduce "reduce",
         /// Rank i ends up with block i of the reduction of all buffers.
         ReduceScatter "reduce-scatter",
-        /// Every rank ends up with the blocks of all ranks.
+        /// Every rank ends up with all ranks' blocks.
         AllGather "all-gather",
-        /// The root ends up with the blocks of all ranks.
+        /// The root ends up with all ranks' blocks.
         Gather "gather",
         /// Every rank ends up with its block of the root's buffer.
         Scatter "scatter",
@@ -53,8 +53,8 @@ names! {
 
 /// An algorithm from the registry, together with its radix.
 ///
-/// The registry in `algorithms/mod.rs` defines the constants, such as `Algorithm::Ring`. With radix
-/// k, a rank exchanges up to k − 1 messages per round instead of one, and there are ⌈log_k n⌉
+/// Constants such as `Algorithm::Ring` are defined by the registry in `algorithms/mod.rs`. With
+/// radix k, a rank exchanges up to k − 1 messages per round instead of one, and there are ⌈log_k n⌉
 /// rounds instead of ⌈log₂ n⌉.
 ///
 /// ```
@@ -69,7 +69,7 @@ names! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
 pub struct Algorithm {
-    /// The index in the registry.
+    /// The algorithm's index in the registry.
     number: u8,
     radix: u8,
 }
@@ -146,10 +146,10 @@ impl Collective {
         )
     }
 
-    /// Returns whether the buffer consists of one block per rank. Chunks `i·b..(i+1)·b` are the
-    /// block of rank i. In an all-to-all, these chunks first hold the block for rank i and, at the
-    /// end, the block from rank i. The layout first splits the buffer into one block per rank, and
-    /// then splits each block into pieces.
+    /// Returns whether the buffer consists of one block per rank. If it does, chunks `i·b..(i+1)·b`
+    /// form the block of rank i. In an all-to-all, these chunks initially hold the block for rank i
+    /// and, at the end, the block from rank i. The layout first splits the buffer into one block
+    /// per rank and then splits each block into pieces.
     #[must_use]
     pub const fn is_blocked(self) -> bool {
         matches!(
@@ -162,29 +162,29 @@ impl Collective {
         )
     }
 
-    /// Returns whether content moves to a block with a different index. If it does, all blocks have
-    /// the same length unless the caller specifies the length of each block that it sends and of
-    /// each block that it receives.
+    /// Returns whether content moves to a block with a different index. If so, all blocks have the
+    /// same length unless the caller specifies the length of each block that it sends and of each
+    /// block that it receives.
     #[must_use]
     pub const fn moves_blocks(self) -> bool {
         matches!(self, Collective::AllToAll)
     }
 }
 
-/// The content that a collective requires in a chunk when it completes.
+/// The content that a chunk is required to have when the collective completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// Any content.
     Anything,
-    /// The unchanged contribution of the given rank. In an all-to-all, this is the given rank's
-    /// block for the rank that holds the chunk.
+    /// The given rank's unchanged contribution. In an all-to-all, this is the given rank's block
+    /// for the rank that holds the chunk.
     Of(usize),
     /// The combined contributions of all ranks.
     Everyone,
 }
 
 impl Collective {
-    /// Returns the largest number of elements, at most `count`, that the collective accepts if the
+    /// Returns the largest number of elements, up to `count`, that the collective accepts if the
     /// caller does not specify block lengths.
     #[must_use]
     pub const fn whole_count(self, count: usize, world_size: usize) -> usize {
@@ -196,7 +196,7 @@ impl Collective {
     }
 
     /// Returns whether `rank` contributes to a chunk of `block` when the collective begins. Only
-    /// blocked collectives use `block`.
+    /// collectives with blocks use `block`.
     #[must_use]
     pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
         match self {
@@ -224,8 +224,8 @@ impl Collective {
         }
     }
 
-    /// Returns whether a contribution may be combined more than once. A barrier computes a union of
-    /// sets, so combining a contribution twice is harmless.
+    /// Returns whether a contribution may be combined more than once. This is the case for a
+    /// barrier, which computes a union of sets, so combining a contribution twice is harmless.
     #[must_use]
     pub const fn is_union(self) -> bool {
         matches!(self, Collective::Barrier)

@@ -1,9 +1,9 @@
-//! Describes which ranks share a host, and which hosts share a site.
+//! Describes which ranks share a host and which hosts share a site.
 //!
-//! [`Topology`] provides the hosts, the ranks of each host, and a rank's position among them. It
-//! does the same for sites and their hosts. [`Hosts`] hides how the placement is represented. A
-//! communicator's topology never changes, so it is not part of the keys by which calls are looked
-//! up. Clones share their contents.
+//! [`Topology`] provides the hosts, the ranks on each host, and a rank's position among them. It
+//! provides the same for sites and their hosts. [`Hosts`] hides how the placement is represented. A
+//! communicator's topology never changes, so it is not part of the keys that are used to look up
+//! calls. Clones share their contents.
 
 use crate::limits::RANKS_PER_HOST_MAX;
 use std::collections::HashMap;
@@ -13,14 +13,14 @@ use std::sync::Arc;
 
 /// The placement of ranks on hosts, and of hosts at sites.
 ///
-/// Any set of ranks can share a host. Hosts that share a *site* have no slow link between them.
-/// Hosts are numbered in the order of their lowest ranks, and sites in the order of their lowest
-/// hosts. The ranks of a host have positions 0, 1, 2, … in rank order, and the hosts of a site have
-/// positions 0, 1, 2, … in host order.
+/// Any set of ranks can share a host. Hosts that share a *site* do not have a slow link between
+/// them. Hosts are numbered in the order of their lowest ranks, and sites in the order of their
+/// lowest hosts. The ranks on a host have positions 0, 1, 2, … in rank order, and the hosts at a
+/// site have positions 0, 1, 2, … in host order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Hosts {
     kind: Kind,
-    /// `None` if all hosts are at one site.
+    /// `None` if all hosts are at the same site.
     sites: Option<Arc<Sites>>,
 }
 
@@ -35,9 +35,9 @@ struct Sites {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// Hosts of g consecutive ranks: host k has ranks k·g to (k+1)·g − 1.
+    /// Hosts that hold g consecutive ranks each: host k holds ranks k·g to (k+1)·g − 1.
     Each(usize),
-    /// Hosts that a single number cannot describe. Some of them have several ranks.
+    /// Hosts that cannot be described by a single number. Some of them have several ranks.
     Listed(Arc<List>),
 }
 
@@ -55,10 +55,10 @@ struct List {
 }
 
 impl Hosts {
-    /// Hosts with one rank each.
+    /// Hosts that have one rank each.
     pub const APART: Self = Self::each(1);
 
-    /// Creates hosts that hold `ranks` consecutive ranks each. The number of ranks must be a
+    /// Creates hosts that each hold `ranks` consecutive ranks. The total number of ranks must be a
     /// multiple of `ranks`.
     #[must_use]
     pub const fn each(ranks: usize) -> Self {
@@ -68,8 +68,8 @@ impl Hosts {
         }
     }
 
-    /// Creates hosts from the name of each rank's host, indexed by rank. The names are arbitrary
-    /// numbers.
+    /// Creates hosts from a list that contains the name of each rank's host, indexed by rank. The
+    /// names are arbitrary numbers.
     ///
     /// ```
     /// use ringtree::plan::topology::Hosts;
@@ -107,7 +107,7 @@ impl Hosts {
         }
     }
 
-    /// Creates hosts that hold the given numbers of consecutive ranks.
+    /// Creates hosts, each holding the given number of consecutive ranks.
     ///
     /// ```
     /// use ringtree::plan::topology::Hosts;
@@ -120,7 +120,7 @@ impl Hosts {
         Self::of(&hosts)
     }
 
-    /// Assigns each host to a site. `sites` holds the name of each host's site, indexed by host.
+    /// Assigns each host to a site. `sites` contains the name of each host's site, indexed by host.
     /// The names are arbitrary numbers.
     ///
     /// ```
@@ -149,7 +149,7 @@ impl Hosts {
         }
     }
 
-    /// Assigns consecutive hosts to sites, each with the given number of hosts.
+    /// Assigns consecutive hosts to sites, each containing the given number of hosts.
     ///
     /// ```
     /// use ringtree::plan::topology::Hosts;
@@ -178,7 +178,7 @@ impl fmt::Debug for Hosts {
     }
 }
 
-/// The number of ranks, and their hosts.
+/// The number of ranks and the hosts on which they run.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Topology {
     /// Number of ranks, n.
@@ -190,9 +190,9 @@ pub struct Topology {
 /// The extent to which ranks share hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sharing {
-    /// Every rank is alone on its host.
+    /// No ranks share a host.
     None,
-    /// There are several hosts, and some have several ranks.
+    /// There are several hosts, and some of them have several ranks.
     Some,
     /// All ranks are on one host.
     All,
@@ -208,7 +208,7 @@ impl Topology {
         }
     }
 
-    /// Creates a topology with all ranks on one host.
+    /// Creates a topology in which all ranks are on one host.
     #[must_use]
     pub const fn together(world_size: usize) -> Self {
         Self {
@@ -217,7 +217,7 @@ impl Topology {
         }
     }
 
-    /// Creates a topology from the name of each rank's host, indexed by rank.
+    /// Creates a topology from a list that contains the name of each rank's host, indexed by rank.
     #[must_use]
     pub fn of(hosts: &[usize]) -> Self {
         Self {
@@ -226,8 +226,8 @@ impl Topology {
         }
     }
 
-    /// Creates a topology from the name of each rank's host and site, both indexed by rank. A host
-    /// belongs to the site of its lowest rank.
+    /// Creates a topology from lists that contain the name of each rank's host and the name of each
+    /// rank's site, both indexed by rank. A host belongs to the site of its lowest rank.
     ///
     /// ```
     /// use ringtree::plan::topology::Topology;
@@ -245,7 +245,8 @@ impl Topology {
         }
     }
 
-    /// Returns the extent to which ranks share hosts. A single rank does not share its host.
+    /// Returns the extent to which ranks share hosts. If there is only one rank, it does not share
+    /// its host.
     ///
     /// ```
     /// use ringtree::plan::topology::{Sharing, Topology};
@@ -281,7 +282,7 @@ impl Topology {
         }
     }
 
-    /// Returns the ranks of `host`, in ascending order.
+    /// Returns the ranks on `host`, in ascending order.
     ///
     /// ```
     /// use ringtree::plan::Topology;
@@ -315,7 +316,7 @@ impl Topology {
         }
     }
 
-    /// Returns the position of `rank` among the ranks of its host.
+    /// Returns the position of `rank` among the ranks on its host.
     #[must_use]
     pub fn place_of(&self, rank: usize) -> usize {
         match &self.hosts.kind {
@@ -365,7 +366,7 @@ impl Topology {
         sites.map_or(place, |sites| sites.hosts[site][place])
     }
 
-    /// Returns the position of `host` among the hosts of its site.
+    /// Returns the position of `host` among the hosts at its site.
     #[must_use]
     pub fn place_of_host(&self, host: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
@@ -392,8 +393,8 @@ impl Topology {
         match &self.hosts.kind {
             Kind::Each(ranks) if *ranks == 0 || !world_size.is_multiple_of(*ranks) => {
                 return Err(format!(
-                    "cannot place {world_size} ranks on hosts of {ranks} ranks: \
-                     the ranks per host must divide the number of ranks"
+                    "cannot place {world_size} ranks on hosts with {ranks} ranks each: the number \
+                     of ranks per host must divide the number of ranks"
                 ));
             }
             Kind::Listed(list) if list.host_of.len() != world_size => {

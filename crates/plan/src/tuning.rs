@@ -38,7 +38,7 @@ const STEP: f64 = 2.154_434_690_031_884;
 const STEPS_BELOW: usize = 4;
 
 /// The measured link costs, with one entry per class of link. The ranks agree on a table once per
-/// communicator, and the table does not change afterwards.
+/// communicator, and the table does not change after that.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -49,13 +49,16 @@ const STEPS_BELOW: usize = 4;
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct TuningTable {
-    /// TCP connections, which are used between hosts and wherever ranks cannot share memory.
+    /// Costs of TCP connections, which are used between hosts and wherever ranks cannot share
+    /// memory.
     pub tcp: LinkCost,
-    /// Memory shared by the ranks of a host. L is the cost per handoff, o per additional message
-    /// polled, G per byte copied, and γ per byte of an operand reduced.
+    /// Costs of memory that is shared by the ranks on a host. L is the cost per handoff, o the cost
+    /// per additional message polled, G the cost per byte copied, and γ the cost per reduced byte
+    /// of an operand.
     #[serde(default = "shm")]
     pub shm: LinkCost,
-    /// The uplinks between sites, if the hosts are at more than one site (`RINGTREE_SITE`).
+    /// Costs of the uplinks between sites, if the hosts are at more than one site (see
+    /// `RINGTREE_SITE`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub uplink: Option<UplinkCost>,
 }
@@ -75,7 +78,7 @@ impl Default for TuningTable {
 }
 
 impl TuningTable {
-    /// Parses a table from JSON with one object per class of link:
+    /// Parses a table from JSON that contains one object per class of link:
     ///
     /// ```json
     /// {"tcp": {"alpha_s": 6e-6, "overhead_s": 3e-6, "beta_s_per_byte": 0.371e-9,
@@ -84,8 +87,8 @@ impl TuningTable {
     /// ```
     ///
     /// `shm` has the same fields as `tcp`. If `shm` is missing, the built-in shared-memory costs
-    /// apply. If `uplink` is missing, [`TuningTable::between_sites`] derives the uplink costs from
-    /// `tcp`.
+    /// are used. If `uplink` is missing, [`TuningTable::between_sites`] derives the uplink costs
+    /// from `tcp`.
     ///
     /// # Errors
     /// Returns an error message if the text is not a valid table, or if a cost is negative or not
@@ -113,13 +116,13 @@ impl TuningTable {
         })
     }
 
-    /// Returns the table with rounded network costs and the built-in shared-memory costs.
+    /// Returns the table with its network costs rounded and with the built-in shared-memory costs.
     ///
     /// Each network cost is rounded to the nearest of a series of steps around the built-in cost.
     /// There are three steps per power of ten, and the lowest step is about a twentieth of the
     /// built-in cost. Choosing an algorithm seldom requires more precision. Two measurements of the
-    /// same network round to the same table unless they differ greatly or are near the midpoint
-    /// between two steps.
+    /// same network are rounded to the same table unless they differ greatly or are near the
+    /// midpoint between two steps.
     ///
     /// ```
     /// use ringtree::TuningTable;
@@ -167,8 +170,8 @@ impl TuningTable {
         for (class, name, value) in self.numbers() {
             if !value.is_finite() || value < 0.0 {
                 return Err(format!(
-                    "{class}.{name} in the tuning table is {value}, \
-                     but it must be finite and at least 0"
+                    "{class}.{name} in the tuning table is {value}, but must be finite and at \
+                     least 0"
                 ));
             }
         }

@@ -1,4 +1,4 @@
-//! Tests of reading settings from the environment.
+//! Tests that read settings from the environment.
 
 use super::*;
 

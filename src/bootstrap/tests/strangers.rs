@@ -194,7 +194,7 @@ fn a_rendezvous_that_dribbles_holds_nobody_beyond_the_timeout() {
     let (tell, told) = std::sync::mpsc::channel();
     thread::spawn(move || tell.send(join_line(join(&settings.remove(1)))));
     let line = told.recv_timeout(PATIENCE).expect("an end");
-    assert!(line.contains("did not answer the handshake"), "{line}");
+    assert!(line.contains("did not respond to the handshake"), "{line}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Tests of the precedence between values set on a builder and the environment.
+//! Tests the precedence between values set on a builder and the environment.
 
 use super::*;
 use crate::bootstrap::environment::VARIABLES;

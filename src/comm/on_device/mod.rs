@@ -6,8 +6,8 @@
 //!   Each piece is an ordinary operation of the engine (`device::staging`).
 //!
 //! On both paths, the caller's thread posts operations to the engine before it enters the driver,
-//! so that the engine has everything it needs. If the driver blocks the thread, the engine
-//! continues, and its deadlines end the call.
+//! so that the engine has everything that it needs. If the driver blocks the thread, the engine
+//! continues to run, and its deadlines end the call.
 
 mod cut;
 mod path;
@@ -150,9 +150,9 @@ impl Drop for Attached {
 }
 
 impl Communicator {
-    /// Returns the transport of device buffers under the name that `bench` uses. This is `mapped`
-    /// or the [transport](Communicator::transport) between the hosts. Returns `None` if no device
-    /// is attached.
+    /// Returns the transport for device buffers, using the same name as `bench`. This is either
+    /// `mapped` or the [transport](Communicator::transport) between the hosts. Returns `None` if no
+    /// device is attached.
     #[must_use]
     pub fn device_transport(&self) -> Option<String> {
         let issued = self.enter().ok()?;
@@ -162,8 +162,8 @@ impl Communicator {
         })
     }
 
-    /// Returns one line that shows the path of device buffers and the reason for it. Returns `None`
-    /// if no device is attached.
+    /// Returns a single line that states the path for device buffers and the reason why it was
+    /// selected. Returns `None` if no device is attached.
     #[must_use]
     pub fn device_path(&self) -> Option<String> {
         let issued = self.enter().ok()?;
@@ -180,7 +180,7 @@ impl Communicator {
     /// buffers.
     ///
     /// # Errors
-    /// Returns the first [error](Communicator#errors) if a collective has failed.
+    /// If a collective has failed, returns the first [error](Communicator#errors).
     pub fn synchronize(&self) -> Result<()> {
         let mut issued = self.enter()?;
         match &mut issued.attached {
@@ -437,7 +437,7 @@ impl Communicator {
     }
 
     /// Like [`Communicator::preview`], but predicts a call on a device buffer. Returns the
-    /// algorithm of the first piece and the total predicted time of all pieces in seconds.
+    /// algorithm for the first piece and the total predicted time of all pieces, in seconds.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `root` is out

@@ -1,4 +1,4 @@
-//! Selects the path of device buffers. All ranks select the same path.
+//! Selects the path for device buffers. All ranks select the same path.
 
 use crate::bootstrap::settings::DevicePathChoice;
 use crate::comm::{Communicator, Parts};
@@ -18,9 +18,9 @@ const REASON_BYTES: usize = 256;
 
 /// The path of device buffers.
 pub(in crate::comm) enum Path {
-    /// GPUs read each other's memory.
+    /// The GPUs read each other's memory.
     Mapped(Windows),
-    /// Buffers pass through host memory, for this reason.
+    /// Data is copied through host memory, for the given reason.
     Staged(String),
 }
 
@@ -84,7 +84,7 @@ impl Communicator {
             return refusal("not all ranks share memory");
         }
         if world_size > DEVICE_SOURCES_MAX {
-            return refusal(&format!("more than {DEVICE_SOURCES_MAX} ranks"));
+            return refusal(&format!("there are more than {DEVICE_SOURCES_MAX} ranks"));
         }
         device.gpu().load_reductions()?;
         Offer::new(device.gpu(), world_size)

@@ -1,10 +1,10 @@
-//! Splits a call on a device buffer into pieces, each a small call of the same kind.
+//! Splits a call on a device buffer into pieces, which are small calls of the same kind.
 //!
-//! The split depends only on the collective, the count, the type and constants, so it is the same
-//! on all ranks. A piece of an all-reduce, a broadcast or a reduce is a part of the buffer. A piece
-//! of a collective with blocks, such as an all-gather, contains a part of every rank's block. The
-//! first `count mod n` blocks are one element longer than the others, and so are the last parts of
-//! these blocks. All other parts of a piece have the same length.
+//! The split depends only on the collective, the count, the element type and constants, so it is
+//! the same on all ranks. For an all-reduce, a broadcast or a reduce, a piece is a part of the
+//! buffer. For a collective with blocks, such as an all-gather, a piece contains a part of every
+//! rank's block. The first `count mod n` blocks are one element longer than the others, and so are
+//! the last parts of these blocks. All other parts of a piece have the same length.
 
 use crate::device::staging::Piece;
 use crate::limits::{DEVICE_PIECE_BYTES_MAX, DEVICE_PIECE_BYTES_MIN, DEVICE_PIECES_MAX};

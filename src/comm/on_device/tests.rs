@@ -1,4 +1,5 @@
-//! Tests every algorithm on mapped streams that advance in any order that their entries allow.
+//! Tests every algorithm on mapped streams that advance in any order that the streams' entries
+//! allow.
 
 use crate::device::numbering::{MESSAGES_MAX, Numbering, Order};
 use crate::dtype::Dtype;

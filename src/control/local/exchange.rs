@@ -101,7 +101,7 @@ impl Exchange<'_> {
         drop(stash);
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
-                let why = format!("no file descriptor was free; {}", Room::here());
+                let why = format!("no file descriptors were available; {}", Room::here());
                 return Err(self.wrong(rank, &why, Error::system));
             };
             if self.missing.remove(&rank) {

@@ -281,7 +281,7 @@ impl ControlThread {
     pub(super) fn not_connected(&mut self, rank: usize, failure: &Failure) {
         match failure {
             Failure::NoListener => {
-                self.unreachable(rank, format!("no process listens there: {failure}"))
+                self.unreachable(rank, format!("no process is listening there: {failure}"))
             }
             Failure::Refused(refusal, _) if refusal.is_proven() => {
                 self.unreachable(rank, failure.to_string());

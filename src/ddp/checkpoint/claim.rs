@@ -1,8 +1,8 @@
-//! Keeps two training runs that use the same store from overwriting each other's checkpoints.
+//! Prevents two training runs that use the same store from overwriting each other's checkpoints.
 //!
-//! A writer holds the store's lock, which keeps other processes out of a directory. Object stores
-//! and some file systems have no locks. In that case, a writer detects another training run when it
-//! saves, because it finds a checkpoint that it neither loaded nor wrote.
+//! A writer holds the store's lock, which keeps other processes from writing to a directory. Object
+//! stores and some file systems do not support locks. In that case, a writer detects another
+//! training run when it saves, because it finds a checkpoint that it neither loaded nor wrote.
 
 use super::store::Store;
 use super::{manifest, names};
@@ -12,7 +12,7 @@ use std::collections::BTreeSet;
 /// The store's lock, and the checkpoints that a writer knows.
 #[derive(Default)]
 pub(super) struct Claim {
-    /// Keeps other writers out until it is dropped.
+    /// The lock that keeps other writers out until it is dropped.
     lock: Option<Box<dyn Send + Sync>>,
     /// Steps that this writer found when it loaded, or that it wrote.
     steps: BTreeSet<u64>,
@@ -20,9 +20,9 @@ pub(super) struct Claim {
     newest: Option<(u64, Option<String>)>,
     /// Steps later than the step from which the user chose to resume.
     left_behind: BTreeSet<u64>,
-    /// Step and hash of each manifest whose write was reported as failed. The manifest may exist
-    /// anyway or appear later, because the answer may have been lost or the directory may not have
-    /// been synced.
+    /// Step and hash of each manifest whose write was reported as failed. The manifest may
+    /// nevertheless exist or appear later, because the response may have been lost or the directory
+    /// may not have been synced.
     in_doubt: BTreeSet<(u64, String)>,
 }
 
@@ -42,7 +42,7 @@ impl Claim {
         self.newest = newest.map(|step| (step, fingerprint(store, step)));
     }
 
-    /// Records that the training resumes from `step` although later checkpoints exist.
+    /// Records that training resumes from `step` even though later checkpoints exist.
     pub(super) fn go_behind(&mut self, step: u64) {
         self.left_behind = self
             .steps
@@ -51,8 +51,8 @@ impl Claim {
             .collect();
     }
 
-    /// Returns an error if this writer neither loaded nor wrote one of the `present` checkpoints. A
-    /// write that was reported as failed counts as written.
+    /// Returns an error if any of the `present` checkpoints was neither loaded nor written by this
+    /// writer. A checkpoint whose write was reported as failed counts as written.
     pub(super) fn check(&mut self, present: &BTreeSet<u64>, store: &dyn Store) -> Result<()> {
         let newest = self.newest.clone();
         for step in present.iter().rev() {
@@ -95,8 +95,8 @@ impl Claim {
         }
     }
 
-    /// Returns the steps after the step from which the training resumed. The next save replaces
-    /// them.
+    /// Returns the steps after the step from which training resumed. The next save replaces their
+    /// checkpoints.
     pub(super) fn left_behind(&self) -> &BTreeSet<u64> {
         &self.left_behind
     }

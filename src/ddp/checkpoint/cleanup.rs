@@ -4,10 +4,10 @@ use super::store::Store;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Time that one save may spend on cleanup once something has failed. The other ranks wait during
-/// this time, so a slow server must not use up their timeout. A server that rejects requests
-/// immediately is still asked to remove every file, because a file that cannot be removed must not
-/// keep the other files from being removed.
+/// Maximum time that a single save may spend on cleanup once something has failed. The other ranks
+/// wait during this time, so a slow server must not use up their timeout. A server that rejects
+/// requests immediately is still asked to remove every file, because one file that cannot be
+/// removed must not keep the other files from being removed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// Number of failures that are reported in full.

@@ -12,21 +12,22 @@ use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The file that the writer locks. It is never removed, because two writers could otherwise lock
-/// two different files.
+/// The file that the writer locks. It is never removed because otherwise two writers could lock two
+/// different files.
 const LOCK_FILE: &str = "checkpoints.lock";
-/// Time that a new writer waits for the lock. A writer that was killed may still be exiting.
+/// Time that a new writer waits for the lock, because a previous writer that was killed may still
+/// be exiting.
 const LOCK_PATIENCE: Duration = Duration::from_secs(2);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
-/// Number of bytes of the lock file that an error message shows.
+/// Maximum number of bytes of the lock file that are shown in an error message.
 const HOLDER_BYTES_MAX: u64 = 100;
 
-/// A directory, which is created when the first file is written. A write returns only after the
-/// file and the directory have been synced to disk.
+/// A store in a directory. The directory is created when the first file is written. A write returns
+/// only after the file and the directory have been synced to disk.
 ///
-/// The process that saves uses an operating system file lock on the file `checkpoints.lock` in the
-/// directory. The lock is released when the process ends, no matter how it exits, and forked
-/// children do not inherit the lock.
+/// The process that saves holds an operating system lock on the file `checkpoints.lock` in the
+/// directory. The lock is released when the process ends, no matter how it exits. Forked children
+/// do not inherit the lock.
 #[derive(Clone, Debug)]
 pub struct Directory {
     path: PathBuf,
@@ -38,7 +39,7 @@ impl Directory {
         Self { path: path.into() }
     }
 
-    /// Returns the names of the files in the directory, without subdirectories.
+    /// Returns the names of the files in the directory, excluding subdirectories.
     fn names(&self) -> Result<Vec<String>> {
         let cannot_list = |error| Error::io(self.cannot("list"), &error);
         let entries = match fs::read_dir(&self.path) {
@@ -169,7 +170,7 @@ impl Store for Directory {
     }
 }
 
-/// Returns the name of this process for the error messages of other processes.
+/// Returns the name of this process, for use in the error messages of other processes.
 fn own_name() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {
@@ -193,8 +194,8 @@ fn held(folder: &Path, file: &mut File) -> Error {
     ))
 }
 
-/// Returns `true` if `error` means that the file system has no locks, as on some network file
-/// systems.
+/// Returns `true` if `error` means that the file system does not support locks, as is the case for
+/// some network file systems.
 fn knows_no_locks(error: &std::io::Error) -> bool {
     let no_locks = rustix::io::Errno::NOLCK.raw_os_error();
     error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(no_locks)

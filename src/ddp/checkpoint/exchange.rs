@@ -1,4 +1,4 @@
-//! Exchanges per-rank tensors, parts of tensors and small values of a checkpoint between ranks.
+//! Exchanges a checkpoint's per-rank tensors, parts of tensors and small values between ranks.
 
 use super::tensor::Tensor;
 use crate::comm::Communicator;
@@ -19,7 +19,7 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: u8,
     pub(super) shape: Vec<usize>,
-    /// The tensor that this is a part of; `None` for a complete tensor.
+    /// The tensor that this is a part of, or `None` for a complete tensor.
     pub(super) part_of: Option<Whole>,
 }
 
@@ -47,7 +47,7 @@ impl Piece<'_> {
     }
 }
 
-/// The contribution of a rank, or a message if it is invalid.
+/// The contribution of a rank, or a message if the contribution is invalid.
 pub(super) type Own<'a> = std::result::Result<Vec<Piece<'a>>, String>;
 
 /// Gathers the contributions of all ranks on the writer. Other ranks get an empty map. The inner
@@ -72,7 +72,7 @@ pub(super) fn gather_own(
     Ok(outcome.and_then(|()| assembly.finish()))
 }
 
-/// Sends this rank's contribution to the writer, or the message if it is invalid.
+/// Sends this rank's contribution to the writer, or a message if the contribution is invalid.
 fn send_pieces(comm: &Communicator, own: Own<'_>) -> Result<()> {
     let entries: std::result::Result<Vec<Entry>, &String> = match &own {
         Ok(own) => Ok(own.iter().map(Piece::entry).collect()),
@@ -113,7 +113,7 @@ fn receive_pieces(
 #[derive(Default)]
 struct Assembly {
     tensors: BTreeMap<String, Tensor>,
-    /// Received element ranges of each assembled tensor, with the rank that sent them.
+    /// Received element ranges of each assembled tensor, each with the rank that sent it.
     parts: BTreeMap<String, Vec<(Range<usize>, usize)>>,
 }
 
@@ -154,7 +154,7 @@ impl Assembly {
         Ok(())
     }
 
-    /// Returns the tensors if the parts of each cover every element exactly once.
+    /// Returns the tensors if the parts of each tensor cover every element exactly once.
     fn finish(self) -> std::result::Result<BTreeMap<String, Tensor>, String> {
         for (name, mut parts) in self.parts {
             let count = self.tensors.get(&name).map_or(0, Tensor::count);
@@ -201,7 +201,7 @@ pub(super) fn entry(name: &str, tensor: &Tensor) -> Entry {
 }
 
 /// Creates a tensor of zeros to receive into. If there is not enough memory, the communicator fails
-/// on all ranks, because the sender does not know.
+/// on all ranks because the sender does not know about the shortage.
 pub(super) fn empty(comm: &Communicator, entry: &Entry) -> Result<Tensor> {
     let dtype = Dtype::from_code(entry.dtype);
     let tensor = dtype.and_then(|dtype| Tensor::zeros(dtype, entry.shape.clone()));

@@ -1,7 +1,7 @@
 //! Encodes and decodes manifests, which are JSON files whose last field is the SHA-256 hash of all
 //! bytes before it.
 //!
-//! Decoding detects any flipped bit and any truncation. Either the checksum does not match the
+//! Decoding detects any flipped bit and any truncation: either the checksum does not match the
 //! bytes before it, or the file does not end with a checksum in the required form.
 
 use super::State;
@@ -18,7 +18,7 @@ pub(crate) struct Manifest {
     pub(crate) tensors: TensorFile,
 }
 
-/// Name, length and checksum of the tensor file.
+/// The name, length and checksum of the tensor file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct TensorFile {
     pub(crate) file: String,

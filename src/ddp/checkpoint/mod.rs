@@ -1,26 +1,27 @@
 //! Saves the training state in checkpoints and resumes from them.
 //!
-//! - A training program uses [`Run`]. It opens the checkpoints in a store, resumes with a single
-//!   call, and saves in the background.
+//! - A training program uses [`Run`], which opens the checkpoints in a store, resumes training with
+//!   a single call, and saves in the background.
 //! - A program that only reads checkpoints, for example to validate or serve the model, uses the
-//!   methods [`latest`](Checkpoints::latest), [`best`](Checkpoints::best),
-//!   [`list`](Checkpoints::list) and [`load`](Checkpoints::load) of [`Checkpoints`].
-//!   [`Checkpoint::load_parts`] restores a model's weights by name, shape and type.
+//!   [`latest`](Checkpoints::latest), [`best`](Checkpoints::best), [`list`](Checkpoints::list) and
+//!   [`load`](Checkpoints::load) methods of [`Checkpoints`]. [`Checkpoint::load_parts`] restores a
+//!   model's weights by name, shape and type.
 //! - A program that does not use [`DataParallel`](crate::ddp::DataParallel) saves its own
 //!   [`Checkpoint`]s with [`Checkpoints::save_from`].
 //!
-//! *Stores.* A [`Store`] holds the files of checkpoints. [`Directory`] is a store in a local or
-//! shared directory.
+//! *Stores.* A [`Store`] holds the files that make up checkpoints. [`Directory`] is a store in a
+//! local or shared directory.
 //!
-//! *Files.* The checkpoint of step 120 consists of two files. `step-00000120.safetensors` contains
-//! the tensors and can be opened by any program that reads this format. `step-00000120.json` is the
-//! manifest. It contains the state, the length and the SHA-256 hash of the tensor file, and a
-//! checksum of the manifest itself. The tensor file is written first.
+//! *Files.* The checkpoint for step 120, for example, consists of two files.
+//! `step-00000120.safetensors` contains the tensors and can be opened by any program that reads the
+//! safetensors format. `step-00000120.json` is the manifest. It contains the state, the length and
+//! the SHA-256 hash of the tensor file, and a checksum of the manifest itself. The tensor file is
+//! written first.
 //!
 //! *Invariants.* A checkpoint exists if and only if its manifest is valid. No byte of a checkpoint
-//! is used before its checksums have been verified. An existing checkpoint is not changed until the
-//! next one exists. A damaged file is reported and skipped, never loaded. Two training runs do not
-//! save to the same store.
+//! is used before the checkpoint's checksums have been verified. An existing checkpoint is not
+//! changed until the next one exists. A damaged file is reported and skipped, never loaded. Two
+//! training runs never save to the same store.
 //!
 //! ```
 //! use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -73,28 +74,29 @@ use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
 
-/// The name that follows `rank-N/` in the names of a communication hook's state.
+/// The component that follows `rank-N/` in the names of a communication hook's state.
 const HOOK: &str = "hook";
 
 /// Everything that is needed to resume training: named tensors and a state.
 ///
-/// A tensor's name shows which ranks have it. Tensors named `model/…` or `optimizer/…` are the same
-/// on all ranks. A tensor named `rank-3/…`, such as the error feedback of a lossy compression,
-/// belongs only to rank 3.
+/// The name of a tensor shows which ranks it belongs to. Tensors named `model/…` or `optimizer/…`
+/// are the same on all ranks. A tensor named `rank-3/…`, such as the error feedback of a lossy
+/// compression method, belongs only to rank 3.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Checkpoint {
-    /// The state: step, settings and other values.
+    /// The step, settings and other values.
     pub state: State,
     /// The tensors, by name.
     pub tensors: BTreeMap<String, Tensor>,
 }
 
-/// The values of a checkpoint other than its tensors. All fields except `user` have a meaning to
+/// The values of a checkpoint other than its tensors. All fields except `user` are interpreted by
 /// ringtree.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct State {
-    /// ID of the run. A resumed run keeps its ID, so its metrics continue under the same ID.
+    /// ID of the run. A run keeps its ID when it is resumed, so its metrics continue under the same
+    /// ID.
     pub run_id: String,
     /// Number of ranks that wrote the checkpoint.
     pub world_size: usize,
@@ -102,17 +104,17 @@ pub struct State {
     pub step: u64,
     /// The current epoch, counted from 0.
     pub epoch: u64,
-    /// Number of samples in the data set, if the training run uses a sampler. The sampler's
-    /// position does not apply to a different data set.
+    /// Number of samples in the data set, if the training run uses a sampler. The saved sampler
+    /// position is not valid for a different data set.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub samples: Option<u64>,
-    /// Number of samples of the current epoch that all ranks together have used, as returned by
-    /// [`DistributedSampler::position`](crate::ddp::DistributedSampler::position).
+    /// Number of samples in the current epoch that have been used by all ranks together, as
+    /// returned by [`DistributedSampler::position`](crate::ddp::DistributedSampler::position).
     pub sampler_position: u64,
-    /// The seed from which [`stream_seed`](crate::ddp::stream_seed) derives every rank's random
-    /// numbers, together with the step and the rank.
+    /// The seed from which, together with the step and the rank,
+    /// [`stream_seed`](crate::ddp::stream_seed) derives every rank's random numbers.
     pub seed: u64,
-    /// Order of the parameters in the gradient buckets, and the first step that uses this order, as
+    /// Order of the parameters in the gradient buckets and the first step that uses this order, as
     /// returned by [`DataParallel::order`](crate::ddp::DataParallel::order).
     pub order: Option<(Vec<usize>, u64)>,
     /// The tuning table, in the text form of a [`TuningRecord`](crate::TuningRecord). The same
@@ -121,9 +123,9 @@ pub struct State {
     /// The loss on validation data. [`Checkpoints::best`] compares these losses.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub loss: Option<f64>,
-    /// Other values of the program, as JSON. [`Parts::value`] stores values here by name. Finite
-    /// numbers are restored exactly. JSON cannot represent NaN or infinity, so store such values in
-    /// a tensor.
+    /// Other values that the program saves, as JSON. [`Parts::value`] stores values here by name.
+    /// Finite numbers are restored exactly. JSON cannot represent NaN or infinity, so store such
+    /// values in a tensor.
     pub user: serde_json::Value,
 }
 
@@ -132,7 +134,7 @@ impl State {
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if there is no
-    /// such value or if it has a different type.
+    /// such value or if the value has a different type.
     pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let step = self.step;
         let lacks = || {
@@ -164,7 +166,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does
-    /// not have as many elements as `values`.
+    /// not match the number of elements in `values`.
     pub fn insert<T: Element>(
         &mut self,
         name: impl Into<String>,
@@ -182,7 +184,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if there is no
-    /// such tensor or if it has a different element type.
+    /// such tensor or if the tensor has a different element type.
     pub fn values<T: Element>(&self, name: &str) -> Result<Vec<T>> {
         let Some(tensor) = self.tensors.get(name) else {
             return Err(Error::usage(format!(
@@ -194,8 +196,9 @@ impl Checkpoint {
         values.map_err(|what| Error::usage(format!("tensor '{name}': {what}")))
     }
 
-    /// Returns the state for [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook)
-    /// on `rank`, by name. The state is empty if the checkpoint was written by too few ranks to
+    /// Returns the state to pass to
+    /// [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook) on `rank`, as pairs
+    /// of names and values. The state is empty if the checkpoint was written by too few ranks to
     /// include `rank`.
     fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
         let prefix = format!("rank-{rank}/{HOOK}");
@@ -206,9 +209,9 @@ impl Checkpoint {
         state.collect()
     }
 
-    /// Returns the tensors whose names start with `prefix` and a slash, with both removed from
-    /// their names. For example, `under("model")` returns the weights, and `under("rank-3")`
-    /// returns the tensors of rank 3.
+    /// Returns the tensors whose names start with `prefix` followed by a slash. The prefix and the
+    /// slash are removed from the returned names. For example, `under("model")` returns the
+    /// weights, and `under("rank-3")` returns the tensors that belong to rank 3.
     ///
     /// ```
     /// use ringtree::ddp::checkpoint::{Checkpoint, State};

@@ -1,5 +1,5 @@
-//! Names the parts of the training state once, in a single function that is used for both saving
-//! and loading.
+//! Names the parts of the training state in a single function that is used for both saving and
+//! loading.
 
 use super::Checkpoint;
 use super::exchange::{Own, Piece, WRITER, Whole};
@@ -9,20 +9,20 @@ use crate::error::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Number of names that a message lists; further names are only counted.
+/// Maximum number of names that a message lists. Further names are only counted.
 const NAMES_LISTED: usize = 5;
 
-/// The parts of the training state: named tensors and values.
+/// The parts of the training state, which are named tensors and values.
 ///
-/// The program names all parts in one function and passes this function to
+/// The program names all parts in a single function and passes this function to
 /// [`Run::resume`](super::Run::resume) and [`Run::save`](super::Run::save). Saving copies each
-/// part, and loading overwrites it. Therefore, a part that is saved cannot be forgotten when
+/// part, and loading overwrites it. Therefore, no part that was saved can be forgotten when
 /// training resumes.
 ///
 /// Loading is strict. It first calls the function to compare names, shapes and types. If the
-/// checkpoint does not fit, a single error lists the parts that are missing, different or not
-/// named, and nothing is overwritten. Otherwise, loading calls the function again to overwrite the
-/// parts.
+/// checkpoint does not match, a single error lists the parts that are missing, different or not
+/// named, and nothing is overwritten. If it does match, loading calls the function again to
+/// overwrite the parts.
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoint, Parts};
@@ -40,8 +40,8 @@ const NAMES_LISTED: usize = 5;
 /// assert_eq!((weights, best), ([1.0; 6], 0.5));
 ///
 /// let other = checkpoint.load_parts("", |all| all.tensor("model/weights", &[3], &mut [0f32; 3]));
-/// let line = "the checkpoint of step 0 does not fit: it has model/weights as [2, 3] f32 instead \
-///     of [3] f32; it has a part that the program does not name: best loss";
+/// let line = "the checkpoint of step 0 does not match the program: it has model/weights as \
+///     [2, 3] f32 instead of [3] f32; it has a part that the program does not expect: best loss";
 /// assert_eq!(other.unwrap_err().to_string(), line);
 /// # Ok::<(), ringtree::Error>(())
 /// ```
@@ -63,7 +63,7 @@ enum Mode<'a> {
 pub(super) struct Contents {
     /// Complete tensors, on the writer only.
     pub(super) tensors: BTreeMap<String, Tensor>,
-    /// Per-rank tensors, except on the writer; parts of tensors on every rank.
+    /// Per-rank tensors (except on the writer) and parts of tensors (on every rank).
     own: Vec<(String, Tensor, Option<Whole>)>,
     pub(super) values: serde_json::Map<String, serde_json::Value>,
     names: BTreeSet<String>,
@@ -112,21 +112,21 @@ struct Findings {
 }
 
 impl Parts<'_> {
-    /// Returns `true` while the parts are being overwritten from a checkpoint. If the program
-    /// passes copies of its tensors, it must copy the values back in this case.
+    /// Returns `true` while the parts are being overwritten from a checkpoint. In that case, a
+    /// program that passes copies of its tensors must copy the values back.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         matches!(self.mode, Mode::Loading(_))
     }
 
     /// Names a tensor that is the same on all ranks, such as weights or optimizer state. `values`
-    /// contains its elements, and the last dimension varies fastest. Names are paths, such as
-    /// `model/weight`.
+    /// contains the tensor's elements, with the last dimension varying fastest. Names are paths,
+    /// such as `model/weight`.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does
-    /// not have as many elements as `values`, if `name` was already used, or if it starts with
-    /// `rank-`.
+    /// not match the number of elements in `values`, if `name` was already used, or if `name`
+    /// starts with `rank-`.
     pub fn tensor<T: Element>(
         &mut self,
         name: &str,
@@ -143,12 +143,12 @@ impl Parts<'_> {
     }
 
     /// Names a tensor that belongs only to this rank, such as the state of its random number
-    /// generator. If the checkpoint was written by too few ranks to include this rank, it has no
-    /// tensor for this rank, and `values` remains unchanged.
+    /// generator. If the checkpoint was written by too few ranks to include this rank, the
+    /// checkpoint contains no tensor for this rank, and `values` remains unchanged.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does
-    /// not have as many elements as `values`, or if `name` was already used.
+    /// not match the number of elements in `values`, or if `name` was already used.
     pub fn own<T: Element>(&mut self, name: &str, shape: &[usize], values: &mut [T]) -> Result<()> {
         let rank = self.rank;
         let name = format!("rank-{rank}/own/{name}");
@@ -162,10 +162,10 @@ impl Parts<'_> {
         })
     }
 
-    /// Names this rank's part of a tensor that the ranks divide among themselves, such as sharded
+    /// Names this rank's part of a tensor that is divided among the ranks, such as sharded
     /// optimizer state. The complete tensor has the shape `shape`, and `values` contains its
-    /// elements from index `start` on. Together, the parts of all ranks must form the complete
-    /// tensor. It is saved as a single tensor, so any number of ranks can load it.
+    /// elements starting at index `start`. Together, the parts of all ranks must form the complete
+    /// tensor. The tensor is saved as a whole, so any number of ranks can load it.
     ///
     /// ```
     /// use ringtree::ddp::checkpoint::{Checkpoints, Directory, Run};
@@ -196,9 +196,9 @@ impl Parts<'_> {
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the part
-    /// extends beyond the tensor, if `name` was already used, or if it starts with `rank-`. If
-    /// parts overlap or leave a gap, [`Run::save`](super::Run::save) returns an error on every rank
-    /// and saves nothing.
+    /// extends beyond the end of the tensor, if `name` was already used, or if `name` starts with
+    /// `rank-`. If parts overlap or leave a gap, [`Run::save`](super::Run::save) returns an error
+    /// on every rank and saves nothing.
     pub fn shard<T: Element>(
         &mut self,
         name: &str,
@@ -210,8 +210,8 @@ impl Parts<'_> {
         let all = shape.iter().product::<usize>();
         let Some(end) = start.checked_add(values.len()).filter(|end| *end <= all) else {
             return Err(Error::usage(format!(
-                "part of tensor '{name}' is out of range: {} elements from index {start} on, but \
-                 the tensor has {all}",
+                "a part of tensor '{name}' is out of range: it has {} elements starting at index \
+                 {start}, but the tensor has only {all}",
                 values.len()
             )));
         };
@@ -236,7 +236,7 @@ impl Parts<'_> {
         Ok(())
     }
 
-    /// Names a value of any type that serde supports, such as settings, counters or the best loss.
+    /// Names a value of any type that serde supports, such as settings, a counter or the best loss.
     /// Finite numbers are restored exactly. JSON cannot represent NaN or infinity, so store such
     /// values in a tensor.
     ///
@@ -336,7 +336,7 @@ impl Findings {
         Ok(())
     }
 
-    /// Returns a message if the parts of `checkpoint` under `prefix` do not fit.
+    /// Returns a message if the parts of `checkpoint` under `prefix` do not match.
     fn line(self, rank: usize, checkpoint: &Checkpoint, prefix: &str) -> Option<String> {
         let own = format!("rank-{rank}/own/");
         let is_ours = |name: &&str| {
@@ -359,17 +359,17 @@ impl Findings {
         match &beyond[..] {
             [] => {}
             [one] => said.push(format!(
-                "it has a part that the program does not name: {one}"
+                "it has a part that the program does not expect: {one}"
             )),
             some => said.push(format!(
-                "it has parts that the program does not name: {}",
+                "it has parts that the program does not expect: {}",
                 listed(some)
             )),
         }
         let step = checkpoint.state.step;
         (!said.is_empty()).then(|| {
             format!(
-                "the checkpoint of step {step} does not fit: {}",
+                "the checkpoint of step {step} does not match the program: {}",
                 said.join("; ")
             )
         })
@@ -404,12 +404,12 @@ fn listed<S: AsRef<str>>(names: &[S]) -> String {
 }
 
 impl Checkpoint {
-    /// Adds the parts that `name_all` names, as rank 0 would save them.
+    /// Adds the parts named by `name_all` to this checkpoint, as rank 0 would save them.
     ///
     /// # Errors
     /// Returns any error that `name_all` returns, and an [`Error`] of kind
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if it names a part of a tensor with
-    /// [`Parts::shard`].
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `name_all` uses [`Parts::shard`] to name a
+    /// part of a tensor.
     pub fn insert_parts(
         &mut self,
         name_all: impl FnOnce(&mut Parts<'_>) -> Result<()>,
@@ -427,16 +427,17 @@ impl Checkpoint {
         Ok(())
     }
 
-    /// Overwrites the parts that `name_all` names with the contents of this checkpoint, as rank 0
-    /// would. Use this method in a separate program that validates or serves the model.
+    /// Overwrites the parts named by `name_all` with the contents of this checkpoint, as rank 0
+    /// would when it resumes. Use this method in a separate program that validates or serves the
+    /// model.
     ///
-    /// The checkpoint must not contain any other parts whose names start with `prefix` and a slash.
-    /// An empty `prefix` applies to all parts.
+    /// The checkpoint must not contain any other parts whose names start with `prefix` followed by
+    /// a slash. If `prefix` is empty, this applies to all parts.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the checkpoint
-    /// does not fit. The message lists the parts that are missing, different or not named, and
-    /// nothing is overwritten. Also returns any error that `name_all` returns.
+    /// does not match. In that case, the message lists the parts that are missing, different or not
+    /// named, and nothing is overwritten. Also returns any error that `name_all` returns.
     pub fn load_parts(
         &self,
         prefix: &str,
@@ -458,7 +459,7 @@ impl Checkpoint {
     }
 
     /// Compares the parts that `name_all` names on `rank` with this checkpoint. Returns a message
-    /// if they do not fit.
+    /// if they do not match.
     pub(super) fn compare_parts(
         &self,
         rank: usize,
@@ -486,8 +487,8 @@ impl Checkpoint {
     }
 }
 
-/// Copies the bytes that `some` selects from the tensor `name` to `values`. The tensor was compared
-/// before.
+/// Copies the bytes that `some` selects from the tensor `name` to `values`. The tensor has already
+/// been compared.
 fn copy<T: Element>(
     checkpoint: &Checkpoint,
     name: &str,
@@ -501,8 +502,8 @@ fn copy<T: Element>(
         .and_then(|tensor| some(tensor.bytes()));
     let Some(bytes) = bytes.filter(|bytes| bytes.len() == values.len()) else {
         return Err(Error::usage(format!(
-            "cannot load tensor '{name}': it was named differently when it was compared; name the \
-             same parts in every call"
+            "cannot load tensor '{name}': it was described differently when the checkpoint was \
+             compared; name the same parts in every call"
         )));
     };
     values.copy_from_slice(bytes);

@@ -1,7 +1,7 @@
 //! Saves and loads checkpoints on all ranks of a communicator.
 //!
-//! One rank writes or reads, and all ranks get the result. Ranks make decisions only from values
-//! that all of them have exchanged, so they all make the same decisions. A rank that cannot read or
+//! One rank writes or reads, and all ranks get the result. Ranks base decisions only on values that
+//! all of them have exchanged, so they all make the same decisions. A rank that cannot read or
 //! write sends its error to the other ranks, which would otherwise keep waiting.
 
 use super::exchange::{Entry, Own, Piece, WRITER, empty, entry, gather_own, share};
@@ -17,17 +17,18 @@ use serde::{Deserialize, Serialize};
 struct Offer {
     step: u64,
     run_id: String,
-    /// Location for error messages.
+    /// Location of the checkpoint, for error messages.
     place: String,
 }
 
 impl Checkpoints {
     /// Saves a checkpoint that contains tensors from all ranks. Every rank must call this method.
-    /// It returns on every rank when the checkpoint is complete.
+    /// It returns on every rank once the checkpoint is complete.
     ///
     /// Rank 0 passes the state and the shared tensors, and writes the checkpoint. Each of the other
-    /// ranks contributes only the tensors under its own `rank-N/`. Their shared tensors and their
-    /// state are ignored. [`State::world_size`] is set automatically.
+    /// ranks contributes only the tensors whose names start with its own `rank-N/`. The shared
+    /// tensors and the state that these ranks pass are ignored. [`State::world_size`] is set
+    /// automatically.
     ///
     /// ```
     /// use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -52,12 +53,12 @@ impl Checkpoints {
     /// In addition to the [errors that all calls share](Communicator#errors), returns the following
     /// errors on every rank:
     ///
-    /// - the same errors as [`Checkpoints::save`]
+    /// - the errors that [`Checkpoints::save`] returns
     /// - an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if a rank passes
     ///   tensors that belong to another rank
     ///
-    /// After any of these errors, the communicator is still usable. However, the communicator fails
-    /// if rank 0 does not have enough memory for the tensors of the other ranks.
+    /// After any of these errors, the communicator is still usable. However, if rank 0 does not
+    /// have enough memory for the tensors of the other ranks, the communicator fails.
     pub fn save_from(&self, comm: &Communicator, checkpoint: &Checkpoint) -> Result<()> {
         self.set_warnings(Vec::new());
         let gathered = gather_own(comm, own_tensors(comm, checkpoint))?;
@@ -80,34 +81,34 @@ impl Checkpoints {
 
     /// Loads the newest valid checkpoint that any rank finds, and distributes it to all ranks.
     /// Every rank must call this method. Each rank searches its own store, which may or may not be
-    /// shared. Every rank gets the shared tensors and its own tensors under `rank-N/`. Returns
-    /// `None` if no rank finds a checkpoint.
+    /// shared with other ranks. Every rank gets the shared tensors and the tensors whose names
+    /// start with its own `rank-N/`. Returns `None` if no rank finds a checkpoint.
     ///
-    /// While one rank reads, the other ranks wait. The communicator's timeout must be longer than
-    /// the read takes.
+    /// While one rank reads the checkpoint, the other ranks wait. The communicator's timeout must
+    /// therefore be longer than the time that the read takes.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
     /// of one of these kinds on every rank:
     ///
-    /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if ranks find checkpoints of
-    ///   different runs, because the newest one may be left over from an older run
-    /// - [`ErrorKind::System`](crate::ErrorKind::System) if no rank finds a valid checkpoint, and a
-    ///   rank finds a damaged checkpoint or cannot list its files
+    /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if ranks find checkpoints
+    ///   from different runs, because the newest one may be left over from an older run
+    /// - [`ErrorKind::System`](crate::ErrorKind::System) if no rank finds a valid checkpoint and at
+    ///   least one rank finds a damaged checkpoint or cannot list its files
     ///
-    /// After any of these errors, the communicator is still usable. However, the communicator fails
-    /// if a rank does not have enough memory for the tensors that it receives.
+    /// After any of these errors, the communicator is still usable. However, if a rank does not
+    /// have enough memory for the tensors that it receives, the communicator fails.
     pub fn load_and_broadcast(&self, comm: &Communicator) -> Result<Option<Found>> {
         self.search(comm, Search::new(self))
     }
 
-    /// Like [`Checkpoints::load_and_broadcast`], but loads the checkpoint of rank 0's `step`, even
-    /// if there are later ones.
+    /// Like [`Checkpoints::load_and_broadcast`], but loads the checkpoint for the `step` that rank
+    /// 0 passes, even if there are later ones.
     ///
     /// # Errors
     /// Returns the same errors as [`Checkpoints::load_and_broadcast`], and an [`Error`] of kind
     /// [`ErrorKind::System`](crate::ErrorKind::System) on every rank if no rank has a valid
-    /// checkpoint of that step.
+    /// checkpoint for that step.
     pub(super) fn load_step(&self, comm: &Communicator, step: u64) -> Result<Found> {
         let step = share(comm, WRITER, &step)?;
         let mut search = Search::new(self);
@@ -144,11 +145,11 @@ impl Checkpoints {
 /// The state of one rank in the search for the newest valid checkpoint.
 struct Search<'a> {
     checkpoints: &'a Checkpoints,
-    /// The steps that this rank has not tried, oldest first.
+    /// The steps that this rank has not tried yet, oldest first.
     steps: Vec<u64>,
-    /// Messages about the files that this rank skipped.
+    /// Messages about the files that this rank has skipped.
     warnings: Vec<String>,
-    /// The error if this rank could not list its files.
+    /// The error that occurred if this rank could not list its files.
     unseen: Vec<String>,
 }
 
@@ -224,9 +225,9 @@ impl<'a> Search<'a> {
     }
 }
 
-/// Returns an error if ranks offer checkpoints of different runs, whose steps cannot be compared. A
-/// checkpoint left over from an old run may be later than the newest one of this run. Loading it
-/// would lead to the removal of this run's checkpoints.
+/// Returns an error if ranks offer checkpoints from different runs, because their steps cannot be
+/// compared. A checkpoint left over from an old run may be later than the newest one from this run.
+/// Loading it would lead to the removal of this run's checkpoints.
 fn check_runs(offers: &[Option<Offer>]) -> Result<()> {
     let made = offers.iter().enumerate();
     let mut made = made.filter_map(|(rank, offer)| Some((rank, offer.as_ref()?)));
@@ -250,7 +251,8 @@ fn owner(name: &str) -> Option<usize> {
     rank.parse().ok()
 }
 
-/// Returns the tensors of this rank, or a message if `checkpoint` has tensors of other ranks.
+/// Returns the tensors that belong to this rank, or a message if `checkpoint` contains tensors that
+/// belong to other ranks.
 fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
     let mut own = Vec::new();
     for (name, tensor) in &checkpoint.tensors {
@@ -273,8 +275,8 @@ fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
     Ok(own)
 }
 
-/// Distributes the checkpoint that `root` has loaded. Returns this rank's part, and a warning if
-/// per-rank state is missing or dropped because the number of ranks has changed.
+/// Distributes the checkpoint that `root` has loaded. Returns this rank's part, together with a
+/// warning if per-rank state is missing or dropped because the number of ranks has changed.
 fn hand_out(
     comm: &Communicator,
     root: usize,
@@ -327,7 +329,7 @@ fn change_of_ranks(comm: &Communicator, state: &State, entries: &[Entry]) -> Opt
         return None;
     };
     Some(format!(
-        "the checkpoint of step {} was written by {before} ranks and is read by {now} ranks: \
+        "the checkpoint of step {} was written by {before} ranks and is being read by {now} ranks: \
          {what}",
         state.step
     ))

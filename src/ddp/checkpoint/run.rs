@@ -18,22 +18,22 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 
-/// A training run with its checkpoints. It either starts from the beginning or resumes from the
-/// newest checkpoint, and it produces the same bits as if it had never been interrupted.
+/// A training run with its checkpoints. A run either starts from the beginning or resumes from the
+/// newest checkpoint. A resumed run produces the same bits as if it had never been interrupted.
 ///
 /// All ranks must call the same methods in the same order:
 ///
 /// 1. [`Run::open`] reads the newest checkpoint. Call it before you create the [`DataParallel`].
 /// 2. Create the model on [`Run::comm`], which uses the checkpoint's tuning table to choose
-///    algorithms. For a different communicator, the links are measured again, and sums may differ
-///    in their last bits from those of an uninterrupted run.
+///    algorithms. For a different communicator, the links are measured again, so sums may differ in
+///    their last bits from those of an uninterrupted run.
 /// 3. [`Run::resume`] restores the weights, the optimizer, the buckets, the hook and the sampler.
 ///    Call it before the first step. Until you have called it, [`Run::save`] returns an error.
 /// 4. [`Run::save`] saves a checkpoint. Call it every few steps, after [`DataParallel::wait`]. A
-///    thread on rank 0 writes the file while training continues.
-/// 5. [`Run::finish`] waits until the last save is complete. Dropping the `Run` also waits, but
-///    rank 0 then only prints the error if the save fails. If the process ends in any other way,
-///    the save in progress is lost, but no earlier save is affected.
+///    thread on rank 0 writes the files while training continues.
+/// 5. [`Run::finish`] waits until the last save is complete. Dropping the `Run` also waits for the
+///    last save, but if that save fails, rank 0 only prints the error. If the process ends in any
+///    other way, the save in progress is lost, but no earlier save is affected.
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
@@ -81,31 +81,31 @@ use std::thread::{self, JoinHandle};
 /// ```
 #[derive(Debug)]
 pub struct Run {
-    /// For the program, with the checkpoint's tuning table.
+    /// Communicator for the program. It uses the checkpoint's tuning table.
     comm: Communicator,
-    /// For saving, separate from the program's calls on `comm`.
+    /// Communicator for saving. It is separate from the program's calls on `comm`.
     channel: Communicator,
     /// `None` if the run has no checkpoints.
     checkpoints: Option<Arc<Checkpoints>>,
     id: String,
-    /// The checkpoint that was found. Its tensors are dropped when the training has resumed.
+    /// The checkpoint that was found. Its tensors are dropped once training has resumed.
     found: Option<Checkpoint>,
     is_resumed: bool,
-    /// On rank 0: the save in progress, or the error if its thread did not start.
+    /// On rank 0, the save in progress, or the error if its thread could not be started.
     saving: Option<Result<Saving>>,
 }
 
 /// The thread that saves. It returns the warnings of the save.
 type Saving = JoinHandle<Result<Vec<String>>>;
 
-/// Methods that open a run and return its properties.
+/// Methods for opening a run and getting its properties.
 impl Run {
     /// Opens a run and loads its newest valid checkpoint on all ranks. Each rank searches its own
-    /// store, which may or may not be shared.
+    /// store, which may or may not be shared with other ranks.
     ///
-    /// Until the run is dropped, the process of rank 0 keeps other training runs from saving to its
+    /// Until the run is dropped, rank 0's process prevents other training runs from saving to its
     /// store. Damaged files are skipped, and rank 0 lists them on standard error. If `checkpoints`
-    /// is `None`, the run has no checkpoints. It starts from the beginning, and [`Run::save`] does
+    /// is `None`, the run has no checkpoints: it starts from the beginning, and [`Run::save`] does
     /// nothing.
     ///
     /// # Errors
@@ -114,7 +114,7 @@ impl Run {
     ///
     /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if another training run is
     ///   saving to rank 0's store, if the path of that store is not a directory, or if ranks find
-    ///   checkpoints of different runs
+    ///   checkpoints from different runs
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if checkpoints exist but none of them is
     ///   valid, or if a store cannot be accessed
     pub fn open(comm: &Communicator, checkpoints: impl Into<Option<Checkpoints>>) -> Result<Self> {
@@ -129,14 +129,14 @@ impl Run {
         Self::new(comm, checkpoints, found)
     }
 
-    /// Like [`Run::open`], but resumes from the checkpoint of `step`, such as the step of the state
-    /// that [`Checkpoints::best`] returns. The first [`Run::save`] removes the later checkpoints,
-    /// because a restart would otherwise load the newest of them.
+    /// Like [`Run::open`], but resumes from the checkpoint for `step`. This can be, for example,
+    /// the step of the state that [`Checkpoints::best`] returns. The first [`Run::save`] removes
+    /// the later checkpoints because a restart would otherwise load the newest of them.
     ///
     /// # Errors
     /// Returns the same errors as [`Run::open`], and an [`Error`] of kind
     /// [`ErrorKind::System`](crate::ErrorKind::System) on every rank if there is no valid
-    /// checkpoint of `step`.
+    /// checkpoint for `step`.
     pub fn open_at(comm: &Communicator, checkpoints: Checkpoints, step: u64) -> Result<Self> {
         claim(comm, &checkpoints)?;
         let found = checkpoints.load_step(comm, step)?;
@@ -172,15 +172,16 @@ impl Run {
     }
 
     /// Returns the communicator to use for training. It has the same ranks as the communicator that
-    /// was passed, and it uses the checkpoint's tuning table if that table applies.
+    /// was passed to [`Run::open`], and it uses the checkpoint's tuning table if that table
+    /// applies.
     #[must_use]
     pub fn comm(&self) -> &Communicator {
         &self.comm
     }
 
     /// Returns the state of the checkpoint that was found, or `None` if the run starts from the
-    /// beginning. You can use the state, for example, to compare settings ([`State::value`]) before
-    /// you create the model.
+    /// beginning. You can use the state to compare settings ([`State::value`]) before you create
+    /// the model, for example.
     #[must_use]
     pub fn state(&self) -> Option<&State> {
         self.found.as_ref().map(|checkpoint| &checkpoint.state)
@@ -192,14 +193,14 @@ impl Run {
         self.state().map_or(0, |state| state.step)
     }
 
-    /// Returns the ID of the run. A resumed run keeps its ID.
+    /// Returns the ID of the run. A run keeps its ID when it is resumed.
     #[must_use]
     pub fn id(&self) -> &str {
         &self.id
     }
 
-    /// Opens the run's metrics file and removes the lines after [`Run::step`]. If `path` is `None`,
-    /// the run writes no metrics.
+    /// Opens the run's metrics file and removes the lines for steps after [`Run::step`]. If `path`
+    /// is `None`, the run does not write any metrics.
     ///
     /// # Errors
     /// Returns the same errors as [`Metrics::open`].
@@ -208,23 +209,24 @@ impl Run {
     }
 }
 
-/// Methods that resume and save.
+/// Methods for resuming and saving.
 impl Run {
     /// Resumes from the checkpoint that [`Run::open`] found, and returns the checkpoint's step.
     ///
     /// Overwrites the parts that `parts` names. Restores the step count, the bucket order and the
     /// hook state of `model`, and the position of `sampler`. Pass `None` for `sampler` if the
-    /// program distributes samples itself. If there is no checkpoint, the state remains unchanged,
-    /// and a checkpoint of step 0 is saved. Therefore, a store that cannot be written to causes an
-    /// error immediately.
+    /// program distributes samples itself. If there is no checkpoint, the state remains unchanged
+    /// and a checkpoint for step 0 is saved. Therefore, if the store cannot be written to, this
+    /// method returns an error right away.
     ///
-    /// A candle model has a copy of its weights, so call its `refresh` method afterwards.
+    /// A candle model keeps a copy of its weights, so call its `refresh` method after this method.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) on every rank if:
     ///
-    /// - the checkpoint does not fit, or the sampler has a different number of samples or a
-    ///   different seed. The message lists the differences ([`Parts`]), and nothing is overwritten.
+    /// - the checkpoint does not match, or the sampler has a different number of samples or a
+    ///   different seed. The message lists the differences (see [`Parts`]), and nothing is
+    ///   overwritten.
     /// - `parts` fails on a rank while the state is being overwritten, or a rank's hook rejects its
     ///   state. In this case, some of the state has already been overwritten.
     ///
@@ -275,20 +277,20 @@ impl Run {
     ///
     /// Copies the parts that `parts` names and the state of `model` and `sampler`. Rank 0 then
     /// writes the copy while training continues, and the other ranks do not wait for rank 0. If the
-    /// previous save is still in progress, all ranks wait for it. If the previous save failed, all
-    /// ranks get its error, and this save does not start.
+    /// previous save is still in progress, all ranks wait for it to complete. If the previous save
+    /// failed, all ranks get its error, and this save is not started.
     ///
-    /// `loss` is the loss on validation data, if it was computed. [`Checkpoints::keep_best`] and
-    /// [`Checkpoints::best`] compare these losses. Rank 0's value is used, and a value that is not
-    /// finite is ignored.
+    /// `loss` is the loss on validation data, if it has been computed. [`Checkpoints::keep_best`]
+    /// and [`Checkpoints::best`] compare these losses. The value that rank 0 passes is used. A
+    /// value that is not finite is ignored.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](Communicator#errors), returns the following
     /// errors on every rank:
     ///
     /// - the error of the previous save
-    /// - an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Run::resume`] was
-    ///   not called, if a step is in progress, or if a rank names its parts incorrectly
+    /// - an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Run::resume`] has
+    ///   not been called, if a step is in progress, or if a rank names its parts incorrectly
     ///
     /// After any of these errors, training can continue.
     pub fn save<'s>(
@@ -378,7 +380,7 @@ impl Run {
         self.saving = Some(started.map_err(cannot));
     }
 
-    /// Waits for the save in progress and shares its outcome with all ranks.
+    /// Waits for the save in progress, if any, and shares its outcome with all ranks.
     fn settle(&mut self) -> Result<()> {
         let outcome = share(
             &self.channel,
@@ -402,7 +404,7 @@ impl Drop for Run {
     }
 }
 
-/// Waits for `saving` and returns its outcome. Without a save, returns no warnings.
+/// Waits for `saving` and returns its outcome. If there is no save, returns no warnings.
 fn joined(comm: &Communicator, saving: Option<Result<Saving>>) -> Result<Vec<String>> {
     let Some(saving) = saving else {
         return Ok(Vec::new());
@@ -416,7 +418,7 @@ fn joined(comm: &Communicator, saving: Option<Result<Saving>>) -> Result<Vec<Str
     saving?.join().unwrap_or_else(panicked)
 }
 
-/// Keeps other training runs from saving to rank 0's store.
+/// Prevents other training runs from saving to rank 0's store.
 fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
     let claimed = match comm.rank() {
         WRITER => checkpoints.claim(),
@@ -425,7 +427,8 @@ fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
     share(comm, WRITER, &claimed)?
 }
 
-/// Returns a communicator of the same ranks, with the checkpoint's tuning table if it applies.
+/// Returns a communicator that has the same ranks and uses the checkpoint's tuning table if it
+/// applies.
 fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communicator> {
     let same = || comm.with_timeout(comm.timeout());
     let Some(text) = state.and_then(|state| state.tuning.as_ref()) else {
@@ -451,22 +454,22 @@ fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<Str
     let (has, seed) = (sampler.samples() as u64, sampler.seed());
     if had != has {
         return Some(format!(
-            "the data set has {has} samples, but the data set of the checkpoint of step {} had \
-             {had}, so the saved sampler position does not apply; use the same data set or pass \
-             no sampler",
+            "the data set has {has} samples, but the checkpoint of step {} was saved with a data \
+             set of {had}, so the saved sampler position does not apply; use the same data set or \
+             pass no sampler",
             state.step
         ));
     }
     (state.seed != seed).then(|| {
         format!(
-            "the sampler has seed {seed}, but the sampler of the checkpoint of step {} had seed \
-             {}; use the same seed or pass no sampler",
+            "the sampler has seed {seed}, but the checkpoint of step {} was saved with seed {}; \
+             use the same seed or pass no sampler",
             state.step, state.seed
         )
     })
 }
 
-/// Prints warnings on standard error of rank 0.
+/// Prints warnings to standard error on rank 0.
 fn warn(comm: &Communicator, words: &[String]) {
     if comm.rank() == WRITER {
         let show = |word: &String| eprintln!("ringtree: {}", Printable(word));

@@ -14,12 +14,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The checkpoints of one run in one store.
 ///
-/// Files in the store with names such as `step-N.json` or `step-N.safetensors` are treated as
+/// Files in the store with names of the form `step-N.json` or `step-N.safetensors` are treated as
 /// checkpoints, so old ones are removed. Other files are kept. Only one process can write at a
-/// time, and a second writer gets an error ([`Store::lock`], [`Checkpoints::save`]). Any number of
-/// processes can read at the same time.
+/// time, and a second writer gets an error (see [`Store::lock`] and [`Checkpoints::save`]). Any
+/// number of processes can read at the same time.
 ///
-/// [`Run`](super::Run) uses this type for a complete training run. You can also use it directly:
+/// [`Run`](super::Run) uses this type to manage a complete training run. You can also use it
+/// directly:
 ///
 /// ```
 /// use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
@@ -46,18 +47,19 @@ pub struct Checkpoints {
     warnings: Mutex<Vec<String>>,
 }
 
-/// A checkpoint that was found, with any warnings from the search.
+/// A checkpoint that was found, together with any warnings from the search.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Found {
     /// The valid checkpoint.
     pub checkpoint: Checkpoint,
-    /// Warnings for the user, for example about damaged files or about per-rank state that does not
-    /// match the number of ranks.
+    /// Warnings to show to the user, for example about damaged files or about per-rank state that
+    /// does not match the number of ranks.
     pub warnings: Vec<String>,
 }
 
 impl Checkpoints {
-    /// Manages the checkpoints in `store` and keeps the newest `keep` of them (at least one).
+    /// Creates a value that manages the checkpoints in `store` and keeps the newest `keep` of them
+    /// (at least one).
     #[must_use]
     pub fn new(store: impl Store + 'static, keep: usize) -> Self {
         Self {
@@ -76,12 +78,13 @@ impl Checkpoints {
         self
     }
 
-    /// Takes the store's lock. Otherwise, the first [`Checkpoints::save`] takes it.
+    /// Takes the store's lock. If this method is not called, the first [`Checkpoints::save`] takes
+    /// the lock.
     pub(super) fn claim(&self) -> Result<()> {
         self.lock_claim().lock(&*self.store)
     }
 
-    /// Records that the training resumes from `step`. The next save removes the later checkpoints.
+    /// Records that training resumes from `step`. The next save removes the later checkpoints.
     pub(super) fn go_behind(&self, step: u64) {
         self.lock_claim().go_behind(step);
     }
@@ -97,8 +100,8 @@ impl Checkpoints {
     }
 
     /// Returns warnings about files, such as old checkpoints, that the last successful save could
-    /// not remove. The next save tries to remove them again. After [`Checkpoints::save_from`],
-    /// every rank has the warnings.
+    /// not remove. The next save tries to remove them again. After [`Checkpoints::save_from`], the
+    /// warnings are available on every rank.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
         self.lock_warnings().clone()
@@ -113,18 +116,18 @@ impl Checkpoints {
     }
 
     /// Saves `checkpoint` and then removes checkpoints that are too old to keep. If a file cannot
-    /// be removed, the save still succeeds, and [`Checkpoints::warnings`] includes a warning about
+    /// be removed, the save still succeeds, and [`Checkpoints::warnings`] returns a warning about
     /// the file.
     ///
     /// # Errors
     /// Returns an [`Error`] of one of these kinds:
     ///
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the checkpoint cannot be written, or if
-    ///   it is uncertain whether it was written. Older checkpoints are intact, and you can save
-    ///   again.
+    ///   it is uncertain whether it was written. In either case, older checkpoints are intact, and
+    ///   you can try to save again.
     /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the checkpoint cannot be encoded, if the
-    ///   store has a checkpoint that this value neither loaded nor wrote, or if the store has later
-    ///   steps of another run
+    ///   store contains a checkpoint that was neither loaded nor written through this value, or if
+    ///   the store contains later steps from another run
     /// - [`ErrorKind::Configuration`](crate::ErrorKind::Configuration) if another process is saving
     ///   to the store
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
@@ -166,7 +169,9 @@ impl Checkpoints {
         let encoded = manifest.encode().map_err(malformed)?;
         // State that cannot be decoded, such as deeply nested JSON, must fail now and not on load.
         if Manifest::decode(&encoded).map_err(malformed)? != manifest {
-            return Err(malformed("its state changes when it is decoded".into()));
+            return Err(malformed(
+                "its state changes when it is encoded and decoded again".into(),
+            ));
         }
         let file = &manifest.tensors.file;
         self.store.write_atomically(file, &parts)?;
@@ -188,15 +193,15 @@ impl Checkpoints {
         Ok(newest_first.find(|step| self.manifest(*step).is_ok()))
     }
 
-    /// Loads the newest valid checkpoint, or returns `None` if nothing was saved. Skips damaged
-    /// checkpoints and lists them in [`Found::warnings`].
+    /// Loads the newest valid checkpoint, or returns `None` if no checkpoint has been saved. Skips
+    /// damaged checkpoints and lists them in [`Found::warnings`].
     ///
     /// # Errors
     /// Returns the error from the [`Store`] if it cannot list its files, and an [`Error`] of kind
     /// [`ErrorKind::System`](crate::ErrorKind::System) in these cases:
     ///
-    /// - Checkpoints exist, but none of them is valid. Only the user may then decide to start from
-    ///   the beginning.
+    /// - Checkpoints exist, but none of them is valid. In that case, only the user may decide to
+    ///   start from the beginning.
     /// - A writer replaces checkpoints faster than they can be read.
     pub fn latest(&self) -> Result<Option<Found>> {
         let mut files = self.look()?;
@@ -225,8 +230,8 @@ impl Checkpoints {
         )))
     }
 
-    /// Returns the states of the checkpoints whose manifests are valid, oldest first, without
-    /// reading any tensors.
+    /// Returns the states of the checkpoints whose manifests are valid, ordered from oldest to
+    /// newest, without reading any tensors.
     ///
     /// # Errors
     /// Returns the error from the [`Store`] if it cannot list its files.
@@ -247,7 +252,7 @@ impl Checkpoints {
         Ok(best.and_then(|step| states.into_iter().find(|state| state.step == step)))
     }
 
-    /// Loads the checkpoint of `step`.
+    /// Loads the checkpoint for `step`.
     ///
     /// # Errors
     /// Returns the error from the [`Store`] if it cannot list its files, and an [`Error`] of kind
@@ -274,12 +279,12 @@ impl Checkpoints {
         ))
     }
 
-    /// Lists the steps of all manifests, and records that this value knows them.
+    /// Lists the steps of all manifests, and records these steps as known.
     pub(super) fn steps(&self) -> Result<BTreeSet<u64>> {
         Ok(manifest_steps(&self.look()?))
     }
 
-    /// Lists the files, and records that this value knows their steps.
+    /// Lists the files, and records their steps as known.
     fn look(&self) -> Result<Vec<String>> {
         let files = self.files()?;
         self.lock_claim()
@@ -335,13 +340,13 @@ impl Checkpoints {
 
     fn passed_over(&self, name: &str, what: &str) -> String {
         format!(
-            "checkpoint file {name} in {} is skipped: {what}",
+            "checkpoint file {name} in {} was skipped: {what}",
             self.location()
         )
     }
 
-    /// Returns an error if another run has later checkpoints, because a restart of this run would
-    /// load them.
+    /// Returns an error if another run has later checkpoints, because they would be loaded when
+    /// this run is restarted.
     fn check_run(&self, state: &State, present: &[String]) -> Result<()> {
         for step in manifest_steps(present).range(state.step.saturating_add(1)..) {
             let Ok(other) = self.manifest(*step) else {
@@ -362,8 +367,8 @@ impl Checkpoints {
         Ok(())
     }
 
-    /// Removes the checkpoints after the step from which the training resumed. A restart would load
-    /// the newest of them instead of the checkpoint just saved.
+    /// Removes the checkpoints for steps after the one from which training resumed. Otherwise, a
+    /// restart would load the newest of them instead of the checkpoint that was just saved.
     fn remove_left_behind(&self, claim: &mut Claim, cleanup: &mut CleanUp<'_>) {
         for step in claim.left_behind().clone() {
             // The next save removes its tensors, which then have no manifest.
@@ -373,8 +378,9 @@ impl Checkpoints {
         }
     }
 
-    /// Removes checkpoints older than the newest `keep` up to `saved`, except the best one if it is
-    /// kept. Also removes the tensor files that `file` replaces in step `saved`.
+    /// Removes checkpoints that are older than the newest `keep` checkpoints up to `saved`, except
+    /// the best one if it is to be kept. Also removes the tensor files of step `saved` that `file`
+    /// replaces.
     fn remove_old(&self, saved: u64, file: &str, cleanup: &mut CleanUp<'_>) {
         let present = match self.store.list() {
             Ok(present) => present,
@@ -406,7 +412,7 @@ impl Checkpoints {
     }
 }
 
-/// Removes the tensors of writers that were killed before they wrote a manifest.
+/// Removes tensor files left by writers that were killed before they wrote a manifest.
 fn remove_orphans(present: &[String], cleanup: &mut CleanUp<'_>) {
     let steps = manifest_steps(present);
     for name in present {
@@ -417,13 +423,14 @@ fn remove_orphans(present: &[String], cleanup: &mut CleanUp<'_>) {
     }
 }
 
-/// Returns `None` if nothing was saved, or an error with `warnings` if no checkpoint is valid.
+/// Returns `None` if no checkpoint has been saved, or an error that contains `warnings` if no
+/// checkpoint is valid.
 pub(super) fn none_whole<T>(warnings: Vec<String>) -> Result<Option<T>> {
     if warnings.is_empty() {
         return Ok(None);
     }
     Err(Error::system(format!(
-        "no checkpoint is valid: {}; to start from the beginning, move the files away",
+        "no valid checkpoint was found: {}; to start from scratch, move the files away",
         warnings.join("; ")
     )))
 }

@@ -1,16 +1,16 @@
-//! Defines the interface to stores, which hold the files of checkpoints.
+//! Defines the interface to stores, which hold checkpoint files.
 
 use crate::error::Result;
 
-/// A store for the files of checkpoints, such as a directory or a bucket in an object store.
+/// A store for checkpoint files, such as a directory or a bucket in an object store.
 ///
-/// Errors from an implementation must name the store and the file.
+/// Errors returned by an implementation must name the store and the file.
 pub trait Store: Send + Sync {
     /// Returns the location of the store, for use in messages.
     fn location(&self) -> String;
 
-    /// Returns the names of all complete files, in any order, or an empty list if the store does
-    /// not exist yet.
+    /// Returns the names of all complete files in any order, or an empty list if the store does not
+    /// exist yet.
     ///
     /// # Errors
     /// Returns an error if the files cannot be listed.
@@ -23,8 +23,8 @@ pub trait Store: Send + Sync {
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>>;
 
     /// Writes the concatenated `parts` to the file `name`. Readers see either the complete new file
-    /// or the previous state, even if there is a crash at any moment. Once this method has
-    /// returned, the new file survives a crash.
+    /// or the previous state, even if a crash occurs at any moment. Once this method has returned,
+    /// the new file survives a crash.
     ///
     /// # Errors
     /// Returns an error if the file cannot be written, or if it is uncertain whether the file was
@@ -39,8 +39,8 @@ pub trait Store: Send + Sync {
     fn remove(&self, name: &str) -> Result<()>;
 
     /// Keeps other writers out until the returned value is dropped or this process ends in any way.
-    /// A store without locks can return any value, as the default implementation does. A second
-    /// writer is then detected when it saves.
+    /// A store that does not support locks can return any value, as the default implementation
+    /// does. A second writer is then detected when it saves.
     ///
     /// # Errors
     /// Returns an error if another process holds the lock or if the store cannot be written to.
@@ -48,8 +48,8 @@ pub trait Store: Send + Sync {
         Ok(Box::new(()))
     }
 
-    /// Removes incomplete files that killed writers have left behind. A save continues even if this
-    /// method or [`Store::remove`] fails.
+    /// Removes incomplete files left behind by writers that were killed. A save continues even if
+    /// this method or [`Store::remove`] fails.
     ///
     /// # Errors
     /// Returns an error if a file cannot be removed.

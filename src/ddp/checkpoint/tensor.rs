@@ -1,4 +1,4 @@
-//! Represents a tensor by its element type, its shape and its bytes.
+//! Represents a tensor as its element type, its shape and its bytes.
 
 use crate::dtype::{Dtype, Element};
 
@@ -23,7 +23,7 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Returns a message if `shape` does not have as many elements as `values`.
+    /// Returns a message if `shape` does not match the number of elements in `values`.
     pub fn new<T: Element>(shape: &[usize], values: &[T]) -> Result<Self, String> {
         let bytes = bytemuck::cast_slice(values).to_vec();
         Self::from_bytes(T::DTYPE, shape.to_vec(), bytes)
@@ -53,7 +53,7 @@ impl Tensor {
         self.dtype
     }
 
-    /// Returns the dimensions, outermost first. A single number has no dimensions.
+    /// Returns the extents of the dimensions, outermost first. A scalar has no dimensions.
     #[must_use]
     pub fn shape(&self) -> &[usize] {
         &self.shape

@@ -12,8 +12,8 @@ const HEADER_ALIGNMENT_BYTES: usize = 8;
 /// The only name with a special meaning in the format.
 const RESERVED_NAME: &str = "__metadata__";
 
-/// Returns the beginning of a file of `tensors`, and the tensors in the order in which their bytes
-/// follow. The safetensors crate's own writer would copy all of them.
+/// Returns the beginning of a file that contains `tensors`, and the tensors in the order in which
+/// their bytes follow. The safetensors crate's own writer would copy all of the bytes.
 pub(crate) fn header_and_order<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<(Vec<u8>, Vec<&'a Tensor>), String> {
@@ -52,7 +52,7 @@ pub(crate) fn header_and_order<'a>(
     Ok((header, order))
 }
 
-/// Copies the tensors out of the bytes of a file.
+/// Decodes the bytes of a file and returns copies of its tensors.
 pub(crate) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut tensors = BTreeMap::new();

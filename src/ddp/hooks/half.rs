@@ -11,17 +11,17 @@ use half::slice::HalfFloatSliceExt;
 ///
 /// Each gradient is rounded twice, regardless of the number of ranks. First, every rank rounds its
 /// gradients to 16 bits. The owner of each block then sums all ranks' values in f32, divides the
-/// sum by the number of ranks, and rounds the result once. Finally, the blocks are gathered in 16
-/// bits. The owner also uses the rounded values, so all ranks have the same bits. With unit
-/// roundoff u, the error is at most u · (mean of the ranks' magnitudes + magnitude of the mean),
-/// apart from terms of order u².
+/// sum by the number of ranks, and rounds the result to 16 bits. Finally, the blocks are gathered
+/// as 16-bit values. The owner of a block also uses the rounded values, so all ranks end up with
+/// the same bits. With unit roundoff u, the error is at most u · (mean of the ranks' magnitudes +
+/// magnitude of the mean), ignoring terms of order u².
 ///
 /// [`HalfHook::bf16`] (u = 2⁻⁸) has the same range as f32. [`HalfHook::f16`] (u = 2⁻¹¹) is more
-/// precise but has a smaller range. Values above 65,504 on a rank become infinite. Below 6·10⁻⁵,
-/// the distance between representable values is a constant 6·10⁻⁸. Each rounding may therefore add
-/// an error of 2⁻²⁵, which is a third of a gradient of 10⁻⁷. Scale the loss so that the gradients
-/// are between these limits, and skip steps with infinite gradients. Sums do not overflow, because
-/// they remain in f32 until they are divided.
+/// precise but has a smaller range. Values above 65,504 on any rank become infinite. Below 6·10⁻⁵,
+/// the distance between adjacent representable values is a constant 6·10⁻⁸, so each rounding can
+/// add an error of up to 2⁻²⁵, which is a third of a gradient of 10⁻⁷. Scale the loss so that the
+/// gradients lie between these limits, and skip steps that have infinite gradients. Sums do not
+/// overflow because they remain in f32 until they are divided.
 ///
 /// ```
 /// use ringtree::{Dtype, ddp::{DataParallel, HalfHook, Options, Parameter}};
@@ -38,7 +38,7 @@ use half::slice::HalfFloatSliceExt;
 #[derive(Clone, Debug)]
 pub struct HalfHook {
     dtype: Dtype,
-    /// Vectors from the last step to be reused, indexed by bucket.
+    /// Vectors kept from the last step for reuse, indexed by bucket.
     spare: Vec<Spare>,
 }
 

@@ -1,4 +1,4 @@
-//! Turns a bucket of gradients into their averages across all ranks.
+//! Turns a bucket of gradients into the averages of these gradients across all ranks.
 
 mod half;
 mod matrix;
@@ -30,14 +30,14 @@ pub struct BucketInfo {
     pub parameters: Vec<(Range<usize>, Parameter)>,
 }
 
-/// A collective across all ranks that is requested by a hook.
+/// A collective that a hook requests. All ranks take part in it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exchange {
-    /// Every rank gets the reduction of all ranks' values. With `None`, the call chooses the
-    /// algorithm.
+    /// Every rank gets the reduction of all ranks' values. If the algorithm is `None`, the call
+    /// chooses one.
     AllReduce(Values, ReduceOp, Option<Algorithm>),
-    /// Every rank gets its block ([`Communicator::block`](crate::Communicator::block)) of the
-    /// reduction. The contents of the other blocks are unspecified.
+    /// Every rank gets its own block (see [`Communicator::block`](crate::Communicator::block)) of
+    /// the reduction. The contents of the other blocks are unspecified.
     ReduceScatter(Values, ReduceOp),
     /// Every rank gets the blocks of all ranks.
     AllGather(Values),
@@ -57,10 +57,11 @@ pub enum Next {
 /// Buckets of other types are averaged without the hook.
 ///
 /// A bucket passes through one or more *stages*. Each stage is one collective. The stages of
-/// different buckets overlap. Stages with the same number are issued in bucket order on a separate
-/// communicator, so that all ranks issue the same calls. [`Hook::start`] and [`Hook::resume`] must
-/// base their decisions only on values that are the same on all ranks, which are the bucket and the
-/// results of exchanges. Together, the two methods must average the gradients exactly once.
+/// different buckets overlap. Each stage number has its own communicator, on which the stages with
+/// that number are issued in bucket order, so that all ranks issue the same calls. [`Hook::start`]
+/// and [`Hook::resume`] must base their decisions only on values that are the same on all ranks:
+/// the bucket and the results of exchanges. Together, the two methods must average the gradients
+/// exactly once.
 ///
 /// ```
 /// use ringtree::ddp::{BucketInfo, Exchange, Hook, Next, Values};
@@ -93,7 +94,7 @@ pub trait Hook: Send {
         1
     }
 
-    /// Returns the first exchange for a bucket that contains this rank's `gradients`.
+    /// Returns the first exchange to perform for a bucket that contains this rank's `gradients`.
     fn start(&mut self, bucket: &BucketInfo, gradients: Vec<f32>) -> Exchange;
 
     /// Decides what to do after the exchange in `stage` (counted from 0) has returned `values`.
@@ -104,8 +105,8 @@ pub trait Hook: Send {
         Vec::new()
     }
 
-    /// Returns `true` if the state `name` is the same on all ranks. Ranks for which a checkpoint
-    /// has no such state then get the state of rank 0.
+    /// Returns `true` if the state called `name` is the same on all ranks. If it is, ranks for
+    /// which a checkpoint contains no such state get the state of rank 0.
     fn is_shared(&self, name: &str) -> bool {
         let _ = name;
         false
@@ -114,7 +115,7 @@ pub trait Hook: Send {
     /// Restores the state that [`Hook::state`] returned in an earlier run.
     ///
     /// # Errors
-    /// Returns a message that explains why the state does not fit.
+    /// Returns a message that explains why the state does not match.
     fn restore(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<(), String> {
         let _ = state;
         Ok(())

@@ -1,11 +1,11 @@
-//! Averages gradients without any other processing.
+//! Averages gradients without any further processing.
 
 use super::{BucketInfo, Exchange, Hook, Next};
 use crate::ddp::values::Values;
 use crate::op::ReduceOp;
 
-/// A hook that averages gradients with a single all-reduce and no other processing. This is the
-/// default hook.
+/// A hook that averages gradients with a single all-reduce and does no further processing. This is
+/// the default hook.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 

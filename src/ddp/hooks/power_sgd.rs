@@ -7,35 +7,38 @@ use crate::ddp::values::Values;
 use crate::op::ReduceOp;
 use std::collections::BTreeMap;
 
-/// Prefixes of a matrix's entries in [`Hook::state`]. A slash and the parameter's name follow.
+/// Prefixes of a matrix's entries in [`Hook::state`]. Each is followed by a slash and the
+/// parameter's name.
 const ERROR: &str = "error";
 const BASIS: &str = "basis";
 const STEPS: &str = "steps";
 
-/// A hook that sends each m × n gradient matrix M in the form P·Qᵀ, where P is an m × r matrix and
-/// Q is an n × r matrix.
+/// A hook that approximates each m × n gradient matrix M by P·Qᵀ, where P is an m × r matrix and Q
+/// is an n × r matrix, and sends P and Q instead of M.
 ///
-/// This sends r(m + n) + 1 elements instead of m·n. The part of the gradient that is lost is added
-/// to the gradient of the next step (*error feedback*), so that nothing is lost over multiple
-/// steps.
+/// The hook therefore sends r(m + n) + 1 elements instead of m·n. The part of the gradient that is
+/// lost in the approximation is added to the gradient of the next step (*error feedback*), so
+/// nothing is lost over multiple steps.
 ///
 /// In each step, every rank does the following:
 ///
 /// 1. Add the error of the previous step to M.
 /// 2. Average P = M·Q across the ranks (first stage), and make the columns of P orthonormal.
-/// 3. Average Q = Mᵀ·P across the ranks (second stage). P·Qᵀ is then the gradient, and the next
-///    step starts with this Q.
-/// 4. Keep M − P·Qᵀ as the new error, using this rank's Q from before averaging.
+/// 3. Average Q = Mᵀ·P across the ranks (second stage). P·Qᵀ is then used as the gradient, and the
+///    next step starts with this Q.
+/// 4. Keep M − P·Qᵀ as the new error, where Q is this rank's matrix from before averaging.
 ///
-/// The mean of all ranks' errors is the part that the average lost. Each rank's error stays as
-/// small as that rank's gradients, even if the gradients differ greatly between ranks.
+/// The mean of all ranks' errors is the part that is missing from the average. Each rank's error
+/// stays as small as that rank's gradients, even if the gradients differ greatly between ranks.
 ///
-/// The number of rows in a matrix is the first extent of the parameter. Vectors, and matrices that
-/// would not shrink to half their size, are sent uncompressed in the first stage.
+/// A parameter is treated as a matrix whose number of rows is the parameter's first extent.
+/// Vectors, and matrices that would not shrink to half their size or less, are sent uncompressed in
+/// the first stage.
 ///
-/// If the gradient of a matrix is zero on all ranks, as with an unused parameter, it remains zero
-/// and the error does not change. If any element is infinite or NaN on any rank, the complete
-/// gradient becomes NaN on all ranks and the error does not change. Skip such a step.
+/// If the gradient of a matrix is zero on all ranks, as for an unused parameter, the gradient
+/// remains zero and the error does not change. If any element is infinite or NaN on any rank, the
+/// matrix's entire gradient becomes NaN on all ranks and the error does not change. Skip such
+/// steps.
 ///
 /// The error is stored under the parameter's name. It differs between ranks, so a checkpoint needs
 /// the [`Hook::state`] of every rank.
@@ -112,8 +115,8 @@ enum Fate {
 }
 
 impl PowerSgd {
-    /// Creates a hook whose approximations have the rank `rank`, which is usually 1 to 4. A rank of
-    /// 0 is treated as 1.
+    /// Creates a hook whose approximating matrices have the rank `rank`, which is usually between 1
+    /// and 4. A rank of 0 is treated as 1.
     #[must_use]
     pub fn new(rank: usize) -> Self {
         Self {
@@ -131,7 +134,8 @@ impl PowerSgd {
         Self { seed, ..self }
     }
 
-    /// Sends everything uncompressed in the first `steps` steps, when gradients change the most.
+    /// Makes the hook send everything uncompressed during the first `steps` steps, when gradients
+    /// change the most.
     #[must_use]
     pub fn start_after(self, steps: u64) -> Self {
         Self {
@@ -140,8 +144,8 @@ impl PowerSgd {
         }
     }
 
-    /// Returns the matrices of a bucket that are compressed in this step. Counts the step for the
-    /// others.
+    /// Returns the matrices in a bucket that are compressed in this step. Counts this step for the
+    /// other matrices.
     fn matrices(&mut self, bucket: &BucketInfo) -> Vec<Matrix> {
         let mut matrices = Vec::new();
         for (number, (_, parameter)) in bucket.parameters.iter().enumerate() {
@@ -207,7 +211,7 @@ impl PowerSgd {
         Exchange::AllReduce(sent.into(), ReduceOp::Avg, None)
     }
 
-    /// Returns the gradients, computed with the averages of Q.
+    /// Returns the gradients, computed from the averages of Q.
     fn finish(
         &mut self,
         bucket: &BucketInfo,
@@ -241,7 +245,7 @@ impl PowerSgd {
 }
 
 impl Memory {
-    /// Creates error and basis if they are missing or have a different shape.
+    /// Creates the error and the basis if they are missing or have a different shape.
     fn fit(&mut self, shape: Shape, seed: u64, name: &str) {
         if self.error.len() != shape.rows * shape.columns {
             self.error = vec![0.0; shape.rows * shape.columns];
@@ -252,8 +256,9 @@ impl Memory {
         }
     }
 
-    /// Replaces `values`, the gradient plus the error, with the approximation from the average Q.
-    /// The new error is what the approximation from this rank's Q lacks.
+    /// Replaces `values`, which contains the gradient plus the error, with the approximation
+    /// computed from the average Q. The new error is the part that is missing from the
+    /// approximation computed from this rank's Q.
     fn take_over(&mut self, matrix: &Matrix, average: &[f32], values: &mut [f32]) {
         let Matrix {
             shape, left, right, ..
@@ -337,8 +342,8 @@ impl Hook for PowerSgd {
         Next::Exchange(exchange)
     }
 
-    /// Returns three entries for every matrix: `error/NAME`, which differs between ranks, and
-    /// `basis/NAME` and `steps/NAME`, which do not.
+    /// Returns three entries for every matrix. `error/NAME` differs between ranks, whereas
+    /// `basis/NAME` and `steps/NAME` do not.
     fn state(&self) -> Vec<(String, Vec<f32>)> {
         let entries = |(name, memory): (&String, &Memory)| {
             [

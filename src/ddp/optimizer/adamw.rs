@@ -12,14 +12,14 @@ use super::{Part, UpdateRule};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct AdamW {
-    /// Fractions of the mean of past gradients and of the mean of their squares that are kept in
-    /// each step.
+    /// Decay rates for the running mean of the gradients and the running mean of their squares.
     pub betas: [f64; 2],
     /// Small term that keeps divisors above zero.
     pub epsilon: f64,
-    /// Fraction of each weight that a step with a learning rate of 1 would remove.
+    /// Fraction of each weight that would be removed in a step with a learning rate of 1.
     pub weight_decay: f64,
-    /// `true` if parameters with fewer than two dimensions, such as biases and norms, also decay.
+    /// `true` if weight decay also applies to parameters with fewer than two dimensions, such as
+    /// biases and norms.
     pub decays_vectors: bool,
 }
 

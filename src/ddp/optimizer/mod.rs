@@ -1,12 +1,12 @@
 //! Updates the weights. Either every rank updates all weights, or each rank updates only its share.
 //!
 //! With [`Options::sharded`](super::Options::sharded), a bucket's averages are split into *blocks*,
-//! one per rank ([`Communicator::block`](crate::Communicator::block)). Each rank keeps the
-//! optimizer state only for its own blocks and updates only the weights in these blocks. Then one
-//! all-gather per bucket distributes all weights to all ranks. This sends as many bytes as the
-//! all-reduce in a replicated run, because the two halves of an all-reduce are the same two
-//! collectives. The weights are bit-for-bit the same as in a replicated run whose all-reduce
-//! consists of this reduce-scatter and this all-gather.
+//! one per rank (see [`Communicator::block`](crate::Communicator::block)). A reduce-scatter gives
+//! each rank the averages in its own blocks. Each rank keeps the optimizer state only for its own
+//! blocks and updates only the weights in these blocks. Then one all-gather per bucket distributes
+//! all weights to all ranks. This sends as many bytes as the all-reduce in a replicated run,
+//! because the two halves of an all-reduce are a reduce-scatter and an all-gather. The weights are
+//! bit-for-bit the same as in a replicated run whose all-reduce consists of these two collectives.
 
 mod adamw;
 mod state;
@@ -25,9 +25,9 @@ use std::ops::Range;
 
 /// The rule that an optimizer uses to update weights.
 ///
-/// The update of each weight must depend only on its own gradient and state, so that any rank can
-/// update any part of a parameter. [`Options::clip_norm`](super::Options::clip_norm) has already
-/// been applied.
+/// The update of each weight must depend only on that weight's own gradient and state, so that any
+/// rank can update any part of a parameter. The gradient has already been clipped if
+/// [`Options::clip_norm`](super::Options::clip_norm) is set.
 ///
 /// ```
 /// use ringtree::ddp::{Part, UpdateRule};
@@ -57,7 +57,7 @@ use std::ops::Range;
 /// ```
 pub trait UpdateRule: Send {
     /// Returns the name of the rule, including all settings that must be the same on all ranks. The
-    /// ranks compare this name.
+    /// ranks compare their names.
     fn name(&self) -> String;
 
     /// Returns the names of the values that the rule keeps for each weight. These values start at
@@ -75,7 +75,7 @@ pub struct Part<'a> {
     pub parameter: &'a Parameter,
     /// Number of the step, counted from 1.
     pub step: u64,
-    /// Learning rate of the step.
+    /// Learning rate to use in the step.
     pub learning_rate: f64,
     /// Weights to update.
     pub weights: &'a mut [f32],
@@ -87,10 +87,10 @@ pub struct Part<'a> {
 
 /// Access to a model's weights.
 ///
-/// This trait is implemented for slices of f32 vectors and for slices of mutable f32 slices. They
+/// This trait is implemented for slices of f32 vectors and for slices of mutable f32 slices. These
 /// must have one entry per parameter, in the order of the parameters' numbers.
 pub trait Weights {
-    /// Calls `visit` with the weights of parameter `number`.
+    /// Calls `visit` with the weights of the parameter whose number is `number`.
     ///
     /// # Errors
     /// Returns an error if the model cannot provide the weights.
@@ -111,9 +111,9 @@ impl<S: AsMut<[f32]>> Weights for [S] {
     }
 }
 
-/// An optimizer for a [`DataParallel`] model with f32 weights. Every rank keeps the state for all
-/// weights or, with [`Options::sharded`](super::Options::sharded), only for its share of the
-/// weights.
+/// An optimizer for a [`DataParallel`] model with f32 weights. Every rank keeps the optimizer state
+/// for all weights or, with [`Options::sharded`](super::Options::sharded), only for its share of
+/// them.
 ///
 /// ```
 /// use ringtree::Dtype;
@@ -141,7 +141,8 @@ pub struct Optimizer<R> {
     parameters: Vec<Parameter>,
     is_sharded: bool,
     shares: Shares,
-    /// Values of this rank's share, bucket after bucket, in the order of [`UpdateRule::state`].
+    /// State values for this rank's share, in bucket order. The vectors are in the order of
+    /// [`UpdateRule::state`].
     state: Vec<Vec<f32>>,
 }
 
@@ -165,7 +166,7 @@ impl<R: UpdateRule> Optimizer<R> {
         let other = model.parameters.iter().find(|one| one.dtype != Dtype::F32);
         if let Some(parameter) = other {
             return Err(Error::usage(format!(
-                "the optimizer requires f32 parameters, found {parameter}"
+                "the optimizer requires f32 parameters; found {parameter}"
             )));
         }
         if model.carrier.is_some() {
@@ -198,20 +199,20 @@ impl<R: UpdateRule> Optimizer<R> {
         self.state.iter().map(|one| size_of_val(&one[..])).sum()
     }
 
-    /// Updates `weights` with the averages of the step that [`DataParallel::wait`] ended.
+    /// Updates `weights`, using the averages of the step that was ended by [`DataParallel::wait`].
     ///
-    /// If no rank had a gradient for a parameter, its weights and state do not change. All ranks
-    /// must call this method after each `wait`.
+    /// If no rank had a gradient for a parameter, the parameter's weights and state do not change.
+    /// All ranks must call this method after each `wait`.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) and changes nothing if called before
     /// `wait` or if a step has already been taken since the last `wait`. Also returns
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if weights have the wrong length. If a step
-    /// has failed, returns the first error.
+    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the weights have the wrong length. If a
+    /// step has failed, returns the first error that occurred.
     ///
-    /// With [`Options::sharded`](super::Options::sharded), also returns the [errors that all calls
-    /// share](crate::Communicator#errors). After such an error, the weights are not the same on all
-    /// ranks, so resume from a checkpoint.
+    /// With [`Options::sharded`](super::Options::sharded), can also return one of the [errors that
+    /// all calls share](crate::Communicator#errors). After such an error, the weights may no longer
+    /// be the same on all ranks, so resume from a checkpoint.
     pub fn step(
         &mut self,
         model: &mut DataParallel,
@@ -296,7 +297,7 @@ impl<R: UpdateRule> Optimizer<R> {
         Ok(())
     }
 
-    /// Waits for a bucket of all ranks' weights, and copies them to the model.
+    /// Waits for a bucket that contains all ranks' weights, and copies the weights to the model.
     fn spread(
         &self,
         model: &mut DataParallel,
@@ -331,7 +332,7 @@ pub(super) fn check_length(parameter: &Parameter, weights: &[f32]) -> Result<()>
     )))
 }
 
-/// Moves the averages of a bucket out of the model, until they are put back.
+/// Moves the averages of a bucket out of the model until they are put back.
 fn take(model: &mut DataParallel, index: usize) -> Result<Vec<f32>> {
     match std::mem::replace(&mut model.contents[index], Content::Lost) {
         Content::Here(Values::F32(values)) => Ok(values),

@@ -1,5 +1,5 @@
-//! Stores the optimizer's state in checkpoints, as tensors with the shapes of the parameters, and
-//! moves the state when the buckets change.
+//! Stores the optimizer's state in checkpoints, as tensors that have the shapes of the parameters,
+//! and moves the state when the buckets change.
 
 use super::{Optimizer, Shares, UpdateRule, both};
 #[cfg(feature = "checkpoint")]
@@ -10,9 +10,10 @@ use std::ops::Range;
 
 #[cfg(feature = "checkpoint")]
 impl<R: UpdateRule> Optimizer<R> {
-    /// Names the parts of the state for a checkpoint as `optimizer/PARAMETER/STATE`. See [`Parts`].
+    /// Names the parts of the state that are saved in a checkpoint, in the form
+    /// `optimizer/PARAMETER/STATE`. See [`Parts`] for details.
     ///
-    /// Each rank may have only a share of every tensor. Any number of ranks can resume from the
+    /// Each rank may have only a share of each tensor. Any number of ranks can resume from the
     /// saved state, whether or not the averages are sharded.
     ///
     /// # Errors
@@ -23,8 +24,9 @@ impl<R: UpdateRule> Optimizer<R> {
 
     /// Like [`Optimizer::parts`], but each rank saves its own state.
     ///
-    /// Use this method if ranks train independently ([`LocalSteps`](crate::ddp::LocalSteps)). A
-    /// rank for which the checkpoint has no state keeps its current state, which is initially zero.
+    /// Use this method if ranks train independently (see [`LocalSteps`](crate::ddp::LocalSteps)). A
+    /// rank for which the checkpoint contains no state keeps its current state, which is initially
+    /// zero.
     ///
     /// # Errors
     /// Returns the same errors as [`Parts::own`].
@@ -50,8 +52,8 @@ impl<R: UpdateRule> Optimizer<R> {
 }
 
 impl<R: UpdateRule> Optimizer<R> {
-    /// Adopts the buckets of the model, which change once after the first step and when a
-    /// checkpoint is loaded.
+    /// Adopts the buckets of the model. The buckets change once after the first step, and whenever
+    /// a checkpoint is loaded.
     pub(super) fn follow(&mut self, model: &DataParallel) -> Result<()> {
         if self.shares.layout == model.layout {
             return Ok(());
@@ -93,7 +95,7 @@ impl Shares {
         }
     }
 
-    /// Returns the number of elements of all shares.
+    /// Returns the total number of elements in all shares.
     pub(super) fn count(&self) -> usize {
         self.own.iter().map(Range::len).sum()
     }

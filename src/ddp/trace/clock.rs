@@ -1,4 +1,4 @@
-//! Relates the clocks of other ranks to the clock of rank 0.
+//! Relates the clocks of other ranks to rank 0's clock.
 
 use crate::comm::Communicator;
 use crate::error::Result;
@@ -12,13 +12,13 @@ pub(crate) struct Reading {
     pub(super) its_ns: i128,
     /// Estimated time on rank 0's clock at that moment, in nanoseconds.
     pub(super) ours_ns: i128,
-    /// Maximum error of the estimate, half the round trip, in nanoseconds.
+    /// Maximum error of the estimate in nanoseconds, which is half the round trip.
     pub(super) error_ns: i128,
 }
 
 impl Reading {
     /// Creates a reading from the answer `its_ns` to a question sent at `asked_ns` and answered at
-    /// `answered_ns`. The clock was read at some moment in between, so the middle is wrong by at
+    /// `answered_ns`. The clock was read at some moment in between, so the midpoint is off by at
     /// most half of the round trip.
     pub(crate) fn new(asked_ns: i128, its_ns: i128, answered_ns: i128) -> Self {
         Self {
@@ -33,9 +33,9 @@ impl Reading {
     }
 }
 
-/// Returns the time on rank 0's clock at which a rank's clock showed `its_ns`. Clocks of different
-/// hosts drift apart by tens of milliseconds per hour, so the lead is interpolated between the two
-/// readings.
+/// Returns the time on rank 0's clock at which a rank's clock showed `its_ns`. The clocks of
+/// different hosts drift apart by tens of milliseconds per hour, so the offset is interpolated
+/// between the two readings.
 pub(super) fn shift(its_ns: i128, begin: &Reading, end: &Reading) -> i128 {
     let drift_ns = end.lead_ns() - begin.lead_ns();
     let whole_ns = end.its_ns - begin.its_ns;

@@ -1,5 +1,5 @@
-//! Records when the messages of collective calls are sent and received, and adds the times that the
-//! cost model predicts for the plan.
+//! Records when the messages of collectives are sent and received, and adds the times that the cost
+//! model predicts for the plan.
 
 use super::{Active, RankSpans, Span, Timeline, Trace, lock};
 use crate::comm::Communicator;
@@ -10,7 +10,7 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Tracks of measured messages. The track of predictions follows each of them.
+/// Tracks of measured messages. Each is followed by the corresponding track of predictions.
 const CALL: &str = "call";
 const SEND: &str = "send";
 const RECEIVE: &str = "receive";
@@ -18,37 +18,36 @@ const LOCAL: &str = "local";
 /// Suffix of the names of prediction tracks.
 const PREDICTED: &str = ", predicted";
 
-/// A call whose messages were recorded, with the data to predict it.
+/// A call whose messages were recorded, with the data needed to predict it.
 #[derive(Debug)]
 pub(super) struct Predicted {
-    /// Name of the call, as in its spans.
+    /// Name of the call, as used in its spans.
     name: String,
     question: Result<Question, String>,
 }
 
 impl Trace {
-    /// Runs `body` and records the messages of the collectives that are started on `comm` while it
-    /// runs.
+    /// Runs `body` and records the messages of the collectives that are started on `comm` while
+    /// `body` is running.
     ///
     /// The tracks `call`, `send`, `receive` and `local` show when each rank's engine started and
-    /// completed each call and its steps. A local step copies or reduces the rank's own data. A
-    /// send completes when the link has accepted its bytes, and a receive completes when the bytes
-    /// are in place. The tracks `call, predicted`, `send, predicted` and `receive, predicted` show
-    /// the times that the cost model predicts for the plan
-    /// ([`schedule`](crate::plan::cost::schedule())). Predicted times are counted from the moment
-    /// when the first rank started the call.
+    /// completed each call and the steps of that call. A local step copies or reduces the rank's
+    /// own data. A send completes when the link has accepted its bytes, and a receive completes
+    /// when its bytes are in place. The tracks `call, predicted`, `send, predicted` and `receive,
+    /// predicted` show the times that the cost model predicts for the plan
+    /// ([`schedule`](crate::plan::cost::schedule())). Predicted times are relative to the moment at
+    /// which the first rank started the call.
     ///
-    /// All ranks must call this method with the same collectives in `body`. There is no cost for
-    /// calls outside `body`.
+    /// All ranks must call this method with the same collectives in `body`. Calls outside `body`
+    /// incur no cost.
     ///
     /// - Messages of [`send`](Communicator::send) and operations that a device runs on its own are
     ///   not recorded.
-    /// - Calls with counts and calls on device memory are not predicted. The same applies to calls
-    ///   on a communicator whose ranks differ from the ranks of the trace or are in a different
-    ///   order.
+    /// - Calls with counts and calls on device memory are not predicted. Neither are calls on a
+    ///   communicator whose ranks differ from those of the trace or are in a different order.
     /// - Nothing is recorded for a communicator that belongs to a different world.
     /// - Space for [`TRACE_SPANS_MAX`] steps is reserved before `body` runs. Any further steps are
-    ///   counted as dropped.
+    ///   not recorded and are counted as dropped.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -82,7 +81,7 @@ impl Trace {
             if active.comm.rank() == 0 && predicted.len() < TRACE_SPANS_MAX {
                 let question = match comm.has_the_ranks_of(&active.comm) {
                     true => comm.question_of(&record.call),
-                    false => Err("its ranks are not those of the trace".into()),
+                    false => Err("its ranks differ from the ranks of the trace".into()),
                 };
                 predicted.push(Predicted {
                     name: record.call.to_string(),
@@ -109,8 +108,8 @@ impl Trace {
     }
 }
 
-/// Adds the predictions to the measured timeline. If the span of a call itself was dropped, its
-/// start is unknown, and no prediction is added.
+/// Adds the predictions to the measured timeline. If the span of the call itself was dropped, the
+/// start of the call is unknown and no prediction is added.
 pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
     let mut begins: HashMap<String, Duration> = HashMap::new();
     for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
@@ -128,7 +127,7 @@ pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
 }
 
 impl Predicted {
-    /// Adds the predictions of a call that the first rank started at `start`.
+    /// Adds the predictions for a call that the first rank started at `start`.
     fn add_to(&self, timeline: &mut Timeline, start: Duration) {
         let answer = self.question.as_ref().map_err(String::clone);
         let (schedule, label) = match answer.and_then(Question::answer) {

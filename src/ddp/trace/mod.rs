@@ -1,5 +1,5 @@
 //! Records what every rank did and when, and writes a single timeline of all ranks in Chrome's
-//! trace format, which <https://ui.perfetto.dev> and `chrome://tracing` can open.
+//! trace format. <https://ui.perfetto.dev> and `chrome://tracing` can open this format.
 
 pub(crate) mod clock;
 mod messages;
@@ -27,8 +27,8 @@ const COMMUNICATION: &str = "communication";
 /// A recorder of time spans on all ranks.
 ///
 /// Each span has a track and a name. The tracks `step`, `forward`, `backward`, `communication` and
-/// `optimizer` come first, in this order. Other tracks follow, sorted by name. A trace must be
-/// either on for all ranks or off for all ranks. If the trace is off, it does nothing.
+/// `optimizer` are shown first, in this order. Other tracks follow, sorted by name. A trace must be
+/// either on for all ranks or off for all ranks. A trace that is off does nothing.
 /// [`Trace::messages`] records individual messages.
 ///
 /// ```
@@ -60,14 +60,14 @@ pub struct Trace(Option<Active>);
 #[derive(Debug)]
 struct Active {
     comm: Communicator,
-    /// On rank 0: a reading of every rank's clock when the trace began.
+    /// On rank 0, a reading of every rank's clock from when the trace began.
     begin: Vec<Reading>,
     recording: Mutex<Recording>,
-    /// On rank 0: the calls whose messages were recorded, with the data to predict them.
+    /// On rank 0, the calls whose messages were recorded, with the data needed to predict them.
     predicted: Mutex<Vec<Predicted>>,
 }
 
-/// The spans that a rank has recorded, on its own clock.
+/// The spans that a rank has recorded, with times on its own clock.
 #[derive(Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Recording {
     spans: Vec<Span>,
@@ -75,9 +75,9 @@ pub(crate) struct Recording {
 }
 
 impl Trace {
-    /// Creates a trace of all ranks of `comm`, which uses a separate communicator. Rank 0 reads the
-    /// clock of every rank several times and uses the answer that arrives fastest. The maximum
-    /// error is half the round-trip time of this answer. All ranks must call this function, in the
+    /// Creates a trace of all ranks of `comm`. The trace uses a separate communicator. Rank 0 reads
+    /// the clock of every rank several times and uses the answer that arrives fastest. The maximum
+    /// error is half the round-trip time of this answer. All ranks must call this function in the
     /// same order relative to their other calls on `comm`.
     ///
     /// # Errors
@@ -93,7 +93,7 @@ impl Trace {
         })))
     }
 
-    /// Creates a trace that records and writes nothing.
+    /// Creates a trace that is off and does not record or write anything.
     #[must_use]
     pub fn off() -> Self {
         Self(None)
@@ -109,7 +109,7 @@ impl Trace {
         self.0.is_some()
     }
 
-    /// Returns the current time on this rank's clock ([`Communicator::clock`]), for use as the
+    /// Returns the current time on this rank's clock (see [`Communicator::clock`]), for use as the
     /// start or end of a span. Returns 0 if the trace is off.
     #[must_use]
     pub fn clock(&self) -> Duration {
@@ -122,7 +122,7 @@ impl Trace {
         self.span_with(track, name, start..end, &[]);
     }
 
-    /// Like [`Trace::span`], but with named numbers that viewers show alongside the span.
+    /// Like [`Trace::span`], but also records named numbers that viewers show alongside the span.
     pub fn span_with(
         &self,
         track: &str,
@@ -158,8 +158,8 @@ impl Trace {
     }
 
     /// Records the communication of the last step's buckets. Each span shows the bucket's size in
-    /// bytes, its number of parameters, and its exposed communication in microseconds. Call this
-    /// method between [`DataParallel::wait`] and the next report.
+    /// bytes, its number of parameters, and its exposed communication time in microseconds. Call
+    /// this method between [`DataParallel::wait`] and the next report.
     pub fn buckets(&self, model: &DataParallel) {
         if self.0.is_none() {
             return;
@@ -181,8 +181,8 @@ impl Trace {
         }
     }
 
-    /// Returns the number of spans that this rank dropped because they exceeded the limit of
-    /// [`TRACE_SPANS_MAX`].
+    /// Returns the number of spans that this rank dropped because it had already recorded
+    /// [`TRACE_SPANS_MAX`] spans.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         let active = self.0.as_ref();
@@ -201,8 +201,8 @@ impl Trace {
         self.hand_in(|_| Ok(()))
     }
 
-    /// Like [`Trace::collect`], but rank 0 also writes the timeline to the file `path`, which
-    /// appears either completely or not at all. The paths that other ranks pass are ignored.
+    /// Like [`Trace::collect`], but rank 0 also writes the timeline to the file `path`. The file is
+    /// either written completely or not at all. The paths that other ranks pass are ignored.
     ///
     /// # Errors
     /// Returns the same errors as [`Trace::collect`], and an [`Error`] of kind
@@ -221,7 +221,7 @@ impl Trace {
         })
     }
 
-    /// Gathers the spans on rank 0, runs `what` there, and returns its error on all ranks.
+    /// Gathers the spans on rank 0, runs `what` there, and returns any error from it on all ranks.
     fn hand_in(
         &self,
         what: impl FnOnce(&Timeline) -> std::result::Result<(), String>,
@@ -251,8 +251,8 @@ impl Active {
         lock(&self.recording)
     }
 
-    /// Gathers all recordings on rank 0, with times on rank 0's clock. The inner error says why a
-    /// recording cannot be decoded.
+    /// Gathers all recordings on rank 0, with times on rank 0's clock. The inner error explains why
+    /// a recording cannot be decoded.
     fn gather(&self) -> Result<Option<std::result::Result<Timeline, String>>> {
         let comm = &self.comm;
         let end = clock::read_all(comm)?;

@@ -1,8 +1,8 @@
 //! Converts the times of all ranks' spans to one clock, and encodes the file that Perfetto opens.
 //!
 //! The file uses the JSON object form of Chrome's "Trace Event Format". It contains complete events
-//! (`X`) with times in microseconds, a process for each rank, a thread for each row, and metadata
-//! events (`M`) that name and sort the processes and threads.
+//! (`X`), with times in microseconds, and metadata events (`M`) that name and sort the processes
+//! and threads. There is a process for each rank and a thread for each row.
 
 use super::clock::{self, Reading, nanoseconds};
 use super::{COMMUNICATION, Recording};
@@ -13,7 +13,7 @@ use std::fmt::Display;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Tracks that come first, in this order.
+/// Tracks that are shown first, in this order.
 const TRACKS: [&str; 5] = ["step", "forward", "backward", COMMUNICATION, "optimizer"];
 
 /// A named interval of time on one rank.
@@ -25,9 +25,9 @@ pub struct Span {
     pub name: String,
     /// Time at which the span starts.
     pub start: Duration,
-    /// Time at which the span ends, which is not before `start`.
+    /// Time at which the span ends. It is not before `start`.
     pub end: Duration,
-    /// Named numbers to show with the span.
+    /// Named numbers to show alongside the span.
     pub numbers: Vec<(String, u64)>,
 }
 
@@ -58,19 +58,19 @@ pub struct RankSpans {
     pub spans: Vec<Span>,
     /// Number of spans that were dropped.
     pub dropped: u64,
-    /// Maximum difference between the rank's times and rank 0's clock, provided that both clocks
-    /// run at a constant rate.
+    /// Maximum error of the rank's times relative to rank 0's clock, provided that both clocks run
+    /// at a constant rate.
     pub clock_error: Duration,
 }
 
-/// The spans of all ranks, with times on rank 0's clock. The first span starts at time 0.
+/// The spans of all ranks, with times on rank 0's clock. The earliest span starts at time 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Timeline {
     /// Spans of each rank, indexed by rank.
     pub ranks: Vec<RankSpans>,
 }
 
-/// Spans of one track that do not overlap.
+/// Spans in the same track that do not overlap.
 struct Row<'a> {
     track: &'a str,
     /// Index of the row in its track.
@@ -79,7 +79,7 @@ struct Row<'a> {
 }
 
 impl Timeline {
-    /// Shifts the recordings of all ranks to rank 0's clock, with readings from the beginning and
+    /// Shifts the recordings of all ranks to rank 0's clock, using readings from the beginning and
     /// the end.
     pub(crate) fn new(recordings: Vec<Recording>, begin: &[Reading], end: &[Reading]) -> Self {
         let shifted = |rank: usize, time| clock::shift(nanoseconds(time), &begin[rank], &end[rank]);
@@ -125,8 +125,8 @@ impl Timeline {
 }
 
 impl RankSpans {
-    /// Returns each track's spans in as few rows as possible without overlaps, so that viewers show
-    /// concurrent buckets in separate rows.
+    /// Returns each track's spans, arranged without overlaps in as few rows as possible, so that
+    /// viewers show concurrent buckets in separate rows.
     fn rows(&self) -> Vec<Row<'_>> {
         let others: BTreeSet<_> = self.spans.iter().map(|span| span.track.as_str()).collect();
         let others = others.into_iter().filter(|track| !TRACKS.contains(track));
@@ -137,8 +137,8 @@ impl RankSpans {
             .collect()
     }
 
-    /// Sorts the spans by start. If spans have the same start, the longest comes first, so that a
-    /// span precedes the spans that it contains.
+    /// Sorts the spans by start time. If spans have the same start time, the longest comes first,
+    /// so that a span precedes the spans that it contains.
     pub(super) fn sort(&mut self) {
         let spans = &mut self.spans;
         spans.sort_by_key(|span| (span.start, std::cmp::Reverse(span.end)));
@@ -172,7 +172,7 @@ impl RankSpans {
     }
 }
 
-/// Returns the events of a rank, metadata first.
+/// Returns the events of a rank, beginning with the metadata.
 fn events((rank, spans): (usize, &RankSpans)) -> Vec<Value> {
     let about = |thread: usize, what: &str, args: Value| metadata(rank, thread, what, args);
     let mut events = vec![

@@ -1,4 +1,4 @@
-//! Runs the coordinator from the moment that the job starts until it ends.
+//! Runs the coordinator from the start of the job to its end.
 
 use super::links::Links;
 use crate::error::Result;
@@ -202,7 +202,7 @@ impl Peers for Coordinator {
             Heard::Said(connection, Message::Join(join)) if self.node(connection).is_none() => {
                 let mut present = self.nodes.iter().map(|node| &node.join).chain([&self.own]);
                 let text = present.find_map(|present| Join::contradiction(present, &join));
-                let full = || "the job already has all its launchers".to_owned();
+                let full = || "the job already has all of its launchers".to_owned();
                 let message = Message::Refused(text.unwrap_or_else(full));
                 self.links.send(connection, &message);
                 Status::Undecided

@@ -29,7 +29,7 @@ pub(super) enum Joined {
     Met(Met),
     /// The coordinator could not be reached, for this reason.
     NotYet(String),
-    /// An unauthenticated process answered, and the handshake failed for this reason.
+    /// An unauthenticated process responded, and the handshake failed for this reason.
     TurnedAway(String),
 }
 
@@ -176,7 +176,7 @@ impl Peers for Member {
         self.own_cause = None;
         self.next
             .take()
-            .ok_or_else(|| Error::join("no further attempt has started"))
+            .ok_or_else(|| Error::join("no new attempt has started"))
     }
 
     fn awaited(&self) -> String {

@@ -1,9 +1,9 @@
 //! Connects the launchers on several hosts and makes them stop together.
 //!
-//! The launcher that can bind to the meeting's `HOST:PORT` becomes the *coordinator* and node 0.
-//! The other launchers are *members*. They connect to the coordinator in any order and keep
-//! retrying until the timeout expires. Every connection belongs to the control plane ([`links`]):
-//! both ends prove that they have the job's secret, and every message is authenticated.
+//! The launcher that can bind to the meeting point's `HOST:PORT` becomes the *coordinator* and node
+//! 0. The other launchers are *members*. They connect to the coordinator in any order and keep
+//! retrying until the timeout expires. Every connection belongs to the control plane (see
+//! [`links`]): both ends prove that they have the job's secret, and every message is authenticated.
 //!
 //! ```text
 //! member → coordinator    Join: the settings from the command line
@@ -15,9 +15,9 @@
 //! coordinator → member    Again, when no rank is left on any host: the next attempt, rank 0's
 //!                         port, and the table of link speeds, once a rank 0 has measured it
 //! ```
-//! After the first failure, the coordinator waits a moment for a better cause, because a rank that
+//! After the first failure, the coordinator briefly waits for a better cause, because a rank that
 //! has lost its peer also fails. The coordinator then sends the cause to all members. If a
-//! connection closes before the job ends, its launcher has died. The ranks of that launcher die
+//! connection closes before the job ends, the launcher at the other end has died. Its ranks die
 //! with it, and the job ends because no other launcher can start ranks on that host. `Stopped` is
 //! the last message that a launcher sends about an attempt. All later messages concern the next
 //! attempt, so messages do not need an attempt number.

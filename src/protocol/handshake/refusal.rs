@@ -80,8 +80,8 @@ impl fmt::Display for Refusal {
             Refusal::Garbage => formatter.write_str("it does not speak ringtree's protocol"),
             Refusal::Version { theirs } => write!(
                 formatter,
-                "it speaks wire version {theirs}, but this end speaks {WIRE_VERSION}; \
-                 run the same ringtree on all ranks"
+                "it speaks wire version {theirs}, but this end speaks {WIRE_VERSION}; run the same \
+                 version of ringtree on all ranks"
             ),
             Refusal::Secret => formatter.write_str(
                 "the job secret was rejected; set the same RINGTREE_SECRET on all ranks",

@@ -152,7 +152,7 @@ impl Session {
         let told = self.message_about(&ours);
         self.outbox.push_back((To::Rank(peer), told));
         let error = Error::mismatch(format!(
-            "{} is in {call}, but {} sent data of a different call; all ranks must make the same \
+            "{} is in {call}, but {} sent data for a different call; all ranks must make the same \
              calls in the same order",
             self.name(self.rank),
             self.name(peer)

@@ -133,7 +133,7 @@ impl Session {
             return format!("{name} left after call #{}", departed.calls);
         }
         match (calls, inside, pair) {
-            (Place::UNKNOWN, ..) => format!("{name} has not said where it is"),
+            (Place::UNKNOWN, ..) => format!("{name} has not reported its position"),
             (calls, true, None) => format!("{name} is still in call #{calls}"),
             (calls, true, Some(pair)) => {
                 format!("{name} is still in call #{calls} and in {pair}")
@@ -144,7 +144,8 @@ impl Session {
                 format!("{name} has made no call after #{calls}")
             }
             (calls, false, None) => format!(
-                "{name} is in no call after {calls} collectives and {pair_calls} sends and receives"
+                "{name} is not in a call after {calls} collectives and {pair_calls} sends and \
+                 receives"
             ),
         }
     }

@@ -62,7 +62,7 @@ impl Session {
             let others = self.in_words(&others).join(", ");
             words.insert(0, format!("{others}; they wait for each other"));
         } else if words.is_empty() {
-            words.push("no rank delays it".to_owned());
+            words.push("no rank is holding it up".to_owned());
         }
         Story {
             words: words.join(", "),

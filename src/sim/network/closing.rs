@@ -4,9 +4,9 @@ use super::{ControlMessage, Happening, Network};
 use crate::protocol::founding::RELAY;
 
 impl Network {
-    /// Kills the process of `rank`. The bytes that the rank has written still arrive. Its peers
-    /// then read the end of the stream. Writes to the rank fail from one latency after this call.
-    /// Does nothing if the rank is already dead.
+    /// Kills the process of `rank`. Bytes that the rank has already written still arrive, and its
+    /// peers then read the end of the stream. Writes to the rank fail once one latency has passed
+    /// after this call. Does nothing if the rank is already dead.
     pub fn close_rank(&mut self, rank: usize) {
         if self.ranks[rank].closed_ns.is_some() {
             return;
@@ -56,7 +56,8 @@ impl Network {
         self.ranks[rank].closed_ns.is_some()
     }
 
-    /// Closes `own`'s end of one connection, as [`Network::close_rank`] does for all connections.
+    /// Closes `own`'s end of a single connection, as [`Network::close_rank`] does for all
+    /// connections.
     pub fn close_connection(&mut self, group: u32, own: usize, peer: usize) {
         if let Ok(index) = self.connection(group, own, peer) {
             self.close_pipe(index);
@@ -75,10 +76,10 @@ impl Network {
         back.discard_arrived(&mut self.pool);
     }
 
-    /// Sends a small message outside the streams. The message takes one latency and does not occupy
-    /// a port. Messages between the same two ranks keep their order. A message to or from a dead
-    /// rank is lost. Once rank 0 has been closed, any two ranks connect directly to exchange
-    /// messages, and the sender learns whether the receiver is dead.
+    /// Sends a small message outside the streams. The message takes one latency to arrive and does
+    /// not occupy a port. Messages between the same two ranks are delivered in order. A message to
+    /// or from a dead rank is lost. Once rank 0 has been closed, ranks connect directly to each
+    /// other to exchange messages, and the sender learns whether the receiver is dead.
     pub fn send_control(&mut self, from: usize, to: usize, group: u32, payload: Vec<u8>) {
         if self.ranks[from].closed_ns.is_some() {
             return;

@@ -1,4 +1,4 @@
-//! Defines the events of the network and their order.
+//! Defines the network's events and their order.
 
 use super::ControlMessage;
 use std::cmp::Ordering;

@@ -1,11 +1,11 @@
-//! Models the uplinks of sites.
+//! Models the uplinks between sites.
 //!
 //! A packet between sites passes through two more ports than a packet within a site: the outgoing
-//! port of its sender's site and the incoming port of its receiver's site. All ranks of a site
-//! share these ports, which serve packets in the order in which they reach them.
+//! port of its sender's site and the incoming port of its receiver's site. All ranks at a site
+//! share these ports. The ports serve packets in the order in which the packets reach them.
 //!
-//! The first byte reaches the outgoing port when it has left the sender's port. It reaches the
-//! incoming port one latency of the uplinks after it left the outgoing port. The last byte does not
+//! The first byte reaches the outgoing port as soon as it has left the sender's port. It reaches
+//! the incoming port one uplink latency after it has left the outgoing port. The last byte does not
 //! leave the receiver's port before it has left the incoming port.
 
 use super::{Happening, Network};
@@ -41,7 +41,7 @@ use std::time::Duration;
 pub struct Uplinks {
     /// Site of each rank.
     pub site_of: Vec<usize>,
-    /// Latency between ranks at different sites, which replaces the network's latency.
+    /// Latency between ranks at different sites. It replaces the network's latency.
     pub latency: Duration,
     /// Bandwidth of each uplink in each direction, in bytes per second.
     pub bandwidth_bytes_per_s: f64,

@@ -200,7 +200,7 @@ pub(super) fn driver() -> Result<&'static Driver> {
     let found = DRIVER.get_or_init(find);
     found
         .as_ref()
-        .map_err(|why| Error::no_device(format!("no CUDA here: {why}")))
+        .map_err(|why| Error::no_device(format!("CUDA is not available: {why}")))
 }
 
 /// Returns the number of GPUs that this process can use, which is at least one.
@@ -238,7 +238,8 @@ fn find() -> std::result::Result<Driver, String> {
             gpus,
         }),
         _ => Err(
-            "the driver does not show any GPU to this process; check CUDA_VISIBLE_DEVICES".into(),
+            "the driver does not expose any GPUs to this process; check CUDA_VISIBLE_DEVICES"
+                .into(),
         ),
     }
 }
@@ -300,7 +301,7 @@ mod tests {
             Err(error) if error.is_no_device() => {
                 let why = error.to_string();
                 assert!(
-                    why.starts_with("no CUDA here: ") && !why.contains('\n'),
+                    why.starts_with("CUDA is not available: ") && !why.contains('\n'),
                     "{why}"
                 );
             }

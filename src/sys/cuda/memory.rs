@@ -296,7 +296,9 @@ impl Pinned {
     fn word(&self, at: usize) -> Result<&AtomicU32> {
         check_range(at, size_of::<u32>(), self.bytes)?;
         if !at.is_multiple_of(size_of::<u32>()) {
-            return Err(Error::usage(format!("no word begins at byte {at}")));
+            return Err(Error::usage(format!(
+                "byte {at} is not the start of a word"
+            )));
         }
         // SAFETY: in bounds and aligned, as was checked, because the driver allocates and the
         // system maps complete pages. A page that contains words is used for nothing else. The

@@ -231,7 +231,7 @@ fn a_line_says_of_what_the_time_is_made_and_by_how_much_the_next_is_dearer() {
     // Two rounds: 2 · 6 µs on the way, and 3 µs for each of four messages out and two in.
     let small = line(8);
     assert!(
-        small.contains("; the 30.0 µs consist of 12.0 µs of latency (L), 18.0 µs "),
+        small.contains("; breakdown of the 30.0 µs: 12.0 µs of latency (L), 18.0 µs "),
         "{small}"
     );
     let large = line(25 << 20);

@@ -120,7 +120,10 @@ fn wrong_lists_are_refused_and_change_nothing() {
         };
         let (own, next) = (comm.rank(), (comm.rank() + 1) % 3);
         says(&[own, next, own], "is listed twice");
-        says(&[own, 3], "member 3 is out of range: ranks are 0 to 2");
+        says(
+            &[own, 3],
+            "member 3 is out of range: valid ranks are 0 to 2",
+        );
         says(&[next], "is not in the list");
         says(&[], "is not in the list");
         gathered(&comm.subgroup(&[2, 0, 1])?, own)

@@ -192,7 +192,7 @@ fn a_chain_of_receives_blames_the_rank_that_all_wait_for() {
         }
     });
     let text = deadline(&ends[3]);
-    let blamed = " s: rank 0 is in no call after 0 collectives and 1 sends and receives; \
+    let blamed = " s: rank 0 is not in a call after 0 collectives and 1 sends and receives; \
                   find out why";
     assert!(text.contains(blamed), "{text}");
 }

@@ -98,7 +98,7 @@ fn different_collectives() {
         let (input, mut output) = (vec![1u8; counts.len()], vec![0u8; counts.len()]);
         comm.all_to_all_into(&input, &counts, &mut output, &counts)
     };
-    let agreement = "all-to-all #2 by counts (agreeing on them)";
+    let agreement = "all-to-all #2 by counts (agreeing on the counts)";
     expect(&sum, &odd, SUM, agreement);
 }
 

@@ -130,7 +130,7 @@ fn wrong_calls(comm: &Communicator) {
     );
     refused(
         comm.broadcast(&mut floats, world_size),
-        "root 3 is out of range: ranks are 0 to 2",
+        "root 3 is out of range: valid ranks are 0 to 2",
     );
     refused(
         comm.reduce(&mut floats, ReduceOp::Sum, usize::MAX),

@@ -232,9 +232,9 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
         assert_eq!(trainer.model.steps(), 0);
         Ok::<_, ringtree::Error>(error.to_string())
     });
-    let expected = "the checkpoint of step 7 does not fit: it lacks model/bias [1] f64, settings; \
-                    it has model/weight as [8, 8] f32 instead of [2, 8] f32; it has parts that the \
-                    program does not name: optimizer/momentum, best";
+    let expected = "the checkpoint of step 7 does not match the program: it lacks model/bias [1] \
+                    f64, settings; it has model/weight as [8, 8] f32 instead of [2, 8] f32; it has \
+                    parts that the program does not expect: optimizer/momentum, best";
     assert_eq!(ends, vec![Ok(expected.to_owned()); 2]);
     // One rank alone that names other parts is an error on all, with its number.
     let ends = simulate(2, |comm| {
@@ -247,7 +247,7 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
     for end in ends {
         let line = end.unwrap_err().to_string();
         assert!(
-            line.contains("51 samples") && line.contains("had 50"),
+            line.contains("51 samples") && line.contains("a data set of 50"),
             "{line}"
         );
         assert!(line.ends_with("(seen by rank 1)"), "{line}");

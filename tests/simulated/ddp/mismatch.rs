@@ -125,7 +125,7 @@ fn weights_of_equal_sum_and_other_lengths_are_told_before_they_are_replaced() {
     for end in ends {
         let error = end.unwrap_err();
         assert!(error.is_mismatch(), "{error:?}");
-        let told = "rank 1 has slice 0 of 4 elements, rank 0 has slice 0 of 6 elements";
+        let told = "rank 1 has slice 0 of 4 elements, but rank 0 has slice 0 of 6 elements";
         assert!(error.to_string().contains(told), "{error}");
     }
 }

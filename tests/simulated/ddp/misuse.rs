@@ -224,7 +224,7 @@ fn a_refused_call_changes_nothing() {
                 model.wait()?;
                 assert_eq!(model.gradient::<f32>(0)?, Some(&[2.0; 3][..]));
                 assert_eq!(model.gradient::<half::bf16>(1)?, None, "nobody used it");
-                explained(model.gradient::<f64>(0), "not f64");
+                explained(model.gradient::<f64>(0), "does not have type f64");
             }
             Ok::<_, Error>(model.steps())
         });

@@ -1,4 +1,4 @@
-//! Exports the collectives that block until they have completed.
+//! Exports the blocking collectives.
 
 use crate::call::{ByCounts, Call};
 use crate::error::answer;
@@ -29,8 +29,8 @@ pub extern "C" fn ringtree_all_reduce(
     })
 }
 
-/// Copies `count` elements of the root's `send` to `recv` on every rank. On all other ranks, `send`
-/// is ignored. The call works in place if `send` and `recv` are equal.
+/// Copies `count` elements of the root's `send` to `recv` on every rank. On all ranks except the
+/// root, `send` is ignored. The call works in place if `send` and `recv` are equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_broadcast(
     send: *const c_void,
@@ -47,8 +47,8 @@ pub extern "C" fn ringtree_broadcast(
 }
 
 /// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
-/// root. On all other ranks, `recv` is ignored. The call works in place if `send` and `recv` are
-/// equal.
+/// root. On all ranks except the root, `recv` is ignored. The call works in place if `send` and
+/// `recv` are equal.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce(
     send: *const c_void,
@@ -84,9 +84,9 @@ pub extern "C" fn ringtree_all_gather(
 }
 
 /// Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
-/// `send` has one block of `recv_count` elements per rank. The call works in place if `recv` is
-/// this rank's block of `send`. In that case, the contents of the other blocks are unspecified
-/// afterwards.
+/// `send` contains one block of `recv_count` elements per rank. The call works in place if `recv`
+/// is this rank's block of `send`. In that case, the contents of the other blocks are unspecified
+/// after the call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter(
     send: *const c_void,
@@ -119,8 +119,8 @@ pub extern "C" fn ringtree_all_to_all(
 }
 
 /// Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
-/// On all other ranks, `recv` is ignored. The call works in place if the root's `send` is its block
-/// of `recv`.
+/// On all ranks except the root, `recv` is ignored. The call works in place if, on the root, `send`
+/// is the root's block of `recv`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather(
     send: *const c_void,
@@ -137,8 +137,8 @@ pub extern "C" fn ringtree_gather(
 }
 
 /// Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
-/// On all other ranks, `send` is ignored. The call works in place if the root's `recv` is its block
-/// of `send`.
+/// On all ranks except the root, `send` is ignored. The call works in place if, on the root, `recv`
+/// is the root's block of `send`.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter(
     send: *const c_void,
@@ -155,8 +155,8 @@ pub extern "C" fn ringtree_scatter(
 }
 
 /// Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
-/// has one number per rank and must be the same on all ranks. `send` is as long as this rank's
-/// block. This call never works in place.
+/// contains one number per rank and must be the same on all ranks. `send` must be as long as this
+/// rank's block. This function cannot work in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_v(
     send: *const c_void,
@@ -182,8 +182,8 @@ pub extern "C" fn ringtree_all_gather_v(
 }
 
 /// Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
-/// `send_counts` has one number per rank and must be the same on all ranks. `recv` is as long as
-/// this rank's block. This call never works in place.
+/// `send_counts` contains one number per rank and must be the same on all ranks. `recv` must be as
+/// long as this rank's block. This function cannot work in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_v(
     send: *const c_void,
@@ -211,8 +211,8 @@ pub extern "C" fn ringtree_reduce_scatter_v(
 
 /// Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
 /// from rank i has recv_counts[i] elements. Blocks are contiguous. Each rank passes only its own
-/// counts. If the counts of two ranks disagree, the call returns RINGTREE_MISMATCH on all ranks.
-/// This call never works in place.
+/// counts. If the counts passed by two ranks do not match, the call returns RINGTREE_MISMATCH on
+/// all ranks. This function cannot work in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all_v(
     send: *const c_void,

@@ -15,10 +15,10 @@ use std::ptr::null_mut;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// The output parameter for a new handle.
+/// An output parameter for a new handle.
 type Place<'a> = Option<&'a mut MaybeUninit<*mut ringtree_comm_t>>;
 
-/// IDs that this process created. Each ID reserves its port until this process joins as rank 0.
+/// IDs that this process has created. Each ID reserves its port until this process joins as rank 0.
 static IDS: Mutex<BTreeMap<[u8; RINGTREE_UNIQUE_ID_BYTES], UniqueId>> = Mutex::new(BTreeMap::new());
 
 fn ids() -> MutexGuard<'static, BTreeMap<[u8; RINGTREE_UNIQUE_ID_BYTES], UniqueId>> {
@@ -38,8 +38,8 @@ fn make(out: Place<'_>, start: impl FnOnce() -> Result<Option<Communicator>>) ->
     })
 }
 
-/// Creates the communicator that contains all ranks, based on the environment variables that
-/// `ringtree run` and torchrun set. Waits until every rank has joined, but no longer than
+/// Creates the communicator that contains all ranks, using the environment variables that `ringtree
+/// run` and torchrun set. Waits until every rank has joined, but no longer than
 /// RINGTREE_TIMEOUT_MS.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
@@ -51,8 +51,8 @@ pub extern "C" fn ringtree_comm_init_from_env(
     make(comm, || Communicator::from_env().map(Some))
 }
 
-/// Like ringtree_comm_init_from_env(), but creates a communicator with a single rank if the program
-/// was not started by a launcher.
+/// Like ringtree_comm_init_from_env(), but creates a communicator that consists of a single rank if
+/// the program was not started by a launcher.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_init_from_env_or_alone(
     comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
@@ -63,8 +63,8 @@ pub extern "C" fn ringtree_comm_init_from_env_or_alone(
 /// Creates an ID for a new world and stores it in `id`. Call this function on rank 0's host.
 ///
 /// The program must send the ID to all ranks, and each rank must pass it to
-/// ringtree_comm_init_rank(). Each world needs a separate ID. This process keeps the port in the ID
-/// reserved until it joins as rank 0.
+/// ringtree_comm_init_rank(). Each world needs its own ID. This process keeps the port given in the
+/// ID reserved until it joins as rank 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_get_unique_id(
     id: Option<&mut MaybeUninit<ringtree_unique_id_t>>,
@@ -79,8 +79,8 @@ pub extern "C" fn ringtree_get_unique_id(
     })
 }
 
-/// Joins the world that `id` identifies, as rank `rank` of `world_size` ranks. Waits until every
-/// rank has joined.
+/// Joins the world identified by `id` as rank `rank` of `world_size` ranks. Waits until every rank
+/// has joined.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
 /// ringtree_comm_destroy().
@@ -106,9 +106,9 @@ pub extern "C" fn ringtree_comm_init_rank(
     })
 }
 
-/// Joins as rank `rank` of `world_size` ranks at `rendezvous`, the "host:port" at which rank 0
-/// listens. Waits until every rank has joined. If the ranks are on several hosts, RINGTREE_SECRET
-/// or RINGTREE_SECRET_FILE must be set.
+/// Joins a world as rank `rank` of `world_size` ranks at `rendezvous`, which is the "host:port" at
+/// which rank 0 listens. Waits until every rank has joined. If the ranks are on several hosts,
+/// RINGTREE_SECRET or RINGTREE_SECRET_FILE must be set.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
 /// ringtree_comm_destroy().
@@ -120,7 +120,7 @@ pub extern "C" fn ringtree_comm_init_at(
     rank: c_int,
 ) -> ringtree_result_t {
     make(comm, || {
-        let missing = || Error::usage("rendezvous is NULL; pass the \"host:port\" of rank 0");
+        let missing = || Error::usage("rendezvous is NULL; pass rank 0's \"host:port\"");
         let address = text(rendezvous).ok_or_else(missing)?;
         let builder = place_of(rank, world_size)?.rendezvous(&address);
         builder.connect().map(Some)
@@ -128,7 +128,11 @@ pub extern "C" fn ringtree_comm_init_at(
 }
 
 fn place_of(own: c_int, world_size: c_int) -> Result<Builder> {
-    let negative = |_| Error::usage(format!("world_size {world_size} must be at least 1"));
+    let negative = |_| {
+        Error::usage(format!(
+            "world_size {world_size} is out of range: expected at least 1"
+        ))
+    };
     Builder::for_rank(
         rank("rank", own)?,
         usize::try_from(world_size).map_err(negative)?,
@@ -149,7 +153,7 @@ fn ask(
     })
 }
 
-/// Sets `rank` to the rank of this process in the communicator. Ranks start at 0.
+/// Sets `rank` to the rank of this process in the communicator. Ranks are counted from 0.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_rank(
     comm: *mut ringtree_comm_t,
@@ -167,8 +171,8 @@ pub extern "C" fn ringtree_comm_count(
     ask(comm, ("count", count), Communicator::world_size)
 }
 
-/// Sets `local_rank` to the number of this process on its host, counted from 0. This number is the
-/// same in every communicator.
+/// Sets `local_rank` to the index of this process among the processes on its host, counted from 0.
+/// It is the same in every communicator.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_local_rank(
     comm: *mut ringtree_comm_t,
@@ -177,9 +181,9 @@ pub extern "C" fn ringtree_comm_local_rank(
     ask(comm, ("local_rank", local_rank), Communicator::local_rank)
 }
 
-/// Sets the timeout for later calls on this handle, in milliseconds. 0 means no timeout. A call
-/// that takes longer fails with RINGTREE_DEADLINE on all ranks. The default is RINGTREE_TIMEOUT_MS,
-/// or five minutes if that variable is not set.
+/// Sets the timeout, in milliseconds, for subsequent calls on this handle. A value of 0 means no
+/// timeout. A call that takes longer than the timeout fails with RINGTREE_DEADLINE on all ranks.
+/// The default is the value of RINGTREE_TIMEOUT_MS, or five minutes if that variable is not set.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_set_timeout_ms(
     comm: *mut ringtree_comm_t,
@@ -197,9 +201,9 @@ pub extern "C" fn ringtree_comm_set_timeout_ms(
 /// `new_comm`.
 ///
 /// The members of each new communicator are the ranks that pass the same `color`, ordered by `key`.
-/// Ranks with equal keys keep the order that they have in `comm`. All ranks of `comm` must call
-/// this function. A rank that passes RINGTREE_SPLIT_NOCOLOR does not join a group and gets NULL.
-/// The program must destroy `new_comm` with ringtree_comm_destroy().
+/// Ranks with equal keys keep their relative order in `comm`. All ranks of `comm` must call this
+/// function. A rank that passes RINGTREE_SPLIT_NOCOLOR does not join any group and gets NULL. The
+/// program must destroy `new_comm` with ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_split(
     comm: *mut ringtree_comm_t,
@@ -220,8 +224,8 @@ pub extern "C" fn ringtree_comm_split(
 }
 
 /// Creates a communicator that consists of the `count` ranks in `members`, numbered in the order of
-/// the list, and stores it in `new_comm`. Only these ranks call this function, and all of them must
-/// call it. The program must destroy `new_comm` with ringtree_comm_destroy().
+/// the list, and stores it in `new_comm`. Only these ranks may call this function, and all of them
+/// must call it. The program must destroy `new_comm` with ringtree_comm_destroy().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_subgroup(
     comm: *mut ringtree_comm_t,
@@ -237,9 +241,9 @@ pub extern "C" fn ringtree_comm_subgroup(
     })
 }
 
-/// Aborts the communicator and destroys the handle. Every call in flight and every later call fails
-/// on all ranks with an error that names this rank and `reason`, which may be NULL. Any thread may
-/// call this function, even while other threads are waiting in calls.
+/// Aborts the communicator and destroys the handle. Every call in flight and every subsequent call
+/// fails on all ranks with an error that names this rank and `reason`, which may be NULL. Any
+/// thread may call this function, even while other threads are waiting in calls.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_abort(
     comm: *mut ringtree_comm_t,
@@ -257,13 +261,13 @@ pub extern "C" fn ringtree_comm_abort(
     })
 }
 
-/// Leaves the communicator and destroys the handle. Delivers everything that was sent, and then
-/// notifies the other ranks.
+/// Leaves the communicator and destroys the handle. Delivers everything that has been sent, and
+/// then notifies the other ranks that this rank is leaving.
 ///
 /// Calls from other threads and work in flight still complete, and the other ranks are notified
-/// after the last of them has completed. The program must still wait for that work and free it. If
-/// a program exits without calling this function, it looks to the other ranks as if it had died.
-/// NULL is ignored. The function does nothing in a forked child of the process that joined.
+/// only after the last of them has completed. The program must still wait for that work and free
+/// it. If a program exits without calling this function, it appears to the other ranks to have
+/// died. NULL is ignored. The function does nothing in a forked child of the process that joined.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_destroy(comm: *mut ringtree_comm_t) -> ringtree_result_t {
     answer(|| {

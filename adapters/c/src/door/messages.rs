@@ -1,5 +1,5 @@
-//! Exports the functions for messages between two ranks. Each function either blocks or starts a
-//! message in the background.
+//! Exports the functions for messages between two ranks. Each function either blocks or starts
+//! sending or receiving a message in the background.
 
 use crate::error::answer;
 use crate::handles::WORK;
@@ -13,10 +13,10 @@ use std::mem::MaybeUninit;
 /// Sends `count` elements to `peer`, which must receive the same number of elements of the same
 /// type.
 ///
-/// The function may return before the peer receives the elements, or it may wait until the peer
-/// does. Messages from one rank to another are received in the order in which they were sent. If
-/// two ranks both send before they receive, they may end up waiting for each other. In that case,
-/// use ringtree_send_start() on one of them.
+/// The function may return before the peer receives the elements, or it may block until the peer
+/// does so. Messages from one rank to another are received in the order in which they were sent. If
+/// two ranks both send to each other before they receive, they may end up waiting for each other.
+/// To avoid this, use ringtree_send_start() on one of them.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_send(
     send: *const c_void,
@@ -48,8 +48,8 @@ pub extern "C" fn ringtree_recv(
     })
 }
 
-/// Starts ringtree_send() in the background. Any number of messages may be in flight. The rules for
-/// buffers and work are the same as for ringtree_all_reduce_start().
+/// Starts ringtree_send() in the background. Any number of messages may be in flight at the same
+/// time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_send_start(
     send: *const c_void,
@@ -62,8 +62,8 @@ pub extern "C" fn ringtree_send_start(
     start(((send.addr(), count), dtype, peer, true), comm, work)
 }
 
-/// Starts ringtree_recv() in the background. Any number of messages may be in flight. The rules for
-/// buffers and work are the same as for ringtree_all_reduce_start().
+/// Starts ringtree_recv() in the background. Any number of messages may be in flight at the same
+/// time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_recv_start(
     recv: *mut c_void,

@@ -1,4 +1,4 @@
-//! Exports the version, the descriptions of results, and the last error.
+//! Exports the functions that return the version, the descriptions of results, and the last error.
 
 use crate::error;
 use crate::types::{result_from_c, ringtree_error_t, ringtree_result_t};
@@ -10,15 +10,15 @@ const VERSION: &CStr =
         Err(_) => c"",
     };
 
-/// Returns the version of the loaded library, such as "0.1.0". The string is static; do not free
-/// it.
+/// Returns the version of the loaded library, such as "0.1.0". The string is static and must not be
+/// freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
-/// Returns a short description of `result`. The string is static; do not free it.
-/// ringtree_last_error() describes the error of a particular call.
+/// Returns a short description of `result`. The string is static and must not be freed. For a
+/// description of the error in a particular call, see ringtree_last_error().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_result_string(result: result_from_c) -> *const c_char {
     let found = usize::try_from(result).ok();
@@ -28,19 +28,19 @@ pub extern "C" fn ringtree_result_string(result: result_from_c) -> *const c_char
         .as_ptr()
 }
 
-/// Returns one line that describes the last failed call of this thread: the ranks, the call, the
-/// cause and the next step.
+/// Returns a one-line description of the last failed call made by this thread. It names the ranks,
+/// the call, the cause and the next step.
 ///
-/// Returns an empty string if no call of this thread has failed. The library owns the string, which
-/// remains valid until another call of this thread fails or the thread exits.
+/// Returns an empty string if no call made by this thread has failed. The library owns the string,
+/// which remains valid until another call made by this thread fails or the thread exits.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error() -> *const c_char {
     error::last_line()
 }
 
-/// Returns the fields of the error that ringtree_last_error() describes, or NULL if no call of this
-/// thread has failed. The library owns these fields, which remain valid for as long as the string
-/// that ringtree_last_error() returns.
+/// Returns the fields of the error that ringtree_last_error() describes, or NULL if no call made by
+/// this thread has failed. The library owns these fields, which remain valid for as long as the
+/// string returned by ringtree_last_error().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error_details() -> *const ringtree_error_t {
     error::last()

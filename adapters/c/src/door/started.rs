@@ -1,4 +1,4 @@
-//! Exports the collectives that run in the background, and the functions for their work.
+//! Exports the collectives that run in the background, and the functions for their work handles.
 
 use crate::call::Call;
 use crate::error::answer;
@@ -10,7 +10,7 @@ use ringtree_foreign::Pending;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-/// Starts a call that ringtree's own threads run, and stores its handle in `out`.
+/// Starts a call, which is then run by ringtree's own threads, and stores its handle in `out`.
 fn start(
     comm: *mut ringtree_comm_t,
     out: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
@@ -24,16 +24,17 @@ fn start(
     })
 }
 
-/// Starts ringtree_all_reduce() in the background and returns immediately. Stores the handle of the
+/// Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
 /// call in `work`.
 ///
-/// The program owns the handle. It must wait with ringtree_work_wait(), or test the handle with
-/// ringtree_work_test(), until the call has completed, and then free the handle with
-/// ringtree_work_free(). Until the call has completed, the program must not use `send` or `recv`.
-/// All ranks must start and make the calls on a communicator in the same order.
+/// The program owns the handle. It must call ringtree_work_wait() to wait until the call has
+/// completed, or call ringtree_work_test() repeatedly until it has completed, and then free the
+/// handle with ringtree_work_free(). Until the call has completed, the program must not use `send`
+/// or `recv`. All ranks must make the calls on a communicator in the same order, whether the calls
+/// block or are started in the background.
 ///
-/// A started call is fastest if it works in place. Otherwise, it copies `send` to `recv`, or copies
-/// the result from a temporary buffer.
+/// A started call is fastest if it works in place. Otherwise, it either copies `send` to `recv`
+/// first or copies the result from a temporary buffer at the end.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_reduce_start(
     send: *const c_void,
@@ -170,8 +171,8 @@ pub extern "C" fn ringtree_scatter_start(
     })
 }
 
-/// Waits until the call that `work` represents has completed, and returns its result. Any thread
-/// may call this function, even repeatedly.
+/// Waits until the call that `work` represents has completed, and returns the result of that call.
+/// Any thread may call this function, even repeatedly.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| {
@@ -181,10 +182,10 @@ pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_res
 }
 
 /// Sets `has_ended` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
-/// not wait.
+/// not block.
 ///
-/// If the call has completed, returns its result, like ringtree_work_wait(). Otherwise, returns
-/// RINGTREE_SUCCESS.
+/// If the call has completed, returns the result of that call, like ringtree_work_wait().
+/// Otherwise, returns RINGTREE_SUCCESS.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_test(
     work: *mut ringtree_work_t,
@@ -200,11 +201,11 @@ pub extern "C" fn ringtree_work_test(
     })
 }
 
-/// Destroys the handle of a completed call. Does not free the buffers.
+/// Destroys the handle of a completed call. Does not free the call's buffers.
 ///
-/// Returns RINGTREE_USAGE if the call is still in flight, because the program could then not find
-/// out when it may use the buffers again. NULL is ignored. The function does nothing in a forked
-/// child of the process that started the call.
+/// Returns RINGTREE_USAGE if the call is still in flight, because the program would otherwise have
+/// no way to find out when it may use the buffers again. NULL is ignored. The function does nothing
+/// in a forked child of the process that started the call.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| {
@@ -214,7 +215,8 @@ pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_res
         let ended = WORK.take(work.addr(), |work| match work.has_ended() {
             true => Ok(()),
             false => Err(Error::usage(
-                "cannot free the work of a call that is still in flight: wait for it first",
+                "cannot free the work handle of a call that is still in flight; wait for the call \
+                 first",
             )),
         })?;
         // `wait` copies the result to `recv` unless the program has already called it.

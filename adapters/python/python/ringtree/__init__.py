@@ -49,17 +49,17 @@ __all__ = [
 class Store(_Protocol):
     """A key-value store that all ranks can access.
 
-    The store must be trusted, because rank 0 stores the job's secret in it.
+    The store must be trusted because rank 0 stores the job's secret in it.
     """
 
     def set(self, key: str, value: bytes) -> None:
         """Store `value` under `key`."""
 
     def get(self, key: str, at_most: float) -> bytes | None:
-        """Return the value of `key`, or None if it is not set within `at_most` seconds."""
+        """Return the value of `key`, or None if no value is set within `at_most` seconds."""
 
     def add(self, key: str, amount: int) -> int:
-        """Add `amount` to the number stored under `key`, initially 0, and return the sum."""
+        """Atomically add `amount` to the number under `key` (initially 0) and return the sum."""
 
 
 def init(
@@ -77,25 +77,25 @@ def init(
     """Wait until all ranks have joined, and return their communicator.
 
     If `rank` and `world_size` are omitted, all values come from the environment variables that
-    `ringtree run` and torchrun set. Otherwise, the ranks connect through `store`, or at
-    `rendezvous`, which is the "host:port" of rank 0. If neither `secret` nor the environment
-    provides a secret, `rendezvous` must be a loopback address.
+    `ringtree run` and torchrun set. If they are passed, the ranks connect either through `store` or
+    at `rendezvous`, which is rank 0's "host:port". If neither `secret` nor the environment provides
+    a secret, `rendezvous` must be a loopback address.
 
-    `local` consists of this process's number on its host and the number of processes on that host.
-    `timeout`, in seconds, limits the time to join and, later, the time of each call. Settings from
-    `RINGTREE_` variables apply in both cases, but keyword arguments take precedence.
+    `local` is a pair of this process's index on its host and the number of processes on that host.
+    `timeout` limits the time, in seconds, that joining and each subsequent call may take. Settings
+    from `RINGTREE_` variables apply in both cases, but keyword arguments take precedence.
 
     Raise UsageError if the arguments are invalid, ConfigurationError if a setting is missing or
-    malformed, and JoinError if the ranks cannot connect in time.
+    malformed, and JoinError if the ranks cannot be connected in time.
     """
     if (rank is None) != (world_size is None):
-        raise UsageError("init requires rank and world_size together, or neither")
+        raise UsageError("init requires both rank and world_size, or neither")
     if rank is None:
         if any(
             each is not None for each in (local, store, rendezvous, secret, interface, transport)
         ):
             raise UsageError(
-                "init accepts keywords other than timeout only together with rank and world_size"
+                "init requires rank and world_size if any argument other than timeout is passed"
             )
         return _ringtree.connect_from_env(False, timeout)
     told = {
@@ -116,13 +116,13 @@ _open: _weakref.WeakSet[Communicator] = _weakref.WeakSet()
 
 
 def _leave_at_exit(comm: Communicator) -> None:
-    """Make sure that the new communicator `comm` is closed when this program exits."""
+    """Ensure that the new communicator `comm` is closed when this program exits."""
     _open.add(comm)
 
 
 @_atexit.register
 def _leave() -> None:
-    """Close all communicators, because other ranks would otherwise consider this rank dead."""
+    """Close all communicators. Otherwise, other ranks would consider this rank dead."""
     for comm in list(_open):
         # The program is exiting in any case and must close every communicator.
         with _contextlib.suppress(KeyboardInterrupt):

@@ -1,4 +1,4 @@
-"""The `ringtree` command with `run`, `bench`, `plan` and `doctor`, also `python -m ringtree`."""
+"""The `ringtree` command, which can also be run as `python -m ringtree`."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from . import _ringtree
 
 
 def main(arguments=None):
-    """Run the command line, or `arguments` if given, and exit with the command's exit code."""
+    """Run the command with `arguments` or, by default, sys.argv. Exit with its exit code."""
     # Restore the default action of Ctrl-C. `run` handles the signal and stops its ranks first.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     again = sys.executable, ["-m", "ringtree"]

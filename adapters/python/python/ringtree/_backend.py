@@ -1,4 +1,4 @@
-"""The torch.distributed backend. torch's C++ code calls its methods."""
+"""The torch.distributed backend, whose methods are called by torch's C++ code."""
 
 import os
 
@@ -35,7 +35,7 @@ class _Store:
 
 
 class RingtreeBackend(C10dBackend):
-    """The backend for one process group. It runs torch's calls on a communicator."""
+    """The backend for a process group. It runs torch's calls on a communicator."""
 
     def __init__(self, comm, timeout):
         super().__init__(comm.rank, comm.world_size)
@@ -86,12 +86,12 @@ class RingtreeBackend(C10dBackend):
         return False
 
     def split(self, store, ranks, opts):
-        """Return a backend for some of the ranks. torch also calls this on the other ranks."""
+        """Return a backend for the given ranks. torch also calls this method on other ranks."""
         if self.rank() not in ranks:
             # If this method returned None, torch's PyBackend.hpp would take the address of None.
             raise UsageError(
-                f"rank {self.rank()} is in none of the groups, which a Python backend cannot "
-                "report to torch: pass a group for each rank to split_group, or use new_group"
+                f"rank {self.rank()} is not in any of the groups, and a Python backend cannot "
+                "report this to torch; pass split_group a group for each rank, or use new_group"
             )
         return RingtreeBackend(_part(self.comm, ranks, opts._timeout), opts._timeout)
 
@@ -167,7 +167,7 @@ class RingtreeBackend(C10dBackend):
         return plan.start([], opts)
 
     def monitored_barrier(self, opts, wait_all_ranks=False):
-        """Run a barrier whose error names the missing ranks with torch's wording."""
+        """Run a barrier whose error names the missing ranks, using torch's wording."""
         if opts.timeout.total_seconds() <= 0:
             raise DeadlineError(f"Rank {self.rank()} timed out in monitoredBarrier immediately")
         try:
@@ -192,7 +192,7 @@ class RingtreeBackend(C10dBackend):
         return plan.start(outputs, opts, inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
-        """Gather several inputs: outputs[rank][i] becomes input i of that rank."""
+        """Gather several inputs. Afterward, outputs[rank][i] contains input i of that rank."""
         return self.allgather([list(each) for each in zip(*outputs)], inputs, opts)
 
     def all_gather_single(self, output, input, opts=None):
@@ -281,7 +281,7 @@ class RingtreeBackend(C10dBackend):
         return self.noted(Work(tensors, [running], finish, begun))
 
     def noted(self, work):
-        """Add a started call to the open coalesced group, if there is one, and return the call."""
+        """Add a started call to the open coalesced group, if any, and return the call."""
         if self.group is not None:
             self.group.append(work)
         return work
@@ -294,18 +294,18 @@ class RingtreeBackend(C10dBackend):
 
 
 def _elements(tensor, split, ranks):
-    """Split the first dimension into blocks and return the number of elements of each."""
+    """Split the first dimension into blocks and return the number of elements in each block."""
     rows = tensor.shape[0] if tensor.dim() else 1
     row = tensor.numel() // rows if rows else 0
     if split:
         return [each * row for each in split]
     if rows % ranks:
-        raise UsageError(f"cannot split {rows} rows evenly over {ranks} ranks; pass split sizes")
+        raise UsageError(f"cannot split {rows} rows evenly across {ranks} ranks; pass split sizes")
     return [rows // ranks * row] * ranks
 
 
 def create(opts, backend_options=None):
-    """Create the backend for one process group.
+    """Create the backend for a process group.
 
     If the default group uses ringtree, create a subgroup of its communicator. Otherwise, connect
     the ranks of the group as a separate world through torch's store.
@@ -346,7 +346,7 @@ def _seconds(timeout):
 
 
 def _local(rank, size):
-    """Return this process's number on its host and the number of processes on that host.
+    """Return this process's index on its host and the number of processes on that host.
 
     Return None if the launcher's variables do not describe this group.
     """

@@ -1,4 +1,4 @@
-"""Collectives that bypass torch's dispatch, which takes longer than a small call."""
+"""Collectives that bypass torch's dispatch, which takes longer than a small call itself."""
 
 import weakref
 
@@ -26,7 +26,7 @@ def communicator(group=None):
     """Return the communicator behind a process group that uses the "ringtree" backend.
 
     If `group` is None, return the communicator of the default group. You can use the communicator
-    alongside the group. The calls on both share one order.
+    alongside the group. Calls on the communicator and on the group share a single order.
 
     Raise UsageError if there is no default group, or if the group uses a different backend for
     tensors in host memory.
@@ -38,28 +38,30 @@ def communicator(group=None):
         backend = group._get_backend(_CPU)
         if not isinstance(backend, RingtreeBackend):
             raise UsageError(
-                f"the group's tensors in host memory belong to the backend {backend.name()}: "
-                'create it with init_process_group("ringtree") or new_group(backend="ringtree")'
+                f"the group uses the {backend.name()} backend for tensors in host memory; "
+                'create the group with init_process_group("ringtree") or '
+                'new_group(backend="ringtree")'
             )
         _communicators[group] = backend.comm
     return _communicators[group]
 
 
 def all_reduce_(tensor, op="sum", group=None):
-    """Reduce `tensor` over all ranks of `group`, in place, and return it.
+    """Reduce `tensor` in place across all ranks of `group`, and return it.
 
-    This is `torch.distributed.all_reduce` without torch's dispatch. Use it for calls that are short
-    compared with the dispatch, such as the calls of a model whose layers are split across ranks.
-    `op` is one of "sum", "avg", "prod", "min", "max", "band", "bor", "bxor".
+    This function does the same as `torch.distributed.all_reduce` but bypasses torch's dispatch. Use
+    it for calls that are short compared with the dispatch, such as those of a model whose layers
+    are split across ranks. `op` is one of "sum", "avg", "prod", "min", "max", "band", "bor" and
+    "bxor".
 
-    A tensor bypasses the dispatch if its class is torch.Tensor itself and if it is contiguous in
-    host memory, contains integers, f16, bf16, f32 or f64, and does not require grad. For any other
-    tensor, this function calls `torch.distributed.all_reduce`. torch.compile traces the call as the
-    operator `torch.ops.ringtree.all_reduce_`.
+    The dispatch is bypassed if the tensor's class is torch.Tensor itself and the tensor is
+    contiguous in host memory, contains integers, f16, bf16, f32 or f64, and does not require grad.
+    For any other tensor, this function calls `torch.distributed.all_reduce`. torch.compile traces
+    the call as the operator `torch.ops.ringtree.all_reduce_`.
 
-    Autograd does not see the call, so gradients pass through it unchanged. torch warns about this
-    in `backward`, as it does for `torch.distributed.all_reduce`. If you need gradients of the sum,
-    use `torch.distributed.nn.functional.all_reduce`.
+    Autograd does not record the call, so gradients pass through it unchanged. torch warns about
+    this in `backward`, as it does for `torch.distributed.all_reduce`. If you need gradients of the
+    sum, use `torch.distributed.nn.functional.all_reduce`.
 
     Raise UsageError if the tensor is lazily conjugated or negated, or if the group uses a different
     backend for tensors in host memory. Like every call, this function can also raise other
@@ -81,7 +83,7 @@ def all_reduce_(tensor, op="sum", group=None):
 
 
 def _reduction_of(group):
-    """Return the all-reduce of the group's communicator and keep it for the next call."""
+    """Return the all-reduce for the group's communicator, caching it for the next call."""
     global _last
     reduce = communicator(group)._all_reduce
     _last = weakref.ref(group), reduce

@@ -1,4 +1,4 @@
-"""The conversion of torch's calls: types, operators, and addresses of elements."""
+"""Conversion of torch's calls: types, operators, and element addresses."""
 
 import torch
 import torch.distributed as dist
@@ -86,7 +86,7 @@ class Plan:
         check(tensor)
         if tensor.dtype != dtype:
             raise UsageError(
-                f"all tensors of a call must have the same type, not {dtype} and {tensor.dtype}"
+                f"all tensors in a call must have the same type; got {dtype} and {tensor.dtype}"
             )
         near = tensor
         if not tensor.is_contiguous():
@@ -127,16 +127,16 @@ class Plan:
 def check(tensor):
     if tensor.layout is not torch.strided or not tensor.is_cpu:
         raise UsageError(
-            f"tensors must be dense and in host memory, not {tensor.layout} on {tensor.device}"
+            f"tensors must be dense and in host memory; got {tensor.layout} on {tensor.device}"
         )
     refuse_lazy(tensor)
 
 
 def refuse_lazy(tensor):
-    """Raise UsageError for a lazy tensor, because torch would only reduce a copy of it."""
+    """Raise UsageError for a lazy tensor, because torch would reduce only a copy of it."""
     if tensor.is_conj() or tensor.is_neg():
         raise UsageError(
-            "lazily conjugated or negated tensors are not supported: call resolve_conj() or "
+            "lazily conjugated or negated tensors are not supported; call resolve_conj() or "
             "resolve_neg()"
         )
 
@@ -146,17 +146,19 @@ def _operator(op, dtype, collective):
     if number == PREMUL_SUM:
         factor = op.__getstate__()[1]
         if not dtype.is_floating_point:
-            raise UsageError(f"PREMUL_SUM requires floating-point tensors, not {dtype}")
+            raise UsageError(f"PREMUL_SUM requires floating-point tensors; got {dtype}")
         return "sum", float(factor)
     name = NAMES[number]
     if dtype is torch.bool:
         if name not in OPERATORS_OF_BOOL:
-            raise UsageError(f"{name} of bool is not defined: convert the tensor to numbers")
+            raise UsageError(f"{name} of bool is not defined; convert the tensor to a numeric type")
         return OPERATORS_OF_BOOL[name], None
     if dtype.is_complex and name not in OPERATORS_OF_COMPLEX:
-        raise UsageError(f"{collective} of {dtype} supports only SUM and AVG, not {name}")
+        raise UsageError(f"{collective} of {dtype} tensors supports only SUM and AVG, not {name}")
     if dtype not in DTYPES:
-        raise UsageError(f"{collective} of {dtype} is not supported: {dtype} can only be moved")
+        raise UsageError(
+            f"{collective} of {dtype} tensors is not supported; they can be moved, but not reduced"
+        )
     return name, None
 
 

@@ -1,4 +1,4 @@
-"""The sum of sparse tensors, whose elements can be at different positions on each rank."""
+"""Sums of sparse tensors, whose elements can be at different positions on each rank."""
 
 import torch
 import torch.distributed as dist

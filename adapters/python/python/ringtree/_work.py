@@ -45,9 +45,9 @@ _NO_FUTURE = torch.futures.Future()
 
 
 def _is_completed(work):
-    """Return True if the Work has completed. This replaces the method of torch's Work class.
+    """Return True if the Work has completed. Replaces the method of torch's Work class.
 
-    For a Work of another backend, the result is the same as before.
+    For a Work that belongs to a different backend, the result is the same as before.
     """
     if _is_completed_in_cpp(work):
         return True
@@ -83,7 +83,7 @@ class Span:
         self._noted = end_on(record, self._end)
 
     def end_after(self, running):
-        """End the span when the calls have completed."""
+        """End the span once the calls have completed."""
         _waiters.submit(self._wait_for, running)
 
     def _wait_for(self, running):
@@ -97,7 +97,7 @@ class Span:
             self._end.set_result(None)
 
     def wait(self):
-        """Wait until the profiler has recorded the end."""
+        """Wait until the profiler has recorded the end of the span."""
         self._noted.wait()
 
 
@@ -206,12 +206,12 @@ class Group(Work):
 def _are_compressed(tensors):
     """Return True if the tensors may come from torch's hook that compresses gradients.
 
-    Other tensors bypass TorchScript, because TorchScript takes 80 us and adds lines to an error.
+    Other tensors bypass TorchScript because TorchScript takes 80 us and adds lines to errors.
     """
     return all(isinstance(each, torch.Tensor) and each.dtype is torch.float16 for each in tensors)
 
 
 def _is_asked_by_reducer(caller):
-    """Return True if called by C++ code, so that `caller` is None or the function that starts
+    """Return True if called by C++ code. In that case, `caller` is None or the function that starts
     backward."""
     return caller is None or caller.f_code is _engine_run_backward.__code__

@@ -1,9 +1,8 @@
-"""Measure a collective between processes on this machine, or between processes of a launcher:
+"""Measure a collective between processes on this machine, or between a launcher's processes:
 
     python -m ringtree.bench all-reduce --ranks 4 --sizes 8,1K,25M
 
-This is the same as `ringtree bench`. The times do not include the time that a call spends in
-Python.
+This is the same as `ringtree bench`. The times do not include the time that calls spend in Python.
 """
 
 import sys

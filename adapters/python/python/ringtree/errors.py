@@ -1,12 +1,12 @@
-"""ringtree's exceptions, with a one-line message for people and fields for programs."""
+"""ringtree's exceptions, which have a one-line message for people and fields for programs."""
 
 
 class Error(RuntimeError):
-    """Any error that ringtree raises.
+    """Base class of all errors raised by ringtree.
 
     After any error except UsageError, the communicator is unusable on all ranks, and every rank
-    gets the first error. Fields whose values are not known are None or empty. Ranks are numbered
-    within the communicator.
+    gets the first error. Fields whose values are not known are None or empty. Rank numbers refer to
+    the communicator that raised the error.
 
     >>> import ringtree
     >>> error = ringtree.Error("rank 3 is gone")
@@ -19,13 +19,13 @@ class Error(RuntimeError):
     peer: int | None = None
     """The other rank that the error concerns."""
     operation: str | None = None
-    """The collective in which the error occurred, such as 'all-reduce', or None for a message."""
+    """The collective in which the error occurred, such as 'all-reduce'. None for a message."""
     sequence: int | None = None
-    """The number of the call in which the error occurred, from 1."""
+    """The number of the call in which the error occurred, counted from 1."""
     missing: tuple[int, ...] = ()
-    """The ranks that held up the call that timed out."""
+    """The ranks that were holding up the call that timed out."""
     elapsed: float | None = None
-    """The number of seconds that the call was in flight before it timed out."""
+    """The number of seconds for which the call had been in flight when it timed out."""
 
 
 class UsageError(Error, ValueError):
@@ -33,7 +33,7 @@ class UsageError(Error, ValueError):
 
 
 class BufferUsageError(UsageError, TypeError, BufferError):
-    """The call cannot use a buffer."""
+    """A buffer that was passed to a call cannot be used."""
 
 
 class ConfigurationError(Error, ValueError):
@@ -41,11 +41,11 @@ class ConfigurationError(Error, ValueError):
 
 
 class JoinError(Error, ConnectionError):
-    """The ranks could not connect."""
+    """The ranks could not be connected."""
 
 
 class MismatchError(Error):
-    """The ranks made different calls."""
+    """Different ranks made different calls."""
 
 
 class PeerLostError(Error, ConnectionError):
@@ -53,7 +53,7 @@ class PeerLostError(Error, ConnectionError):
 
 
 class DeadlineError(Error, TimeoutError):
-    """A call did not complete in time."""
+    """A call did not complete within its timeout."""
 
 
 class ProtocolError(Error):

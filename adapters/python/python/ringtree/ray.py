@@ -1,4 +1,4 @@
-"""A ray.util.collective backend, for actors on one host or several.
+"""A ray.util.collective backend for actors on one or more hosts.
 
     from ringtree.ray import register
 
@@ -6,7 +6,7 @@
     ray.util.collective.init_collective_group(world_size, rank, backend="RINGTREE")
 
 The actors connect through Ray's key-value store. Tensors must be contiguous NumPy arrays, or torch
-tensors in host memory. Ray's calls return when they have completed.
+tensors in host memory. Ray's calls return once they have completed.
 """
 
 import numpy
@@ -54,9 +54,9 @@ class _Store:
         return kv._internal_kv_get(self._prefix + key)
 
     def add(self, key, amount):
-        """Add `amount` by creating one key per unit, because Ray's store cannot add.
+        """Add `amount` by creating one key per unit, because Ray's store cannot add numbers.
 
-        Only one process can create a key.
+        This works because only one process can create a given key.
         """
         stem = f"{self._prefix}{key}/"
         units = len(kv._internal_kv_list(stem))
@@ -71,7 +71,7 @@ class _Store:
 
 
 class RingtreeGroup(BaseGroup):
-    """A Ray collective group. Ray defines the names and the arguments of its methods."""
+    """A Ray collective group. The names and arguments of its methods are defined by Ray."""
 
     def __init__(self, world_size, rank, group_name):
         super().__init__(world_size, rank, group_name)
@@ -139,7 +139,7 @@ class RingtreeGroup(BaseGroup):
 
 
 def _buffer(tensors):
-    """Return an array over the memory of the one tensor in Ray's list, and its element type.
+    """Return an array over the memory of the only tensor in Ray's list, and its element type.
 
     The element type is None if the array itself has that type.
     """
@@ -148,7 +148,7 @@ def _buffer(tensors):
         return tensor, None
     if type(tensor).__module__.partition(".")[0] != "torch" or not tensor.is_cpu:
         raise UsageError(
-            f"tensors must be NumPy arrays, or torch tensors in host memory, not {type(tensor)}"
+            f"tensors must be NumPy arrays or torch tensors in host memory; got {type(tensor)}"
         )
     import torch
 

@@ -1,7 +1,8 @@
-"""The torch.distributed backend "ringtree". torch finds it by its name, without an import.
+"""The "ringtree" backend for torch.distributed. torch finds it by name, without an import.
 
-Import this module for `communicator(group)`, which returns the communicator behind a process group,
-and for `all_reduce_(tensor)`, which is faster than going through torch's dispatch for small calls.
+Import this module to use `communicator(group)`, which returns the communicator behind a process
+group, and `all_reduce_(tensor)`, which is faster for small calls than going through torch's
+dispatch.
 """
 
 import re
@@ -19,13 +20,13 @@ if _FOUND >= TORCH_MIN:
 
 
 def register() -> None:
-    """Register the backend. torch calls this when the name is first used.
+    """Register the backend. torch calls this function when the backend's name is first used.
 
     Raise ImportError if torch is too old.
     """
     if _FOUND < TORCH_MIN:
         raise ImportError(
-            f"ringtree needs torch 2.14 or later, which can call a backend in Python, but torch "
+            f"ringtree needs torch 2.14 or later, which supports backends in Python, but torch "
             f"{torch.__version__} is installed"
         )
     from . import _backend

@@ -1,4 +1,4 @@
-//! Describes what to measure: one call on buffers of one size.
+//! Describes what to measure, which is a single call on buffers of a given size.
 
 #[cfg(feature = "cuda")]
 use ringtree::device::{Device, Stream};
@@ -27,7 +27,7 @@ pub(crate) enum Memory {
     Host,
     /// Host memory that the other ranks on the host read in place.
     Shared,
-    /// Device memory, used on a stream.
+    /// Device memory that is used on a stream.
     #[cfg(feature = "cuda")]
     Device((Device, Stream)),
 }

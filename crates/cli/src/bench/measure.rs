@@ -1,4 +1,5 @@
-//! Measures one size with one algorithm. Calls are checked before and between the timed batches.
+//! Measures a single buffer size with a single algorithm. The results of calls are checked before
+//! the first timed batch and between timed batches.
 
 #[cfg(feature = "cuda")]
 use super::buffers::OfDevice;

@@ -1,4 +1,4 @@
-//! Checks collectives on device buffers whose results are known exactly.
+//! Checks collectives on device buffers with inputs for which the exact results are known.
 
 use super::said::{Rank, Said};
 use crate::expected::exact::Inputs;

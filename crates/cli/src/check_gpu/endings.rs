@@ -1,5 +1,5 @@
-//! Checks how calls fail if a rank is killed or stopped while the other ranks' streams are waiting
-//! for it.
+//! Checks how calls fail if a rank is killed or suspended while the other ranks' streams are
+//! waiting for it.
 
 use super::said::{Orders, Part, Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
@@ -38,14 +38,14 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     };
     let what = match orders.part {
         Part::Killed => "was killed",
-        _ => "was stopped",
+        _ => "was suspended",
     };
     for (which, end) in [("an operation", end), ("the next operation", next)] {
         match &end {
             Ok(()) => rank.found(&format!("{which} succeeded although rank {last} {what}")),
             Err(_) if is_right(&end) => {}
             Err(error) => rank.found(&format!(
-                "rank {last} {what}, but {which} failed with: {error}"
+                "rank {last} {what}, but {which} failed with the wrong error: {error}"
             )),
         }
     }

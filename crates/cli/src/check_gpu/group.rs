@@ -1,4 +1,4 @@
-//! Starts the processes for one part of the check, collects their reports and ends them.
+//! Starts the processes for a part of the check, collects their reports, and terminates them.
 
 use super::said::Said;
 use crate::Program;
@@ -101,7 +101,7 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
         let last_words =
             last_words.map_or(String::new(), |words| format!("; its last output: {words}"));
         outcome.found.push(format!(
-            "the process of rank {rank} failed ({how}){last_words}"
+            "the process running rank {rank} failed ({how}){last_words}"
         ));
     }
     outcome
@@ -121,8 +121,9 @@ impl Group {
         for rank in 0..job.ranks {
             let mut command = job.command(rank, &rendezvous);
             let child = command.spawn();
-            let mut child = child
-                .map_err(|error| Error::io("cannot start a process of this program", &error))?;
+            let mut child = child.map_err(|error| {
+                Error::io("cannot start another process of this program", &error)
+            })?;
             if let Some(out) = child.stdout.take() {
                 let said = said.clone();
                 std::thread::spawn(move || pass_on(rank, BufReader::new(out), &said));

@@ -1,7 +1,8 @@
 //! Checks GPU operations that training code performs while a collective is in flight.
 //!
-//! Each of these habits makes the driver wait inside a call, with or without holding a lock. No
-//! habit may delay a collective indefinitely, and no collective may delay a habit indefinitely.
+//! Each of these habits makes the driver wait inside a call, with or without holding a lock. A
+//! habit must not delay a collective indefinitely, and a collective must not delay a habit
+//! indefinitely.
 
 use super::said::{Rank, Said};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
@@ -36,7 +37,7 @@ fn text(error: impl Debug) -> String {
 
 pub(super) const HABITS: [Habit; 7] = [
     Habit {
-        name: "nothing",
+        name: "does nothing",
         act: |_| Ok(()),
     },
     Habit {
@@ -53,7 +54,7 @@ pub(super) const HABITS: [Habit; 7] = [
         },
     },
     Habit {
-        name: "launches for the first time",
+        name: "launches a kernel for the first time",
         act: |user| {
             const KERNEL: &str =
                 ".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry first() { ret; }";
@@ -79,7 +80,7 @@ pub(super) const HABITS: [Habit; 7] = [
         },
     },
     Habit {
-        name: "allocates",
+        name: "allocates memory",
         act: |user| {
             // Allocate first through `cuMemAlloc`, and then as cudarc does.
             let _memory = user.device.allocate(4 << 20).map_err(text)?;

@@ -3,7 +3,7 @@
 //! Each repetition multiplies every element by the number of ranks, modulo 2^32, using only
 //! collectives that follow each other without involving the host. All elements and the number of
 //! ranks are odd, so each repetition changes every element. If an element is read too early even
-//! once, while it still has its previous value, it stays wrong, because no later product corrects
+//! once, while it still has its previous value, it remains wrong because no later product corrects
 //! it.
 
 use super::said::{Rank, Said};
@@ -43,7 +43,7 @@ pub(super) fn check(rank: &Rank, bytes_max: usize) -> Result<()> {
             .count();
         comm.synchronize()?;
         if wrong > 0 {
-            rank.found(&format!("{wrong} wrong elements within {done} repetitions"));
+            rank.found(&format!("{wrong} wrong elements after {done} repetitions"));
         }
         let is_last = wrong > 0 || done >= REPETITIONS || start.elapsed() > TIME_MAX;
         ends = [u64::from(is_last)];

@@ -18,7 +18,7 @@ pub(super) fn find_gpu() -> Result<(), String> {
     match told.recv_timeout(PATIENCE) {
         Ok(found) => found.map_err(|error| error.to_string()),
         Err(_) => Err(format!(
-            "no CUDA here: the driver did not answer within {} s",
+            "CUDA is not available: the driver did not answer within {} s",
             PATIENCE.as_secs()
         )),
     }

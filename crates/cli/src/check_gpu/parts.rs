@@ -104,8 +104,8 @@ impl<'a> Check<'a> {
                 self.unmapped_ranks
             ),
             0 => "all GPU checks passed".to_owned(),
-            1 => "1 failure on the GPU".to_owned(),
-            _ => format!("{failures} failures on the GPU"),
+            1 => "1 GPU check failure".to_owned(),
+            _ => format!("{failures} GPU check failures"),
         };
         match self.format {
             Format::Table => println!("{line}"),
@@ -164,7 +164,9 @@ impl<'a> Check<'a> {
         let patience = Duration::from_secs(self.arguments.patience).min(left);
         if patience.is_zero() {
             let minutes = self.arguments.minutes;
-            self.fail(&format!("{name}: skipped at the limit of {minutes} min"));
+            self.fail(&format!(
+                "{name}: skipped because the time limit of {minutes} min was reached"
+            ));
             return Outcome::default();
         }
         let outcome = run(job, patience);
@@ -240,8 +242,8 @@ impl<'a> Check<'a> {
     /// Kills or stops a rank while the other ranks' streams are waiting for it.
     fn end_badly(&mut self) {
         for (part, what, fate) in [
-            ("killed", "a rank is killed", Fate::Kill),
-            ("stopped", "a rank is stopped", Fate::Stop),
+            ("killed", "one rank killed", Fate::Kill),
+            ("stopped", "one rank suspended", Fate::Stop),
         ] {
             let mut job = self.job(part, MORTALS);
             job.fate = Some(fate);
@@ -276,7 +278,7 @@ impl<'a> Check<'a> {
                 path,
                 ..self.job("speed", 2)
             };
-            let Some(outcome) = self.on_path("speed of all-reduce", job) else {
+            let Some(outcome) = self.on_path("all-reduce speed", job) else {
                 continue;
             };
             self.show(&Table {

@@ -16,12 +16,12 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
         let version = found.driver_version;
         let version = format!("{}.{}", version / 1000, version % 1000 / 10);
         row(&format!("GPU {ordinal}"), &found.name, "");
-        row("driver for CUDA", &version, "");
+        row("driver's CUDA version", &version, "");
         row("memory", &(found.memory_bytes >> 30).to_string(), "GiB");
         row("multiprocessors", &found.multiprocessors.to_string(), "");
     }
     let path = rank.comm.device_path().unwrap_or_default();
-    row("device buffers are", &path, "");
+    row("device buffer path", &path, "");
     rank.comm.barrier()
 }
 

@@ -8,7 +8,7 @@ use std::str::FromStr;
 pub(super) enum Format {
     /// Aligned columns.
     Table,
-    /// Comma-separated values. A line `# NAME` precedes each table.
+    /// Comma-separated values. Each table is preceded by a line of the form `# NAME`.
     Csv,
 }
 

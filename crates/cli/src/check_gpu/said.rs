@@ -15,9 +15,9 @@ pub(super) enum Part {
     Cases,
     /// GPU operations that training code performs during a collective.
     Habit,
-    /// A rank that is killed while the other ranks' streams wait for it.
+    /// A rank that is killed while the other ranks' streams are waiting for it.
     Killed,
-    /// A rank that is stopped while the other ranks' streams wait for it.
+    /// A rank that is suspended while the other ranks' streams are waiting for it.
     Stopped,
     /// Times of all-reduces.
     Speed,
@@ -28,15 +28,15 @@ pub(super) enum Part {
 /// A report from a rank to the checker: a line that consists of a word and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Said {
-    /// The rank has made this number of checks.
+    /// The rank has performed the given number of checks.
     Checked(usize),
     /// A check failed, with this message.
     Found(String),
     /// A row of the part's table.
     Row(Vec<String>),
-    /// The path to check is unavailable, for this reason.
+    /// The path to check is unavailable, for the given reason.
     NotHere(String),
-    /// The rank has reached the point where the checker waits for it.
+    /// The rank has reached the point at which the checker waits for it.
     There,
     /// The rank has finished its part.
     Done,

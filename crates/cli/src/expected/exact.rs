@@ -1,20 +1,20 @@
-//! Generates test data whose reduction is known exactly, for every element type, operator and
-//! number of ranks, regardless of the order of the reduction.
+//! Generates test data for which the exact result of a reduction is known, for every element type,
+//! operator and number of ranks, regardless of the order of the reduction.
 //!
 //! Each value is a pure function of the seed, the rank and the index. Each rank can therefore
-//! generate its own input, and any rank can generate the expected result. No intermediate result is
-//! rounded:
-//! - Sums add integers whose magnitudes add up to at most 2⁸ over all ranks, so that every partial
-//!   sum is exact in bf16 (and in f16, which allows 2¹¹). In a large world, a rank therefore
-//!   contributes zero at most indices.
+//! generate its own input, and any rank can generate the expected result. No intermediate result
+//! needs rounding, because the values are chosen as follows:
+//! - The operands of sums are integers whose magnitudes add up to at most 2⁸ across all ranks, so
+//!   that every partial sum is exact in bf16 (and in f16, which allows up to 2¹¹). In a large
+//!   world, a rank therefore contributes zero at most indices.
 //! - All ranks in a `PreMulSum` use the same factor, a power of two close to 1.
-//! - The factors in products of floats are ±1, except for a few that are ±2 or ±½. The factors in
-//!   products of integers are odd, so that a product never becomes zero.
-//! - The operands of minimum, maximum and the bitwise operators are arbitrary bit patterns, except
-//!   NaN.
+//! - The operands of floating-point products are ±1, except for a few that are ±2 or ±½. The
+//!   operands of integer products are odd, so that a product never becomes zero.
+//! - The operands of minimum, maximum and the bitwise operators are arbitrary bit patterns other
+//!   than NaN.
 //!
-//! The values repeat every [`PERIOD`] elements, so that large buffers can be generated and compared
-//! at memory speed. The period is a prime number, so that a misplaced piece is detected.
+//! The values repeat every [`PERIOD`] elements so that large buffers can be generated and compared
+//! at memory speed. The period is a prime number so that misplaced pieces are detected.
 
 use half::{bf16, f16};
 use ringtree::{Dtype, Element, ReduceOp, with_element};
@@ -30,7 +30,7 @@ const TERM_MAX: u64 = 4;
 /// f16 can represent 2⁸ and its inverse, and an i8 still has unaffected bits.
 const FEW_SPEAKERS_MAX: usize = 8;
 
-/// The inputs of all ranks in one reduction, and the result of the reduction.
+/// The inputs of all ranks to a reduction, and the result of the reduction.
 ///
 /// ```
 /// use ringtree::internal::compute::Kernel;
@@ -55,7 +55,7 @@ pub struct Inputs {
 }
 
 impl Inputs {
-    /// Returns the inputs of `world_size` ranks for `op` on elements of type `dtype`.
+    /// Creates the inputs of `world_size` ranks for `op` on elements of type `dtype`.
     ///
     /// # Panics
     ///
@@ -103,7 +103,7 @@ impl Inputs {
     }
 
     /// Returns the number of elements in `bytes` that differ from `rank`'s input, starting at index
-    /// `first_index`. This is for collectives that only move data.
+    /// `first_index`. Use this for collectives that only transfer data.
     #[must_use]
     pub fn count_wrong_input(&self, rank: usize, first_index: usize, bytes: &[u8]) -> usize {
         let tile = self.tile(first_index, bytes.len(), |draw| draw.input(rank));

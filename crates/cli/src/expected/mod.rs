@@ -1,4 +1,4 @@
-//! Computes the expected results of collectives with known inputs: [`exact`] generates the inputs
+//! Computes the expected results of collectives with known inputs. [`exact`] generates the inputs
 //! of every rank and the result of a reduction, and [`promise`] compares a buffer with the expected
 //! result after a call.
 

@@ -4,7 +4,7 @@ use crate::expected::exact::Inputs;
 use ringtree::plan::layout::Layout;
 use ringtree::plan::spec::Collective;
 
-/// A collective that every rank issues with its part of `inputs`.
+/// A collective that every rank has issued with its part of `inputs`.
 ///
 /// ```
 /// use ringtree_cli::expected::exact::Inputs;
@@ -30,7 +30,7 @@ use ringtree::plan::spec::Collective;
 pub struct Promise<'a> {
     /// The collective that was issued.
     pub collective: Collective,
-    /// The root, if the collective has one.
+    /// The root. Ignored if the collective has no root.
     pub root: usize,
     /// The inputs of all ranks.
     pub inputs: Inputs,
@@ -43,7 +43,7 @@ pub struct Promise<'a> {
 }
 
 impl Promise<'_> {
-    /// Returns the number of wrong elements in `result`, which holds the bytes of this rank's
+    /// Returns the number of wrong elements in `result`, which contains the bytes of this rank's
     /// complete buffer after an in-place call. Parts of the buffer that the collective leaves
     /// unspecified are ignored.
     #[must_use]

@@ -115,37 +115,34 @@ fn uplink(arguments: &Arguments, table: &mut TuningTable) -> Result<(), String> 
     Ok(())
 }
 
-/// Returns sentences about message costs, such as "Each message costs 3 µs to send, 6 µs to arrive
+/// Returns sentences about message costs, such as "Each message takes 3 µs to send, 6 µs to arrive
 /// and 3 µs to receive; each KiB adds 380 ns."
 pub(super) fn costs(collective: Collective, topology: &Topology, table: &TuningTable) -> String {
     let kib = |s_per_byte: f64| Seconds(1024.0 * s_per_byte);
     let cost = |link: &LinkCost| {
         let (end, way) = (Seconds(link.overhead_s), Seconds(link.alpha_s));
         let fold = match collective.reduces() {
-            true => format!(
-                ", and another {} where ranks combine it",
-                kib(link.gamma_s_per_byte)
-            ),
+            true => format!(", plus {} if it is reduced", kib(link.gamma_s_per_byte)),
             false => String::new(),
         };
         let bytes = match collective {
             Collective::Barrier => String::new(),
             _ => format!("; each KiB adds {}{fold}", kib(link.beta_s_per_byte)),
         };
-        format!("message costs {end} to send, {way} to arrive and {end} to receive{bytes}.")
+        format!("message takes {end} to send, {way} to arrive and {end} to receive{bytes}.")
     };
     let (tcp, shm) = (cost(&table.tcp), cost(&table.shm));
     let mut sentences = match topology.sharing() {
         Sharing::None => format!("Each {tcp}"),
         Sharing::Some => format!("Between hosts, each {tcp} Within a host, each {shm}"),
-        Sharing::All => format!("All ranks share a host. Each {shm}"),
+        Sharing::All => format!("All ranks are on one host. Each {shm}"),
     };
     if topology.site_count() > 1 {
         let uplink = table.between_sites();
         let (way, bytes) = (Seconds(uplink.alpha_s), kib(uplink.beta_s_per_byte));
         sentences += &format!(
             " Between sites, a message takes {way} to arrive, and each KiB adds {bytes} at the \
-             uplink, which all ranks of a site share."
+             uplink, which all ranks at a site share."
         );
     }
     sentences + " All times here are predicted from these costs."

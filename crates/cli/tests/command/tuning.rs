@@ -121,7 +121,7 @@ fn the_doctor_says_where_the_table_comes_from() {
         let output = ringtree(&["doctor"], tuning);
         String::from_utf8(output.stdout).unwrap()
     };
-    assert!(doctor(Path::new("")).contains("measured between hosts (the default)"));
+    assert!(doctor(Path::new("")).contains("otherwise measured at startup (the default)"));
     assert!(doctor(Path::new("built-in")).contains("built-in (RINGTREE_TUNING)"));
     assert!(doctor(&path).contains("then written to"));
     std::fs::write(&path, TuningTable::default().to_string()).unwrap();

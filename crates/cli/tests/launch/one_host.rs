@@ -123,7 +123,7 @@ fn who_was_killed_is_the_cause_and_not_who_lost_it() {
     );
     for _ in 0..5 {
         let end = run(&["--nproc-per-node", "2"], &script);
-        let line = "ringtree: rank 1 was killed by SIGKILL; it wrote nothing";
+        let line = "ringtree: rank 1 was killed by SIGKILL; it produced no output";
         assert_eq!(end.told(), [line], "{end:?}");
         fs::remove_file(note).unwrap();
     }

@@ -90,7 +90,7 @@ fn the_doctor_tells_what_memory_is_shared_by() {
         "boot id",
         "user",
         "\nGPU ",
-        "buffers on GPUs ",
+        "GPU buffers ",
     ] {
         assert!(said.contains(part), "{part}: {said}");
     }

@@ -150,7 +150,7 @@ fn a_reader_that_pauses_does_not_hold_up_a_restart_and_hears_of_it() {
     let text = io::read_to_string(reader).unwrap();
     assert_eq!(code_of(child), Some(1));
     for line in [
-        "ringtree: rank 1 exited with code 3; it wrote nothing; restart 1 of 1",
+        "ringtree: rank 1 exited with code 3; it produced no output; restart 1 of 1",
         "ringtree: the launcher received SIGTERM and forwarded it to its ranks",
     ] {
         assert!(text.lines().any(|one| one == line), "{line}");

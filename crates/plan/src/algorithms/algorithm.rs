@@ -1,4 +1,4 @@
-//! Names of algorithms, both those in the registry and a program's custom ones.
+//! Names of algorithms, both those in the registry and those that a program adds.
 
 use super::{Entry, own};
 use crate::limits::RADIX_MAX;
@@ -13,10 +13,11 @@ impl Algorithm {
         own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
     }
 
-    /// Returns the same algorithm with the radix `radix`.
+    /// Returns the same algorithm with a radix of `radix`.
     ///
     /// # Errors
-    /// Returns an error message if the radix is out of range, or if the algorithm has no radix.
+    /// Returns an error message if the radix is out of range or if the algorithm does not have a
+    /// radix.
     pub fn with_radix(self, radix: usize) -> Result<Self, String> {
         if !(2..=RADIX_MAX).contains(&radix) {
             return Err(format!(

@@ -1,5 +1,5 @@
-//! Binomial trees, in which the number of ranks that are done doubles in every round. With radix k,
-//! the number grows by a factor of k, and a rank sends k − 1 messages per round.
+//! Binomial trees, in which the number of finished ranks doubles in every round. With radix k, the
+//! number grows by a factor of k, and a rank sends k − 1 messages per round.
 //!
 //! ```text
 //! broadcast of 8 from 0            reduce of 8 to 0
@@ -8,14 +8,15 @@
 //! round 2   0→1  2→3  4→5  6→7     round 2   4→0
 //! ```
 //!
-//! With a different root r, all ranks are shifted: rank v in the diagram becomes rank (v + r) mod
-//! n. An all-reduce is a reduce to rank 0, followed by a broadcast from rank 0. With k = ⌈log₂ n⌉,
-//! for every n, a broadcast costs k(α + mβ), a reduce costs k(α + mβ + mγ), and an all-reduce costs
-//! their sum. With radix r, there are ⌈log_r n⌉ rounds, and each round costs r − 1 times as much.
+//! If the root is a rank r other than 0, all ranks are shifted: rank v in the diagram becomes rank
+//! (v + r) mod n. An all-reduce is a reduce to rank 0 followed by a broadcast from rank 0. With k =
+//! ⌈log₂ n⌉, for every n, a broadcast costs k(α + mβ), a reduce costs k(α + mβ + mγ), and an
+//! all-reduce costs the sum of the two. With radix r, there are ⌈log_r n⌉ rounds, and each round
+//! costs r − 1 times as much.
 //!
-//! A gather follows the edges of the reduce, and a scatter follows those of the broadcast, but a
-//! message carries only the blocks of the ranks above its edge. In round r of a gather, these are
-//! 2^r of the n blocks. Each of the two collectives costs kα + (n−1)/n·mβ.
+//! A gather uses the same edges as a reduce, and a scatter uses the same edges as a broadcast, but
+//! each message carries only the blocks of the ranks above its edge. In round r of a gather, a
+//! message carries 2^r of the n blocks. Both collectives cost kα + (n−1)/n·mβ.
 //!
 //! Source: Johnsson and Ho, "Optimum Broadcasting and Personalized Communication in Hypercubes"
 //! (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.
@@ -32,7 +33,7 @@ use crate::spec::Collective;
 pub(super) const ENTRY: Entry = Entry {
     name: "binomial",
     meaning: "The ranks form a tree that grows by the same factor in each round, usually two. \
-              Reductions and gathers follow it toward the root.",
+              To reduce or gather, data moves toward the root.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,

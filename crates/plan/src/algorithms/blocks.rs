@@ -1,4 +1,4 @@
-//! Helpers for the algorithms: logarithms, runs of blocks on a circle, virtual ranks.
+//! Helpers for the algorithms: logarithms, runs of blocks on a circle, and virtual ranks.
 
 use crate::ir::{ChunkRange, Request, Round};
 use crate::price::Cost;

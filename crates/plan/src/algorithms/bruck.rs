@@ -1,20 +1,20 @@
-//! Bruck: after round r, every rank has the blocks of 2^(r+1) ranks, which are its own block and
-//! those of the ranks after it.
+//! Bruck: after round r, every rank has the blocks of 2^(r+1) ranks, namely its own block and those
+//! of the ranks after it.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r−1, 1 block      round 1   r → r−2, 2 blocks
 //!           round 2   r → r−4, 1 block      4 = n−1 blocks in 3 rounds
 //! ```
 //!
-//! Blocks are addressed in place, and a run of blocks that passes the end of the buffer becomes two
-//! ranges of one message. An all-gather therefore needs neither scratch nor a rotation at the end.
-//! It costs ⌈log₂ n⌉α + (n−1)/n·mβ for every n. With radix k, there are ⌈log_k n⌉ rounds of k−1
-//! messages.
+//! Blocks are addressed in place, and a run of blocks that extends past the end of the buffer
+//! becomes two ranges in the same message. An all-gather therefore needs neither scratch nor a
+//! rotation at the end. It costs ⌈log₂ n⌉α + (n−1)/n·mβ for every n. With radix k, there are ⌈log_k
+//! n⌉ rounds of k−1 messages.
 //!
-//! In an all-to-all, a block for the rank at distance i travels this distance digit by digit, with
-//! one digit of i per round. Once the block has left its original rank, it is kept in scratch. At
-//! the end, all received blocks are copied to their final places. The number of rounds is the same
-//! as for an all-gather, but about half of the blocks travel in each round, which is about
+//! In an all-to-all, a block for the rank at distance i travels this distance digit by digit, one
+//! digit of i per round. Once the block has left its original rank, it is kept in scratch. At the
+//! end, all received blocks are copied to their final positions. The number of rounds is the same
+//! as for an all-gather, but about half of the blocks travel in each round, which amounts to about
 //! (n/2)·⌈log₂ n⌉ blocks in total.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All
@@ -31,7 +31,8 @@ use crate::topology::Sharing;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bruck",
-    meaning: "Ranks send many blocks in one message over growing distances, such as 1, 2 and 4.",
+    meaning: "Each message carries many blocks. The distance between sender and receiver grows \
+              from round to round, for example from 1 to 2 to 4.",
     collectives: &[Collective::AllGather, Collective::AllToAll],
     source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §3 and §4",
     is_symmetric: |_| true,

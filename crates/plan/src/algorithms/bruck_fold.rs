@@ -6,11 +6,12 @@
 //!           round 2   r → r−4, 1 contribution                      of all, and reduces them
 //! ```
 //!
-//! Scratch holds the contributions in the order of their arrival: slot i holds the contribution of
-//! rank r + i. The number of rounds is minimal for *every* number of ranks. The reduction is the
-//! same as in [`flat`]: every rank reduces every chunk in rank order and rounds once. However,
-//! every rank receives all contributions, so this algorithm suits only small buffers. The cost is
-//! ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k, there are ⌈log_k n⌉ rounds of k−1 messages.
+//! Scratch holds the contributions in the order in which they arrive: on rank r, slot i holds the
+//! contribution of rank r + i. The number of rounds is minimal for *every* number of ranks. The
+//! reduction is the same as in [`flat`]: every rank reduces every chunk in rank order and rounds
+//! once. However, every rank receives all contributions, so this algorithm is suitable only for
+//! small buffers. The cost is ⌈log₂ n⌉α + (n−1)m(β + γ). With radix k, there are ⌈log_k n⌉ rounds
+//! of k−1 messages.
 //!
 //! [`flat`]: super::flat
 //!
@@ -27,10 +28,10 @@ use crate::topology::Sharing;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "bruck-fold",
-    meaning: "Ranks gather all contributions over growing distances, such as 1, 2 and 4. Then \
-              each rank combines them itself.",
+    meaning: "Ranks gather all contributions by exchanging messages over growing distances, such \
+              as 1, 2 and 4. Each rank then combines all of them.",
     collectives: &[Collective::AllReduce],
-    source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, and a reduction",
+    source: "Bruck, Ho, Kipnis, Upfal, Weathersby (IEEE TPDS 1997), §4, followed by a reduction",
     is_symmetric: |_| true,
     has_radix: |_| true,
     scratch: |request| match request.world_size {

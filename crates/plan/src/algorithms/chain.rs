@@ -9,13 +9,13 @@
 //! round 4                               2→3 piece 2
 //! ```
 //!
-//! A reduce works the same way toward the root, and each rank reduces the pieces that pass through
-//! it. An all-reduce is a reduce to rank 0, followed by a broadcast from rank 0. A broadcast costs
-//! (n+b−2)(α + mβ/b), and a reduce costs (n+b−2)(α + m(β + γ)/b). The best b is √((n−2)·mβ/α) for
-//! the broadcast. For the reduce, β is replaced by β + γ.
+//! A reduce works in the same way, but toward the root, and each rank reduces the pieces that pass
+//! through it. An all-reduce is a reduce to rank 0 followed by a broadcast from rank 0. A broadcast
+//! costs (n+b−2)(α + mβ/b), and a reduce costs (n+b−2)(α + m(β + γ)/b). The best b is √((n−2)·mβ/α)
+//! for a broadcast. For a reduce, β is replaced by β + γ.
 //!
-//! A rank always receives from the same rank, and the number of rounds grows with n, so the chain
-//! is suitable for few ranks and large buffers.
+//! Each rank always receives from the same rank, and the number of rounds grows with n, so the
+//! chain is suitable for small numbers of ranks and large buffers.
 //!
 //! Source: Pješivac-Grbović, Angskun, Bosilca, Fagg, Gabriel, Dongarra, "Performance Analysis of
 //! MPI Collective Operations" (Cluster Computing 2007), §3, pipeline.
@@ -30,8 +30,7 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "chain",
-    meaning: "The ranks form a pipeline: each rank passes on a piece while it receives the next \
-              one.",
+    meaning: "The ranks form a pipeline: each rank forwards one piece while it receives the next.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,

@@ -1,5 +1,5 @@
-//! Dissemination: after round r, every rank knows of 2^(r+1) ranks that have entered, which are
-//! itself and the ranks before it.
+//! Dissemination: after round r, every rank knows that 2^(r+1) ranks have entered, namely itself
+//! and the ranks before it.
 //!
 //! ```text
 //! 5 ranks   round 0   r → r+1      round 1   r → r+2      round 2   r → r+4

@@ -6,14 +6,14 @@
 //!                  second tree   0→5   5→3 5→1   3→2 3→4
 //! ```
 //!
-//! The ranks other than the root, 1 to p, are in the order of a binary search tree. In the second
-//! tree, that order is reversed (p even) or shifted by one (p odd). In each round, every edge of a
-//! level carries one piece, so a rank sends two messages and receives two. The source colors the
-//! edges so that each of the two messages has its own round, which saves at most one message. A
-//! reduce is a broadcast in reverse, and an all-reduce is a reduce to rank 0, followed by a
-//! broadcast from rank 0. With b pieces per tree, there are R = ⌊log₂ p⌋ + b rounds. A broadcast
-//! costs 2R(α + mβ/2b), and a reduce costs 2R(α + m(β + γ)/2b). With three ranks, and with one
-//! piece if p is a power of two, there is one message fewer.
+//! The ranks other than the root, 1 to p, are arranged in the order of a binary search tree. In the
+//! second tree, that order is reversed (if p is even) or shifted by one (if p is odd). In each
+//! round, every edge of a level carries one piece, so a rank sends two messages and receives two
+//! messages. The cited paper colors the edges so that each of the two messages has its own round,
+//! which saves at most one message. A reduce is a broadcast in reverse, and an all-reduce is a
+//! reduce to rank 0 followed by a broadcast from rank 0. With b pieces per tree, there are R =
+//! ⌊log₂ p⌋ + b rounds. A broadcast costs 2R(α + mβ/2b), and a reduce costs 2R(α + m(β + γ)/2b).
+//! With three ranks, or with one piece if p is a power of two, there is one message fewer.
 //!
 //! Source: Sanders, Speck, Träff, "Two-tree algorithms for full bandwidth broadcast, reduction and
 //! scan" (Parallel Computing 2009), §2 and §3.
@@ -28,8 +28,8 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "double-tree",
-    meaning: "Each half of the pieces follows its own binary tree. A rank that passes pieces on \
-              in one tree is a leaf in the other.",
+    meaning: "Each half of the pieces travels along its own binary tree. A rank that forwards \
+              pieces in one tree is a leaf in the other.",
     collectives: &[
         Collective::Broadcast,
         Collective::Reduce,

@@ -1,4 +1,4 @@
-//! Selects members that exchange data in groups of k, for any number of ranks. The contribution of
+//! For any number of ranks, selects members that exchange data in groups of k. The contribution of
 //! each extra rank is first reduced into that of a member, and the extra rank receives the result
 //! at the end.
 //!
@@ -8,8 +8,8 @@
 //!
 //! There are k^⌊log_k n⌋ members, or the largest multiple of that number that does not exceed the
 //! number of ranks. In the latter case, the last group is smaller than k. Extra ranks directly
-//! follow their member, so the members keep the order of the ranks.
-//! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
+//! follow their member, so the members are in rank order. Source: Thakur, Rabenseifner, Gropp
+//! (IJHPCA 2005), §4.5.
 
 use super::blocks::whole;
 use crate::ir::{Request, Round, Source, Step};

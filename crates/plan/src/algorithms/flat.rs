@@ -1,11 +1,11 @@
-//! Flat: each contribution goes straight to the ranks that need it, in one hop.
+//! Flat: each contribution goes directly to the ranks that need it, in a single hop.
 //!
 //! ```text
 //! broadcast of 4 from 0:   0→1  0→2  0→3          all-reduce: every rank to every rank
 //! ```
 //!
 //! A reduction combines all n operands in a single step, in rank order, so half-precision results
-//! are rounded only once. With b pieces, there is one round per piece, so that a receiver processes
+//! are rounded only once. With b pieces, there is one round per piece, so a receiver can process
 //! one piece while the next is in flight. All-reduce and barrier take one round for any b. A rank's
 //! messages pass through its port in sequence, so the closed forms count all of them:
 //!
@@ -28,7 +28,7 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "flat",
-    meaning: "The data of each rank goes straight to the ranks that need it.",
+    meaning: "Each rank's data goes straight to the ranks that need it.",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,

@@ -1,12 +1,12 @@
 //! The registry of algorithms, and the functions that build their plans.
 //!
-//! Each algorithm consists of one file, which contains its [`Entry`], and one row in the table
-//! below. Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`,
-//! `check-gpu` and algorithm selection all iterate over the registry.
+//! Each algorithm consists of a file, which contains its [`Entry`], and a row in the table below.
+//! Verification, property tests, the simulator, `ringtree plan`, `ringtree bench`, `check-gpu` and
+//! algorithm selection all iterate over the registry.
 //!
-//! The file headers state costs in the notation of their sources: α per message (L + 2o if it waits
-//! for the previous message, o if it does not), β per byte (G), and γ per reduced byte. The `cost`
-//! of an entry is in terms of L, o and G.
+//! The file headers state costs in the notation of their sources: α per message (L + 2o if the
+//! message waits for the previous one, o if it does not), β per byte (G), and γ per reduced byte.
+//! The `cost` of an entry is expressed in terms of L, o and G.
 
 mod algorithm;
 mod binomial;
@@ -38,56 +38,56 @@ use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
 use super::tuning::TuningTable;
 
-/// An algorithm: its name, its capabilities, and the functions that build its plans and predict
-/// their cost.
+/// A description of an algorithm: its name, its capabilities, and the functions that build its
+/// plans and predict their cost.
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     /// The name used on the command line, in messages and in results.
     pub name: &'static str,
-    /// Explanation of the name in one or two sentences, for readers who do not know it. It may be
-    /// empty.
+    /// Explanation of the name in one or two sentences, for readers who do not know the algorithm.
+    /// It may be empty.
     pub meaning: &'static str,
     /// The algorithm's constant, which the registry sets.
     pub algorithm: Algorithm,
     /// The collectives that the algorithm implements.
     pub collectives: &'static [Collective],
-    /// The publication that describes the algorithm: paper and section.
+    /// The publication that describes the algorithm, given as a paper and a section.
     pub source: &'static str,
-    /// Returns whether every rank's plan is rank 0's plan with renumbered ranks. The totals are
-    /// then the totals of one plan times the number of ranks.
+    /// Returns whether every rank's plan is rank 0's plan with the ranks renumbered. If so, the
+    /// totals for all ranks are those of a single plan times the number of ranks.
     pub is_symmetric: fn(Collective) -> bool,
-    /// Returns whether a rank may exchange more than one message per round in this collective,
-    /// which reduces the number of rounds.
+    /// Returns whether a rank may exchange more than one message per round in this collective in
+    /// order to reduce the number of rounds.
     pub has_radix: fn(Collective) -> bool,
-    /// `true` if every block of an all-to-all goes straight from its sender to its receiver, so
-    /// that blocks may have arbitrary lengths.
+    /// `true` if every block of an all-to-all goes directly from its sender to its receiver. If so,
+    /// blocks may have arbitrary lengths.
     pub is_direct: bool,
-    /// `true` if every rank always receives from the same peer. If ranks switch peers, they do not
-    /// all do so simultaneously, so two streams sometimes meet at a port.
+    /// `true` if every rank always receives from the same peer. If it is `false`, ranks switch
+    /// peers but not all at the same moment, so two streams sometimes meet at a port.
     pub has_one_sender: bool,
     /// Returns the number of chunks in the buffer, which is the same for every rank and root.
     pub chunks: fn(&Request) -> usize,
-    /// Returns the number of scratch chunks that a rank needs. It must be at most the number of
-    /// chunks in the buffer times the number of ranks. To support buffers of any size, it must be
-    /// at most the number of chunks in the buffer.
+    /// Returns the number of scratch chunks that a rank needs. This number must not exceed the
+    /// number of chunks in the buffer times the number of ranks. To support buffers of any size, it
+    /// must not exceed the number of chunks in the buffer.
     pub scratch: fn(&Request) -> usize,
     /// Builds the rounds of one rank.
     pub build: fn(&Request) -> Vec<Round>,
-    /// Returns the closed form of the cost from the cited analysis.
+    /// Returns the cost in closed form, according to the cited analysis.
     pub cost: fn(&Request) -> Cost,
     /// Returns the best number of pieces for the given buffer length and link costs.
     pub pieces: fn(&super::price::Question) -> usize,
-    /// Returns whether every message consists of one chunk. If so, more pieces make messages
-    /// shorter, and a rank processes one piece while the next is in flight.
+    /// Returns whether every message consists of a single chunk. If so, using more pieces makes
+    /// messages shorter, and a rank can process one piece while the next is in flight.
     pub is_pipelined: fn(Collective) -> bool,
-    /// Returns whether each piece is a slice that goes through all rounds. With several slices,
-    /// ranks that are out of step send only a few bytes to the same port.
+    /// Returns whether each piece is a slice that goes through all rounds. If there are several
+    /// slices, ranks that are out of step send only a few bytes to the same port.
     pub is_sliced: fn(Collective) -> bool,
     /// Returns the stages inside hosts, between hosts and between sites, if the algorithm is
     /// hierarchical.
     pub stages: Option<fn(&Request) -> Stages>,
-    /// Returns whether `auto` considers the algorithm for a call. Even if it does not, a call can
-    /// request the algorithm by name.
+    /// Returns whether `auto` considers the algorithm for a call. Even if it does not, the
+    /// algorithm can be requested by name.
     pub is_offered: fn(&Offer) -> bool,
 }
 
@@ -115,7 +115,7 @@ impl Entry {
         is_offered: |_| true,
     };
 
-    /// Returns whether the algorithm has a radix for any of its collectives.
+    /// Returns whether the algorithm has a radix for any of the collectives that it implements.
     #[must_use]
     pub fn has_any_radix(&self) -> bool {
         self.collectives.iter().any(|one| (self.has_radix)(*one))
@@ -149,7 +149,7 @@ pub struct Offer {
     pub collective: Collective,
     /// The number of ranks, and their hosts.
     pub topology: Topology,
-    /// Bytes of the complete buffer.
+    /// Size of the complete buffer, in bytes.
     pub bytes: usize,
     /// `true` if only algorithms that reduce in rank order are allowed.
     pub in_rank_order: bool,
@@ -159,11 +159,11 @@ pub struct Offer {
 #[derive(Clone, Debug)]
 pub struct Stages {
     /// The collectives that run inside hosts on the complete buffer. There is one for each distinct
-    /// number of ranks per host above 1.
+    /// number of ranks per host that is greater than 1.
     pub inside: Vec<Request>,
-    /// Cost of the stage between the hosts of a site.
+    /// Cost of the stage between the hosts at a site.
     pub between: Cost,
-    /// The stage between sites, if there are several.
+    /// The stage between sites, if there is more than one site.
     pub across: Option<Across>,
 }
 
@@ -172,8 +172,8 @@ pub struct Stages {
 pub struct Across {
     /// Cost at the ranks' ports.
     pub cost: Cost,
-    /// Fraction of the buffer that passes through a site's uplink in one direction, in total for
-    /// all ranks of the site.
+    /// Fraction of the buffer that passes through a site's uplink in one direction, summed over all
+    /// ranks at the site.
     pub uplink_volume: f64,
 }
 
@@ -206,11 +206,13 @@ macro_rules! registry {
         impl Algorithm {
             $($(#[$doc])* pub const $constant: Self = Self::numbered(Number::$constant as u8);)*
 
-            /// All algorithms in the order of the registry, with radix 2 if they have a radix.
+            /// All algorithms in registry order. Algorithms that have a radix are listed with radix
+            /// 2.
             pub const ALL: &'static [Self] = &[$(Self::$constant,)*];
         }
 
-        /// All algorithms. If predictions are equal, the algorithm that comes first here is chosen.
+        /// All algorithms. If several algorithms have the same predicted time, the one that comes
+        /// first here is chosen.
         pub const REGISTRY: &[&Entry] = &[$(&Entry {
             algorithm: Algorithm::$constant,
             ..$file::ENTRY
@@ -219,7 +221,7 @@ macro_rules! registry {
 }
 
 registry! {
-    /// Contributions that go straight to the ranks that need them, in one round.
+    /// Contributions that go directly to the ranks that need them, in a single round.
     Flat flat,
     /// A flat reduce-scatter, followed by a flat all-gather.
     TwoShot two_shot,
@@ -233,7 +235,7 @@ registry! {
     Rabenseifner rabenseifner,
     /// Messages that pass around a ring from neighbor to neighbor.
     Ring ring,
-    /// Exchanges over circulant graphs, which are optimal in rounds and in volume for every number
+    /// Exchanges over circulant graphs. They are optimal in rounds and in volume for every number
     /// of ranks.
     Circulant circulant,
     /// Exchange of tokens between ranks at doubling distances.
@@ -249,12 +251,12 @@ registry! {
     BruckFold bruck_fold,
     /// Pieces passed along a single line of ranks in sequence.
     Chain chain,
-    /// Pieces passed along two binary trees, half of the pieces along each.
+    /// Pieces passed along two binary trees, with half of the pieces using each tree.
     DoubleTree double_tree,
 }
 
-/// Returns all pairs of a collective and an algorithm that implements it. Algorithms with a radix
-/// appear with each of `radixes`.
+/// Returns all pairs of a collective and an algorithm that implements it. Algorithms that have a
+/// radix are listed with each of the given `radixes`.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, algorithms::pairs};
@@ -317,8 +319,8 @@ pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static
 /// ```
 ///
 /// # Errors
-/// Returns an error message if the algorithm does not implement the collective, if a number is out
-/// of range, or if the hosts do not match the number of ranks.
+/// Returns an error message if the algorithm does not implement the collective, if a number in
+/// `request` is out of range, or if the hosts do not match the number of ranks.
 pub fn plan(request: &Request) -> Result<Plan, String> {
     let Request {
         collective,
@@ -332,8 +334,8 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
     let entry = required(collective, algorithm)?;
     if world_size == 0 || rank >= world_size || root >= world_size || pieces == 0 {
         return Err(format!(
-            "rank {rank} and root {root} must be below the number of ranks, {world_size}, and the \
-             number of pieces must be at least 1"
+            "rank {rank} and root {root} must be less than the number of ranks ({world_size}), and \
+             the number of pieces must be at least 1"
         ));
     }
     request.topology().check()?;

@@ -1,4 +1,4 @@
-//! Custom algorithms that a program adds to those of the registry.
+//! Custom algorithms that a program adds to those in the registry.
 
 use super::{Entry, REGISTRY, plans};
 use crate::ir::Request;
@@ -30,16 +30,16 @@ pub(crate) fn named(name: &str) -> Option<Algorithm> {
 }
 
 impl Algorithm {
-    /// Registers a custom algorithm in this process under the name of its entry, so that
+    /// Registers a custom algorithm in this process under the name given in its entry, so that
     /// `Communicator::use_algorithm` accepts it.
     ///
     /// `auto` never chooses a custom algorithm. All ranks must register the same algorithms in the
-    /// same order. If a custom algorithm with the same name is already registered, its entry is
-    /// kept.
+    /// same order. If a custom algorithm with the same name has already been registered, the
+    /// existing entry is kept.
     ///
-    /// This function verifies the plans for up to eight ranks. The plans for every new call are
-    /// verified again. The functions of the entry must not use a communicator, because they run
-    /// within a call.
+    /// This function verifies the algorithm's plans for up to eight ranks. In addition, the plans
+    /// for every new call are verified. The functions in the entry must not use a communicator
+    /// because they run within a call.
     ///
     /// ```
     /// use ringtree::ReduceOp;
@@ -78,7 +78,8 @@ impl Algorithm {
     ///
     /// # Errors
     /// Returns an error message if the library has a built-in algorithm with that name, if the
-    /// plans are wrong (with the location of the fault), or if there are too many algorithms.
+    /// plans are wrong (the message then contains the location of the fault), or if too many
+    /// algorithms have been registered.
     pub fn register(entry: Entry) -> Result<Self, String> {
         let mut own = OWN.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = own.iter().find(|known| known.name == entry.name) {
@@ -130,8 +131,8 @@ impl Algorithm {
     }
 }
 
-/// Calls `act`, which calls functions of `algorithm`. A panic in a custom algorithm becomes an
-/// error.
+/// Calls `act`, which in turn calls functions of `algorithm`. Converts a panic in a custom
+/// algorithm to an error.
 ///
 /// # Errors
 /// Returns an error message if the algorithm is custom and one of its functions panicked.
@@ -140,15 +141,15 @@ pub fn guarded<R>(algorithm: Option<Algorithm>, act: impl FnOnce() -> R) -> Resu
     match algorithm.filter(|one| one.is_own()) {
         None => Ok(act()),
         Some(own) => catch_unwind(AssertUnwindSafe(act))
-            .map_err(|_| format!("a function of the algorithm {own} panicked; see stderr")),
+            .map_err(|_| format!("a function of algorithm {own} panicked; see standard error")),
     }
 }
 
-/// Verifies the plans of a request for all ranks.
+/// Verifies the plans for a request on all ranks.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`, if the plans are wrong (with the
-/// location of the fault), or if there are more than [`VERIFY_RANKS_MAX`] ranks.
+/// Returns an error message if there is no plan for `request`, if the plans are wrong (the message
+/// then contains the location of the fault), or if there are more than [`VERIFY_RANKS_MAX`] ranks.
 pub fn prove(request: &Request) -> Result<(), String> {
     if request.world_size > VERIFY_RANKS_MAX {
         return Err(format!(

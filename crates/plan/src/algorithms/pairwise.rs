@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Both ends of an exchange send in the same round, so a block that a rank receives can replace the
-//! block that it has sent, and the call works in place without scratch. With an even number of
-//! ranks, the last round has only one exchange per rank. A rank sends to one side and then to the
-//! other, so each port carries one stream at a time. Every block is sent once, straight to its
-//! receiver, so blocks may have arbitrary lengths. The cost is (n−1)α + (n−1)/n·mβ.
+//! block that the rank has just sent, and the call works in place without scratch. With an even
+//! number of ranks, the last round has only one exchange per rank. A rank sends to one side and
+//! then to the other, so each port carries only one stream at a time. Every block is sent once,
+//! directly to its receiver, so blocks may have arbitrary lengths. The cost is (n−1)α + (n−1)/n·mβ.
 //!
 //! Source: Thakur, Rabenseifner, Gropp, "Optimization of Collective Communication Operations in
 //! MPICH" (IJHPCA 2005), §5 (the long-message algorithm of all-to-all). With two distances per
@@ -25,8 +25,8 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "pairwise",
-    meaning: "In each round, ranks at a certain distance from each other swap blocks. Each block \
-              goes straight to its receiver.",
+    meaning: "In each round, each rank exchanges blocks with the ranks at a certain distance from \
+              it. Each block goes straight to its receiver.",
     collectives: &[Collective::AllToAll],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §5",
     is_symmetric: |_| true,

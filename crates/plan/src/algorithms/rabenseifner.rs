@@ -1,5 +1,5 @@
-//! Rabenseifner's all-reduce: it halves the buffer while the distance doubles, and then gathers the
-//! parts in reverse.
+//! Rabenseifner's all-reduce: ranks repeatedly halve the part of the buffer that they reduce while
+//! the distance doubles, and then gather the parts in reverse order.
 //!
 //! ```text
 //! 4 ranks   round 0   0↔1  2↔3   halves      kept: 0 and 2 the lower, 1 and 3 the upper
@@ -7,10 +7,10 @@
 //!           rounds 2 and 3: rounds 1 and 0 backwards, stored instead of reduced
 //! ```
 //!
-//! Partners meet in the same order as in recursive doubling, so every chunk has the same
-//! association tree as with that algorithm. Choosing between the two by size therefore does not
-//! change any bits. With k = ⌊log₂ n⌋ and p = 2^k, the cost is 2kα + 2(p−1)/p·mβ + (p−1)/p·mγ, plus
-//! 2(α + mβ) + mγ if n is not a power of two ([`super::extras`]).
+//! Partners exchange data in the same order as in recursive doubling, so every chunk has the same
+//! association tree as with that algorithm. Therefore, choosing between the two based on the buffer
+//! size does not change any bits. With k = ⌊log₂ n⌋ and p = 2^k, the cost is 2kα + 2(p−1)/p·mβ +
+//! (p−1)/p·mγ, plus 2(α + mβ) + mγ if n is not a power of two ([`super::extras`]).
 //!
 //! Source: Rabenseifner, "Optimization of Collective Reduction Operations" (ICCS 2004), §4; Thakur,
 //! Rabenseifner, Gropp (IJHPCA 2005), §4.5.
@@ -25,8 +25,8 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "rabenseifner",
-    meaning: "In each exchange, a rank keeps half of its part of the buffer and combines it. \
-              Then the ranks gather the parts in reverse order.",
+    meaning: "In each exchange, a rank combines half of its part of the buffer with a peer's. \
+              The ranks then gather the parts in reverse order.",
     collectives: &[Collective::AllReduce],
     source: "Rabenseifner (ICCS 2004), §4; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     chunks: |request| request.pieces * Members::new(request.world_size, 2).count,

@@ -6,10 +6,10 @@
 //! ```
 //!
 //! No all-reduce can have fewer rounds, so this algorithm is best for small buffers. Every rank
-//! builds the same association tree, ((0+1)+(2+3))+…, for every chunk, so the bits depend neither
-//! on the rank nor on the position in the buffer. With k = ⌊log₂ n⌋, the cost is k(α + mβ + mγ),
-//! plus 2(α + mβ) + mγ if n is not a power of two ([`super::extras`]). With radix k, a round costs
-//! (k−1)(α + mβ + mγ).
+//! builds the same association tree, ((0+1)+(2+3))+…, for every chunk, so an element's bits depend
+//! neither on the rank nor on the element's position in the buffer. With k = ⌊log₂ n⌋, the cost is
+//! k(α + mβ + mγ), plus 2(α + mβ) + mγ if n is not a power of two ([`super::extras`]). With radix
+//! k, a round costs (k−1)(α + mβ + mγ).
 //!
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
@@ -23,8 +23,8 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "recursive-doubling",
-    meaning: "Ranks exchange their whole buffers with partners at growing distances, such as 1, 2 \
-              and 4.",
+    meaning: "Ranks exchange their complete buffers with partners at growing distances, such as 1, \
+              2 and 4.",
     collectives: &[Collective::AllReduce],
     source: "Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5",
     has_radix: |_| true,

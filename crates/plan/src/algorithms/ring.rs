@@ -5,10 +5,10 @@
 //! all-gather of 4, the path of block 0:       0 → 1 → 2 → 3, stored on the way, n−1 rounds
 //! ```
 //!
-//! A ring sends the fewest possible bytes, but its number of rounds grows with n. A reduce-scatter
+//! A ring sends the fewest possible bytes, but the number of rounds grows with n. A reduce-scatter
 //! costs (n−1)α + (n−1)/n·m(β + γ), an all-gather costs (n−1)α + (n−1)/n·mβ, and an all-reduce
-//! costs their sum. Each block is reduced in a different order, so the bits of an element depend on
-//! its position in the buffer.
+//! costs the sum of the two. Each block is reduced in a different order, so the bits of an element
+//! depend on its position in the buffer.
 //!
 //! Source: Patarasuk and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of
 //! workstations" (JPDC 2009), §4.

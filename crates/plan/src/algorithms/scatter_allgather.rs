@@ -1,4 +1,4 @@
-//! Scatter-allgather: the root scatters one block to each rank along a binomial tree, then all
+//! Scatter-allgather: the root scatters one block to each rank along a binomial tree. Then all
 //! ranks gather all blocks over circulant skips.
 //!
 //! ```text
@@ -24,7 +24,7 @@ use crate::spec::Collective;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "scatter-allgather",
-    meaning: "The root scatters one block to each rank along a tree, then all ranks gather all \
+    meaning: "The root scatters one block to each rank along a tree. All ranks then gather all \
               blocks.",
     collectives: &[Collective::Broadcast],
     source: "Barnett et al., InterCom (SHPCC 1994), §5; all-gather of Träff (arXiv 2410.14234)",

@@ -5,14 +5,15 @@
 //! round 1   rank j sends the finished block j to every rank
 //! ```
 //!
-//! With b pieces per block, piece k is reduced in a round Cₖ and sent back in a round Rₖ. The next
-//! piece is collected before the result is sent back: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎ R₍b₋₁₎. On
-//! every link, the result of a piece follows the contribution to the next piece, so no rank has to
-//! wait for a reduction before it can send. There are 2b rounds of n−1 messages with the fewest
-//! possible bytes. The cost is 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
+//! With b pieces per block, piece k is reduced in round Cₖ, and its result is sent back in round
+//! Rₖ. The next piece is collected before the result is sent back: C₀ C₁ R₀ C₂ R₁ … C₍b₋₁₎ R₍b₋₂₎
+//! R₍b₋₁₎. On every link, the result of a piece follows the contribution to the next piece, so no
+//! rank has to wait for a reduction before it can send. There are 2b rounds of n−1 messages each,
+//! with the fewest possible bytes. The cost is 2b(n−1)α + 2(n−1)/n·mβ + (n−1)/n·mγ.
 //!
-//! A reduce sends the result of piece k only to the root. The root's port carries just as many
-//! bytes, so the cost is the same, but the reduction is shared among all ranks.
+//! In a reduce, the result of piece k is sent only to the root. The root's port carries just as
+//! many bytes as in an all-reduce, so the cost is the same. The reduction is still shared among all
+//! ranks.
 //!
 //! Source: the spread-out reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA
 //! 2005), §4; "two-shot" is the name that shared-memory and GPU libraries use for this pair.
@@ -28,8 +29,8 @@ use crate::topology::Sharing;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "two-shot",
-    meaning: "Each rank combines one block from all ranks and sends the result straight to the \
-              ranks that need it.",
+    meaning: "Each rank combines all ranks' contributions to one block and sends the result \
+              straight to the ranks that need it.",
     collectives: &[Collective::AllReduce, Collective::Reduce],
     source: "flat reduce-scatter and all-gather of Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     is_symmetric: |collective| !collective.is_rooted(),

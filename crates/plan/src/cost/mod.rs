@@ -1,21 +1,21 @@
 //! Predicts how long plans take.
 //!
 //! *Purpose.* Over a network, times follow the LogGP model. A message of m bytes occupies its
-//! sender's port for o + m·G, then travels for L, and occupies its receiver's port for m·G + o. A
-//! port sends and receives simultaneously, but handles the messages of each direction in sequence.
-//! Bytes are forwarded immediately: the first byte travels to the receiver while the second byte
-//! leaves the sender. Reducing takes a rank γ per byte. A rank that sends and receives incurs o in
-//! both directions simultaneously. Measurements time such an exchange, so a measured time contains
-//! both.
+//! sender's port for o + m·G, then travels for L, and then occupies its receiver's port for m·G +
+//! o. A port can send and receive at the same time, but handles the messages in each direction in
+//! sequence. Bytes are forwarded immediately: the first byte travels to the receiver while the
+//! second byte leaves the sender. Reducing takes a rank γ per byte. A rank that sends and receives
+//! incurs o in both directions at the same time. Measurements time such an exchange, so a measured
+//! time contains both.
 //!
-//! Messages between sites also pass through the uplinks, which the ranks of a site share.
+//! Messages between sites also pass through the uplinks, which are shared by the ranks at a site.
 //!
 //! There are two ways to predict the same time. [`longest_path_s`] follows the messages of actual
 //! plans. [`Cost`] is the closed form from an algorithm's analysis, which applies to any number of
 //! ranks. Tests compare the two. [`shared`] predicts the times of plans in shared memory, and
-//! [`sites`] predicts those of plans whose ranks are at several sites. `reuse` determines how soon
-//! a call can follow another. [`schedule()`] returns the times of each message, and [`Traffic`]
-//! counts what the plans send, one rank's plan at a time.
+//! [`sites`] predicts the times of plans whose ranks are at several sites. `reuse` determines how
+//! soon one call can follow another. [`schedule()`] returns the times of each message, and
+//! [`Traffic`] counts what the plans send, one rank's plan at a time.
 //!
 //! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
 //! 1993), §3; Alexandrov, Ionescu, Schauser, Scheiman, "LogGP" (SPAA 1995), §2.
@@ -45,32 +45,32 @@ use crate::limits::TRAFFIC_STEPS_MAX;
 /// all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MessageTimes {
-    /// The round of the plan, counted from 0. In each round, a rank sends at most one message to
+    /// The round in the plan, counted from 0. In each round, a rank sends at most one message to
     /// any other rank.
     pub round: usize,
     /// The sender.
     pub from: usize,
     /// The receiver.
     pub to: usize,
-    /// Length of the message in bytes.
+    /// Length of the message, in bytes.
     pub bytes: usize,
-    /// Start and end of the time in which the message occupies its sender.
+    /// Start and end of the interval during which the message occupies its sender.
     pub sends_s: [f64; 2],
-    /// Start and end of the time in which the message occupies its receiver.
+    /// Start and end of the interval during which the message occupies its receiver.
     pub receives_s: [f64; 2],
 }
 
 /// The predicted times of a call.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Schedule {
-    /// All messages, including those without elements.
+    /// All messages, including those that contain no elements.
     pub messages: Vec<MessageTimes>,
     /// Time at which the last rank completes the call.
     pub end_s: f64,
 }
 
-/// Returns the number of bytes in a call's buffer that are sent. It is 0 for a barrier, whose
-/// messages consist only of headers.
+/// Returns the number of bytes in a call's buffer that are sent. This is 0 for a barrier because
+/// its messages consist only of headers.
 #[must_use]
 pub fn payload_bytes(collective: Collective, bytes: usize) -> usize {
     match collective {
@@ -162,21 +162,21 @@ impl ChunkBytes {
 pub struct Traffic {
     /// Number of chunks in a rank's buffer.
     pub chunks: usize,
-    /// Number of scratch chunks of the rank that needs the most.
+    /// Number of scratch chunks on the rank that needs the most.
     pub scratch: usize,
-    /// Number of rounds with messages.
+    /// Number of rounds that contain messages.
     pub rounds: usize,
-    /// Number of messages that all ranks send. A message with several ranges counts once. `None` if
-    /// counting would take more than [`TRAFFIC_STEPS_MAX`] steps.
+    /// Total number of messages that all ranks send. A message with several ranges counts once.
+    /// `None` if counting would take more than [`TRAFFIC_STEPS_MAX`] steps.
     pub messages: Option<usize>,
-    /// Bytes sent by the busiest rank.
+    /// Number of bytes sent by the busiest rank.
     pub max_bytes_sent_per_rank: usize,
 }
 
 impl Traffic {
-    /// Counts the traffic in the plans of all ranks for a buffer of `bytes` bytes, keeping only one
-    /// plan in memory at a time. If the algorithm is symmetric, one rank represents all ranks, so
-    /// the number of bytes is exact up to the rounding of a block. If counting takes too many
+    /// Counts the traffic in the plans of all ranks for a buffer of `bytes` bytes. Only one plan is
+    /// kept in memory at a time. If the algorithm is symmetric, one rank represents all ranks, so
+    /// the number of bytes is exact up to the rounding of a block. If counting would take too many
     /// steps, the numbers of rounds and bytes come from the closed form.
     ///
     /// # Errors

@@ -1,11 +1,12 @@
 //! Finds the longest path through the messages of all ranks' plans.
 //!
-//! A message begins when its chunks hold what it carries and the previous message to the same rank
-//! has begun. Ports handle messages in the order of their arrival. Pieces that follow each other on
-//! a link therefore incur L only once, and a rank that sends k messages incurs o k times.
+//! A message begins once its chunks hold the data that it carries and the previous message to the
+//! same rank has begun. Ports handle messages in the order in which they arrive. Pieces that follow
+//! each other on a link therefore incur L only once, and a rank that sends k messages incurs o k
+//! times.
 //!
 //! A message between sites passes through two more ports, one out of the sender's site and one into
-//! the receiver's site. All ranks of a site share these ports. The message's bytes pass through
+//! the receiver's site. All ranks at a site share these ports. The message's bytes pass through
 //! these ports as well, at the speed of the uplink.
 //!
 //! *May import* what `cost` imports.
@@ -17,9 +18,9 @@ use crate::tuning::TuningTable;
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
-/// Returns the seconds from the common start of all ranks until the last rank finishes, for a
-/// buffer of `bytes` bytes. `plans` holds the verified plans of all ranks, in rank order
-/// ([`crate::verify`]).
+/// Returns the time, in seconds, from the common start of all ranks until the last rank finishes,
+/// for a buffer of `bytes` bytes. `plans` contains the plans of all ranks in rank order. The plans
+/// must have been verified (see [`crate::verify`]).
 ///
 /// ```
 /// use ringtree::plan::cost::longest_path_s;
@@ -145,11 +146,11 @@ fn numbered(plan: &Plan) -> impl Iterator<Item = (usize, &Step)> {
 /// An action of a rank, which begins once everything that it waits for has happened.
 struct Task {
     work: Work,
-    /// Number of events that it still waits for.
+    /// Number of events for which the task is still waiting.
     waits: usize,
-    /// Tasks that wait for its end.
+    /// Tasks that are waiting for this task to end.
     next: Vec<usize>,
-    /// The next message to the same rank, which waits for this message to begin.
+    /// The next message to the same rank. It is waiting for this message to begin.
     behind: Option<usize>,
 }
 
@@ -229,7 +230,7 @@ struct Graph {
     uplinks: Option<Uplinks>,
     inside: Option<Inside>,
     tasks: Vec<Task>,
-    /// Times of each task; zeros for tasks that are not messages.
+    /// Times of each task. The times are zero for tasks that are not messages.
     passes: Vec<Passes>,
     events: BinaryHeap<Event>,
     events_made: usize,

@@ -1,11 +1,11 @@
 //! Determines how soon a call can follow another call that uses the same plan.
 //!
 //! Concurrent calls on a communicator use each link in the order in which they were issued: a call
-//! sends its first message to a peer after the previous call has sent its last message to that
+//! sends its first message to a peer only after the previous call has sent its last message to that
 //! peer. A plan that uses a link both early and late therefore blocks the next call for nearly its
-//! whole duration. A ring does that, and so does circulant on 2^k ranks, where a rank's first and
-//! last messages go to the opposite rank. If a plan uses each link only once, the next call starts
-//! immediately, and only the ports limit it.
+//! entire duration. The ring algorithm does this, and so does circulant on 2^k ranks, where a
+//! rank's first and last messages go to the opposite rank. If a plan uses each link only once, the
+//! next call can start immediately and is limited only by the ports.
 //!
 //! *May import* what `cost` imports.
 

@@ -12,10 +12,11 @@ use crate::tuning::TuningTable;
 /// Returns the times of each message in a call on `count` elements of `element_bytes` bytes each.
 /// The rank in `request` is ignored.
 ///
-/// Over a network, the times follow from the longest path through the plans of all ranks. Inside a
-/// host, they follow from the busiest rank of each round. In a hierarchical plan, messages inside a
-/// host are assumed to use shared memory. The end of the schedule is the prediction that is used to
-/// choose the algorithm, or is close to it if the choice uses a closed form or a bound.
+/// Over a network, the times are determined by the longest path through the plans of all ranks.
+/// Inside a host, they are determined by the busiest rank in each round. In a hierarchical plan,
+/// messages inside a host are assumed to use shared memory. The end of the schedule equals the
+/// prediction that is used to choose the algorithm, or is close to it if the choice uses a closed
+/// form or a bound.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -45,7 +46,7 @@ use crate::tuning::TuningTable;
 /// ```
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`, or if it has more than
+/// Returns an error message if there is no plan for `request`, or if the plan has more than
 /// [`TRACE_SPANS_MAX`] messages.
 pub fn schedule(
     request: &Request,

@@ -1,16 +1,16 @@
 //! Predicts the time of a plan whose ranks all share memory.
 //!
 //! Shared memory has no ports. A rank publishes the data that it sends as a single copy for any
-//! number of readers, and a receiver copies the data out or reduces it in place. A round costs a
-//! rank
+//! number of readers. A receiver copies the data out or reduces it in place. The cost of a round
+//! for a rank consists of the following parts:
 //!
-//! - α per handoff from the ranks that it waits for, once for each segment of its longest message,
-//! - o per segment that it polls for, because the flags of several peers arrive at the same time,
-//! - β per byte that it publishes or stores,
-//! - γ per byte of each operand that it reduces, including its own.
+//! - α per handoff from the ranks that it waits for, once for each segment of its longest message
+//! - o per segment that it polls for, because the flags of several peers arrive at the same time
+//! - β per byte that it publishes or stores
+//! - γ per byte of each operand that it reduces, including its own
 //!
-//! A round takes as long as its busiest rank, and rounds follow each other in sequence. Costs are
-//! counted from the plans themselves, which are small because a host has few ranks.
+//! A round takes as long as its busiest rank, and rounds run in sequence. Costs are counted from
+//! the plans themselves, which are small because a host has few ranks.
 
 use super::{ChunkBytes, MessageTimes, Schedule, few_pieces};
 use crate::algorithms::{Entry, plan, required};
@@ -19,8 +19,8 @@ use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::price::LinkCost;
 use std::collections::HashMap;
 
-/// Returns the predicted time in seconds for a buffer of `bytes` bytes, if all ranks of the request
-/// share a host.
+/// Returns the predicted time, in seconds, for a buffer of `bytes` bytes if all ranks in the
+/// request share a host.
 ///
 /// # Errors
 /// Returns an error message if there is no plan for `request`.
@@ -54,7 +54,7 @@ pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, S
 }
 
 /// Returns the smallest number of pieces with which each message of a pipelined plan fits into a
-/// segment, or 1 if more pieces do not shorten the plan's messages.
+/// segment. Returns 1 if using more pieces does not shorten the plan's messages.
 #[must_use]
 pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize) -> usize {
     if !(entry.is_pipelined)(request.collective) {

@@ -1,9 +1,9 @@
 //! Predicts the time of a plan whose ranks are at several sites.
 //!
-//! The bytes on the uplinks depend on which ranks exchange messages and when, so they are counted
-//! from the plans of all ranks. With many ranks, counting takes too long, and a bound is used, as
-//! if the plan ignored sites. (If a plan takes sites into account and has many ranks or ranks that
-//! share hosts, its time is predicted from its stages.)
+//! The number of bytes on the uplinks depends on which ranks exchange messages and when, so it is
+//! counted from the plans of all ranks. With many ranks, counting would take too long, so a bound
+//! is used that treats the plan as if it ignored sites. (If a plan takes sites into account and
+//! either has many ranks or has ranks that share hosts, its time is predicted from its stages.)
 //!
 //! *May import* what `cost` imports.
 
@@ -14,7 +14,7 @@ use crate::limits::SITES_COUNTED_RANKS_MAX;
 use crate::topology::Topology;
 use crate::tuning::TuningTable;
 
-/// Returns the predicted time in seconds for a buffer of `bytes` bytes.
+/// Returns the predicted time, in seconds, for a buffer of `bytes` bytes.
 ///
 /// # Errors
 /// Returns an error message if there is no plan for `request`.

@@ -5,40 +5,40 @@ use crate::ir::{Plan, Request};
 use crate::limits::DRAWN_RANKS_MAX;
 use crate::spec::Collective;
 
-/// A replayed plan: its transfers, and what the ranks hold between the rounds.
+/// A replayed plan: its transfers, and what the ranks hold between rounds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Holdings {
     /// The transfers of each round.
     pub rounds: Vec<Vec<Transfer>>,
-    /// The states before the first round and after each round. There is one more state than there
-    /// are rounds.
+    /// The state before the first round and the states after each round. There is one more state
+    /// than there are rounds.
     pub states: Vec<State>,
 }
 
 /// The state of all ranks at one moment.
 #[derive(Clone, Debug, PartialEq)]
 pub struct State {
-    /// Fraction of the final content that is present, from 0 to 1 (complete), indexed by rank and
-    /// by chunk of the buffer. A partial sum that the rank has passed on counts as 0, because the
-    /// rank no longer uses it.
+    /// Fraction of the final content that is present, from 0 to 1 (complete). Indexed by rank and
+    /// then by chunk of the buffer. A partial sum that the rank has passed on counts as 0 because
+    /// the rank no longer uses it.
     pub parts: Vec<Vec<f32>>,
-    /// Fraction of complete chunks among all chunks that the collective owes to the ranks.
+    /// Fraction of the chunks owed to the ranks that are complete.
     pub complete_part: f32,
-    /// Number of ranks that hold everything that the collective owes them.
+    /// Number of ranks that hold everything that they are supposed to receive from the collective.
     pub ranks_done: usize,
-    /// Number of ranks to which the collective owes anything.
+    /// Number of ranks that should receive data from the collective.
     pub ranks_owed: usize,
 }
 
 impl Holdings {
-    /// Replays `plans`, which holds one plan per rank in rank order.
+    /// Replays `plans`, which contains one plan per rank, in rank order.
     ///
     /// # Errors
     /// Returns an error message if there are no plans, if there are too many ranks to draw, or if
-    /// the plans do not fit together.
+    /// the plans are not consistent with each other.
     pub fn of(plans: &[Plan]) -> Result<Self, String> {
         let Some(first) = plans.first() else {
-            return Err("there is no plan to draw".to_owned());
+            return Err("there are no plans to draw".to_owned());
         };
         if plans.len() > DRAWN_RANKS_MAX {
             return Err(format!(
@@ -75,7 +75,7 @@ struct Cell {
 struct Replay {
     request: Request,
     chunks: usize,
-    /// Cells indexed by rank and chunk, scratch included.
+    /// Cells, including scratch, indexed by rank and chunk.
     cells: Vec<Vec<Cell>>,
 }
 

@@ -1,8 +1,8 @@
 //! Draws plans: the messages of each round, and what each rank holds after the round.
 //!
-//! *Purpose.* [`text`] draws for the terminal, and [`svg`] draws for web pages. Both draw what
-//! [`holdings`] determines by replaying the plan. [`html`] writes a page that replays the plan
-//! itself, step by step.
+//! *Purpose.* [`text`] draws plans for the terminal, and [`svg`] draws them for web pages. Both
+//! draw what [`holdings`] determines by replaying the plan. [`html`] writes a page that itself
+//! replays the plan, step by step.
 //!
 //! *Invariants.* Drawings are pure functions of the plans. An SVG or a page is a single
 //! self-contained file that is legible on both light and dark backgrounds.
@@ -23,14 +23,14 @@ use super::ir::Plan;
 use super::spec::Collective;
 use super::units::{Bytes, Seconds};
 
-/// Facts that the caption of a drawing shows in addition to the plan.
+/// Facts that are shown in the caption of a drawing, in addition to the plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Caption {
-    /// Bytes of the complete buffer.
+    /// Size of the complete buffer, in bytes.
     pub bytes: usize,
-    /// The predicted time in seconds.
+    /// The predicted time, in seconds.
     pub time_s: f64,
-    /// The traffic of the plan.
+    /// The traffic that the plan generates.
     pub traffic: Traffic,
 }
 

@@ -1,7 +1,7 @@
-//! Writes the player: a page that plays one plan, or two plans on a shared clock.
+//! Writes the player, a page that plays either one plan or two plans on a shared clock.
 //!
-//! The page is a single file that contains its style, its script and the plans as JSON. The script
-//! replays the transfers. This file determines when each message is sent.
+//! The page is a single file that contains its style sheet, its script, and the plans as JSON. The
+//! script replays the transfers. The code in this module determines when each message is sent.
 
 use super::{Caption, counts, title};
 use crate::algorithms::own::entry_of;
@@ -30,15 +30,15 @@ pub struct Played {
     pub plans: Vec<Plan>,
     /// The predicted time and the traffic.
     pub caption: Caption,
-    /// The times of each message ([`crate::cost::schedule()`]).
+    /// The times of each message (see [`crate::cost::schedule()`]).
     pub schedule: Schedule,
     /// The components of the predicted time.
     pub parts: Parts,
 }
 
-/// Returns a page that plays `played`, which holds one algorithm, or two for the same ranks.
-/// `heading` names the collective and the ranks. `costs` is a text that describes the costs of
-/// messages.
+/// Returns a page that plays `played`, which contains either one algorithm or two algorithms for
+/// the same ranks. `heading` names the collective and the ranks. `costs` is a text that describes
+/// the costs of messages.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -73,10 +73,10 @@ pub struct Played {
 ///
 /// # Errors
 /// Returns an error message if there is no plan, if there are too many ranks or transfers to play,
-/// or if the plans do not fit together.
+/// or if the plans are not consistent with each other.
 pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, String> {
     let first = played.first().and_then(|one| one.plans.first());
-    let request = &first.ok_or("there is no plan to play")?.request;
+    let request = &first.ok_or("there are no plans to play")?.request;
     if request.world_size > DRAWN_RANKS_MAX {
         return Err(format!(
             "cannot play {} ranks: the limit is {DRAWN_RANKS_MAX}",
@@ -153,20 +153,22 @@ struct Score {
     scratch: usize,
     facts: String,
     price: String,
-    /// Bytes that the busiest rank sends, as text.
+    /// Number of bytes that the busiest rank sends, as text.
     sends: String,
-    /// Components of the predicted time in seconds: messages that wait for each other, bytes, and
+    /// Components of the predicted time, in seconds: messages that wait for each other, bytes, and
     /// reductions.
     parts_s: [f64; 3],
     /// Factor by which message times are scaled, so that the last message ends at the predicted
     /// time.
     scale: f64,
-    /// End of each round. A later round never ends earlier.
+    /// End of each round. A later round never ends before an earlier one.
     ends_s: Vec<f64>,
-    /// Bytes, begin and end in percent of the round, and flags of each kind of message.
+    /// Number of bytes, beginning and end (in percent of the round), and flags of each kind of
+    /// message.
     kinds: Vec<(usize, u8, u8, u8)>,
-    /// Messages of each round: from, to, kind, and runs of chunks. A run is the first chunk and the
-    /// count or, for a kind that moves chunks, the first read, the first written and the count.
+    /// Messages of each round: sender, receiver, kind, and runs of chunks. A run consists of the
+    /// first chunk and the count or, for a kind that moves chunks, the first chunk read, the first
+    /// chunk written and the count.
     rounds: Vec<Vec<Vec<usize>>>,
 }
 

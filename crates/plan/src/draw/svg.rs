@@ -1,4 +1,4 @@
-//! Draws plans for web pages, with a row per rank, a band per round and an arrow per message.
+//! Draws plans for web pages, with one row per rank, one band per round, and one arrow per message.
 
 use super::holdings::{Holdings, State};
 use super::{Caption, facts, title};
@@ -52,11 +52,11 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;f
 .fold{stroke:#5aa0ea}.store-tip{fill:#2cc48d}.fold-tip{fill:#5aa0ea}.line{stroke:#2b333d}}
 ";
 
-/// Draws `plans`, which holds one plan per rank in rank order, as a self-contained SVG.
+/// Draws `plans`, which contains one plan per rank in rank order, as a self-contained SVG.
 ///
 /// # Errors
 /// Returns an error message if there are no plans, if there are too many ranks to draw, or if the
-/// plans do not fit together.
+/// plans are not consistent with each other.
 pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     let holdings = Holdings::of(plans)?;
     let collective = plans[0].request.collective;
@@ -150,7 +150,10 @@ fn legend(out: &mut String, holdings: &Holdings) {
     let transfers = || holdings.rounds.iter().flatten();
     let has_store = transfers().any(|one| !one.reduce && one.from != one.to);
     let has_fold = transfers().any(|one| one.reduce && one.from != one.to);
-    for (class, text, is_used) in [("store", "stored", has_store), ("fold", "folded", has_fold)] {
+    for (class, text, is_used) in [
+        ("store", "stored", has_store),
+        ("fold", "reduced", has_fold),
+    ] {
         if is_used {
             let _ = writeln!(
                 out,
@@ -279,7 +282,7 @@ impl Line<'_> {
                 "<path class=\"line\" d=\"M{begin:.1} {y:.1}H{end:.1}\"/>"
             );
         }
-        write_text(out, (MARGIN, bottom + 10.0), "note", "have it");
+        write_text(out, (MARGIN, bottom + 10.0), "note", "complete");
     }
 
     /// Draws the number of ranks that hold all they are owed, and a bar of how much of that is

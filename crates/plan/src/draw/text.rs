@@ -13,12 +13,13 @@ const WIDTH_MAX: usize = 100;
 /// Largest number of chunks for which each chunk has its own cell.
 const CELLS_MAX: usize = 12;
 
-/// Draws `plans`, which holds one plan per rank in rank order, as text. For up to 16 ranks, a grid
-/// of ranks and rounds shows what each rank holds. A list shows the messages of each round.
+/// Draws `plans`, which contains one plan per rank in rank order, as text. For up to 16 ranks, a
+/// grid of ranks and rounds shows what each rank holds. In addition, a list shows the messages in
+/// each round.
 ///
 /// # Errors
 /// Returns an error message if there are no plans, if there are too many ranks to draw, or if the
-/// plans do not fit together.
+/// plans are not consistent with each other.
 pub fn text(plans: &[Plan], caption: &Caption) -> Result<String, String> {
     let holdings = Holdings::of(plans)?;
     let collective = plans[0].request.collective;
@@ -50,7 +51,7 @@ fn grid(out: &mut String, holdings: &Holdings) {
         .collect();
     let mut labels = vec![String::new()];
     labels.extend((0..ranks).map(|rank| format!("rank {rank}")));
-    labels.push("have it".to_owned());
+    labels.push("complete".to_owned());
     let mut start = vec!["start".to_owned()];
     start.extend((0..ranks).map(|rank| bar(&holdings.states[0].parts[rank])));
     start.push(share(&holdings.states[0]));

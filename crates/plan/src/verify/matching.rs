@@ -1,5 +1,5 @@
-//! Checks that every message has a matching receive: in the same round, with the same number of
-//! chunks, and with chunks of the same lengths.
+//! Checks that every message has a matching receive, which must be in the same round and have the
+//! same number of chunks with the same lengths.
 //!
 //! *Why plans that pass do not deadlock, if each rank executes its steps in order and a channel
 //! holds one message.* Suppose that some ranks wait forever, and consider one that waits in the
@@ -7,7 +7,8 @@
 //! to an earlier round, because each round has at most one message per channel. The receiver has
 //! not taken the message, so it waits in a lower round, which contradicts the choice of the rank.
 //! If the rank waits at a receive, the sender has not sent the message, so the sender waits in the
-//! same round. It waits at a send, because sends come first, but this case was just ruled out.
+//! same round. The sender must be waiting at a send, because sends come first, but this case has
+//! just been ruled out.
 
 use super::shape::peers_of;
 use super::{At, Fault};
@@ -111,8 +112,14 @@ fn told(first: &Lonely, all: &[Lonely]) -> Fault {
 impl Lonely {
     fn fault(&self, other: Option<At>) -> Fault {
         let problem = match self.is_send {
-            true => format!("rank {} receives no such message in this round", self.to),
-            false => format!("rank {} sends no such message in this round", self.from),
+            true => format!(
+                "rank {} does not receive this message in this round",
+                self.to
+            ),
+            false => format!(
+                "rank {} does not send this message in this round",
+                self.from
+            ),
         };
         let fault = Fault::new(self.at, problem);
         match other {
@@ -144,7 +151,7 @@ fn same_chunks(
     for (from, to) in chunks(sent).into_iter().zip(chunks(expected)) {
         if place(plan, from) != place(plan, to) {
             let problem = format!(
-                "receives chunk {from} of rank {}, which may have a different length",
+                "receives chunk {from} from rank {}, but the two chunks may differ in length",
                 send.rank
             );
             return Err(Fault::new(receive.chunk(to), problem).or(send));

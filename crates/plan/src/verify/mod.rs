@@ -1,48 +1,48 @@
 //! Verifies plans by symbolic execution.
 //!
-//! *Purpose.* [`verify`] runs the plans of all ranks for one request on symbols instead of numbers.
+//! *Purpose.* [`verify`] runs the plans of all ranks for a request on symbols instead of numbers.
 //! Each chunk holds an association tree whose leaves are ranks. `shape` checks each rank's plan
 //! separately, and `matching` checks that every message has a matching receive. `run` executes all
 //! plans together, `values` interns the trees, and `outcome` compares the final state with what the
 //! collective demands.
 //!
-//! *What verified plans guarantee.*
+//! *What verification guarantees.*
 //! - Every demanded chunk holds exactly the demanded contributions. Each contribution is combined
-//!   once (in a barrier, at least once). Content never moves to a chunk with a different index, so
-//!   lengths agree.
-//! - Every message has a receive of the same length in the same round, and messages between two
-//!   ranks are received in order.
-//! - There are no conflicts within a round. Sends precede receives. `completes` is true exactly
+//!   exactly once (or, in a barrier, at least once). Content never moves to a chunk with a
+//!   different index, so lengths agree.
+//! - Every message has a matching receive of the same length in the same round, and messages
+//!   between two ranks are received in order.
+//! - There are no conflicts within a round. Sends precede receives. `completes` is `true` exactly
 //!   where a reduction adds the last contribution. Every index is in bounds.
 //! - There is no deadlock, even if a rank executes its steps strictly in order, a send waits until
 //!   its channel is empty, and a channel between two ranks holds only one message.
-//! - There is also no deadlock in an engine that overlaps rounds, even on links that hold only a
+//! - There is no deadlock in an engine that overlaps rounds either, even on links that hold only a
 //!   single element.
 //!
-//! *Why every schedule gives the same result.* Each channel is a first-in, first-out queue with one
-//! writer and one reader, and no rank tests whether a message has arrived. The ranks therefore form
-//! a Kahn network, in which the content of a chunk does not depend on the order in which the ranks
-//! run.
+//! *Why every execution order gives the same result.* Each channel is a first-in, first-out queue
+//! with one writer and one reader, and no rank tests whether a message has arrived. The ranks
+//! therefore form a Kahn network, in which the content of a chunk does not depend on the order in
+//! which the ranks run.
 //!
 //! *Why nothing deadlocks.* The engine guarantees only the following order. An element of a step's
 //! stream waits for the elements before it, for earlier steps that write or read the same chunk,
-//! and for its link, which is a first-in, first-out queue. Sends of a later round wait while an
+//! and for its link, which is a first-in, first-out queue. Sends in a later round wait while an
 //! earlier round has sends that are ready. Let r be the first round that is not done on all ranks.
-//! Everything that r needs from earlier rounds is done, and links hold only messages of r, at most
-//! one message per link. Within r:
+//! Everything that r needs from earlier rounds is done, and links hold only messages from r, at
+//! most one message per link. Within r:
 //! - A send of element p waits at most for the send of element p − 1 and for space in the link. If
-//!   windows hold at least one element, space depends at most on the peer's receive of element p −
-//!   1.
+//!   windows hold at least one element, the availability of space depends at most on the peer's
+//!   receive of element p − 1.
 //! - A receive of element p waits for the receive of element p − 1, for the sends of element p at
 //!   its peers and, if its rank sends the same chunk in r, until that chunk has left. `shape`
 //!   demands that everything that precedes the chunk in the send also precedes it in the receive.
-//!   The elements that must have left are therefore at position p or earlier in their stream,
-//!   however long the chunks are.
+//!   The elements that must have left are therefore at position p or earlier in their stream, no
+//!   matter how long the chunks are.
 //!
-//! Consider the remaining element of r with the lowest p, where sends come before receives. It
-//! waits for nothing, so it makes progress. Local steps of r wait only for earlier rounds.
+//! Consider the remaining element of r with the lowest p, with sends coming before receives. It
+//! does not wait for anything, so it makes progress. Local steps in r wait only for earlier rounds.
 //!
-//! *Invariants.* No step is trusted, so plans from any source can be verified.
+//! *Invariants.* The verifier does not trust any step, so plans from any source can be verified.
 //!
 //! *May import* `plan::{ir, spec}`.
 
@@ -58,14 +58,14 @@ use std::fmt;
 /// Properties of verified plans.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Proof {
-    /// Number of rounds with messages.
+    /// Number of rounds that contain messages.
     pub rounds: usize,
-    /// Number of messages that all ranks send. A message with several ranges counts once, and a
-    /// message to several peers counts once per peer.
+    /// Total number of messages that all ranks send. A message with several ranges counts once, and
+    /// a message to several peers counts once per peer.
     pub messages: usize,
     /// Number of chunks that the busiest rank sends.
     pub max_chunks_sent: usize,
-    /// Number of chunks that all ranks send.
+    /// Total number of chunks that all ranks send.
     pub chunks_sent: usize,
     /// `true` if, for each chunk, all ranks end up with the same association tree and therefore
     /// with the same bits.
@@ -73,22 +73,23 @@ pub struct Proof {
     /// `true` if all chunks end up with the same association tree, so that an element's position in
     /// the buffer does not affect its bits.
     pub position_independent: bool,
-    /// `true` if every combination at the end is a single reduction of all contributions in rank
-    /// order, rounded once, or if nothing is combined. Any two such plans produce the same bits for
-    /// every collective, algorithm, root, buffer length and position in the buffer.
+    /// `true` if every combined value at the end is the result of a single reduction of all
+    /// contributions in rank order, rounded once, or if nothing is combined. Any two such plans
+    /// produce the same bits, regardless of the collective, the algorithm, the root, the buffer
+    /// length and the position in the buffer.
     pub is_in_rank_order: bool,
-    /// Hash of the association tree, or of all trees if they depend on the position in the buffer.
-    /// Equal trees have equal hashes, even in different plans. The hash is 0 if nothing is
+    /// Hash of the association tree, or of all trees if the trees depend on the position in the
+    /// buffer. Equal trees have equal hashes, even in different plans. The hash is 0 if nothing is
     /// combined.
     pub fingerprint: u64,
 }
 
-/// A fault in a plan, and its location.
+/// A fault in a plan, together with its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     /// The rank whose plan is wrong.
     pub rank: usize,
-    /// The round; `None` if the plan as a whole or its final state is wrong.
+    /// The round, or `None` if the plan as a whole or its final state is wrong.
     pub round: Option<usize>,
     /// The step within the round.
     pub step: Option<usize>,
@@ -96,8 +97,8 @@ pub struct Fault {
     pub chunk: Option<usize>,
     /// Description of the fault.
     pub problem: String,
-    /// Rank, round and step of a different step that could be changed instead, such as the other
-    /// end of the message.
+    /// The rank, round and step number of a different step that could be changed instead, such as
+    /// the other end of the message.
     pub other: Option<(usize, usize, usize)>,
 }
 
@@ -183,7 +184,7 @@ impl At {
     }
 }
 
-/// Verifies the plans of all ranks for one request. The plans must be in rank order.
+/// Verifies the plans of all ranks for a request. The plans must be in rank order.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::verify};
@@ -205,7 +206,7 @@ impl At {
 /// ```
 ///
 /// # Errors
-/// Returns the first fault found.
+/// Returns the first fault that is found.
 pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     shape::check(plans)?;
     matching::check(plans)?;
@@ -224,10 +225,10 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     })
 }
 
-/// Runs `plans` to completion and returns the ranks whose contributions each chunk holds, indexed
-/// by rank and chunk, including scratch. The list is empty if nothing was written to the chunk. For
-/// plans that stop after the same number of rounds on all ranks, the result is the state after
-/// these rounds.
+/// Runs `plans` to completion and returns, for each chunk, a list of the ranks whose contributions
+/// the chunk holds. The result is indexed by rank and chunk, including scratch chunks. A list is
+/// empty if nothing was written to the chunk. For plans that stop after the same number of rounds
+/// on all ranks, the result describes the state after these rounds.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::contributors};
@@ -248,7 +249,8 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
 /// ```
 ///
 /// # Errors
-/// Returns the first fault found in a step. The collective's final demands are not checked.
+/// Returns the first fault that is found in a step. The collective's final requirements
+/// (postconditions) are not checked.
 pub fn contributors(plans: &[Plan]) -> Result<Vec<Vec<Vec<usize>>>, Fault> {
     shape::check(plans)?;
     matching::check(plans)?;

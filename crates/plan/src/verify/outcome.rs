@@ -80,7 +80,7 @@ fn satisfied(
         Demand::Of(rank) => format!("the contribution of rank {rank}"),
         _ => "the contributions of all ranks".to_owned(),
     };
-    let problem = format!("ends with {has} instead of {demanded}");
+    let problem = format!("ends up with {has} instead of {demanded}");
     Err(match (value, finished.writer(at)) {
         (Some(value), _) if demand == Demand::Everyone => {
             finished.lacking(plan, at, value, problem)

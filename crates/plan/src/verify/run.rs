@@ -16,8 +16,9 @@ pub(super) struct Finished {
     pub(super) chunks: Vec<Vec<Option<Value>>>,
     /// Round and step of the last write, indexed by rank and chunk.
     writers: Vec<Vec<Option<(usize, usize)>>>,
-    /// Places where a step wrote a value that lacks a contribution of the old value, with the old
-    /// value. This is correct if the contribution is elsewhere or not demanded.
+    /// Places where a step wrote a value that lacks a contribution contained in the old value, each
+    /// with the old value. This is correct if the contribution is held elsewhere or is not
+    /// demanded.
     overwritten: Vec<(At, Value)>,
     pub(super) traffic: Traffic,
 }
@@ -76,7 +77,7 @@ type Message = Rc<[Value]>;
 struct Position {
     round: usize,
     step: usize,
-    /// Number of peers to which the current send has sent.
+    /// Number of peers to which the current send has already sent.
     served: usize,
 }
 
@@ -288,7 +289,7 @@ impl<'a> Run<'a> {
             _ if !self.plans[at.rank].request.collective.reduces() => {
                 return Err(Fault::new(
                     at,
-                    "the collective does not combine contributions",
+                    "this collective must not combine contributions",
                 ));
             }
             _ => {
@@ -303,7 +304,10 @@ impl<'a> Run<'a> {
         };
         if completes != is_complete {
             let has = values.describe(value);
-            let problem = format!("completes is {completes}, but ranks {has} have contributed");
+            let problem = match completes {
+                true => format!("`completes` is true, but the contributions are from ranks {has}"),
+                false => "`completes` is false, but all ranks have contributed".to_owned(),
+            };
             let plan = &self.plans[at.rank];
             return Err(match completes {
                 true => self.state.lacking(plan, at, value, problem),
@@ -315,7 +319,7 @@ impl<'a> Run<'a> {
     }
 
     fn content(&self, at: At, chunk: usize) -> Result<Value, Fault> {
-        let nothing = || Fault::new(at.chunk(chunk), "the chunk is empty");
+        let nothing = || Fault::new(at.chunk(chunk), "the chunk is still empty");
         self.state.chunks[at.rank][chunk].ok_or_else(nothing)
     }
 

@@ -9,7 +9,7 @@ type Checked = Result<(), Fault>;
 /// Checks that the plans belong together and that each is well formed.
 pub(super) fn check(plans: &[Plan]) -> Checked {
     let Some(first) = plans.first() else {
-        return Err(Fault::new(At::rank(0), "there is no plan to verify"));
+        return Err(Fault::new(At::rank(0), "there are no plans to verify"));
     };
     for (rank, plan) in plans.iter().enumerate() {
         belongs(plan, first, rank, plans.len())?;
@@ -37,17 +37,18 @@ fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
         1
     };
     let problem = if plan.request != expected {
-        "the request differs from that of rank 0 in more than the rank"
+        "the request differs from rank 0's in more than the rank number"
     } else if expected.world_size != ranks || expected.root >= ranks {
-        "expected one plan per rank, and a root that is one of the ranks"
+        "expected one plan per rank and a root that is one of the ranks"
     } else if plan.chunks == 0 || plan.chunks != first.chunks {
-        "the number of chunks is 0 or differs from that of rank 0"
+        "the number of chunks is 0 or differs from rank 0's"
     } else if !plan.chunks.is_multiple_of(blocks) {
-        "the number of chunks must be a multiple of the number of ranks, one block per rank"
+        "the number of chunks must be a multiple of the number of ranks, because there is one \
+         block per rank"
     } else if plan.scratch > plan.chunks.saturating_mul(ranks) {
-        "the scratch exceeds the buffer times the number of ranks"
+        "the scratch space exceeds the size of the buffer times the number of ranks"
     } else if plan.rounds.len() != first.rounds.len() {
-        "the number of rounds differs from that of rank 0"
+        "the number of rounds differs from rank 0's"
     } else {
         return Ok(());
     };
@@ -87,7 +88,8 @@ fn check_messages(
                 check_ranges(ranges, at, plan)?;
                 for peer in peers {
                     if let Some(first) = sent_to.insert(*peer, index) {
-                        let problem = format!("a second message to rank {peer} in one round");
+                        let problem =
+                            format!("this is the second message to rank {peer} in this round");
                         return Err(Fault::new(at, problem).or(At::step(rank, round, first)));
                     }
                 }
@@ -117,7 +119,7 @@ fn check_messages(
                 }
             }
             _ => {
-                let problem = "a round of messages contains a local step";
+                let problem = "a round with messages contains a local step";
                 let first = first_message.map(|first| At::step(rank, round, first));
                 return Err(Fault::new(at, problem).or(first.unwrap_or(at)));
             }
@@ -146,9 +148,9 @@ fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written
             };
             if !is_fine {
                 let at = At::step(rank, round, index).chunk(chunk);
-                let problem = "all chunks before this chunk in the send must also come before \
-                               it in the receive that overwrites it; otherwise, short links \
-                               block";
+                let problem = "all chunks that precede this chunk in the send must also precede it \
+                               in the receive that overwrites it; otherwise, links with little \
+                               buffer space would block";
                 let fault = Fault::new(at, problem);
                 return Err(match receive {
                     Some(receive) => fault.or(At::step(rank, round, receive.step)),
@@ -188,7 +190,7 @@ pub(super) fn peers_of(sources: &[Source]) -> Vec<usize> {
 
 fn check_peers(peers: &[usize], at: At, ranks: usize) -> Checked {
     if peers.is_empty() {
-        return Err(Fault::new(at, "no peer is listed"));
+        return Err(Fault::new(at, "no peers are listed"));
     }
     let mut sorted = peers.to_vec();
     sorted.sort_unstable();
@@ -196,27 +198,30 @@ fn check_peers(peers: &[usize], at: At, ranks: usize) -> Checked {
         return Err(Fault::new(at, "a peer is listed twice"));
     }
     match peers.iter().find(|&&peer| peer >= ranks || peer == at.rank) {
-        Some(peer) => Err(Fault::new(at, format!("peer {peer} is not another rank"))),
+        Some(peer) => Err(Fault::new(
+            at,
+            format!("peer {peer} is this rank itself or does not exist"),
+        )),
         None => Ok(()),
     }
 }
 
 fn check_ranges(ranges: &[ChunkRange], at: At, plan: &Plan) -> Checked {
     if ranges.is_empty() {
-        return Err(Fault::new(at, "no chunk is listed"));
+        return Err(Fault::new(at, "no chunks are listed"));
     }
     let chunks = plan.chunks + plan.scratch;
     for range in ranges {
         let end = range.first.checked_add(range.count);
         if range.count == 0 || end.is_none_or(|end| end > chunks) {
             let problem = format!(
-                "{} chunks from here are out of range: expected within 0..{chunks}",
+                "the {} chunks from here on are out of range: expected chunks in 0..{chunks}",
                 range.count
             );
             return Err(Fault::new(at.chunk(range.first), problem));
         }
         if range.first < plan.chunks && range.end() > plan.chunks {
-            let problem = "the range begins in the buffer and ends in scratch";
+            let problem = "the range begins in the buffer but ends in the scratch space";
             return Err(Fault::new(at.chunk(range.first), problem));
         }
     }
@@ -238,7 +243,8 @@ fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
                 || from.iter().any(|&one| overlap(one, other_to))
         };
         if let Some(other) = touched[..index].iter().position(conflicts) {
-            let problem = "a chunk written by one local step is used by another of the same round";
+            let problem =
+                "a chunk written by one local step is used by another local step in the same round";
             let other = At::step(rank, round, other);
             return Err(Fault::new(at.chunk(to.first), problem).or(other));
         }
@@ -249,10 +255,10 @@ fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
 fn check_operands(step: &Step, from: &[ChunkRange], to: ChunkRange, at: At) -> Checked {
     let is_reduce = matches!(step, Step::Reduce { .. });
     if is_reduce && from.len() < 2 {
-        return Err(Fault::new(at, "a reduce has fewer than two operands"));
+        return Err(Fault::new(at, "the reduction has fewer than two operands"));
     }
     if from.iter().any(|one| one.count != to.count) {
-        return Err(Fault::new(at, "the ranges differ in length"));
+        return Err(Fault::new(at, "the ranges have different lengths"));
     }
     let is_own = |one: ChunkRange| is_reduce && one == to;
     if from.iter().any(|&one| overlap(one, to) && !is_own(one)) {

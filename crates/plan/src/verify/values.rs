@@ -1,4 +1,4 @@
-//! Interns association trees, so that equal trees have equal numbers.
+//! Interns association trees so that equal trees have equal numbers.
 
 use std::collections::HashMap;
 
@@ -7,10 +7,11 @@ pub(super) type Value = u32;
 
 /// All trees seen so far.
 pub(super) struct Values {
-    /// `true` if combining is a union of sets, which is idempotent and forgets the tree.
+    /// `true` if combining means forming a union of sets, which is idempotent and does not preserve
+    /// the tree.
     is_union: bool,
     world_size: usize,
-    /// Number of contributions of a rank that are distinguished.
+    /// Number of contributions of the same rank that are distinguished from each other.
     blocks: usize,
     trees: Vec<Tree>,
     pairs: HashMap<(Value, Value), Value>,

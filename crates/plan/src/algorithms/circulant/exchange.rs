@@ -2,13 +2,14 @@
 //!
 //! As seen from rank r, R[i] is block (r + i) mod n. A reduce-scatter keeps an ever shorter prefix
 //! of R. With s' blocks left and s = ⌈s'/2⌉, rank r sends R[s..s') to rank r+s, where these blocks
-//! are R[0..s'−s). This continues until only R[0], the rank's own block, is left. An all-gather is
-//! the reverse. Both ends of a message list the same blocks of the buffer in the same order.
+//! are R[0..s'−s). This continues until only R[0], which is the rank's own block, is left. An
+//! all-gather performs these steps in reverse. Both ends of a message list the same blocks of the
+//! buffer in the same order.
 //!
 //! With radix k, s = ⌈s'/k⌉, and R[js..(j+1)s) goes to rank r+js, for j up to k−1. A rank combines
-//! all parts of s blocks in a single reduction. The last part may be shorter. If it is, the
-//! reduce-scatter has an additional round for it, in which no rank waits for what it receives in
-//! the previous round.
+//! all parts that consist of s blocks in a single reduction. The last part may be shorter. If it
+//! is, the reduce-scatter has an additional round for it. In that round, no rank waits for what it
+//! receives in the previous round.
 
 use super::skips;
 use crate::ir::{ChunkRange, Round, Source, Step};

@@ -1,5 +1,5 @@
-//! Circulant graphs: exchanges with as few rounds and as few bytes as possible, for *every* number
-//! of ranks.
+//! Circulant graphs: exchanges that use as few rounds and as few bytes as possible, for *every*
+//! number of ranks.
 //!
 //! Rank r exchanges data with ranks r ± s for the k = ⌈log₂ n⌉ skips s = ⌈n/2⌉, ⌈⌈n/2⌉/2⌉, …, 1.
 //! The exchanges also have a radix. With radix 4, they have ⌈log₄ n⌉ levels of 3 messages each.
@@ -12,14 +12,14 @@
 //! ```
 //!
 //! *Purpose.* [`exchange`] implements reduce-scatter, which costs kα + (n−1)/n·m(β + γ),
-//! all-gather, which costs kα + (n−1)/n·mβ, and all-reduce, which costs their sum. [`pipeline`]
-//! implements the broadcast in b pieces, which costs (b−1+k)(α + mβ/b), and its mirror image, the
-//! reduce, which costs (b−1+k)(α + m(β + γ)/b). [`schedule`] determines which piece is sent when.
-//! The best b is √((k−1)·mβ/α) for the broadcast. For the reduce, β is replaced by β + γ. Long
-//! exchanges are sent in [`slices`].
+//! all-gather, which costs kα + (n−1)/n·mβ, and all-reduce, which costs the sum of the two.
+//! [`pipeline`] implements broadcast in b pieces, which costs (b−1+k)(α + mβ/b), and its mirror
+//! image, reduce, which costs (b−1+k)(α + m(β + γ)/b). [`schedule`] determines which piece is sent
+//! when. The best b is √((k−1)·mβ/α) for broadcast. For reduce, β is replaced by β + γ. Long
+//! exchanges are split into [`slices`].
 //!
-//! *Invariants.* No scratch is used. Blocks are addressed in place, and a run of blocks that passes
-//! the end of the buffer becomes two ranges of one message.
+//! *Invariants.* No scratch is used. Blocks are addressed in place, and a run of blocks that
+//! extends past the end of the buffer becomes two ranges in the same message.
 //!
 //! *May import* what algorithms import: `plan::{ir, spec, cost}` and `limits`.
 //!
@@ -43,8 +43,8 @@ use exchange::Circle;
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "circulant",
-    meaning: "The ranks form a circle, and each rank sends over the same few distances, such as \
-              1, 2 and 4.",
+    meaning: "The ranks form a circle, and all of them send data over the same few distances, such \
+              as 1, 2 and 4.",
     collectives: &[
         Collective::AllReduce,
         Collective::ReduceScatter,

@@ -1,7 +1,8 @@
-//! Implements the broadcast in b pieces, and the reduce as its mirror image.
+//! Implements broadcast in b pieces, and reduce as its mirror image.
 //!
-//! Every rank receives every piece once, so the edges that a piece takes form a tree. In reverse
-//! and with opposite directions, the tree gathers every contribution once.
+//! Every rank receives every piece once, so the edges along which a piece travels form a tree. If
+//! the tree is used in reverse order and with the directions of its edges reversed, it gathers
+//! every contribution once.
 
 use super::schedule::Schedule;
 use crate::algorithms::blocks::{block, real_rank, virtual_rank};

@@ -1,17 +1,18 @@
 //! Determines which piece each rank receives in each round of the pipelined broadcast.
 //!
-//! In round t, every rank receives from the rank `skip` places before it and sends to the rank
-//! `skip` places after it, and the k skips take turns. In k successive rounds, which are called a
-//! turn, a rank receives k different pieces. The pieces of the next turn have the same numbers plus
-//! k. Therefore, k numbers per rank, relative to the turn, are enough. One of them is the rank's
-//! *own* level, at which a piece first reaches the rank from the root over the edges of the greedy
-//! path (largest skips first). The other k−1 numbers are pieces of the previous turn.
+//! In round t, every rank receives from the rank `skip` positions before it and sends to the rank
+//! `skip` positions after it. The k skips are used in turn. In k successive rounds, which are
+//! called a turn, a rank receives k different pieces. The pieces in the next turn have the same
+//! numbers plus k. Therefore, k numbers per rank, relative to the turn, are sufficient. One of them
+//! is the rank's *own* level, at which a piece first reaches the rank from the root over the edges
+//! of the greedy path (largest skips first). The other k−1 numbers are pieces from the previous
+//! turn.
 //!
 //! The numbers come from a depth-first search over greedy paths that tries far ends first. The
 //! search assigns to round j the last path that ends at least `skip(j)` and less than `skip(j+1)`
-//! before the rank. Each level is used once. The search is Träff's (arXiv 2407.18004, §2.3). This
-//! file does not argue that the result is a broadcast, but `verify` proves it for every n that the
-//! tests run.
+//! positions before the rank. Each level is used once. The search is due to Träff (arXiv
+//! 2407.18004, §2.3). This file does not contain an argument that the result is a broadcast, but
+//! `verify` proves it for every n that the tests run.
 
 use super::skips;
 
@@ -19,7 +20,8 @@ use super::skips;
 pub(super) struct Schedule {
     skips: Vec<usize>,
     pieces: usize,
-    /// Number of rounds omitted from the first turn, so that the last round completes a turn.
+    /// Number of rounds that are omitted from the first turn so that the last round completes a
+    /// turn.
     left_out: usize,
 }
 
@@ -112,7 +114,7 @@ impl Schedule {
 
 struct Search<'a> {
     skips: &'a [usize],
-    /// The rank plus one circle, so that paths may begin before the root.
+    /// The rank plus the number of ranks, so that paths may begin before the root.
     target: usize,
     used: Vec<bool>,
     /// The levels found so far, one for each round of a turn.

@@ -1,7 +1,7 @@
-//! Runs an exchange over every slice of the buffer, with the slices overlapping in time.
+//! Runs an exchange over every slice of the buffer. The slices overlap in time.
 //!
-//! Slice i holds piece i of every block. In each step of the clock, one more slice begins its
-//! rounds, and the slices in progress advance by one round, the oldest first:
+//! Slice i holds piece i of every block. In each clock step, one more slice begins its rounds, and
+//! the slices in progress advance by one round, oldest first:
 //!
 //! ```text
 //! step 0   slice 0, round 0
@@ -9,13 +9,13 @@
 //! step 2   slice 0, round 2     slice 1, round 1     slice 2, round 0
 //! ```
 //!
-//! *Why.* In the model, slices gain nothing. The model's closed form even counts a latency for each
-//! slice, as if the ports were idle in the meantime. On real networks, however, a rank that runs
-//! ahead sends to a port to which a third rank is still sending its message of the previous round.
-//! The longer the messages, the more bytes meet at the port, and bytes that do not fit into the
-//! port's queue are lost. In addition, the pause between two rounds that use the same connection is
-//! so long that TCP starts slowly again. With short messages, a rank that runs ahead soon has to
-//! wait for its peers, and every connection is used often.
+//! *Why.* In the model, slices bring no benefit. The model's closed form even counts a latency for
+//! each slice, as if the ports were idle in the meantime. On real networks, however, a rank that
+//! has run ahead sends to a port to which a third rank is still sending its message from the
+//! previous round. The longer the messages, the more bytes meet at the port, and bytes that do not
+//! fit into the port's queue are lost. In addition, the pause between two rounds that use the same
+//! connection is so long that TCP starts slowly again. With short messages, a rank that has run
+//! ahead soon has to wait for its peers, and every connection is used often.
 
 use crate::ir::{ChunkRange, Round, Step};
 use crate::limits::{SLICE_BLOCK_BYTES_MIN, SLICE_BYTES_MIN};

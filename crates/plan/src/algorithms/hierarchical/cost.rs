@@ -1,4 +1,4 @@
-//! Computes the cost of each level as a closed form.
+//! Computes the cost of each level in closed form.
 
 use super::levels::{Cut, Kind};
 use super::shares::Share;

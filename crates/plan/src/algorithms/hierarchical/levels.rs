@@ -1,7 +1,7 @@
-//! Determines which ranks meet at each level of an all-reduce, and over which chunks.
+//! Determines which ranks exchange data at each level of an all-reduce, and for which chunks.
 //!
-//! The levels are the ranks of a host, the hosts of a site, and the sites. Each level divides the
-//! buffer into its own units ([`super::shares`]). Plans convert these units to chunks.
+//! The levels are the ranks on a host, the hosts at a site, and the sites. Each level divides the
+//! buffer into its own units (see [`super::shares`]). Plans convert these units to chunks.
 
 use super::shares::{Share, common_units, segments};
 use crate::algorithms::circulant::exchange::Circle;
@@ -12,11 +12,11 @@ use std::ops::Range;
 /// The division of the buffer among all ranks.
 pub(super) struct Cut<'a> {
     topology: &'a Topology,
-    /// The shares of hosts, one for each distinct number of ranks.
+    /// The shares of hosts, one for each distinct number of ranks per host.
     hosts: Vec<Share>,
     /// The kinds of sites, one for each distinct list of hosts.
     pub(super) kinds: Vec<Kind>,
-    /// Kind of each site, as an index in `kinds`.
+    /// Kind of each site, as an index into `kinds`.
     kind_of: Vec<usize>,
     /// Number of units in which the sites count the buffer.
     pub(super) common: usize,
@@ -38,12 +38,12 @@ pub(super) struct Kind {
 struct Level<'a> {
     places: usize,
     own: usize,
-    /// Runs of this rank's units that have one holder in every group.
+    /// Runs of this rank's units that have a single holder in every group.
     segments: Vec<Range<usize>>,
-    /// Returns the rank that holds a unit in the group at a place.
+    /// Returns the rank that holds a given unit in the group at a given position.
     rank_in: Box<dyn Fn(usize, usize) -> usize + 'a>,
-    /// Returns the first chunk of a unit. Each unit on which the groups agreed has `places` of
-    /// these units.
+    /// Returns the first chunk of a unit. Each unit on which the groups have agreed consists of
+    /// `places` of these units.
     chunk: Box<dyn Fn(usize) -> usize + 'a>,
 }
 

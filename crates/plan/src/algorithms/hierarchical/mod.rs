@@ -1,5 +1,6 @@
-//! Hierarchical: collectives that run inside hosts over shared memory, between hosts with the
-//! fewest possible bytes, and between sites with the fewest possible bytes over the uplinks.
+//! Hierarchical: collectives with separate stages inside hosts, between hosts and between sites.
+//! The stage inside hosts uses shared memory, the stage between hosts sends the fewest possible
+//! bytes, and the stage between sites sends the fewest possible bytes over the uplinks.
 //!
 //! ```text
 //! all-reduce of 4, 2 per host  inside     0↔1  2↔3   each reduces one half of the buffer
@@ -7,18 +8,18 @@
 //!                              inside     0↔1  2↔3   each distributes its half
 //! ```
 //!
-//! Every level does the same with the results of the level below. Each rank of a host reduces one
-//! part of the buffer. Among the hosts of a site, the ranks that hold the same data reduce parts of
-//! it, and then the sites do the same. The results go back through the levels in reverse. With g
-//! ranks on each of h hosts, a rank exchanges 1/g of the buffer between hosts. It sends
-//! 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds ([`super::circulant`]), and a host sends no more than
-//! necessary. With c sites of h hosts, a rank exchanges 1/(g·h) of the buffer between sites, and
-//! 2(c−1)/c·m pass through a site's uplink in each direction. The two stages inside hosts are the
-//! two halves of a [`super::two_shot`].
+//! Every level processes the results of the level below in the same way. Each rank on a host
+//! reduces one part of the buffer. Among the hosts at a site, the ranks that hold the same data
+//! reduce parts of it, and then the sites do the same. The results travel back through the levels
+//! in reverse order. With g ranks on each of h hosts, a rank exchanges 1/g of the buffer with other
+//! hosts. It sends 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds (see [`super::circulant`]), and a host sends no
+//! more than necessary. With c sites of h hosts each, a rank exchanges 1/(g·h) of the buffer with
+//! other sites, and 2(c−1)/c·m pass through each site's uplink in each direction. The two stages
+//! inside hosts are the two halves of a [`super::two_shot`].
 //!
 //! Hosts and sites may have different numbers of ranks. A rank always holds as much as the other
-//! ranks of its host or site ([`shares`]), and it exchanges data with all ranks of another host or
-//! site that hold a part of the same data ([`levels`]):
+//! ranks on its host or at its site (see [`shares`]). It exchanges data with all ranks on another
+//! host or at another site that hold a part of the same data (see [`levels`]):
 //!
 //! ```text
 //! all-reduce of 3, on hosts of 2 and 1    inside     0↔1         halves
@@ -26,15 +27,15 @@
 //!                                         inside     0↔1
 //! ```
 //!
-//! A broadcast first goes to one rank of each site along a chain of sites, so that it crosses each
-//! uplink once. It then goes to one rank of each host of a site along a [`super::binomial`] tree,
-//! and finally to all ranks inside each host by a flat broadcast. A reduce is the reverse. The rank
-//! that represents a site or host is the root or, elsewhere, the rank at the root's position,
-//! modulo the size of smaller sites and hosts. Stages with nothing to do are omitted, which happens
-//! with one rank per host, one host per site, or one site. The cost is the sum of the costs of the
-//! stages, each on the slowest host or site.
+//! In a broadcast, the data first goes to one rank at each site along a chain of sites, so that it
+//! crosses each uplink once. It then goes to one rank on each host at a site along a
+//! [`super::binomial`] tree, and finally to all ranks on each host by a flat broadcast. A reduce is
+//! the reverse. The rank that represents a site or host is the root or, elsewhere, the rank at the
+//! root's position, modulo the size of smaller sites and hosts. Stages with nothing to do are
+//! omitted. This is the case if there is only one rank per host, one host per site, or one site.
+//! The cost is the sum of the costs of the stages, each on the slowest host or site.
 //!
-//! Inside hosts, each of the b pieces takes one round.
+//! Inside hosts, each of the b pieces takes a separate round.
 //!
 //! Source: Bayatpour, Chakraborty, Subramoni, Lu, Panda, "Scalable Reduction Collectives with Data
 //! Partitioning-based Multi-Leader Design" (SC 2017), with every rank of a host as a leader;
@@ -57,8 +58,8 @@ use levels::{Cut, not_complete};
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
     name: "hierarchical",
-    meaning: "Ranks work together inside each host and send as few bytes as possible between \
-              hosts.",
+    meaning: "The ranks on each host work together so that as few bytes as possible are sent \
+              between hosts.",
     collectives: &[
         Collective::AllReduce,
         Collective::Broadcast,
@@ -148,7 +149,7 @@ fn all_reduce(request: &Request, topology: &Topology) -> Vec<Round> {
 struct Leaders<'a> {
     topology: &'a Topology,
     root_site: usize,
-    /// The position of the root in its host, and of its host at its site.
+    /// The position of the root on its host, and of that host at its site.
     places: (usize, usize),
 }
 

@@ -1,10 +1,10 @@
 //! Determines which part of the buffer each rank of a group holds after the group has reduced it.
 //!
 //! A single rank holds the complete buffer. A group that consists of k groups divides the buffer
-//! further. A *segment* is a maximal run that has a single holder in every group. Each segment
-//! becomes k blocks, and block j belongs to the holder in group j. The ranks of a host therefore
-//! hold one block each. For the hosts of a site and for several sites, the same rule determines
-//! what each rank holds, for any numbers of ranks:
+//! further. A *segment* is a maximal run that has a single holder in every group. Each segment is
+//! split into k blocks, and block j belongs to the holder in group j. The ranks on a host therefore
+//! hold one block each. The same rule determines what each rank holds for the hosts at a site and
+//! for several sites, for any numbers of ranks:
 //!
 //! ```text
 //! hosts of 2 and 3 ranks, 6 units   units     0   1   2   3   4   5
@@ -13,10 +13,10 @@
 //!                                   segments│   0   │ 1 │ 2 │   3   │
 //! ```
 //!
-//! Each group divides the buffer into its own number of units. Groups that meet agree on the least
-//! common multiple of their numbers of units, so that equal shares stay equal, or on 8 times the
-//! largest number if that is less. In the latter case, shares differ by at most one of the agreed
-//! units.
+//! Each group divides the buffer into its own number of units. Groups that exchange data agree on
+//! the least common multiple of their numbers of units, so that equal shares remain equal, or on 8
+//! times the largest number if that is smaller. In the latter case, shares differ by at most one of
+//! the agreed units.
 
 use std::ops::Range;
 
@@ -28,9 +28,9 @@ const UNITS_MAX: usize = 8;
 pub(super) struct Share {
     /// Number of units that the group counts.
     pub(super) units: usize,
-    /// First units of the runs with one holder. A member may hold several runs.
+    /// First units of the runs that have a single holder. A member may hold several runs.
     starts: Vec<usize>,
-    /// Holder of each run, as a number in the group.
+    /// Holder of each run, identified by its number in the group.
     holders: Vec<usize>,
     /// Number of ranks in the group.
     members: usize,

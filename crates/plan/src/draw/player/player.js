@@ -197,7 +197,7 @@ function bound(run, perRound, verb, what, goal, algorithm) {
   const takes = run.length - 1 === least ? "needs no more" : `takes ${run.length - 1}`;
   const log = `⌈log${subscript(factor)}\u00a0${goal}⌉\u00a0=\u00a0${least}`;
   return `A rank ${verb} at most ${plural(perRound, "message")} in a round, so the number of ${what} can at most ${grows}. `
-    + `${least > 1 ? `${reach(least - 1)}, ` : ""}${reach(least)}: to reach ${goal} takes at least ${log}. `
+    + `${least > 1 ? `${reach(least - 1)}, ` : ""}${reach(least)}; reaching ${goal} takes at least ${log}. `
     + `${capital(algorithm)} ${takes}: ${growth(run)}.`;
 }
 
@@ -230,8 +230,8 @@ function whySentences(film) {
     parts.length > 1 && `Then a finished chunk spreads to all ranks, in ${plural(parts[1], "round")}: ${growth(spread)}.`,
     pieces === 1 && parts.length > 1 && once === facts.length && `Together: ${all} = ${once} rounds.`,
     pieces > 1 && (once * pieces === facts.length
-      ? `The buffer is cut into ${pieces} slices, whose rounds take turns: ${slices} = ${facts.length} rounds.`
-      : `The buffer is cut into ${pieces} pieces, which follow each other: ${facts.length} rounds in all.`),
+      ? `The buffer is split into ${pieces} slices, whose rounds alternate: ${slices} = ${facts.length} rounds.`
+      : `The buffer is split into ${pieces} pieces, which follow each other: ${facts.length} rounds in all.`),
   ].filter((sentence) => sentence);
 }
 
@@ -573,7 +573,7 @@ class PlanView {
     this.detail.textContent = `Point at a cell to see whose ${film.means.isSum ? "contributions" : "data"} it holds.`;
     if (row === undefined) return;
     this.cells[row][rank].shape.classList.add("picked");
-    const more = end - first > 1 ? ` The cell stands for ${end - first} chunks.` : "";
+    const more = end - first > 1 ? ` This cell stands for ${end - first} chunks.` : "";
     this.detail.textContent = cellSentence(film, this.state, rank, first) + more;
   }
 }
@@ -604,9 +604,9 @@ function paceOf(stops) {
 function noteOf({ ranks, plans }) {
   const [chunks, bundle] = [Math.max(...plans.map((plan) => Math.ceil(plan.chunks / ROWS_MAX))), Math.ceil(ranks / RANKS_APART)];
   const scaled = plans.filter(({ scale }) => Math.abs(scale - 1) > 0.005);
-  const times = scaled.map(({ algorithm, scale }) => ` Times of ${algorithm} are scaled by ${scale.toFixed(2)} to end at the price.`);
-  return (chunks > 1 ? ` A row stands for up to ${chunks} chunks.` : "") + times.join("")
-    + (bundle > 1 ? ` An arrow bundles the messages between groups of ${bundle} ranks; a circle, those within a group.` : "");
+  const times = scaled.map(({ algorithm, scale }) => ` The message times of ${algorithm} are scaled by ${scale.toFixed(2)}, so that the last message ends at the predicted time.`);
+  return (chunks > 1 ? ` Each row stands for up to ${chunks} chunks.` : "") + times.join("")
+    + (bundle > 1 ? ` An arrow stands for all messages between two groups of ${bundle} ranks, and a circle for those within a group.` : "");
 }
 
 class Player {
