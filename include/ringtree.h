@@ -116,7 +116,7 @@ typedef enum {
      */
     RINGTREE_I8 = 0,
     /**
-     * uint8_t, or the bytes of any other type if they are only transferred
+     * uint8_t, or raw bytes of any type for calls that only move data
      */
     RINGTREE_U8 = 1,
     /**

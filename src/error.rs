@@ -185,7 +185,7 @@ kinds! {
     /// A setting is missing, misspelled or malformed. Correct the setting that the message names.
     /// See `docs/errors.md#configuration`.
     Configuration is_configuration configuration,
-    /// The ranks could not be connected. Check the cause that the message names, and restart the
+    /// The ranks could not be connected. Fix the cause that the message names, and restart the
     /// job. See `docs/errors.md#join`.
     Join is_join join,
     /// Different ranks made different calls. Correct the program: all ranks must issue the

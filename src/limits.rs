@@ -108,7 +108,7 @@ pub const NAME_BYTES_MAX: usize = 512;
 /// lengths. At ten bytes each, they fit into a control message.
 pub const COUNTS_TOLD_MAX: usize = 4096;
 /// Maximum total size, in bytes, of the control messages queued for a rank that is not reading
-/// them. If the queue grows larger, the rank counts as lost.
+/// them. If the queue grows larger, the rank is considered lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of control messages that the control thread processes in a row before it turns to
 /// its other tasks.
@@ -175,7 +175,7 @@ pub const MEASURING_BYTES_MAX: usize = 16 << 20;
 /// Ratio above which a window counts as open. It is the ratio of the time per byte to the time per
 /// byte of the previous message.
 pub const MEASURING_SETTLED: f64 = 0.8;
-/// Number of untimed warm-up calls in shared memory. These calls touch every segment.
+/// Number of untimed warm-up calls over shared memory. These calls touch every segment.
 pub const MEASURING_WARM_UP_CALLS: usize = 8;
 /// Maximum number of batches of calls per pass. The fastest batch is used.
 pub const MEASURING_BATCHES_MAX: usize = 15;
@@ -246,7 +246,7 @@ pub const CLOCK_QUESTIONS: usize = 16;
 /// Maximum total size, in bytes, of the tensor names and shapes in a checkpoint. Readers of the
 /// safetensors format reject larger headers.
 pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
-/// Maximum size, in bytes, of a value (such as names, shapes, settings or metrics) that a rank
+/// Maximum size, in bytes, of a value (such as a name, shape, setting or metric) that a rank
 /// accepts from another rank.
 pub const VALUE_BYTES_MAX: usize = TENSOR_HEADER_BYTES_MAX;
 /// Number of bytes that a rank allocates for a value before the first byte arrives. A value is sent

@@ -101,7 +101,7 @@ pub(super) fn check_secretless(settings: &Settings, address: IpAddr) -> Result<(
         return Ok(());
     }
     Err(Error::configuration(format!(
-        "RINGTREE_SECRET is not set, and {address} is not a loopback address; generate a secret \
+        "RINGTREE_SECRET is not set, and {address} is not a loopback address; generate one secret \
          with `openssl rand -hex 32` and set RINGTREE_SECRET (or RINGTREE_SECRET_FILE) on every \
          rank"
     )))

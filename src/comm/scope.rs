@@ -130,7 +130,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
+    /// documents all other [errors](Communicator#errors).
     pub fn all_reduce<B: BufferMut + ?Sized>(
         &self,
         buffer: &'buffers mut B,

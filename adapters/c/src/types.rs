@@ -54,7 +54,7 @@ pub enum ringtree_result_t {
 pub enum ringtree_dtype_t {
     /// int8_t
     RINGTREE_I8 = 0,
-    /// uint8_t, or the bytes of any other type if they are only transferred
+    /// uint8_t, or raw bytes of any type for calls that only move data
     RINGTREE_U8 = 1,
     /// int16_t
     RINGTREE_I16 = 2,

@@ -85,7 +85,7 @@ pub struct Probe {
     pub bytes: usize,
     /// The class of link that is measured.
     pub class: LinkClass,
-    /// The link cost that is computed.
+    /// The computed link cost.
     pub number: Number,
 }
 

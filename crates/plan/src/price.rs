@@ -28,7 +28,7 @@ pub struct LinkCost {
 pub struct UplinkCost {
     /// L: latency in seconds from a rank at one site to a rank at another site.
     pub alpha_s: f64,
-    /// G: time in seconds per byte at an uplink.
+    /// G: time per byte on an uplink, in seconds.
     pub beta_s_per_byte: f64,
 }
 

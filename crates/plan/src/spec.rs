@@ -176,8 +176,8 @@ impl Collective {
 pub enum Demand {
     /// Any content.
     Anything,
-    /// The given rank's unchanged contribution. In an all-to-all, this is the given rank's block
-    /// for the rank that holds the chunk.
+    /// The given rank's unchanged contribution. In an all-to-all, this is the block that
+    /// the given rank sends to the rank that holds the chunk.
     Of(usize),
     /// The combined contributions of all ranks.
     Everyone,

@@ -5,7 +5,7 @@ use crate::protocol::founding::RELAY;
 
 impl Network {
     /// Kills the process of `rank`. Bytes that the rank has already written still arrive, and its
-    /// peers then read the end of the stream. Writes to the rank fail once one latency has passed
+    /// peers then read the end of the stream. Writes to the rank start to fail one link latency
     /// after this call. Does nothing if the rank is already dead.
     pub fn close_rank(&mut self, rank: usize) {
         if self.ranks[rank].closed_ns.is_some() {
