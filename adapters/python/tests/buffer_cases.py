@@ -160,7 +160,7 @@ def _():
     refused(ringtree.UsageError, "band", lambda: comm.all_reduce(numbers, "band"))
     refused(ringtree.UsageError, "99 is out of range", lambda: comm.broadcast(numbers, 99))
     other = np.zeros(4, np.int32)
-    refused(TypeError, "not f32 and i32", lambda: comm.all_reduce_into(numbers, other))
+    refused(TypeError, "got f32 and i32", lambda: comm.all_reduce_into(numbers, other))
     short = np.zeros(3, np.float32)
     refused(ringtree.UsageError, "must have", lambda: comm.all_reduce_into(numbers, short))
     unaligned = memoryview(bytearray(9))[1:]
