@@ -43,7 +43,7 @@ impl Elsewhere {
             .env_clear()
             .env("PATH", "/usr/bin:/bin")
             .env("LD_LIBRARY_PATH", driver::folder())
-            // Of a job that has nothing to do with the check.
+            // Variables of a different job, which the check must ignore.
             .env("RANK", "7")
             .env("RINGTREE_TRANSPORT", "tcp")
             .envs(settings.iter().copied())
@@ -126,7 +126,7 @@ fn a_stub_does_not_hide_the_driver() {
     );
 }
 
-/// A path that cannot be had is told of in one line, and is no failure.
+/// The check reports an unavailable path in one message and does not count it as a failure.
 #[test]
 fn where_memory_cannot_be_mapped_the_check_says_so_once_and_goes_on() {
     let here = Elsewhere::new();

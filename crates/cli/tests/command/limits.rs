@@ -1,4 +1,4 @@
-//! What the command does where the system gives it little.
+//! The command under tight resource limits.
 
 use std::process::Command;
 

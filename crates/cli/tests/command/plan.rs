@@ -343,7 +343,7 @@ fn a_radix_is_part_of_the_name() {
     );
 }
 
-/// Of all algorithms, one that would need too much memory says so and the others are listed.
+/// `--algorithm all` lists every algorithm and reports one that would need too much memory.
 #[test]
 fn an_algorithm_that_needs_too_much_scratch_is_told_of_in_a_line() {
     let all = stdout("all-reduce --algorithm all --ranks 64");

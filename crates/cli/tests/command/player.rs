@@ -61,7 +61,7 @@ fn all(world_size: usize) -> Vec<Played> {
     Collective::ALL.iter().flat_map(of_collective).collect()
 }
 
-/// What the script of a page reads.
+/// Returns the data that the script of a page reads.
 fn data(page: &str) -> Value {
     let begin = "<script id=\"plan-data\" type=\"application/json\">";
     let (_, rest) = page.split_once(begin).unwrap();

@@ -18,7 +18,7 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// What a barrier of two ranks is predicted to take under this setting, in microseconds.
+/// Returns the predicted time of a barrier of two ranks under this setting, in microseconds.
 fn predicted_us(tuning: &Path) -> f64 {
     let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
     let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);

@@ -1,4 +1,4 @@
-//! What is shown of what ranks write, and what is kept of it.
+//! Output of ranks: what the launcher prints and what it stores.
 
 use super::several_hosts::Hosts;
 use super::terminal::shell;
@@ -188,7 +188,7 @@ fn a_rank_that_was_kept_back_on_another_host_is_quoted_here() {
     assert!(line.ends_with("is above, after [2]"), "{line}");
 }
 
-/// What is kept of a rank.
+/// Returns the stored output of a rank.
 fn kept(folder: &Path, rank: usize) -> String {
     fs::read_to_string(folder.join(format!("rank-{rank}.log"))).unwrap()
 }

@@ -17,7 +17,7 @@ fn fails_once(rank: usize, failure: &str, mark: &str) -> String {
     )
 }
 
-/// What the ranks of [`fails_once`] said: rank, attempt, port.
+/// Returns the rank, attempt and port that each rank of [`fails_once`] printed.
 fn said(stdout: &str) -> Vec<(usize, u16, u16)> {
     let parse = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();

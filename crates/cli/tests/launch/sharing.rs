@@ -1,4 +1,4 @@
-//! What a user sees of sharing memory: the doctor, `--transport`, and machines that refuse it.
+//! Shared memory as users see it: the doctor, `--transport`, and machines that forbid it.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -14,7 +14,7 @@ fn ringtree(arguments: &[&str]) -> Command {
     command
 }
 
-/// From now on the system refuses memfds to `command`, as a container's filter may.
+/// Makes the system reject memfds for `command`, as the filter of a container may.
 fn refuse_memory(command: &mut Command) {
     let instruction = |code: u32, jump_if_not: u8, constant: u32| libc::sock_filter {
         code: code as u16,

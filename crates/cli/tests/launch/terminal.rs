@@ -1,5 +1,5 @@
-//! What a user's shell and terminal do to a launcher: they hang up, close or stop reading its
-//! output, stop it and let it go on.
+//! Effects of the user's shell and terminal on a launcher: a terminal that hangs up, output that is
+//! closed or not read, and stopping and resuming.
 
 use super::several_hosts::Hosts;
 use super::*;

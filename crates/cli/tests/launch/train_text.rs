@@ -78,7 +78,7 @@ fn standard_output(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// What a run printed of a step, in the line "step 3  loss 2.3456  gradient 0.1234".
+/// The numbers that a run printed for a step, in the line "step 3  loss 2.3456  gradient 0.1234".
 #[derive(Debug)]
 struct Step {
     number: usize,

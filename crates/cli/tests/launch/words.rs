@@ -1,4 +1,4 @@
-//! What a launcher says of a rank that fails, and which rank it names.
+//! The message of a launcher after a rank has failed, and the rank that it names.
 
 use super::several_hosts::Hosts;
 use super::*;
@@ -67,7 +67,7 @@ pub(super) fn script(role: &str) -> String {
     )
 }
 
-/// What the launcher of four ranks says at the end.
+/// Returns the last message of a launcher of four ranks.
 fn last_words(role: &str, backtrace: &str) -> (String, End) {
     let mut line = launcher(&["--nproc-per-node", "4"], &script(role));
     let end = wait(line.env("RUST_BACKTRACE", backtrace).spawn().unwrap());
@@ -110,7 +110,7 @@ fn ranks_that_panic_because_another_has_left_are_not_blamed() {
     }
 }
 
-/// What the ranks say of each other is unknown to the launcher here.
+/// Here, the launcher does not read what the ranks report about each other.
 #[test]
 fn the_rank_that_failed_first_is_named_though_the_launcher_reads_nothing() {
     let options = ["--output", "inherit", "--nproc-per-node", "4"];

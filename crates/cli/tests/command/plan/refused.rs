@@ -1,8 +1,8 @@
-//! What `ringtree plan` refuses.
+//! Arguments that `ringtree plan` rejects.
 
 use super::plan;
 
-/// What is asked => what the refusal says.
+/// Each line: arguments => a part of the error message.
 const REFUSED: &str = "
     sum --algorithm auto --ranks 8 => unknown collective 'sum'
     broadcast --algorithm fast --ranks 8 => unknown algorithm 'fast'
