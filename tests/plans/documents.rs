@@ -108,6 +108,16 @@ fn readme_counts_of_torch_tests_match_their_page() {
     ] {
         assert!(text.contains(&part), "README.md does not say '{part}'");
     }
+    let wheel = page("adapters/python/README.md").replace('\n', " ");
+    for part in [
+        format!("Gloo passes {} of torch", passed + failed),
+        format!("ringtree passes {passed} of these"),
+    ] {
+        assert!(
+            wheel.contains(&part),
+            "the wheel's page does not say '{part}'"
+        );
+    }
 }
 
 #[test]

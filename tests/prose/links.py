@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Checks that every relative link in a Markdown file of the repository leads somewhere.
 
-A link must name a tracked file or a directory; an anchor must be a heading of the page.
+A link must name a tracked file or a directory; an anchor must be a heading of the page. The page of
+a package index must not have relative links, because it is shown without the repository.
 """
 import pathlib
 import re
@@ -9,6 +10,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parent.parent.parent
+PACKAGE_PAGES = ["adapters/python/README.md", "crates/plan/README.md"]
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
@@ -38,6 +40,9 @@ def main():
         for link in LINK.findall(text):
             if re.match(r"[a-z]+:", link):
                 continue
+            if str(page.relative_to(ROOT)) in PACKAGE_PAGES and not link.startswith("#"):
+                failed = True
+                print(f"{page.relative_to(ROOT)}: {link} is relative, but the page is shown alone")
             name, _, anchor = link.partition("#")
             target = (page.parent / name).resolve() if name else page
             wrong = target not in files and target not in directories

@@ -293,6 +293,31 @@ fn every_room_introduces_itself() {
     assert_tidy(&["src", "crates"], ill_introduced);
 }
 
+/// Cargo cannot take the version of a path dependency from the workspace.
+#[test]
+fn workspace_dependencies_have_the_workspace_version() {
+    let manifest = std::fs::read_to_string("Cargo.toml").unwrap();
+    let version = |line: &str| {
+        Some(
+            line.split_once("version = \"")?
+                .1
+                .split_once('"')?
+                .0
+                .to_owned(),
+        )
+    };
+    let mut lines = manifest.lines();
+    let stated = lines
+        .find(|line| line.starts_with("version = "))
+        .and_then(version);
+    let dependencies: Vec<_> = lines
+        .filter(|line| line.starts_with("ringtree"))
+        .filter_map(version)
+        .collect();
+    assert_eq!(dependencies, vec![stated.unwrap(); dependencies.len()]);
+    assert!(!dependencies.is_empty());
+}
+
 #[test]
 fn every_module_has_a_row_in_the_map() {
     let found = sources(&["src", "crates", "adapters"]);

@@ -41,6 +41,13 @@ mod work;
 
 #[pyo3::pymodule]
 mod _ringtree {
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+
     #[pymodule_export]
     use crate::command::command;
     #[pymodule_export]

@@ -16,7 +16,7 @@ import weakref as _weakref
 from typing import Protocol as _Protocol
 
 from . import _ringtree
-from ._ringtree import Communicator, Work
+from ._ringtree import Communicator, Work, __version__
 from .errors import (
     ConfigurationError,
     DeadlineError,
@@ -27,8 +27,6 @@ from .errors import (
     ProtocolError,
     UsageError,
 )
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Communicator",

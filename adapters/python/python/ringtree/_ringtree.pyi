@@ -12,6 +12,8 @@ Dtype: TypeAlias = Literal[
     "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"
 ]
 
+__version__: str
+
 class _Array(Protocol):
     """A NumPy array. NumPy's stubs do not declare it as a buffer before Python 3.12."""
 

@@ -1,0 +1,152 @@
+use super::*;
+use crate::dtype::Dtype;
+use crate::error::Error;
+use crate::link::{Link, LinkError, Payload};
+use crate::plan::select::TuningTable;
+use crate::plan::{Algorithm, Collective, Topology};
+use crate::protocol::call::Call;
+use crate::sys::memory::Region;
+use bind::Placement;
+use cache::{Cache, Key};
+use group::Start;
+use medium::host::Links;
+
+/// A link that never opens.
+struct Unconnected;
+
+type Moved = std::result::Result<usize, LinkError>;
+
+impl Link for Unconnected {
+    fn send(&mut self, _: &crate::link::Message, _: usize, _: Payload<'_>) -> Moved {
+        Ok(0)
+    }
+    fn receive(&mut self, _: &crate::link::Message, _: usize, _: &mut [u8]) -> Moved {
+        Ok(0)
+    }
+    fn fetch(&mut self, _: &crate::link::Message, _: usize) -> Moved {
+        Ok(0)
+    }
+    fn view(&self, _: usize) -> &[u8] {
+        &[]
+    }
+    fn consume(&mut self, _: usize) -> std::result::Result<(), LinkError> {
+        Ok(())
+    }
+}
+
+fn unconnected(rank: usize, world_size: usize) -> Group {
+    let links = || Links::new(world_size, Box::new(|_| Box::new(Unconnected)));
+    Group::new(rank, world_size, links(), links())
+}
+
+/// Returns rank 1 of 3, in an all-gather of one byte per rank.
+fn waiting(timeout: Duration) -> (Engine, Ticket) {
+    let topology = Topology::apart(3);
+    let mut cache = Cache::new(1, topology, TuningTable::default(), Vec::new());
+    let key = Key {
+        call: Call::new(Collective::AllGather, 3)
+            .dtype(Dtype::U8)
+            .by(Algorithm::Flat),
+        placement: Placement::InPlace,
+        is_exposed: false,
+    };
+    let mut memory = Memory::in_place(Region::own(vec![0u8; 3]));
+    let mut start = Start {
+        prepared: cache.get(key).unwrap(),
+        sequence: 1,
+        memory: &mut memory,
+        timeout,
+        gate: None,
+    };
+    let mut group = unconnected(1, 3);
+    let order = Order::Collectives;
+    let ticket = Ticket {
+        group: 0,
+        order,
+        slot: group.post(order, &mut start).unwrap(),
+    };
+    let mut engine = Engine::default();
+    engine.add_group(0, group);
+    (engine, ticket)
+}
+
+fn take(engine: &mut Engine, ticket: Ticket) -> Option<group::End> {
+    engine.group(0).unwrap().take(ticket.order, ticket.slot)
+}
+
+#[test]
+fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
+    let (mut engine, ticket) = waiting(Duration::from_secs(60));
+    engine.link_failed(0, 2, "connection refused");
+    engine.tick(Duration::ZERO);
+    engine.tick(Duration::from_millis(200));
+    engine.poll();
+    assert!(
+        take(&mut engine, ticket).is_none(),
+        "the coordinator has not answered"
+    );
+    let (_, to, report) = engine.next_control().unwrap();
+    assert_eq!(to, To::Rank(0));
+    let Some(Message::Report(error)) = Message::decode(&report) else {
+        panic!("{report:?}");
+    };
+    assert!(error.is_peer_lost() && error.peer() == Some(2), "{error:?}");
+    let message = error.to_string();
+    assert!(message.contains("during all-gather #1"), "{message}");
+    assert!(message.contains("connection refused"), "{message}");
+
+    let first = Error::deadline("an earlier error of another rank");
+    engine.control(0, 0, &Message::FirstError(first.clone()).encode());
+    let (_, end) = take(&mut engine, ticket).unwrap();
+    assert_eq!(end, Err(first));
+}
+
+#[test]
+fn once_its_peers_know_a_waiting_rank_sleeps_until_something_is_due() {
+    let at = Duration::from_millis;
+    let (mut engine, ticket) = waiting(at(60_000));
+    let tick = |engine: &mut Engine, now| {
+        engine.tick(at(now));
+        engine.may_sleep(|| at(now))
+    };
+    assert_eq!(tick(&mut engine, 0), IDLE_SLEEP);
+    assert_eq!(tick(&mut engine, 900), IDLE_SLEEP);
+    assert_eq!(tick(&mut engine, 1000), PATIENT_SLEEP);
+    assert_eq!(tick(&mut engine, 1950), at(50));
+    for second in 2..60 {
+        assert_eq!(tick(&mut engine, second * 1000), PATIENT_SLEEP);
+    }
+    assert_eq!(tick(&mut engine, 59_990), at(10));
+    assert!(take(&mut engine, ticket).is_none());
+    // No peer answers the report of the timeout, and the engine waits for the answers.
+    assert_eq!(tick(&mut engine, 60_000), IDLE_SLEEP);
+}
+
+#[test]
+fn a_timeout_without_end_overflows_nothing() {
+    let (mut engine, ticket) = waiting(Duration::MAX);
+    engine.tick(Duration::from_secs(1));
+    engine.tick(Duration::from_secs(1 << 40));
+    assert!(take(&mut engine, ticket).is_none());
+}
+
+/// Rank 1 makes its calls in a group and leaves before rank 0 has added the group.
+#[test]
+fn a_rank_that_left_a_group_before_another_had_it_is_not_lost() {
+    for says_goodbye in [true, false] {
+        let mut engine = Engine::default();
+        engine.found(0, &Members::everyone(2));
+        if says_goodbye {
+            let goodbye = Message::Goodbye {
+                calls: 1,
+                failed_beside: None,
+            };
+            engine.control(1, 1, &goodbye.encode());
+        }
+        engine.control_lost(1, "it closed its control connection");
+        engine.add_group(1, unconnected(0, 2));
+        engine.tick(Duration::ZERO);
+        engine.poll();
+        assert_eq!(engine.next_failure().is_none(), says_goodbye);
+    }
+}

@@ -1,0 +1,79 @@
+use super::*;
+use std::net::TcpListener;
+
+/// Creates a link and the other end of its connection.
+fn pair(reactor: &Arc<Reactor>) -> (TcpLink, std::net::TcpStream) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    near.set_nonblocking(true).unwrap();
+    set_options(&near).unwrap();
+    let inbox = Inbox::default();
+    inbox.push(DataStream {
+        peer: 1,
+        stream: TcpStream::from_std(near),
+        hosts: ("here".into(), "there".into()),
+    });
+    (
+        inbox.take(1, reactor).unwrap(),
+        listener.accept().unwrap().0,
+    )
+}
+
+#[test]
+fn only_silence_while_something_is_due_counts() {
+    let start = Instant::now();
+    let second = Duration::from_secs(1);
+    let awaited = |last| Acknowledged {
+        is_awaited: true,
+        last,
+    };
+    let mut silence = Silence::default();
+    // The connection was idle for an hour before something is sent.
+    assert_eq!(silence.lasts(awaited(3600 * second), start), Duration::ZERO);
+    assert_eq!(
+        silence.lasts(awaited(3603 * second), start + 3 * second),
+        3 * second
+    );
+    // The last acknowledgment arrived a second ago, and another is due.
+    assert_eq!(silence.lasts(awaited(second), start + 6 * second), second);
+    assert_eq!(
+        silence.lasts(awaited(4 * second), start + 9 * second),
+        4 * second
+    );
+    let idle = Acknowledged {
+        is_awaited: false,
+        last: 60 * second,
+    };
+    assert_eq!(silence.lasts(idle, start + 69 * second), Duration::ZERO);
+    assert_eq!(
+        silence.lasts(awaited(90 * second), start + 99 * second),
+        Duration::ZERO
+    );
+}
+
+/// The peer's program computes for longer than the detection of a cut takes. With
+/// `RINGTREE_TEST_LONG`, it computes for a minute.
+#[test]
+fn a_peer_that_does_not_read_is_not_cut_off() {
+    let computes = match std::env::var_os("RINGTREE_TEST_LONG") {
+        Some(_) => Duration::from_secs(60),
+        None => CUT_OFF_AFTER + Duration::from_secs(3),
+    };
+    let reactor = Arc::new(Reactor::new().unwrap());
+    let (mut link, mut far) = pair(&reactor);
+    let piece = vec![1; 1 << 20];
+    let mut written = 0;
+    let end = Instant::now() + computes;
+    while Instant::now() < end {
+        match link.write(&piece) {
+            Ok(bytes) => written += bytes,
+            Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
+        }
+        reactor.sleep(Duration::from_millis(50));
+        reactor.find_cuts();
+    }
+    drop(link);
+    let mut read = Vec::new();
+    far.read_to_end(&mut read).unwrap();
+    assert_eq!(read.len(), written);
+}
