@@ -39,7 +39,7 @@ fn one_rank(rank: usize, id: &UniqueId) -> Result<(), Error> {
     let start = Instant::now();
     comm.all_reduce(&mut vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;
     let alone = start.elapsed();
-    let work = comm.all_reduce_async(vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;
+    let work = comm.start_all_reduce(vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;
     std::thread::sleep(COMPUTE);
     let start = Instant::now();
     let sum = work.wait()?;

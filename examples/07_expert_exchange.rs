@@ -11,7 +11,7 @@
 //! receive from each rank. `all_to_all_into` sends the tokens. The same call with both lists of
 //! counts exchanged returns the answers. A rank knows only its own counts.
 
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Error, Layout, Result};
 
 const RANKS: usize = 4;
 const STEPS: usize = 6;
@@ -74,12 +74,13 @@ fn experts(comm: &Communicator, tokens: &[f32], routes: &[Route]) -> Result<(Vec
     let [send, receive] = [send, receive].map(lengths);
 
     let mut arrived = vec![0.0; receive.iter().sum()];
-    comm.all_to_all_into(&outgoing, &send, &mut arrived, &receive)?;
+    let (send, receive) = (Layout::Counts(&send), Layout::Counts(&receive));
+    comm.all_to_all_into(&send.of(&outgoing), &mut receive.of(&mut arrived))?;
     arrived
         .iter_mut()
         .for_each(|one| *one = expert(comm.rank(), *one));
     let mut answers = outgoing;
-    comm.all_to_all_into(&arrived, &receive, &mut answers, &send)?;
+    comm.all_to_all_into(&receive.of(&arrived), &mut send.of(&mut answers))?;
 
     let mut output = vec![0.0; tokens.len()];
     for (answer, route) in answers.chunks_exact(WIDTH).zip(sorted) {

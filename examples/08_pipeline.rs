@@ -12,7 +12,7 @@
 //! forward and backward, so it stores few activations. While it alternates, a stage sends an
 //! activation forward as the next stage sends a gradient back. With `send` and `recv`, both could
 //! wait for each other, because messages of 4 MiB do not fit into any buffer on the way. With
-//! `send_async` and `recv_async`, a stage waits only for the message that it needs next, which
+//! `start_send` and `start_recv`, a stage waits only for the message that it needs next, which
 //! travels while the stage computes.
 //!
 //! A layer multiplies by one weight, so the gradients can be compared to the bit with those of a
@@ -119,7 +119,7 @@ impl<'a> Stage<'a> {
     /// Returns a buffer to receive into: that of a completed send, or a new one.
     fn buffer(&mut self) -> Result<Vec<f32>> {
         match self.sent.front() {
-            Some(work) if work.has_ended() => {
+            Some(work) if work.is_finished() => {
                 let work = self.sent.pop_front().expect("it is the first");
                 Ok(work.wait()?)
             }
@@ -132,12 +132,12 @@ impl<'a> Stage<'a> {
     fn next(&mut self, due: Coming, peer: usize, is_last: bool) -> Result<(Vec<f32>, Coming)> {
         let due = match due {
             Some(due) => due,
-            None => self.comm.recv_async(self.buffer()?, peer)?,
+            None => self.comm.start_recv(self.buffer()?, peer)?,
         };
         let came = due.wait()?;
         let next = match is_last {
             true => None,
-            false => Some(self.comm.recv_async(self.buffer()?, peer)?),
+            false => Some(self.comm.start_recv(self.buffer()?, peer)?),
         };
         Ok((came, next))
     }
@@ -155,7 +155,7 @@ impl<'a> Stage<'a> {
         let output = self.layer.forward(&input);
         self.inputs.push_back(input);
         match self.after() {
-            Some(peer) => self.sent.push_back(self.comm.send_async(output, peer)?),
+            Some(peer) => self.sent.push_back(self.comm.start_send(output, peer)?),
             None => self.outputs.push_back(output),
         }
         self.order.push_str(&format!("F{batch} "));
@@ -176,7 +176,7 @@ impl<'a> Stage<'a> {
         let input = self.inputs.pop_front().expect("its forward came before");
         let slope = self.layer.backward(&input, slope);
         if let Some(peer) = self.before() {
-            self.sent.push_back(self.comm.send_async(slope, peer)?);
+            self.sent.push_back(self.comm.start_send(slope, peer)?);
         }
         self.order.push_str(&format!("B{batch} "));
         Ok(())

@@ -73,7 +73,7 @@ pub(crate) fn serve(comm: &Communicator, pause: impl Fn(Duration)) -> Result<Vec
             layers[0] = requests.next().unwrap_or(0);
             comm.broadcast(&mut layers, 0)?;
         } else {
-            comm.patient().broadcast(&mut layers, 0)?;
+            comm.without_timeout().broadcast(&mut layers, 0)?;
         }
         if layers[0] == 0 {
             return Ok(times);

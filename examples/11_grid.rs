@@ -41,14 +41,13 @@ fn sample(step: usize, row: usize, input: usize) -> f32 {
 /// Trains this rank's half of the layer and checks it. Returns a summary.
 pub(crate) fn program(world: &Communicator) -> Result<String> {
     let (row, column) = (world.rank() / TENSOR, world.rank() % TENSOR);
-    let tensor = world.split(row, column)?.expect("every rank is in a row");
-    let end = world.split(column, row).and_then(|data| {
-        let data = data.expect("every rank is in a column");
-        train(&tensor, &data).inspect_err(|error| data.fail(error))
-    });
+    let tensor = world.split(row, column)?;
+    let end = world
+        .split(column, row)
+        .and_then(|data| train(&tensor, &data).inspect_err(|error| data.abort(error)));
     // Report a failure in the column to the row, and vice versa. Otherwise, the others would only
     // learn that this rank has left, but not why.
-    let (loss, weights) = end.inspect_err(|error| tensor.fail(error))?;
+    let (loss, weights) = end.inspect_err(|error| tensor.abort(error))?;
     let mut found = weights.iter().enumerate();
     if !found.all(|(input, weight)| (weight - sought(input)).abs() < 0.01) {
         return Err(Error::system(format!("the weights are wrong: {weights:?}")));

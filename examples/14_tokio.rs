@@ -73,7 +73,7 @@ async fn serve(comm: Arc<Communicator>) -> Result<String> {
         task.await
             .map_err(|error| Error::system(error.to_string()))??;
     }
-    comm.broadcast_async(vec![STOP], 0)?.await?;
+    comm.start_broadcast(vec![STOP], 0)?.await?;
     for client in clients {
         let end = client
             .await
@@ -90,8 +90,8 @@ async fn serve(comm: Arc<Communicator>) -> Result<String> {
 async fn answer(comm: Arc<Communicator>, mut stream: TcpStream) -> Result<()> {
     // A client that disconnects is not an error. 0 is not a question.
     while let Ok(question @ 1..) = stream.read_u64().await {
-        let told = comm.broadcast_async(vec![question], 0)?;
-        let counted = comm.all_reduce_async(vec![count(&comm, question)], ReduceOp::Sum)?;
+        let told = comm.start_broadcast(vec![question], 0)?;
+        let counted = comm.start_all_reduce(vec![count(&comm, question)], ReduceOp::Sum)?;
         told.await?;
         let total = counted.await?[0];
         if stream.write_u64(total).await.is_err() {
@@ -104,12 +104,15 @@ async fn answer(comm: Arc<Communicator>, mut stream: TcpStream) -> Result<()> {
 /// Answers questions on the other ranks, and waits for them without a timeout.
 async fn work(comm: Communicator) -> Result<String> {
     for answered in 0.. {
-        let question = comm.patient().broadcast_async(vec![STOP], 0)?.await?[0];
+        let question = comm
+            .without_timeout()
+            .start_broadcast(vec![STOP], 0)?
+            .await?[0];
         if question == STOP {
             return Ok(format!("rank {} has counted {answered} times", comm.rank()));
         }
         let counted = vec![count(&comm, question)];
-        comm.all_reduce_async(counted, ReduceOp::Sum)?.await?;
+        comm.start_all_reduce(counted, ReduceOp::Sum)?.await?;
     }
     unreachable!("rank 0 sends STOP")
 }

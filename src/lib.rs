@@ -107,11 +107,11 @@ pub use comm::{
     Communicator,
     buffer::{Buffer, BufferMut},
     builder::Builder,
-    joining::Joining,
-    scope::{Exchange, Scope, ScopedWork},
+    connecting::Connecting,
+    scope::{MessageBatch, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
     tuning::{Adoption, TuningOrigin},
-    work::{Failed, Work},
+    work::{Work, WorkError},
 };
 #[cfg(feature = "cuda")]
 #[doc(inline)]

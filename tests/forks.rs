@@ -54,13 +54,13 @@ const CALLS: &[(&str, Call)] = &[
     ("all_gather_value", |comm| {
         comm.all_gather_value(&9).map(drop)
     }),
-    ("all_reduce_async", |comm| {
-        drop(comm.all_reduce_async(vec![9.0f32], ReduceOp::Sum)?);
+    ("start_all_reduce", |comm| {
+        drop(comm.start_all_reduce(vec![9.0f32], ReduceOp::Sum)?);
         Ok(())
     }),
     ("send", |comm| comm.send(&[9.0f32], 1 - comm.rank())),
-    ("send_async", |comm| {
-        drop(comm.send_async(vec![9.0f32], 1 - comm.rank())?);
+    ("start_send", |comm| {
+        drop(comm.start_send(vec![9.0f32], 1 - comm.rank())?);
         Ok(())
     }),
     ("recv", |comm| comm.recv(&mut [9.0f32], 1 - comm.rank())),
@@ -70,7 +70,7 @@ const CALLS: &[(&str, Call)] = &[
         comm.sendrecv(&[9u8], peer, &mut [0u8], peer)
     }),
     ("group", |comm| {
-        comm.group(|group| group.send(&[9u8], 1 - comm.rank()))
+        comm.batch(|group| group.send(&[9u8], 1 - comm.rank()))
     }),
     ("scope", |comm| {
         let mut numbers = [9.0f32; 4];
@@ -92,12 +92,14 @@ const CALLS: &[(&str, Call)] = &[
     }),
     #[cfg(feature = "cuda")]
     ("synchronize", Communicator::synchronize),
-    ("patient", |comm| comm.patient().named("child").barrier()),
+    ("patient", |comm| {
+        comm.without_timeout().with_name("child").barrier()
+    }),
     ("failure", |comm| {
         comm.mark(1 << 40);
-        comm.fail(&Error::system("a child's disk is full"));
+        comm.abort(&Error::system("a child's disk is full"));
         assert_eq!(comm.agreed_mark(Duration::from_secs(60)), None);
-        comm.failure().map_or(Ok(()), Err)
+        comm.error().map_or(Ok(()), Err)
     }),
 ];
 
@@ -232,7 +234,7 @@ fn busy() -> Result<String> {
 }
 
 fn forked_under_way(comm: &Communicator, round: usize) -> Result<()> {
-    let start = || comm.all_reduce_async(vec![1.0f32; COUNT], ReduceOp::Sum);
+    let start = || comm.start_all_reduce(vec![1.0f32; COUNT], ReduceOp::Sum);
     let mut works = Vec::new();
     if comm.rank() == 0 {
         works = vec![Some(start()?), Some(start()?), Some(start()?)];
@@ -274,7 +276,7 @@ fn forked_under_way(comm: &Communicator, round: usize) -> Result<()> {
 fn ends_of_works(works: &mut [Option<Work<Vec<f32>>>]) -> std::result::Result<(), String> {
     let mut take = |at: usize| works[at].take().unwrap();
     let (first, mut second, third) = (take(0), take(1), take(2));
-    if !first.has_ended() {
+    if !first.is_finished() {
         return Err("a work goes on".into());
     }
     let failed = first.wait().unwrap_err();
@@ -387,11 +389,11 @@ fn a_child_of_a_simulated_rank_or_of_a_start_is_refused_as_well() {
     assert_eq!(ends, [Ok(()), Ok(())]);
     let id = UniqueId::on("127.0.0.1").unwrap();
     let builder = Communicator::builder().rank(0).world_size(2).unique_id(&id);
-    let mut joining = Some(builder.connect_async());
+    let mut joining = Some(builder.start_connect());
     child(|| {
         let joining = joining.take().unwrap();
         joining.cancel();
-        if !joining.is_ready() {
+        if !joining.is_finished() {
             return Err("a start goes on".into());
         }
         check("a start", joining.wait().map(drop))
@@ -403,7 +405,7 @@ fn a_child_of_a_simulated_rank_or_of_a_start_is_refused_as_well() {
     })
     .unwrap();
     let joining = joining.unwrap();
-    assert!(!joining.is_ready(), "its child has ended it");
+    assert!(!joining.is_finished(), "its child has ended it");
     joining.cancel();
     let error = joining.wait().unwrap_err();
     assert!(error.to_string().contains("canceled"), "{error}");

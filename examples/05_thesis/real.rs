@@ -59,7 +59,7 @@ fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
     let mut under_way = Vec::new();
     for (bucket, gradients) in (0..).zip(buckets) {
         sleep_until(start + link.ready(model, bucket));
-        under_way.push(comm.all_reduce_async(gradients, ReduceOp::Sum)?);
+        under_way.push(comm.start_all_reduce(gradients, ReduceOp::Sum)?);
     }
     let mut sums = Vec::new();
     for work in under_way {

@@ -72,7 +72,7 @@ fn one_step(reducer: &mut DataParallel, model: &Model) -> Result<()> {
 fn bare_buckets(comm: &Communicator, buckets: &mut [Vec<f32>]) -> Result<()> {
     let works: Result<Vec<_>> = buckets
         .iter_mut()
-        .map(|bucket| Ok(comm.all_reduce_async(std::mem::take(bucket), ReduceOp::Avg)?))
+        .map(|bucket| Ok(comm.start_all_reduce(std::mem::take(bucket), ReduceOp::Avg)?))
         .collect();
     for (bucket, work) in buckets.iter_mut().zip(works?) {
         *bucket = work.wait()?;

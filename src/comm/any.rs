@@ -130,7 +130,7 @@ impl Communicator {
         let algorithm = forced(issued.algorithm, call);
         let choice = issued.cache.choice(Call { algorithm, ..call })?;
         drop(issued);
-        let parts = &self.0.parts;
+        let parts = &self.core.parts;
         let line = choice.explain_parts(&parts.topology().hosts, &parts.tuning);
         line.map_err(Error::usage)
     }

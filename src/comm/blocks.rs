@@ -1,17 +1,14 @@
-//! Implements gather, scatter and all-to-all. Also checks block layouts.
-//!
-//! Reduce-scatter and all-gather, which also accept layouts, are in `collectives`.
+//! Checks the lengths and the block layouts of a call's buffers.
 
 use super::Communicator;
-use super::buffer::{Buffer, BufferMut, Memory, MemoryMut, written_on_host};
-use super::collectives::check_length;
-use super::work::{Failed, Work};
-use crate::dtype::{Dtype, Element};
+use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
+use super::collectives::{Bound, check_length};
+use crate::dtype::Dtype;
 use crate::engine::bind::{Lengths, Placement};
 use crate::engine::cache::bytes_of;
 use crate::engine::group;
 use crate::error::{Error, Result};
-use crate::plan::layout::{Blocks, Kept, Layout};
+use crate::plan::layout::{Blocks, Layout};
 use crate::plan::spec::Collective;
 use crate::protocol::call::{Call, Split, hash};
 use crate::sys::memory::lend;
@@ -35,209 +32,84 @@ impl<B: BufferMut> BufferMut for Blocks<'_, B> {
 }
 
 impl Communicator {
-    /// Replaces `buffer` on `root` with the blocks of all ranks, in rank order. Each rank
-    /// contributes only its own block of `buffer`. Afterwards, the contents of `buffer` are
-    /// unspecified on all ranks except `root`.
-    ///
-    /// ```
-    /// let gathered = ringtree::simulate(3, |comm| {
-    ///     let mut ranks = [0u8; 3];
-    ///     ranks[comm.rank()] = comm.rank() as u8;
-    ///     comm.gather(&mut ranks, 2).map(|()| ranks)
-    /// });
-    /// assert_eq!(gathered[2], Ok([0, 1, 2]));
-    /// ```
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Gather")]
-    #[doc(alias = "MPI_Gatherv")]
-    pub fn gather<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
-        self.in_place(Call::new(Collective::Gather, 0).root(root), buffer)
-    }
-
-    /// Replaces `output` on `root` with the inputs of all ranks, in rank order.
-    ///
-    /// Ranks other than `root` can pass an empty `output` because only the `output` on `root` is
-    /// used. All inputs must have the same length, unless all ranks pass an `output` that has the
-    /// same [counts](Layout::Counts).
-    ///
-    /// ```
-    /// use ringtree::Layout;
-    /// let gathered = ringtree::simulate(3, |comm| {
-    ///     let (own, mut all) = (vec![comm.rank(); comm.rank() + 1], Vec::new());
-    ///     if comm.rank() == 0 {
-    ///         all.resize(6, 0);
-    ///     }
-    ///     let counts = Layout::Counts(&[1, 2, 3]);
-    ///     comm.gather_into(&to_i64(&own), &mut counts.of(&mut all), 0).map(|()| all)
-    /// });
-    /// assert_eq!(gathered[0], Ok(vec![0, 1, 1, 2, 2, 2]));
-    /// # fn to_i64(ranks: &[usize]) -> Vec<i64> { ranks.iter().map(|rank| *rank as i64).collect() }
-    /// ```
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors), such as
-    /// [`Usage`](crate::ErrorKind::Usage) if a length does not match the layout.
-    pub fn gather_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
-    where
-        I: Buffer + ?Sized,
-        O: BufferMut<Element = I::Element> + ?Sized,
-    {
-        self.check_peer("root", root)?;
-        let layout = Kept::of(output.layout());
-        let layout = layout.layout();
-        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
-        let count = self.count_of_blocks("input", input.len(), layout, I::Element::DTYPE)?;
-        let call = Call::new(Collective::Gather, count).root(root);
-        if self.rank() == root {
-            check_length("output", output.len(), count)?;
-            return self.into(call, input, output, layout);
-        }
-        self.into(call, input, &mut [], layout)
-    }
-
-    /// Replaces each rank's own block of `buffer` with the corresponding block of the buffer on
-    /// `root`. Afterwards, the contents of the rest of the buffer are unspecified, except on
-    /// `root`, where the entire buffer remains unchanged.
-    ///
-    /// ```
-    /// let blocks = ringtree::simulate(3, |comm| {
-    ///     let mut numbers = [comm.rank() as u8 * 10; 6];
-    ///     if comm.rank() == 1 {
-    ///         numbers = [1, 2, 3, 4, 5, 6];
-    ///     }
-    ///     comm.scatter(&mut numbers, 1)?;
-    ///     Ok::<_, ringtree::Error>(numbers[comm.block(6)].to_vec())
-    /// });
-    /// assert_eq!(blocks, [Ok(vec![1, 2]), Ok(vec![3, 4]), Ok(vec![5, 6])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Scatter")]
-    #[doc(alias = "MPI_Scatterv")]
-    pub fn scatter<B: BufferMut + ?Sized>(&self, buffer: &mut B, root: usize) -> Result<()> {
-        self.in_place(Call::new(Collective::Scatter, 0).root(root), buffer)
-    }
-
-    /// Replaces `output` on every rank with that rank's block of the `input` passed by `root`.
-    ///
-    /// Ranks other than `root` can pass an empty `input` because only the `input` on `root` is
-    /// used. All outputs must have the same length, unless all ranks pass an `input` that has the
-    /// same [counts](Layout::Counts).
-    ///
-    /// ```
-    /// let dealt = ringtree::simulate(2, |comm| {
-    ///     let all = if comm.rank() == 0 { vec![1.0, 2.0, 3.0, 4.0] } else { vec![] };
-    ///     let mut own = [0.0f32; 2];
-    ///     comm.scatter_into(&all, &mut own, 0).map(|()| own)
-    /// });
-    /// assert_eq!(dealt, [Ok([1.0, 2.0]), Ok([3.0, 4.0])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors), such as
-    /// [`Usage`](crate::ErrorKind::Usage) if a length does not match the layout.
-    pub fn scatter_into<I, O>(&self, input: &I, output: &mut O, root: usize) -> Result<()>
-    where
-        I: Buffer + ?Sized,
-        O: BufferMut<Element = I::Element> + ?Sized,
-    {
-        self.check_peer("root", root)?;
-        let layout = input.layout();
-        let input = input.memory().on_host()?;
-        let output = written_on_host(output)?;
-        let count = self.count_of_blocks("output", output.len(), layout, I::Element::DTYPE)?;
-        let call = Call::new(Collective::Scatter, count).root(root);
-        if self.rank() == root {
-            check_length("input", input.len(), count)?;
-            return self.into(call, input, output, layout);
-        }
-        self.into(call, &[], output, layout)
-    }
-
-    /// Exchanges blocks between all ranks. Block j of rank i becomes block i of rank j. All blocks
-    /// have the same length.
-    ///
-    /// ```
-    /// let transposed = ringtree::simulate(2, |comm| {
-    ///     let rank = comm.rank() as u8;
-    ///     let mut row = [10 * rank, 10 * rank + 1];
-    ///     comm.all_to_all(&mut row).map(|()| row)
-    /// });
-    /// assert_eq!(transposed, [Ok([0, 10]), Ok([1, 11])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors), such as
-    /// [`Usage`](crate::ErrorKind::Usage) if the length is not a multiple of the number of ranks.
-    #[doc(alias = "MPI_Alltoall")]
-    pub fn all_to_all<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<()> {
-        self.in_place(Call::new(Collective::AllToAll, 0), buffer)
-    }
-
-    /// Like [`Communicator::all_to_all`], but reads from `input`, writes to `output`, and accepts
-    /// blocks of any length.
-    ///
-    /// The block for rank j has `send[j]` elements, and the block from rank i has `receive[i]`
-    /// elements. Each rank needs to know only its own counts. If the counts of two ranks do not
-    /// match, all ranks get an error that names both ranks, and no block is sent. If both layouts
-    /// are [`Layout::Even`], all blocks have the same length.
-    ///
-    /// If the layouts have counts, the ranks first compare the counts by performing an all-reduce
-    /// of a single number. This all-reduce is a separate call, and its number comes before that of
-    /// the all-to-all.
-    ///
-    /// ```
-    /// // Rank 0 has three elements for rank 1 and keeps none; rank 1 has one for each.
-    /// let ends = ringtree::simulate(2, |comm| {
-    ///     let (input, send, receive) = match comm.rank() {
-    ///         0 => (vec![1, 2, 3], [0, 3], [0, 1]),
-    ///         _ => (vec![4, 5], [1, 1], [3, 1]),
-    ///     };
-    ///     let mut output = vec![0; receive.iter().sum()];
-    ///     comm.all_to_all_into(&input, &send, &mut output, &receive).map(|()| output)
-    /// });
-    /// assert_eq!(ends, [Ok(vec![4]), Ok(vec![1, 2, 3, 5])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors), such as:
-    ///
-    /// - [`Usage`](crate::ErrorKind::Usage) if only one of the layouts has counts, if the counts do
-    ///   not match the buffers, or if `send` and `receive` give different lengths for this rank's
-    ///   own block.
-    /// - [`Mismatch`](crate::ErrorKind::Mismatch) if the counts of two ranks do not match.
-    #[doc(alias = "MPI_Alltoallv")]
-    pub fn all_to_all_into<'a, I, O>(
+    /// Checks the buffer of an in-place call, which has `count` elements.
+    pub(super) fn bind_in_place<'a>(
         &self,
-        input: &I,
-        send: impl Into<Layout<'a>>,
-        output: &mut O,
-        receive: impl Into<Layout<'a>>,
-    ) -> Result<()>
-    where
-        I: Buffer + ?Sized,
-        O: BufferMut<Element = I::Element> + ?Sized,
-    {
-        let (send, receive) = (send.into(), receive.into());
-        let (input, output) = (input.memory().on_host()?, written_on_host(output)?);
-        let call = Call::new(Collective::AllToAll, input.len());
-        let (Layout::Counts(sent), Layout::Counts(received)) = (send, receive) else {
-            if send != receive {
-                return Err(Error::usage(
-                    "all_to_all_into needs counts for both buffers or for neither",
-                ));
+        call: Call,
+        count: usize,
+        layout: Layout<'a>,
+    ) -> Result<Bound<'a>> {
+        let call = self.laid(Call { count, ..call }, layout)?;
+        Ok(Bound::new(call, Placement::InPlace, layout))
+    }
+
+    /// Checks the input and the output of a call. Both are given by their number of elements and
+    /// their layout.
+    pub(super) fn bind_into<'a>(
+        &self,
+        call: Call,
+        [input, output]: [(usize, Layout<'a>); 2],
+    ) -> Result<Bound<'a>> {
+        self.check_peer("root", call.root)?;
+        let is_root = self.rank() == call.root;
+        let has_counts = [input, output]
+            .iter()
+            .any(|(_, layout)| matches!(layout, Layout::Counts(_)));
+        let (count, layout) = match call.collective() {
+            Some(Collective::ReduceScatter) => {
+                self.check_block(("output", output.0), input.1, input.0, call.dtype)?;
+                if let Some(op) = call.op.filter(|op| op.factor().is_some()) {
+                    return Err(Error::usage(format!(
+                        "reduce_scatter_into does not support {op} because the scaled input does \
+                         not fit into its output; scale a copy and use reduce_scatter"
+                    )));
+                }
+                input
             }
-            check_length("output", output.len(), input.len())?;
-            return self.into(call, input, output, send);
+            Some(Collective::AllGather) => {
+                self.check_block(("input", input.0), output.1, output.0, call.dtype)?;
+                output
+            }
+            Some(Collective::Gather) => {
+                let count = self.count_of_blocks("input", input.0, output.1, call.dtype)?;
+                if is_root {
+                    check_length("output", output.0, count)?;
+                }
+                (count, output.1)
+            }
+            Some(Collective::Scatter) => {
+                let count = self.count_of_blocks("output", output.0, input.1, call.dtype)?;
+                if is_root {
+                    check_length("input", input.0, count)?;
+                }
+                (count, input.1)
+            }
+            Some(Collective::AllToAll) if has_counts => {
+                return self.bind_by_counts(call, [input, output]);
+            }
+            _ => {
+                check_length("output", output.0, input.0)?;
+                (input.0, Layout::Even)
+            }
         };
-        for (what, layout, length) in [
-            ("input", send, input.len()),
-            ("output", receive, output.len()),
-        ] {
-            check_length(what, length, self.total(layout, 0, I::Element::DTYPE)?)?;
+        let call = self.laid(Call { count, ..call }, layout)?;
+        Ok(Bound::new(call, Placement::Into, layout))
+    }
+
+    /// Checks the buffers of an all-to-all whose blocks can have any length. Compares the counts of
+    /// all ranks, and so waits for them.
+    fn bind_by_counts<'a>(
+        &self,
+        call: Call,
+        [input, output]: [(usize, Layout<'a>); 2],
+    ) -> Result<Bound<'a>> {
+        let (Layout::Counts(sent), Layout::Counts(received)) = (input.1, output.1) else {
+            return Err(Error::usage(
+                "all_to_all_into needs counts for both buffers or for neither",
+            ));
+        };
+        for (what, (length, layout)) in [("input", input), ("output", output)] {
+            check_length(what, length, self.total(layout, 0, call.dtype)?)?;
         }
         let rank = self.rank();
         if sent[rank] != received[rank] {
@@ -247,20 +119,24 @@ impl Communicator {
                 sent[rank], received[rank]
             )));
         }
-        let lengths = Lengths {
-            count: 0,
-            input: send,
-            output: receive,
-        };
         let call = Call {
             count: 0,
             split: Split::Counts(0),
             ..call
         };
         if self.world_size() > 1 {
-            self.agree_on_counts(call.dtype(I::Element::DTYPE), sent, received)?;
+            self.agree_on_counts(call, sent, received)?;
         }
-        self.run_into(call, input, output, lengths)
+        let lengths = Lengths {
+            count: 0,
+            input: input.1,
+            output: output.1,
+        };
+        Ok(Bound {
+            call,
+            placement: Placement::Into,
+            lengths,
+        })
     }
 
     /// Returns an error on every rank if the counts of two ranks do not match, before any block of
@@ -279,8 +155,8 @@ impl Communicator {
         let all_reduce = Call::new(Collective::AllReduce, 1).dtype(Dtype::U64);
         let number = lend(&mut sum, |region| {
             let mut memory = group::Memory::in_place(region);
-            let how = (Placement::InPlace, Lengths::from(1));
-            let end = self.run(all_reduce.agreeing(), how, &mut memory);
+            let call = Bound::new(all_reduce.agreeing(), Placement::InPlace, Layout::Even);
+            let end = self.run(call, &mut memory);
             (memory.output, end)
         })?;
         if sum == [0] {
@@ -382,65 +258,6 @@ impl Communicator {
             // All blocks of an all-to-all have the same length.
             Layout::Ceil | Layout::Even => Ok(Split::Even),
         }
-    }
-
-    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::gather`].
-    ///
-    /// ```
-    /// let gathered = ringtree::simulate(2, |comm| {
-    ///     let mut ranks = vec![0u8; 2];
-    ///     ranks[comm.rank()] = 10 + comm.rank() as u8;
-    ///     comm.gather_async(ranks, 0)?.wait()
-    /// });
-    /// assert_eq!(gathered[0], Ok(vec![10, 11]));
-    /// ```
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Communicator::all_reduce_async`].
-    pub fn gather_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
-    where
-        B: BufferMut + Send + 'static,
-    {
-        self.start(Call::new(Collective::Gather, 0).root(root), buffer)
-    }
-
-    /// Like [`Communicator::all_reduce_async`], but starts a [`Communicator::scatter`].
-    ///
-    /// ```
-    /// let dealt = ringtree::simulate(2, |comm| {
-    ///     let numbers = vec![comm.rank() as i32 + 5; 2];
-    ///     comm.scatter_async(numbers, 0)?.wait()
-    /// });
-    /// assert_eq!(dealt[1].as_ref().map(|numbers| numbers[1]), Ok(5));
-    /// ```
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Communicator::all_reduce_async`].
-    pub fn scatter_async<B>(&self, buffer: B, root: usize) -> Result<Work<B>, Failed<B>>
-    where
-        B: BufferMut + Send + 'static,
-    {
-        self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
-    }
-
-    /// Like [`Communicator::all_reduce_async`], but starts an [`Communicator::all_to_all`].
-    ///
-    /// ```
-    /// let transposed = ringtree::simulate(2, |comm| {
-    ///     let rank = comm.rank() as u8;
-    ///     comm.all_to_all_async(vec![10 * rank, 10 * rank + 1])?.wait()
-    /// });
-    /// assert_eq!(transposed, [Ok(vec![0, 10]), Ok(vec![1, 11])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns the same errors as [`Communicator::all_reduce_async`], such as
-    /// [`Usage`](crate::ErrorKind::Usage) if the length is not a multiple of the number of ranks.
-    pub fn all_to_all_async<B>(&self, buffer: B) -> Result<Work<B>, Failed<B>>
-    where
-        B: BufferMut + Send + 'static,
-    {
-        self.start(Call::new(Collective::AllToAll, 0), buffer)
     }
 }
 

@@ -119,7 +119,7 @@ fn refused() -> Error {
 /// let received = ringtree::simulate(2, |comm| {
 ///     let (all, mut two): (Arc<[f32]>, _) = (Arc::from([0.0, 1.0, 2.0, 3.0]), [0.0f32; 2]);
 ///     match comm.rank() {
-///         0 => drop(comm.send_async(Part(Arc::clone(&all), 2..4), 1)?.wait()?),
+///         0 => drop(comm.start_send(Part(Arc::clone(&all), 2..4), 1)?.wait()?),
 ///         _ => comm.recv(&mut two, 0)?,
 ///     }
 ///     Ok::<_, ringtree::Error>(two)

@@ -5,7 +5,7 @@ mod connect;
 pub(super) use connect::transport_name;
 
 use super::Communicator;
-use super::joining::Joining;
+use super::connecting::Connecting;
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::environment::Environment;
 use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
@@ -293,8 +293,8 @@ impl Builder {
     /// Sets how long a call waits before this rank prints a stall warning. The warning is a single
     /// line on standard error. It names the ranks that the call is waiting for and reports which
     /// call, if any, each of them is in. The default is the value of `RINGTREE_STALL_WARNING_S`, or
-    /// 10 seconds if that variable is not set. For a patient call, a warning is printed only if
-    /// ranks are waiting for each other.
+    /// 10 seconds if that variable is not set. For a call without a timeout, a warning is printed
+    /// only if ranks are waiting for each other.
     ///
     /// A value of zero disables both these warnings and the notices at startup. If the value is not
     /// zero, a rank that is waiting at startup prints which ranks it is waiting for after 5
@@ -317,13 +317,13 @@ impl Builder {
     ///
     /// A thread runs `is_interrupted` while it is waiting in a call, waiting for a group to be
     /// created, or dropping a communicator. The thread runs the callback each time it wakes from a
-    /// sleep, which is about every 50 ms, or less often in a patient call. If the callback returns
-    /// `true`, all operations in flight in this process fail, and the communicators of this process
-    /// fail on all ranks with an error that names this rank. All of the operations must fail
-    /// because the program gets a buffer back only when the call that uses it has ended.
+    /// sleep, which is about every 50 ms, or less often in calls without a timeout. If the callback
+    /// returns `true`, all operations in flight in this process fail, and the communicators of this
+    /// process fail on all ranks with an error that names this rank. All of the operations must
+    /// fail because the program gets a buffer back only when the call that uses it has ended.
     ///
     /// The callback may issue calls, and those calls do not run the callback again. The callback
-    /// does not run during startup. To cancel startup, use [`Joining::cancel`] instead.
+    /// does not run during startup. To cancel startup, use [`Connecting::cancel`] instead.
     ///
     /// ```
     /// let builder = ringtree::Communicator::builder();
@@ -434,11 +434,11 @@ impl Builder {
     }
 
     /// Connects to the other ranks on a background thread. The thread exits once the connection
-    /// attempt has succeeded or failed. See [`Joining`] for an example.
-    pub fn connect_async(mut self) -> Joining {
+    /// attempt has succeeded or failed. See [`Connecting`] for an example.
+    pub fn start_connect(mut self) -> Connecting {
         let cancel = Cancel::new();
         self.settings.start.cancel = cancel.clone();
-        Joining::start(cancel, move || self.connect())
+        Connecting::start(cancel, move || self.connect())
     }
 
     /// Connects to the other ranks and waits until all of them have joined.

@@ -15,9 +15,9 @@ const WORDS_OF_A_RANK: usize = 3;
 impl Communicator {
     /// Creates one group for each color and returns the group that this rank belongs to. The
     /// members of a group are the ranks that pass the same `color`, ordered by `key`. Ranks with
-    /// equal keys keep their relative order in this communicator. A rank that passes `None` does
-    /// not join any group and gets `None`. All ranks must make this call in the same order relative
-    /// to their other calls on this communicator.
+    /// equal keys keep their relative order in this communicator. All ranks must make this call in
+    /// the same order relative to their other calls on this communicator. A rank that is not to
+    /// join any group calls [`Communicator::split_optional`] instead.
     ///
     /// Each group has its own order of calls, so calls on a group neither wait for calls on other
     /// communicators nor hold them up. A rank can use several groups in any order, as long as no
@@ -34,8 +34,8 @@ impl Communicator {
     /// use ringtree::ReduceOp;
     /// let sums = ringtree::simulate(4, |comm| {
     ///     let (row, column) = (comm.rank() / 2, comm.rank() % 2);
-    ///     let tensor = comm.split(row, 0)?.expect("it has a colour");
-    ///     let data = comm.split(column, 0)?.expect("it has a colour");
+    ///     let tensor = comm.split(row, 0)?;
+    ///     let data = comm.split(column, 0)?;
     ///     let mut numbers = [comm.rank() as f32; 2];
     ///     tensor.all_reduce(&mut numbers[..1], ReduceOp::Sum)?;
     ///     data.all_reduce(&mut numbers[1..], ReduceOp::Sum)?;
@@ -47,8 +47,31 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), or one of the errors
     /// that [`Communicator::subgroup`] returns.
-    pub fn split(&self, color: impl Into<Option<usize>>, key: usize) -> Result<Option<Self>> {
-        let color = color.into();
+    #[doc(alias = "MPI_Comm_split")]
+    #[doc(alias = "ncclCommSplit")]
+    #[doc(alias = "new_group")]
+    pub fn split(&self, color: usize, key: usize) -> Result<Self> {
+        let group = self.split_optional(Some(color), key)?;
+        Ok(group.expect("invariant: a rank with a color joins a group"))
+    }
+
+    /// Like [`Communicator::split`], but a rank that passes `None` does not join any group and gets
+    /// `None`. Ranks can mix both calls.
+    ///
+    /// ```
+    /// let sizes = ringtree::simulate(4, |comm| {
+    ///     let color = (comm.rank() < 3).then_some(0);
+    ///     let group = comm.split_optional(color, 0)?;
+    ///     Ok::<_, ringtree::Error>(group.map(|group| group.world_size()))
+    /// });
+    /// assert_eq!(sizes, [Ok(Some(3)), Ok(Some(3)), Ok(Some(3)), Ok(None)]);
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Communicator::split`].
+    #[doc(alias = "MPI_UNDEFINED")]
+    #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
+    pub fn split_optional(&self, color: Option<usize>, key: usize) -> Result<Option<Self>> {
         let mut told = vec![[0u64; WORDS_OF_A_RANK]; self.world_size()];
         let has_color = u64::from(color.is_some());
         told[self.rank()] = [has_color, color.unwrap_or(0) as u64, key as u64];
@@ -75,7 +98,7 @@ impl Communicator {
     ///
     /// This call is not part of this communicator's order of calls. The members wait only for each
     /// other, and for no longer than the timeout of the handle (see [`Communicator::with_timeout`]
-    /// and [`Communicator::patient`]).
+    /// and [`Communicator::without_timeout`]).
     ///
     /// Rank 0 of the world assigns the group numbers, so it must not have left. The program on rank
     /// 0 is not interrupted by this. The call works even if the parent communicator has failed, so
@@ -120,7 +143,10 @@ impl Communicator {
     /// fails in the meantime.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let made = Self::assemble(self.parts_of_group(ranks, ends_with)?);
-        Ok(Self(made.0, self.1, 0))
+        Ok(Self {
+            timeout: self.timeout,
+            ..made
+        })
     }
 
     /// Returns the parts of a group of `ranks`; see [`Communicator::make_group`].
@@ -136,13 +162,13 @@ impl Communicator {
             checks_calls,
             transport_name: parents_transport,
             ..
-        } = &self.0.parts;
+        } = &self.core.parts;
         let runtime = runtime.get()?;
         let of_members = |all: &[usize]| ranks.iter().map(|one| all[*one]).collect();
         let (hosts, sites) = (of_members(hosts), of_members(sites));
         let members = members.part(ranks);
         let from = (*group, ends_with);
-        let group = runtime.make_group(from, rank, &members, *checks_calls, self.1)?;
+        let group = runtime.make_group(from, rank, &members, *checks_calls, self.timeout)?;
         let transport = match *parents_transport {
             "sim" => "sim",
             _ => transport_name(runtime.local_ranks(&members).len(), ranks.len()),
@@ -155,7 +181,7 @@ impl Communicator {
             group,
             algorithm,
             transport_name: transport,
-            ..self.0.parts.clone()
+            ..self.core.parts.clone()
         })
     }
 
@@ -168,7 +194,7 @@ impl Communicator {
     /// use ringtree::ReduceOp;
     /// let ends = ringtree::simulate(3, |comm| {
     ///     let other = comm.duplicate()?;
-    ///     let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?;
+    ///     let work = comm.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum)?;
     ///     other.barrier()?; // does not wait for the work
     ///     Ok::<_, ringtree::Error>(work.wait()?)
     /// });
@@ -178,8 +204,7 @@ impl Communicator {
     /// # Errors
     /// Returns the same errors as [`Communicator::split`].
     pub fn duplicate(&self) -> Result<Self> {
-        let all = self.split(0, 0)?;
-        Ok(all.expect("invariant: every rank passes a color"))
+        self.split(0, 0)
     }
 
     /// Creates a duplicate that uses `table` to choose algorithms.
@@ -192,7 +217,10 @@ impl Communicator {
             tuning_origin: origin,
             ..parts
         });
-        Ok(Self(made.0, self.1, 0))
+        Ok(Self {
+            timeout: self.timeout,
+            ..made
+        })
     }
 
     /// Returns this rank's index in the list of a new group's members.

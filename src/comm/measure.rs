@@ -45,7 +45,7 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn measure(&self) -> Result<TuningTable> {
-        let topology = self.0.parts.topology();
+        let topology = self.core.parts.topology();
         let asked_for = self.algorithm();
         let mut stopwatches = probes(&topology)
             .into_iter()
@@ -259,7 +259,7 @@ impl<'a> Stopwatch<'a> {
                 comm.send(buffer, *partner)
             }
             (Exercise::Pair, _) => Ok(()),
-            (Exercise::Shift(_), peers) => comm.group(|group| {
+            (Exercise::Shift(_), peers) => comm.batch(|group| {
                 let places = other.chunks_exact_mut(buffer.len());
                 for ((to, from), place) in peers.iter().zip(places) {
                     group.send(&*buffer, *to)?;

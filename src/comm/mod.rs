@@ -2,10 +2,10 @@
 //!
 //! *Purpose.* Training code makes all its calls on a [`Communicator`].
 //!
-//! - [`builder`] and [`joining`]: connecting ranks. `groups`: creating communicators for some of
+//! - [`builder`] and [`connecting`]: connecting ranks. `groups`: creating communicators for some of
 //!   the ranks.
-//! - [`collectives`], [`blocks`] and `any`: running collectives. `own_operator`: all-reduce with a
-//!   custom function. [`pairs`]: sending messages between two ranks. `values`: sending serde
+//! - `forms`, `collectives`, `blocks` and `any`: running collectives. `own_operator`: all-reduce
+//!   with a custom function. `pairs`: sending messages between two ranks. `values`: sending serde
 //!   values.
 //! - [`work`] and [`scope`]: running operations asynchronously. [`views`]: creating handles with a
 //!   different timeout, tag or name.
@@ -16,8 +16,8 @@
 //!
 //! *Invariants.* A public function panics only if code that the program supplies panics or if a
 //! completed [`Work`](work::Work) is polled again. Every call has a timeout, unless it is made
-//! through a handle from [`Communicator::patient`]. All ranks must issue the operations of a
-//! communicator in the same order. If they do not, they get an error that quotes the calls.
+//! through a handle from [`Communicator::without_timeout`]. All ranks must issue the operations of
+//! a communicator in the same order. If they do not, they get an error that quotes the calls.
 //!
 //! *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`,
 //! `plan`, `protocol` and the base files.
@@ -27,19 +27,20 @@
 mod any;
 #[cfg(feature = "cuda")]
 pub mod attach;
-pub mod blocks;
+mod blocks;
 pub mod buffer;
 pub mod builder;
-pub mod collectives;
+mod collectives;
+pub mod connecting;
 #[cfg(feature = "cuda")]
 pub mod device_buffer;
+mod forms;
 mod groups;
-pub mod joining;
 mod measure;
 #[cfg(feature = "cuda")]
 mod on_device;
 mod own_operator;
-pub mod pairs;
+mod pairs;
 #[cfg(feature = "ddp")]
 pub(crate) mod recording;
 pub mod scope;
@@ -50,6 +51,7 @@ pub mod views;
 pub mod work;
 
 use crate::bootstrap::settings::DevicePathChoice;
+use crate::engine::bind::Placement;
 use crate::engine::cache::Cache;
 use crate::engine::group::{Group, Memory};
 use crate::error::{Error, Result};
@@ -155,8 +157,8 @@ impl Parts {
 /// all ranks, and the contents of their buffers are unspecified. Restart the job, or have the
 /// surviving ranks form a [`subgroup`](Communicator::subgroup).
 ///
-/// [`Communicator::failure`] returns the first error. If the program passed that error to
-/// [`Communicator::fail`], it can be of any kind. The documentation of each method describes any
+/// [`Communicator::error`] returns the first error. If the program passed that error to
+/// [`Communicator::abort`], it can be of any kind. The documentation of each method describes any
 /// errors that differ from this list.
 ///
 /// # Forks
@@ -165,7 +167,12 @@ impl Parts {
 /// on these copies return [`Usage`](crate::ErrorKind::Usage) and do not reach any other rank.
 /// Dropping the copies has no effect. A child that is created by a bare `clone` system call rather
 /// than the C library's `fork` is not recognized as a forked child and must not make any calls.
-pub struct Communicator(Handle, Duration, u32);
+#[derive(Clone)]
+pub struct Communicator {
+    core: Handle,
+    timeout: Duration,
+    tag: u32,
+}
 
 /// A reference to a communicator's core. A forked child never drops the core because only the
 /// parent may close the resources that it holds.
@@ -222,8 +229,9 @@ struct Issued {
 impl Issued {
     /// Returns `true` if peers can read part of `memory` in place.
     #[inline]
-    fn exposes(&self, memory: &Memory) -> bool {
-        let regions = || memory.input.iter().chain(&memory.output).map(Region::bytes);
+    fn exposes(&self, placement: Placement, memory: &Memory) -> bool {
+        let input = memory.input.iter().filter(|_| placement == Placement::Into);
+        let regions = || input.clone().chain(&memory.output).map(Region::bytes);
         let mut extents = self.extents.iter();
         extents.any(|extent| regions().any(|bytes| extent.offset_of(bytes).is_some()))
     }
@@ -252,26 +260,30 @@ impl Communicator {
             first_in_line: Mutex::default(),
             allocating: shared_buffer::Turn::default(),
         };
-        Self(Handle(Arc::new(core)), timeout, 0)
+        Self {
+            core: Handle(Arc::new(core)),
+            timeout,
+            tag: 0,
+        }
     }
 
     /// Returns the rank of this process in the group, counted from 0.
     #[must_use]
     pub fn rank(&self) -> usize {
-        self.0.parts.rank
+        self.core.parts.rank
     }
 
     /// Returns the number of ranks in the group.
     #[must_use]
     pub fn world_size(&self) -> usize {
-        self.0.parts.world_size()
+        self.core.parts.world_size()
     }
 
     /// Returns the local rank of this process, which is its index among the ranks on its host,
     /// counted from 0. In a group, a process keeps the local rank that it has in the world.
     #[must_use]
     pub fn local_rank(&self) -> usize {
-        self.0.parts.local_rank
+        self.core.parts.local_rank
     }
 
     /// Returns the range of this rank's own block in a buffer of `count` elements.
@@ -299,7 +311,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn transport(&self) -> &'static str {
-        self.0.parts.transport_name
+        self.core.parts.transport_name
     }
 
     /// Returns `true` if sums are [reproducible](builder::Builder::reproducible).
@@ -310,7 +322,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn is_reproducible(&self) -> bool {
-        self.0.parts.is_reproducible
+        self.core.parts.is_reproducible
     }
 
     /// Uses `algorithm` for all subsequent collectives that it supports. `None` restores the
@@ -350,8 +362,8 @@ impl Communicator {
     ///
     /// See [`Communicator::agreed_mark`] for an example.
     pub fn mark(&self, number: u64) {
-        if let Ok(runtime) = self.0.parts.runtime.get() {
-            runtime.mark(self.0.parts.group, number);
+        if let Ok(runtime) = self.core.parts.runtime.get() {
+            runtime.mark(self.core.parts.group, number);
         }
     }
 
@@ -366,16 +378,16 @@ impl Communicator {
     /// use ringtree::Error;
     /// let ends = ringtree::simulate(3, |comm| {
     ///     if comm.rank() == 1 {
-    ///         comm.fail(&Error::system("rank 1 has no room on its disk"));
+    ///         comm.abort(&Error::system("rank 1 has no room on its disk"));
     ///     }
     ///     comm.barrier()
     /// });
     /// assert_eq!(ends[0], Err(Error::system("rank 1 has no room on its disk")));
     /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
     /// ```
-    pub fn fail(&self, cause: &Error) {
-        if let Ok(runtime) = self.0.parts.runtime.get() {
-            runtime.fail(self.0.parts.group, cause);
+    pub fn abort(&self, cause: &Error) {
+        if let Ok(runtime) = self.core.parts.runtime.get() {
+            runtime.fail(self.core.parts.group, cause);
         }
     }
 
@@ -385,20 +397,20 @@ impl Communicator {
     /// ```
     /// use ringtree::Error;
     /// let found = ringtree::simulate(2, |comm| {
-    ///     let before = comm.failure();
+    ///     let before = comm.error();
     ///     if comm.rank() == 1 {
-    ///         comm.fail(&Error::system("no room on the disk"));
+    ///         comm.abort(&Error::system("no room on the disk"));
     ///     }
     ///     let end = comm.barrier();
-    ///     (before, end.err() == comm.failure())
+    ///     (before, end.err() == comm.error())
     /// });
     /// assert_eq!(found, [(None, true), (None, true)]);
     /// ```
     #[must_use]
-    pub fn failure(&self) -> Option<Error> {
+    pub fn error(&self) -> Option<Error> {
         let first = |group: &mut Group| group.first_error().cloned();
-        match self.0.parts.runtime.get() {
-            Ok(runtime) => runtime.with_group(self.0.parts.group, first).flatten(),
+        match self.core.parts.runtime.get() {
+            Ok(runtime) => runtime.with_group(self.core.parts.group, first).flatten(),
             Err(refusal) => Some(refusal),
         }
     }
@@ -452,7 +464,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn agreed_mark(&self, at_most: Duration) -> Option<u64> {
-        let Parts { runtime, group, .. } = &self.0.parts;
+        let Parts { runtime, group, .. } = &self.core.parts;
         runtime.get().ok()?.agreed_mark(*group, at_most)
     }
 
@@ -465,16 +477,16 @@ impl Communicator {
     /// backward. Simulated ranks use the simulation's clock.
     #[must_use]
     pub fn clock(&self) -> Duration {
-        self.0.parts.runtime.now()
+        self.core.parts.runtime.now()
     }
 
     /// Returns `true` in a forked child of the rank. In such a child, every call returns an error.
     pub(crate) fn is_forked(&self) -> bool {
-        self.0.parts.runtime.is_forked()
+        self.core.parts.runtime.is_forked()
     }
 
     pub(crate) fn pass_time(&self, time: Duration) {
-        if let Ok(runtime) = self.0.parts.runtime.get() {
+        if let Ok(runtime) = self.core.parts.runtime.get() {
             runtime.pass_time(time);
         }
     }
@@ -486,9 +498,9 @@ impl Communicator {
     /// Returns [`Error::usage`] in a forked child.
     #[inline]
     fn enter(&self) -> Result<MutexGuard<'_, Issued>> {
-        let runtime = self.0.parts.runtime.get()?;
-        if self.0.queued.load(Ordering::Relaxed) == 0
-            && let Ok(issued) = self.0.issued.try_lock()
+        let runtime = self.core.parts.runtime.get()?;
+        if self.core.queued.load(Ordering::Relaxed) == 0
+            && let Ok(issued) = self.core.issued.try_lock()
         {
             return Ok(issued);
         }
@@ -502,7 +514,7 @@ impl Communicator {
             queued,
             first_in_line,
             ..
-        } = &*self.0;
+        } = &*self.core;
         queued.fetch_add(1, Ordering::Relaxed);
         let room = runtime.ask_for_room();
         let first = lock(first_in_line);

@@ -3,7 +3,7 @@
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, written_on_host};
-use super::work::{Failed, Work, release};
+use super::work::{Work, WorkError, release};
 use crate::dtype::Element;
 use crate::engine::Ticket;
 use crate::engine::cache::{MessageEnd, Prepared};
@@ -22,7 +22,7 @@ impl Communicator {
     /// Messages from one rank to another are received in the order in which they were sent, no
     /// matter which calls are used to send and receive them. If two ranks both send to each other
     /// before they receive, they can block each other. Use [`Communicator::sendrecv`] or
-    /// [`Communicator::group`] instead.
+    /// [`Communicator::batch`] instead.
     ///
     /// ```
     /// let received = ringtree::simulate(2, |comm| {
@@ -121,7 +121,7 @@ impl Communicator {
             let mut memory = Memory::in_place(region);
             let begun = self.begin_pair(MessageEnd::FromAny(self.world_size()), &mut memory);
             let end = begun.and_then(|ticket| {
-                let (end, sender) = self.0.parts.runtime.get()?.wait_for_sender(ticket);
+                let (end, sender) = self.core.parts.runtime.get()?.wait_for_sender(ticket);
                 memory = end.0;
                 end.1.map(|()| sender)
             });
@@ -190,8 +190,8 @@ impl Communicator {
     ///     let mut numbers = vec![0.0f32; 3];
     ///     if comm.rank() == 0 {
     ///         let weights: Arc<[f32]> = Arc::from([0.5, 1.5, 2.5]);
-    ///         let to_1 = comm.send_async(Arc::clone(&weights), 1)?;
-    ///         let to_2 = comm.send_async(weights, 2)?;
+    ///         let to_1 = comm.start_send(Arc::clone(&weights), 1)?;
+    ///         let to_2 = comm.start_send(weights, 2)?;
     ///         to_1.wait()?;
     ///         to_2.wait()?;
     ///     } else {
@@ -203,14 +203,14 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// Returns [`WorkError`], which contains the buffer, if the call is invalid or the communicator
     /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
-    pub fn send_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
+    pub fn start_send<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, WorkError<B>>
     where
         B: Buffer + Send + 'static,
     {
         let held = Region::hold_shared(buffer, |held: &B| held.memory().on_host());
-        let held = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        let held = held.map_err(|(error, buffer)| WorkError { error, buffer })?;
         self.start_pair(MessageEnd::To(peer), sent(held.0), held.1)
     }
 
@@ -221,7 +221,7 @@ impl Communicator {
     /// let ends = ringtree::simulate(2, |comm| {
     ///     let peer = 1 - comm.rank();
     ///     // Both ranks post their receive, then send.
-    ///     let incoming = comm.recv_async(vec![0u32; 2], peer)?;
+    ///     let incoming = comm.start_recv(vec![0u32; 2], peer)?;
     ///     comm.send(&[peer as u32, 7], peer)?;
     ///     Ok::<_, ringtree::Error>(incoming.wait()?)
     /// });
@@ -229,35 +229,35 @@ impl Communicator {
     /// ```
     ///
     /// # Errors
-    /// Returns [`Failed`], which contains the buffer, if the call is invalid or the communicator
+    /// Returns [`WorkError`], which contains the buffer, if the call is invalid or the communicator
     /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
-    pub fn recv_async<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, Failed<B>>
+    pub fn start_recv<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, WorkError<B>>
     where
         B: BufferMut + Send + 'static,
     {
         let held = Region::hold(buffer, written_on_host);
-        let held = held.map_err(|(error, buffer)| Failed { error, buffer })?;
+        let held = held.map_err(|(error, buffer)| WorkError { error, buffer })?;
         self.start_pair(MessageEnd::From(peer), Memory::in_place(held.0), held.1)
     }
 
-    fn start_pair<B: 'static>(
+    fn start_pair<B>(
         &self,
         end: MessageEnd,
         mut memory: Memory,
         claim: Claim<B>,
-    ) -> Result<Work<B>, Failed<B>> {
+    ) -> Result<Work<B>, WorkError<B>> {
         match self.post_pair(end, &mut memory) {
-            Ok(ticket) => Ok(Work::new(self.0.clone(), ticket, claim)),
-            Err(error) => Err(Failed {
+            Ok(ticket) => Ok(Work::new(self.core.clone(), ticket, claim)),
+            Err(error) => Err(WorkError {
                 error,
-                buffer: release(memory.input.or(memory.output)),
+                buffer: release(memory, claim),
             }),
         }
     }
 
     /// Starts one end of a message. The polling threads then advance it.
     pub(super) fn post_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
-        let parts = &self.0.parts;
+        let parts = &self.core.parts;
         self.on_message(end, memory, |start| {
             parts.runtime.get()?.post(parts.group, Order::Pairs, start)
         })
@@ -265,7 +265,7 @@ impl Communicator {
 
     /// Begins one end of a message that the caller will soon wait for.
     pub(super) fn begin_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
-        let parts = &self.0.parts;
+        let parts = &self.core.parts;
         self.on_message(end, memory, |start| {
             parts.runtime.get()?.begin_message(parts.group, start)
         })
@@ -284,13 +284,13 @@ impl Communicator {
         let Some((count, dtype)) = region.map(|one| (one.count(), one.dtype())) else {
             return Err(Error::usage("a message must have a buffer"));
         };
-        let message = Prepared::message(self.rank(), end, (count, dtype), self.2)?;
+        let message = Prepared::message(self.rank(), end, (count, dtype), self.tag)?;
         let prepared = Arc::new(message);
         start(&mut Start {
             prepared: &prepared,
             sequence: 0,
             memory,
-            timeout: self.1,
+            timeout: self.timeout,
             gate: None,
         })
     }

@@ -34,7 +34,7 @@ impl Communicator {
     /// communicator started in the meantime. The recording is empty if another thread is already
     /// recording.
     pub(crate) fn recorded<R>(&self, body: impl FnOnce() -> R) -> (R, Recording) {
-        let (runtime, group) = (self.0.parts.runtime.get(), self.0.parts.group);
+        let (runtime, group) = (self.core.parts.runtime.get(), self.core.parts.group);
         let ours = runtime.ok().filter(|one| one.start_log(group));
         let result = body();
         let recording = ours.map(|one| one.take_log(group)).unwrap_or_default();
@@ -53,7 +53,7 @@ impl Communicator {
         }
         let chosen = call.collective().zip(call.algorithm);
         let (collective, algorithm) = chosen.ok_or("no algorithm was chosen")?;
-        let topology = self.0.parts.topology();
+        let topology = self.core.parts.topology();
         Ok(Question {
             request: Request {
                 collective,
@@ -73,11 +73,11 @@ impl Communicator {
     /// Returns `true` if both communicators have the same [clock](Communicator::clock), which is
     /// the case if they belong to the same world.
     pub(crate) fn has_the_clock_of(&self, other: &Self) -> bool {
-        self.0.parts.runtime.is(&other.0.parts.runtime)
+        self.core.parts.runtime.is(&other.core.parts.runtime)
     }
 
     /// Returns `true` if both communicators have the same ranks in the same order.
     pub(crate) fn has_the_ranks_of(&self, other: &Self) -> bool {
-        self.0.parts.members == other.0.parts.members
+        self.core.parts.members == other.core.parts.members
     }
 }

@@ -7,9 +7,7 @@ use crate::engine::Ticket;
 use crate::engine::cache::MessageEnd;
 use crate::engine::group::Memory;
 use crate::error::Result;
-use crate::op::ReduceOp;
 use crate::plan::layout::Kept;
-use crate::plan::spec::Collective;
 use crate::protocol::call::Call;
 use crate::sys::memory::{Lender, Loan, Region, lending};
 use std::cell::RefCell;
@@ -66,7 +64,7 @@ impl Communicator {
     ///     let own = vec![comm.rank() as u64; 1 << 16];
     ///     let mut all = vec![vec![0u64; 1 << 16]; comm.world_size()];
     ///     let me = comm.rank();
-    ///     comm.group(|group| {
+    ///     comm.batch(|group| {
     ///         let others = all.iter_mut().enumerate().filter(|(peer, _)| *peer != me);
     ///         for (peer, theirs) in others {
     ///             group.send(&own, peer)?;
@@ -82,11 +80,11 @@ impl Communicator {
     /// # Errors
     /// If `body` fails, returns its error. Otherwise, returns the first error from any of the
     /// messages. Even if `body` fails, this method waits for the messages that `body` has issued.
-    pub fn group<'buffers, R>(
+    pub fn batch<'buffers, R>(
         &self,
-        body: impl FnOnce(&Exchange<'_, 'buffers>) -> Result<R>,
+        body: impl FnOnce(&MessageBatch<'_, 'buffers>) -> Result<R>,
     ) -> Result<R> {
-        self.scope(|scope| body(&Exchange(scope)))
+        self.scope(|scope| body(&MessageBatch(scope)))
     }
 }
 
@@ -107,173 +105,12 @@ pub struct ScopedWork<'work, 'scope, 'buffers, R> {
     loan: Loan<R>,
 }
 
-/// A group of messages. Created by [`Communicator::group`].
-pub struct Exchange<'scope, 'buffers>(&'scope Scope<'scope, 'buffers>);
+/// A group of messages. Created by [`Communicator::batch`].
+pub struct MessageBatch<'scope, 'buffers>(&'scope Scope<'scope, 'buffers>);
 
+/// Messages.
 impl<'scope, 'buffers> Scope<'scope, 'buffers> {
-    /// Starts a [`Communicator::all_reduce`] of `buffer`.
-    ///
-    /// ```
-    /// use ringtree::ReduceOp;
-    /// let sums = ringtree::simulate(2, |comm| {
-    ///     let mut layers = vec![vec![1.0f32; 3]; 2];
-    ///     comm.scope(|scope| {
-    ///         for layer in &mut layers {
-    ///             scope.all_reduce(layer, ReduceOp::Sum)?;
-    ///         }
-    ///         Ok(())
-    ///     })?;
-    ///     Ok::<_, ringtree::Error>(layers)
-    /// });
-    /// assert_eq!(sums[0], Ok(vec![vec![2.0; 3]; 2]));
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// documents all other [errors](Communicator#errors).
-    pub fn all_reduce<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-        op: ReduceOp,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::AllReduce, 0).op(op), buffer)
-    }
-
-    /// Starts a [`Communicator::broadcast`] of `buffer`.
-    ///
-    /// ```
-    /// let copies = ringtree::simulate(3, |comm| {
-    ///     let mut weights = [comm.rank() as f32; 2];
-    ///     comm.scope(|scope| scope.broadcast(&mut weights, 2)?.wait().map(drop))?;
-    ///     Ok::<_, ringtree::Error>(weights)
-    /// });
-    /// assert_eq!(copies, vec![Ok([2.0, 2.0]); 3]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
-    pub fn broadcast<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-        root: usize,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::Broadcast, 0).root(root), buffer)
-    }
-
-    /// Starts a [`Communicator::reduce_scatter`] of `buffer`.
-    ///
-    /// ```
-    /// use ringtree::ReduceOp;
-    /// let blocks = ringtree::simulate(2, |comm| {
-    ///     let mut numbers = [1, 2, 3];
-    ///     comm.scope(|scope| {
-    ///         scope.reduce_scatter(&mut numbers, ReduceOp::Sum)?.wait().map(drop)
-    ///     })?;
-    ///     Ok::<_, ringtree::Error>(numbers[comm.block(3)].to_vec())
-    /// });
-    /// assert_eq!(blocks, [Ok(vec![2, 4]), Ok(vec![6])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
-    pub fn reduce_scatter<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-        op: ReduceOp,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::ReduceScatter, 0).op(op), buffer)
-    }
-
-    /// Starts a [`Communicator::all_gather`] of `buffer`.
-    ///
-    /// ```
-    /// let gathered = ringtree::simulate(2, |comm| {
-    ///     let mut ranks = [0u8; 2];
-    ///     ranks[comm.rank()] = 10 + comm.rank() as u8;
-    ///     comm.scope(|scope| scope.all_gather(&mut ranks)?.wait().map(drop))?;
-    ///     Ok::<_, ringtree::Error>(ranks)
-    /// });
-    /// assert_eq!(gathered, vec![Ok([10, 11]); 2]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
-    pub fn all_gather<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::AllGather, 0), buffer)
-    }
-
-    /// Starts a [`Communicator::gather`] of `buffer`.
-    ///
-    /// ```
-    /// let gathered = ringtree::simulate(2, |comm| {
-    ///     let mut ranks = [10 + comm.rank() as u8; 2];
-    ///     comm.scope(|scope| scope.gather(&mut ranks, 1)?.wait().map(drop))?;
-    ///     Ok::<_, ringtree::Error>(ranks)
-    /// });
-    /// assert_eq!(gathered[1], Ok([10, 11]));
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
-    pub fn gather<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-        root: usize,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::Gather, 0).root(root), buffer)
-    }
-
-    /// Starts a [`Communicator::scatter`] of `buffer`.
-    ///
-    /// ```
-    /// let dealt = ringtree::simulate(2, |comm| {
-    ///     let mut numbers = [comm.rank() as f32; 2];
-    ///     comm.scope(|scope| scope.scatter(&mut numbers, 1)?.wait().map(drop))?;
-    ///     Ok::<_, ringtree::Error>(numbers)
-    /// });
-    /// assert_eq!(dealt[0].as_ref().map(|numbers| numbers[0]), Ok(1.0));
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
-    pub fn scatter<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-        root: usize,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::Scatter, 0).root(root), buffer)
-    }
-
-    /// Starts a [`Communicator::all_to_all`] of `buffer`.
-    ///
-    /// ```
-    /// let transposed = ringtree::simulate(2, |comm| {
-    ///     let mut row = [comm.rank() as u8; 2];
-    ///     comm.scope(|scope| scope.all_to_all(&mut row)?.wait().map(drop))?;
-    ///     Ok::<_, ringtree::Error>(row)
-    /// });
-    /// assert_eq!(transposed, [Ok([0, 1]), Ok([0, 1])]);
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
-    /// returns all other [errors](Communicator#errors).
-    pub fn all_to_all<B: BufferMut + ?Sized>(
-        &self,
-        buffer: &'buffers mut B,
-    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
-        self.start(Call::new(Collective::AllToAll, 0), buffer)
-    }
-
-    /// Starts sending `buffer` to `peer`, like [`Communicator::send_async`].
+    /// Starts sending `buffer` to `peer`, like [`Communicator::start_send`].
     ///
     /// ```
     /// let received = ringtree::simulate(2, |comm| {
@@ -303,7 +140,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         Ok(self.work(ticket, loan))
     }
 
-    /// Starts receiving a message from `peer` into `buffer`, like [`Communicator::recv_async`].
+    /// Starts receiving a message from `peer` into `buffer`, like [`Communicator::start_recv`].
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed. [`ScopedWork::wait`]
@@ -319,16 +156,54 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         Ok(self.work(ticket, loan))
     }
 
-    fn start<B: BufferMut + ?Sized>(
+    pub(super) fn start_in_place<B: BufferMut + ?Sized>(
         &self,
         call: Call,
         buffer: &'buffers mut B,
     ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
         let layout = Kept::of(buffer.layout());
         let (region, loan) = self.lend(buffer)?;
-        let layout = layout.layout();
-        let posted = |memory: &mut Memory| self.comm.post_collective(call, layout, memory);
-        let ticket = self.issue(Memory::in_place(region), posted)?;
+        let call = call.dtype(region.dtype());
+        let bound = self
+            .comm
+            .bind_in_place(call, region.count(), layout.layout());
+        let start = |memory: &mut Memory| self.comm.post(bound?, memory);
+        let ticket = self.issue(Memory::in_place(region), start)?;
+        Ok(self.work(ticket, loan))
+    }
+
+    pub(super) fn start_into_output<I, O>(
+        &self,
+        call: Call,
+        input: &'buffers I,
+        output: &'buffers mut O,
+    ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut O>>
+    where
+        I: Buffer + ?Sized,
+        O: BufferMut<Element = I::Element> + ?Sized,
+    {
+        let layouts = (input.layout(), Kept::of(output.layout()));
+        let (input, _) = self.lend_shared(input)?;
+        let ends = self.lend(output).map(|(output, loan)| {
+            let ends = [
+                (input.count(), layouts.0),
+                (output.count(), layouts.1.layout()),
+            ];
+            let bound = self.comm.bind_into(call.dtype(input.dtype()), ends);
+            (output, loan, bound)
+        });
+        let (output, loan, bound) = match ends {
+            Ok(ends) => ends,
+            Err(error) => {
+                self.lender.take_back(Some(input));
+                return Err(error);
+            }
+        };
+        let memory = Memory {
+            input: Some(input),
+            output: Some(output),
+        };
+        let ticket = self.issue(memory, |memory| self.comm.post(bound?, memory))?;
         Ok(self.work(ticket, loan))
     }
 
@@ -364,26 +239,28 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         let started = start(&mut memory);
         match &started {
             Ok(ticket) => self.pending.borrow_mut().push(*ticket),
-            Err(_) => self.lender.take_back(memory.input.or(memory.output)),
+            Err(_) => self.take_back(memory),
         }
         started
     }
 
-    /// Waits for one operation and returns its region. The region is `None` if the scope has
-    /// already waited for the operation.
-    fn end(&self, ticket: Ticket) -> (Option<Region>, Result<()>) {
+    fn take_back(&self, memory: Memory) {
+        self.lender.take_back(memory.input);
+        self.lender.take_back(memory.output);
+    }
+
+    /// Waits for one operation and returns its memory, which is empty if the scope has already
+    /// waited for the operation.
+    fn end(&self, ticket: Ticket) -> (Memory, Result<()>) {
         let mut pending = self.pending.borrow_mut();
         let Some(at) = pending.iter().position(|each| *each == ticket) else {
-            return (None, Ok(()));
+            return (Memory::default(), Ok(()));
         };
         pending.remove(at);
         drop(pending);
-        match self.comm.0.parts.runtime.get() {
-            Ok(runtime) => {
-                let (memory, result) = runtime.wait(ticket);
-                (memory.input.or(memory.output), result)
-            }
-            Err(refusal) => (None, Err(refusal)),
+        match self.comm.core.parts.runtime.get() {
+            Ok(runtime) => runtime.wait(ticket),
+            Err(refusal) => (Memory::default(), Err(refusal)),
         }
     }
 
@@ -393,8 +270,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         loop {
             let next = self.pending.borrow().first().copied();
             let Some(ticket) = next else { return result };
-            let (region, end) = self.end(ticket);
-            self.lender.take_back(region);
+            let (memory, end) = self.end(ticket);
+            self.take_back(memory);
             result = result.and(end);
         }
     }
@@ -430,18 +307,24 @@ impl<R> ScopedWork<'_, '_, '_, R> {
     /// Returns one of the [errors that all calls share](Communicator#errors). After an error, the
     /// buffer can be used again only once the scope has returned.
     pub fn wait(self) -> Result<R> {
-        let (region, result) = self.scope.end(self.ticket);
-        let buffer = self.scope.lender.settle(region, self.loan);
+        let (memory, result) = self.scope.end(self.ticket);
+        // The loan covers the output, or the input of an operation that has no output.
+        let (other, own) = match memory.output {
+            Some(output) => (memory.input, Some(output)),
+            None => (None, memory.input),
+        };
+        self.scope.lender.take_back(other);
+        let buffer = self.scope.lender.settle(own, self.loan);
         result.map(|()| buffer.expect("invariant: an operation returns the region it was given"))
     }
 }
 
-impl<'buffers> Exchange<'_, 'buffers> {
+impl<'buffers> MessageBatch<'_, 'buffers> {
     /// Sends `buffer` to `peer` as part of the group.
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed.
-    /// [`Communicator::group`] returns all other [errors](Communicator#errors).
+    /// [`Communicator::batch`] returns all other [errors](Communicator#errors).
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &'buffers B, peer: usize) -> Result<()> {
         let (region, _) = self.0.lend_shared(buffer)?;
         self.issue(MessageEnd::To(peer), sent(region))
@@ -451,7 +334,7 @@ impl<'buffers> Exchange<'_, 'buffers> {
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed.
-    /// [`Communicator::group`] returns all other [errors](Communicator#errors).
+    /// [`Communicator::batch`] returns all other [errors](Communicator#errors).
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &'buffers mut B, peer: usize) -> Result<()> {
         let (region, _) = self.0.lend(buffer)?;
         self.issue(MessageEnd::From(peer), Memory::in_place(region))

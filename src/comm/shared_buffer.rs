@@ -140,8 +140,8 @@ impl Communicator {
                 let dtype = T::DTYPE;
                 Error::usage(format!("{count} elements of {dtype} cannot fit in memory"))
             })?;
-        self.0.parts.runtime.get()?;
-        let _one_at_a_time = self.0.allocating.take()?;
+        self.core.parts.runtime.get()?;
+        let _one_at_a_time = self.core.allocating.take()?;
         let home = match self.allocate(bytes) {
             Ok(Some(region)) => Ok(Home::Shared(region, Generation::current())),
             Ok(None) => private(count).map(Home::Private),
@@ -162,7 +162,7 @@ impl Communicator {
         if error.is_usage() {
             return error;
         }
-        self.fail(&error);
+        self.abort(&error);
         self.barrier().err().unwrap_or(error)
     }
 
@@ -172,7 +172,7 @@ impl Communicator {
             timeout,
             runtime,
             ..
-        } = &self.0.parts;
+        } = &self.core.parts;
         let number = {
             let mut issued = self.enter()?;
             issued.allocations += 1;

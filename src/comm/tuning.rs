@@ -77,7 +77,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn tuning(&self) -> TuningTable {
-        self.0.parts.tuning
+        self.core.parts.tuning
     }
 
     /// Returns the source of the table that is used to choose algorithms.
@@ -89,7 +89,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn tuning_origin(&self) -> TuningOrigin {
-        self.0.parts.tuning_origin
+        self.core.parts.tuning_origin
     }
 
     /// Returns a record of the table and of the placement of ranks on hosts for which the table is
@@ -97,7 +97,7 @@ impl Communicator {
     /// in a later run.
     #[must_use]
     pub fn tuning_record(&self) -> TuningRecord {
-        TuningRecord::new(self.tuning(), &self.0.parts.topology())
+        TuningRecord::new(self.tuning(), &self.core.parts.topology())
     }
 
     /// Creates a [duplicate](Communicator::duplicate) that uses the table from an earlier run to
@@ -145,7 +145,7 @@ impl Communicator {
                  record on all ranks, such as the one from the checkpoint that they all loaded"
             )));
         }
-        if let Err(why) = kept.fits(&self.0.parts.topology()) {
+        if let Err(why) = kept.fits(&self.core.parts.topology()) {
             return Ok(Adoption::Refused(why));
         }
         let is_set = self.tuning_origin() == TuningOrigin::Setting;
@@ -173,7 +173,7 @@ impl Communicator {
         dtype: Dtype,
         calls: usize,
     ) -> Option<Algorithm> {
-        let topology = self.0.parts.topology();
+        let topology = self.core.parts.topology();
         let is_free = self.algorithm().is_none() && !self.is_reproducible();
         if !is_free || calls < 2 || topology.sharing() == Sharing::All {
             return None;
@@ -302,7 +302,7 @@ fn keep(comm: &Communicator, path: &Path, table: Option<&TuningTable>) -> Result
     let write = |table: &TuningTable| whole_file::replace(path, &[format!("{table}\n").as_bytes()]);
     if let Some(Err(error)) = table.map(write) {
         let path = path.display();
-        comm.fail(&Error::configuration(format!(
+        comm.abort(&Error::configuration(format!(
             "{TUNING}={path}: rank {} cannot write the measured table: {error}",
             comm.rank()
         )));

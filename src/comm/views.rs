@@ -26,7 +26,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn timeout(&self) -> Duration {
-        self.1
+        self.timeout
     }
 
     /// Returns a handle to the same communicator whose calls use the given `timeout`. Timeouts are
@@ -59,7 +59,10 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn with_timeout(&self, timeout: Duration) -> Self {
-        Self(self.0.clone(), timeout.min(TIMEOUT_MAX), self.2)
+        Self {
+            timeout: timeout.min(TIMEOUT_MAX),
+            ..self.clone()
+        }
     }
 
     /// Returns a handle to the same communicator whose messages carry `tag`. The default tag is 0.
@@ -87,11 +90,15 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn with_tag(&self, tag: u32) -> Self {
-        Self(self.0.clone(), self.1, tag)
+        Self {
+            tag,
+            ..self.clone()
+        }
     }
 
     /// Sets the name that identifies this communicator in errors, in stall warnings, and in reports
-    /// about ranks that are waiting for each other. Set the same name on all ranks. Names are
+    /// about ranks that are waiting for each other. The name applies to all handles of the
+    /// communicator. Set the same name on all ranks. Names are
     /// truncated to [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The training layer names its
     /// communicators "gradients", and a trace names its communicator "trace".
     ///
@@ -100,7 +107,7 @@ impl Communicator {
     ///
     /// ```
     /// let ends = ringtree::simulate(2, |comm| {
-    ///     let losses = comm.duplicate()?.named("losses");
+    ///     let losses = comm.duplicate()?.with_name("losses");
     ///     losses.barrier()?;
     ///     match comm.rank() {
     ///         0 => losses.barrier(), // a call that rank 1 does not make
@@ -112,28 +119,28 @@ impl Communicator {
     /// assert!(text.contains(told) && text.contains("they wait for each other"), "{text}");
     /// ```
     #[must_use]
-    pub fn named(self, name: &str) -> Self {
+    pub fn with_name(self, name: &str) -> Self {
         let fits = |at: &usize| *at <= COMMUNICATOR_NAME_BYTES_MAX && name.is_char_boundary(*at);
         let end = (0..=name.len()).rev().find(fits).unwrap_or(0);
-        let parts = &self.0.parts;
+        let parts = &self.core.parts;
         if let Ok(runtime) = parts.runtime.get() {
             runtime.with_group(parts.group, |group| group.rename(name[..end].to_owned()));
         }
         self
     }
 
-    /// Returns the name set by [`Communicator::named`], or `None` if no name has been set.
+    /// Returns the name set by [`Communicator::with_name`], or `None` if no name has been set.
     ///
     /// ```
     /// let names = ringtree::simulate(2, |comm| {
-    ///     let losses = comm.duplicate()?.named("losses");
+    ///     let losses = comm.duplicate()?.with_name("losses");
     ///     Ok::<_, ringtree::Error>((comm.name(), losses.name()))
     /// });
     /// assert_eq!(names[0], Ok((None, Some("losses".to_owned()))));
     /// ```
     #[must_use]
     pub fn name(&self) -> Option<String> {
-        let parts = &self.0.parts;
+        let parts = &self.core.parts;
         let name = |group: &mut Group| group.title().map(str::to_owned);
         let runtime = parts.runtime.get().ok()?;
         runtime.with_group(parts.group, name).flatten()
@@ -141,18 +148,18 @@ impl Communicator {
 
     /// Returns a handle to the same communicator whose calls do not start a clock and therefore
     /// have no timeout. Both handles share the same order of calls. For example, the workers of a
-    /// server can use a broadcast through such a *patient* handle to wait for the next request, no
+    /// server can use a broadcast through such a handle to wait for the next request, no
     /// matter how long that takes. Ranks sleep while they wait.
     ///
-    /// The first rank that makes the same collective call through a handle that is *not* patient
+    /// The first rank that makes the same collective call through a handle *with* a timeout
     /// starts the clock on all ranks, using its own timeout. For example, if the root broadcasts a
     /// request with a timeout and a worker does not take part, the root and all other ranks get an
     /// error. The waiting ranks learn through rank 0 that the clock has started. They learn this
     /// within milliseconds if they have been waiting for more than a second, and otherwise within
     /// about a second.
     ///
-    /// A patient receive waits until its message arrives. If a rank dies or makes a different call,
-    /// the waiting ranks still get the error immediately.
+    /// A receive without a timeout waits until its message arrives. If a rank dies or makes a
+    /// different call, the waiting ranks still get the error immediately.
     ///
     /// ```
     /// use ringtree::{ReduceOp, sim::simulate::sleep};
@@ -164,7 +171,7 @@ impl Communicator {
     ///         request = [14];
     ///         comm.broadcast(&mut request, 0)?;
     ///     } else {
-    ///         comm.patient().broadcast(&mut request, 0)?;
+    ///         comm.without_timeout().broadcast(&mut request, 0)?;
     ///     }
     ///     comm.all_reduce(&mut request, ReduceOp::Sum)?;
     ///     Ok::<_, ringtree::Error>(request)
@@ -172,7 +179,10 @@ impl Communicator {
     /// assert_eq!(answers, vec![Ok([42]); 3]);
     /// ```
     #[must_use]
-    pub fn patient(&self) -> Self {
-        Self(self.0.clone(), PATIENT, self.2)
+    pub fn without_timeout(&self) -> Self {
+        Self {
+            timeout: PATIENT,
+            ..self.clone()
+        }
     }
 }

@@ -2,9 +2,9 @@
 
 use super::Handle;
 use crate::engine::Ticket;
-use crate::engine::group::End;
+use crate::engine::group::{End, Memory};
 use crate::error::{Error, Result};
-use crate::sys::memory::{Claim, Region};
+use crate::sys::memory::Claim;
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
@@ -39,7 +39,7 @@ use std::time::Duration;
 /// let sums = ringtree::simulate(2, |comm| {
 ///     // `block_on` stands for the executor of the program.
 ///     block_on(async {
-///         let sum = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum)?.await?;
+///         let sum = comm.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum)?.await?;
 ///         Ok::<_, ringtree::Error>(sum)
 ///     })
 /// });
@@ -59,8 +59,8 @@ pub struct Work<B> {
 /// ```
 /// use ringtree::{Error, ReduceOp};
 /// let ends = ringtree::simulate(2, |comm| {
-///     comm.fail(&Error::system("the disk is full"));
-///     let work = comm.all_reduce_async(vec![1u8; 9], ReduceOp::Sum);
+///     comm.abort(&Error::system("the disk is full"));
+///     let work = comm.start_all_reduce(vec![1u8; 9], ReduceOp::Sum);
 ///     let failed = work.and_then(ringtree::Work::wait).unwrap_err();
 ///     assert!(failed.error.to_string().contains("the disk is full"));
 ///     failed.buffer.len()
@@ -68,39 +68,39 @@ pub struct Work<B> {
 /// assert_eq!(ends, [9, 9]);
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct Failed<B> {
+pub struct WorkError<B> {
     /// The error that caused the operation to fail.
     pub error: Error,
     /// The buffer of the operation.
     pub buffer: B,
 }
 
-impl<B> From<Failed<B>> for Error {
-    fn from(failed: Failed<B>) -> Self {
+impl<B> From<WorkError<B>> for Error {
+    fn from(failed: WorkError<B>) -> Self {
         failed.error
     }
 }
 
-impl<B> fmt::Display for Failed<B> {
+impl<B> fmt::Display for WorkError<B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(formatter)
     }
 }
 
 /// Prints the error but not the buffer, which may be large.
-impl<B> fmt::Debug for Failed<B> {
+impl<B> fmt::Debug for WorkError<B> {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.error.fmt(formatter)
     }
 }
 
-impl<B> std::error::Error for Failed<B> {
+impl<B> std::error::Error for WorkError<B> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         Some(&self.error)
     }
 }
 
-impl<B: 'static> Work<B> {
+impl<B> Work<B> {
     /// Creates the handle of an operation whose memory is a region that holds a `B`.
     pub(super) fn new(core: Handle, ticket: Ticket, claim: Claim<B>) -> Self {
         Self {
@@ -112,9 +112,9 @@ impl<B: 'static> Work<B> {
     /// Waits for the operation and returns the buffer.
     ///
     /// # Errors
-    /// Returns [`Failed`], which contains the buffer and one of the [errors that all calls
+    /// Returns [`WorkError`], which contains the buffer and one of the [errors that all calls
     /// share](crate::Communicator#errors). The contents of the buffer are then unspecified.
-    pub fn wait(self) -> Result<B, Failed<B>> {
+    pub fn wait(self) -> Result<B, WorkError<B>> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
 
@@ -125,8 +125,8 @@ impl<B: 'static> Work<B> {
     /// ```
     /// use ringtree::ReduceOp;
     /// let ends = ringtree::simulate(2, |comm| {
-    ///     let work = comm.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?;
-    ///     while !work.has_ended() {
+    ///     let work = comm.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
+    ///     while !work.is_finished() {
     ///         ringtree::sim::simulate::sleep(comm, std::time::Duration::from_millis(1));
     ///     }
     ///     work.wait()
@@ -134,7 +134,7 @@ impl<B: 'static> Work<B> {
     /// assert_eq!(ends, vec![Ok(vec![2.0]); 2]);
     /// ```
     #[must_use]
-    pub fn has_ended(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         let under_way = self
             .under_way
             .as_ref()
@@ -143,7 +143,7 @@ impl<B: 'static> Work<B> {
     }
 
     /// Like `wait`, but also returns the time of completion on the rank's clock.
-    pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), Failed<B>> {
+    pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), WorkError<B>> {
         let (ticket, claim) = self.take();
         let runtime = match self.core.parts.runtime.get() {
             Ok(runtime) => runtime,
@@ -153,7 +153,16 @@ impl<B: 'static> Work<B> {
         let (_, ended_at) = runtime.ended(ticket);
         let end = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());
-        given_back(end).map(|buffer| (buffer, ended_at))
+        given_back(end, claim).map(|buffer| (buffer, ended_at))
+    }
+
+    /// Drops the buffer when the operation completes.
+    pub(super) fn without_buffer(mut self) -> Work<()>
+    where
+        B: 'static,
+    {
+        let (ticket, claim) = self.take();
+        Work::new(self.core.clone(), ticket, claim.without_buffer())
     }
 
     fn take(&mut self) -> (Ticket, Claim<B>) {
@@ -164,28 +173,28 @@ impl<B: 'static> Work<B> {
 
 /// Returns the error and the buffer for a forked child that uses an operation started by its
 /// parent.
-fn refused<B>(claim: Claim<B>, error: Error) -> Failed<B> {
+fn refused<B>(claim: Claim<B>, error: Error) -> WorkError<B> {
     let buffer = claim.take().expect("invariant: a forked child is refused");
-    Failed { error, buffer }
+    WorkError { error, buffer }
 }
 
 /// Returns the buffer of a completed operation.
-fn given_back<B: 'static>((memory, result): End) -> Result<B, Failed<B>> {
-    let buffer = release(memory.input.or(memory.output));
+fn given_back<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<B>> {
+    let buffer = release(memory, claim);
     match result {
         Ok(()) => Ok(buffer),
-        Err(error) => Err(Failed { error, buffer }),
+        Err(error) => Err(WorkError { error, buffer }),
     }
 }
 
-/// Returns the buffer that a region holds.
-pub(super) fn release<B: 'static>(region: Option<Region>) -> B {
-    let buffer = region.and_then(Region::release);
-    buffer.expect("invariant: an operation returns the region that it was given")
+/// Returns the buffer that the regions of an operation hold.
+pub(super) fn release<B>(memory: Memory, claim: Claim<B>) -> B {
+    let buffer = claim.release(memory.input, memory.output);
+    buffer.expect("invariant: an operation returns the regions that it was given")
 }
 
-impl<B: 'static> Future for Work<B> {
-    type Output = Result<B, Failed<B>>;
+impl<B> Future for Work<B> {
+    type Output = Result<B, WorkError<B>>;
 
     /// # Panics
     /// Panics if it is called again after it has returned `Ready`.
@@ -197,7 +206,7 @@ impl<B: 'static> Future for Work<B> {
         };
         let end = runtime.poll_for(ticket, context.waker());
         match end {
-            Some(end) => Poll::Ready(given_back(end)),
+            Some(end) => Poll::Ready(given_back(end, claim)),
             None => {
                 self.under_way = Some((ticket, claim));
                 Poll::Pending

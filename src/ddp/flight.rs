@@ -64,8 +64,8 @@ impl Flight {
     }
 
     /// Returns `true` if the current exchange has completed.
-    pub(super) fn has_ended(&self) -> bool {
-        self.pending.has_ended()
+    pub(super) fn is_finished(&self) -> bool {
+        self.pending.is_finished()
     }
 
     /// Waits for the current exchange, and issues the next one if the hook requests it.

@@ -119,7 +119,7 @@ impl LocalSteps {
         check(parameters, &outer)?;
         let count = parameters.iter().map(Parameter::count).sum();
         let mut this = Self {
-            comm: comm.duplicate()?.named("local steps"),
+            comm: comm.duplicate()?.with_name("local steps"),
             parameters: parameters.to_vec(),
             outer,
             common: vec![0.0; count],
@@ -127,7 +127,7 @@ impl LocalSteps {
             since: 0,
         };
         let begun = this.begin(weights);
-        begun.inspect_err(|error| this.comm.fail(error))?;
+        begun.inspect_err(|error| this.comm.abort(error))?;
         Ok(this)
     }
 
@@ -160,7 +160,7 @@ impl LocalSteps {
         }
         // The other ranks wait for this rank, so the communicator must fail.
         let met = self.meet(weights);
-        met.inspect_err(|error| self.comm.fail(error))?;
+        met.inspect_err(|error| self.comm.abort(error))?;
         self.since = 0;
         Ok(true)
     }

@@ -61,9 +61,9 @@
 //!
 //! After 10 seconds (`RINGTREE_STALL_WARNING_S`), a warning on standard error names the ranks and
 //! the calls in which they are waiting for each other. To give your own communicators a name that
-//! is used in this warning, call [`Communicator::named`](crate::Communicator::named). If a rank is
-//! merely late, the warning shows where that rank is. When the timeout expires, which is after five
-//! minutes by default, the call returns an error with the same text.
+//! is used in this warning, call [`Communicator::with_name`](crate::Communicator::with_name). If a
+//! rank is merely late, the warning shows where that rank is. When the timeout expires, which is
+//! after five minutes by default, the call returns an error with the same text.
 //!
 //! # Uneven data and errors
 //!

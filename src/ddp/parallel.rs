@@ -469,7 +469,7 @@ impl DataParallel {
     /// time out.
     pub fn fail(&mut self, cause: &Error) {
         self.failure.get_or_insert_with(|| cause.clone());
-        self.comms.iter().for_each(|comm| comm.fail(cause));
+        self.comms.iter().for_each(|comm| comm.abort(cause));
     }
 
     /// Returns the timing of each bucket in the last step.
@@ -485,7 +485,7 @@ fn own_comm(comm: &Communicator, stage: usize) -> Result<Communicator> {
         0 => "gradients".to_owned(),
         later => format!("gradients, stage {later}"),
     };
-    Ok(comm.duplicate()?.named(&name))
+    Ok(comm.duplicate()?.with_name(&name))
 }
 
 fn check_options(options: &Options, is_carried: bool) -> Result<()> {

@@ -101,7 +101,7 @@ impl DataParallel {
     /// Announces that this rank has data, once per step.
     pub(super) fn announce(&mut self) -> Result<()> {
         if self.has_uneven_data && self.active.is_none() {
-            let active = self.comms[0].all_reduce_async(vec![1u32], ReduceOp::Sum)?;
+            let active = self.comms[0].start_all_reduce(vec![1u32], ReduceOp::Sum)?;
             self.active = Some(active);
         }
         Ok(())
@@ -168,7 +168,7 @@ impl DataParallel {
                 continue;
             };
             let stage = flight.stage;
-            if stage < stage_before && flight.has_ended() {
+            if stage < stage_before && flight.is_finished() {
                 self.proceed(index)?;
             }
             stage_before = match &self.contents[index] {
@@ -296,7 +296,7 @@ impl DataParallel {
         self.found_non_finite = None;
         let verdict = self.judge(&any, &own, has_data);
         // A failure of the communicator is not a verdict on the step.
-        self.is_refused = verdict.is_err() && self.comms[0].failure().is_none();
+        self.is_refused = verdict.is_err() && self.comms[0].error().is_none();
         verdict
     }
 

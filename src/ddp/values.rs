@@ -59,7 +59,7 @@ macro_rules! values {
             pub(super) fn all_reduce(self, comm: &Communicator, op: ReduceOp) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
-                        Ok(Pending::$variant(comm.all_reduce_async(values, op)?))
+                        Ok(Pending::$variant(comm.start_all_reduce(values, op)?))
                     })*
                 }
             }
@@ -68,7 +68,7 @@ macro_rules! values {
             pub(super) fn all_gather(self, comm: &Communicator) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
-                        Ok(Pending::$variant(comm.all_gather_async(values)?))
+                        Ok(Pending::$variant(comm.start_all_gather(values)?))
                     })*
                 }
             }
@@ -81,7 +81,7 @@ macro_rules! values {
             ) -> Result<Pending> {
                 match self {
                     $(Self::$variant(values) => {
-                        Ok(Pending::$variant(comm.reduce_scatter_async(values, op)?))
+                        Ok(Pending::$variant(comm.start_reduce_scatter(values, op)?))
                     })*
                 }
             }
@@ -93,8 +93,8 @@ macro_rules! values {
         }
 
         impl Pending {
-            pub(super) fn has_ended(&self) -> bool {
-                match self { $(Self::$variant(work) => work.has_ended(),)* }
+            pub(super) fn is_finished(&self) -> bool {
+                match self { $(Self::$variant(work) => work.is_finished(),)* }
             }
 
             /// Waits for the collective. Also returns the time at which it completed.

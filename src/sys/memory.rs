@@ -54,13 +54,17 @@ enum Access {
 /// An error, with the buffer that could not be held because of it.
 pub(crate) type Refused<B, E> = (E, B);
 
-/// Gives forked children access to a buffer that a region holds. The operation belongs to the
-/// parent and does not end in a child, so no region is returned there.
+/// The right to get back the buffers that one or two regions hold, as a `B`. Forked children can
+/// use it too. The operation belongs to the parent and does not end in a child, so no region is
+/// returned there.
 ///
-/// Only this crate may use a claim, because a claim must not outlive the region.
+/// Only this crate may use a claim, because a claim must not outlive its regions.
 #[derive(Debug)]
 pub struct Claim<B> {
-    held: NonNull<B>,
+    /// The boxed buffers. A claim to one buffer does not use the second pointer.
+    held: [NonNull<()>; 2],
+    unbox: unsafe fn([NonNull<()>; 2]) -> B,
+    release: fn(Option<Region>, Option<Region>) -> Option<B>,
     made_in: Generation,
 }
 
@@ -77,10 +81,69 @@ impl<B> Claim<B> {
         if self.made_in.is_current() {
             return None;
         }
-        // SAFETY: the pointer came from a leaked box, which existed in the parent when the child
-        // was forked, as its region did. In the child, nothing frees it or uses the slice any more:
-        // the region is with a runtime, which the child does not access and does not drop.
-        Some(*unsafe { Box::from_raw(self.held.as_ptr()) })
+        // SAFETY: the pointers came from leaked boxes, which existed in the parent when the child
+        // was forked, as their regions did. In the child, nothing frees them or uses the slices any
+        // more: the regions are with a runtime, which the child does not access and does not drop.
+        Some(unsafe { (self.unbox)(self.held) })
+    }
+
+    /// Returns the buffers that the regions of an operation hold, or `None` if they do not hold
+    /// buffers of these types. A claim to one buffer needs only one region.
+    pub(crate) fn release(self, input: Option<Region>, output: Option<Region>) -> Option<B> {
+        (self.release)(input, output)
+    }
+}
+
+impl<B: 'static> Claim<B> {
+    fn of(held: NonNull<B>) -> Self {
+        /// # Safety
+        /// See [`Claim::take`].
+        unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) -> B {
+            // SAFETY: the caller's.
+            *unsafe { Box::from_raw(held.cast::<B>().as_ptr()) }
+        }
+        Self {
+            held: [held.cast(), NonNull::dangling()],
+            unbox: unbox::<B>,
+            release: |input, output| input.or(output)?.release(),
+            made_in: Generation::current(),
+        }
+    }
+
+    /// Gives up the buffer. Once the region is released, the buffer is dropped.
+    pub(crate) fn without_buffer(self) -> Claim<()> {
+        /// # Safety
+        /// See [`Claim::take`].
+        unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) {
+            // SAFETY: the caller's.
+            drop(unsafe { Box::from_raw(held.cast::<B>().as_ptr()) });
+        }
+        Claim {
+            held: self.held,
+            unbox: unbox::<B>,
+            release: |input, output| input.or(output)?.release::<B>().map(drop),
+            made_in: self.made_in,
+        }
+    }
+
+    /// Joins the claims to an input and to an output.
+    pub(crate) fn and<O: 'static>(self, output: Claim<O>) -> Claim<(B, O)> {
+        /// # Safety
+        /// See [`Claim::take`].
+        unsafe fn unbox<I, O>([input, output]: [NonNull<()>; 2]) -> (I, O) {
+            // SAFETY: the caller's.
+            let input = unsafe { Box::from_raw(input.cast::<I>().as_ptr()) };
+            // SAFETY: the caller's.
+            (*input, *unsafe {
+                Box::from_raw(output.cast::<O>().as_ptr())
+            })
+        }
+        Claim {
+            held: [self.held[0], output.held[0]],
+            unbox: unbox::<B, O>,
+            release: |input, output| Some((input?.release()?, output?.release()?)),
+            made_in: self.made_in,
+        }
     }
 }
 
@@ -145,9 +208,8 @@ impl Region {
         // SAFETY: the box was leaked just now. No other reference to its content exists.
         match slice(unsafe { held.as_mut() }) {
             Ok(slice) => {
-                let made_in = Generation::current();
                 let region = Self::of(slice, Owner::Held(held, access));
-                Ok((region, Claim { held, made_in }))
+                Ok((region, Claim::of(held)))
             }
             // SAFETY: the pointer is the leaked box's, which no region describes.
             Err(error) => Err((error, *unsafe { Box::from_raw(held.as_ptr()) })),

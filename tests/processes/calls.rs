@@ -93,7 +93,6 @@ fn hosts() -> Result<String> {
     world.use_algorithm(Some(Algorithm::Hierarchical))?;
     let (rank, last) = (world.rank(), world.world_size() - 1);
     let group = world.split(usize::from(rank == last), last - rank)?;
-    let group = group.expect("every rank named a colour");
     let entry = REGISTRY.iter().find(|one| one.name == "hierarchical");
     let mut wrong = 0;
     for comm in [&world, &group] {
@@ -160,7 +159,7 @@ fn crossed() -> Result<String> {
         for end in ends {
             sum += end?;
         }
-        let work = first.all_reduce_async(vec![1u32; COUNT], ReduceOp::Sum)?;
+        let work = first.start_all_reduce(vec![1u32; COUNT], ReduceOp::Sum)?;
         sum += call(second)? + work.wait()?[99];
     }
     Ok(format!("sum {sum}"))
@@ -226,7 +225,7 @@ fn messages() -> Result<String> {
         // All send, then all receive.
         let own: Vec<_> = (0..ranks).map(|to| content(rank, to)).collect();
         let mut theirs = vec![vec![0u32; COUNT]; ranks];
-        comm.group(|group| {
+        comm.batch(|group| {
             let others = own.iter().enumerate().filter(|(to, _)| *to != rank);
             others
                 .clone()
@@ -237,8 +236,8 @@ fn messages() -> Result<String> {
         })?;
         // The same by owned buffers, and round a ring.
         let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
-        let sent = comm.send_async(content(rank, right).into_boxed_slice(), right)?;
-        theirs[rank] = block_on(comm.recv_async(vec![0; COUNT], left)?)?;
+        let sent = comm.start_send(content(rank, right).into_boxed_slice(), right)?;
+        theirs[rank] = block_on(comm.start_recv(vec![0; COUNT], left)?)?;
         sent.wait()?;
         assert_eq!(theirs[rank], content(left, rank));
         comm.sendrecv(&own[rank], right, &mut theirs[rank], left)?;
@@ -285,8 +284,8 @@ fn threads() -> Result<String> {
         sender.join().expect("no panic")
     })?;
     let begun = std::sync::Barrier::new(2);
-    let sum = || comm.all_reduce_async(vec![1.0f32; 9], ReduceOp::Sum);
-    let copy = || comm.broadcast_async(vec![1.0f32; 9], 0);
+    let sum = || comm.start_all_reduce(vec![1.0f32; 9], ReduceOp::Sum);
+    let copy = || comm.start_broadcast(vec![1.0f32; 9], 0);
     let end = std::thread::scope(|scope| {
         let other = scope.spawn(|| {
             let work = if peer == 0 { copy() } else { sum() };

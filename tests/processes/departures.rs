@@ -60,13 +60,13 @@ fn rank() -> Result<String> {
     wait_to_go_on();
     if rank != ending {
         let peer = number_of(ending);
-        let patient = on.patient();
+        let patient = on.without_timeout();
         eprintln!("{MARK}calls");
         return match &*call {
             "recv" => on.recv(&mut [0u8], peer),
             "patient recv" => patient.recv(&mut [0u8], peer),
             "async recv" => {
-                on.recv_async(vec![0u8], peer)?.wait()?;
+                on.start_recv(vec![0u8], peer)?.wait()?;
                 Ok(())
             }
             "barrier" => on.barrier(),
@@ -76,7 +76,7 @@ fn rank() -> Result<String> {
     }
     let another = number_of(*others.iter().find(|one| **one != ending).unwrap());
     match &*end {
-        "fails" => on.fail(&Error::system("no room on the disk")),
+        "fails" => on.abort(&Error::system("no room on the disk")),
         "runs out of time" => {
             return on
                 .with_timeout(Duration::from_millis(100))

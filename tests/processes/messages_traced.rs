@@ -201,7 +201,7 @@ fn a_call_by_counts_is_measured_and_says_why_it_is_not_predicted() {
 fn calls_of_a_group_of_some_ranks_are_measured_and_not_predicted() {
     let timelines = ringtree::simulate(4, |comm| {
         let trace = Trace::new(comm)?;
-        let pair = comm.split(comm.rank() / 2, 0)?.unwrap();
+        let pair = comm.split(comm.rank() / 2, 0)?;
         trace.messages(&pair, || pair.barrier())?;
         trace.collect()
     });

@@ -362,12 +362,12 @@ fn a_rank_that_cancels_is_named_by_the_others() {
         let id = UniqueId::on("127.0.0.1").unwrap();
         let start = |rank| {
             let builder = builder(rank, 3).timeout(PATIENCE).unique_id(&id);
-            builder.connect_async()
+            builder.start_connect()
         };
         // Rank 2 never comes.
         let [first, second] = [start(0), start(1)];
         thread::sleep(Duration::from_millis(500));
-        assert!(!first.is_ready() && !second.is_ready());
+        assert!(!first.is_finished() && !second.is_finished());
         let began = Instant::now();
         [&first, &second][who].cancel();
         let expected = format!("rank {who} did not join: the program canceled the join");
@@ -397,7 +397,7 @@ fn cancelled_starts(rounds: usize) -> Result<()> {
         let id = UniqueId::on("127.0.0.1")?;
         let start = |rank| {
             let builder = Builder::from_env()?.rank(rank).world_size(2);
-            Ok::<_, Error>(builder.unique_id(&id).connect_async())
+            Ok::<_, Error>(builder.unique_id(&id).start_connect())
         };
         let mut all = vec![start(round % 2)?];
         if round % 3 == 0 {
@@ -506,10 +506,10 @@ fn interrupted_in(waits: fn(Communicator) -> Option<Error>) -> (Option<Error>, R
 #[test]
 fn an_interrupt_ends_what_waits() {
     let in_a_call = |comm: Communicator| comm.barrier().err();
-    let in_a_patient_call = |comm: Communicator| comm.patient().barrier().err();
+    let in_a_patient_call = |comm: Communicator| comm.without_timeout().barrier().err();
     let for_a_group = |comm: Communicator| comm.subgroup(&[1, 0]).err();
     let in_leaving = |comm: Communicator| {
-        let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum);
+        let work = comm.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum);
         drop((work, comm));
         None
     };

@@ -4,7 +4,7 @@
 
 use crate::threads::{LINKS, within, world};
 use ringtree::comm::buffer::{Memory, MemoryMut};
-use ringtree::comm::work::{Failed, Work};
+use ringtree::comm::work::{Work, WorkError};
 use ringtree::{Buffer, BufferMut, Builder, Communicator, Error, Layout, ReduceOp, Result};
 use std::future::Future;
 use std::io::Write;
@@ -65,7 +65,7 @@ fn a_buffer_that_calls_the_library_when_it_is_dropped_stops_nobody() {
                     let (tell, told) = channel();
                     let buffer = Loud(vec![1.0; 1 << 20], move || {
                         if let Some((own, comm)) = last_handle.take() {
-                            assert!(comm.failure().is_none());
+                            assert!(comm.error().is_none());
                             assert_eq!(comm.use_algorithm(None), Ok(()));
                             drop(own);
                             tell.send(()).unwrap();
@@ -74,8 +74,8 @@ fn a_buffer_that_calls_the_library_when_it_is_dropped_stops_nobody() {
                     if comm.rank() == 1 && !has_ended {
                         comm.recv(&mut [0u8], 0).unwrap();
                     }
-                    let work = side.all_reduce_async(buffer, ReduceOp::Sum).unwrap();
-                    while has_ended && !work.has_ended() {}
+                    let work = side.start_all_reduce(buffer, ReduceOp::Sum).unwrap();
+                    while has_ended && !work.is_finished() {}
                     drop(work);
                     if comm.rank() == 0 && !has_ended {
                         comm.send(&[1u8], 1).unwrap();
@@ -94,11 +94,11 @@ fn a_buffer_that_calls_the_library_when_it_is_dropped_stops_nobody() {
 /// once.
 #[test]
 fn a_waker_that_calls_the_library_stops_nobody() {
-    type Started = Result<Work<Vec<f32>>, Failed<Vec<f32>>>;
+    type Started = Result<Work<Vec<f32>>, WorkError<Vec<f32>>>;
     struct Starts(Communicator, Sender<Started>);
     impl Wake for Starts {
         fn wake(self: Arc<Self>) {
-            let started = self.0.all_reduce_async(vec![2.0], ReduceOp::Sum);
+            let started = self.0.start_all_reduce(vec![2.0], ReduceOp::Sum);
             self.1.send(started).unwrap();
         }
     }
@@ -113,7 +113,7 @@ fn a_waker_that_calls_the_library_stops_nobody() {
                     return;
                 }
                 let (tell, told) = channel();
-                let work = comm.all_reduce_async(vec![1.0f32; 4], ReduceOp::Sum);
+                let work = comm.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum);
                 let mut work = Box::pin(work.unwrap());
                 let waker = Waker::from(Arc::new(Starts(side, tell)));
                 let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
@@ -164,9 +164,9 @@ fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
     let blocks = Arc::new(Blocks(Mutex::new(told), begin));
     let mut works = None;
     if !is_late {
-        let late = late.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?;
+        let late = late.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
         let sum = if is_waker {
-            let mut sum = Box::pin(side.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?);
+            let mut sum = Box::pin(side.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?);
             let waker = Waker::from(Arc::clone(&blocks));
             let polled = sum.as_mut().poll(&mut Context::from_waker(&waker));
             assert!(polled.is_pending());
@@ -174,7 +174,7 @@ fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
         } else {
             let blocks = Arc::clone(&blocks);
             let buffer = Loud(vec![1.0], move || Arc::clone(&blocks).wake());
-            drop(side.all_reduce_async(buffer, ReduceOp::Sum)?);
+            drop(side.start_all_reduce(buffer, ReduceOp::Sum)?);
             None
         };
         works = Some((sum, late));
@@ -191,7 +191,7 @@ fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
         begun.recv().unwrap();
     }
     if comm.rank() == 2 {
-        failing.fail(&Error::system("rank 2 has no disk"));
+        failing.abort(&Error::system("rank 2 has no disk"));
     }
     let end = failing.barrier();
     drop(tell);
@@ -335,7 +335,7 @@ fn a_rank_that_left_in_peace_is_named_at_once_by_messages_that_wait_for_it() {
         ("recv_any", |comm| comm.recv_any(&mut [0u32; 4]).map(drop)),
         ("send of much", |comm| comm.send(&vec![0u32; 16 << 20], 1)),
         ("patient recv", |comm| {
-            comm.patient().recv(&mut [0u32; 4], 1)
+            comm.without_timeout().recv(&mut [0u32; 4], 1)
         }),
         ("recv on a new tag", |comm| {
             comm.with_tag(7).recv(&mut [0u32; 4], 1)

@@ -58,7 +58,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
         Collective::Broadcast | Collective::Barrier => return Ok(wrong),
         Collective::AllReduce => comm.all_reduce_into(input, data, op)?,
         Collective::Reduce => comm.reduce_into(input, data, op, root)?,
-        Collective::AllToAll => comm.all_to_all_into(input, Layout::Even, data, Layout::Even)?,
+        Collective::AllToAll => comm.all_to_all_into(input, data)?,
         _ => {
             let counts = counts(case.seed, comm.world_size(), count);
             for layout in [Layout::Counts(&counts), Layout::Ceil] {
@@ -128,7 +128,8 @@ fn by_counts<T: Element>(
         inputs.fill(rank, first(to), bytemuck::cast_slice_mut(&mut input[block]));
     }
     let mut output = vec![T::zeroed(); receive.iter().sum()];
-    comm.all_to_all_into(&input, &send, &mut output, &receive)?;
+    let layouts = [Layout::Counts(&send), Layout::Counts(&receive)];
+    comm.all_to_all_into(&layouts[0].of(&input), &mut layouts[1].of(&mut output))?;
     let wrong = |from: usize| {
         let block = Layout::Counts(&receive).block(from, ranks, 0);
         inputs.count_wrong_input(from, first(rank), bytemuck::cast_slice(&output[block]))

@@ -206,7 +206,7 @@ impl Call {
             Collective::ReduceScatter => comm.reduce_scatter_into(&input, &mut output, op),
             Collective::Gather => comm.gather_into(&input, &mut output, root),
             Collective::Scatter => comm.scatter_into(&input, &mut output, root),
-            _ => comm.all_to_all_into(&input, Layout::Even, &mut output, Layout::Even),
+            _ => comm.all_to_all_into(&input, &mut output),
         }
     }
 
@@ -214,14 +214,14 @@ impl Call {
         let Self { op, root, .. } = *self;
         let (held, bring) = self.held::<T>(comm)?;
         let work = match self.collective {
-            Collective::AllReduce => comm.all_reduce_async(held, op),
-            Collective::Broadcast => comm.broadcast_async(held, root),
-            Collective::Reduce => comm.reduce_async(held, op, root),
-            Collective::AllGather => comm.all_gather_async(held),
-            Collective::ReduceScatter => comm.reduce_scatter_async(held, op),
-            Collective::Gather => comm.gather_async(held, root),
-            Collective::Scatter => comm.scatter_async(held, root),
-            _ => comm.all_to_all_async(held),
+            Collective::AllReduce => comm.start_all_reduce(held, op),
+            Collective::Broadcast => comm.start_broadcast(held, root),
+            Collective::Reduce => comm.start_reduce(held, op, root),
+            Collective::AllGather => comm.start_all_gather(held),
+            Collective::ReduceScatter => comm.start_reduce_scatter(held, op),
+            Collective::Gather => comm.start_gather(held, root),
+            Collective::Scatter => comm.start_scatter(held, root),
+            _ => comm.start_all_to_all(held),
         };
         Ok(Started { work: work?, bring })
     }
@@ -315,8 +315,8 @@ struct Started<T> {
 }
 
 impl<T: Element> Operation for Started<T> {
-    fn has_ended(&self) -> bool {
-        self.work.has_ended()
+    fn is_finished(&self) -> bool {
+        self.work.is_finished()
     }
 
     fn wait(self: Box<Self>) -> Result<()> {
@@ -370,7 +370,7 @@ impl ByCounts {
             Collective::ReduceScatter => {
                 comm.reduce_scatter_into(&layouts.0.of(&input), &mut output, self.op)
             }
-            _ => comm.all_to_all_into(&input, layouts.0, &mut output, layouts.1),
+            _ => comm.all_to_all_into(&layouts.0.of(&input), &mut layouts.1.of(&mut output)),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Lets any number of threads wait for a call in flight.
 
-use ringtree::{Error, Failed, Result, Work};
+use ringtree::{Error, Result, Work, WorkError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_micros(200);
 /// A started call that ringtree runs on its own threads.
 pub trait Operation: Send {
     /// Returns `true` if the call has completed, so that `wait` returns immediately.
-    fn has_ended(&self) -> bool;
+    fn is_finished(&self) -> bool;
 
     /// Waits until the call has completed.
     ///
@@ -22,13 +22,13 @@ pub trait Operation: Send {
 }
 
 impl<B: Send + 'static> Operation for Work<B> {
-    fn has_ended(&self) -> bool {
-        Work::has_ended(self)
+    fn is_finished(&self) -> bool {
+        Work::is_finished(self)
     }
 
     fn wait(self: Box<Self>) -> Result<()> {
         let end = Work::wait(*self);
-        end.map(drop).map_err(|failed: Failed<B>| failed.error)
+        end.map(drop).map_err(|failed: WorkError<B>| failed.error)
     }
 }
 
@@ -99,10 +99,10 @@ impl Outcome {
 /// use ringtree::ReduceOp;
 /// use ringtree_foreign::Pending;
 /// let ends = ringtree::simulate(2, |comm| {
-///     let work = comm.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?;
+///     let work = comm.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
 ///     let pending = Pending::of_operation(Box::new(work));
 ///     pending.wait()?;
-///     assert!(pending.has_ended());
+///     assert!(pending.is_finished());
 ///     pending.wait()
 /// });
 /// assert_eq!(ends, [Ok(()), Ok(())]);
@@ -138,10 +138,10 @@ impl Pending {
 
     /// Returns `true` if the call has succeeded or failed.
     #[must_use]
-    pub fn has_ended(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         let operation = lock(&self.operation);
         match &*operation {
-            Some(operation) => operation.has_ended(),
+            Some(operation) => operation.is_finished(),
             None => self.outcome.get().is_some(),
         }
     }
@@ -205,7 +205,7 @@ impl Pending {
         }
         let end = Instant::now() + at_most;
         while lock(&self.operation).is_some() {
-            if self.has_ended() {
+            if self.is_finished() {
                 self.wait_in_operation();
             } else if Instant::now() >= end {
                 return None;

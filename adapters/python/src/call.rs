@@ -102,7 +102,7 @@ impl Call {
                         Some((send, receive)) => (Layout::Counts(send), Layout::Counts(receive)),
                         None => (Layout::Even, Layout::Even),
                     };
-                    comm.all_to_all_into(&*read, send, all, receive)
+                    comm.all_to_all_into(&send.of(&*read), &mut receive.of(all))
                 }
                 other => Err(Error::usage(format!(
                     "{other} works only in place, on one buffer"
@@ -134,9 +134,9 @@ impl Call {
         with_element!(self.dtype, T => {
             let held = output.held::<T>()?;
             let started = match collective {
-                Collective::AllReduce => comm.all_reduce_async(held, op),
-                Collective::Reduce => comm.reduce_async(held, op, root),
-                _ => comm.broadcast_async(held, root),
+                Collective::AllReduce => comm.start_all_reduce(held, op),
+                Collective::Reduce => comm.start_reduce(held, op, root),
+                _ => comm.start_broadcast(held, root),
             };
             Ok(Box::new(started?))
         })

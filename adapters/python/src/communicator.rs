@@ -414,7 +414,7 @@ impl Communicator {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let work = self.send_async(buffer, peer, tag, dtype)?;
+        let work = self.start_send(buffer, peer, tag, dtype)?;
         work.finish(buffer.py())
     }
 
@@ -428,14 +428,14 @@ impl Communicator {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let work = self.recv_async(buffer, peer, tag, dtype)?;
+        let work = self.start_recv(buffer, peer, tag, dtype)?;
         work.finish(buffer.py())
     }
 
     /// Start sending `buffer` and return a Work. `buffer` can be used again after `wait()` returns.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
-    fn send_async(
+    fn start_send(
         &self,
         buffer: &Bound<'_, PyAny>,
         peer: Number<usize>,
@@ -448,7 +448,7 @@ impl Communicator {
     /// Start receiving and return a Work. `buffer` contains the message after `wait()` returns.
     #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
     #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
-    fn recv_async(
+    fn start_recv(
         &self,
         buffer: &Bound<'_, PyAny>,
         peer: Number<usize>,
@@ -468,7 +468,7 @@ impl Communicator {
         key: Number<usize>,
     ) -> PyResult<Option<Py<Self>>> {
         let color = color.map(|color| color.0);
-        let made = self.in_order(py, None, move |comm| comm.split(color, key.0))?;
+        let made = self.in_order(py, None, move |comm| comm.split_optional(color, key.0))?;
         made.map(|comm| Self::made(py, comm)).transpose()
     }
 
@@ -485,14 +485,14 @@ impl Communicator {
     fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
         let cause = Error::peer_lost(self.rank, line).with_rank(self.rank);
         self.detached(py, None, |lane, _| {
-            lane.comm().fail(&cause);
+            lane.comm().abort(&cause);
             Ok(())
         })
     }
 
     /// Return the first error, which all subsequent calls raise, or None if no call has failed.
     fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
-        let failure = self.detached(py, None, |lane, _| Ok(lane.comm().failure()))?;
+        let failure = self.detached(py, None, |lane, _| Ok(lane.comm().error()))?;
         let exception = failure.map(|error| error::raised(py, &error).into_value(py));
         Ok(exception.map(Py::into_any))
     }

@@ -36,8 +36,8 @@ impl Communicator {
                 with_element!(dtype, T => {
                     let held = memory.held::<T>()?;
                     let started: Box<dyn Operation> = match is_sent {
-                        true => Box::new(comm.send_async(held, peer)?),
-                        false => Box::new(comm.recv_async(held, peer)?),
+                        true => Box::new(comm.start_send(held, peer)?),
+                        false => Box::new(comm.start_recv(held, peer)?),
                     };
                     Ok(started)
                 })

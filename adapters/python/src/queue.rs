@@ -55,7 +55,7 @@ impl Queue {
         let rank = self.comm.rank();
         let line = format!("the user interrupted rank {rank} while it was waiting for other ranks");
         self.comm
-            .fail(&Error::peer_lost(rank, line).with_rank(rank));
+            .abort(&Error::peer_lost(rank, line).with_rank(rank));
     }
 
     /// Runs jobs until the queue is closed and empty.

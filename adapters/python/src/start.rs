@@ -120,11 +120,11 @@ pub(crate) fn connect_from_env(
 /// Joins on a separate thread. In the meantime, this thread checks whether the user has interrupted
 /// the program.
 fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
-    let mut joining = builder.interrupt(interrupt::is_interrupted).connect_async();
+    let mut joining = builder.interrupt(interrupt::is_interrupted).start_connect();
     loop {
         let end = py.detach(|| {
             let mut looks = 0..LOOKS_PER_CHECK;
-            while !joining.is_ready() && looks.next().is_some() {
+            while !joining.is_finished() && looks.next().is_some() {
                 std::thread::sleep(LOOK);
             }
             joining.poll()

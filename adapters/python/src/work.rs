@@ -104,7 +104,7 @@ impl Work {
     /// Return True if the call has succeeded or failed, or False if it is still in flight.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.home.check(py)?;
-        Ok(py.detach(|| self.pending.has_ended()))
+        Ok(py.detach(|| self.pending.is_finished()))
     }
 }
 

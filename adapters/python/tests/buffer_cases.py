@@ -104,7 +104,7 @@ def of_type(kind):
         ranks, rank = comm.world_size, comm.rank
         to, source = (rank + 1) % ranks, (rank - 1) % ranks
         buffer = np.empty(5000, kind)
-        incoming = comm.recv_async(buffer, source)
+        incoming = comm.start_recv(buffer, source)
         comm.send(own(kind, 5000, rank), to)
         incoming.wait()
         assert incoming.done()
@@ -123,7 +123,7 @@ def _():
     packed = bytearray([comm.rank, 7])
     comm.all_reduce(memoryview(packed), "max")
     assert list(packed) == [comm.world_size - 1, 7]
-    sent = comm.send_async(packed, (comm.rank + 1) % comm.world_size)
+    sent = comm.start_send(packed, (comm.rank + 1) % comm.world_size)
     comm.recv(bytearray(2), (comm.rank - 1) % comm.world_size)
     sent.wait()
     # A buffer that no call holds any more can be made longer.
@@ -171,7 +171,7 @@ def _():
     refused(ValueError, "[2, -1]", lambda: comm.all_gather_into(short, short, counts=[2, -1]))
     refused(ValueError, "both sides", lambda: comm.all_to_all_into(short, short, send=[1]))
     refused(ValueError, "not a valid timeout", lambda: setattr(comm, "timeout", -1))
-    work = comm.send_async(short, (comm.rank + 1) % comm.world_size)
+    work = comm.start_send(short, (comm.rank + 1) % comm.world_size)
     refused(ValueError, "not a valid timeout", lambda: work.wait(float("nan")))
     comm.recv(np.empty(3, np.float32), (comm.rank - 1) % comm.world_size)
     work.wait(1e19)

@@ -238,7 +238,7 @@ def thrown_away():
         for _ in range(250):
             for _ in range(16):
                 if comm.rank == 0:
-                    comm.send_async(numbers, 1)
+                    comm.start_send(numbers, 1)
                 else:
                     comm.recv(numbers, 0)
         comm.barrier()

@@ -116,7 +116,7 @@ impl<B> Blocks<'_, B> {
     /// let gathered = ringtree::simulate(3, |comm| {
     ///     let counts: Vec<usize> = (0..comm.world_size()).collect();
     ///     let blocks = Layout::Counts(&counts).of(vec![comm.rank() as u8; 3]).into_owned();
-    ///     Ok::<_, ringtree::Error>(comm.all_gather_async(blocks)?.wait()?.into_inner())
+    ///     Ok::<_, ringtree::Error>(comm.start_all_gather(blocks)?.wait()?.into_inner())
     /// });
     /// assert_eq!(gathered, vec![Ok(vec![1, 2, 2]); 3]);
     /// ```

@@ -210,7 +210,7 @@ impl Communicator {
 
     /// Waits for the oldest round.
     fn settle_one(&self, attached: &mut Attached) -> Result<()> {
-        let runtime = self.0.parts.runtime.get()?;
+        let runtime = self.core.parts.runtime.get()?;
         let Some(round) = attached.rounds.front_mut() else {
             return Ok(());
         };
@@ -229,7 +229,7 @@ impl Communicator {
                 at_most.as_secs_f64()
             ));
             let error = error.with_rank(self.rank()).with_elapsed(at_most);
-            self.fail(&error);
+            self.abort(&error);
             return Err(error);
         }
         attached.retire();
@@ -280,7 +280,7 @@ impl Communicator {
         let begun = self.begin(attached, &cut, issued.collectives, on);
         // The other ranks wait for this call, or will issue it: they must get the error.
         begun.inspect_err(|error| {
-            self.fail(error);
+            self.abort(error);
             attached.failure.get_or_insert_with(|| error.clone());
         })
     }
@@ -365,7 +365,7 @@ impl Communicator {
         }
         let number = lane.enqueue(&on.memory, &pinned, &round.pieces)?;
         attached.rounds.push_back(Round {
-            timeout: self.1,
+            timeout: self.timeout,
             number,
             tickets,
             entries,
@@ -397,14 +397,14 @@ impl Communicator {
             if windows.is_released() {
                 // Late writes of peers may overwrite released words, so no further entry may wait
                 // for them.
-                let runtime = self.0.parts.runtime.get()?;
+                let runtime = self.core.parts.runtime.get()?;
                 let ended = tickets.drain(..).try_for_each(|one| runtime.wait(one).1);
                 return ended.and(Err(Error::system("the call has failed")));
             }
             let number = windows.enqueue(lane, &on.memory, scripts, call.reduction)?;
             let is_last = nth + 1 == call.rounds.len();
             attached.rounds.push_back(Round {
-                timeout: self.1,
+                timeout: self.timeout,
                 number,
                 // The barrier comes after the last round.
                 tickets: tickets.split_off(usize::from(!is_last)),
@@ -425,12 +425,12 @@ impl Communicator {
         region: Region,
         gate: Box<dyn Gate>,
     ) -> Result<Ticket> {
-        let Parts { runtime, group, .. } = &self.0.parts;
+        let Parts { runtime, group, .. } = &self.core.parts;
         let mut start = Start {
             prepared,
             sequence,
             memory: &mut HostMemory::in_place(region),
-            timeout: self.1,
+            timeout: self.timeout,
             gate: Some(gate),
         };
         runtime.get()?.post(*group, Order::Collectives, &mut start)

@@ -46,7 +46,7 @@ impl Communicator {
             group,
             timeout,
             ..
-        } = &self.0.parts;
+        } = &self.core.parts;
         let runtime = runtime.get()?;
         let offer = self.offer(device);
         if let Some(why) = self.first_reason(offer.as_ref().err())? {
@@ -74,7 +74,7 @@ impl Communicator {
             members,
             device_path,
             ..
-        } = &self.0.parts;
+        } = &self.core.parts;
         let world_size = self.world_size();
         let refusal = |why: &str| Err(Error::device(why.to_owned()));
         if *device_path == DevicePathChoice::Staged {
@@ -95,7 +95,7 @@ impl Communicator {
     fn first_reason(&self, own: Option<&Error>) -> Result<Option<String>> {
         let mut reasons = vec![[0; REASON_BYTES]; self.world_size()];
         let reason = &mut reasons[self.rank()];
-        let is_demanded = self.0.parts.device_path == DevicePathChoice::Mapped;
+        let is_demanded = self.core.parts.device_path == DevicePathChoice::Mapped;
         reason[0] = u8::from(is_demanded);
         if let Some(error) = own {
             let text = error.to_string();

@@ -159,7 +159,7 @@ impl Run {
             None => share(comm, WRITER, &new_id())??,
         };
         let comm = with_table_of(comm, state)?;
-        let channel = comm.duplicate()?.named("checkpoint");
+        let channel = comm.duplicate()?.with_name("checkpoint");
         Ok(Self {
             channel,
             comm,
@@ -412,7 +412,7 @@ fn joined(comm: &Communicator, saving: Option<Result<Saving>>) -> Result<Vec<Str
     if comm.is_forked() {
         // The thread exists only in the parent process.
         std::mem::forget(saving);
-        return comm.failure().map_or_else(|| Ok(Vec::new()), Err);
+        return comm.error().map_or_else(|| Ok(Vec::new()), Err);
     }
     let panicked = |_| Err(Error::system("the checkpoint thread panicked"));
     saving?.join().unwrap_or_else(panicked)

@@ -240,7 +240,7 @@ impl<R: UpdateRule> Optimizer<R> {
             let mut values = take(model, index)?;
             self.update(model, (index, &mut values), weights, learning_rate)?;
             match self.is_sharded {
-                true => gathers.push(model.comms[0].all_gather_async(values)?),
+                true => gathers.push(model.comms[0].start_all_gather(values)?),
                 false => model.contents[index] = Content::Here(Values::F32(values)),
             }
         }

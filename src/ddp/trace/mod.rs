@@ -83,7 +83,7 @@ impl Trace {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
     pub fn new(comm: &Communicator) -> Result<Self> {
-        let comm = comm.duplicate()?.named("trace");
+        let comm = comm.duplicate()?.with_name("trace");
         let begin = clock::read_all(&comm)?;
         Ok(Self(Some(Active {
             comm,

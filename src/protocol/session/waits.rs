@@ -58,7 +58,9 @@ impl Session {
         words.splice(0..0, self.in_words(&beside));
         let is_told = |wait: &&Wait| wait.rank != own.rank && circle.contains(&wait.rank);
         let others: Vec<&Wait> = told.iter().filter(is_told).collect();
-        if !circle.is_empty() {
+        // A peer that sends false positions can make a rank appear to wait for itself.
+        let is_circle = !others.is_empty();
+        if is_circle {
             let others = self.in_words(&others).join(", ");
             words.insert(0, format!("{others}; they wait for each other"));
         } else if words.is_empty() {
@@ -67,7 +69,7 @@ impl Session {
         Story {
             words: words.join(", "),
             ranks: places.iter().map(|one| one.rank as usize).collect(),
-            is_circle: !circle.is_empty(),
+            is_circle,
         }
     }
 

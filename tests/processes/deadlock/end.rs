@@ -13,7 +13,7 @@ pub(crate) fn grid(comm: &Communicator) -> Result<()> {
     let mut groups = Vec::new();
     for pair in pairs {
         let name = format!("{}-{}", pair[0], pair[1]);
-        let group = comm.subgroup(&pair)?.named(&name);
+        let group = comm.subgroup(&pair)?.with_name(&name);
         group.barrier()?;
         groups.push((pair, group));
     }
@@ -31,7 +31,7 @@ fn sorted(one: usize, other: usize) -> [usize; 2] {
 /// Rank 0 receives a message on one communicator, which rank 1 sends after a call on another one,
 /// whose buffer it has lent out.
 pub(crate) fn message(comm: &Communicator) -> Result<()> {
-    let other = comm.duplicate()?.named("sums");
+    let other = comm.duplicate()?.with_name("sums");
     other.barrier()?;
     let mut own = [1.0f32; 8];
     if comm.rank() == 0 {
@@ -44,7 +44,7 @@ pub(crate) fn message(comm: &Communicator) -> Result<()> {
 
 /// Rank 1 makes a call on a communicator that no rank has called before.
 pub(crate) fn first_call(comm: &Communicator) -> Result<()> {
-    let evaluation = comm.duplicate()?.named("evaluation");
+    let evaluation = comm.duplicate()?.with_name("evaluation");
     match comm.rank() {
         1 => evaluation.barrier(),
         _ => comm.barrier(),

@@ -21,7 +21,10 @@ pub(crate) type Pause<'a> = &'a (dyn Fn(&Communicator, Duration) + Sync);
 
 /// Two communicators that this thread has called.
 fn used(comm: &Communicator) -> Result<[Communicator; 2]> {
-    let pair = [comm.duplicate()?.named("x"), comm.duplicate()?.named("y")];
+    let pair = [
+        comm.duplicate()?.with_name("x"),
+        comm.duplicate()?.with_name("y"),
+    ];
     pair.iter().try_for_each(Communicator::barrier)?;
     Ok(pair)
 }
@@ -100,7 +103,7 @@ pub(crate) fn future_pending(comm: &Communicator, pause: Pause<'_>) -> Result<()
     if comm.rank() == 2 {
         pause(comm, LATE);
     }
-    let late = comm.all_reduce_async(vec![1.0f32], ReduceOp::Sum)?;
+    let late = comm.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
     if comm.rank() != 1 {
         x.barrier().and_then(|()| y.barrier())?;
         return late.wait().map(drop).map_err(Error::from);
@@ -127,7 +130,7 @@ pub(crate) fn computing(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
 pub(crate) fn patient(comm: &Communicator) -> Result<()> {
     let [x, y] = used(comm)?;
     match comm.rank() {
-        0 => x.patient().barrier(),
+        0 => x.without_timeout().barrier(),
         _ => y.with_timeout(LATE).barrier(),
     }
 }
@@ -135,7 +138,7 @@ pub(crate) fn patient(comm: &Communicator) -> Result<()> {
 /// Ranks wait for each other for as long as it takes.
 pub(crate) fn both_patient(comm: &Communicator) -> Result<()> {
     let pair = used(comm)?;
-    pair[comm.rank() % 2].patient().barrier()
+    pair[comm.rank() % 2].without_timeout().barrier()
 }
 
 /// Rank 0 waits in x for rank 1, which waits in y for another thread of rank 0: that comes when x

@@ -32,7 +32,7 @@ pub(crate) fn train(comm: &Communicator, mistake: Mistake, folder: &Path) -> Res
         Parameter::new("weight", &[64, 4], Dtype::F32),
         Parameter::new("bias", &[4], Dtype::F32),
     ];
-    let losses = comm.duplicate()?.named("losses");
+    let losses = comm.duplicate()?.with_name("losses");
     let mut model = DataParallel::new(comm, parameters, Options::new())?;
     let checkpoints = Checkpoints::new(Directory::new(folder), 2);
     let is_wrong_one = comm.rank() == 0;

@@ -92,7 +92,7 @@ fn patient_for_long(comm: &Communicator) -> Result<()> {
     if comm.rank() == 0 {
         std::thread::sleep(go_on::LATE);
     }
-    comm.patient().barrier()
+    comm.without_timeout().barrier()
 }
 
 fn hear(ranks: &Ranks, count: usize) -> Vec<String> {

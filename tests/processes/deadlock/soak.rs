@@ -31,12 +31,12 @@ pub(crate) fn run(comm: &Communicator) -> Result<()> {
     let seconds = std::env::var(SECONDS).ok().and_then(|one| one.parse().ok());
     let end = Instant::now() + Duration::from_secs(seconds.unwrap_or(5));
     let side = [
-        comm.duplicate()?.named("side 0"),
-        comm.duplicate()?.named("side 1"),
+        comm.duplicate()?.with_name("side 0"),
+        comm.duplicate()?.with_name("side 1"),
     ];
     let main = [
-        comm.duplicate()?.named("main 0"),
-        comm.duplicate()?.named("main 1"),
+        comm.duplicate()?.with_name("main 0"),
+        comm.duplicate()?.with_name("main 1"),
     ];
     thread::scope(|scope| {
         let others = side.iter().enumerate().map(|(number, comm)| {
@@ -88,7 +88,7 @@ fn crossed(
     };
     match kind {
         0 => {
-            let begun = first.all_reduce_async(vec![1.0f32; 3], ReduceOp::Sum)?;
+            let begun = first.start_all_reduce(vec![1.0f32; 3], ReduceOp::Sum)?;
             pause(own);
             second.all_reduce(&mut [1.0f32; 3], ReduceOp::Sum)?;
             begun.wait().map(drop).map_err(Error::from)

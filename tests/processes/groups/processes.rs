@@ -38,9 +38,9 @@ fn opposite() -> Result<String> {
         for root in 0..2 {
             let (x, y) = (world.subgroup(&[0, 1])?, world.subgroup(&[0, 1])?);
             let (first, second) = if rank == 0 { (&x, &y) } else { (&y, &x) };
-            let one = first.all_reduce_async(vec![1u32; count], ReduceOp::Sum)?;
+            let one = first.start_all_reduce(vec![1u32; count], ReduceOp::Sum)?;
             sum += second
-                .all_reduce_async(vec![1u32; count], ReduceOp::Sum)?
+                .start_all_reduce(vec![1u32; count], ReduceOp::Sum)?
                 .wait()?[0];
             sum += one.wait()?[count - 1];
             // A root returns when its bytes are on their way: it waits for nobody's program.
@@ -60,8 +60,8 @@ fn opposite() -> Result<String> {
 fn grid() -> Result<String> {
     let world = Communicator::from_env()?;
     let (row, column) = (world.rank() / 2, world.rank() % 2);
-    let tensor = world.split(row, 0)?.expect("a colour");
-    let data = world.split(column, 1 - row)?.expect("a colour");
+    let tensor = world.split(row, 0)?;
+    let data = world.split(column, 1 - row)?;
     for count in [1, 100, 5_000, 200_000] {
         let mut numbers = vec![world.rank() as f32; count];
         tensor.all_reduce(&mut numbers, ReduceOp::Sum)?;
@@ -89,7 +89,6 @@ fn grid() -> Result<String> {
 fn registered() -> Result<String> {
     let world = Communicator::from_env()?;
     let group = world.split(world.rank() % 2, world.world_size() - world.rank())?;
-    let group = group.expect("a colour");
     let mut is_shared = Vec::new();
     for count in [10, 1 << 20] {
         let mut buffer = group.alloc::<f32>(count)?;
@@ -124,9 +123,7 @@ fn held() -> Held {
 fn made_and_dropped(groups: usize) -> Result<String> {
     let world = Communicator::from_env()?;
     let use_one = |number: usize| {
-        let group = world
-            .split(number / 3 * world.rank() % 2, 0)?
-            .expect("a colour");
+        let group = world.split(number / 3 * world.rank() % 2, 0)?;
         let mut numbers = vec![1.0f32; [1, 10_000][number % 2]];
         group.all_reduce(&mut numbers, ReduceOp::Sum)?;
         let (rank, next) = (group.rank(), (group.rank() + 1) % group.world_size());
@@ -139,7 +136,7 @@ fn made_and_dropped(groups: usize) -> Result<String> {
     };
     (0..8).try_for_each(use_one)?;
     // The thread that advances such a call stays.
-    world.all_reduce_async(vec![1u8], ReduceOp::Sum)?.wait()?;
+    world.start_all_reduce(vec![1u8], ReduceOp::Sum)?.wait()?;
     world.barrier()?;
     let (before, anonymous) = (held(), status_kib("RssAnon"));
     (0..groups).try_for_each(use_one)?;
@@ -207,7 +204,7 @@ fn sixty_four() -> Result<String> {
 /// All-reduces without end in the group of rank 3, which is killed; for some seconds in the other.
 fn dies() -> Result<String> {
     let world = Communicator::from_env()?;
-    let group = world.split(world.rank() / 2, 0)?.expect("a colour");
+    let group = world.split(world.rank() / 2, 0)?;
     let mut data = vec![0.0f32; 20_000];
     let (start, lasts) = (Instant::now(), Duration::from_secs(3));
     let mut calls = 0;
@@ -243,7 +240,7 @@ fn long_causes() -> Result<String> {
         if comm.rank() == failing {
             let trace = "0: std::backtrace::Backtrace::create\n".repeat(2500);
             let cause = format!("no loss on rank {failing}: {trace}it is NaN");
-            group.fail(&Error::system(cause));
+            group.abort(&Error::system(cause));
         }
         told.push(group.barrier().unwrap_err().to_string());
     }

@@ -21,7 +21,7 @@ fn ranks_of_one_colour_are_in_the_order_of_their_keys_then_of_their_ranks() {
         let color = (rank != 4).then_some(rank % 2);
         // Of 0, 2 and 6 the last has the smallest key; 1, 3 and 5 have equal ones.
         let key = if rank == 6 { 1 } else { 2 };
-        match comm.split(color, key)? {
+        match comm.split_optional(color, key)? {
             Some(group) => gathered(&group, rank).map(Some),
             None => Ok(None),
         }
@@ -55,16 +55,16 @@ fn members_alone_make_a_group_in_the_order_of_the_list_whatever_the_others_do() 
 #[test]
 fn groups_of_groups_and_their_duplicates_compute_apart() {
     let ends = simulate(8, |comm| {
-        let half = comm.split(comm.rank() / 4, 0)?.unwrap();
+        let half = comm.split(comm.rank() / 4, 0)?;
         let quarter = half.subgroup(match half.rank() {
             0 | 2 => &[2, 0],
             _ => &[1, 3],
         })?;
         let other = quarter.duplicate()?;
         let works = [
-            half.all_reduce_async(vec![comm.rank() as u64], ReduceOp::Sum)?,
-            quarter.all_reduce_async(vec![comm.rank() as u64], ReduceOp::Sum)?,
-            other.all_reduce_async(vec![1u64], ReduceOp::Sum)?,
+            half.start_all_reduce(vec![comm.rank() as u64], ReduceOp::Sum)?,
+            quarter.start_all_reduce(vec![comm.rank() as u64], ReduceOp::Sum)?,
+            other.start_all_reduce(vec![1u64], ReduceOp::Sum)?,
         ];
         let sums: Result<Vec<_>> = works
             .into_iter()
@@ -101,8 +101,8 @@ fn groups_used_in_opposite_order_do_not_stall_each_other() {
     let ends = world.run(|comm| {
         let (x, y) = (comm.duplicate()?, comm.subgroup(&[1, 0])?);
         let (first, second) = if comm.rank() == 0 { (&x, &y) } else { (&y, &x) };
-        let one = first.all_reduce_async(vec![1u32; COUNT], ReduceOp::Sum)?;
-        let two = second.all_reduce_async(vec![2u32; COUNT], ReduceOp::Sum)?;
+        let one = first.start_all_reduce(vec![1u32; COUNT], ReduceOp::Sum)?;
+        let two = second.start_all_reduce(vec![2u32; COUNT], ReduceOp::Sum)?;
         let two = two.wait()?;
         Ok::<_, Error>((one.wait()?[COUNT - 1], two[COUNT - 1]))
     });
@@ -141,7 +141,7 @@ fn members_have_the_timeout_of_the_handle_to_come() {
                 sleep(comm, Duration::from_secs(3600));
             }
             let handle = match patient {
-                true => comm.patient(),
+                true => comm.without_timeout(),
                 false => comm.with_timeout(Duration::from_secs(2)),
             };
             let end = handle.subgroup(&[0, 1]).map(|group| group.world_size());
@@ -220,7 +220,7 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
     let mut world = World::new(4);
     world.timeout = Duration::from_secs(2);
     let ends = world.run(|comm| {
-        let pair = comm.split(comm.rank() / 2, 0)?.unwrap();
+        let pair = comm.split(comm.rank() / 2, 0)?;
         if comm.rank() == 3 {
             sleep(comm, Duration::from_secs(3));
         }
@@ -275,12 +275,12 @@ fn a_rank_that_leaves_a_group_too_early_is_named() {
 #[test]
 fn marks_of_a_group_are_its_own() {
     let ends = simulate(4, |comm| {
-        let group = comm.split(comm.rank() % 2, 3 - comm.rank())?.unwrap();
+        let group = comm.split(comm.rank() % 2, 3 - comm.rank())?;
         comm.mark(9);
         group.mark(5 + comm.rank() as u64);
         group.barrier()?;
         if comm.rank() == 3 {
-            group.fail(&Error::system("rank 3 gives up"));
+            group.abort(&Error::system("rank 3 gives up"));
         }
         let ended = group.barrier();
         let agreed = group.agreed_mark(Duration::from_secs(5));
@@ -308,7 +308,7 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
     let mut world = World::new(8);
     world.hosts = Hosts::each(4);
     let ends = world.run(|comm| {
-        let column = comm.split(comm.rank() % 2, 0)?.unwrap();
+        let column = comm.split(comm.rank() % 2, 0)?;
         assert_eq!(column.local_rank(), comm.rank() % 4);
         assert_eq!(
             (column.transport(), column.tuning()),
@@ -366,7 +366,7 @@ fn the_ranks_that_are_left_can_make_a_group() {
 fn a_data_parallel_step_and_a_checkpoint_belong_to_a_column_of_a_grid() {
     let folder = tempfile::tempdir().unwrap();
     let ends = simulate(4, |comm| {
-        let data = comm.split(comm.rank() % 2, 0)?.unwrap();
+        let data = comm.split(comm.rank() % 2, 0)?;
         let parameters = vec![Parameter::new("weights", &[3], Dtype::F32)];
         let mut model = DataParallel::new(&data, parameters, Options::new())?;
         let mut weights = vec![comm.rank() as f32; 3];

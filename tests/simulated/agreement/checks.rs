@@ -53,8 +53,8 @@ fn program(comm: &Communicator) -> Result<Vec<u64>> {
     let (rank, size) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
     let (mut one, mut two, mut own) = ([rank as u64; 3], [1u64; 9], [0u64]);
-    let first = comm.all_reduce_async(vec![rank as u64; 4], ReduceOp::Max)?;
-    let second = comm.broadcast_async(vec![rank as u64; 4], size - 1)?;
+    let first = comm.start_all_reduce(vec![rank as u64; 4], ReduceOp::Max)?;
+    let second = comm.start_broadcast(vec![rank as u64; 4], size - 1)?;
     match rank {
         0 => comm
             .send(&[17u64], next)
@@ -69,7 +69,7 @@ fn program(comm: &Communicator) -> Result<Vec<u64>> {
         work.wait()
     })?;
     comm.duplicate()?.barrier()?;
-    comm.patient().barrier()?;
+    comm.without_timeout().barrier()?;
     let (second, first) = (second.wait()?, first.wait()?);
     Ok(vec![first[0], second[3], own[0], one[2], two[8]])
 }

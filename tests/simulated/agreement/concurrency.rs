@@ -17,7 +17,7 @@ fn busy(comm: &Communicator, operations: usize, shift: usize) -> Result<bool> {
     for operation in 0..operations {
         let input = vec![(rank + operation) as u64; 50 + 300 * operation];
         let result = triangle + (operation * world_size) as u64;
-        pending.push((comm.all_reduce_async(input, ReduceOp::Sum)?, result));
+        pending.push((comm.start_all_reduce(input, ReduceOp::Sum)?, result));
     }
     let mut largest = [rank as i32; 100];
     comm.all_reduce(&mut largest, ReduceOp::Max)?;
@@ -89,9 +89,9 @@ fn two_operations_by_every_pair_of_algorithms_do_not_lock_each_other() {
             world.timeout = Duration::from_secs(60);
             let ends = world.run(|comm| {
                 comm.use_algorithm(Some(*first))?;
-                let one = comm.all_reduce_async(vec![1u16; 700], ReduceOp::Sum)?;
+                let one = comm.start_all_reduce(vec![1u16; 700], ReduceOp::Sum)?;
                 comm.use_algorithm(Some(*second))?;
-                let two = comm.all_reduce_async(vec![2u32; 500], ReduceOp::Sum)?;
+                let two = comm.start_all_reduce(vec![2u32; 500], ReduceOp::Sum)?;
                 if comm.rank() % 2 == 0 {
                     let one = one.wait()?;
                     Ok::<_, ringtree::Error>((one[699], two.wait()?[499]))

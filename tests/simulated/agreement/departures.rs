@@ -35,7 +35,7 @@ impl Calls {
         match self.is_async {
             false => comm.recv(&mut [0u8], peer),
             true => {
-                comm.recv_async(vec![0u8], peer)?.wait()?;
+                comm.start_recv(vec![0u8], peer)?.wait()?;
                 Ok(())
             }
         }
@@ -62,7 +62,7 @@ fn after<R>(
     };
     sleep(comm, Duration::from_millis(10));
     match calls.is_patient {
-        true => code(&made.patient()),
+        true => code(&made.without_timeout()),
         false => code(&made),
     }
     .map(Some)
@@ -147,7 +147,7 @@ fn after_a_departure_every_rank_that_waits_learns_how_another_ends() {
                         let another = others.iter().find(|rank| **rank != ending).unwrap();
                         match end {
                             End::Leaves => {}
-                            End::Fails => made.fail(&Error::system("no room on the disk")),
+                            End::Fails => made.abort(&Error::system("no room on the disk")),
                             End::RunsOutOfTime => {
                                 let timeout = Duration::from_millis(100);
                                 return made

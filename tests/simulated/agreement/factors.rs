@@ -31,7 +31,7 @@ fn in_every_way<T: Element + From<i8> + Into<f64>>(comm: &Communicator) -> Resul
         match call % 5 {
             0 => comm.all_reduce(&mut buffer, op)?,
             1 => comm.all_reduce_into(&own, &mut buffer, op)?,
-            2 => buffer = comm.all_reduce_async(own.clone(), op)?.wait()?,
+            2 => buffer = comm.start_all_reduce(own.clone(), op)?.wait()?,
             3 => {
                 comm.reduce_scatter(&mut buffer, op)?;
                 let block = comm.block(1000);

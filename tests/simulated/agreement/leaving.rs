@@ -81,8 +81,8 @@ fn a_communicator_dropped_with_work_under_way_finishes_it() {
     let mut world = World::new(4);
     world.network.window_bytes = 64;
     let ends = world.run(|comm| {
-        let first = comm.all_reduce_async(vec![1u32; 3000], ReduceOp::Sum)?;
-        let second = comm.broadcast_async(vec![comm.rank() as u8; 3000], 3)?;
+        let first = comm.start_all_reduce(vec![1u32; 3000], ReduceOp::Sum)?;
+        let second = comm.start_broadcast(vec![comm.rank() as u8; 3000], 3)?;
         if comm.rank() == 1 {
             // Not waited for; the others still get their results.
             drop((first, second));

@@ -25,7 +25,7 @@ fn all_ranks_may_send_first_and_receive_then() {
             let others: Vec<_> = (0..ranks).filter(|peer| *peer != rank).collect();
             let own: Vec<_> = (0..ranks).map(|to| content(rank, to, 0, LARGE)).collect();
             let mut theirs = vec![vec![0u32; LARGE]; ranks];
-            comm.group(|group| {
+            comm.batch(|group| {
                 others
                     .iter()
                     .try_for_each(|to| group.send(&own[*to], *to))?;
@@ -69,7 +69,7 @@ fn a_message_that_is_not_received_yet_holds_up_none_to_another_rank() {
         let mut buffer = vec![0u32; LARGE];
         match comm.rank() {
             0 => {
-                let first = comm.send_async(content(0, 1, 0, LARGE), 1)?;
+                let first = comm.start_send(content(0, 1, 0, LARGE), 1)?;
                 comm.send(&content(0, 2, 0, LARGE), 2)?;
                 first.wait()?;
             }
@@ -119,18 +119,18 @@ fn a_failed_operation_gives_its_buffer_back() {
         let place = buffer.as_ptr();
         let (own, peer) = (comm.rank(), 1 - comm.rank());
         let work = match own {
-            0 => comm.send_async(buffer, peer),
-            _ => comm.recv_async(buffer, peer),
+            0 => comm.start_send(buffer, peer),
+            _ => comm.start_recv(buffer, peer),
         };
         let failed = work
             .and_then(ringtree::Work::wait)
             .expect_err("the lengths differ");
         // The group has failed; what is refused comes back as well.
-        let again = comm.all_reduce_async(failed.buffer, ReduceOp::Sum);
+        let again = comm.start_all_reduce(failed.buffer, ReduceOp::Sum);
         let again = again.map(drop).expect_err("it has failed");
         assert_eq!(again.error, failed.error);
         let usage = comm
-            .recv_async(again.buffer, 7)
+            .start_recv(again.buffer, 7)
             .map(drop)
             .expect_err("no such rank");
         assert!(usage.error.is_usage());
@@ -161,7 +161,7 @@ fn received_from_any(world: &World) -> Vec<usize> {
             }
             return Ok(Vec::new());
         }
-        let early = comm.recv_async(vec![0u64; 2], 1)?;
+        let early = comm.start_recv(vec![0u64; 2], 1)?;
         let (mut next, mut all) = ([0u64; 3], Vec::new());
         next[1] = 1;
         for _ in 0..39 {
@@ -307,10 +307,10 @@ fn carry_out(comm: &Communicator, program: &[Sent], seed: u64) -> Result<bool> {
         } = *sent;
         let expected = content(from, to, number, count);
         if from == rank {
-            sends.push(comm.send_async(expected, to)?);
+            sends.push(comm.start_send(expected, to)?);
         } else {
             let buffer = vec![0u32; count].into_boxed_slice();
-            receives.push((comm.recv_async(buffer, from)?, expected));
+            receives.push((comm.start_recv(buffer, from)?, expected));
         }
         // What is waited for here depends on nothing that is issued later.
         if chance.below(4) == 0 && !sends.is_empty() && sends.len() == receives.len() {

@@ -3,7 +3,7 @@
 use super::{registry, run_timed};
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sim::simulate::World;
-use ringtree::{Communicator, ReduceOp, Result};
+use ringtree::{Communicator, Layout, ReduceOp, Result};
 use std::time::Duration;
 
 /// Waiting a second before asking, and what the answer takes.
@@ -96,7 +96,8 @@ fn different_collectives() {
     let odd = |comm: &Communicator| {
         let counts = vec![1; comm.world_size()];
         let (input, mut output) = (vec![1u8; counts.len()], vec![0u8; counts.len()]);
-        comm.all_to_all_into(&input, &counts, &mut output, &counts)
+        let counts = Layout::Counts(&counts);
+        comm.all_to_all_into(&counts.of(&input), &mut counts.of(&mut output))
     };
     let agreement = "all-to-all #2 by counts (agreeing on the counts)";
     expect(&sum, &odd, SUM, agreement);

@@ -40,7 +40,7 @@ fn workers_wait_for_long_and_the_request_comes() {
                     request = [number];
                     comm.broadcast(&mut request, 3)?;
                 } else {
-                    comm.patient().broadcast(&mut request, 3)?;
+                    comm.without_timeout().broadcast(&mut request, 3)?;
                     assert_eq!(request, [number]);
                 }
                 comm.all_reduce(&mut request, ReduceOp::Sum)?;
@@ -63,7 +63,7 @@ fn the_longer_ranks_wait_the_less_they_tell_each_other() {
             sleep(comm, hours);
         }
         // Ranks 1 and 2 wait for each other's answers and for rank 0.
-        comm.patient().barrier()
+        comm.without_timeout().barrier()
     });
     assert_eq!(ends, [Ok(()), Ok(()), Ok(())]);
     assert!(took < hours + SOON, "it took {took:?}");
@@ -92,7 +92,7 @@ fn the_first_rank_without_patience_starts_the_clock_of_all() {
                         of_root.and_then(|()| comm.barrier())
                     }
                     _ => {
-                        let patient = comm.patient();
+                        let patient = comm.without_timeout();
                         patient.broadcast(&mut [0u8; 16], 0)?;
                         patient.barrier()
                     }
@@ -109,7 +109,7 @@ fn the_first_rank_without_patience_starts_the_clock_of_all() {
 #[test]
 fn patience_in_a_later_call_does_not_hide_patience_in_an_earlier_one() {
     let (ends, _) = run_timed(&world(4, Some(Algorithm::Binomial)), |comm| {
-        let patient = comm.patient();
+        let patient = comm.without_timeout();
         match comm.rank() {
             // Sends to ranks 1 and 2, and is through: no clock of its own runs any more.
             0 => {
@@ -149,12 +149,12 @@ fn a_clock_that_another_rank_started_is_named() {
             0 => {
                 sleep(comm, LONG);
                 let sent = comm.with_timeout(2 * TIMEOUT).broadcast(&mut request, 0);
-                sent.and_then(|()| comm.patient().barrier())
+                sent.and_then(|()| comm.without_timeout().barrier())
             }
             // In the binomial tree 5, 6 and 7 get the request through rank 4; the others go on.
             _ => {
-                comm.patient().broadcast(&mut request, 0)?;
-                comm.patient().barrier()
+                comm.without_timeout().broadcast(&mut request, 0)?;
+                comm.without_timeout().barrier()
             }
         }
     });
@@ -201,8 +201,8 @@ fn the_shorter_of_two_timeouts_ends_a_call_and_is_named() {
 #[test]
 fn views_are_one_order_of_calls() {
     let ends = world(3, None).run(|comm| {
-        let (short, patient) = (comm.with_timeout(TIMEOUT / 2), comm.patient());
-        let work = short.all_reduce_async(vec![1u64; 4], ReduceOp::Sum)?;
+        let (short, patient) = (comm.with_timeout(TIMEOUT / 2), comm.without_timeout());
+        let work = short.start_all_reduce(vec![1u64; 4], ReduceOp::Sum)?;
         patient.barrier()?;
         let mut own = [comm.rank() as u32; 2];
         patient.scope(|scope| scope.broadcast(&mut own, 2)?.wait())?;
@@ -227,7 +227,7 @@ fn views_are_one_order_of_calls() {
 
 /// What a rank waits in patiently.
 fn idle(comm: &Communicator) -> Result<()> {
-    comm.patient().broadcast(&mut [0u8; 3], 0)
+    comm.without_timeout().broadcast(&mut [0u8; 3], 0)
 }
 
 #[test]
@@ -260,7 +260,8 @@ fn a_mismatch_is_told_while_all_wait_patiently() {
     // No byte flows: each rank waits for another root.
     let (ends, took) = run_timed(&world(2, None), |comm| {
         sleep(comm, LONG * comm.rank() as u32);
-        comm.patient().broadcast(&mut [0u8], 1 - comm.rank())
+        comm.without_timeout()
+            .broadcast(&mut [0u8], 1 - comm.rank())
     });
     assert!(took < LONG + SOON, "it took {took:?}");
     for end in ends {
@@ -275,7 +276,7 @@ fn a_work_that_is_dropped_while_it_waits_patiently_ends_with_its_communicator() 
             sleep(comm, LONG);
             return Ok(());
         }
-        drop(comm.patient().broadcast_async(vec![0u8], 1)?);
+        drop(comm.without_timeout().start_broadcast(vec![0u8], 1)?);
         Ok::<_, Error>(())
     });
     assert_eq!(ends, [Ok(()), Ok(())]);

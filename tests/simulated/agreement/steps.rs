@@ -295,7 +295,7 @@ fn gradients(comm: &Communicator, step: u64) -> Result<Vec<f32>> {
         .collect();
     let buckets: Vec<_> = own
         .chunks(PARAMETERS / 3)
-        .map(|bucket| Ok(comm.all_reduce_async(bucket.to_vec(), ReduceOp::Sum)?))
+        .map(|bucket| Ok(comm.start_all_reduce(bucket.to_vec(), ReduceOp::Sum)?))
         .collect::<Result<_>>()?;
     let sums = buckets.into_iter().map(|bucket| Ok(bucket.wait()?));
     Ok(sums.collect::<Result<Vec<_>>>()?.concat())
@@ -409,7 +409,7 @@ fn a_failure_elsewhere_ends_the_step_for_all() {
         for step in 1..=5 {
             comm.all_reduce(&mut [1.0f32; 50], ReduceOp::Sum)?;
             if comm.rank() == 3 && step == 3 {
-                comm.fail(&cause);
+                comm.abort(&cause);
             }
             comm.mark(step);
             let Err(error) = comm.barrier() else {

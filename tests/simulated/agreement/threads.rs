@@ -17,7 +17,7 @@ fn a_communicator_can_be_shared_and_works_handed_on() {
     fn handed_on<T: Send + Unpin>() {}
     shared::<Communicator>();
     handed_on::<Work<Vec<f32>>>();
-    handed_on::<ringtree::Failed<Vec<f32>>>();
+    handed_on::<ringtree::WorkError<Vec<f32>>>();
 }
 
 #[test]
@@ -51,8 +51,8 @@ fn threads_that_come_in_another_order_on_another_rank_are_a_mismatch() {
     let ends = World::new(2).run(|comm| {
         let (issued, came) = channel();
         let is_swapped = comm.rank() == 1;
-        let sum = || comm.all_reduce_async(vec![1.0f32; 9], ReduceOp::Sum);
-        let copy = || comm.broadcast_async(vec![1.0f32; 9], 0);
+        let sum = || comm.start_all_reduce(vec![1.0f32; 9], ReduceOp::Sum);
+        let copy = || comm.start_broadcast(vec![1.0f32; 9], 0);
         thread::scope(|scope| {
             let first = scope.spawn(move || {
                 let work = if is_swapped { copy() } else { sum() };
@@ -106,10 +106,10 @@ fn operations_are_awaited_by_any_executor() {
     let ends = World::new(3).run(|comm| {
         block_on(async {
             let (rank, ranks) = (comm.rank(), comm.world_size());
-            let sum = comm.all_reduce_async(vec![rank as u64; 3000], ReduceOp::Sum)?;
-            let sent = comm.send_async(vec![rank as u8; 70_000], (rank + 1) % ranks)?;
+            let sum = comm.start_all_reduce(vec![rank as u64; 3000], ReduceOp::Sum)?;
+            let sent = comm.start_send(vec![rank as u8; 70_000], (rank + 1) % ranks)?;
             let left = comm
-                .recv_async(vec![9u8; 70_000], (rank + ranks - 1) % ranks)?
+                .start_recv(vec![9u8; 70_000], (rank + ranks - 1) % ranks)?
                 .await?;
             sent.await?;
             Ok::<_, Error>((sum.await?[2999], left[69_999]))
@@ -121,7 +121,7 @@ fn operations_are_awaited_by_any_executor() {
 #[test]
 fn a_future_that_is_dropped_lets_its_operation_end() {
     let ends = World::new(2).run(|comm| {
-        let mut work = comm.all_reduce_async(vec![1u32; 5000], ReduceOp::Sum)?;
+        let mut work = comm.start_all_reduce(vec![1u32; 5000], ReduceOp::Sum)?;
         let polled = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop()));
         drop(polled);
         drop(work);
@@ -139,7 +139,7 @@ fn a_task_is_told_of_a_death() {
     let ends = world.run(|comm| -> Result<()> {
         block_on(async {
             loop {
-                comm.all_reduce_async(vec![1.0f64; 100], ReduceOp::Sum)?
+                comm.start_all_reduce(vec![1.0f64; 100], ReduceOp::Sum)?
                     .await?;
             }
         })

@@ -50,7 +50,7 @@ fn a_count_that_no_memory_holds_is_refused() {
 fn refuse_counts<T: Element>(comm: &Communicator, counts: &[usize; 2]) {
     let (layout, sum, one) = (Layout::Counts(counts), ReduceOp::Sum, &[T::zeroed()]);
     let (many, own) = (|| vec![T::zeroed(); 2], &mut [T::zeroed()]);
-    let whole = &mut layout.of(many());
+    let (whole, even) = (&mut layout.of(many()), Layout::Counts(&[1, 1]));
     let started = || layout.of(many()).into_owned();
     let [mut first, mut second, mut third, mut fourth] = [(); 4].map(|()| layout.of(many()));
     let scopes = [
@@ -60,18 +60,18 @@ fn refuse_counts<T: Element>(comm: &Communicator, counts: &[usize; 2]) {
         comm.scope(|scope| scope.scatter(&mut fourth, 0).map(drop)),
     ];
     let works = [
-        comm.all_gather_async(started()),
-        comm.reduce_scatter_async(started(), sum),
-        comm.gather_async(started(), 0),
-        comm.scatter_async(started(), 0),
+        comm.start_all_gather(started()),
+        comm.start_reduce_scatter(started(), sum),
+        comm.start_gather(started(), 0),
+        comm.start_scatter(started(), 0),
     ];
     let calls = [
         comm.all_gather_into(one, whole),
         comm.reduce_scatter_into(whole, own, sum),
         comm.gather_into(one, whole, 0),
         comm.scatter_into(whole, own, 0),
-        comm.all_to_all_into(one, counts, own, &[1, 1]),
-        comm.all_to_all_into(one, &[1, 0], own, counts),
+        comm.all_to_all_into(&layout.of(one), &mut even.of(&mut *own)),
+        comm.all_to_all_into(&Layout::Counts(&[1, 0]).of(one), &mut layout.of(&mut *own)),
         comm.all_gather(whole),
         comm.reduce_scatter(whole, sum),
         comm.gather(whole, 0),
@@ -158,7 +158,7 @@ fn wrong_calls(comm: &Communicator) {
         "input has 4 elements",
     );
     assert_eq!(short, [0.0; 3]);
-    let work = comm.all_reduce_async(vec![0.5f64], ReduceOp::Band);
+    let work = comm.start_all_reduce(vec![0.5f64], ReduceOp::Band);
     let work = work.map(drop).map_err(Error::from);
     refused(work, "band is not defined for f64");
     fickle_calls(comm, &floats);
@@ -167,7 +167,7 @@ fn wrong_calls(comm: &Communicator) {
 /// Every form of call refuses a buffer whose methods disagree.
 fn fickle_calls(comm: &Communicator, floats: &[f32; 4]) {
     let (sum, fickle) = (ReduceOp::Sum, &mut Fickle([1.5; 4]));
-    let started = comm.all_reduce_async(Fickle([1.5; 4]), sum);
+    let started = comm.start_all_reduce(Fickle([1.5; 4]), sum);
     let mut lent = Fickle([1.5; 4]);
     let scope = comm.scope(|scope| scope.all_reduce(&mut lent, sum).map(drop));
     for end in [

@@ -313,7 +313,7 @@ fn set_up_picky(
 ) -> Result<(Run, DataParallel)> {
     let run = open(comm, store)?;
     let color = if is_apart { comm.rank() } else { 0 };
-    let group = run.comm().split(color, 0)?.unwrap();
+    let group = run.comm().split(color, 0)?;
     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
     let options = Options::new().hook(Picky { fits });
     let model = DataParallel::new(&group, parameters, options)?;

@@ -191,7 +191,7 @@ pub extern "C" fn ringtree_comm_set_timeout_ms(
 ) -> ringtree_result_t {
     answer(|| {
         COMMUNICATORS.replace(comm.addr(), |old| match timeout_ms {
-            0 => old.patient(),
+            0 => old.without_timeout(),
             _ => old.with_timeout(Duration::from_millis(timeout_ms)),
         })
     })
@@ -219,7 +219,7 @@ pub extern "C" fn ringtree_comm_split(
         };
         // `split` requires keys of at least 0, so shift them all.
         let key = key.abs_diff(c_int::MIN) as usize;
-        communicator(comm)?.split(color, key)
+        communicator(comm)?.split_optional(color, key)
     })
 }
 
@@ -256,7 +256,7 @@ pub extern "C" fn ringtree_comm_abort(
             Some(reason) => format!("rank {rank} aborted: {reason}"),
             None => format!("rank {rank} aborted; check its output"),
         };
-        comm.fail(&Error::peer_lost(rank, line).with_rank(rank));
+        comm.abort(&Error::peer_lost(rank, line).with_rank(rank));
         Ok(())
     })
 }

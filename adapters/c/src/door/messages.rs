@@ -90,8 +90,8 @@ fn start(
         let started: Box<dyn Operation> = with_element!(dtype, T => {
             let memory = elements::<T>(address, count)?;
             match is_sent {
-                true => Box::new(comm.send_async(memory, peer)?),
-                false => Box::new(comm.recv_async(memory, peer)?),
+                true => Box::new(comm.start_send(memory, peer)?),
+                false => Box::new(comm.start_recv(memory, peer)?),
             }
         });
         out.write(as_pointer(WORK.insert(Pending::of_operation(started))));

@@ -181,7 +181,7 @@ pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_res
     })
 }
 
-/// Sets `has_ended` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
+/// Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
 /// not block.
 ///
 /// If the call has completed, returns the result of that call, like ringtree_work_wait().
@@ -189,15 +189,15 @@ pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_res
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_test(
     work: *mut ringtree_work_t,
-    has_ended: Option<&mut MaybeUninit<c_int>>,
+    is_finished: Option<&mut MaybeUninit<c_int>>,
 ) -> ringtree_result_t {
     answer(|| {
-        let out = place("has_ended", has_ended)?;
+        let out = place("is_finished", is_finished)?;
         WORK.refuse_children()?;
         let work = WORK.get(work.addr())?;
-        let has_ended = work.has_ended();
-        out.write(c_int::from(has_ended));
-        if has_ended { work.wait() } else { Ok(()) }
+        let is_finished = work.is_finished();
+        out.write(c_int::from(is_finished));
+        if is_finished { work.wait() } else { Ok(()) }
     })
 }
 
@@ -212,7 +212,7 @@ pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_res
         if work.is_null() || WORK.is_of_parent() {
             return Ok(());
         }
-        let ended = WORK.take(work.addr(), |work| match work.has_ended() {
+        let ended = WORK.take(work.addr(), |work| match work.is_finished() {
             true => Ok(()),
             false => Err(Error::usage(
                 "cannot free the work handle of a call that is still in flight; wait for the call \

@@ -28,9 +28,9 @@ static int sum(int at) {
 
 /* Waits for work until it has ended. */
 static void finish(ringtree_work_t *work) {
-    int has_ended = 0;
-    while (!has_ended) {
-        OK(ringtree_work_test(work, &has_ended));
+    int is_finished = 0;
+    while (!is_finished) {
+        OK(ringtree_work_test(work, &is_finished));
     }
     OK(ringtree_work_wait(work));
     OK(ringtree_work_free(work));

@@ -13,7 +13,7 @@ static int rank;
 
 static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
     float x[4] = {100, 100, 100, 100};
-    int own = -1, has_ended;
+    int own = -1, is_finished;
     ringtree_comm_t *other;
     ringtree_work_t *more;
     alarm(20); /* a call that hangs ends this */
@@ -26,7 +26,7 @@ static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
     REFUSED(ringtree_comm_split(comm, 0, 0, &other), "forked");
     REFUSED(ringtree_comm_set_timeout_ms(comm, 5), "forked");
     REFUSED(ringtree_work_wait(work), "forked");
-    REFUSED(ringtree_work_test(work, &has_ended), "forked");
+    REFUSED(ringtree_work_test(work, &is_finished), "forked");
     OK(ringtree_work_free(work));
     REFUSED(ringtree_comm_abort(comm, "a child"), "forked");
     OK(ringtree_comm_destroy(comm));

@@ -10,7 +10,7 @@ static int rank, ranks;
 static int wrong(int number) { return number; }
 
 static void handles(ringtree_comm_t *comm) {
-    int x = 1, has_ended;
+    int x = 1, is_finished;
     ringtree_comm_t *other = NULL, *made_up = (ringtree_comm_t *)&x;
     ringtree_work_t *work = NULL;
     REFUSED(ringtree_comm_rank(NULL, &x), "NULL");
@@ -18,7 +18,7 @@ static void handles(ringtree_comm_t *comm) {
     REFUSED(ringtree_comm_rank(made_up, &x), "not a valid handle");
     REFUSED(ringtree_barrier((ringtree_comm_t *)(uintptr_t)1), "not a valid handle");
     REFUSED(ringtree_work_wait((ringtree_work_t *)comm), "not a valid handle");
-    REFUSED(ringtree_work_test(NULL, &has_ended), "NULL");
+    REFUSED(ringtree_work_test(NULL, &is_finished), "NULL");
     OK(ringtree_comm_split(comm, 0, 0, &other));
     OK(ringtree_comm_destroy(other));
     REFUSED(ringtree_comm_destroy(other), "destroyed");
@@ -29,8 +29,8 @@ static void handles(ringtree_comm_t *comm) {
     OK(ringtree_all_reduce_start(&x, &x, 1, I32, SUM, comm, &work));
     OK(ringtree_work_wait(work));
     OK(ringtree_work_wait(work));
-    OK(ringtree_work_test(work, &has_ended));
-    CHECK(has_ended && x == ranks);
+    OK(ringtree_work_test(work, &is_finished));
+    CHECK(is_finished && x == ranks);
     OK(ringtree_work_free(work));
     REFUSED(ringtree_work_free(work), "freed");
     REFUSED(ringtree_work_wait(work), "freed");

@@ -8,7 +8,7 @@ use ringtree::comm::device_buffer::DeviceBuffer;
 #[cfg(feature = "cuda")]
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
-use ringtree::{Communicator, Element, Error, Layout, Result};
+use ringtree::{Communicator, Element, Error, Result};
 use std::ops::DerefMut;
 
 /// A rank's buffers.
@@ -65,9 +65,7 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
             (Collective::AllGather, false) => comm.all_gather_into(&input[block], output),
             (Collective::Gather, false) => comm.gather_into(&input[block], output, case.root),
             (Collective::Scatter, false) => comm.scatter_into(input, &mut output[block], case.root),
-            (Collective::AllToAll, false) => {
-                comm.all_to_all_into(input, Layout::Even, output, Layout::Even)
-            }
+            (Collective::AllToAll, false) => comm.all_to_all_into(input, output),
         }
     }
 

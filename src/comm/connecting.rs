@@ -10,7 +10,7 @@ use std::thread::JoinHandle;
 type Thread = JoinHandle<Result<Communicator>>;
 
 /// A connection attempt that runs in the background. It is started by
-/// [`Builder::connect_async`](super::builder::Builder::connect_async).
+/// [`Builder::start_connect`](super::builder::Builder::start_connect).
 ///
 /// Dropping this value cancels the connection attempt and waits for its thread to exit, so no
 /// thread or file descriptor is left behind.
@@ -21,21 +21,21 @@ type Thread = JoinHandle<Result<Communicator>>;
 /// # fn main() -> ringtree::Result<()> {
 /// let id = UniqueId::on("127.0.0.1")?;
 /// let builder = |rank| Communicator::builder().rank(rank).world_size(2).unique_id(&id);
-/// let mut joining = [builder(0).connect_async(), builder(1).connect_async()];
-/// while joining.iter_mut().any(|one| !one.is_ready()) {
+/// let mut joining = [builder(0).start_connect(), builder(1).start_connect()];
+/// while joining.iter_mut().any(|one| !one.is_finished()) {
 ///     std::thread::yield_now(); // load data, draw a progress bar ...
 /// }
 /// let worlds = joining.map(|one| one.wait());
 /// assert_eq!(worlds[1].as_ref().unwrap().rank(), 1);
 ///
-/// let alone = builder(0).connect_async();
+/// let alone = builder(0).start_connect();
 /// alone.cancel();
 /// let error = alone.wait().unwrap_err();
 /// assert!(error.to_string().contains("canceled"), "{error}");
 /// # Ok(()) }
 /// ```
 #[must_use = "dropping it cancels the connection attempt"]
-pub struct Joining {
+pub struct Connecting {
     /// The thread that connects, or the error that prevented it from starting. `None` once the
     /// result has been taken.
     thread: Option<Result<Thread>>,
@@ -43,7 +43,7 @@ pub struct Joining {
     made_in: Generation,
 }
 
-impl Joining {
+impl Connecting {
     pub(super) fn start(
         cancel: Cancel,
         connect: impl FnOnce() -> Result<Communicator> + Send + 'static,
@@ -58,10 +58,10 @@ impl Joining {
         }
     }
 
-    /// Returns `true` if the connection attempt has succeeded or failed. If so, [`Joining::wait`]
-    /// does not block.
+    /// Returns `true` if the connection attempt has succeeded or failed. If so,
+    /// [`Connecting::wait`] does not block.
     #[must_use]
-    pub fn is_ready(&self) -> bool {
+    pub fn is_finished(&self) -> bool {
         let goes_on = matches!(&self.thread, Some(Ok(thread)) if !thread.is_finished());
         !(goes_on && self.made_in.is_current())
     }
@@ -71,7 +71,7 @@ impl Joining {
     ///
     /// ```
     /// use ringtree::Communicator;
-    /// let mut joining = Communicator::builder().connect_async(); // a world of one rank
+    /// let mut joining = Communicator::builder().start_connect(); // a world of one rank
     /// let comm = loop {
     ///     if let Some(end) = joining.poll() {
     ///         break end.unwrap();
@@ -82,7 +82,7 @@ impl Joining {
     /// ```
     #[must_use]
     pub fn poll(&mut self) -> Option<Result<Communicator>> {
-        match self.is_ready() {
+        match self.is_finished() {
             true => self.take(),
             false => None,
         }
@@ -93,8 +93,8 @@ impl Joining {
     /// # Errors
     /// Returns the same errors as [`Builder::connect`](super::builder::Builder::connect). Also
     /// returns an [`Error`] of one of the following kinds:
-    /// - [`ErrorKind::Join`](crate::ErrorKind::Join) after a call to [`Joining::cancel`].
-    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Joining::poll`] has already returned
+    /// - [`ErrorKind::Join`](crate::ErrorKind::Join) after a call to [`Connecting::cancel`].
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Connecting::poll`] has already returned
     ///   the result, or if this process is a forked child.
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the thread could not be started, or if
     ///   it panicked.
@@ -131,7 +131,7 @@ impl Joining {
     }
 }
 
-impl Drop for Joining {
+impl Drop for Connecting {
     fn drop(&mut self) {
         if self.thread.is_some() {
             self.cancel();
@@ -140,8 +140,8 @@ impl Drop for Joining {
     }
 }
 
-impl fmt::Debug for Joining {
+impl fmt::Debug for Connecting {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Joining({:?})", self.cancel)
+        write!(formatter, "Connecting({:?})", self.cancel)
     }
 }
