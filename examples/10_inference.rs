@@ -51,7 +51,7 @@ fn one_rank(comm: &Communicator) -> Result<()> {
             "{} all-reduces of 16 KiB, one per millisecond, over {} ranks ({}):",
             times.len(),
             comm.world_size(),
-            comm.transport()
+            comm.info().transport
         );
         for percentile in [50, 90, 99, 100] {
             let time = times[(times.len() - 1) * percentile / 100];

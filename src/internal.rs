@@ -11,6 +11,54 @@ pub mod bootstrap {
     pub use crate::bootstrap::sharing::Findings;
 }
 
+/// Calls that programs do not need.
+pub mod calls {
+    use crate::comm::Communicator;
+    use crate::comm::buffer::BufferMut;
+    use crate::error::Result;
+    use crate::op::ReduceOp;
+    use crate::plan::select::TuningTable;
+    use crate::plan::spec::Collective;
+
+    /// Runs `collective`, which is known only at run time, in place. `op` and `root` are ignored if
+    /// the collective does not use them.
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn collective<B: BufferMut + ?Sized>(
+        comm: &Communicator,
+        collective: Collective,
+        buffer: &mut B,
+        op: ReduceOp,
+        root: usize,
+    ) -> Result<()> {
+        comm.run_collective(collective, buffer, op, root)
+    }
+
+    /// Measures the costs of the communicator's links. All ranks must make this call.
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn measure(comm: &Communicator) -> Result<TuningTable> {
+        comm.measure()
+    }
+
+    /// Returns the algorithm for a call on a device buffer, and the predicted time in seconds.
+    ///
+    /// # Errors
+    /// Returns [`Usage`](crate::ErrorKind::Usage) if `root` is out of range.
+    #[cfg(feature = "cuda")]
+    pub fn plan_on_device(
+        comm: &Communicator,
+        collective: Collective,
+        count: usize,
+        dtype: crate::Dtype,
+        root: usize,
+    ) -> Result<(crate::Algorithm, f64)> {
+        comm.plan_on_device(collective, count, dtype, root)
+    }
+}
+
 /// Programs and the engine that runs them.
 pub mod engine {
     pub use crate::engine::Engine;

@@ -108,9 +108,10 @@ pub use comm::{
     buffer::{Buffer, BufferMut},
     builder::Builder,
     connecting::Connecting,
+    info::Info,
     scope::{MessageBatch, Scope, ScopedWork},
     shared_buffer::SharedBuffer,
-    tuning::{Adoption, TuningOrigin},
+    tuning::TuningOrigin,
     work::{Work, WorkError},
 };
 #[cfg(feature = "cuda")]

@@ -86,19 +86,22 @@ const CALLS: &[(&str, Call)] = &[
     ("duplicate", |comm| comm.duplicate().map(drop)),
     ("alloc", |comm| comm.alloc::<f32>(100).map(drop)),
     ("use_algorithm", |comm| comm.use_algorithm(None)),
-    ("preview", |comm| {
-        comm.preview(Collective::Barrier, 1, ringtree::Dtype::U8, 0)
+    ("plan_for", |comm| {
+        comm.plan_for(Collective::Barrier, 1, ringtree::Dtype::U8, 0)
             .map(drop)
     }),
     #[cfg(feature = "cuda")]
     ("synchronize", Communicator::synchronize),
-    ("patient", |comm| {
+    ("without_timeout", |comm| {
         comm.without_timeout().with_name("child").barrier()
     }),
-    ("failure", |comm| {
-        comm.mark(1 << 40);
+    ("error", |comm| {
+        ringtree::ddp::mark(comm, 1 << 40);
         comm.abort(&Error::system("a child's disk is full"));
-        assert_eq!(comm.agreed_mark(Duration::from_secs(60)), None);
+        assert_eq!(
+            ringtree::ddp::agreed_mark(comm, Duration::from_secs(60)),
+            None
+        );
         comm.error().map_or(Ok(()), Err)
     }),
 ];
@@ -303,7 +306,7 @@ fn mapped() -> usize {
 fn buffers() -> Result<String> {
     let comm = Communicator::from_env()?;
     let mut buffer = Some(comm.alloc::<f32>(COUNT)?);
-    let has_links = comm.transport() != "tcp";
+    let has_links = comm.info().transport != "tcp";
     for _ in 0..CHILDREN {
         let own = buffer.as_mut().unwrap();
         own.fill(1.0);

@@ -60,7 +60,10 @@ impl Own {
 
 impl Library for Own {
     fn path(&self) -> String {
-        self.comm.device_path().unwrap_or_default()
+        self.comm
+            .info()
+            .device_path
+            .map_or_else(String::new, |path| path.to_string())
     }
 
     fn prepare(&mut self, case: Case) -> Result<(), String> {

@@ -96,7 +96,7 @@ pub(crate) fn one_rank() -> ringtree::Result<()> {
     comm.barrier()?;
     comm.use_algorithm(algorithm.parse().ok())?;
     if comm.rank() == 0 {
-        let explained = comm.explain(Collective::Broadcast, FILE_BYTES, Dtype::U8, 0)?;
+        let explained = comm.plan_for(Collective::Broadcast, FILE_BYTES, Dtype::U8, 0)?;
         eprintln!("{explained}");
     }
     println!("ready");

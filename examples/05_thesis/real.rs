@@ -26,7 +26,7 @@ pub(crate) fn take_part() -> Result<(), Error> {
     let algorithm: Option<Algorithm> = said(ALGORITHM).parse().ok();
     let steps: usize = said(STEPS).parse().unwrap_or(1);
     let comm = Communicator::from_env()?;
-    let chosen = choice(comm.world_size(), algorithm, model, &comm.tuning());
+    let chosen = choice(comm.world_size(), algorithm, model, &comm.tuning().table());
     let chosen = chosen.map_err(Error::system)?.algorithm;
     comm.use_algorithm(Some(chosen))?;
     for _ in 0..WARM_UP {
@@ -34,7 +34,7 @@ pub(crate) fn take_part() -> Result<(), Error> {
     }
     let speaks = comm.rank() == 0;
     if speaks {
-        let table = comm.tuning();
+        let table = comm.tuning().table();
         let mbit = 8e-6 / table.tcp.beta_s_per_byte;
         println!("{:.0},{mbit:.2},{chosen}", table.tcp.alpha_s * 1e6);
     }

@@ -147,7 +147,8 @@ fn buckets(comm: &Communicator, job: &Job, reducer: &DataParallel, bytes: usize)
     let largest = reducer.buckets().iter().map(|bucket| bucket.bytes()).max();
     let largest = largest.unwrap_or_default();
     let elements = largest / Dtype::F32.size();
-    let (algorithm, _) = comm.preview(Collective::AllReduce, elements, Dtype::F32, 0)?;
+    let choice = comm.plan_for(Collective::AllReduce, elements, Dtype::F32, 0)?;
+    let algorithm = choice.algorithm;
     let chosen = if job.algorithm.is_some() {
         algorithm.to_string()
     } else {

@@ -39,7 +39,7 @@ impl Communicator {
     /// If all ranks are processes on the same host and their GPUs can map each other's memory, the
     /// GPUs read that memory in place (the *mapped* path). Otherwise, data is copied through host
     /// memory (the *staged* path). `attach` selects the same path for all ranks.
-    /// [`Communicator::device_path`] returns this path and the reason why it was selected. On the
+    /// [`Communicator::info`] shows this path and the reason why it was selected. On the
     /// mapped path, a communicator uses 64 MiB of GPU memory.
     ///
     /// To choose the path yourself, set `RINGTREE_DEVICE_PATH` or call
@@ -78,7 +78,7 @@ impl Communicator {
 
     fn try_attach(&self, device: &Device) -> Result<()> {
         self.synchronize()?;
-        if self.transport() == "sim" {
+        if self.core.parts.transport_name == "sim" {
             return Err(Error::usage(
                 "cannot attach a device: simulated ranks are threads of one process; start each \
                  rank as a separate process",

@@ -29,22 +29,9 @@ impl Communicator {
     /// [setting or the launcher](crate::TuningOrigin) supplies the table. They then use the
     /// [rounded](TuningTable::rounded) result of that measurement to choose algorithms.
     ///
-    /// ```
-    /// use ringtree::sim::simulate::World;
-    /// use std::time::Duration;
-    ///
-    /// let mut world = World::new(4);
-    /// world.network.latency = Duration::from_millis(5);
-    /// let tables = world.run(|comm| comm.measure());
-    /// let alpha_s = tables[0].clone()?.tcp.alpha_s;
-    /// assert!((0.005..0.006).contains(&alpha_s), "{alpha_s}");
-    /// assert!(tables.iter().all(|table| *table == tables[0]));
-    /// # Ok::<(), ringtree::Error>(())
-    /// ```
-    ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn measure(&self) -> Result<TuningTable> {
+    pub(crate) fn measure(&self) -> Result<TuningTable> {
         let topology = self.core.parts.topology();
         let asked_for = self.algorithm();
         let mut stopwatches = probes(&topology)

@@ -11,8 +11,8 @@
 //!   different timeout, tag or name.
 //! - [`buffer`]: defining the buffers that calls accept. [`shared_buffer`]: allocating buffers that
 //!   peers can read in place.
-//! - `measure`: measuring link speeds. [`tuning`]: using tuning tables. `recording`: recording when
-//!   collectives run.
+//! - [`info`]: describing a communicator. `measure`: measuring link speeds. [`tuning`]: using
+//!   tuning tables. `recording`: recording when collectives run.
 //!
 //! *Invariants.* A public function panics only if code that the program supplies panics or if a
 //! completed [`Work`](work::Work) is polled again. Every call has a timeout, unless it is made
@@ -36,6 +36,7 @@ pub mod connecting;
 pub mod device_buffer;
 mod forms;
 mod groups;
+pub mod info;
 mod measure;
 #[cfg(feature = "cuda")]
 mod on_device;
@@ -302,29 +303,6 @@ impl Communicator {
         start(self.rank())..start(self.rank() + 1)
     }
 
-    /// Returns the name of the transport: `"shm"`, `"tcp"`, `"shm+tcp"` or, for simulated ranks,
-    /// `"sim"`.
-    ///
-    /// ```
-    /// let names = ringtree::simulate(2, |comm| comm.transport());
-    /// assert_eq!(names, ["sim"; 2]);
-    /// ```
-    #[must_use]
-    pub fn transport(&self) -> &'static str {
-        self.core.parts.transport_name
-    }
-
-    /// Returns `true` if sums are [reproducible](builder::Builder::reproducible).
-    ///
-    /// ```
-    /// let are_they = ringtree::simulate(2, |comm| comm.is_reproducible());
-    /// assert_eq!(are_they, [false; 2]);
-    /// ```
-    #[must_use]
-    pub fn is_reproducible(&self) -> bool {
-        self.core.parts.is_reproducible
-    }
-
     /// Uses `algorithm` for all subsequent collectives that it supports. `None` restores the
     /// automatic choice.
     ///
@@ -350,18 +328,8 @@ impl Communicator {
         Ok(())
     }
 
-    /// Records that this rank has completed all steps up to `number`.
-    ///
-    /// A rank sets its mark before it makes the *commit* call of a step. After the commit, the rank
-    /// relies on every rank having completed the step. The commit must therefore be a call that
-    /// does not complete on any rank before every rank has started it. A barrier has this property,
-    /// and so does an all-reduce of at least one element.
-    ///
-    /// Marks start at 0 and never decrease. This method does not communicate. After a failure, it
-    /// has no effect, and the commit returns the error.
-    ///
-    /// See [`Communicator::agreed_mark`] for an example.
-    pub fn mark(&self, number: u64) {
+    /// Records that this rank has completed all steps up to `number` (see [`crate::ddp::mark`]).
+    pub(crate) fn mark(&self, number: u64) {
         if let Ok(runtime) = self.core.parts.runtime.get() {
             runtime.mark(self.core.parts.group, number);
         }
@@ -415,55 +383,8 @@ impl Communicator {
         }
     }
 
-    /// Returns the mark that the surviving ranks agree on after a failure. This is the lowest of
-    /// their marks.
-    ///
-    /// A step is committed if and only if every surviving rank had [marked](Communicator::mark) it,
-    /// even if the commit call of the step failed. A step whose commit call completed on any rank
-    /// is always committed.
-    ///
-    /// Returns `None` in the following cases:
-    ///
-    /// - No answer has arrived within `at_most`. An answer takes one round trip to the lowest rank
-    ///   that has not left, or about a second longer if a rank does not respond.
-    /// - Nothing has failed, or a rank that may have answered other ranks has died. In both cases,
-    ///   the method returns immediately.
-    ///
-    /// Even without an answer, a rank whose commit call completed knows that the step is committed.
-    /// A rank whose commit call did not complete cannot know whether the step is committed. Other
-    /// ranks may have received an answer, which may be either yes or no.
-    ///
-    /// If the result is *above* this rank's mark, the other ranks have given up on this rank
-    /// because it did not respond for too long. They treat a step that this rank has not completed
-    /// as committed, so the state of this rank is no longer usable.
-    ///
-    /// ```
-    /// use ringtree::{ReduceOp, sim::simulate::World};
-    /// use std::time::Duration;
-    ///
-    /// let mut world = World::new(4);
-    /// world.network.faults.deaths = vec![(2, Duration::from_millis(1))];
-    /// let agreed = world.run(|comm| {
-    ///     let mut step = 0;
-    ///     let failed = loop {
-    ///         let step_ends = comm.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum).and_then(|()| {
-    ///             comm.mark(step + 1);
-    ///             comm.barrier() // the commit
-    ///         });
-    ///         match step_ends {
-    ///             Ok(()) => step += 1, // update the weights
-    ///             Err(error) => break error,
-    ///         }
-    ///     };
-    ///     assert!(failed.to_string().contains("rank 2 is gone"));
-    ///     // Whether step + 1 counts as well:
-    ///     comm.agreed_mark(Duration::from_secs(5))
-    /// });
-    /// assert!(agreed[0].is_some());
-    /// assert!(agreed[1] == agreed[0] && agreed[3] == agreed[0]);
-    /// ```
-    #[must_use]
-    pub fn agreed_mark(&self, at_most: Duration) -> Option<u64> {
+    /// Returns the mark that the surviving ranks agree on (see [`crate::ddp::agreed_mark`]).
+    pub(crate) fn agreed_mark(&self, at_most: Duration) -> Option<u64> {
         let Parts { runtime, group, .. } = &self.core.parts;
         runtime.get().ok()?.agreed_mark(*group, at_most)
     }

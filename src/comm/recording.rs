@@ -1,6 +1,6 @@
 //! Records the steps of collectives and their times, and predicts these times.
 //!
-//! *May import* what the room may.
+//! *May import* the same modules as its parent.
 
 use super::Communicator;
 use crate::plan::Request;
@@ -66,7 +66,7 @@ impl Communicator {
             },
             count: call.count,
             element_bytes: call.dtype.size(),
-            table: self.tuning(),
+            table: self.table(),
         })
     }
 

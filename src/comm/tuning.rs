@@ -1,6 +1,6 @@
 //! Provides the table of link speeds that a communicator uses to choose algorithms.
 //!
-//! *May import* what the room may.
+//! *May import* the same modules as its parent.
 
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
@@ -29,7 +29,7 @@ pub(super) const MEASURING: u32 = FIRST_MADE - 1;
 pub enum TuningOrigin {
     /// The `RINGTREE_TUNING` setting or a call to [`Builder::tuning`](crate::Builder::tuning).
     Setting,
-    /// A record, for example from a checkpoint, that [`Communicator::with_tuning`] adopted.
+    /// A record, for example from a checkpoint, that [`Communicator::duplicate_with`] adopted.
     Kept,
     /// A measurement from an earlier attempt to run the job, passed on by the launcher.
     Launcher,
@@ -51,53 +51,30 @@ impl fmt::Display for TuningOrigin {
     }
 }
 
-/// The result of [`Communicator::with_tuning`].
-#[derive(Debug)]
-#[must_use]
-pub enum Adoption {
-    /// A new communicator that has the same ranks and uses the table to choose algorithms.
-    Adopted(Communicator),
-    /// The reason why the table is not used. `Display` formats the reason as a one-line warning
-    /// that the bits of sums may differ.
-    Refused(TuningMismatch),
-}
-
 /// Methods concerning the table of link speeds.
 impl Communicator {
-    /// Returns the table that is used to choose algorithms. The table is the same on all ranks. If
-    /// all ranks are on one machine, this is the built-in table. If the ranks are on several hosts,
-    /// the table was measured at startup and rounded to coarse steps, unless
-    /// [`Communicator::tuning_origin`] reports a different source. With a different table,
-    /// different algorithms may be chosen, and these may sum in a different order.
+    /// Returns the [table](TuningRecord::table) that is used to choose algorithms, together with
+    /// the placement of ranks on hosts for which it is valid. You can store the record in a
+    /// checkpoint and pass it to [`Communicator::duplicate_with`] in a later run.
+    ///
+    /// The table is the same on all ranks. If all ranks are on one machine, this is the built-in
+    /// table. If the ranks are on several hosts, the table was measured at startup and rounded to
+    /// coarse steps, unless [`Communicator::info`] shows a different source. With a different
+    /// table, different algorithms may be chosen, and these may sum in a different order.
     ///
     /// ```
     /// use ringtree::TuningTable;
-    /// let tables = ringtree::simulate(2, |comm| comm.tuning());
+    /// let tables = ringtree::simulate(2, |comm| comm.tuning().table());
     /// assert_eq!(tables, [TuningTable::default(); 2]);
     /// ```
     #[must_use]
-    pub fn tuning(&self) -> TuningTable {
+    pub fn tuning(&self) -> TuningRecord {
+        TuningRecord::new(self.table(), &self.core.parts.topology())
+    }
+
+    /// Returns the table that is used to choose algorithms.
+    pub(crate) fn table(&self) -> TuningTable {
         self.core.parts.tuning
-    }
-
-    /// Returns the source of the table that is used to choose algorithms.
-    ///
-    /// ```
-    /// use ringtree::TuningOrigin;
-    /// let origins = ringtree::simulate(2, |comm| comm.tuning_origin());
-    /// assert_eq!(origins, [TuningOrigin::BuiltIn; 2]);
-    /// ```
-    #[must_use]
-    pub fn tuning_origin(&self) -> TuningOrigin {
-        self.core.parts.tuning_origin
-    }
-
-    /// Returns a record of the table and of the placement of ranks on hosts for which the table is
-    /// valid. You can store the record in a checkpoint and pass it to [`Communicator::with_tuning`]
-    /// in a later run.
-    #[must_use]
-    pub fn tuning_record(&self) -> TuningRecord {
-        TuningRecord::new(self.tuning(), &self.core.parts.topology())
     }
 
     /// Creates a [duplicate](Communicator::duplicate) that uses the table from an earlier run to
@@ -105,27 +82,28 @@ impl Communicator {
     /// communicator does not change. All ranks must make this call with the same record and in the
     /// same order relative to their other calls on this communicator.
     ///
-    /// Returns [`Adoption::Refused`] and does not create a communicator if the record is for a
-    /// different number of ranks, a different placement of ranks on hosts, or a different version
-    /// of ringtree. It does the same if `RINGTREE_TUNING` or the builder sets a different table,
-    /// because that table takes precedence.
+    /// Does not create a communicator but returns the reason if the record is for a different
+    /// number of ranks, a different placement of ranks on hosts, or a different version of
+    /// ringtree. It does the same if `RINGTREE_TUNING` or the builder sets a different table,
+    /// because that table takes precedence. The reason prints as a one-line warning that the bits
+    /// of sums may differ.
     ///
     /// ```
-    /// use ringtree::{Adoption, TuningOrigin, TuningTable};
+    /// use ringtree::TuningOrigin;
     /// use ringtree::sim::simulate::World;
     ///
     /// let mut slow = World::new(3);
     /// slow.tuning.tcp.alpha_s = 1e-3;
-    /// let kept = slow.run(|comm| comm.tuning_record().to_string()).remove(0);
+    /// let kept = slow.run(|comm| comm.tuning().to_string()).remove(0);
     /// let ends = ringtree::simulate(3, |comm| {
     ///     let record = kept.parse().expect("a record's text");
-    ///     match comm.with_tuning(&record)? {
-    ///         Adoption::Adopted(as_then) => {
+    ///     match comm.duplicate_with(&record)? {
+    ///         Ok(as_then) => {
     ///             as_then.barrier()?;
-    ///             let alpha_s = as_then.tuning().tcp.alpha_s;
-    ///             Ok::<_, ringtree::Error>((alpha_s, as_then.tuning_origin()))
+    ///             let alpha_s = as_then.tuning().table().tcp.alpha_s;
+    ///             Ok::<_, ringtree::Error>((alpha_s, as_then.info().tuning_origin))
     ///         }
-    ///         Adoption::Refused(why) => panic!("{why}"),
+    ///         Err(why) => panic!("{why}"),
     ///     }
     /// });
     /// assert_eq!(ends, vec![Ok((1e-3, TuningOrigin::Kept)); 3]);
@@ -135,30 +113,29 @@ impl Communicator {
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks if
     /// two ranks pass different records. Otherwise, returns the same errors as
     /// [`Communicator::duplicate`].
-    pub fn with_tuning(&self, kept: &TuningRecord) -> Result<Adoption> {
+    pub fn duplicate_with(&self, kept: &TuningRecord) -> Result<Result<Self, TuningMismatch>> {
         let mut told = vec![0u64; self.world_size()];
         told[self.rank()] = kept.hash();
         self.all_gather(&mut told)?;
         if let Some(rank) = told.iter().position(|hash| *hash != told[0]) {
             return Err(Error::usage(format!(
-                "rank {rank} and rank 0 passed different records to with_tuning; pass the same \
+                "rank {rank} and rank 0 passed different records to duplicate_with; pass the same \
                  record on all ranks, such as the one from the checkpoint that they all loaded"
             )));
         }
         if let Err(why) = kept.fits(&self.core.parts.topology()) {
-            return Ok(Adoption::Refused(why));
+            return Ok(Err(why));
         }
-        let is_set = self.tuning_origin() == TuningOrigin::Setting;
-        if is_set && kept.table() != self.tuning() {
-            return Ok(Adoption::Refused(TuningMismatch::Setting));
+        let is_set = self.core.parts.tuning_origin == TuningOrigin::Setting;
+        if is_set && kept.table() != self.table() {
+            return Ok(Err(TuningMismatch::Setting));
         }
         let origin = if is_set {
             TuningOrigin::Setting
         } else {
             TuningOrigin::Kept
         };
-        self.duplicate_by(kept.table(), origin)
-            .map(Adoption::Adopted)
+        self.duplicate_by(kept.table(), origin).map(Ok)
     }
 }
 
@@ -174,11 +151,11 @@ impl Communicator {
         calls: usize,
     ) -> Option<Algorithm> {
         let topology = self.core.parts.topology();
-        let is_free = self.algorithm().is_none() && !self.is_reproducible();
+        let is_free = self.algorithm().is_none() && !self.core.parts.is_reproducible;
         if !is_free || calls < 2 || topology.sharing() == Sharing::All {
             return None;
         }
-        let (size, table) = (dtype.size(), self.tuning());
+        let (size, table) = (dtype.size(), self.table());
         let sum = Collective::AllReduce;
         let choice = choose_concurrent(calls, sum, &topology, count * size, size, &table);
         choice.ok().map(|choice| choice.algorithm)

@@ -2,7 +2,6 @@
 //! communicators.
 
 use super::Communicator;
-use crate::engine::group::Group;
 use crate::limits::{COMMUNICATOR_NAME_BYTES_MAX, PATIENT, TIMEOUT_MAX};
 use std::time::Duration;
 
@@ -127,23 +126,6 @@ impl Communicator {
             runtime.with_group(parts.group, |group| group.rename(name[..end].to_owned()));
         }
         self
-    }
-
-    /// Returns the name set by [`Communicator::with_name`], or `None` if no name has been set.
-    ///
-    /// ```
-    /// let names = ringtree::simulate(2, |comm| {
-    ///     let losses = comm.duplicate()?.with_name("losses");
-    ///     Ok::<_, ringtree::Error>((comm.name(), losses.name()))
-    /// });
-    /// assert_eq!(names[0], Ok((None, Some("losses".to_owned()))));
-    /// ```
-    #[must_use]
-    pub fn name(&self) -> Option<String> {
-        let parts = &self.core.parts;
-        let name = |group: &mut Group| group.title().map(str::to_owned);
-        let runtime = parts.runtime.get().ok()?;
-        runtime.with_group(parts.group, name).flatten()
     }
 
     /// Returns a handle to the same communicator whose calls do not start a clock and therefore

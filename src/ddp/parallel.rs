@@ -195,8 +195,8 @@ impl DataParallel {
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
         let limits = size.limits(total_bytes, |bytes| {
             let elements = bytes / Dtype::F32.size();
-            let preview = comm.preview(Collective::AllReduce, elements, Dtype::F32, 0);
-            preview.map_or(f64::INFINITY, |(_, seconds)| seconds)
+            let choice = comm.plan_for(Collective::AllReduce, elements, Dtype::F32, 0);
+            choice.map_or(f64::INFINITY, |choice| choice.predicted_s)
         });
         let order: Vec<_> = (0..parameters.len()).rev().collect();
         let mut this = Self {

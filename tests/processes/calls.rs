@@ -112,7 +112,7 @@ fn hosts() -> Result<String> {
             }
         }
     }
-    Ok(format!("{wrong} wrong over {}", world.transport()))
+    Ok(format!("{wrong} wrong over {}", world.info().transport))
 }
 
 /// All-reduces without end.
@@ -200,7 +200,7 @@ fn training() -> Result<String> {
             .all_reduce(&mut gradients, ReduceOp::Sum)
             .and_then(|()| {
                 completed = step;
-                comm.mark(step);
+                ringtree::ddp::mark(&comm, step);
                 comm.barrier()
             });
         if ended.is_err() {
@@ -211,7 +211,7 @@ fn training() -> Result<String> {
             eprintln!("{MARK}started");
         }
     }
-    let agreed = comm.agreed_mark(Duration::from_secs(5));
+    let agreed = ringtree::ddp::agreed_mark(&comm, Duration::from_secs(5));
     Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
 }
 

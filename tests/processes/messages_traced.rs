@@ -36,7 +36,7 @@ fn traced(world: &World, collective: Collective, count: usize) -> Timeline {
         sleep(comm, Duration::from_secs(1) - comm.clock());
         let mut buffer = vec![1.0f32; count];
         trace.messages(comm, || {
-            comm.collective(collective, &mut buffer, ReduceOp::Sum, 0)
+            ringtree::internal::calls::collective(comm, collective, &mut buffer, ReduceOp::Sum, 0)
         })?;
         trace.collect()
     });

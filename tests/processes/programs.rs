@@ -59,7 +59,7 @@ fn program(name: &str) -> Program {
 }
 
 fn is_simulated(comm: &Communicator) -> bool {
-    comm.transport() == "sim"
+    comm.info().transport == "sim"
 }
 
 /// With activations of 4 MiB between processes, of 40 KiB in links that hold 1,000 bytes.

@@ -78,7 +78,7 @@ fn by_id() -> Result<String> {
     let id = handed_on("id", number("RANK"));
     let comm = Builder::from_env()?.unique_id(&id).connect()?;
     add_up(&comm, 10)?;
-    Ok(format!("met by {}", comm.transport()))
+    Ok(format!("met by {}", comm.info().transport))
 }
 
 /// Rank 0 makes the id and never comes.
@@ -143,7 +143,7 @@ fn local() -> Result<String> {
     let comm = builder.world_size(4).unique_id(&id).connect()?;
     let sum = comm.all_gather_value(&comm.local_rank())?;
     comm.barrier()?;
-    Ok(format!("{sum:?} over {}", comm.transport()))
+    Ok(format!("{sum:?} over {}", comm.info().transport))
 }
 
 #[test]

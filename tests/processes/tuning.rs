@@ -7,7 +7,7 @@ use ringtree::plan::select::TuningTable;
 use ringtree::plan::{Collective, Hosts, Topology};
 use ringtree::sim::network::{Network, Uplinks};
 use ringtree::sim::simulate::World;
-use ringtree::{Adoption, Communicator, Dtype, Result, TuningRecord};
+use ringtree::{Communicator, Dtype, Result, TuningRecord};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn measured(world: &World) -> (TuningTable, Duration, u64) {
     let network = Arc::new(Mutex::new(network));
     let ends = world.run_on(&network, |comm| {
         let start = comm.clock();
-        let table = comm.measure()?;
+        let table = ringtree::internal::calls::measure(comm)?;
         Ok::<_, ringtree::Error>((table, comm.clock() - start))
     });
     let (first, took) = ends[0].clone().unwrap();
@@ -144,34 +144,38 @@ fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) ->
 #[test]
 fn real_ranks_agree_and_choose_by_what_they_agreed() {
     let ends = ranks(3, |comm| -> Result<_> {
-        let preview = comm.preview(Collective::AllReduce, 1 << 20, Dtype::F32, 0)?;
+        let choice = comm.plan_for(Collective::AllReduce, 1 << 20, Dtype::F32, 0)?;
         let duplicate = comm.duplicate()?;
-        Ok((comm.tuning(), duplicate.tuning(), preview))
+        Ok((comm.tuning(), duplicate.tuning(), choice))
     });
     let first = ends[0].clone().unwrap();
     assert_eq!(first.0, first.1);
-    assert!(ends.iter().all(|end| *end == Ok(first)), "{ends:?}");
+    assert!(
+        ends.iter().all(|end| end.as_ref() == Ok(&first)),
+        "{ends:?}"
+    );
 }
 
 #[test]
 fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
-    let kept = |world: &World| world.run(|comm| comm.tuning_record()).remove(0);
+    let kept = |world: &World| world.run(|comm| comm.tuning()).remove(0);
     let mut slow = World::new(5);
     slow.hosts = Hosts::of_sizes(&[3, 2]);
     slow.tuning.tcp.alpha_s = 1e-2;
     let record = kept(&slow);
     let adopted = |world: &World, record: &TuningRecord| {
         let ends = world.run(|comm| {
-            let adoption = comm.with_tuning(record)?;
-            let Adoption::Adopted(new) = adoption else {
-                return Ok(Err(format!("{adoption:?}")));
+            let new = match comm.duplicate_with(record)? {
+                Ok(new) => new,
+                Err(why) => return Ok(Err(format!("{why:?}"))),
             };
             let mut sum = [1u64];
             new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
             // The table is the group's too, and never the old one's.
             let part = new.split(0, 0)?;
             assert_ne!(comm.tuning(), new.tuning());
-            Ok::<_, ringtree::Error>(Ok((new.tuning(), part.tuning(), sum[0])))
+            let tables = (new.tuning().table(), part.tuning().table());
+            Ok::<_, ringtree::Error>(Ok((tables.0, tables.1, sum[0])))
         });
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
         ends[0].clone().unwrap()
@@ -190,11 +194,11 @@ fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
 fn ranks_that_adopt_different_tables_are_told() {
     let mut slow = World::new(2);
     slow.tuning.tcp.alpha_s = 1e-2;
-    let other = slow.run(|comm| comm.tuning_record()).remove(0);
+    let other = slow.run(|comm| comm.tuning()).remove(0);
     let ends = World::new(2).run(|comm| {
-        let own = comm.tuning_record();
+        let own = comm.tuning();
         let record = if comm.rank() == 0 { &own } else { &other };
-        comm.with_tuning(record).map(|_| ())
+        comm.duplicate_with(record).map(|_| ())
     });
     for end in ends {
         let error = end.unwrap_err();
@@ -210,15 +214,15 @@ fn a_setting_goes_before_a_kept_table() {
     let mut slow = World::new(2);
     slow.hosts = Hosts::each(2);
     slow.tuning.tcp.alpha_s = 1e-2;
-    let kept = slow.run(|comm| comm.tuning_record()).remove(0);
+    let kept = slow.run(|comm| comm.tuning()).remove(0);
     let rendezvous = own_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(2);
         let builder = builder.tuning(&TuningTable::default());
         let comm = builder.rendezvous(&rendezvous).connect().unwrap();
-        let refused = comm.with_tuning(&kept).unwrap();
-        let same = comm.with_tuning(&comm.tuning_record()).unwrap();
-        (format!("{refused:?}"), matches!(same, Adoption::Adopted(_)))
+        let refused = comm.duplicate_with(&kept).unwrap();
+        let same = comm.duplicate_with(&comm.tuning()).unwrap();
+        (format!("{refused:?}"), same.is_ok())
     };
     let end = std::thread::scope(|scope| {
         let other = scope.spawn(|| rank(1));

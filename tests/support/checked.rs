@@ -43,7 +43,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     inputs.fill(rank, 0, bytemuck::cast_slice_mut(input));
     let input = &*input;
     data.copy_from_slice(input);
-    comm.collective(collective, data, op, root)?;
+    ringtree::internal::calls::collective(comm, collective, data, op, root)?;
     let promise = Promise {
         collective,
         root,
@@ -64,7 +64,13 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
             for layout in [Layout::Counts(&counts), Layout::Ceil] {
                 let promise = Promise { layout, ..promise };
                 data.copy_from_slice(input);
-                comm.collective(collective, &mut layout.of(&mut *data), op, root)?;
+                ringtree::internal::calls::collective(
+                    comm,
+                    collective,
+                    &mut layout.of(&mut *data),
+                    op,
+                    root,
+                )?;
                 wrong += promise.count_wrong(bytemuck::cast_slice(data));
             }
             let layout = match case.seed % 2 {

@@ -184,7 +184,13 @@ impl Call {
         if is_in_place {
             let whole = if send.count > recv.count { send } else { recv };
             let mut whole = whole.elements::<T>()?;
-            return comm.collective(self.collective, &mut whole, op, root);
+            return ringtree::internal::calls::collective(
+                comm,
+                self.collective,
+                &mut whole,
+                op,
+                root,
+            );
         }
         send.check_apart::<T>(recv)?;
         let (input, mut output) = (send.elements::<T>()?, recv.elements::<T>()?);

@@ -66,7 +66,9 @@ impl Call {
             return comm.barrier();
         }
         if *is_in_place || has_own_block(comm, *collective, input, output, size_of::<T>()) {
-            return output.write_whole::<T>(|all| comm.collective(*collective, all, op, root));
+            return output.write_whole::<T>(|all| {
+                ringtree::internal::calls::collective(comm, *collective, all, op, root)
+            });
         }
         let lengths = (input.lengths(), output.lengths());
         let read: Cow<'_, [T]> = match input.overlaps::<T>(output) {

@@ -190,7 +190,7 @@ impl Communicator {
     /// The name of the transport, which is shm, tcp or shm+tcp.
     #[getter]
     fn transport(&self, py: Python<'_>) -> PyResult<&'static str> {
-        self.detached(py, None, |lane, _| Ok(lane.comm().transport()))
+        self.detached(py, None, |lane, _| Ok(lane.comm().info().transport))
     }
 
     /// The timeout for each call, in seconds. A call that takes longer raises DeadlineError.

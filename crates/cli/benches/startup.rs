@@ -96,7 +96,7 @@ fn rank() -> Result<()> {
 
 fn report(comm: &Communicator, all: &[Seen]) {
     let ranks = comm.world_size();
-    println!("{ranks} ranks on one host, {}", comm.transport());
+    println!("{ranks} ranks on one host, {}", comm.info().transport);
     println!(
         "{:<30} {:>10} {:>10} {:>10}",
         "", "rank 0", "median", "most"

@@ -350,7 +350,7 @@ fn not_for(
         pieces: 1,
         hosts: Hosts::APART,
     };
-    if comm.is_reproducible() && !is_in_rank_order(&request) {
+    if comm.info().is_reproducible && !is_in_rank_order(&request) {
         return Some(format!(
             "{algorithm} does not reduce in rank order, which RINGTREE_REPRODUCIBLE=1 requires"
         ));

@@ -37,7 +37,9 @@ pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
         // This does not go to standard output, because a program may read the table from there.
         eprintln!(
             "device buffers are {}",
-            comm.device_path().unwrap_or_default()
+            comm.info()
+                .device_path
+                .map_or_else(String::new, |path| path.to_string())
         );
     }
     let stream = device.stream()?;

@@ -207,8 +207,8 @@ impl Inquiry {
             }
             Selection::Auto => {
                 let choice = self.choose(None)?;
-                let line = choice.explain_parts(&self.topology.hosts, &self.table)?;
-                Ok((vec![choice.algorithm], Some(line)))
+                let line = choice.with_breakdown(&self.topology.hosts, &self.table)?;
+                Ok((vec![choice.algorithm], Some(line.to_string())))
             }
         }
     }

@@ -31,6 +31,7 @@ mod named;
 
 pub mod algorithms;
 pub mod calibration;
+mod choice;
 pub mod cost;
 #[cfg(feature = "draw")]
 pub mod draw;

@@ -7,109 +7,19 @@
 //! host, and a [`TuningTable`], which the ranks compare when they connect.
 
 use super::algorithms::{Entry, Offer, REGISTRY, Stages, entry, required};
+use super::choice::TIE_TOLERANCE;
 use super::cost::{payload_bytes, reuse, shared, sites};
 use super::ir::Request;
 use super::parts::Parts;
 use super::price::{LinkCost, Question};
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
-use super::topology::{Hosts, Sharing, Topology};
-use super::units::{Bytes, Seconds};
+use super::topology::{Sharing, Topology};
+use super::units::Bytes;
 use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_COUNTED_RANKS_MAX};
 
+pub use super::choice::Choice;
 pub use super::tuning::TuningTable;
-
-/// The chosen algorithm and the best alternative to it.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Choice {
-    /// The collective.
-    pub collective: Collective,
-    /// Number of ranks.
-    pub world_size: usize,
-    /// Size of the complete buffer, in bytes.
-    pub bytes: usize,
-    /// The chosen algorithm.
-    pub algorithm: Algorithm,
-    /// Number of pieces per block.
-    pub pieces: usize,
-    /// Number of rounds that contain messages.
-    pub rounds: usize,
-    /// The predicted time, in seconds.
-    pub predicted_s: f64,
-    /// The best alternative and its predicted time, or `None` if the algorithm was forced or is the
-    /// only candidate.
-    pub runner_up: Option<(Algorithm, f64)>,
-    /// `true` if the caller requested the algorithm.
-    pub is_forced: bool,
-}
-
-impl Choice {
-    /// Explains the choice in a single line that states the algorithm, its predicted time and the
-    /// best alternative.
-    #[must_use]
-    pub fn explain(&self) -> String {
-        let size = match payload_bytes(self.collective, self.bytes) {
-            0 => String::new(),
-            bytes => format!(" of {}", Bytes(bytes as f64)),
-        };
-        let what = format!(
-            "{}{size} over {} ranks: {}",
-            self.collective, self.world_size, self.algorithm
-        );
-        if self.world_size == 1 {
-            return format!("{what}, because a single rank has no peers");
-        }
-        let pieces = match self.pieces {
-            1 => String::new(),
-            pieces => format!(", {pieces} pieces per block"),
-        };
-        let time = format!(
-            "predicted {} in {}{pieces}",
-            Seconds(self.predicted_s),
-            match self.rounds {
-                1 => "1 round".to_owned(),
-                rounds => format!("{rounds} rounds"),
-            }
-        );
-        match self.runner_up {
-            _ if self.is_forced => format!("{what}, as requested; {time}"),
-            None => format!("{what}, the only candidate; {time}"),
-            Some((next, next_s)) => {
-                let more_percent = 100.0 * (next_s / self.predicted_s - 1.0);
-                let other = format!("at {} ({more_percent:+.0} %)", Seconds(next_s));
-                match next_s * (1.0 + A_TIE) < self.predicted_s {
-                    true => format!("{what}, {time}; {next} {other} is no faster in practice"),
-                    false => format!("{what}, {time}; next best {next} {other}"),
-                }
-            }
-        }
-    }
-
-    /// Like [`Choice::explain`], but adds the components of the predicted time.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`predicted_s`].
-    pub fn explain_parts(&self, hosts: &Hosts, table: &TuningTable) -> Result<String, String> {
-        if self.world_size == 1 {
-            return Ok(self.explain());
-        }
-        let request = Request {
-            collective: self.collective,
-            algorithm: self.algorithm,
-            world_size: self.world_size,
-            rank: 0,
-            root: 0,
-            pieces: self.pieces,
-            hosts: hosts.clone(),
-        };
-        let parts = Parts::of(&request, self.bytes, table)?;
-        Ok(format!(
-            "{}; breakdown of the {}: {parts}",
-            self.explain(),
-            Seconds(self.predicted_s)
-        ))
-    }
-}
 
 /// Returns the algorithm with the shortest predicted time for a buffer of `bytes` bytes whose
 /// elements have `dtype_size` bytes, or the `forced` algorithm. If predictions are equal, the
@@ -131,7 +41,7 @@ impl Choice {
 ///
 /// let table = TuningTable::default();
 /// let choice = choose(Collective::AllReduce, &Topology::apart(6), 25 << 20, 4, &table, None)?;
-/// println!("{}", choice.explain());
+/// println!("{choice}");
 /// assert!(choice.runner_up.is_some_and(|(_, seconds)| seconds >= 0.9 * choice.predicted_s));
 ///
 /// let choice = choose(Collective::AllReduce, &Topology::together(6), 25 << 20, 4, &table, None)?;
@@ -237,9 +147,6 @@ const LONG_MESSAGES: f64 = 0.5;
 const RADIXES: &[usize] = &[
     2, 3, 4, 5, 6, 7, 8, 9, 10, 12, 14, 16, 20, 24, 32, 48, 64, 128,
 ];
-
-/// Largest relative difference between predictions that differ only by rounding.
-const A_TIE: f64 = 1e-4;
 
 /// Largest relative difference between predictions at which `auto` prefers plans whose streams do
 /// not meet at a port for long. In such plans, every rank receives from a single sender
@@ -391,7 +298,11 @@ impl<'a> Offers<'a> {
             .map(|(at, _)| at);
         // In shared memory, many plans for two ranks differ only in their names and in how they
         // split the buffer.
-        let tie = if sharing == Sharing::All { A_TIE } else { 0.0 };
+        let tie = if sharing == Sharing::All {
+            TIE_TOLERANCE
+        } else {
+            0.0
+        };
         let in_pieces = candidates.iter().position(|candidate| {
             let entry = entry(collective, candidate.algorithm);
             sharing == Sharing::All
@@ -482,6 +393,7 @@ impl<'a> Offers<'a> {
             predicted_s: self.predicted_s(&request)?,
             runner_up: None,
             is_forced: false,
+            breakdown: None,
         })
     }
 

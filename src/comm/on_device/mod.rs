@@ -17,6 +17,7 @@ mod tests;
 
 use super::buffer::DeviceMemory;
 use super::collectives::forced;
+use super::info::DevicePath;
 use super::{Communicator, Issued, Parts};
 use crate::device::Device;
 use crate::device::lane::Lane;
@@ -150,29 +151,21 @@ impl Drop for Attached {
 }
 
 impl Communicator {
-    /// Returns the transport for device buffers, using the same name as `bench`. This is either
-    /// `mapped` or the [transport](Communicator::transport) between the hosts. Returns `None` if no
-    /// device is attached.
-    #[must_use]
-    pub fn device_transport(&self) -> Option<String> {
-        let issued = self.enter().ok()?;
-        Some(match issued.attached.as_ref()?.path {
-            Path::Mapped(_) => "mapped".to_owned(),
-            Path::Staged(_) => self.transport().to_owned(),
-        })
-    }
-
-    /// Returns a single line that states the path for device buffers and the reason why it was
-    /// selected. Returns `None` if no device is attached.
-    #[must_use]
-    pub fn device_path(&self) -> Option<String> {
+    /// Returns the path for device buffers, or `None` if no device is attached.
+    pub(super) fn device_path(&self) -> Option<DevicePath> {
         let issued = self.enter().ok()?;
         Some(match &issued.attached.as_ref()?.path {
-            Path::Mapped(_) => "mapped: the ranks' GPUs read each other's memory".to_owned(),
-            Path::Staged(why) => format!(
-                "staged: through pinned host memory, over {}: {why}",
-                self.transport()
-            ),
+            Path::Mapped(_) => DevicePath {
+                name: "mapped",
+                reason: "the ranks' GPUs read each other's memory".to_owned(),
+            },
+            Path::Staged(why) => DevicePath {
+                name: "staged",
+                reason: format!(
+                    "through pinned host memory, over {}: {why}",
+                    self.core.parts.transport_name
+                ),
+            },
         })
     }
 
@@ -442,7 +435,7 @@ impl Communicator {
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `root` is out
     /// of range.
-    pub fn preview_on_device(
+    pub(crate) fn plan_on_device(
         &self,
         collective: Collective,
         count: usize,
@@ -458,8 +451,9 @@ impl Communicator {
             root,
         });
         let pieces = rounds.iter().flatten();
-        let previews = pieces.map(|piece| self.preview(collective, piece.count, dtype, root));
-        let previews: Vec<_> = previews.collect::<Result<_>>()?;
-        Ok((previews[0].0, previews.iter().map(|one| one.1).sum()))
+        let choices = pieces.map(|piece| self.plan_for(collective, piece.count, dtype, root));
+        let choices: Vec<_> = choices.collect::<Result<_>>()?;
+        let whole_s = choices.iter().map(|choice| choice.predicted_s).sum();
+        Ok((choices[0].algorithm, whole_s))
     }
 }

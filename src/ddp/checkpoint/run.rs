@@ -6,7 +6,6 @@ use super::series::{Checkpoints, Found};
 use super::tensor::Tensor;
 use super::{Checkpoint, HOOK, State};
 use crate::comm::Communicator;
-use crate::comm::tuning::Adoption;
 use crate::ddp::agree::{agree, gather_words};
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
@@ -364,7 +363,7 @@ impl Run {
             sampler_position: sampler.map_or(0, DistributedSampler::position),
             seed: sampler.map_or(0, DistributedSampler::seed),
             order: model.order().map(|(order, since)| (order.to_vec(), since)),
-            tuning: Some(self.comm.tuning_record().to_string()),
+            tuning: Some(self.comm.tuning().to_string()),
             ..State::default()
         }
     }
@@ -430,14 +429,14 @@ fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
 /// Returns a communicator that has the same ranks and uses the checkpoint's tuning table if it
 /// applies.
 fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communicator> {
-    let same = || comm.with_timeout(comm.timeout());
+    let same = || comm.clone();
     let Some(text) = state.and_then(|state| state.tuning.as_ref()) else {
         return Ok(same());
     };
     let word = match text.parse::<TuningRecord>() {
-        Ok(record) => match comm.with_tuning(&record)? {
-            Adoption::Adopted(comm) => return Ok(comm),
-            Adoption::Refused(why) => why.to_string(),
+        Ok(record) => match comm.duplicate_with(&record)? {
+            Ok(comm) => return Ok(comm),
+            Err(why) => why.to_string(),
         },
         Err(what) => format!(
             "the checkpoint's tuning table is not used, so sums may differ in their last bits: \

@@ -263,7 +263,10 @@ fn strange(rank: &Rank) -> Result<String> {
     // And a communicator without a device refuses a device's buffer.
     let alone = Communicator::builder().rank(0).world_size(1);
     let alone = alone.rendezvous("127.0.0.1:0").connect()?;
-    assert_eq!((alone.device_path(), alone.synchronize()), (None, Ok(())));
+    assert_eq!(
+        (alone.info().device_path, alone.synchronize()),
+        (None, Ok(()))
+    );
     let Err(error) = rank.device.allocate(100) else {
         return Ok("no error".into());
     };
@@ -333,9 +336,9 @@ fn refused(rank: &Rank) -> Result<String> {
     comm.all_reduce(&mut own, ReduceOp::Sum)?;
     comm.synchronize()?;
     assert_eq!(own.read()?, [2.0; 3000]);
-    let path = comm.device_path().unwrap();
+    let path = comm.info().device_path.unwrap().to_string();
     let staged = "staged: through pinned host memory, over ";
-    let expected = match comm.device_transport().unwrap().as_str() {
+    let expected = match super::world::transport(comm).unwrap().as_str() {
         "mapped" => "mapped: ".to_owned(),
         "shm" => format!("{staged}shm: rank 0: cuMem"),
         _ => format!("{staged}tcp: rank 0: not all ranks share memory"),
@@ -363,7 +366,7 @@ fn left_alone(rank: &Rank) -> Result<String> {
     if comm.rank() == 1 {
         // Somewhere in the middle.
         std::thread::sleep(Duration::from_millis(6));
-        comm.fail(&Error::system("enough"));
+        comm.abort(&Error::system("enough"));
     }
     let _ = comm.synchronize();
     buffer.write(&vec![7; 1_000_000])?;
@@ -395,7 +398,7 @@ fn good(rank: &Rank) -> Result<String> {
     let called = ready.and_then(|()| comm.all_reduce(&mut buffer, ReduceOp::Sum));
     if comm.rank() == 0 {
         std::thread::sleep(Duration::from_millis(pause));
-        comm.fail(&Error::system("enough"));
+        comm.abort(&Error::system("enough"));
     }
     if called.and_then(|()| comm.synchronize()).is_ok() {
         assert!(buffer.read()?.iter().all(|one| *one == 3));

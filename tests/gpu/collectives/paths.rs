@@ -10,7 +10,7 @@ const SETTING: &str = "RINGTREE_DEVICE_PATH";
 
 pub(crate) fn act(role: &str) -> Option<Act> {
     match role {
-        "path" => Some(|rank| Ok(rank.comm.device_path().unwrap())),
+        "path" => Some(|rank| Ok(rank.comm.info().device_path.unwrap().to_string())),
         "zeros" => Some(zeros),
         _ => None,
     }

@@ -161,12 +161,25 @@ impl Rank {
             comm.barrier()?;
             return Err(error);
         }
-        let path = comm.device_transport();
-        assert_eq!(path, std::env::var(PATH).ok(), "{:?}", comm.device_path());
+        let path = transport(&comm);
+        assert_eq!(path, std::env::var(PATH).ok(), "{}", comm.info());
         Ok(Self {
             stream: device.stream()?,
             comm,
             device,
         })
     }
+}
+
+/// `mapped`, or the transport of the staged path. `None` if no device is attached.
+pub(crate) fn transport(comm: &Communicator) -> Option<String> {
+    let info = comm.info();
+    let over = |name| {
+        if name == "mapped" {
+            name
+        } else {
+            info.transport
+        }
+    };
+    info.device_path.map(|path| over(path.name).to_owned())
 }

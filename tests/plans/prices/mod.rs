@@ -222,7 +222,7 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
     let seconds = |forced| (of(forced).predicted_s * 1e3).round() / 1e3;
     assert_eq!(seconds(Some(Algorithm::Flat)), 35.0);
     assert_eq!(seconds(Some(Algorithm::Binomial)), 15.0);
-    assert!(seconds(None) <= 5.6, "{}", of(None).explain());
+    assert!(seconds(None) <= 5.6, "{}", of(None));
 }
 
 #[test]
@@ -264,7 +264,7 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
             let apart = Topology::apart(world_size);
             let few = world_size.next_power_of_two().ilog2() as usize + 1;
             let small = choose(collective, &apart, 8, 4, &table, None).unwrap();
-            assert!(small.rounds <= few, "{}", small.explain());
+            assert!(small.rounds <= few, "{}", small);
 
             let large = choose(collective, &apart, 1 << 30, 4, &table, None).unwrap();
             let n = world_size as f64;
@@ -279,7 +279,7 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
             assert!(
                 large.predicted_s <= 1.1 * (least_s + folding_s),
                 "{}",
-                large.explain()
+                large
             );
         }
     }
@@ -294,19 +294,14 @@ fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others()
             choose(Collective::AllReduce, &together, bytes, 4, &table, None).unwrap()
         };
         for bytes in [8, 256, 1 << 10] {
-            assert_eq!(
-                at(bytes).algorithm,
-                Algorithm::Flat,
-                "{}",
-                at(bytes).explain()
-            );
+            assert_eq!(at(bytes).algorithm, Algorithm::Flat, "{}", at(bytes));
         }
         for bytes in [16 << 10, 64 << 10, 1 << 20, 25 << 20, 256 << 20, 1 << 30] {
             let choice = at(bytes);
-            assert_eq!(choice.algorithm, Algorithm::TwoShot, "{}", choice.explain());
+            assert_eq!(choice.algorithm, Algorithm::TwoShot, "{}", choice);
             let block_bytes = bytes.div_ceil(world_size);
             let pieces = block_bytes.div_ceil(SHARED_SEGMENT_BYTES);
-            assert_eq!(choice.pieces, pieces, "{}", choice.explain());
+            assert_eq!(choice.pieces, pieces, "{}", choice);
         }
     }
 }
@@ -335,7 +330,7 @@ fn in_shared_memory_messages_fit_segments() {
                 let layout = Division::new(collective, world_size, chunks, count);
                 let longest = (0..chunks).map(|one| layout.start(one + 1) - layout.start(one));
                 let fits = longest.max() <= Some(SHARED_SEGMENT_BYTES / 8);
-                assert!(fits || !is_pipelined, "{}", choice.explain());
+                assert!(fits || !is_pipelined, "{}", choice);
             }
         }
     }

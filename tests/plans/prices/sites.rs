@@ -100,7 +100,7 @@ fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
     let seconds = |algorithm| by(Collective::AllReduce, 25 << 20, Some(algorithm)).predicted_s;
     let auto = by(Collective::AllReduce, 25 << 20, None);
     let hierarchical_s = seconds(Algorithm::Hierarchical);
-    assert!(auto.predicted_s <= hierarchical_s, "{}", auto.explain());
+    assert!(auto.predicted_s <= hierarchical_s, "{}", auto);
     for (other, share) in [
         (Algorithm::Circulant, 0.4),
         (Algorithm::TwoShot, 0.4),
@@ -112,15 +112,11 @@ fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
     // In few messages no other plan does so for any number of hosts.
     let (uneven, table) = (at_sites(&[5, 3]), slow_uplink());
     let few = choose(Collective::AllReduce, &uneven, 64 << 10, 4, &table, None).unwrap();
-    assert_eq!(few.algorithm, Algorithm::Hierarchical, "{}", few.explain());
+    assert_eq!(few.algorithm, Algorithm::Hierarchical, "{}", few);
     // The buffer passes the uplink once.
     let least = f64::from(25 << 20) * 80e-9;
     let broadcast = by(Collective::Broadcast, 25 << 20, None);
-    assert!(
-        broadcast.predicted_s < 1.15 * least,
-        "{}",
-        broadcast.explain()
-    );
+    assert!(broadcast.predicted_s < 1.15 * least, "{}", broadcast);
     // Without sites nothing of it is known, and without numbers an uplink is ten times slower.
     let apart = Topology::apart(8);
     let unaware = choose(

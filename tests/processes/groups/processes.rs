@@ -82,7 +82,11 @@ fn grid() -> Result<String> {
         assert_eq!(theirs[count - 1] as usize, world.rank() ^ 1);
         data.barrier()?;
     }
-    Ok(format!("{} {}", tensor.transport(), data.transport()))
+    Ok(format!(
+        "{} {}",
+        tensor.info().transport,
+        data.info().transport
+    ))
 }
 
 /// Registered buffers of groups.

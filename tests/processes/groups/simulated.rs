@@ -225,7 +225,7 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
             sleep(comm, Duration::from_secs(3));
         }
         let ended = pair.barrier();
-        let agreed = pair.agreed_mark(Duration::from_secs(1));
+        let agreed = ringtree::ddp::agreed_mark(&pair, Duration::from_secs(1));
         assert_eq!(agreed.is_some(), ended.is_err());
         if comm.rank() < 2 {
             sleep(comm, Duration::from_secs(3));
@@ -276,14 +276,14 @@ fn a_rank_that_leaves_a_group_too_early_is_named() {
 fn marks_of_a_group_are_its_own() {
     let ends = simulate(4, |comm| {
         let group = comm.split(comm.rank() % 2, 3 - comm.rank())?;
-        comm.mark(9);
-        group.mark(5 + comm.rank() as u64);
+        ringtree::ddp::mark(comm, 9);
+        ringtree::ddp::mark(&group, 5 + comm.rank() as u64);
         group.barrier()?;
         if comm.rank() == 3 {
             group.abort(&Error::system("rank 3 gives up"));
         }
         let ended = group.barrier();
-        let agreed = group.agreed_mark(Duration::from_secs(5));
+        let agreed = ringtree::ddp::agreed_mark(&group, Duration::from_secs(5));
         Ok::<_, Error>((agreed, ended.is_err(), comm.barrier()))
     });
     for (rank, end) in ends.into_iter().enumerate() {
@@ -296,8 +296,8 @@ fn marks_of_a_group_are_its_own() {
 fn a_group_knows_which_of_its_ranks_share_a_host() {
     fn predicted_s(comm: &Communicator) -> Result<f64> {
         comm.use_algorithm(Some(ringtree::Algorithm::Hierarchical))?;
-        let (_, seconds) = comm.preview(Collective::AllReduce, 100_000, Dtype::F32, 0)?;
-        Ok(seconds)
+        let choice = comm.plan_for(Collective::AllReduce, 100_000, Dtype::F32, 0)?;
+        Ok(choice.predicted_s)
     }
     let alone = |hosts: &[usize]| {
         let mut world = World::new(hosts.len());
@@ -311,8 +311,8 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
         let column = comm.split(comm.rank() % 2, 0)?;
         assert_eq!(column.local_rank(), comm.rank() % 4);
         assert_eq!(
-            (column.transport(), column.tuning()),
-            ("sim", comm.tuning())
+            (column.info().transport, column.tuning().table()),
+            ("sim", comm.tuning().table())
         );
         assert_eq!(column.timeout(), comm.timeout());
         predicted_s(&column)

@@ -143,7 +143,13 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
         };
     }
     for collective in refused {
-        let end = comm.collective(collective, &mut [1.0f32; 50], ReduceOp::Sum, 0);
+        let end = ringtree::internal::calls::collective(
+            comm,
+            collective,
+            &mut [1.0f32; 50],
+            ReduceOp::Sum,
+            0,
+        );
         let error = end
             .err()
             .ok_or(format!("{collective} by {form} is taken"))?;

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
     let mut data = vec![1u8; collective.whole_count(3000, comm.world_size())];
-    comm.collective(collective, &mut data, ReduceOp::Sum, 0)
+    ringtree::internal::calls::collective(comm, collective, &mut data, ReduceOp::Sum, 0)
 }
 
 /// Calls without end, until `victim` dies at `at`; everybody must say so, soon after.

@@ -18,7 +18,7 @@ fn who_has_finished_may_leave_while_others_still_receive() {
             world.network.faults.delay_max = Duration::from_millis(300);
             let ends = world.run(|comm| {
                 let mut data = vec![1u16 << comm.rank(); 5004];
-                comm.collective(collective, &mut data, ReduceOp::Sum, 2)
+                ringtree::internal::calls::collective(comm, collective, &mut data, ReduceOp::Sum, 2)
             });
             assert_eq!(ends, vec![Ok(()); 6], "{collective} by {algorithm}");
         }

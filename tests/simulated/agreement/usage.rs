@@ -40,7 +40,7 @@ fn refused(end: Result<()>, says: &str) {
 #[test]
 fn a_count_that_no_memory_holds_is_refused() {
     for end in simulate(2, |comm| {
-        comm.preview(Collective::AllReduce, usize::MAX / 2, Dtype::F64, 0)
+        comm.plan_for(Collective::AllReduce, usize::MAX / 2, Dtype::F64, 0)
     }) {
         refused(end.map(|_| ()), "memory");
     }

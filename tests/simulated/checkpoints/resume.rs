@@ -187,7 +187,7 @@ fn the_table_of_link_speeds_is_the_one_that_the_checkpoint_was_made_with() {
         let tables = simulate(ranks, |comm| {
             let run = open(comm, &store)?;
             run.comm().barrier()?;
-            Ok::<_, ringtree::Error>((run.comm().tuning(), run.comm().tuning_origin()))
+            Ok::<_, ringtree::Error>((run.comm().tuning().table(), run.comm().info().tuning_origin))
         });
         tables.into_iter().map(Result::unwrap).collect::<Vec<_>>()
     };

@@ -56,7 +56,9 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
         let block = comm.block(output.len());
         match (case.collective, case.in_place) {
             (collective @ (Collective::Broadcast | Collective::Barrier), _)
-            | (collective, true) => comm.collective(collective, output, case.op, case.root),
+            | (collective, true) => {
+                ringtree::internal::calls::collective(comm, collective, output, case.op, case.root)
+            }
             (Collective::AllReduce, false) => comm.all_reduce_into(input, output, case.op),
             (Collective::Reduce, false) => comm.reduce_into(input, output, case.op, case.root),
             (Collective::ReduceScatter, false) => {
@@ -115,7 +117,13 @@ impl<T: Element> OfDevice<T> {
 #[cfg(feature = "cuda")]
 impl<T: Element> Buffers for OfDevice<T> {
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
-        comm.collective(case.collective, &mut self.buffer, case.op, case.root)
+        ringtree::internal::calls::collective(
+            comm,
+            case.collective,
+            &mut self.buffer,
+            case.op,
+            case.root,
+        )
     }
 
     fn settle(&self, comm: &Communicator) -> Result<()> {

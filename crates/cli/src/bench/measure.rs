@@ -87,7 +87,8 @@ pub(crate) fn explain(comm: &Communicator, case: &Case) -> Result<String> {
         root,
         ..
     } = *case;
-    comm.explain(collective, count(comm, case), dtype, root)
+    let choice = comm.plan_for(collective, count(comm, case), dtype, root)?;
+    Ok(choice.to_string())
 }
 
 /// Returns the algorithm that will run and its predicted time in seconds.
@@ -100,8 +101,13 @@ fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm,
     } = *case;
     match case.memory {
         #[cfg(feature = "cuda")]
-        Memory::Device(_) => comm.preview_on_device(collective, count, dtype, root),
-        _ => comm.preview(collective, count, dtype, root),
+        Memory::Device(_) => {
+            ringtree::internal::calls::plan_on_device(comm, collective, count, dtype, root)
+        }
+        _ => {
+            let choice = comm.plan_for(collective, count, dtype, root)?;
+            Ok((choice.algorithm, choice.predicted_s))
+        }
     }
 }
 

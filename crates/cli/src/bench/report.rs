@@ -153,10 +153,13 @@ impl Case {
         match &self.memory {
             #[cfg(feature = "cuda")]
             Memory::Device(_) if self.collective != Collective::Barrier => {
-                let over = comm.device_transport();
-                over.unwrap_or_else(|| comm.transport().to_owned())
+                let info = comm.info();
+                match info.device_path {
+                    Some(path) if path.name == "mapped" => path.name.to_owned(),
+                    _ => info.transport.to_owned(),
+                }
             }
-            _ => comm.transport().to_owned(),
+            _ => comm.info().transport.to_owned(),
         }
     }
 }

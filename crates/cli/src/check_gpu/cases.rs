@@ -121,7 +121,7 @@ fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     inputs.fill(comm.rank(), 0, bytemuck::cast_slice_mut(&mut content));
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
-    comm.collective(case.collective, &mut buffer, case.op, case.root)?;
+    ringtree::internal::calls::collective(comm, case.collective, &mut buffer, case.op, case.root)?;
     let promise = Promise {
         collective: case.collective,
         root: case.root,

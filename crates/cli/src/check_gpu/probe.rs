@@ -20,7 +20,11 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
         row("memory", &(found.memory_bytes >> 30).to_string(), "GiB");
         row("multiprocessors", &found.multiprocessors.to_string(), "");
     }
-    let path = rank.comm.device_path().unwrap_or_default();
+    let path = rank
+        .comm
+        .info()
+        .device_path
+        .map_or_else(String::new, |path| path.to_string());
     row("device buffer path", &path, "");
     rank.comm.barrier()
 }

@@ -19,7 +19,11 @@ impl Orders {
     }
 
     fn act(&self, rank: &Rank) -> Result<()> {
-        let path = rank.comm.device_path().unwrap_or_default();
+        let path = rank
+            .comm
+            .info()
+            .device_path
+            .map_or_else(String::new, |path| path.to_string());
         if self.is_mapped && !path.starts_with("mapped") {
             // In `path`, the reason follows the path that is used instead.
             let why = path.splitn(3, ": ").last().unwrap_or_default();

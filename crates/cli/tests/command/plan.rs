@@ -444,14 +444,17 @@ fn auto_is_what_a_call_would_choose() {
     for ranks in [2, 6, 8] {
         for bytes in [8, 4 << 10, 64 << 10, 1 << 20, 25 << 20] {
             let line = format!("all-reduce --algorithm auto --ranks {ranks} --bytes {bytes}");
-            let previews = ringtree::simulate(ranks, |comm| {
-                comm.preview(Collective::AllReduce, bytes, Dtype::U8, 0)
+            let choices = ringtree::simulate(ranks, |comm| {
+                comm.plan_for(Collective::AllReduce, bytes, Dtype::U8, 0)
             });
-            let (algorithm, seconds) = previews[0].clone().unwrap();
+            let choice = choices[0].clone().unwrap();
             let said = &objects(&line)[0];
-            assert_eq!(said["algorithm"], algorithm.to_string(), "{line}");
+            assert_eq!(said["algorithm"], choice.algorithm.to_string(), "{line}");
             let time_us = said["time_us"].as_f64().unwrap();
-            assert!((time_us - seconds * 1e6).abs() < 1e-3, "{line}: {time_us}");
+            assert!(
+                (time_us - choice.predicted_s * 1e6).abs() < 1e-3,
+                "{line}: {time_us}"
+            );
         }
     }
 }

@@ -193,7 +193,7 @@ fn rank() {
         std::process::exit(0);
     }
     if role == "table" {
-        let (record, origin) = (comm.tuning_record(), comm.tuning_origin());
+        let (record, origin) = (comm.tuning(), comm.info().tuning_origin);
         println!("table {attempt} {origin:?} {record}");
     }
     let mut sum = [f32::from(rank) + 1.0];

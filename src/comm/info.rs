@@ -1,0 +1,105 @@
+//! Describes how a communicator is set up.
+
+use super::Communicator;
+use super::tuning::TuningOrigin;
+use crate::engine::group::Group;
+use crate::plan::spec::Algorithm;
+use std::fmt;
+
+/// How a communicator is set up. Returned by [`Communicator::info`], and printed as one line.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Info {
+    /// Rank of this process.
+    pub rank: usize,
+    /// Number of ranks.
+    pub world_size: usize,
+    /// Number of hosts on which the ranks run.
+    pub hosts: usize,
+    /// The name set by [`Communicator::with_name`].
+    pub name: Option<String>,
+    /// `"shm"`, `"tcp"`, `"shm+tcp"` or, for simulated ranks, `"sim"`.
+    pub transport: &'static str,
+    /// The path for buffers on devices. `None` if no device is attached.
+    pub device_path: Option<DevicePath>,
+    /// The source of the table from which algorithms are chosen.
+    pub tuning_origin: TuningOrigin,
+    /// The algorithm that a setting or [`Communicator::use_algorithm`] requires.
+    pub algorithm: Option<Algorithm>,
+    /// `true` if sums are [reproducible](super::builder::Builder::reproducible).
+    pub is_reproducible: bool,
+}
+
+/// How buffers on devices travel between ranks. Prints as one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DevicePath {
+    /// `"mapped"` or `"staged"`.
+    pub name: &'static str,
+    /// What the path does and, for the staged path, why it was selected.
+    pub reason: String,
+}
+
+impl fmt::Display for DevicePath {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}: {}", self.name, self.reason)
+    }
+}
+
+impl fmt::Display for Info {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "rank {} of {}", self.rank, self.world_size)?;
+        if let Some(name) = &self.name {
+            write!(formatter, " in {name:?}")?;
+        }
+        let hosts = match self.hosts {
+            1 => "1 host".to_owned(),
+            hosts => format!("{hosts} hosts"),
+        };
+        write!(formatter, ", {hosts}, over {}", self.transport)?;
+        if let Some(path) = &self.device_path {
+            write!(formatter, ", device buffers {path}")?;
+        }
+        match self.algorithm {
+            Some(algorithm) => write!(formatter, "; algorithm {algorithm}, as requested")?,
+            None => write!(formatter, "; tuning table {}", self.tuning_origin)?,
+        }
+        match self.is_reproducible {
+            true => formatter.write_str("; reproducible sums"),
+            false => Ok(()),
+        }
+    }
+}
+
+impl Communicator {
+    /// Returns how this communicator is set up. This method does not communicate.
+    ///
+    /// ```
+    /// let infos = ringtree::simulate(2, |comm| comm.info());
+    /// assert_eq!(infos[1].transport, "sim");
+    /// let line = infos[1].to_string();
+    /// assert_eq!(line, "rank 1 of 2, 2 hosts, over sim; tuning table built-in");
+    /// ```
+    #[must_use]
+    pub fn info(&self) -> Info {
+        let parts = &self.core.parts;
+        let title = |group: &mut Group| group.title().map(str::to_owned);
+        let runtime = parts.runtime.get().ok();
+        let name = runtime.and_then(|runtime| runtime.with_group(parts.group, title).flatten());
+        #[cfg(feature = "cuda")]
+        let device_path = self.device_path();
+        #[cfg(not(feature = "cuda"))]
+        let device_path = None;
+        Info {
+            rank: self.rank(),
+            world_size: self.world_size(),
+            hosts: parts.hosts.iter().max().map_or(1, |last| last + 1),
+            name,
+            transport: parts.transport_name,
+            device_path,
+            tuning_origin: parts.tuning_origin,
+            algorithm: self.algorithm(),
+            is_reproducible: parts.is_reproducible,
+        }
+    }
+}
