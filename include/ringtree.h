@@ -702,7 +702,8 @@ ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
  * If the call has completed, returns the result of that call, like ringtree_work_wait().
  * Otherwise, returns RINGTREE_SUCCESS.
  */
-ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *is_finished);
+ringtree_result_t ringtree_work_test(ringtree_work_t *work,
+                                     int *is_finished);
 
 /**
  * Destroys the handle of a completed call. Does not free the call's buffers.

@@ -228,6 +228,6 @@ fn a_setting_goes_before_a_kept_table() {
         let other = scope.spawn(|| rank(1));
         (rank(0), other.join().unwrap())
     });
-    assert_eq!(end.0, ("Refused(Setting)".to_owned(), true));
+    assert_eq!(end.0, ("Err(Setting)".to_owned(), true));
     assert_eq!(end.0, end.1);
 }
