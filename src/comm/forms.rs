@@ -94,7 +94,7 @@ macro_rules! into {
         $(#[$alias:meta])*
         $start:ident: $collective:ident;
     )*) => {
-        /// Collectives that read one buffer and write another one.
+        /// Collectives that read an input and write an output.
         impl Communicator {$(
             $(#[$about])*
             pub fn $name<I, O>(

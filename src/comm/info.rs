@@ -36,7 +36,7 @@ pub struct Info {
 pub struct DevicePath {
     /// `"mapped"` or `"staged"`.
     pub name: &'static str,
-    /// What the path does and, for the staged path, why it was selected.
+    /// The effect of the path and, for the staged path, the reason why it was selected.
     pub reason: String,
 }
 
