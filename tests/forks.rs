@@ -58,6 +58,13 @@ const CALLS: &[(&str, Call)] = &[
         drop(comm.start_all_reduce(vec![9.0f32], ReduceOp::Sum)?);
         Ok(())
     }),
+    ("start_all_reduce_into", |comm| {
+        let work = comm.start_all_reduce_into([9.0f32], vec![0.0], ReduceOp::Sum)?;
+        work.wait().map(drop).map_err(Error::from)
+    }),
+    ("start_barrier", |comm| {
+        comm.start_barrier()?.wait().map_err(Error::from)
+    }),
     ("send", |comm| comm.send(&[9.0f32], 1 - comm.rank())),
     ("start_send", |comm| {
         drop(comm.start_send(vec![9.0f32], 1 - comm.rank())?);

@@ -5,7 +5,7 @@
 //! timeout of its handle.
 
 use super::buffer::{Buffer, BufferMut, MemoryMut, written, written_on_host};
-use super::work::{Work, WorkError, release};
+use super::work::{Work, WorkError};
 use super::{Communicator, Issued};
 use crate::dtype::Element;
 use crate::engine::Ticket;
@@ -18,6 +18,7 @@ use crate::plan::algorithms::entry;
 use crate::plan::layout::{Kept, Layout};
 use crate::plan::spec::Algorithm;
 use crate::protocol::call::{Call, Split};
+use crate::runtime::Runtime;
 use crate::sys::memory::{Region, lend, lend_both};
 use std::sync::Arc;
 
@@ -160,15 +161,11 @@ impl Communicator {
         let held = Region::hold(buffer, written_on_host);
         let (region, claim) = held.map_err(|(error, buffer)| WorkError { error, buffer })?;
         let (count, dtype) = (region.count(), region.dtype());
-        let mut memory = Memory::in_place(region);
+        let memory = Memory::in_place(region);
         let bound = self.bind_in_place(call.dtype(dtype), count, layout.layout());
-        match bound.and_then(|bound| self.post(bound, &mut memory)) {
-            Ok(ticket) => Ok(Work::new(self.core.clone(), ticket, claim)),
-            Err(error) => Err(WorkError {
-                error,
-                buffer: release(memory, claim),
-            }),
-        }
+        Work::start(&self.core, memory, claim, |memory| {
+            self.post(bound?, memory)
+        })
     }
 
     /// Starts a collective on an input and an output that the operation owns.
@@ -197,41 +194,21 @@ impl Communicator {
         let ends = [(&input, &layouts[0]), (&output, &layouts[1])];
         let ends = ends.map(|(region, layout)| (region.count(), layout.layout()));
         let bound = self.bind_into(call.dtype(I::Element::DTYPE), ends);
-        let mut memory = Memory {
+        let memory = Memory {
             input: Some(input),
             output: Some(output),
         };
-        match bound.and_then(|bound| self.post(bound, &mut memory)) {
-            Ok(ticket) => Ok(Work::new(self.core.clone(), ticket, claim)),
-            Err(error) => Err(WorkError {
-                error,
-                buffer: release(memory, claim),
-            }),
-        }
+        Work::start(&self.core, memory, claim, |memory| {
+            self.post(bound?, memory)
+        })
     }
 
     /// Runs a collective and returns its number.
     #[inline]
     pub(super) fn run(&self, bound: Bound, memory: &mut Memory) -> Result<u64> {
-        let call = bound.call;
-        let parts = &self.core.parts;
-        let runtime = parts.runtime.get()?;
-        let how = (bound.place(memory), bound.lengths);
-        let quiet = runtime.keep_quiet();
-        let mut issued = self.enter()?;
-        let (sequence, prepared) = self.issue(&mut issued, call, how, memory)?;
-        memory.scale(call.op.and_then(ReduceOp::factor));
-        let mut start = Start {
-            prepared,
-            sequence,
-            memory,
-            timeout: self.timeout,
-            gate: None,
-        };
-        let begun = runtime.begin(parts.group, &mut start);
-        drop(issued);
-        drop(quiet);
-        match begun? {
+        let begin = |runtime: &Runtime, group, start: &mut Start| runtime.begin(group, start);
+        let (sequence, ticket) = self.issue(bound, memory, begin)?;
+        match ticket {
             Some(ticket) => self.finish(ticket, memory).map(|()| sequence),
             None => Ok(sequence),
         }
@@ -247,26 +224,41 @@ impl Communicator {
     /// Starts a collective. The polling threads then advance it. If an error is returned, `memory`
     /// still contains the buffers.
     pub(super) fn post(&self, bound: Bound, memory: &mut Memory) -> Result<Ticket> {
+        let post = |runtime: &Runtime, group, start: &mut Start| {
+            runtime.post(group, Order::Collectives, start)
+        };
+        self.issue(bound, memory, post).map(|(_, ticket)| ticket)
+    }
+
+    /// Issues a collective as the next call in the group's order. `start` passes it to the engine.
+    /// Returns its number and the result of `start`.
+    #[inline]
+    fn issue<R>(
+        &self,
+        bound: Bound,
+        memory: &mut Memory,
+        start: impl FnOnce(&Runtime, u32, &mut Start<'_>) -> Result<R>,
+    ) -> Result<(u64, R)> {
         let parts = &self.core.parts;
         let runtime = parts.runtime.get()?;
         let how = (bound.place(memory), bound.lengths);
         let _quiet = runtime.keep_quiet();
         let mut issued = self.enter()?;
-        let (sequence, prepared) = self.issue(&mut issued, bound.call, how, memory)?;
+        let (sequence, prepared) = self.number(&mut issued, bound.call, how, memory)?;
         memory.scale(bound.call.op.and_then(ReduceOp::factor));
-        let mut start = Start {
+        let mut call = Start {
             prepared,
             sequence,
             memory,
             timeout: self.timeout,
             gate: None,
         };
-        runtime.post(parts.group, Order::Collectives, &mut start)
+        Ok((sequence, start(runtime, parts.group, &mut call)?))
     }
 
     /// Returns the number and the program of the next call in the group's order.
     #[inline]
-    pub(super) fn issue<'a>(
+    pub(super) fn number<'a>(
         &self,
         issued: &'a mut Issued,
         call: Call,

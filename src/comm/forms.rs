@@ -459,7 +459,7 @@ into! {
     ///
     /// If the layouts have counts, the ranks first compare the counts by performing an all-reduce
     /// of a single number. This all-reduce is a separate call, and its number comes before that of
-    /// the all-to-all.
+    /// the all-to-all. The forms that start the call also wait for it.
     ///
     /// ```
     /// use ringtree::Layout;

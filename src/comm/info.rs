@@ -93,7 +93,7 @@ impl Communicator {
         Info {
             rank: self.rank(),
             world_size: self.world_size(),
-            hosts: parts.hosts.iter().max().map_or(1, |last| last + 1),
+            hosts: parts.topology().host_count(),
             name,
             transport: parts.transport_name,
             device_path,

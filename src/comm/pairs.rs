@@ -3,7 +3,7 @@
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut, written_on_host};
-use super::work::{Work, WorkError, release};
+use super::work::{Work, WorkError};
 use crate::dtype::Element;
 use crate::engine::Ticket;
 use crate::engine::cache::{MessageEnd, Prepared};
@@ -243,16 +243,12 @@ impl Communicator {
     fn start_pair<B>(
         &self,
         end: MessageEnd,
-        mut memory: Memory,
+        memory: Memory,
         claim: Claim<B>,
     ) -> Result<Work<B>, WorkError<B>> {
-        match self.post_pair(end, &mut memory) {
-            Ok(ticket) => Ok(Work::new(self.core.clone(), ticket, claim)),
-            Err(error) => Err(WorkError {
-                error,
-                buffer: release(memory, claim),
-            }),
-        }
+        Work::start(&self.core, memory, claim, |memory| {
+            self.post_pair(end, memory)
+        })
     }
 
     /// Starts one end of a message. The polling threads then advance it.

@@ -101,11 +101,23 @@ impl<B> std::error::Error for WorkError<B> {
 }
 
 impl<B> Work<B> {
-    /// Creates the handle of an operation whose memory is a region that holds a `B`.
-    pub(super) fn new(core: Handle, ticket: Ticket, claim: Claim<B>) -> Self {
-        Self {
-            core,
-            under_way: Some((ticket, claim)),
+    /// Starts an operation with `post` on regions that hold a `B`. If `post` returns an error, it
+    /// leaves the regions in the memory.
+    pub(super) fn start(
+        core: &Handle,
+        mut memory: Memory,
+        claim: Claim<B>,
+        post: impl FnOnce(&mut Memory) -> Result<Ticket>,
+    ) -> Result<Self, WorkError<B>> {
+        match post(&mut memory) {
+            Ok(ticket) => Ok(Self {
+                core: core.clone(),
+                under_way: Some((ticket, claim)),
+            }),
+            Err(error) => Err(WorkError {
+                error,
+                buffer: release(memory, claim),
+            }),
         }
     }
 
@@ -162,7 +174,10 @@ impl<B> Work<B> {
         B: 'static,
     {
         let (ticket, claim) = self.take();
-        Work::new(self.core.clone(), ticket, claim.without_buffer())
+        Work {
+            core: self.core.clone(),
+            under_way: Some((ticket, claim.without_buffer())),
+        }
     }
 
     fn take(&mut self) -> (Ticket, Claim<B>) {
@@ -188,7 +203,7 @@ fn given_back<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<
 }
 
 /// Returns the buffer that the regions of an operation hold.
-pub(super) fn release<B>(memory: Memory, claim: Claim<B>) -> B {
+fn release<B>(memory: Memory, claim: Claim<B>) -> B {
     let buffer = claim.release(memory.input, memory.output);
     buffer.expect("invariant: an operation returns the regions that it was given")
 }

@@ -55,14 +55,11 @@ impl fmt::Display for Choice {
 
 impl Choice {
     fn line(&self) -> String {
-        let size = match payload_bytes(self.collective, self.bytes) {
-            0 => String::new(),
-            bytes => format!(" of {}", Bytes(bytes as f64)),
+        let call = match payload_bytes(self.collective, self.bytes) {
+            0 => self.collective.to_string(),
+            bytes => format!("{} of {}", self.collective, Bytes(bytes as f64)),
         };
-        let what = format!(
-            "{}{size} over {} ranks: {}",
-            self.collective, self.world_size, self.algorithm
-        );
+        let what = format!("{call} over {} ranks: {}", self.world_size, self.algorithm);
         if self.world_size == 1 {
             return format!("{what}, because a single rank has no peers");
         }

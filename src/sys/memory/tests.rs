@@ -120,6 +120,17 @@ fn a_buffer_of_any_type_is_held_given_back_or_dropped() {
     let (region, claim) = held.unwrap();
     assert_eq!(region.release(), Some([1u8; 3]));
     assert_eq!(claim.take(), None, "this is not a forked child");
+    // A claim gets back the buffers of both regions, or drops the one that it has given up.
+    let input = Region::hold_shared(vec![5u32], |one| Ok::<_, ()>(&one[..]));
+    let output = Region::hold([6u16; 2], |one| Ok::<_, ()>(&mut one[..]));
+    let ((input, claim), (output, other)) = (input.ok().unwrap(), output.ok().unwrap());
+    let both = claim.and(other).release(Some(input), Some(output));
+    assert_eq!(both, Some((vec![5], [6; 2])));
+    let dropped: Arc<[u8]> = Arc::from([1]);
+    let held = Region::hold_shared(Arc::clone(&dropped), |one| Ok::<_, ()>(&one[..]));
+    let (region, claim) = held.ok().unwrap();
+    assert_eq!(claim.without_buffer().release(Some(region), None), Some(()));
+    assert_eq!(Arc::strong_count(&dropped), 1);
     let shared: Arc<[u32]> = Arc::from([7, 8]);
     let (mut region, _) = Region::hold_shared(Arc::clone(&shared), |all| Ok::<_, ()>(&all[..]))
         .ok()

@@ -293,6 +293,15 @@ fn marks_of_a_group_are_its_own() {
 }
 
 #[test]
+fn group_info_counts_hosts_of_its_members() {
+    let counts = simulate(4, |comm| {
+        let pair = comm.split(comm.rank() / 2, 0)?;
+        Ok::<_, Error>((comm.info().hosts, pair.info().hosts))
+    });
+    assert_eq!(counts, vec![Ok((4, 2)); 4]);
+}
+
+#[test]
 fn a_group_knows_which_of_its_ranks_share_a_host() {
     fn predicted_s(comm: &Communicator) -> Result<f64> {
         comm.use_algorithm(Some(ringtree::Algorithm::Hierarchical))?;

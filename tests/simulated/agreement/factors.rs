@@ -28,11 +28,28 @@ fn in_every_way<T: Element + From<i8> + Into<f64>>(comm: &Communicator) -> Resul
     for call in 0..60 {
         let op = ReduceOp::PreMulSum(factor(comm.rank(), call));
         let mut buffer = own.clone();
-        match call % 5 {
+        match call % 8 {
             0 => comm.all_reduce(&mut buffer, op)?,
             1 => comm.all_reduce_into(&own, &mut buffer, op)?,
             2 => buffer = comm.start_all_reduce(own.clone(), op)?.wait()?,
             3 => {
+                buffer = comm
+                    .start_all_reduce_into(own.clone(), buffer, op)?
+                    .wait()?
+                    .1
+            }
+            4 => {
+                let (read, written) = (&own, &mut buffer);
+                comm.scope(|scope| scope.all_reduce_into(read, written, op).map(drop))?;
+            }
+            5 => {
+                let shared = comm.alloc::<T>(own.len())?;
+                let (input, output) = comm.start_all_reduce_into(shared, buffer, op)?.wait()?;
+                assert_eq!(input[..], vec![T::from(0); own.len()]);
+                assert!(output.iter().all(|one| *one == T::from(0)));
+                continue;
+            }
+            6 => {
                 comm.reduce_scatter(&mut buffer, op)?;
                 let block = comm.block(1000);
                 check(call, &buffer[block.clone()], block);
