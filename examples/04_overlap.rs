@@ -3,7 +3,7 @@
 //!
 //! `cargo run --release --example 04_overlap`
 
-use ringtree::{Communicator, Error, ReduceOp, UniqueId};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, UniqueId};
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
@@ -21,7 +21,12 @@ fn main() -> Result<(), Error> {
             })
             .collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
-            let died = |_| Error::system(format!("the thread of rank {rank} panicked"));
+            let died = |_| {
+                Error::new(
+                    ErrorKind::System,
+                    format!("the thread of rank {rank} panicked"),
+                )
+            };
             thread.join().map_err(died)??;
         }
         Ok(())

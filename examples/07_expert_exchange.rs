@@ -11,7 +11,7 @@
 //! receive from each rank. `all_to_all_into` sends the tokens. The same call with both lists of
 //! counts exchanged returns the answers. A rank knows only its own counts.
 
-use ringtree::{Communicator, Error, Layout, Result};
+use ringtree::{Communicator, Error, ErrorKind, Layout, Result};
 
 const RANKS: usize = 4;
 const STEPS: usize = 6;
@@ -40,7 +40,10 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
         let (output, load) = experts(comm, &tokens, &routes)?;
         loads.push(load);
         if output != alone(&tokens, &routes) {
-            return Err(Error::system(format!("step {step}: the answers are wrong")));
+            return Err(Error::new(
+                ErrorKind::System,
+                format!("step {step}: the answers are wrong"),
+            ));
         }
     }
     Ok(format!(

@@ -18,7 +18,7 @@
 //! A layer multiplies by one weight, so the gradients can be compared to the bit with those of a
 //! program without a pipeline.
 
-use ringtree::{Communicator, Error, Result, Work};
+use ringtree::{Communicator, Error, ErrorKind, Result, Work};
 use std::collections::VecDeque;
 
 /// Elements of an activation: 4 MiB.
@@ -44,7 +44,7 @@ pub(crate) fn program(comm: &Communicator, elements: usize) -> Result<String> {
     let expected = alone(stages, elements, MICRO_BATCHES)[rank];
     if gradient != expected {
         let wrong = format!("the gradient is {gradient:.4e}, not {expected:.4e}");
-        return Err(Error::system(wrong));
+        return Err(Error::new(ErrorKind::System, wrong));
     }
     Ok(format!(
         "stage {rank}: {order:<52} gradient {gradient:.4e}, equal without a pipeline"

@@ -14,7 +14,7 @@
 //! 20, 20 and 17. `Layout::Counts` allows any sizes: the last layer is too small to split and is
 //! stored only on the last rank. Neither call copies its input or needs padding.
 
-use ringtree::{Communicator, Error, Layout, ReduceOp, Result};
+use ringtree::{Communicator, Error, ErrorKind, Layout, ReduceOp, Result};
 
 const RANKS: usize = 4;
 const STEPS: usize = 20;
@@ -96,7 +96,10 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
         let right = &alone(layer.weights, comm.world_size())[own];
         let mut pairs = layer.shard.iter().zip(right);
         if !pairs.all(|(one, right)| (one - right).abs() < 1e-5) {
-            return Err(Error::system("a single program gets different weights"));
+            return Err(Error::new(
+                ErrorKind::System,
+                "a single program gets different weights",
+            ));
         }
     }
     let part = |layer: &Sharded| format!("{} of {}", layer.shard.len(), layer.weights);

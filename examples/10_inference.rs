@@ -8,7 +8,7 @@
 //! Run it with `cargo run --release --example 10_inference`, or as processes with
 //! `ringtree run --nproc-per-node 4 -- target/release/examples/10_inference`.
 
-use ringtree::{Communicator, Error, ReduceOp, Result, UniqueId};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result, UniqueId};
 use std::time::Duration;
 
 /// Ranks, if `ringtree run` does not start them.
@@ -36,7 +36,12 @@ fn main() -> Result<()> {
         };
         let ranks: Vec<_> = (0..RANKS).map(start).collect();
         for (rank, thread) in ranks.into_iter().enumerate() {
-            let died = |_| Error::system(format!("the thread of rank {rank} panicked"));
+            let died = |_| {
+                Error::new(
+                    ErrorKind::System,
+                    format!("the thread of rank {rank} panicked"),
+                )
+            };
             thread.join().map_err(died)??;
         }
         Ok(())
@@ -100,6 +105,6 @@ fn answer(
     }
     match activations.iter().all(|one| *one == 1.0) {
         true => Ok(()),
-        false => Err(Error::system("the activations are wrong")),
+        false => Err(Error::new(ErrorKind::System, "the activations are wrong")),
     }
 }

@@ -14,7 +14,7 @@
 //!
 //! Without a launcher, the program starts four copies of itself.
 
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::process::ExitCode;
 
 /// Ranks of a row.
@@ -50,7 +50,10 @@ pub(crate) fn program(world: &Communicator) -> Result<String> {
     let (loss, weights) = end.inspect_err(|error| tensor.abort(error))?;
     let mut found = weights.iter().enumerate();
     if !found.all(|(input, weight)| (weight - sought(input)).abs() < 0.01) {
-        return Err(Error::system(format!("the weights are wrong: {weights:?}")));
+        return Err(Error::new(
+            ErrorKind::System,
+            format!("the weights are wrong: {weights:?}"),
+        ));
     }
     let weights = weights.map(|weight| format!("{weight:.2}")).join(" ");
     Ok(format!(

@@ -10,7 +10,7 @@
 //! it collects a report from each rank with `gather_value` and prints a table. All ranks make the
 //! same decision from the result of `all_gather_value`, so that no rank continues alone.
 
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
 
 /// Settings that rank 0 has read from a file or a command line.
@@ -68,7 +68,10 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
         .collect();
     // The weight of rank 2 must grow, and those of the others must shrink.
     if diverged.iter().any(|rank| *rank != 2) || diverged.is_empty() != (losses.len() < 3) {
-        return Err(Error::system(format!("unexpected losses: {losses:?}")));
+        return Err(Error::new(
+            ErrorKind::System,
+            format!("unexpected losses: {losses:?}"),
+        ));
     }
     Ok(table + &format!("rank {} stops: ranks {diverged:?} diverge", comm.rank()))
 }

@@ -12,7 +12,7 @@
 //!
 //! Without a launcher, the program starts two copies of itself.
 
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::io;
 use std::net::SocketAddr;
 use std::process::ExitCode;
@@ -71,13 +71,13 @@ async fn serve(comm: Arc<Communicator>) -> Result<String> {
     }
     for task in tasks {
         task.await
-            .map_err(|error| Error::system(error.to_string()))??;
+            .map_err(|error| Error::new(ErrorKind::System, error.to_string()))??;
     }
     comm.start_broadcast(vec![STOP], 0)?.await?;
     for client in clients {
         let end = client
             .await
-            .map_err(|error| Error::system(error.to_string()))?;
+            .map_err(|error| Error::new(ErrorKind::System, error.to_string()))?;
         end.map_err(failed)?;
     }
     Ok(format!(

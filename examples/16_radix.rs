@@ -19,10 +19,10 @@
 mod drawing;
 
 use drawing::chart::{Chart, Curve, Scale, charts};
-use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{Choice, TuningTable, choose};
-use ringtree::plan::units::Seconds;
+use ringtree::plan::LinkCost;
+use ringtree::plan::Seconds;
 use ringtree::plan::{Algorithm, Collective, Topology};
+use ringtree::plan::{Choice, TuningTable, choose};
 
 const SIZES: [(&str, usize); 2] = [("64 KiB", 64 << 10), ("25 MiB", 25 << 20)];
 const RANKS: [usize; 9] = [2, 8, 32, 128, 512, 2048, 8192, 32_768, 100_000];

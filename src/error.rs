@@ -2,7 +2,7 @@
 //! import the base files, and `plan` for the names of the collectives.
 
 use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
-use crate::plan::spec::Collective;
+use crate::plan::internal::spec::Collective;
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::io;
@@ -29,7 +29,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// exceptions to this rule.
 ///
 /// ```
-/// use ringtree::{Collective, sim::simulate::{World, sleep}};
+/// use ringtree::{Collective, ErrorKind, sim::{World, sleep}};
 /// use std::time::Duration;
 /// let mut world = World::new(3);
 /// world.timeout = Duration::from_secs(2);
@@ -40,7 +40,7 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 ///     comm.barrier()
 /// });
 /// let error = ends[0].as_ref().unwrap_err();
-/// assert!(error.is_timeout(), "{error}");
+/// assert_eq!(error.kind(), ErrorKind::Deadline, "{error}");
 /// assert_eq!((error.collective(), error.sequence()), (Some(Collective::Barrier), Some(1)));
 /// assert_eq!(error.missing(), [1]);
 /// assert!(error.elapsed() >= Some(Duration::from_secs(2)));
@@ -147,7 +147,7 @@ impl PartialEq for Source {
 impl Eq for Source {}
 
 macro_rules! kinds {
-    ($($(#[$doc:meta])* $kind:ident $is:ident $($make:ident)?,)*) => {
+    ($($(#[$doc:meta])* $kind:ident $($make:ident)?,)*) => {
         /// The kinds of [`Error`]. The documentation for each kind explains what the caller can do
         /// about it.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -155,21 +155,10 @@ macro_rules! kinds {
         pub enum ErrorKind { $($(#[$doc])* $kind,)* }
 
         impl Error {
-            $(
-                #[doc = concat!("Returns `true` if the kind is [`ErrorKind::", stringify!($kind),
-                    "`].")]
-                #[must_use]
-                pub fn $is(&self) -> bool {
-                    self.0.kind == ErrorKind::$kind
-                }
-            )*
-
             $($(
-                #[doc = concat!("Creates an error of kind [`ErrorKind::", stringify!($kind),
-                    "`] with the one-line message `text`.")]
-                #[must_use]
-                pub fn $make(text: impl Into<String>) -> Self {
-                    Self::new(ErrorKind::$kind, text.into())
+                /// Creates an error of this kind with the one-line message `text`.
+                pub(crate) fn $make(text: impl Into<String>) -> Self {
+                    Self::new(ErrorKind::$kind, text)
                 }
             )?)*
         }
@@ -181,45 +170,53 @@ kinds! {
     /// reduction was requested for floats, or a rank sent a message to itself. Nothing was sent,
     /// unless the documentation of the call states otherwise. Correct the program. The communicator
     /// remains usable. See `docs/errors.md#usage`.
-    Usage is_usage usage,
+    Usage usage,
     /// A setting is missing, misspelled or malformed. Correct the setting that the message names.
     /// See `docs/errors.md#configuration`.
-    Configuration is_configuration configuration,
+    Configuration configuration,
     /// The ranks could not be connected. Fix the cause that the message names, and restart the
     /// job. See `docs/errors.md#join`.
-    Join is_join join,
+    Join join,
     /// Different ranks made different calls. Correct the program: all ranks must issue the
     /// operations of a communicator in the same order and with the same arguments. See
     /// `docs/errors.md#mismatch`.
-    Mismatch is_mismatch mismatch,
+    Mismatch mismatch,
     /// A rank died, or left while another rank still needed it. [`Error::peer`] returns the number
     /// of the lost rank. Read the last output of that rank, and restart the job from a checkpoint.
     /// See `docs/errors.md#peerlost`.
-    PeerLost is_peer_lost,
+    PeerLost,
     /// A call did not complete before its deadline. The message and [`Error::missing`] name the
     /// missing ranks if they are known. Check those ranks, or raise the timeout if they are only
     /// slow. See `docs/errors.md#deadline`.
-    Deadline is_timeout deadline,
+    Deadline deadline,
     /// A peer sent data that no plan accounts for. Check that all ranks are running the same build.
     /// If they do, report a bug. See `docs/errors.md#protocol`.
-    Protocol is_protocol protocol,
+    Protocol protocol,
     /// The operating system refused a request. The message names the system call and the cause. In
     /// the process where the error occurred, [`source`](std::error::Error::source) usually returns
     /// the I/O error. Fix the cause. See `docs/errors.md#system`.
-    System is_system system,
+    System system,
     /// There is no usable GPU on this host. Fix the cause that the message names, or use host
     /// memory instead. See `docs/errors.md#nodevice`.
-    NoDevice is_no_device no_device,
+    NoDevice no_device,
     /// A GPU or its driver failed. The message names the driver function and the cause. If a kernel
     /// failed, restart the process. See `docs/errors.md#device`.
-    Device is_device device,
+    Device device,
 }
 
 impl Error {
-    fn new(kind: ErrorKind, text: String) -> Self {
+    /// Creates an error with the one-line message `text`.
+    ///
+    /// ```
+    /// use ringtree::{Error, ErrorKind};
+    /// let error = Error::new(ErrorKind::System, "the disk is full");
+    /// assert!(error.is_fatal() && error.to_string() == "the disk is full");
+    /// ```
+    #[must_use]
+    pub fn new(kind: ErrorKind, text: impl Into<String>) -> Self {
         Self(Box::new(Details {
             kind,
-            text: text.into(),
+            text: Text::from(text.into()),
             collective: None,
             sequence: None,
             rank: None,
@@ -233,14 +230,8 @@ impl Error {
 
     /// Creates an error of kind [`ErrorKind::PeerLost`]. `text` describes how the rank `peer` was
     /// lost, and in which call.
-    ///
-    /// ```
-    /// let error = ringtree::Error::peer_lost(3, "rank 3 is gone: connection reset");
-    /// assert!(error.is_peer_lost() && error.peer() == Some(3));
-    /// ```
-    #[must_use]
-    pub fn peer_lost(peer: usize, text: impl Into<String>) -> Self {
-        Self::new(ErrorKind::PeerLost, text.into()).with_peer(peer)
+    pub(crate) fn peer_lost(peer: usize, text: impl Into<String>) -> Self {
+        Self::new(ErrorKind::PeerLost, text).with_peer(peer)
     }
 
     /// Creates an error of kind [`ErrorKind::System`] that reports that the action described by
@@ -269,6 +260,14 @@ impl Error {
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.0.kind
+    }
+
+    /// Returns `false` if the kind is [`ErrorKind::Usage`]: nothing was sent, and the communicator
+    /// still works, unless the documentation of the call states otherwise. Returns `true` for all
+    /// other kinds: create a new communicator, or restart the job.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        self.0.kind != ErrorKind::Usage
     }
 
     /// Returns the collective in which the error occurred. Returns `None` if the call was a send or
@@ -319,45 +318,39 @@ impl Error {
 
     /// Sets the call in which the error occurred. `sequence` is the number of the call. Pass `None`
     /// as `collective` if the call is a send or receive.
-    #[must_use]
-    pub fn with_call(mut self, collective: Option<Collective>, sequence: u64) -> Self {
+    pub(crate) fn with_call(mut self, collective: Option<Collective>, sequence: u64) -> Self {
         self.0.collective = collective;
         self.0.sequence = Some(sequence);
         self
     }
 
     /// Sets the rank that detected the error.
-    #[must_use]
-    pub fn with_rank(mut self, rank: usize) -> Self {
+    pub(crate) fn with_rank(mut self, rank: usize) -> Self {
         self.0.rank = Some(rank);
         self
     }
 
     /// Sets the other rank that the error concerns.
-    #[must_use]
-    pub fn with_peer(mut self, peer: usize) -> Self {
+    pub(crate) fn with_peer(mut self, peer: usize) -> Self {
         self.0.peer = Some(peer);
         self
     }
 
     /// Sets the ranks that were holding up the call. Only the first [`PLACES_MAX`] ranks are kept.
-    #[must_use]
-    pub fn with_missing(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
+    pub(crate) fn with_missing(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
         self.0.missing = ranks.into_iter().take(PLACES_MAX).collect();
         self
     }
 
     /// Sets the time for which the call had been in flight.
-    #[must_use]
-    pub fn with_elapsed(mut self, elapsed: Duration) -> Self {
+    pub(crate) fn with_elapsed(mut self, elapsed: Duration) -> Self {
         self.0.elapsed = Some(elapsed);
         self
     }
 
     /// Sets the underlying cause in this process. The cause is not sent to other ranks, so the text
     /// should describe it too.
-    #[must_use]
-    pub fn with_source(
+    pub(crate) fn with_source(
         mut self,
         source: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
@@ -540,6 +533,10 @@ mod tests {
         let error = Error::peer_lost(7, "rank 7 is gone").with_rank(1);
         assert_eq!(error.clone().within(8), error);
         let inside = error.within(4);
-        assert!(inside.is_peer_lost() && inside.peer().is_none() && inside.rank().is_none());
+        assert!(
+            inside.kind() == ErrorKind::PeerLost
+                && inside.peer().is_none()
+                && inside.rank().is_none()
+        );
     }
 }

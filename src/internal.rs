@@ -17,8 +17,8 @@ pub mod calls {
     use crate::comm::buffer::BufferMut;
     use crate::error::Result;
     use crate::op::ReduceOp;
-    use crate::plan::select::TuningTable;
-    use crate::plan::spec::Collective;
+    use crate::plan::TuningTable;
+    use crate::plan::internal::spec::Collective;
 
     /// Runs `collective`, which is known only at run time, in place. `op` and `root` are ignored if
     /// the collective does not use them.
@@ -59,6 +59,17 @@ pub mod calls {
     }
 }
 
+/// Errors that only this repository's adapters create.
+pub mod errors {
+    use crate::error::Error;
+
+    /// Creates the error for the loss of `rank`, as that rank itself reports it.
+    #[must_use]
+    pub fn lost(rank: usize, text: impl Into<String>) -> Error {
+        Error::peer_lost(rank, text).with_rank(rank)
+    }
+}
+
 /// Programs and the engine that runs them.
 pub mod engine {
     pub use crate::engine::Engine;
@@ -92,6 +103,34 @@ pub mod link {
 /// The protocols between ranks, as state machines that do no I/O.
 pub mod protocol {
     pub use crate::protocol::{call, founding, hand_over, handshake, members, message, session};
+}
+
+/// All limits of the library.
+pub mod limits {
+    pub use crate::limits::*;
+}
+
+/// The simulated network below the ranks of a [`World`](crate::sim::World).
+pub mod sim {
+    pub use crate::sim::connector::{SimStream, links, links_among, lock};
+    pub use crate::sim::faults::SplitMix64;
+    pub use crate::sim::network::{ControlMessage, Network};
+    pub use crate::sim::schedule::{Baton, Deadlock};
+    use crate::{Communicator, sim::World};
+    use std::sync::{Arc, Mutex};
+
+    /// Runs `code` like [`World::run`], but on a network that the caller keeps, for example to read
+    /// its clock or its records.
+    ///
+    /// # Panics
+    /// Panics if `code` panics on a rank.
+    pub fn run_on<R: Send>(
+        world: &World,
+        network: &Arc<Mutex<Network>>,
+        code: impl Fn(&Communicator) -> R + Sync,
+    ) -> Vec<R> {
+        world.run_on(network, code)
+    }
 }
 
 /// Reductions and memory.

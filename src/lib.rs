@@ -31,9 +31,9 @@
 //! # Algorithms are data
 //!
 //! A [`plan`] is plain data that describes what one rank does in a collective. ringtree can
-//! [verify](plan::verify) a plan, estimate its [cost](plan::cost) and [draw](plan::draw) it. It can
-//! also [choose](plan::select) the fastest of several plans. A single engine runs every plan over
-//! any kind of link, and no other part of the library depends on the algorithm.
+//! [verify](plan::verify()) a plan, estimate its [cost](plan::Cost) and [draw](plan::draw) it. It
+//! can also [choose](plan::choose) the fastest of several plans. A single engine runs every plan
+//! over any kind of link, and no other part of the library depends on the algorithm.
 //!
 //! # Modules
 //!
@@ -43,14 +43,13 @@
 //! | [`ddp`] | averaging gradients during the backward pass | [`ddp::DataParallel`] |
 //! | [`launch`] | starting and supervising ranks | [`launch::run`], [`launch::spawn_self`] |
 //! | [`plan`] | collectives described as data | [`plan::plan`], [`plan::REGISTRY`] |
-//! | [`sim`] | simulated ranks in virtual time | [`simulate()`], [`sim::simulate::World`] |
+//! | [`sim`] | simulated ranks in virtual time | [`simulate()`], [`sim::World`] |
 //!
 //! The experimental `cuda` feature adds the `device` module, which provides memory and streams on
 //! NVIDIA GPUs.
 //!
-//! All modules may use [`dtype`], [`op`], [`error`] and [`limits`]. The [`limits`] module defines
-//! every limit of the library as a constant. All other modules are private. The `ringtree` command
-//! is in the `ringtree-cli` package. `DESIGN.md` lists all modules and packages.
+//! All other modules are private. The `ringtree` command is in the `ringtree-cli` package.
+//! `DESIGN.md` lists all modules and packages.
 
 #![deny(unsafe_code)]
 // Without its feature, code that only the feature uses is dead. The build with all features still
@@ -83,7 +82,7 @@ pub mod error;
 pub mod internal;
 #[cfg(feature = "launch")]
 pub mod launch;
-pub mod limits;
+mod limits;
 mod link;
 pub mod op;
 mod protocol;
@@ -124,17 +123,12 @@ pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use op::ReduceOp;
 #[doc(inline)]
-pub use plan::{
-    Algorithm, Collective,
-    layout::{Blocks, Layout},
-    record::{TuningMismatch, TuningRecord},
-    select::TuningTable,
-};
+pub use plan::{Algorithm, Blocks, Collective, Layout, TuningMismatch, TuningRecord, TuningTable};
 pub use protocol::handshake::Secret;
 #[doc(inline)]
 pub use ringtree_plan as plan;
 #[doc(inline)]
-pub use sim::simulate::simulate;
+pub use sim::simulate;
 
 /// The programs from the README and the book, compiled and run as documentation tests.
 #[cfg(all(doctest, feature = "checkpoint", feature = "launch"))]

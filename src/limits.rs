@@ -2,7 +2,7 @@
 //! are kept in one file so that they are easy to audit.
 
 #[doc(inline)]
-pub use ringtree_plan::limits::*;
+pub use ringtree_plan::internal::limits::*;
 use std::time::Duration;
 
 /// Maximum number of ranks. A rank number must fit into the 32-bit fields of messages with room to

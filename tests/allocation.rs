@@ -7,7 +7,7 @@
 mod address;
 
 use address::own_address;
-use ringtree::limits::CALLS_REMEMBERED;
+use ringtree::internal::limits::CALLS_REMEMBERED;
 use ringtree::{Communicator, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;

@@ -8,7 +8,9 @@
 mod ranks;
 
 use ranks::{Links, ROLE, Suite, concurrently, exit};
-use ringtree::{Builder, Collective, Communicator, Error, ReduceOp, Result, UniqueId, Work};
+use ringtree::{
+    Builder, Collective, Communicator, Error, ErrorKind, ReduceOp, Result, UniqueId, Work,
+};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -104,7 +106,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
     ("error", |comm| {
         ringtree::ddp::mark(comm, 1 << 40);
-        comm.abort(&Error::system("a child's disk is full"));
+        comm.abort(&Error::new(ErrorKind::System, "a child's disk is full"));
         assert_eq!(
             ringtree::ddp::agreed_mark(comm, Duration::from_secs(60)),
             None
@@ -116,7 +118,11 @@ const CALLS: &[(&str, Call)] = &[
 /// Whether this is how a forked child's call ends.
 fn check(what: &str, end: Result<()>) -> std::result::Result<(), String> {
     match end {
-        Err(error) if error.is_usage() && error.to_string().contains("forked child") => Ok(()),
+        Err(error)
+            if error.kind() == ErrorKind::Usage && error.to_string().contains("forked child") =>
+        {
+            Ok(())
+        }
         other => Err(format!("{what} ended with {other:?}")),
     }
 }
@@ -161,9 +167,10 @@ fn wait_for(pid: i32) -> i32 {
 fn reap(pid: i32) -> Result<()> {
     match wait_for(pid) {
         0 => Ok(()),
-        status => Err(Error::system(format!(
-            "a child ended with status {status:#x}"
-        ))),
+        status => Err(Error::new(
+            ErrorKind::System,
+            format!("a child ended with status {status:#x}"),
+        )),
     }
 }
 
@@ -181,7 +188,10 @@ fn sum_up(comm: &Communicator, count: usize) -> Result<()> {
     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
     match sum.iter().all(|one| *one == 2.0) {
         true => Ok(()),
-        false => Err(Error::system(format!("the sum is {}, of {count}", sum[0]))),
+        false => Err(Error::new(
+            ErrorKind::System,
+            format!("the sum is {}, of {count}", sum[0]),
+        )),
     }
 }
 

@@ -4,6 +4,7 @@
 use crate::arrangement::Version;
 use crate::rank::say;
 use crate::world::Players;
+use ringtree::ErrorKind;
 use ringtree::device::Device;
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
@@ -92,7 +93,7 @@ pub(crate) fn describe_nccl() -> Result<(), String> {
 pub(crate) fn describe_gpu() -> Result<(), String> {
     let gpu = match Device::open(0) {
         Ok(gpu) => gpu,
-        Err(error) if error.is_no_device() => {
+        Err(error) if error.kind() == ErrorKind::NoDevice => {
             say(&format!("none {error}"));
             return Ok(());
         }

@@ -1,11 +1,9 @@
 //! Runs the broadcast over the simulated network, in virtual time.
 
 use super::{FILE_BYTES, HOSTS, LATENCY, LINK_BYTES_PER_S, OVERHEAD, Run, lanes};
-use ringtree::plan::price::LinkCost;
-use ringtree::sim::network::{Network, Transfer};
-use ringtree::sim::simulate::World;
+use ringtree::plan::LinkCost;
+use ringtree::sim::World;
 use ringtree::{Algorithm, TuningTable};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Broadcasts the file and checks it.
 pub(crate) fn run(algorithm: Option<Algorithm>) -> Result<Run, String> {
@@ -23,13 +21,8 @@ pub(crate) fn run(algorithm: Option<Algorithm>) -> Result<Run, String> {
         },
         ..TuningTable::default()
     };
-    let network = Arc::new(Mutex::new(Network::new(world.network.clone(), HOSTS)));
-    network
-        .lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .record_transfers();
     let file = super::file();
-    let ends = world.run_on(&network, |comm| {
+    let (ends, transfers) = world.run_recorded(|comm| {
         let mut copy = match comm.rank() {
             0 => file.clone(),
             _ => vec![0; FILE_BYTES],
@@ -41,9 +34,6 @@ pub(crate) fn run(algorithm: Option<Algorithm>) -> Result<Run, String> {
             return Err(format!("rank {rank} received a damaged file"));
         }
     }
-    let network = network.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut transfers: Vec<&Transfer> = network.transfers().iter().collect();
-    transfers.sort_by_key(|transfer| transfer.end);
     let end_s = transfers
         .last()
         .map_or(0.0, |transfer| transfer.end.as_secs_f64());

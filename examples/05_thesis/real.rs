@@ -2,7 +2,7 @@
 
 use super::{ALPHA, RATE_MBIT, simulated::choice};
 use crate::step::{BUCKETS, Link, MODELS, Model};
-use ringtree::{Algorithm, Communicator, Error, ReduceOp};
+use ringtree::{Algorithm, Communicator, Error, ErrorKind, ReduceOp};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
@@ -22,12 +22,19 @@ pub(crate) fn take_part() -> Result<(), Error> {
     let said = |name| std::env::var(name).unwrap_or_default();
     let model = said(MODEL);
     let model = MODELS.iter().find(|one| one.name == model);
-    let model = model.ok_or_else(|| Error::usage(format!("{MODEL} is not the name of a model")))?;
+    let model = model.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Usage,
+            format!("{MODEL} is not the name of a model"),
+        )
+    })?;
     let algorithm: Option<Algorithm> = said(ALGORITHM).parse().ok();
     let steps: usize = said(STEPS).parse().unwrap_or(1);
     let comm = Communicator::from_env()?;
     let chosen = choice(comm.world_size(), algorithm, model, &comm.tuning().table());
-    let chosen = chosen.map_err(Error::system)?.algorithm;
+    let chosen = chosen
+        .map_err(|text| Error::new(ErrorKind::System, text))?
+        .algorithm;
     comm.use_algorithm(Some(chosen))?;
     for _ in 0..WARM_UP {
         one_step(&comm, model)?;
@@ -68,7 +75,10 @@ fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
     let mut slowest = [start.elapsed().as_nanos() as u64];
     let expected = comm.world_size() as f32;
     if sums.iter().flatten().any(|sum| *sum != expected) {
-        return Err(Error::system(format!("a sum is not {expected}")));
+        return Err(Error::new(
+            ErrorKind::System,
+            format!("a sum is not {expected}"),
+        ));
     }
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
     Ok(Duration::from_nanos(slowest[0]).saturating_sub(link.compute(model)))

@@ -1,9 +1,9 @@
 //! Runs the step in virtual time. Each rank's engine executes its plans on real bytes.
 
 use super::step::{BUCKETS, LAYERS_PER_BUCKET, Link, Model, OVERHEAD};
-use ringtree::plan::select::{Choice, TuningTable, choose, choose_concurrent};
 use ringtree::plan::{Algorithm, Collective, Topology};
-use ringtree::sim::simulate::World;
+use ringtree::plan::{Choice, TuningTable, choose, choose_concurrent};
+use ringtree::sim::World;
 use ringtree_kit::checkers::{exact, no_hang, order};
 use ringtree_kit::cluster::Cluster;
 use ringtree_kit::script::{Call, Script, Step};

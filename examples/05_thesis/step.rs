@@ -1,6 +1,6 @@
 //! Describes the training step: models, timetable and links.
 
-use ringtree::plan::price::LinkCost;
+use ringtree::plan::LinkCost;
 use ringtree::{Algorithm, TuningTable};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Draws how times grow with the number of ranks: curves over a logarithmic axis.
 
 use super::page::{open, write_anchored, write_text};
-use ringtree::plan::units::Seconds;
+use ringtree::plan::Seconds;
 use std::fmt::Write;
 
 /// Pixels of the picture and its parts.

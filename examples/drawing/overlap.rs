@@ -224,7 +224,7 @@ fn draw_span(out: &mut String, frame: &Frame, span: &Span, y: f64, height: f64) 
 #[cfg(test)]
 mod tests {
     use super::overlap;
-    use ringtree::sim::simulate::sleep;
+    use ringtree::sim::sleep;
     use ringtree::{Error, ddp::Trace};
     use std::time::Duration;
 

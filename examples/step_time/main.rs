@@ -26,8 +26,8 @@ mod rows;
 
 use clap::Parser;
 use options::{Command, Job, Measure, Options};
-use ringtree::plan::price::LinkCost;
-use ringtree::sim::simulate::World;
+use ringtree::plan::LinkCost;
+use ringtree::sim::World;
 use ringtree::{Communicator, Error, TuningTable};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -43,7 +43,7 @@ impl Timetable {
     fn sleep_until(&self, comm: &Communicator, deadline: Duration) {
         let left = deadline.saturating_sub(comm.clock());
         if self.is_simulated {
-            ringtree::sim::simulate::sleep(comm, left);
+            ringtree::sim::sleep(comm, left);
         } else {
             std::thread::sleep(left);
         }

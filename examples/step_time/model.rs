@@ -2,7 +2,7 @@
 
 use crate::options::Job;
 use ringtree::ddp::{DataParallel, Parameter};
-use ringtree::{Communicator, Dtype, Error, Result};
+use ringtree::{Communicator, Dtype, Error, ErrorKind, Result};
 use std::ops::Range;
 
 /// Period of the values, which are small integers, so that averages are exact.
@@ -76,9 +76,10 @@ impl Model {
         for (number, parameter) in self.parameters.iter().enumerate() {
             let expected = &self.averaged[self.place(number, step)];
             if reducer.gradient::<f32>(number)? != Some(expected) {
-                return Err(Error::protocol(format!(
-                    "step {step}: {parameter} has a wrong average"
-                )));
+                return Err(Error::new(
+                    ErrorKind::Protocol,
+                    format!("step {step}: {parameter} has a wrong average"),
+                ));
             }
         }
         Ok(())

@@ -153,6 +153,7 @@ pub(super) fn boot_id() -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn an_interface_is_found_by_name_and_by_address() {
@@ -170,7 +171,7 @@ mod tests {
     fn the_wildcard_is_no_rendezvous() {
         assert!(matches!(
             resolve("the rendezvous", "0.0.0.0:1", Instant::now()),
-            Err(error) if error.is_configuration()
+            Err(error) if error.kind() == ErrorKind::Configuration
         ));
     }
 }

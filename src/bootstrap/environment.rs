@@ -153,7 +153,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
 /// Checks that every name that begins with `RINGTREE_` is a known variable.
 ///
 /// # Errors
-/// Returns [`Error::configuration`] if a name is unknown. The message suggests the nearest known
+/// Returns `ErrorKind::Configuration` if a name is unknown. The message suggests the nearest known
 /// name.
 ///
 /// ```
@@ -222,7 +222,7 @@ impl Environment {
     /// Like the function [`check_names`], but checks the variables in this environment.
     ///
     /// # Errors
-    /// Returns [`Error::configuration`] if a name is unknown.
+    /// Returns `ErrorKind::Configuration` if a name is unknown.
     pub(crate) fn check_names(&self) -> Result<()> {
         check_names(self.0.keys().map(OsString::from))
     }

@@ -30,9 +30,9 @@ pub(crate) struct Joined {
 /// Joins the world that `settings` describes, within its timeout.
 ///
 /// # Errors
-/// Returns [`Error::join`] if ranks are still missing when the timeout expires, cannot be reached,
-/// or have different settings; [`Error::configuration`] if a setting is invalid; [`Error::system`]
-/// if the operating system refuses to provide a resource.
+/// Returns `ErrorKind::Join` if ranks are still missing when the timeout expires, cannot be
+/// reached, or have different settings; `ErrorKind::Configuration` if a setting is invalid;
+/// `ErrorKind::System` if the operating system refuses to provide a resource.
 pub(crate) fn join(settings: &Settings) -> Result<Joined> {
     settings.check()?;
     let settings = &mut settings.clone();
@@ -105,7 +105,7 @@ impl Joined {
     /// requests it. The descriptor must stay open until the control thread has been shut down.
     ///
     /// # Errors
-    /// Returns [`Error::system`] if the operating system refuses to provide a resource.
+    /// Returns `ErrorKind::System` if the operating system refuses to provide a resource.
     pub(crate) fn start(
         self,
         handler: Arc<dyn Handler>,

@@ -218,7 +218,7 @@ impl Settings {
     /// Reads the settings from torchrun's and ringtree's variables.
     ///
     /// # Errors
-    /// Returns [`Error::configuration`] if a variable is missing, malformed or not supported.
+    /// Returns `ErrorKind::Configuration` if a variable is missing, malformed or not supported.
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
         refuse_what_is_not_built(&set)?;
@@ -267,7 +267,7 @@ impl Settings {
     ///
     /// # Errors
     /// Returns the same errors as [`from_env`](Self::from_env), even if only some of the required
-    /// variables are set. Also returns [`Error::configuration`] if a launcher whose variables
+    /// variables are set. Also returns `ErrorKind::Configuration` if a launcher whose variables
     /// ringtree does not read has started several processes, because each process would otherwise
     /// run as a single rank.
     pub(crate) fn from_env_or_alone(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
@@ -328,7 +328,7 @@ impl Settings {
     /// Checks that all numbers are in range.
     ///
     /// # Errors
-    /// Returns [`Error::configuration`] if a number is out of range.
+    /// Returns `ErrorKind::Configuration` if a number is out of range.
     pub(crate) fn check(&self) -> Result<()> {
         let Self {
             rank, world_size, ..
@@ -397,7 +397,7 @@ fn required<T: FromStr>(
 /// join a world.
 ///
 /// # Errors
-/// Returns [`Error::configuration`] if a setting is malformed or not supported.
+/// Returns `ErrorKind::Configuration` if a setting is malformed or not supported.
 ///
 /// ```
 /// use ringtree::internal::bootstrap::check_environment;

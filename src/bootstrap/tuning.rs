@@ -42,7 +42,7 @@ impl TuningSource {
     /// and written to the file.
     ///
     /// # Errors
-    /// Returns [`Error::configuration`] if the file exists but cannot be read.
+    /// Returns `ErrorKind::Configuration` if the file exists but cannot be read.
     ///
     /// ```
     /// use ringtree::internal::bootstrap::TuningSource;

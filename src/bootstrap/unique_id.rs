@@ -147,7 +147,8 @@ impl UniqueId {
     /// let mut bytes = id.to_bytes();
     /// assert_eq!(UniqueId::from_bytes(&bytes).unwrap().address(), id.address());
     /// bytes[60] ^= 1;
-    /// assert!(UniqueId::from_bytes(&bytes).unwrap_err().is_configuration());
+    /// let error = UniqueId::from_bytes(&bytes).unwrap_err();
+    /// assert_eq!(error.kind(), ringtree::ErrorKind::Configuration);
     /// ```
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use super::collectives::forced;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
-use crate::plan::select::Choice;
-use crate::plan::spec::Collective;
+use crate::plan::Choice;
+use crate::plan::internal::spec::Collective;
 use crate::protocol::call::Call;
 
 impl Communicator {

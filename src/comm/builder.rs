@@ -14,7 +14,7 @@ use crate::bootstrap::unique_id::UniqueId;
 use crate::control::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::limits::TIMEOUT_MAX;
-use crate::plan::select::TuningTable;
+use crate::plan::TuningTable;
 use crate::protocol::handshake::Secret;
 use std::collections::BTreeMap;
 use std::net::TcpListener;
@@ -376,16 +376,15 @@ impl Builder {
     /// element, the collective (all-reduce, reduce or reduce-scatter), the root or the transport.
     /// The bits change only if the number or the order of the ranks changes.
     ///
-    /// Only algorithms whose plans have been verified to sum in this way
-    /// ([`crate::plan::reproducible`]) are chosen. If you request any other algorithm by name,
-    /// calls that would use it for a sum return an error.
+    /// Only algorithms whose plans have been verified to sum in this way are chosen. If you request
+    /// any other algorithm by name, calls that would use it for a sum return an error.
     ///
     /// Partial sums are never sent. If each host has g ranks, reproducible sums therefore send
     /// about g times as many bytes between hosts as sums with an unrestricted choice of algorithm
     /// do. See `docs/speed.md#reproducible-sums` for measurements.
     ///
     /// ```
-    /// use ringtree::{ReduceOp, sim::simulate::World};
+    /// use ringtree::{ReduceOp, sim::World};
     ///
     /// let mut world = World::new(3); // the same setting, for simulated ranks
     /// world.is_reproducible = true;

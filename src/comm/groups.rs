@@ -5,7 +5,7 @@ use super::tuning::TuningOrigin;
 use super::{Communicator, Parts};
 use crate::error::{Error, Result};
 use crate::limits::MEMBERS_LISTED_MAX;
-use crate::plan::select::TuningTable;
+use crate::plan::TuningTable;
 
 /// Number of words that each rank contributes to a split: a word that tells whether it has a color,
 /// the color and the key.

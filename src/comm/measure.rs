@@ -11,11 +11,11 @@ use crate::limits::{
 };
 use crate::op::ReduceOp;
 use crate::plan::Topology;
-use crate::plan::calibration::{
+use crate::plan::TuningTable;
+use crate::plan::internal::calibration::{
     Exercise, LinkClass, Number, Probe, probes, reach, rings, table_from,
 };
-use crate::plan::select::TuningTable;
-use crate::plan::spec::Algorithm;
+use crate::plan::internal::spec::Algorithm;
 use crate::reduce::Kernel;
 
 impl Communicator {

@@ -57,8 +57,8 @@ use crate::engine::cache::Cache;
 use crate::engine::group::{Group, Memory};
 use crate::error::{Error, Result};
 use crate::plan::Topology;
-use crate::plan::select::TuningTable;
-use crate::plan::spec::Algorithm;
+use crate::plan::TuningTable;
+use crate::plan::internal::spec::Algorithm;
 use crate::protocol::members::Members;
 use crate::runtime::Runtime;
 use crate::runtime::own::OwnRuntime;
@@ -299,7 +299,8 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn block(&self, count: usize) -> Range<usize> {
-        let start = |rank| crate::plan::layout::part_start(count, self.world_size(), rank);
+        let start =
+            |rank| crate::plan::internal::layout::part_start(count, self.world_size(), rank);
         start(self.rank())..start(self.rank() + 1)
     }
 
@@ -343,14 +344,14 @@ impl Communicator {
     /// occurred earlier.
     ///
     /// ```
-    /// use ringtree::Error;
+    /// use ringtree::{Error, ErrorKind};
     /// let ends = ringtree::simulate(3, |comm| {
     ///     if comm.rank() == 1 {
-    ///         comm.abort(&Error::system("rank 1 has no room on its disk"));
+    ///         comm.abort(&Error::new(ErrorKind::System, "rank 1 has no room on its disk"));
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert_eq!(ends[0], Err(Error::system("rank 1 has no room on its disk")));
+    /// assert_eq!(ends[0], Err(Error::new(ErrorKind::System, "rank 1 has no room on its disk")));
     /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
     /// ```
     pub fn abort(&self, cause: &Error) {
@@ -363,11 +364,11 @@ impl Communicator {
     /// `None` if this rank does not know of an error. This method does not communicate.
     ///
     /// ```
-    /// use ringtree::Error;
+    /// use ringtree::{Error, ErrorKind};
     /// let found = ringtree::simulate(2, |comm| {
     ///     let before = comm.error();
     ///     if comm.rank() == 1 {
-    ///         comm.abort(&Error::system("no room on the disk"));
+    ///         comm.abort(&Error::new(ErrorKind::System, "no room on the disk"));
     ///     }
     ///     let end = comm.barrier();
     ///     (before, end.err() == comm.error())
@@ -416,7 +417,7 @@ impl Communicator {
     /// before they wait for peers.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] in a forked child.
+    /// Returns `ErrorKind::Usage` in a forked child.
     #[inline]
     fn enter(&self) -> Result<MutexGuard<'_, Issued>> {
         let runtime = self.core.parts.runtime.get()?;

@@ -4,8 +4,8 @@
 
 use super::Communicator;
 use crate::plan::Request;
-use crate::plan::cost::{Schedule, schedule};
-use crate::plan::tuning::TuningTable;
+use crate::plan::internal::cost::{Schedule, schedule};
+use crate::plan::internal::tuning::TuningTable;
 use crate::protocol::call::{Call, Medium, Split};
 
 pub(crate) use crate::engine::log::{CallRecord, Recording, StepRecord, What};

@@ -7,7 +7,7 @@ use crate::engine::Ticket;
 use crate::engine::cache::MessageEnd;
 use crate::engine::group::Memory;
 use crate::error::Result;
-use crate::plan::layout::Kept;
+use crate::plan::internal::layout::Kept;
 use crate::protocol::call::Call;
 use crate::sys::memory::{Lender, Loan, Region, lending};
 use std::cell::RefCell;

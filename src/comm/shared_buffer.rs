@@ -3,9 +3,9 @@
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::{Communicator, Parts};
 use crate::dtype::Element;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::link::shm::exposed::GONE;
-use crate::plan::layout::Layout;
+use crate::plan::internal::layout::Layout;
 use crate::sys::generation::Generation;
 use crate::sys::shared::{OwnRegion, WriteWords};
 use std::fmt;
@@ -159,7 +159,7 @@ impl Communicator {
     /// Aborts the communicator with `error` and returns the first error, which may be an earlier
     /// one. An error of kind `Usage` aborts nothing and is returned unchanged.
     pub(crate) fn first_cause(&self, error: Error) -> Error {
-        if error.is_usage() {
+        if error.kind() == ErrorKind::Usage {
             return error;
         }
         self.abort(&error);
@@ -199,7 +199,7 @@ impl Turn {
     /// Waits until this thread may allocate. Dropping the result lets the next thread allocate.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if this thread is already allocating. Its interrupt callback may
+    /// Returns `ErrorKind::Usage` if this thread is already allocating. Its interrupt callback may
     /// make other calls, but the other ranks would first wait for the interrupted allocation.
     fn take(&self) -> Result<impl Drop> {
         let own = Some(std::thread::current().id());

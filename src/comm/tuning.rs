@@ -10,10 +10,10 @@ use crate::control::Membership;
 use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::record::{TuningMismatch, TuningRecord};
-use crate::plan::select::{TuningTable, choose_concurrent};
-use crate::plan::topology::Sharing;
+use crate::plan::internal::record::{TuningMismatch, TuningRecord};
+use crate::plan::internal::topology::Sharing;
 use crate::plan::{Algorithm, Collective, Topology};
+use crate::plan::{TuningTable, choose_concurrent};
 use crate::protocol::founding::FIRST_MADE;
 use crate::whole_file;
 use std::fmt;
@@ -90,7 +90,7 @@ impl Communicator {
     ///
     /// ```
     /// use ringtree::TuningOrigin;
-    /// use ringtree::sim::simulate::World;
+    /// use ringtree::sim::World;
     ///
     /// let mut slow = World::new(3);
     /// slow.tuning.tcp.alpha_s = 1e-3;

@@ -10,7 +10,7 @@ impl Communicator {
     /// calls through this handle do not start a clock.
     ///
     /// ```
-    /// use ringtree::sim::simulate::{World, sleep};
+    /// use ringtree::sim::{World, sleep};
     /// use std::time::Duration;
     /// let mut world = World::new(2);
     /// world.timeout = Duration::from_secs(2);
@@ -21,7 +21,8 @@ impl Communicator {
     ///     }
     ///     comm.barrier()
     /// });
-    /// assert!(matches!(&ends[0], Err(error) if error.is_timeout()), "{ends:?}");
+    /// let error = ends[0].clone().unwrap_err();
+    /// assert_eq!(error.kind(), ringtree::ErrorKind::Deadline, "{error}");
     /// ```
     #[must_use]
     pub fn timeout(&self) -> Duration {
@@ -45,7 +46,7 @@ impl Communicator {
     /// the communicator was created.
     ///
     /// ```
-    /// use ringtree::sim::simulate::sleep;
+    /// use ringtree::sim::sleep;
     /// use std::time::Duration;
     /// let ends = ringtree::simulate(2, |comm| {
     ///     if comm.rank() == 1 {
@@ -144,7 +145,7 @@ impl Communicator {
     /// different call, the waiting ranks still get the error immediately.
     ///
     /// ```
-    /// use ringtree::{ReduceOp, sim::simulate::sleep};
+    /// use ringtree::{ReduceOp, sim::sleep};
     /// use std::time::Duration;
     /// let answers = ringtree::simulate(3, |comm| {
     ///     let mut request = [0u32];

@@ -57,9 +57,9 @@ pub struct Work<B> {
 /// The `?` operator converts this type into an [`Error`].
 ///
 /// ```
-/// use ringtree::{Error, ReduceOp};
+/// use ringtree::{Error, ErrorKind, ReduceOp};
 /// let ends = ringtree::simulate(2, |comm| {
-///     comm.abort(&Error::system("the disk is full"));
+///     comm.abort(&Error::new(ErrorKind::System, "the disk is full"));
 ///     let work = comm.start_all_reduce(vec![1u8; 9], ReduceOp::Sum);
 ///     let failed = work.and_then(ringtree::Work::wait).unwrap_err();
 ///     assert!(failed.error.to_string().contains("the disk is full"));
@@ -139,7 +139,7 @@ impl<B> Work<B> {
     /// let ends = ringtree::simulate(2, |comm| {
     ///     let work = comm.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
     ///     while !work.is_finished() {
-    ///         ringtree::sim::simulate::sleep(comm, std::time::Duration::from_millis(1));
+    ///         ringtree::sim::sleep(comm, std::time::Duration::from_millis(1));
     ///     }
     ///     work.wait()
     /// });

@@ -151,7 +151,7 @@ impl LocalPeers {
     /// `rank`. The name of `socket` is in this rank's own entry.
     ///
     /// # Errors
-    /// Returns [`Error::join`] if the entry of a local rank is malformed.
+    /// Returns `ErrorKind::Join` if the entry of a local rank is malformed.
     pub(crate) fn new(
         socket: LocalSocket,
         (rank, attempt): (usize, u16),
@@ -234,11 +234,11 @@ impl LocalPeers {
     ///
     /// # Errors
     /// Returns:
-    /// - [`Error::peer_lost`] if a rank is gone.
-    /// - [`Error::deadline`], naming the missing ranks, if the exchange takes longer than
+    /// - `ErrorKind::PeerLost` if a rank is gone.
+    /// - `ErrorKind::Deadline`, naming the missing ranks, if the exchange takes longer than
     ///   `at_most`.
-    /// - [`Error::protocol`] if a rank sent a different kind of descriptor.
-    /// - [`Error::system`] if the system refuses a request.
+    /// - `ErrorKind::Protocol` if a rank sent a different kind of descriptor.
+    /// - `ErrorKind::System` if the system refuses a request.
     pub(crate) fn exchange(
         &self,
         channel: u32,
@@ -297,7 +297,7 @@ impl LocalPeers {
     /// Returns the received descriptor if it is sealed memory of this length.
     ///
     /// # Errors
-    /// Returns [`Error::protocol`] if the descriptor is anything else, and [`Error::system`] if
+    /// Returns `ErrorKind::Protocol` if the descriptor is anything else, and `ErrorKind::System` if
     /// this process had no free descriptor number for it.
     pub(crate) fn checked(&self, file: Option<OwnedFd>, bytes: usize) -> Result<OwnedFd> {
         let refused = || {
@@ -388,8 +388,8 @@ impl LocalPeers {
     /// cannot accept it at present.
     ///
     /// # Errors
-    /// Returns [`Error::peer_lost`] if `rank` is gone, [`Error::usage`] if it does not share memory
-    /// with this rank, and [`Error::system`] if the system refuses to send.
+    /// Returns `ErrorKind::PeerLost` if `rank` is gone, `ErrorKind::Usage` if it does not share
+    /// memory with this rank, and `ErrorKind::System` if the system refuses to send.
     pub(crate) fn hand_over(&self, channel: u32, own: impl AsFd, rank: usize) -> Result<bool> {
         let own = own.as_fd();
         let Some((address, word)) = self.addresses.get(&rank) else {

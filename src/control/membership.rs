@@ -42,7 +42,7 @@ impl Membership {
     /// whose host is at that site. All ranks get the same result.
     ///
     /// # Errors
-    /// Returns [`Error::configuration`] if ranks on the same host have different sites.
+    /// Returns `ErrorKind::Configuration` if ranks on the same host have different sites.
     pub(crate) fn sites(&self) -> Result<Vec<usize>> {
         peer::sites(&self.peers).map_err(Error::configuration)
     }

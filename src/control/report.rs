@@ -41,7 +41,9 @@ impl Report {
     /// Creates the report in which world rank `own` states that its group of `members` failed with
     /// `error`.
     pub(crate) fn failed(error: &Error, members: &Members, own: usize) -> Self {
-        let lost = error.peer().filter(|_| error.is_peer_lost());
+        let lost = error
+            .peer()
+            .filter(|_| error.kind() == crate::ErrorKind::PeerLost);
         let lost = lost.map(|rank| members.world_rank(rank));
         let blames = lost.filter(|rank| *rank != own);
         let line = error.to_string();

@@ -42,7 +42,7 @@ pub fn mark(comm: &Communicator, number: u64) {
 ///
 /// ```
 /// use ringtree::ddp::{agreed_mark, mark};
-/// use ringtree::{ReduceOp, sim::simulate::World};
+/// use ringtree::{ReduceOp, sim::World};
 /// use std::time::Duration;
 ///
 /// let mut world = World::new(4);

@@ -247,7 +247,7 @@ impl DataParallel {
     ///
     /// ```
     /// use ringtree::ddp::{DataParallel, Options, Parameter};
-    /// use ringtree::{Dtype, sim::simulate::World};
+    /// use ringtree::{Dtype, sim::World};
     /// use std::time::Duration;
     ///
     /// let mut world = World::new(4);

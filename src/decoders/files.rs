@@ -6,7 +6,7 @@ use crate::ddp::checkpoint::tensor_file::{decode, header_and_order};
 use crate::ddp::checkpoint::{State, Tensor, names};
 use crate::ddp::trace::{self, Timeline, clock::Reading};
 use crate::dtype::Dtype;
-use crate::plan::select::TuningTable;
+use crate::plan::TuningTable;
 use std::collections::BTreeMap;
 
 pub(super) const TUNING: Decoder = Decoder {

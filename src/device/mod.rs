@@ -57,11 +57,12 @@ impl Device {
     /// context.
     ///
     /// ```
-    /// use ringtree::Device;
+    /// use ringtree::{Device, ErrorKind};
     ///
     /// match Device::open(0) {
     ///     Ok(gpu) => println!("{gpu:?}"),
-    ///     Err(error) if error.is_no_device() => println!("{error}"), // "CUDA is not ..."
+    ///     // "CUDA is not ..."
+    ///     Err(error) if error.kind() == ErrorKind::NoDevice => println!("{error}"),
     ///     Err(error) => println!("there is a GPU, but {error}"),
     /// }
     /// ```

@@ -3,8 +3,8 @@
 use super::program::{
     Action, Dependency, Endpoint, Lane, Piece, Program, ProgramStep, Space, in_order,
 };
-use crate::plan::layout::{Division, Layout};
-use crate::plan::spec::{Collective, Demand};
+use crate::plan::internal::layout::{Division, Layout};
+use crate::plan::internal::spec::{Collective, Demand};
 use crate::plan::{ChunkRange, Plan, Request, Source, Step};
 
 /// The location of a call's elements and of its result.

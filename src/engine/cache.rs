@@ -7,10 +7,10 @@ use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
 use crate::plan::algorithms::{REGISTRY, guarded, prove};
-use crate::plan::ir::Request;
-use crate::plan::layout::Layout;
-use crate::plan::select::{self, Choice, TuningTable};
-use crate::plan::spec::{Algorithm, Collective};
+use crate::plan::internal::ir::Request;
+use crate::plan::internal::layout::Layout;
+use crate::plan::internal::select::{self, Choice, TuningTable};
+use crate::plan::internal::spec::{Algorithm, Collective};
 use crate::plan::{Plan, Topology, plan};
 use crate::protocol::call::{Call, Split};
 use crate::reduce::Kernel;
@@ -117,7 +117,7 @@ impl Cache {
     /// not cached. For a call with counts, the program is bound from a cached plan every time.
     ///
     /// # Errors
-    /// Returns the same errors as [`Cache::choice`]. Also returns [`Error::usage`] if a custom
+    /// Returns the same errors as [`Cache::choice`]. Also returns `ErrorKind::Usage` if a custom
     /// algorithm fails verification, or if the operator is not defined for the type.
     #[inline]
     pub fn laid(&mut self, key: Key, lengths: Lengths) -> Result<&Arc<Prepared>> {
@@ -147,7 +147,7 @@ impl Cache {
     /// Chooses the algorithm of a collective.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the call is a message, if the collective does not accept its
+    /// Returns `ErrorKind::Usage` if the call is a message, if the collective does not accept its
     /// count, if the elements do not fit in memory, or if the call names an algorithm that does not
     /// support it.
     pub fn choice(&self, call: Call) -> Result<Choice> {
@@ -232,7 +232,7 @@ impl Cache {
     /// ranks count as local, because each can read the memory that the others write.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the algorithm does not support the call.
+    /// Returns `ErrorKind::Usage` if the algorithm does not support the call.
     pub fn of_all_ranks(&self, call: &Call) -> Result<Vec<Program>> {
         let program = |rank| {
             let (count, element_bytes) = (call.count, call.dtype.size());
@@ -297,7 +297,7 @@ impl Prepared {
     /// Prepares the end of a message of `count` elements that belongs to `rank`.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the message does not fit in memory.
+    /// Returns `ErrorKind::Usage` if the message does not fit in memory.
     pub fn message(
         rank: usize,
         end: MessageEnd,
@@ -357,7 +357,7 @@ fn direct(collective: Collective, asked: Option<Algorithm>) -> Option<Algorithm>
 /// Returns the number of bytes that `count` elements occupy.
 ///
 /// # Errors
-/// Returns [`Error::usage`] if the elements do not fit in memory.
+/// Returns `ErrorKind::Usage` if the elements do not fit in memory.
 pub(crate) fn bytes_of(count: usize, dtype: Dtype) -> Result<usize> {
     count
         .checked_mul(dtype.size())

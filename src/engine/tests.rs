@@ -1,8 +1,8 @@
 use super::*;
 use crate::dtype::Dtype;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::link::{Link, LinkError, Payload};
-use crate::plan::select::TuningTable;
+use crate::plan::TuningTable;
 use crate::plan::{Algorithm, Collective, Topology};
 use crate::protocol::call::Call;
 use crate::sys::memory::Region;
@@ -90,7 +90,10 @@ fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
     let Some(Message::Report(error)) = Message::decode(&report) else {
         panic!("{report:?}");
     };
-    assert!(error.is_peer_lost() && error.peer() == Some(2), "{error:?}");
+    assert!(
+        error.kind() == ErrorKind::PeerLost && error.peer() == Some(2),
+        "{error:?}"
+    );
     let message = error.to_string();
     assert!(message.contains("during all-gather #1"), "{message}");
     assert!(message.contains("connection refused"), "{message}");

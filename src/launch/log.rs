@@ -28,7 +28,7 @@ pub(super) struct Log {
 /// Creates the directory `folder` if it does not exist.
 ///
 /// # Errors
-/// Returns [`Error::configuration`] if the path is not a directory or cannot be created.
+/// Returns `ErrorKind::Configuration` if the path is not a directory or cannot be created.
 pub(super) fn make(folder: &Path) -> Result<()> {
     let shown = folder.display();
     match fs::create_dir_all(folder) {
@@ -47,7 +47,7 @@ impl Log {
     /// Opens the log files of all ranks on this host.
     ///
     /// # Errors
-    /// Returns [`Error::configuration`] if a file cannot be opened.
+    /// Returns `ErrorKind::Configuration` if a file cannot be opened.
     pub(super) fn open_all(
         folder: Option<&Path>,
         placement: &Placement,

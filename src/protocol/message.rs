@@ -210,7 +210,8 @@ impl Message {
     /// let (held_up_by, waits) = (vec![place.clone(); 2], Vec::new());
     /// let message = Message::Position { place, held_up_by, waits };
     /// assert_eq!(Message::decode(&message.encode()), Some(message));
-    /// let failed_beside = Some(ringtree::Error::system("the disk is full"));
+    /// let full = ringtree::Error::new(ringtree::ErrorKind::System, "the disk is full");
+    /// let failed_beside = Some(full);
     /// let goodbye = Message::Goodbye { calls: 1 << 40, failed_beside };
     /// let numbers = [goodbye, Message::Mark(3), Message::Agreed(1 << 40)];
     /// for message in numbers {
@@ -229,7 +230,7 @@ impl Message {
 mod tests {
     use super::*;
     use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, DEADLINE_DEFAULT, NAME_BYTES_MAX};
-    use crate::plan::spec::Collective;
+    use crate::plan::internal::spec::Collective;
     use crate::protocol::session::Session;
 
     /// Rank 1 reports a wait with the longest title that fits a message. Rank 0 forwards it to

@@ -2,7 +2,7 @@
 
 use super::channels::{Known, channel_number, group_of};
 use crate::control::LocalPeers;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::link::shm::lanes::{Lanes, LaterLink};
 use crate::link::shm::layout::Layout;
 use crate::link::shm::local::Local;
@@ -254,7 +254,7 @@ impl LocalRanks {
             Ok(false) => return Ok(false),
             // A lost peer needs nothing more, but what it has sent can still be read.
             Ok(true) => {}
-            Err(error) if error.is_peer_lost() => {}
+            Err(error) if error.kind() == ErrorKind::PeerLost => {}
             Err(error) => return Err(error),
         }
         one.handed.insert(peer);

@@ -15,8 +15,8 @@ impl Runtime {
     /// threads.
     ///
     /// # Errors
-    /// Returns the group's first error if the group has failed, or [`Error::usage`] if the group no
-    /// longer exists. In both cases, the memory stays in `start`.
+    /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
+    /// no longer exists. In both cases, the memory stays in `start`.
     pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
         let has_gate = start.gate.is_some();
         let mut engine = self.lock_beside_poller();
@@ -45,8 +45,8 @@ impl Runtime {
     /// returns a ticket to wait for, and the operation has taken ownership of the memory.
     ///
     /// # Errors
-    /// Returns the group's first error if the group has failed, or [`Error::usage`] if the group no
-    /// longer exists. In both cases, the memory stays in `start`.
+    /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
+    /// no longer exists. In both cases, the memory stays in `start`.
     #[inline]
     pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
         let mut keeps_spinning = |fruitless| self.may_keep_engine() && self.host.spin(fruitless);
@@ -64,8 +64,8 @@ impl Runtime {
     /// Starts a send or a receive whose caller waits for it.
     ///
     /// # Errors
-    /// Returns the group's first error if the group has failed, or [`Error::usage`] if the group no
-    /// longer exists. In both cases, the memory stays in `start`.
+    /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
+    /// no longer exists. In both cases, the memory stays in `start`.
     pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
         let mut engine = self.lock_beside_poller();
         let found = engine.group(group).ok_or_else(closed)?;

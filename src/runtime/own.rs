@@ -40,7 +40,7 @@ impl OwnRuntime {
     /// Returns the runtime.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] in a forked child.
+    /// Returns `ErrorKind::Usage` in a forked child.
     #[inline]
     pub(crate) fn get(&self) -> Result<&Runtime> {
         match self.is_forked() {

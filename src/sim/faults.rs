@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The faults that a network injects. By default, no faults are injected.
 ///
 /// ```
-/// use ringtree::sim::{faults::Faults, simulate::World};
+/// use ringtree::sim::{Faults, World};
 /// use std::time::Duration;
 /// let mut world = World::new(3);
 /// world.network.faults = Faults {

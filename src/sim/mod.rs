@@ -1,9 +1,9 @@
 //! Simulates ranks on a network that has a virtual clock.
 //!
-//! *Purpose.* The engine that runs over sockets also runs over [`network::Network`]. Simulating a
+//! *Purpose.* The engine that runs over sockets also runs over `network::Network`. Simulating a
 //! second of traffic does not take a second of real time, thousands of ranks fit into one process,
-//! and [`faults`] injects delays, stalls, short reads and deaths. [`connector`] creates links from
-//! the network's byte streams. [`schedule`] runs ordinary blocking code on up to a few hundred
+//! and `faults` injects delays, stalls, short reads and deaths. `connector` creates links from
+//! the network's byte streams. `schedule` runs ordinary blocking code on up to a few hundred
 //! ranks, one rank at a time.
 //!
 //! *Invariants.*
@@ -16,9 +16,13 @@
 
 #![forbid(unsafe_code)]
 
-pub mod connector;
-pub mod faults;
-pub mod network;
+pub(crate) mod connector;
+pub(crate) mod faults;
+pub(crate) mod network;
 mod pipe;
-pub mod schedule;
-pub mod simulate;
+pub(crate) mod schedule;
+mod simulate;
+
+pub use faults::Faults;
+pub use network::{NetworkConfig, Transfer, Uplinks};
+pub use simulate::{World, simulate, sleep};

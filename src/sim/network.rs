@@ -13,7 +13,7 @@
 //! 3. The packet waits until the down-port is free and then occupies it for `k / bandwidth` plus
 //!    the overhead. After that, the packet can be read.
 //!
-//! This is the LogGP model that [`crate::plan::cost`] uses, applied to packets instead of messages.
+//! This is the LogGP model that plans are priced with, applied to packets instead of messages.
 //! Packets between sites also pass through uplinks (see [`Uplinks`]).
 //!
 //! # How to drive the network
@@ -77,7 +77,7 @@ impl Default for NetworkConfig {
     }
 }
 
-/// The transfer of one packet, as recorded by [`Network::record_transfers`].
+/// The transfer of one packet, as recorded by [`World::run_recorded`](super::World::run_recorded).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Transfer {
     /// Time at which the first byte entered the sender's port.
@@ -96,15 +96,15 @@ pub struct Transfer {
 /// the payload.
 pub type ControlMessage = (usize, u32, Vec<u8>);
 
-/// A simulated network. The [module documentation](self) describes the model that it implements.
+/// A simulated network. The module documentation describes the model that it implements.
 ///
 /// ```
-/// use ringtree::sim::network::{Network, NetworkConfig};
-/// use ringtree::sim::simulate::World;
+/// use ringtree::internal::sim::{Network, run_on};
+/// use ringtree::sim::{NetworkConfig, World};
 /// use std::sync::{Arc, Mutex};
 ///
 /// let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 8)));
-/// World::new(8).run_on(&network, |comm| comm.barrier());
+/// run_on(&World::new(8), &network, |comm| comm.barrier());
 /// let network = network.lock().unwrap();
 /// assert!(network.now() >= NetworkConfig::default().latency); // every rank learned of every other
 /// assert!(network.bytes_sent(0) > 0);

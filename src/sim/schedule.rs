@@ -44,7 +44,7 @@ impl fmt::Display for Deadlock {
 
 impl std::error::Error for Deadlock {}
 
-/// A scheduler that lets only one rank run at a time. The [module documentation](self) describes
+/// A scheduler that lets only one rank run at a time. The module documentation describes
 /// how it works.
 #[derive(Debug)]
 pub struct Baton {

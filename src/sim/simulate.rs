@@ -1,15 +1,15 @@
 //! Runs programs on simulated ranks.
 
 use super::connector::{self, lock};
-use super::network::{Network, NetworkConfig};
+use super::network::{Network, NetworkConfig, Transfer};
 use super::schedule::Baton;
 use crate::comm::tuning::TuningOrigin;
 use crate::comm::{Communicator, Parts};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
-use crate::plan::select::TuningTable;
-use crate::plan::spec::Algorithm;
+use crate::plan::TuningTable;
+use crate::plan::internal::spec::Algorithm;
 use crate::plan::{Hosts, Topology};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
@@ -26,7 +26,7 @@ const GROUP: u32 = 0;
 /// A simulated world, which consists of a network and the settings for its communicators.
 ///
 /// ```
-/// use ringtree::sim::simulate::World;
+/// use ringtree::sim::World;
 /// let mut world = World::new(3);
 /// world.network.seed = 7;
 /// let ranks = world.run(|comm| comm.rank());
@@ -51,7 +51,7 @@ pub struct World {
     /// `true` if calls are checked, as with [`Builder::check_calls`](crate::Builder::check_calls).
     ///
     /// ```
-    /// use ringtree::{ReduceOp, sim::simulate::World};
+    /// use ringtree::{ReduceOp, sim::World};
     /// let mut world = World::new(2);
     /// world.checks_calls = true;
     /// let ends = world.run(|comm| {
@@ -89,19 +89,27 @@ impl World {
     /// # Panics
     /// Panics if `code` panics on a rank. The other ranks get an error as if that rank had died.
     pub fn run<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
-        let network = Arc::new(Mutex::new(Network::new(
-            self.network.clone(),
-            self.world_size,
-        )));
-        self.run_on(&network, code)
+        self.run_on(&self.new_network(), code)
     }
 
-    /// Like [`World::run`], but uses a network that the caller keeps, for example to read the
-    /// network's clock or records.
+    /// Runs `code` like [`World::run`]. Also returns the transfers of all packets, in the order in
+    /// which they arrived.
     ///
     /// # Panics
     /// Panics if `code` panics on a rank. The other ranks get an error as if that rank had died.
-    pub fn run_on<R: Send>(
+    pub fn run_recorded<R: Send>(
+        &self,
+        code: impl Fn(&Communicator) -> R + Sync,
+    ) -> (Vec<R>, Vec<Transfer>) {
+        let network = self.new_network();
+        lock(&network).record_transfers();
+        let results = self.run_on(&network, code);
+        let transfers = lock(&network).transfers().to_vec();
+        (results, transfers)
+    }
+
+    /// Runs `code` like [`World::run`], but on a network that the caller keeps.
+    pub(crate) fn run_on<R: Send>(
         &self,
         network: &Arc<Mutex<Network>>,
         code: impl Fn(&Communicator) -> R + Sync,
@@ -120,7 +128,7 @@ impl World {
     /// occur at that time.
     ///
     /// ```
-    /// use ringtree::sim::simulate::World;
+    /// use ringtree::sim::World;
     /// let program = |comm: &ringtree::Communicator| comm.barrier();
     /// let mut world = World::new(3);
     /// for at in world.event_times(program) {
@@ -137,11 +145,15 @@ impl World {
     /// Panics if `code` panics on a rank.
     #[must_use]
     pub fn event_times<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<Duration> {
-        let network = Network::new(self.network.clone(), self.world_size);
-        let network = Arc::new(Mutex::new(network));
+        let network = self.new_network();
         lock(&network).record_event_times();
         self.run_on(&network, code);
         lock(&network).event_times().collect()
+    }
+
+    fn new_network(&self) -> Arc<Mutex<Network>> {
+        let network = Network::new(self.network.clone(), self.world_size);
+        Arc::new(Mutex::new(network))
     }
 
     fn communicator(
@@ -206,7 +218,7 @@ pub fn simulate<R: Send>(world_size: usize, code: impl Fn(&Communicator) -> R + 
 /// continue in the meantime, as they do in a real process.
 ///
 /// ```
-/// use ringtree::sim::simulate::sleep;
+/// use ringtree::sim::sleep;
 /// use std::time::Duration;
 /// let ends = ringtree::simulate(2, |comm| {
 ///     if comm.rank() == 1 {

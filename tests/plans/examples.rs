@@ -1,7 +1,7 @@
 //! The worked examples of the mission, edge by edge, and faults a reader can act on.
 
 use super::plans_of;
-use ringtree::plan::verify::verify;
+use ringtree::plan::verify;
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Hosts, Plan, Request, Step, plan};
 
 /// Round by round who sends to whom, lowest sender first.

@@ -2,7 +2,7 @@
 //! move chunk by chunk over links that hold one chunk, in any order that the chunks allow: a step
 //! waits for earlier steps of its rank that touch what it touches, and for its links.
 
-use ringtree::plan::spec::Demand;
+use ringtree::plan::internal::spec::Demand;
 use ringtree::plan::{ChunkRange, Plan, Source, Step};
 use std::collections::HashMap;
 

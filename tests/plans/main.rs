@@ -16,7 +16,7 @@ mod proofs;
 mod replay;
 mod thesis;
 
-use ringtree::plan::price::{LinkCost, Question};
+use ringtree::plan::internal::price::{LinkCost, Question};
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, algorithms};
 
 /// The plans of all ranks, each alone on its host.

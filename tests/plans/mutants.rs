@@ -6,8 +6,8 @@
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
 use crate::long::short_or_long;
-use ringtree::plan::verify::{Fault, verify};
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, Request, Source, Step, algorithms};
+use ringtree::plan::{Fault, verify};
 use std::collections::BTreeMap;
 
 /// Orders that a mutant is run in.

@@ -4,12 +4,12 @@ use super::formulas::{expected, longest_of_sites, path};
 use super::replay::replay;
 use super::{hosts, pieces, plans_like, plans_of, roots};
 use proptest::prelude::*;
-use ringtree::plan::price::Cost;
-use ringtree::plan::reproducible::is_in_rank_order;
-use ringtree::plan::verify::{Proof, verify};
+use ringtree::plan::internal::price::Cost;
+use ringtree::plan::internal::reproducible::is_in_rank_order;
 use ringtree::plan::{
     Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Source, Step, Topology, algorithms,
 };
+use ringtree::plan::{Proof, verify};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 

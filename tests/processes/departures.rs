@@ -3,7 +3,7 @@
 
 use crate::long::short_or_long;
 use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, exit, wait_to_go_on};
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Error, ErrorKind, Result};
 use rustix::process::Signal;
 use std::env::var;
 use std::time::{Duration, Instant};
@@ -76,7 +76,7 @@ fn rank() -> Result<String> {
     }
     let another = number_of(*others.iter().find(|one| **one != ending).unwrap());
     match &*end {
-        "fails" => on.abort(&Error::system("no room on the disk")),
+        "fails" => on.abort(&Error::new(ErrorKind::System, "no room on the disk")),
         "runs out of time" => {
             return on
                 .with_timeout(Duration::from_millis(100))

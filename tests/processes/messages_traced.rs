@@ -2,10 +2,10 @@
 //! predicted, on every rank, over every kind of link; and in virtual time both are the same.
 
 use ringtree::ddp::{RankSpans, Span, Timeline, Trace};
-use ringtree::limits::TRACE_SPANS_MAX;
+use ringtree::internal::limits::TRACE_SPANS_MAX;
 use ringtree::plan::algorithms::{self, entry};
 use ringtree::plan::{Hosts, Request};
-use ringtree::sim::simulate::{World, sleep};
+use ringtree::sim::{World, sleep};
 use ringtree::{Algorithm, Collective, Layout, ReduceOp};
 use std::collections::BTreeMap;
 use std::time::Duration;

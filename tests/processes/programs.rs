@@ -27,9 +27,9 @@ mod uneven_shards;
 
 use crate::long::short_or_long;
 use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, concurrently, exit};
-use ringtree::sim::network::Network;
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, Result};
+use ringtree::internal::sim::Network;
+use ringtree::sim::{World, sleep};
+use ringtree::{Communicator, Error, ErrorKind, Result};
 use rustix::process::Signal;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -118,7 +118,7 @@ fn dies_at_every_step(name: &str) {
             world.network.faults.deaths = vec![(victim, *at)];
             let network = Network::new(world.network.clone(), RANKS);
             let network = Arc::new(Mutex::new(network));
-            let ends = world.run_on(&network, code);
+            let ends = ringtree::internal::sim::run_on(&world, &network, code);
             let took = network.lock().unwrap().now() - *at;
             let said = format!("rank {victim} dies at {at:?} and all end after {took:?}: {ends:?}");
             assert!(took < TOLD_WITHIN, "{said}");
@@ -156,7 +156,7 @@ fn check(ends: &[Ends], victim: usize, said: &str) -> bool {
 }
 
 fn names(error: &Error, victim: usize) -> bool {
-    error.is_peer_lost() && names_rank(&error.to_string(), victim)
+    error.kind() == ErrorKind::PeerLost && names_rank(&error.to_string(), victim)
 }
 
 /// Whether it is said that this rank is gone, in whichever group.

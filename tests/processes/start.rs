@@ -2,7 +2,9 @@
 //! worlds in one process, and starts that are cancelled.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit};
-use ringtree::{Builder, Communicator, Error, ReduceOp, Result, Store, StoreError, UniqueId};
+use ringtree::{
+    Builder, Communicator, Error, ErrorKind, ReduceOp, Result, Store, StoreError, UniqueId,
+};
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -159,7 +161,7 @@ fn a_builder_finds_the_local_rank_and_heeds_the_environment() {
 /// A builder that says nothing wrong is refused for what the environment says.
 fn misspelt() -> Result<String> {
     let error = Communicator::builder().connect().unwrap_err();
-    assert!(error.is_configuration());
+    assert!(error.kind() == ErrorKind::Configuration);
     Ok(error.to_string())
 }
 
@@ -187,7 +189,7 @@ fn failures(builders: Vec<Builder>) -> Vec<Error> {
     let errors: Vec<Error> = ends.map(Result::unwrap_err).collect();
     assert!(began.elapsed() < SOON, "{:?}: {errors:?}", began.elapsed());
     for error in &errors {
-        assert!(error.is_join(), "{error:?}");
+        assert!(error.kind() == ErrorKind::Join, "{error:?}");
         assert!(!error.to_string().contains('\n'), "{error}");
     }
     errors

@@ -2,12 +2,13 @@
 
 use crate::long::short_or_long;
 use crate::ranks::own_address;
-use ringtree::plan::calibration::{LinkClass, probes};
-use ringtree::plan::select::TuningTable;
+use ringtree::internal::sim::Network;
+use ringtree::plan::TuningTable;
+use ringtree::plan::internal::calibration::{LinkClass, probes};
 use ringtree::plan::{Collective, Hosts, Topology};
-use ringtree::sim::network::{Network, Uplinks};
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Dtype, Result, TuningRecord};
+use ringtree::sim::Uplinks;
+use ringtree::sim::World;
+use ringtree::{Communicator, Dtype, ErrorKind, Result, TuningRecord};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ use std::time::Duration;
 fn measured(world: &World) -> (TuningTable, Duration, u64) {
     let network = Network::new(world.network.clone(), world.world_size);
     let network = Arc::new(Mutex::new(network));
-    let ends = world.run_on(&network, |comm| {
+    let ends = ringtree::internal::sim::run_on(world, &network, |comm| {
         let start = comm.clock();
         let table = ringtree::internal::calls::measure(comm)?;
         Ok::<_, ringtree::Error>((table, comm.clock() - start))
@@ -203,7 +204,7 @@ fn ranks_that_adopt_different_tables_are_told() {
     for end in ends {
         let error = end.unwrap_err();
         assert!(
-            error.is_usage() && error.to_string().contains("rank 1"),
+            error.kind() == ErrorKind::Usage && error.to_string().contains("rank 1"),
             "{error}"
         );
     }

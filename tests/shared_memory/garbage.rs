@@ -7,11 +7,11 @@ use crate::world::{Case, PLAIN, Random, connected};
 use proptest::prelude::*;
 use ringtree::internal::compute::Region;
 use ringtree::internal::engine::{Engine, Group, Links, Memory, Start};
+use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
 use ringtree::internal::link::shm::{
     Allocation, CELL_WORDS, CELLS, INLINE_BYTES, Layout, Own, OwnRegion, WriteWords,
 };
 use ringtree::internal::link::{Header, Link, LinkError, Message, Payload};
-use ringtree::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::{Dtype, ReduceOp};
 use std::sync::atomic::{AtomicBool, Ordering};

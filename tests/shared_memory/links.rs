@@ -3,9 +3,9 @@
 use crate::shares::{memory, peer_memory, peer_region, region};
 use crate::world::connected;
 use ringtree::internal::engine::{Endpoint, Links};
+use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
 use ringtree::internal::link::shm::{Allocation, Local, LocalLinks, Own, OwnRegion, links};
 use ringtree::internal::link::{Link, LinkError, Message, Payload};
-use ringtree::limits::SHARED_SEGMENT_BYTES;
 use std::sync::Arc;
 
 /// The links of one rank, and what they have in common.

@@ -11,9 +11,9 @@ use ringtree::internal::engine::{
 use ringtree::internal::link::Link;
 use ringtree::internal::link::shm::{Allocation, Own, OwnRegion};
 use ringtree::internal::protocol::call::Call;
-use ringtree::plan::layout::part_start;
+use ringtree::plan::internal::layout::part_start;
 use ringtree::plan::{Algorithm, Collective, Hosts, Request, algorithms, plan};
-use ringtree::{Dtype, Error, Layout, ReduceOp};
+use ringtree::{Dtype, Error, ErrorKind, Layout, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
 use std::collections::VecDeque;
@@ -475,7 +475,7 @@ impl Rank {
         let input = case.input(self.rank, self.world_size);
         let buffer = memory.bytes_mut(0, input.len());
         buffer.copy_from_slice(&input);
-        let cause = Error::deadline("it takes too long");
+        let cause = Error::new(ErrorKind::Deadline, "it takes too long");
         lend(buffer, |region| {
             let started = self.start(case, &prepared, Memory::in_place(region), Some(patience));
             let slot = started.expect_err("no peer answers");

@@ -1,16 +1,17 @@
 //! Thousands of scripted ranks in one thread: results, times, faults, repeatability.
 
 use crate::long::short_or_long;
-use ringtree::Error;
+use ringtree::ErrorKind;
+use ringtree::internal::sim::SplitMix64;
+use ringtree::plan::TuningTable;
 use ringtree::plan::algorithms::{self, entry, plan};
-use ringtree::plan::cost::longest_path_between_sites_s;
-use ringtree::plan::ir::Request;
-use ringtree::plan::price::{LinkCost, UplinkCost};
-use ringtree::plan::select::TuningTable;
+use ringtree::plan::internal::cost::longest_path_between_sites_s;
+use ringtree::plan::internal::ir::Request;
+use ringtree::plan::internal::price::{LinkCost, UplinkCost};
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology};
-use ringtree::sim::faults::{Faults, SplitMix64};
-use ringtree::sim::network::Uplinks;
-use ringtree::sim::simulate::World;
+use ringtree::sim::Faults;
+use ringtree::sim::Uplinks;
+use ringtree::sim::World;
 use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree_kit::cluster::{Cluster, Moment, Outcome};
 use ringtree_kit::script::{Call, Script, Step};
@@ -362,7 +363,8 @@ fn the_death_of_one_of_a_thousand_is_named_by_all() {
     let errors = outcome
         .survivors()
         .filter_map(|record| record.result.as_ref()?.as_ref().err());
-    let blame = errors.filter(|error| error.is_peer_lost() && error.peer() == Some(700));
+    let blame =
+        errors.filter(|error| error.kind() == ErrorKind::PeerLost && error.peer() == Some(700));
     assert_eq!(blame.count(), 1023);
 }
 
@@ -408,7 +410,7 @@ fn the_checkers_see_what_they_are_for() {
     assert!(order::check(&early).is_err());
     let blames = |outcome: &mut Outcome, record: usize, rank| {
         let message = "gone";
-        outcome.records[record].result = Some(Err(Error::peer_lost(rank, message)));
+        outcome.records[record].result = Some(Err(ringtree::internal::errors::lost(rank, message)));
     };
     let one_cause = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, 3)));
     assert_eq!(same_error::check(&one_cause), Ok(()));

@@ -4,10 +4,10 @@
 use crate::checked::{Case, check};
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::{Algorithm, Collective, Hosts, Topology, algorithms};
-use ringtree::sim::faults::Faults;
-use ringtree::sim::simulate::World;
+use ringtree::sim::Faults;
+use ringtree::sim::World;
 use ringtree::{Dtype, Error, ReduceOp};
 use std::time::Duration;
 

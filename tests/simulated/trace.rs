@@ -2,8 +2,8 @@
 //! communication goes on while backward runs.
 
 use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter, Trace};
-use ringtree::limits::TRACE_SPANS_MAX;
-use ringtree::sim::simulate::{World, sleep};
+use ringtree::internal::limits::TRACE_SPANS_MAX;
+use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Dtype, Error, Result};
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

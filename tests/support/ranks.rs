@@ -4,7 +4,7 @@
 mod address;
 
 pub(crate) use address::own_address;
-use ringtree::Result;
+use ringtree::{ErrorKind, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
@@ -23,11 +23,11 @@ pub(crate) fn exit(end: Result<String>) -> ! {
     match end {
         Ok(text) => eprintln!("{MARK}{text}"),
         // A group may hear of the death of a rank outside of it, which has no number there.
-        Err(error) if error.is_peer_lost() => match error.peer() {
+        Err(error) if error.kind() == ErrorKind::PeerLost => match error.peer() {
             Some(peer) => eprintln!("{MARK}lost {peer}: {error}"),
             None => eprintln!("{MARK}lost outside: {error}"),
         },
-        Err(error) if error.is_timeout() => eprintln!("{MARK}deadline: {error}"),
+        Err(error) if error.kind() == ErrorKind::Deadline => eprintln!("{MARK}deadline: {error}"),
         Err(error) => eprintln!("{MARK}{error:?}"),
     }
     // The harness would only print more.

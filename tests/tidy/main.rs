@@ -378,7 +378,10 @@ fn an_import_is_found_in_every_spelling() {
 #[test]
 fn a_permission_that_no_file_uses_is_found() {
     let files = [
-        ("src/engine/x.rs", "use crate::plan::ir; // crate::reduce"),
+        (
+            "src/engine/x.rs",
+            "use crate::plan::internal::ir; // crate::reduce",
+        ),
         ("src/protocol/x.rs", "use crate::reduce::Kernel;"),
     ];
     let files = files.map(|(path, text)| Source::new(path.into(), text.to_owned()));

@@ -9,7 +9,9 @@ use crate::memory::elements;
 use crate::types;
 use bytemuck::allocation::try_zeroed_vec;
 use ringtree::comm::buffer::{Memory, MemoryMut};
-use ringtree::{Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, Layout};
+use ringtree::{
+    Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, ErrorKind, Layout,
+};
 use ringtree::{ReduceOp, Result, Work, with_element};
 use ringtree_foreign::{ForeignBuffer, Operation};
 use std::ops::Range;
@@ -40,8 +42,8 @@ impl Span {
     /// Returns the elements as a buffer.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the address is null or not aligned, or if the elements exceed
-    /// the address space.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the address is null or not aligned,
+    /// or if the elements exceed the address space.
     fn elements<T: Element>(self) -> Result<ForeignBuffer<T>> {
         elements(self.address, self.count)
     }
@@ -49,8 +51,8 @@ impl Span {
     /// Checks that both ranges are valid and do not overlap.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the ranges overlap. Also returns the same errors as
-    /// [`Span::elements`].
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the ranges overlap. Also returns
+    /// the same errors as [`Span::elements`].
     fn check_apart<T: Element>(self, other: Self) -> Result<()> {
         self.elements::<T>()?;
         other.elements::<T>()?;
@@ -59,7 +61,8 @@ impl Span {
         if is_none || end(self) <= other.address || end(other) <= self.address {
             return Ok(());
         }
-        Err(Error::usage(
+        Err(Error::new(
+            ErrorKind::Usage,
             "send and recv overlap; pass separate buffers, or make the call in place",
         ))
     }
@@ -78,7 +81,8 @@ impl Call {
     /// Creates a collective from C's arguments, with root 0 and the operator `Sum`.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if there is no type with the number `dtype`.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no type with the number
+    /// `dtype`.
     pub(crate) fn new(
         collective: Collective,
         (send, recv, count): (usize, usize, usize),
@@ -98,7 +102,8 @@ impl Call {
     /// Sets the operator.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if there is no operator with this number.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no operator with this
+    /// number.
     pub(crate) fn op(mut self, op: types::op_from_c) -> Result<Self> {
         self.op = types::op(op)?;
         Ok(self)
@@ -107,7 +112,7 @@ impl Call {
     /// Sets the root.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the root is negative.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the root is negative.
     pub(crate) fn root(mut self, root: std::ffi::c_int) -> Result<Self> {
         self.root = types::rank("root", root)?;
         Ok(self)
@@ -131,11 +136,14 @@ impl Call {
     fn places(&self, comm: &Communicator) -> Result<Places> {
         let (rank, ranks) = (comm.rank(), comm.world_size());
         if self.root >= ranks {
-            return Err(Error::usage(format!(
-                "root {} is out of range: valid ranks are 0 to {}",
-                self.root,
-                ranks - 1
-            )));
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!(
+                    "root {} is out of range: valid ranks are 0 to {}",
+                    self.root,
+                    ranks - 1
+                ),
+            ));
         }
         let count = self.count;
         let of_ranks = |ranks: usize| count.checked_mul(ranks).ok_or_else(too_long);
@@ -150,7 +158,12 @@ impl Call {
             Collective::ReduceScatter => (all()?, count, true),
             Collective::Gather => (count, on_root(all()?), true),
             Collective::Scatter => (on_root(all()?), count, true),
-            other => return Err(Error::usage(format!("{other} does not accept buffers"))),
+            other => {
+                return Err(Error::new(
+                    ErrorKind::Usage,
+                    format!("{other} does not accept buffers"),
+                ));
+            }
         };
         let own = match is_own_apart {
             true => of_ranks(rank)?..of_ranks(rank + 1)?,
@@ -384,12 +397,20 @@ impl ByCounts {
 /// Allocates `count` elements with the value zero.
 ///
 /// # Errors
-/// Returns [`Error::system`] if the memory is exhausted.
+/// Returns [`|text| Error::new(ErrorKind::System, text)`] if the memory is exhausted.
 fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
-    let refused = |()| Error::system(format!("cannot allocate {count} {}", T::DTYPE));
+    let refused = |()| {
+        Error::new(
+            ErrorKind::System,
+            format!("cannot allocate {count} {}", T::DTYPE),
+        )
+    };
     try_zeroed_vec(count).map_err(refused)
 }
 
 fn too_long() -> Error {
-    Error::usage("the buffer for the blocks of all ranks exceeds the address space")
+    Error::new(
+        ErrorKind::Usage,
+        "the buffer for the blocks of all ranks exceeds the address space",
+    )
 }

@@ -5,7 +5,7 @@
 //! its object alive until the call has completed, even if another thread destroys the handle in the
 //! meantime.
 
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
@@ -58,11 +58,12 @@ impl<T> Table<T> {
     /// Checks that this process created the entries.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] in a forked child.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] in a forked child.
     pub(crate) fn refuse_children(&self) -> Result<()> {
         match self.is_of_parent() {
             false => Ok(()),
-            true => Err(Error::usage(
+            true => Err(Error::new(
+                ErrorKind::Usage,
                 "a forked child cannot use its parent's handles; make the calls in the parent, or \
                  execute a new program in the child",
             )),
@@ -72,7 +73,7 @@ impl<T> Table<T> {
     /// Returns the object that a handle refers to.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the handle is not in the table.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the handle is not in the table.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
         let found = self.read()?.get(&handle).cloned();
         found.ok_or_else(|| self.missing(handle))
@@ -81,8 +82,8 @@ impl<T> Table<T> {
     /// Removes the object that a handle refers to if `may_go` returns `Ok`.
     ///
     /// # Errors
-    /// Returns the same errors as [`Table::get`] and `may_go`. Also returns [`Error::usage`] in a
-    /// forked child.
+    /// Returns the same errors as [`Table::get`] and `may_go`. Also returns [`|text|
+    /// Error::new(ErrorKind::Usage, text)`] in a forked child.
     pub(crate) fn take(
         &self,
         handle: usize,
@@ -98,7 +99,8 @@ impl<T> Table<T> {
     /// Replaces the object that a handle refers to.
     ///
     /// # Errors
-    /// Returns the same errors as [`Table::get`]. Also returns [`Error::usage`] in a forked child.
+    /// Returns the same errors as [`Table::get`]. Also returns [`|text|
+    /// Error::new(ErrorKind::Usage, text)`] in a forked child.
     pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
         self.refuse_children()?;
         let mut entries = self.write();
@@ -110,10 +112,15 @@ impl<T> Table<T> {
 
     fn missing(&self, handle: usize) -> Error {
         let (what, ended) = (self.what, self.ended);
-        Error::usage(match handle {
-            0 => format!("the {what} is NULL; pass a valid handle"),
-            _ => format!("the {what} is not a valid handle: it was {ended} or was never created"),
-        })
+        Error::new(
+            ErrorKind::Usage,
+            match handle {
+                0 => format!("the {what} is NULL; pass a valid handle"),
+                _ => {
+                    format!("the {what} is not a valid handle: it was {ended} or was never created")
+                }
+            },
+        )
     }
 
     fn read(&self) -> Result<RwLockReadGuard<'_, BTreeMap<usize, Arc<T>>>> {
@@ -142,11 +149,11 @@ mod tests {
         assert!(*numbers.get(two).unwrap() == 2 && *names.get(name).unwrap() == "x");
         assert!(numbers.get(name).is_err() && names.get(one).is_err());
         numbers.replace(one, |one| one + 10).unwrap();
-        let refusal = numbers.take(one, |_| Err(Error::usage("busy")));
+        let refusal = numbers.take(one, |_| Err(Error::new(ErrorKind::Usage, "busy")));
         assert_eq!(refusal.unwrap_err().to_string(), "busy");
         assert_eq!(*numbers.take(one, |_| Ok(())).unwrap(), 11);
         for stale in [one, 0, 1, usize::MAX] {
-            assert!(numbers.get(stale).unwrap_err().is_usage());
+            assert!(numbers.get(stale).unwrap_err().kind() == ErrorKind::Usage);
             assert!(numbers.take(stale, |_| Ok(())).is_err());
             assert!(numbers.replace(stale, |one| *one).is_err());
         }

@@ -185,28 +185,38 @@ impl ringtree_result_t {
 /// Returns the element type with this number.
 ///
 /// # Errors
-/// Returns [`Error::usage`] if there is no type with this number.
+/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no type with this number.
 pub(crate) fn dtype(number: dtype_from_c) -> Result<Dtype> {
     let found = u8::try_from(number).ok().and_then(Dtype::from_code);
-    found.ok_or_else(|| Error::usage(format!("{number} is not a ringtree_dtype_t")))
+    found.ok_or_else(|| {
+        Error::new(
+            ErrorKind::Usage,
+            format!("{number} is not a ringtree_dtype_t"),
+        )
+    })
 }
 
 /// Returns the operator with this number.
 ///
 /// # Errors
-/// Returns [`Error::usage`] if there is no operator with this number.
+/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no operator with this number.
 pub(crate) fn op(number: op_from_c) -> Result<ReduceOp> {
     let found = usize::try_from(number).ok();
     let found = found.and_then(|at| ReduceOp::ALL.get(at).copied());
-    found.ok_or_else(|| Error::usage(format!("{number} is not a ringtree_op_t")))
+    found.ok_or_else(|| Error::new(ErrorKind::Usage, format!("{number} is not a ringtree_op_t")))
 }
 
 /// Converts a rank from C.
 ///
 /// # Errors
-/// Returns [`Error::usage`] if the number is negative.
+/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the number is negative.
 pub(crate) fn rank(what: &str, number: c_int) -> Result<usize> {
-    let negative = |_| Error::usage(format!("{what} {number} is out of range: ranks start at 0"));
+    let negative = |_| {
+        Error::new(
+            ErrorKind::Usage,
+            format!("{what} {number} is out of range: ranks start at 0"),
+        )
+    };
     usize::try_from(number).map_err(negative)
 }
 
@@ -262,7 +272,10 @@ mod tests {
             assert_eq!(op(one as c_int).unwrap().name(), name(one));
         }
         for wrong in [-1, 12, 256 + 10, c_int::MIN, c_int::MAX] {
-            assert!(dtype(wrong).unwrap_err().is_usage() && op(wrong).unwrap_err().is_usage());
+            assert!(
+                dtype(wrong).unwrap_err().kind() == ErrorKind::Usage
+                    && op(wrong).unwrap_err().kind() == ErrorKind::Usage
+            );
         }
     }
 

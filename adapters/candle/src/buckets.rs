@@ -121,7 +121,7 @@ impl State {
         let flying = std::mem::replace(&mut self.buckets[index], Bucket::Zeros);
         let Bucket::Flying(flat, memory) = flying else {
             let why = format!("bucket {index} has not been launched");
-            return Err(ringtree::Error::usage(why));
+            return Err(ringtree::Error::new(ringtree::ErrorKind::Usage, why));
         };
         self.lane.give_back(&flat, memory).map_err(of_candle)?;
         self.buckets[index] = Bucket::Averaged(flat);
@@ -167,7 +167,7 @@ fn type_of(bucket: &BucketInfo) -> DType {
 }
 
 fn of_candle(error: candle_core::Error) -> ringtree::Error {
-    ringtree::Error::device(error.to_string())
+    ringtree::Error::new(ringtree::ErrorKind::Device, error.to_string())
 }
 
 #[cfg(test)]

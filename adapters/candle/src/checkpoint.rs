@@ -24,15 +24,18 @@ use ringtree::ddp::checkpoint::Parts;
 /// ```
 ///
 /// # Errors
-/// Returns the same errors as [`Parts::tensor`], and a [`ringtree::Error::system`] if candle
-/// returns an error.
+/// Returns the same errors as [`Parts::tensor`], and a [`ringtree::|text|
+/// Error::new(ErrorKind::System, text)`] if candle returns an error.
 pub fn part(parts: &mut Parts<'_>, name: &str, var: &Var) -> ringtree::Result<()> {
     let known = for_element!(var.dtype(), T => Ok(part_of::<T>(parts, name, var)));
     known.map_err(|error| refused(name, &error))?
 }
 
 fn refused(name: &str, error: &candle_core::Error) -> ringtree::Error {
-    ringtree::Error::system(format!("cannot save or load variable '{name}': {error}"))
+    ringtree::Error::new(
+        ringtree::ErrorKind::System,
+        format!("cannot save or load variable '{name}': {error}"),
+    )
 }
 
 fn part_of<T: WithDType + Element>(

@@ -11,12 +11,19 @@ pub struct Weights<'a>(pub(crate) &'a [Hooked]);
 impl ddp::Weights for Weights<'_> {
     fn visit(&mut self, number: usize, visit: &mut dyn FnMut(&mut [f32])) -> ringtree::Result<()> {
         let Some(Hooked { name, var, .. }) = self.0.get(number) else {
-            return Err(ringtree::Error::usage(format!(
-                "parameter {number} is out of range: the model has {} parameters",
-                self.0.len()
-            )));
+            return Err(ringtree::Error::new(
+                ringtree::ErrorKind::Usage,
+                format!(
+                    "parameter {number} is out of range: the model has {} parameters",
+                    self.0.len()
+                ),
+            ));
         };
-        with_slice_mut(var, visit)
-            .map_err(|error| ringtree::Error::system(format!("variable '{name}': {error}")))
+        with_slice_mut(var, visit).map_err(|error| {
+            ringtree::Error::new(
+                ringtree::ErrorKind::System,
+                format!("variable '{name}': {error}"),
+            )
+        })
     }
 }

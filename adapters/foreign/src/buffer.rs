@@ -3,7 +3,7 @@
 #![allow(unsafe_code)]
 
 use ringtree::comm::buffer::{Memory, MemoryMut};
-use ringtree::{Buffer, BufferMut, Element, Error, Layout, Result};
+use ringtree::{Buffer, BufferMut, Element, Error, ErrorKind, Layout, Result};
 use std::ptr::NonNull;
 
 /// Elements at an address that another language passed, and a keeper that keeps their memory valid.
@@ -72,13 +72,13 @@ impl<T: Element, K> ForeignBuffer<T, K> {
 /// ```
 /// use ringtree_foreign::first_element;
 /// assert!(first_element::<u64>(0, 0).is_ok());
-/// assert!(first_element::<u64>(0, 1).is_err_and(|error| error.is_usage()));
+/// assert!(first_element::<u64>(0, 1).is_err_and(|error| error.kind() == ErrorKind::Usage));
 /// assert!(first_element::<u64>(4, 1).is_err() && first_element::<u8>(4, usize::MAX).is_err());
 /// ```
 ///
 /// # Errors
-/// Returns [`Error::usage`] if the address is null or not aligned for `T`, or if the elements
-/// exceed the address space.
+/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the address is null or not aligned for
+/// `T`, or if the elements exceed the address space.
 pub fn first_element<T: Element>(address: usize, count: usize) -> Result<NonNull<T>> {
     if count == 0 {
         return Ok(NonNull::dangling());
@@ -87,22 +87,31 @@ pub fn first_element<T: Element>(address: usize, count: usize) -> Result<NonNull
     let end = bytes.and_then(|bytes| address.checked_add(bytes));
     // The memory of a process is in the lower half of the address space.
     if end.is_none_or(|end| isize::try_from(end).is_err()) {
-        return Err(Error::usage(format!(
-            "a buffer of {count} {} at {address:#x} exceeds the address space",
-            T::DTYPE
-        )));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!(
+                "a buffer of {count} {} at {address:#x} exceeds the address space",
+                T::DTYPE
+            ),
+        ));
     }
     let Some(first) = NonNull::new(address as *mut T) else {
-        return Err(Error::usage(format!(
-            "a buffer of {count} {} has the null address; pass valid memory",
-            T::DTYPE
-        )));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!(
+                "a buffer of {count} {} has the null address; pass valid memory",
+                T::DTYPE
+            ),
+        ));
     };
     if !first.is_aligned() {
-        return Err(Error::usage(format!(
-            "the buffer at {address:#x} is not aligned for {}; pass an aligned copy",
-            T::DTYPE
-        )));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!(
+                "the buffer at {address:#x} is not aligned for {}; pass an aligned copy",
+                T::DTYPE
+            ),
+        ));
     }
     Ok(first)
 }

@@ -1,6 +1,6 @@
 //! Lets any number of threads wait for a call in flight.
 
-use ringtree::{Error, Result, Work, WorkError};
+use ringtree::{Error, ErrorKind, Result, Work, WorkError};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;
@@ -36,15 +36,16 @@ impl<B: Send + 'static> Operation for Work<B> {
 ///
 /// ```
 /// let end = ringtree_foreign::unpanicked::<()>(|| panic!("no"));
-/// assert!(end.is_err_and(|error| error.is_system()));
+/// assert!(end.is_err_and(|error| error.kind() == ErrorKind::System));
 /// ```
 ///
 /// # Errors
-/// Returns the error that `act` returns, or [`Error::system`] if it panics. The panic message is on
-/// standard error.
+/// Returns the error that `act` returns, or [`|text| Error::new(ErrorKind::System, text)`] if it
+/// panics. The panic message is on standard error.
 pub fn unpanicked<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let panicked = |_| {
-        Err(Error::system(
+        Err(Error::new(
+            ErrorKind::System,
             "a call panicked; report this bug with the panic message on standard error",
         ))
     };
@@ -149,8 +150,9 @@ impl Pending {
     /// Waits until the call has completed.
     ///
     /// # Errors
-    /// Returns an error if the call failed, or [`Error::usage`] if this is called from a signal
-    /// handler that interrupted its thread while the thread was waiting for this call.
+    /// Returns an error if the call failed, or [`|text| Error::new(ErrorKind::Usage, text)`] if
+    /// this is called from a signal handler that interrupted its thread while the thread was
+    /// waiting for this call.
     pub fn wait(&self) -> Result<()> {
         self.wait_in_operation();
         self.check_nested()?;
@@ -185,7 +187,8 @@ impl Pending {
     fn check_nested(&self) -> Result<()> {
         let is_nested = *lock(&self.waiting) == Some(std::thread::current().id());
         match is_nested && self.outcome.get().is_none() {
-            true => Err(Error::usage(
+            true => Err(Error::new(
+                ErrorKind::Usage,
                 "a signal handler cannot wait for a call that its thread is already waiting for: \
                  return from the handler first",
             )),
@@ -196,8 +199,8 @@ impl Pending {
     /// Waits for the result for at most `at_most`, even while other threads are waiting. May return
     /// `None` before the time is up.
     ///
-    /// Returns [`Error::usage`] if this is called from a signal handler that interrupted its thread
-    /// while the thread was waiting for this call.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if this is called from a signal
+    /// handler that interrupted its thread while the thread was waiting for this call.
     #[must_use]
     pub fn wait_at_most(&self, at_most: Duration) -> Option<Result<()>> {
         if let Err(nested) = self.check_nested() {

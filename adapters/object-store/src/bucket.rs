@@ -5,7 +5,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutPayload};
 use ringtree::ddp::checkpoint::Store;
-use ringtree::{Error, Result};
+use ringtree::{Error, ErrorKind, Result};
 use std::future::Future;
 use std::thread;
 use tokio::runtime::{Builder, Runtime};
@@ -114,12 +114,15 @@ impl Bucket {
         };
         // Some servers answer with a page of HTML; keep the error on one line.
         let cause: Vec<_> = cause.split_whitespace().collect();
-        Error::system(format!(
-            "cannot {what} {}/{name}: {}; check that the server is up and that the bucket and the \
+        Error::new(
+            ErrorKind::System,
+            format!(
+                "cannot {what} {}/{name}: {}; check that the server is up and that the bucket and the \
              credentials are correct",
-            self.url,
-            cause.join(" ")
-        ))
+                self.url,
+                cause.join(" ")
+            ),
+        )
     }
 
     async fn read_all(&self, path: &Path) -> std::result::Result<Vec<u8>, Failure> {

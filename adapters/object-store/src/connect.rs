@@ -4,7 +4,7 @@ use object_store::aws::{AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::azure::MicrosoftAzureBuilder;
 use object_store::path::Path;
 use object_store::{BackoffConfig, ClientOptions, ObjectStore, ObjectStoreScheme, RetryConfig};
-use ringtree::{Error, Result};
+use ringtree::{Error, ErrorKind, Result};
 use std::time::Duration;
 use url::Url;
 
@@ -23,10 +23,13 @@ pub(crate) fn connect(
     settings: &[(String, String)],
 ) -> Result<(Box<dyn ObjectStore>, Path)> {
     let wrong = |what: &dyn std::fmt::Display| {
-        Error::configuration(format!(
-            "cannot store checkpoints at {url}: {what}; pass s3://BUCKET/PREFIX, \
+        Error::new(
+            ErrorKind::Configuration,
+            format!(
+                "cannot store checkpoints at {url}: {what}; pass s3://BUCKET/PREFIX, \
              az://CONTAINER/PREFIX or a path"
-        ))
+            ),
+        )
     };
     let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
     let (scheme, prefix) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;

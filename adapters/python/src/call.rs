@@ -3,7 +3,9 @@
 
 use crate::sys::Memory;
 use ringtree::with_element;
-use ringtree::{Collective, Communicator, Dtype, Element, Error, Layout, ReduceOp, Result};
+use ringtree::{
+    Collective, Communicator, Dtype, Element, Error, ErrorKind, Layout, ReduceOp, Result,
+};
 use ringtree_foreign::Operation;
 use std::borrow::Cow;
 
@@ -83,10 +85,13 @@ impl Call {
                     _ => &lengths.0,
                 };
                 if !parts.is_empty() && layout(parts) != Layout::Even {
-                    return Err(Error::usage(format!(
-                        "all blocks in a {collective} must have the same length; got {parts:?} \
+                    return Err(Error::new(
+                        ErrorKind::Usage,
+                        format!(
+                            "all blocks in a {collective} must have the same length; got {parts:?} \
                          elements"
-                    )));
+                        ),
+                    ));
                 }
                 output.write_whole::<T>(|all| match collective {
                     Collective::Gather => comm.gather_into(&*read, all, root),
@@ -106,9 +111,10 @@ impl Call {
                     };
                     comm.all_to_all_into(&send.of(&*read), &mut receive.of(all))
                 }
-                other => Err(Error::usage(format!(
-                    "{other} works only in place, on one buffer"
-                ))),
+                other => Err(Error::new(
+                    ErrorKind::Usage,
+                    format!("{other} works only in place, on one buffer"),
+                )),
             }),
         }
     }
@@ -196,7 +202,7 @@ fn reduce_scatter<T: Element>(
             };
             output.write_whole::<T>(|own| {
                 if own.len() != block.len() {
-                    return Err(Error::usage(format!(
+                    return Err(Error::new(ErrorKind::Usage, format!(
                         "output has {} elements, but must have {}; pass a buffer of that length",
                         own.len(),
                         block.len()

@@ -11,7 +11,7 @@ use crate::sys::{Memory, Tensors};
 use crate::work::{Work, duration};
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use ringtree::{Collective, Error};
+use ringtree::{Collective, Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -78,7 +78,12 @@ impl Communicator {
     /// Returns a `UsageError` in a forked child, or if the communicator is closed.
     fn lane_and_timeout(&self, py: Python<'_>) -> PyResult<(Arc<Lane>, Duration)> {
         self.home.check(py)?;
-        let closed = || error::raised(py, &Error::usage("the communicator is closed"));
+        let closed = || {
+            error::raised(
+                py,
+                &Error::new(ErrorKind::Usage, "the communicator is closed"),
+            )
+        };
         let state = self.state();
         let (lane, timeout) = (state.lane.clone(), state.timeout);
         // Creating an exception runs Python code. Another thread may lock the state in the
@@ -483,7 +488,7 @@ impl Communicator {
 
     /// Make all calls in flight and all subsequent calls fail on all ranks with the message `line`.
     fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
-        let cause = Error::peer_lost(self.rank, line).with_rank(self.rank);
+        let cause = ringtree::internal::errors::lost(self.rank, line);
         self.detached(py, None, |lane, _| {
             lane.comm().abort(&cause);
             Ok(())

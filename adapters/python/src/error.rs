@@ -13,7 +13,7 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
 
 /// Creates a `UsageError`.
 pub(crate) fn usage(py: Python<'_>, line: impl Display) -> PyErr {
-    raised(py, &Error::usage(line.to_string()))
+    raised(py, &Error::new(ErrorKind::Usage, line.to_string()))
 }
 
 /// Creates a `BufferUsageError` for a buffer that a call cannot use. This exception is also a

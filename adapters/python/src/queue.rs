@@ -1,6 +1,6 @@
 //! Runs jobs in order on one thread.
 
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Result};
 use ringtree_foreign::{Outcome, unpanicked};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -55,7 +55,7 @@ impl Queue {
         let rank = self.comm.rank();
         let line = format!("the user interrupted rank {rank} while it was waiting for other ranks");
         self.comm
-            .abort(&Error::peer_lost(rank, line).with_rank(rank));
+            .abort(&ringtree::internal::errors::lost(rank, line));
     }
 
     /// Runs jobs until the queue is closed and empty.

@@ -16,7 +16,7 @@ use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyMemoryView, PyType};
-use ringtree::{Dtype, Element, Error, Result};
+use ringtree::{Dtype, Element, Error, ErrorKind, Result};
 use ringtree_foreign::{ForeignBuffer, first_element};
 use std::borrow::Cow;
 use std::ffi::{c_int, c_void};
@@ -153,17 +153,21 @@ impl Memory {
     /// Splits the memory into parts with these lengths. Each element has `size` bytes.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the lengths do not add up to the number of elements.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the lengths do not add up to the
+    /// number of elements.
     pub(crate) fn split(mut self, lengths: &[usize], size: usize) -> Result<Self> {
         let whole = lengths
             .iter()
             .try_fold(0usize, |sum, one| sum.checked_add(*one));
         let ([span], true) = (&self.parts[..], whole == Some(self.total())) else {
-            return Err(Error::usage(format!(
-                "the buffer has {} elements, but the counts {lengths:?} do not add up to that \
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!(
+                    "the buffer has {} elements, but the counts {lengths:?} do not add up to that \
                  number",
-                self.total()
-            )));
+                    self.total()
+                ),
+            ));
         };
         let mut address = span.address;
         let next = |count: &usize| {
@@ -233,7 +237,7 @@ impl Memory {
     /// Returns all elements. Copies them if the parts are not contiguous.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if a part is not aligned.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if a part is not aligned.
     pub(crate) fn whole<T: Element>(&self) -> Result<Cow<'_, [T]>> {
         if let Some(span) = self.joined::<T>() {
             return self.read(span).map(Cow::Borrowed);
@@ -249,7 +253,8 @@ impl Memory {
     /// is then written back.
     ///
     /// # Errors
-    /// Returns the error from `act`, or [`Error::usage`] if a part is not aligned.
+    /// Returns the error from `act`, or [`|text| Error::new(ErrorKind::Usage, text)`] if a part is
+    /// not aligned.
     pub(crate) fn write_whole<T: Element>(
         &mut self,
         act: impl FnOnce(&mut [T]) -> Result<()>,
@@ -272,9 +277,15 @@ impl Memory {
     /// Converts the memory to a buffer that an operation can own while it is in flight.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the memory is not contiguous or not aligned.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the memory is not contiguous or not
+    /// aligned.
     pub(crate) fn held<T: Element>(self) -> Result<ForeignBuffer<T, Self>> {
-        let apart = || Error::usage("a message must be a single contiguous buffer");
+        let apart = || {
+            Error::new(
+                ErrorKind::Usage,
+                "a message must be a single contiguous buffer",
+            )
+        };
         let span = self.joined::<T>().ok_or_else(apart)?;
         // SAFETY: as for `read` and `write`; the buffer owns what keeps the elements there. Memory
         // that is sent may be read-only, and is only read.

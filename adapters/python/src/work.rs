@@ -5,7 +5,7 @@ use crate::fork::Home;
 use crate::interrupt::{self, LOOK};
 use crate::queue::Queue;
 use pyo3::prelude::*;
-use ringtree::{Error, Result};
+use ringtree::{Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
@@ -92,9 +92,10 @@ impl Work {
         interrupt::raise()?;
         let late = || {
             let seconds = timeout.unwrap_or_default().as_secs_f64();
-            Error::deadline(format!(
-                "the call did not complete within {seconds} s and is still in flight"
-            ))
+            Error::new(
+                ErrorKind::Deadline,
+                format!("the call did not complete within {seconds} s and is still in flight"),
+            )
         };
         outcome
             .unwrap_or_else(|| Err(late()))

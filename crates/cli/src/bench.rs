@@ -16,10 +16,10 @@ use ringtree::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::ddp::Trace;
 use ringtree::plan::algorithms::required;
-use ringtree::plan::reproducible::is_in_rank_order;
-use ringtree::plan::select::scratch_bytes;
+use ringtree::plan::internal::reproducible::is_in_rank_order;
+use ringtree::plan::internal::select::scratch_bytes;
 use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
-use ringtree::{Communicator, Dtype, Error, ReduceOp};
+use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp};
 use std::io;
 use std::path::PathBuf;
 
@@ -154,7 +154,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
 /// Prints the error and returns the exit code.
 fn refused(error: &Error) -> u8 {
     eprintln!("ringtree bench: {error}");
-    let is_usage = error.is_usage() || error.is_configuration();
+    let is_usage = error.kind() == ErrorKind::Usage || error.kind() == ErrorKind::Configuration;
     if is_usage { MISUSED } else { FAILED }
 }
 
@@ -254,9 +254,10 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
     let comm = builder.connect()?;
     let world_size = comm.world_size();
     if let Some(ranks) = arguments.ranks.filter(|ranks| *ranks != world_size) {
-        return Err(Error::usage(format!(
-            "--ranks {ranks} contradicts WORLD_SIZE={world_size}; omit --ranks"
-        )));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("--ranks {ranks} contradicts WORLD_SIZE={world_size}; omit --ranks"),
+        ));
     }
     let trace = match arguments.trace {
         Some(_) => Trace::new(&comm)?,

@@ -5,7 +5,7 @@ use crate::gpu;
 use crate::{FAILED, FINE, MISUSED};
 use ringtree::TransportChoice;
 use ringtree::internal::bootstrap::{Findings, TuningSource};
-use ringtree::plan::select::TuningTable;
+use ringtree::plan::TuningTable;
 use std::fmt::Display;
 use std::io::Write;
 

@@ -1,14 +1,14 @@
 //! Replaces the GPU functions in builds without the `cuda` feature.
 
 use crate::bench::case::Memory;
-use ringtree::{Communicator, Error, Result};
+use ringtree::{Communicator, Error, ErrorKind, Result};
 
 /// The path that GPU buffers take, as shown by `ringtree doctor`.
 pub(crate) const PATH: &str = "not included in this build; build with `cargo build --release -p \
                                ringtree-cli --features cuda`";
 
 fn absent() -> Error {
-    Error::no_device(format!("GPU support: {PATH}"))
+    Error::new(ErrorKind::NoDevice, format!("GPU support: {PATH}"))
 }
 
 /// Returns an error because this build has no GPU support.

@@ -3,19 +3,20 @@
 use crate::names::{Selection, collectives, parse_collective, parse_selection};
 use crate::quantity::parse_size;
 use crate::{FAILED, FINE, MISUSED};
-use ringtree::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
+use ringtree::internal::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
 use ringtree::plan::algorithms::{plans, required};
-use ringtree::plan::cost::{Traffic, schedule};
-use ringtree::plan::draw::{self, Caption, Played};
-use ringtree::plan::export::{Report, exported};
-use ringtree::plan::parts::Parts;
-use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{
+use ringtree::plan::draw::{self, Caption};
+use ringtree::plan::internal::cost::{Traffic, schedule};
+use ringtree::plan::internal::export::{Report, exported};
+use ringtree::plan::internal::parts::Parts;
+use ringtree::plan::internal::player::{Played, html};
+use ringtree::plan::internal::price::LinkCost;
+use ringtree::plan::internal::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
 };
-use ringtree::plan::topology::{Sharing, Topology};
-use ringtree::plan::units::{Bytes, Rate, Seconds};
-use ringtree::plan::verify::verify;
+use ringtree::plan::internal::topology::{Sharing, Topology};
+use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
+use ringtree::plan::verify;
 use ringtree::plan::{Algorithm, Collective, Plan, Request};
 use std::io::Write;
 use world::{costs, links, topology};
@@ -436,7 +437,7 @@ fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, Str
         });
     }
     let costs = costs(inquiry.collective, &inquiry.topology, &inquiry.table);
-    draw::html(&subject(inquiry), &costs, &played)
+    html(&subject(inquiry), &costs, &played)
 }
 
 /// Returns a line about the first algorithm whose verification failed.

@@ -2,8 +2,8 @@
 
 use crate::{FAILED, MISUSED};
 use clap::{Args, ValueEnum};
-use ringtree::Error;
 use ringtree::launch::{self, Job, Meeting, Output};
+use ringtree::{Error, ErrorKind};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
@@ -163,7 +163,7 @@ pub(crate) fn execute(arguments: Arguments) -> u8 {
         Ok(code) => u8::try_from(code).unwrap_or(FAILED),
         Err(error) => {
             launch::tell(&error.to_string());
-            match error.is_usage() || error.is_configuration() {
+            match error.kind() == ErrorKind::Usage || error.kind() == ErrorKind::Configuration {
                 true => MISUSED,
                 false => FAILED,
             }
@@ -228,7 +228,7 @@ fn no_program(word: &str) -> String {
 
 /// Returns the job that the arguments describe.
 fn job(arguments: Arguments) -> Result<Job, Error> {
-    let wrong = |text: String| Err(Error::usage(text));
+    let wrong = |text: String| Err(Error::new(ErrorKind::Usage, text));
     let nodes = arguments.nnodes.get();
     let endpoint = endpoint(&arguments);
     let mut words = arguments.command.into_iter();

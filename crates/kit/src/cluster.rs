@@ -16,9 +16,9 @@ use super::script::{Call, Script};
 use data::Data;
 use rank::{Rank, Shared};
 use ringtree::error::Result;
-use ringtree::sim::connector::lock;
-use ringtree::sim::network::Network;
-use ringtree::sim::simulate::World;
+use ringtree::internal::sim::Network;
+use ringtree::internal::sim::lock;
+use ringtree::sim::World;
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -98,7 +98,7 @@ impl Outcome {
 /// use ringtree_kit::checkers::exact;
 /// use ringtree_kit::cluster::Cluster;
 /// use ringtree_kit::script::{Call, Script, Step};
-/// use ringtree::sim::simulate::World;
+/// use ringtree::sim::World;
 ///
 /// let steps = vec![Step::Call(Call::new(Collective::AllReduce, 100)), Step::Barrier];
 /// let outcome = Cluster::new(World::new(64)).run(&Script::same(64, steps))?;
@@ -139,8 +139,9 @@ impl Cluster {
     /// Runs `script` until every rank has ended, or until nothing can happen any more.
     ///
     /// # Errors
-    /// Returns [`Error::usage`](ringtree::Error::usage) if the script does not fit the world.
-    /// Errors of calls are in the records.
+    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`](ringtree::|text|
+    /// Error::new(ErrorKind::Usage, text)) if the script does not fit the world. Errors of calls
+    /// are in the records.
     pub fn run(&self, script: &Script) -> Result<Outcome> {
         let World {
             world_size,

@@ -1,6 +1,6 @@
 //! Describes the steps of scripted ranks as data: calls, computation and waiting.
 
-use ringtree::error::{Error, Result};
+use ringtree::error::{Error, ErrorKind, Result};
 pub use ringtree::internal::protocol::call::Call;
 use std::sync::Arc;
 use std::time::Duration;
@@ -39,7 +39,7 @@ impl Step {
 ///
 /// ```
 /// use ringtree::plan::Collective;
-/// use ringtree::sim::simulate::World;
+/// use ringtree::sim::World;
 /// use ringtree_kit::cluster::Cluster;
 /// use ringtree_kit::script::{Call, Script, Step};
 /// use std::time::Duration;
@@ -83,10 +83,13 @@ impl Script {
     /// Checks whether the script can run on `world_size` ranks.
     pub(super) fn check(&self, world_size: usize) -> Result<()> {
         if self.world_size() != world_size {
-            return Err(Error::usage(format!(
-                "the script is for {} ranks, but the world has {world_size}",
-                self.world_size()
-            )));
+            return Err(Error::new(
+                ErrorKind::Usage,
+                format!(
+                    "the script is for {} ranks, but the world has {world_size}",
+                    self.world_size()
+                ),
+            ));
         }
         let mut checked: Option<&Arc<[Step]>> = None;
         for steps in &self.0 {
@@ -106,16 +109,16 @@ impl Script {
 /// result.
 fn check(call: &Call, world_size: usize) -> Result<()> {
     if call.root >= world_size {
-        return Err(Error::usage(format!(
-            "root {} is out of range for {world_size} ranks",
-            call.root
-        )));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("root {} is out of range for {world_size} ranks", call.root),
+        ));
     }
     if let Some(op) = call.op.filter(|op| !op.supports(call.dtype)) {
-        return Err(Error::usage(format!(
-            "{op} is not defined for {}",
-            call.dtype
-        )));
+        return Err(Error::new(
+            ErrorKind::Usage,
+            format!("{op} is not defined for {}", call.dtype),
+        ));
     }
     Ok(())
 }

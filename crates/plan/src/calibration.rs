@@ -157,7 +157,7 @@ const SITES: &[Probe] = &{
 /// of link that do not occur in predictions for these ranks are omitted.
 ///
 /// ```
-/// use ringtree::plan::calibration::{LinkClass, probes};
+/// use ringtree::plan::internal::calibration::{LinkClass, probes};
 /// use ringtree::plan::Topology;
 ///
 /// let one_host = probes(&Topology::together(4));
@@ -184,7 +184,7 @@ pub fn probes(topology: &Topology) -> Vec<Probe> {
 /// ring, as if there were no sites.
 ///
 /// ```
-/// use ringtree::plan::calibration::{LinkClass, rings};
+/// use ringtree::plan::internal::calibration::{LinkClass, rings};
 /// use ringtree::plan::Topology;
 ///
 /// // Three hosts of one site, the first with two ranks, and one host of another site.
@@ -235,7 +235,7 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 /// Returns an error message if there is no plan for a probe.
 ///
 /// ```
-/// use ringtree::plan::calibration::{probes, table_from};
+/// use ringtree::plan::internal::calibration::{probes, table_from};
 /// use ringtree::plan::Topology;
 ///
 /// // Two ranks summed 8 bytes in 0.5 µs, and 512 KiB in 100 µs with both algorithms.

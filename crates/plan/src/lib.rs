@@ -3,22 +3,21 @@
 //! *Purpose.* A plan describes what one rank does in a collective. It is a plain value that
 //! contains no bytes, pointers, sockets or dtypes.
 //!
-//! - [`ir`]: plans and the steps that they consist of.
-//! - [`spec`]: the collectives and the result that each one must produce.
+//! - `ir`: plans and the steps that they consist of.
+//! - `spec`: the collectives and the result that each one must produce.
 //! - [`algorithms`]: the algorithms, one per file, and the registry that lists them.
-//! - [`layout`]: how a buffer's elements are split into chunks.
-//! - [`topology`]: which ranks share a host, and which hosts share a site.
-//! - [`verify`]: verification of plans by symbolic execution.
-//! - [`cost`] and [`price`]: how times are predicted. [`parts`]: the components of a predicted
-//!   time.
-//! - [`tuning`]: the table of link costs. [`calibration`]: how the table is computed from
-//!   measurements. [`record`]: how the table is saved.
-//! - [`select`]: how an algorithm is chosen. [`reproducible`]: which algorithms always produce the
+//! - `layout`: how a buffer's elements are split into chunks.
+//! - `topology`: which ranks share a host, and which hosts share a site.
+//! - `verify`: verification of plans by symbolic execution.
+//! - `cost` and `price`: how times are predicted. `parts`: the components of a predicted time.
+//! - `tuning`: the table of link costs. `calibration`: how the table is computed from measurements.
+//!   `record`: how the table is saved.
+//! - `select`: how an algorithm is chosen. `reproducible`: which algorithms always produce the
 //!   same bits.
-//! - [`draw`]: diagrams of plans. [`export`]: plans as JSON. [`units`]: human-readable times and
-//!   sizes.
+//! - [`draw`]: diagrams of plans. `export`: the transfers of plans. `units`: human-readable times
+//!   and sizes.
 //!
-//! *Invariants.* A plan is a pure function of its [`ir::Request`]. In each round, a rank's sends
+//! *Invariants.* A plan is a pure function of its [`Request`]. In each round, a rank's sends
 //! precede its receives, so the steps can be executed in list order.
 //!
 //! *May import* nothing of the library: no clock, no I/O, no threads.
@@ -30,30 +29,43 @@
 mod named;
 
 pub mod algorithms;
-pub mod calibration;
+mod calibration;
 mod choice;
-pub mod cost;
+mod cost;
 #[cfg(feature = "draw")]
 pub mod draw;
-pub mod export;
-pub mod ir;
-pub mod layout;
-pub mod limits;
-pub mod parts;
-pub mod price;
-pub mod record;
-pub mod reproducible;
-pub mod select;
-pub mod spec;
-pub mod topology;
-pub mod tuning;
-pub mod units;
-pub mod verify;
+mod export;
+#[doc(hidden)]
+pub mod internal;
+mod ir;
+mod layout;
+mod limits;
+mod parts;
+mod price;
+mod record;
+mod reproducible;
+mod select;
+mod spec;
+mod topology;
+mod tuning;
+mod units;
+mod verify;
 
 pub use algorithms::{REGISTRY, plan};
+pub use choice::Choice;
+pub use cost::Traffic;
+pub use export::{Transfer, transfers};
 pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
+pub use layout::{Blocks, Layout};
+pub use parts::Parts;
+pub use price::{Cost, LinkCost, UplinkCost};
+pub use record::{TuningMismatch, TuningRecord};
+pub use select::{choose, choose_concurrent, predicted_s};
 pub use spec::{Algorithm, Collective};
-pub use topology::{Hosts, Topology};
+pub use topology::{Hosts, Sharing, Topology};
+pub use tuning::TuningTable;
+pub use units::Seconds;
+pub use verify::{Fault, Proof, verify};
 
 /// Compiles the README's example as a doctest.
 #[cfg(doctest)]

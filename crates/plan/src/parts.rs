@@ -4,7 +4,7 @@ use super::units::Seconds;
 use std::fmt;
 
 /// The components of a predicted time, in seconds. They add up to the predicted time. For the
-/// meaning of L, o, G and γ, see [`super::cost`].
+/// meaning of L, o, G and γ, see [`LinkCost`](crate::LinkCost).
 ///
 /// A predicted time is a sum of link costs, each multiplied by a factor. If the predicted time is
 /// the largest of several such sums, the components are those of the largest sum. If the ranks are
@@ -12,8 +12,8 @@ use std::fmt;
 ///
 /// ```
 /// use ringtree::TuningTable;
-/// use ringtree::plan::parts::Parts;
-/// use ringtree::plan::select::predicted_s;
+/// use ringtree::plan::Parts;
+/// use ringtree::plan::predicted_s;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let request = Request {

@@ -4,7 +4,7 @@
 use super::spec::Collective;
 use serde::{Deserialize, Serialize};
 
-/// The costs of a link in the LogGP model (see [`super::cost`]). A message of m bytes occupies its
+/// The costs of a link in the LogGP model. A message of m bytes occupies its
 /// sender's port for o + m·G, then travels for L, and then occupies its receiver's port for m·G +
 /// o. Reducing m bytes takes m·γ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
@@ -58,7 +58,7 @@ impl Cost {
     /// L·hops + o·(messages + hops) + bytes·(G·volume + γ·folded)
     ///
     /// ```
-    /// use ringtree::plan::price::{Cost, LinkCost};
+    /// use ringtree::plan::{Cost, LinkCost};
     ///
     /// // A binomial broadcast over 8 ranks: three rounds, each carrying the whole buffer.
     /// let cost = Cost {

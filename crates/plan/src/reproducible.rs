@@ -36,7 +36,7 @@ static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 /// for every number of ranks greater than its radix. The tests verify this for up to 64 ranks.
 ///
 /// ```
-/// use ringtree::plan::reproducible::is_in_rank_order;
+/// use ringtree::plan::internal::reproducible::is_in_rank_order;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let by = |algorithm| Request {

@@ -37,7 +37,7 @@ pub use super::tuning::TuningTable;
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
-/// use ringtree::plan::select::{TuningTable, choose};
+/// use ringtree::plan::{TuningTable, choose};
 ///
 /// let table = TuningTable::default();
 /// let choice = choose(Collective::AllReduce, &Topology::apart(6), 25 << 20, 4, &table, None)?;
@@ -65,12 +65,12 @@ pub fn choose(
     offers.choose(forced)
 }
 
-/// Like [`choose`], but considers only algorithms that reduce in rank order (see [`reproducible`]),
+/// Like [`choose`], but considers only algorithms that reduce in rank order,
 /// so that neither the choice nor the length of the buffer affects the bits of the result.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
-/// use ringtree::plan::select::{TuningTable, choose_in_rank_order};
+/// use ringtree::plan::internal::select::{TuningTable, choose_in_rank_order};
 ///
 /// let (table, six) = (TuningTable::default(), Topology::apart(6));
 /// let of = |bytes, forced| {
@@ -107,7 +107,7 @@ pub fn choose_in_rank_order(
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
-/// use ringtree::plan::select::{TuningTable, choose, choose_concurrent};
+/// use ringtree::plan::{TuningTable, choose, choose_concurrent};
 ///
 /// let mut table = TuningTable::default();
 /// table.tcp.alpha_s = 13e-3;

@@ -72,7 +72,7 @@ impl Hosts {
     /// names are arbitrary numbers.
     ///
     /// ```
-    /// use ringtree::plan::topology::Hosts;
+    /// use ringtree::plan::internal::topology::Hosts;
     /// assert_eq!(Hosts::of(&[7, 7, 4, 4]), Hosts::each(2));
     /// assert_eq!(Hosts::of(&[7, 4, 4, 7, 4]), Hosts::of(&[0, 1, 1, 0, 1]));
     /// ```
@@ -110,7 +110,7 @@ impl Hosts {
     /// Creates hosts, each holding the given number of consecutive ranks.
     ///
     /// ```
-    /// use ringtree::plan::topology::Hosts;
+    /// use ringtree::plan::internal::topology::Hosts;
     /// assert_eq!(Hosts::of_sizes(&[3, 1, 2]), Hosts::of(&[0, 0, 0, 1, 2, 2]));
     /// ```
     #[must_use]
@@ -124,7 +124,7 @@ impl Hosts {
     /// The names are arbitrary numbers.
     ///
     /// ```
-    /// use ringtree::plan::topology::{Hosts, Topology};
+    /// use ringtree::plan::internal::topology::{Hosts, Topology};
     /// let hosts = Hosts::each(2).in_sites(&[7, 4, 7]);
     /// let six = Topology { world_size: 6, hosts };
     /// assert_eq!((six.site_count(), six.site_of(1), six.host_at(0, 1)), (2, 1, 2));
@@ -152,7 +152,7 @@ impl Hosts {
     /// Assigns consecutive hosts to sites, each containing the given number of hosts.
     ///
     /// ```
-    /// use ringtree::plan::topology::Hosts;
+    /// use ringtree::plan::internal::topology::Hosts;
     /// assert_eq!(Hosts::APART.in_sites_of(&[2, 1]), Hosts::APART.in_sites(&[0, 0, 1]));
     /// ```
     #[must_use]
@@ -230,7 +230,7 @@ impl Topology {
     /// rank's site, both indexed by rank. A host belongs to the site of its lowest rank.
     ///
     /// ```
-    /// use ringtree::plan::topology::Topology;
+    /// use ringtree::plan::internal::topology::Topology;
     /// let four = Topology::at_sites(&[0, 0, 1, 2], &[5, 5, 5, 6]);
     /// assert_eq!((four.host_count(), four.site_count()), (3, 2));
     /// ```
@@ -249,7 +249,7 @@ impl Topology {
     /// its host.
     ///
     /// ```
-    /// use ringtree::plan::topology::{Sharing, Topology};
+    /// use ringtree::plan::internal::topology::{Sharing, Topology};
     ///
     /// assert_eq!(Topology::of(&[0, 0, 0, 1]).sharing(), Sharing::Some);
     /// assert_eq!(Topology::apart(8).sharing(), Sharing::None);
@@ -383,7 +383,7 @@ impl Topology {
     /// than [`RANKS_PER_HOST_MAX`] ranks, or if the number of hosts does not match the sites.
     ///
     /// ```
-    /// use ringtree::plan::topology::{Hosts, Topology};
+    /// use ringtree::plan::internal::topology::{Hosts, Topology};
     ///
     /// let not_full = Topology { world_size: 6, hosts: Hosts::each(4) };
     /// assert!(not_full.check().unwrap_err().contains("must divide"));

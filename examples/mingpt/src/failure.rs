@@ -28,7 +28,7 @@ impl Failure {
 
 impl From<ringtree::Error> for Failure {
     fn from(error: ringtree::Error) -> Self {
-        match error.is_usage() {
+        match error.kind() == ringtree::ErrorKind::Usage {
             true => Self::usage(error.to_string()),
             false => Self::work(error.to_string()),
         }

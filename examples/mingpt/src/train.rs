@@ -8,9 +8,9 @@ use crate::sample::Sampler;
 use crate::snapshot;
 use crate::text::Text;
 use crate::trainer::Trainer;
-use ringtree::Communicator;
 use ringtree::ddp::Trace;
 use ringtree::ddp::checkpoint::Run;
+use ringtree::{Communicator, ErrorKind};
 
 /// Number of steps in a timeline.
 const TRACED_STEPS: u64 = 20;
@@ -23,10 +23,12 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
     agree_on_the_job(comm, config, text)?;
     let checkpoints = config.checkpoint.as_ref();
     let checkpoints = checkpoints.map(|folder| snapshot::checkpoints(folder, config.keep));
-    let run = Run::open(comm, checkpoints).map_err(|error| match error.is_configuration() {
-        // A restart would not change it.
-        true => Failure::usage(error.to_string()),
-        false => error.into(),
+    let run = Run::open(comm, checkpoints).map_err(|error| {
+        match error.kind() == ErrorKind::Configuration {
+            // A restart would not change it.
+            true => Failure::usage(error.to_string()),
+            false => error.into(),
+        }
     })?;
     let mut trainer = Trainer::new(run, config, text)?;
     let mut report = Report::new(&trainer)?;

@@ -1,6 +1,7 @@
 //! Tests that read settings from the environment.
 
 use super::*;
+use crate::error::ErrorKind;
 
 const BASE: &[(&str, &str)] = &[
     ("RANK", "3"),
@@ -21,7 +22,7 @@ fn with(changes: &[(&str, &str)]) -> Result<Settings> {
 
 fn refusal(changes: &[(&str, &str)]) -> String {
     match with(changes) {
-        Err(error) if error.is_configuration() => error.to_string(),
+        Err(error) if error.kind() == ErrorKind::Configuration => error.to_string(),
         other => panic!("{changes:?} gave {other:?}"),
     }
 }
@@ -213,7 +214,7 @@ fn half_an_environment_makes_no_rank_alone() {
     }
     for (_, name) in OTHER_LAUNCHERS {
         let error = or_alone(&[(name, "4")]).unwrap_err();
-        assert!(error.is_configuration() && error.to_string().contains(name));
+        assert!(error.kind() == ErrorKind::Configuration && error.to_string().contains(name));
         assert_eq!(refusal(&[("RANK", ""), (name, "4")]), error.to_string());
     }
 }

@@ -357,7 +357,7 @@ fn a_message_that_is_too_long_is_the_senders_fault_and_no_connection_is_lost() {
         let payload = vec![1; CONTROL_MESSAGE_BYTES_MAX + 1];
         membership.control.send_all(7, &payload);
         let cause = recorder.wait("the cause", |seen| seen.causes.pop());
-        assert!(cause.is_protocol(), "{cause}");
+        assert!(cause.kind() == crate::ErrorKind::Protocol, "{cause}");
         membership.control.send_all(7, &payload[1..]);
         for (membership, recorder) in &ranks {
             if membership.rank != sender {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::error::ErrorKind;
 use crate::protocol::handshake::HELLO_BYTES;
 use std::fs;
 use std::io::{Read, Write};
@@ -186,7 +187,7 @@ fn without_a_secret_only_loopback_is_used() {
         let Err(error) = join(&settings) else {
             panic!("refused");
         };
-        assert!(error.is_configuration(), "{error:?}");
+        assert!(error.kind() == ErrorKind::Configuration, "{error:?}");
         let line = error.to_string();
         assert!(line.contains("RINGTREE_SECRET is not set"), "{line}");
     }

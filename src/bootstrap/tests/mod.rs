@@ -9,7 +9,7 @@ use super::*;
 use crate::bootstrap::join::{Joined, join};
 use crate::bootstrap::settings::{Settings, TransportChoice};
 use crate::control::{Handler, Membership};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::link::tcp::DataStream;
 use crate::protocol::handshake::Secret;
 use mio::net::TcpStream;
@@ -67,7 +67,7 @@ fn join_all(settings: Vec<Settings>, delay_ms: impl Fn(usize) -> u64) -> Vec<Res
 
 fn join_line(result: Result<Joined>) -> String {
     match result {
-        Err(error) if error.is_join() => {
+        Err(error) if error.kind() == ErrorKind::Join => {
             let line = error.to_string();
             assert!(!line.contains('\n'), "one line: {line}");
             line

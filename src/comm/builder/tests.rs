@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::bootstrap::environment::VARIABLES;
+use crate::error::ErrorKind;
 
 /// Every variable, with a value other than its default.
 const ENVIRONMENT: &[(&str, &str)] = &[
@@ -82,7 +83,7 @@ fn a_builder_alone_is_one_rank_and_a_part_of_a_place_is_refused() {
     let error = Builder::begun(half).placed().unwrap_err();
     assert!(error.to_string().starts_with("WORLD_SIZE is not set"));
     let begun = || Builder::begun(of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
-    assert!(begun().placed().unwrap_err().is_configuration());
+    assert!(begun().placed().unwrap_err().kind() == ErrorKind::Configuration);
     let told = begun().rank(1).world_size(4).rendezvous("10.0.0.9:1");
     assert_eq!(told.placed().unwrap().rank, 1);
 }

@@ -1,5 +1,6 @@
 use super::*;
 use crate::control::peer::Place;
+use crate::error::ErrorKind;
 use crate::protocol::hand_over::TOKEN_BYTES;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
@@ -293,7 +294,7 @@ fn who_does_not_hand_over_in_time_is_named() {
                 let Err(error) = error else {
                     panic!("no deadline: {error:?}");
                 };
-                assert!(error.is_timeout(), "{error:?}");
+                assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
                 let line = error.to_string();
                 assert!(line.contains("ranks 2, 3 did not"), "{line}");
                 assert!(!line.contains('\n'));
@@ -318,7 +319,7 @@ fn who_is_gone_is_named_at_once() {
                     let Err(error) = error else {
                         panic!("not lost: {error:?}");
                     };
-                    assert!(error.is_peer_lost(), "{error:?}");
+                    assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
                     assert_eq!(error.peer(), Some(2));
                     let message = error.to_string();
                     assert!(message.starts_with("rank 2 is gone"), "{message}");
@@ -359,7 +360,7 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
         let Err(error) = error else {
             panic!("taken: {error:?}");
         };
-        assert!(error.is_protocol(), "{error:?}");
+        assert!(error.kind() == ErrorKind::Protocol, "{error:?}");
         let line = error.to_string();
         assert!(
             line.contains("memory of rank 1") && line.contains(why),

@@ -5,7 +5,7 @@ use super::{Active, RankSpans, Span, Timeline, Trace, lock};
 use crate::comm::Communicator;
 use crate::comm::recording::{CallRecord, Question, StepRecord, What};
 use crate::limits::TRACE_SPANS_MAX;
-use crate::plan::cost::{MessageTimes, Schedule};
+use crate::plan::internal::cost::{MessageTimes, Schedule};
 use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
@@ -34,9 +34,8 @@ impl Trace {
     /// completed each call and the steps of that call. A local step copies or reduces the rank's
     /// own data. A send completes when the link has accepted its bytes, and a receive completes
     /// when its bytes are in place. The tracks `call, predicted`, `send, predicted` and `receive,
-    /// predicted` show the times that the cost model predicts for the plan
-    /// ([`schedule`](crate::plan::cost::schedule())). Predicted times are relative to the moment at
-    /// which the first rank started the call.
+    /// predicted` show the times that the cost model predicts for the plan. Predicted
+    /// times are relative to the moment at which the first rank started the call.
     ///
     /// All ranks must call this method with the same collectives in `body`. Calls outside `body`
     /// incur no cost.

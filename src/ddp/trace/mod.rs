@@ -33,7 +33,7 @@ const COMMUNICATION: &str = "communication";
 ///
 /// ```
 /// use ringtree::ddp::{DataParallel, Options, Parameter, Trace};
-/// use ringtree::{Dtype, sim::simulate::sleep};
+/// use ringtree::{Dtype, sim::sleep};
 /// use std::time::Duration;
 ///
 /// # let directory = tempfile::tempdir().unwrap();

@@ -94,7 +94,7 @@ fn objection(failure: Failure) -> Option<String> {
 /// Admits a launcher, or rejects it if it belongs to a different job.
 ///
 /// # Errors
-/// Returns [`Error::join`] if the settings of two of the job's launchers contradict each other.
+/// Returns `ErrorKind::Join` if the settings of two of the job's launchers contradict each other.
 fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usize) -> Result<()> {
     let own = &arrivals[0].join;
     if join.id != own.id {

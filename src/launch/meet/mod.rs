@@ -48,8 +48,8 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 /// Connects to the other launchers of `job` within `timeout`.
 ///
 /// # Errors
-/// Returns [`Error::configuration`] if the endpoint is invalid; [`Error::join`] if launchers are
-/// still missing when the timeout expires, cannot be reached, or have contradictory settings.
+/// Returns `ErrorKind::Configuration` if the endpoint is invalid; `ErrorKind::Join` if launchers
+/// are still missing when the timeout expires, cannot be reached, or have contradictory settings.
 pub(super) fn meet(
     job: &Job,
     meeting: &Meeting,

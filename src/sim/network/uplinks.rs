@@ -18,23 +18,20 @@ use std::time::Duration;
 /// ```
 /// use ringtree::Algorithm;
 /// use ringtree::plan::{Hosts, Topology};
-/// use ringtree::sim::network::{Network, Uplinks};
-/// use ringtree::sim::simulate::World;
-/// use std::sync::{Arc, Mutex};
+/// use ringtree::sim::{Uplinks, World};
 /// use std::time::Duration;
 ///
 /// let mut world = World::new(8);
 /// world.hosts = Hosts::APART.in_sites_of(&[4, 4]);
 /// let topology = Topology { world_size: 8, hosts: world.hosts.clone() };
 /// world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_millis(1), 1e6));
-/// let network = Arc::new(Mutex::new(Network::new(world.network.clone(), 8)));
-/// let ends = world.run_on(&network, |comm| {
+/// let (ends, transfers) = world.run_recorded(|comm| {
 ///     comm.use_algorithm(Some(Algorithm::Hierarchical))?;
 ///     comm.all_reduce(&mut vec![1.0f32; 1 << 18], ringtree::ReduceOp::Sum)
 /// });
 /// assert_eq!(ends, vec![Ok(()); 8]);
 /// // 1 MiB passes each uplink each way: about a second.
-/// let seconds = network.lock().unwrap().now().as_secs_f64();
+/// let seconds = transfers.last().unwrap().end.as_secs_f64();
 /// assert!((1.04..1.1).contains(&seconds), "{seconds}");
 /// ```
 #[derive(Clone, Debug)]

@@ -206,7 +206,7 @@ pub(super) fn driver() -> Result<&'static Driver> {
 /// Returns the number of GPUs that this process can use, which is at least one.
 ///
 /// # Errors
-/// Returns [`Error::no_device`], including the reason, if no GPU can be used.
+/// Returns `ErrorKind::NoDevice`, including the reason, if no GPU can be used.
 pub(crate) fn gpu_count() -> Result<usize> {
     Ok(driver()?.gpus)
 }
@@ -285,6 +285,7 @@ fn initialised(handle: *mut c_void) -> std::result::Result<Api, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::error::ErrorKind;
 
     #[test]
     fn what_is_missing_is_named() {
@@ -298,7 +299,7 @@ mod tests {
     fn without_a_driver_there_is_one_clear_line_and_no_panic() {
         match gpu_count() {
             Ok(count) => assert!(count > 0),
-            Err(error) if error.is_no_device() => {
+            Err(error) if error.kind() == ErrorKind::NoDevice => {
                 let why = error.to_string();
                 assert!(
                     why.starts_with("CUDA is not available: ") && !why.contains('\n'),

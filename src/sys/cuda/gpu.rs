@@ -79,8 +79,8 @@ impl Gpu {
     /// Returns GPU number `ordinal` of this process. Each call returns the same value.
     ///
     /// # Errors
-    /// Returns [`Error::no_device`] if the GPU does not exist, or [`Error::device`] if it cannot be
-    /// used.
+    /// Returns `ErrorKind::NoDevice` if the GPU does not exist, or `ErrorKind::Device` if it cannot
+    /// be used.
     pub fn open(ordinal: usize) -> Result<Arc<Gpu>> {
         static GPUS: Mutex<Vec<Arc<Gpu>>> = Mutex::new(Vec::new());
         let driver = driver()?;
@@ -126,7 +126,7 @@ impl Gpu {
     /// wait for all work on the GPU.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the text is not PTX, or else the driver's error.
+    /// Returns `ErrorKind::Usage` if the text is not PTX, or else the driver's error.
     pub fn load_kernels(&self, text: &str) -> Result<()> {
         if !is_ptx(text) {
             let what = "kernels must be PTX, which starts with a `.version` line";

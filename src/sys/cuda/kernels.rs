@@ -71,9 +71,9 @@ impl Stream {
     /// destination may be one of the sources. Otherwise, it must not overlap any source.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if a range is out of bounds, if memory belongs to a different GPU,
-    /// or if the operator is not defined for the type. Returns [`Error::device`] if the kernels are
-    /// not loaded, or if the driver reports an error.
+    /// Returns `ErrorKind::Usage` if a range is out of bounds, if memory belongs to a different
+    /// GPU, or if the operator is not defined for the type. Returns `ErrorKind::Device` if the
+    /// kernels are not loaded, or if the driver reports an error.
     pub(crate) fn reduce(
         &self,
         how: Reduction,

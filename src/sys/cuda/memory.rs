@@ -279,7 +279,7 @@ impl Pinned {
     /// visible.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if no word begins at `at`.
+    /// Returns `ErrorKind::Usage` if no word begins at `at`.
     pub(crate) fn load(&self, at: usize) -> Result<u32> {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
@@ -287,7 +287,7 @@ impl Pinned {
     /// Stores the word at byte `at`, ordered after everything that was written before.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if no word begins at `at`.
+    /// Returns `ErrorKind::Usage` if no word begins at `at`.
     pub(crate) fn store(&self, at: usize, value: u32) -> Result<()> {
         self.word(at)?.store(value, Ordering::Release);
         Ok(())

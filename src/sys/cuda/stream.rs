@@ -143,8 +143,8 @@ impl Stream {
     /// Copies rows from device memory to pinned memory.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if a range is out of bounds or belongs to a different GPU, or else
-    /// the driver's error.
+    /// Returns `ErrorKind::Usage` if a range is out of bounds or belongs to a different GPU, or
+    /// else the driver's error.
     pub(crate) fn copy_in(&self, from: &Memory, to: &Pinned, rows: &Rows) -> Result<()> {
         self.copy_rows(from, to, rows, true)
     }
@@ -239,7 +239,7 @@ impl Stream {
     /// readers of the word.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if there is no such word, or else the driver's error.
+    /// Returns `ErrorKind::Usage` if there is no such word, or else the driver's error.
     pub(crate) fn write_word(&self, words: &Pinned, at: usize, value: u32) -> Result<()> {
         let address = words.address(at)?;
         let Inner { gpu, stream, .. } = &*self.0;
@@ -297,7 +297,8 @@ impl Stream {
     /// the same time.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if `other` belongs to a different GPU, or else the driver's error.
+    /// Returns `ErrorKind::Usage` if `other` belongs to a different GPU, or else the driver's
+    /// error.
     pub fn wait_for(&self, other: &Stream) -> Result<()> {
         self.check_gpu(&other.0.gpu)?;
         let mut reached = lock(&other.0.reached);
@@ -313,7 +314,7 @@ impl Stream {
     /// Rejects a stream whose operations are being captured into a graph.
     ///
     /// # Errors
-    /// Returns [`Error::usage`] if the stream is being captured, or else the driver's error.
+    /// Returns `ErrorKind::Usage` if the stream is being captured, or else the driver's error.
     pub(crate) fn refuse_capture(&self) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;
@@ -334,7 +335,7 @@ impl Stream {
     /// that never happens, this call waits forever.
     ///
     /// # Errors
-    /// Returns [`Error::device`] if an operation failed.
+    /// Returns `ErrorKind::Device` if an operation failed.
     pub fn synchronize(&self) -> Result<()> {
         let Inner { gpu, stream, .. } = &*self.0;
         let _entered = gpu.enter()?;

@@ -23,7 +23,7 @@ fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
 /// until the returned value is dropped.
 ///
 /// # Errors
-/// Returns [`Error::usage`] if the stream belongs to a different context.
+/// Returns `ErrorKind::Usage` if the stream belongs to a different context.
 pub(crate) fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Stream> {
     check_context(gpu, stream.context())?;
     let raw = stream.cu_stream().cast();
@@ -36,7 +36,7 @@ pub(crate) fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Str
 /// the slice on other streams that cudarc knows of. [`unwrap_slice`] returns the slice.
 ///
 /// # Errors
-/// Returns [`Error::usage`] if the slice or the stream belongs to a different context.
+/// Returns `ErrorKind::Usage` if the slice or the stream belongs to a different context.
 pub(crate) fn wrap_slice<T: Element>(
     gpu: &Arc<Gpu>,
     mut slice: CudaSlice<T>,

@@ -1,6 +1,7 @@
 //! Long calls that break in the middle, and what is left over of many.
 
 use super::world::{Act, Rank, World, ok};
+use ringtree::ErrorKind;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::plan::Algorithm;
 use ringtree::{ReduceOp, Result};
@@ -48,7 +49,7 @@ fn cut_off(rank: &Rank) -> Result<String> {
     let Err(error) = called.and_then(|()| comm.synchronize()) else {
         return Ok("good".into());
     };
-    if !error.is_device() {
+    if error.kind() != ErrorKind::Device {
         return Ok(format!("{error:?}"));
     }
     let text = error.to_string();
@@ -81,7 +82,7 @@ fn long_alone(rank: &Rank) -> Result<String> {
     let called = comm.broadcast(&mut buffer, 1);
     let end = called.and_then(|()| comm.synchronize());
     let text = match end {
-        Err(error) if error.is_timeout() => error.to_string(),
+        Err(error) if error.kind() == ErrorKind::Deadline => error.to_string(),
         end => return Ok(format!("{end:?}")),
     };
     assert!(text.contains("rank 1"), "{text}");
@@ -193,7 +194,7 @@ fn dies_attaching(rank: &Rank) -> Result<String> {
     loop {
         match rank.comm.attach(&rank.device) {
             Ok(()) => {}
-            Err(error) if error.is_peer_lost() && error.peer() == Some(1) => {
+            Err(error) if error.kind() == ErrorKind::PeerLost && error.peer() == Some(1) => {
                 return Ok("rank 1 is gone".into());
             }
             Err(error) => return Err(error),

@@ -5,7 +5,7 @@ use cudarc::driver::{CudaContext, CudaStream, sys};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::Device;
 use ringtree::plan::Algorithm;
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -108,7 +108,7 @@ fn deadline(rank: &Rank) -> Result<String> {
     let Err(error) = &first else {
         return Ok(format!("{first:?}"));
     };
-    assert!(error.is_timeout(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("rank 1"), "{text}");
     assert_eq!(rank.comm.synchronize(), first, "told once, told always");
@@ -139,7 +139,7 @@ fn killed(rank: &Rank) -> Result<String> {
     let Err(error) = rank.comm.synchronize() else {
         return Ok("good, or something else".into());
     };
-    assert!(error.is_peer_lost(), "{error:?}");
+    assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
     assert_eq!(error.peer(), Some(2));
     rank.comm
         .all_reduce(&mut buffer, ReduceOp::Sum)
@@ -200,7 +200,7 @@ fn stuck(rank: &Rank) -> Result<String> {
     let Err(error) = comm.synchronize() else {
         return Ok("good, or something else".into());
     };
-    assert!(error.is_timeout(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("the buffer's stream"), "{text}");
     let start = Instant::now();
@@ -270,7 +270,7 @@ fn strange(rank: &Rank) -> Result<String> {
     let Err(error) = rank.device.allocate(100) else {
         return Ok("no error".into());
     };
-    assert!(error.is_device(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Device, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("99999"), "{text}");
     Ok("ok".into())
@@ -299,7 +299,7 @@ fn mismatch(rank: &Rank) -> Result<String> {
     let Err(error) = end else {
         return Ok(format!("{end:?}"));
     };
-    assert!(error.is_mismatch(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Mismatch, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("on devices"), "{text}");
     assert_eq!(text.matches(" of 3000001 f32").count(), 2, "{text}");
@@ -329,7 +329,7 @@ fn refused(rank: &Rank) -> Result<String> {
     ];
     for (nth, end) in refused.into_iter().enumerate() {
         assert!(
-            matches!(&end, Err(error) if error.is_usage()),
+            matches!(&end, Err(error) if error.kind() == ErrorKind::Usage),
             "{nth}: {end:?}"
         );
     }
@@ -366,7 +366,7 @@ fn left_alone(rank: &Rank) -> Result<String> {
     if comm.rank() == 1 {
         // Somewhere in the middle.
         std::thread::sleep(Duration::from_millis(6));
-        comm.abort(&Error::system("enough"));
+        comm.abort(&Error::new(ErrorKind::System, "enough"));
     }
     let _ = comm.synchronize();
     buffer.write(&vec![7; 1_000_000])?;
@@ -398,7 +398,7 @@ fn good(rank: &Rank) -> Result<String> {
     let called = ready.and_then(|()| comm.all_reduce(&mut buffer, ReduceOp::Sum));
     if comm.rank() == 0 {
         std::thread::sleep(Duration::from_millis(pause));
-        comm.abort(&Error::system("enough"));
+        comm.abort(&Error::new(ErrorKind::System, "enough"));
     }
     if called.and_then(|()| comm.synchronize()).is_ok() {
         assert!(buffer.read()?.iter().all(|one| *one == 3));
@@ -515,7 +515,7 @@ fn ranks_that_are_threads_of_one_process_are_refused_in_one_line() {
         let Err(error) = end else {
             panic!("{end:?}");
         };
-        assert!(error.is_usage(), "{error:?}");
+        assert!(error.kind() == ErrorKind::Usage, "{error:?}");
         let text = error.to_string();
         assert!(
             text.contains("threads of one process") && !text.contains('\n'),
@@ -524,7 +524,7 @@ fn ranks_that_are_threads_of_one_process_are_refused_in_one_line() {
     }
     let simulated = ringtree::simulate(1, |comm| comm.attach(&Device::open(0).unwrap()));
     assert!(
-        matches!(&simulated[0], Err(error) if error.is_usage()),
+        matches!(&simulated[0], Err(error) if error.kind() == ErrorKind::Usage),
         "{simulated:?}"
     );
 }

@@ -3,6 +3,7 @@
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, sys};
+use ringtree::ErrorKind;
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::{ReduceOp, Result};
 use std::time::Duration;
@@ -89,7 +90,7 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
         // What a first launch does under lazy loading.
         "load" => {
             let binary = device.load_kernels("\u{7f}ELF");
-            assert!(binary.is_err_and(|error| error.is_usage()));
+            assert!(binary.is_err_and(|error| error.kind() == ErrorKind::Usage));
             device.load_kernels(".version 8.4\n.visible .entry x(")?;
         }
         "free" => drop(unrelated),
@@ -104,7 +105,10 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             let memory = another.device_memory().clone();
             let mut refused = DeviceBuffer::<f32>::from_memory(device, &captured, memory);
             let end = comm.all_reduce(&mut refused, ReduceOp::Sum);
-            assert!(matches!(&end, Err(error) if error.is_usage()), "{end:?}");
+            assert!(
+                matches!(&end, Err(error) if error.kind() == ErrorKind::Usage),
+                "{end:?}"
+            );
             comm.synchronize()?;
             let mut graph = std::ptr::null_mut();
             // SAFETY: the stream is alive, its context current; there is room for the pointer.

@@ -1,6 +1,7 @@
 //! Which path device buffers take: the setting, and what all ranks say where it cannot be had.
 
 use super::world::{Act, Rank, World, ok};
+use ringtree::ErrorKind;
 use ringtree::{ReduceOp, Result};
 
 /// Elements of a buffer for which no rank could pin as much.
@@ -35,7 +36,7 @@ fn zeros(rank: &Rank) -> Result<String> {
     let too_many = rank
         .comm
         .alloc_on_device::<f64>(&rank.stream, usize::MAX / 4);
-    assert!(too_many.is_err_and(|error| error.is_usage()));
+    assert!(too_many.is_err_and(|error| error.kind() == ErrorKind::Usage));
     rank.comm.barrier()?;
     Ok("ok".into())
 }

@@ -4,7 +4,7 @@ use super::launched::{Case, Memory, check, request};
 use super::values::{Random, random_elements, special_values};
 use bytemuck::bytes_of;
 use ringtree::internal::compute::{Kernel, gpu};
-use ringtree::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
+use ringtree::internal::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
 use ringtree::{Dtype, ReduceOp};
 
 /// How the buffers of a launch lie in their 16 bytes.

@@ -4,15 +4,15 @@ mod schedule;
 mod sites;
 
 use proptest::prelude::*;
-use ringtree::limits::SHARED_SEGMENT_BYTES;
+use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::algorithms::Offer;
-use ringtree::plan::cost::{Traffic, longest_path_s, payload_bytes, shared};
-use ringtree::plan::layout::Division;
-use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{Choice, TuningTable, choose};
+use ringtree::plan::internal::cost::{Traffic, longest_path_s, payload_bytes, shared};
+use ringtree::plan::internal::layout::Division;
+use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::{
     Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Step, Topology, algorithms, plan,
 };
+use ringtree::plan::{Choice, TuningTable, choose};
 
 /// Divides evenly over every number of chunks used here.
 fn even_bytes(chunks: usize) -> usize {
@@ -80,7 +80,7 @@ fn over_tcp(tcp: LinkCost) -> TuningTable {
     }
 }
 
-fn entry_cost(request: &Request) -> ringtree::plan::price::Cost {
+fn entry_cost(request: &Request) -> ringtree::plan::internal::price::Cost {
     let entry = ringtree::plan::algorithms::entry(request.collective, request.algorithm);
     (entry.unwrap().cost)(request)
 }

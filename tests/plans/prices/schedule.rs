@@ -1,12 +1,14 @@
 //! What is predicted of single messages, and what a predicted time is made of.
 
 use super::{entry_cost, even_bytes, over_tcp, plans, requests};
-use ringtree::limits::TRACE_SPANS_MAX;
-use ringtree::plan::cost::{MessageTimes, longest_path_s, payload_bytes, schedule, shared};
-use ringtree::plan::parts::Parts;
-use ringtree::plan::price::LinkCost;
-use ringtree::plan::select::{TuningTable, choose, predicted_s};
+use ringtree::internal::limits::TRACE_SPANS_MAX;
+use ringtree::plan::internal::cost::{
+    MessageTimes, longest_path_s, payload_bytes, schedule, shared,
+};
+use ringtree::plan::internal::parts::Parts;
+use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Step, Topology};
+use ringtree::plan::{TuningTable, choose, predicted_s};
 use std::collections::{BTreeMap, BTreeSet};
 
 const LINK: LinkCost = LinkCost {

@@ -1,9 +1,9 @@
 //! Ranks at several sites: what passes the uplinks, and what `auto` chooses.
 
 use super::{over_tcp, plans};
-use ringtree::plan::price::{LinkCost, UplinkCost};
-use ringtree::plan::select::{TuningTable, choose};
+use ringtree::plan::internal::price::{LinkCost, UplinkCost};
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Step, Topology};
+use ringtree::plan::{TuningTable, choose};
 
 /// Chunks that leave each site and that come to each, by the plans of all ranks.
 fn across(plans: &[Plan]) -> (Vec<usize>, Vec<usize>) {

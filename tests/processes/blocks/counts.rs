@@ -5,8 +5,8 @@ use super::forms::{FORMS, of_own_type};
 use super::over_processes;
 use ringtree::internal::engine::{Lengths, Placement, Program};
 use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, Layout, Result};
+use ringtree::sim::World;
+use ringtree::{Communicator, Error, ErrorKind, Layout, Result};
 
 const RANKS: usize = 3;
 
@@ -43,7 +43,8 @@ fn fault(end: Result<()>, beliefs: &[[usize; RANKS]; RANKS]) -> Option<String> {
         ", block {block} has {} elements on rank {low}, and {} on rank {high}; pass the same",
         one[block], other[block]
     );
-    let is_told = error.is_mismatch() && low < high && error.to_string().contains(&says);
+    let is_told =
+        error.kind() == ErrorKind::Mismatch && low < high && error.to_string().contains(&says);
     (!is_told).then(|| format!("no '{says}' in: {error:?}"))
 }
 
@@ -152,7 +153,7 @@ fn miscount(comm: &Communicator, sent: usize, received: usize) -> Result<Option<
     );
     let is_told = |error: &Error| {
         let is_of = (error.rank(), error.peer()) == (Some(0), Some(1));
-        error.is_mismatch() && is_of && error.to_string().contains(&says)
+        error.kind() == ErrorKind::Mismatch && is_of && error.to_string().contains(&says)
     };
     let is_right = end.as_ref().is_err_and(is_told) && output.iter().all(|one| *one == 0);
     Ok((!is_right).then(|| format!("no '{says}' in {end:?}; ")))

@@ -3,8 +3,8 @@
 use super::end::ENDS;
 use super::mistakes::{MISTAKES, told, train};
 use super::{CIRCLE, go_on};
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Error, Result};
+use ringtree::sim::{World, sleep};
+use ringtree::{Error, ErrorKind, Result};
 
 /// Each rank is told that they wait for each other, and these things; in part through another
 /// rank, whose call ended before.
@@ -41,7 +41,7 @@ fn what_is_merely_late_goes_on() {
     let world = World::new(3);
     for seed in 0..20 {
         let world = World {
-            network: ringtree::sim::network::NetworkConfig {
+            network: ringtree::sim::NetworkConfig {
                 seed,
                 ..world.network.clone()
             },
@@ -71,7 +71,8 @@ fn no_rank_tells_of_a_circle_that_it_has_not_seen() {
         let error = ends[0].as_ref().unwrap_err();
         let text = error.to_string();
         let part = format!(r#"rank 1 waits for {waits} of 1 u8, by flat, on "y""#);
-        let is_told = error.is_timeout() && text.contains(&part) && !text.contains(CIRCLE);
+        let is_told =
+            error.kind() == ErrorKind::Deadline && text.contains(&part) && !text.contains(CIRCLE);
         assert!(is_told, "no {part} in: {text}");
     }
 }
@@ -80,7 +81,7 @@ fn no_rank_tells_of_a_circle_that_it_has_not_seen() {
 fn a_patient_wait_is_ended_by_the_others_timeout() {
     let ends = World::new(2).run(go_on::patient);
     let error = ends[1].as_ref().unwrap_err();
-    let (is_timeout, text) = (error.is_timeout(), error.to_string());
+    let (is_timeout, text) = (error.kind() == ErrorKind::Deadline, error.to_string());
     let part = r#"on "y" after 4.0 s: rank 0 waits for rank 1 in barrier #2 of 1 u8"#;
     assert!(
         is_timeout && text.contains(part) && text.contains(CIRCLE),

@@ -1,8 +1,8 @@
 //! A rank dies at any step of making and using groups: every survivor that needs it gets the same
 //! first error, and groups without it go on.
 
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::sim::{World, sleep};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -45,7 +45,7 @@ fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
         .filter_map(|rank| ends[*rank].as_ref().err())
         .collect();
     for error in &failed {
-        let (Some(rank), true) = (error.peer(), error.is_peer_lost()) else {
+        let (Some(rank), true) = (error.peer(), error.kind() == ErrorKind::PeerLost) else {
             panic!("{error}");
         };
         let message = error.to_string();

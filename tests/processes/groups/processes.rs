@@ -1,7 +1,7 @@
 //! Groups of real processes.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, concurrently, exit};
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use rustix::process::Signal;
 use std::fs;
 use std::time::{Duration, Instant};
@@ -244,7 +244,7 @@ fn long_causes() -> Result<String> {
         if comm.rank() == failing {
             let trace = "0: std::backtrace::Backtrace::create\n".repeat(2500);
             let cause = format!("no loss on rank {failing}: {trace}it is NaN");
-            group.abort(&Error::system(cause));
+            group.abort(&Error::new(ErrorKind::System, cause));
         }
         told.push(group.barrier().unwrap_err().to_string());
     }

@@ -2,11 +2,11 @@
 
 use super::{Rounded, every_call};
 use half::bf16;
-use ringtree::plan::reproducible::is_in_rank_order;
-use ringtree::plan::select::choose_in_rank_order;
+use ringtree::plan::internal::reproducible::is_in_rank_order;
+use ringtree::plan::internal::select::choose_in_rank_order;
 use ringtree::plan::{Collective, Hosts, REGISTRY, Request, Topology};
-use ringtree::sim::simulate::World;
-use ringtree::{Algorithm, Communicator, ReduceOp, TuningTable};
+use ringtree::sim::World;
+use ringtree::{Algorithm, Communicator, ErrorKind, ReduceOp, TuningTable};
 
 const WORLDS: [usize; 4] = [3, 4, 6, 8];
 const SUMMING: [Collective; 3] = [
@@ -156,7 +156,7 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
         let text = error.to_string();
         let names_both = text.contains(&format!("{collective} by {form} over"))
             && text.contains("RINGTREE_REPRODUCIBLE=1 allows flat");
-        if !error.is_usage() || !names_both || text.contains('\n') {
+        if error.kind() != ErrorKind::Usage || !names_both || text.contains('\n') {
             return Err(format!("{form}: {text}"));
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::sim::faults::Faults;
-use ringtree::sim::simulate::World;
+use ringtree::sim::Faults;
+use ringtree::sim::World;
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 

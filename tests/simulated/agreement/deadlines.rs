@@ -2,15 +2,15 @@
 
 use super::{registry, run_timed};
 use ringtree::plan::Algorithm;
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Collective, Communicator, ReduceOp, Result};
+use ringtree::sim::{World, sleep};
+use ringtree::{Collective, Communicator, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 fn deadline(end: &Result<()>) -> String {
     match end {
-        Err(error) if error.is_timeout() => error.to_string(),
+        Err(error) if error.kind() == ErrorKind::Deadline => error.to_string(),
         other => panic!("no deadline: {other:?}"),
     }
 }
@@ -35,7 +35,7 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
     let Err(error) = &ends[0] else {
         panic!("no deadline: {ends:?}");
     };
-    assert!(error.is_timeout(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("rank 3 has made no call after #11"), "{text}");
     assert!(
@@ -72,7 +72,7 @@ fn no_algorithm_waits_longer_than_its_timeout() {
             let Err(error) = &ends[0] else {
                 panic!("no deadline: {ends:?}");
             };
-            assert!(error.is_timeout(), "{error:?}");
+            assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
             let text = error.to_string();
             let named = format!("rank {missing} has made no call yet");
             assert!(text.contains(&named), "{algorithm}: {text}");
@@ -100,7 +100,7 @@ fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
     let Err(error) = &ends[0] else {
         panic!("no deadline: {ends:?}");
     };
-    assert!(error.is_timeout(), "{error:?}");
+    assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("rank 2 timed out in send-recv #1"), "{text}");
     let told = ": rank 0 waits for rank 2 in barrier #5 of 1 u8, by ";

@@ -4,8 +4,8 @@ use super::{registry, run_timed};
 use crate::long::short_or_long;
 use proptest::prelude::*;
 use ringtree::plan::{Algorithm, Collective};
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, ReduceOp, Result};
+use ringtree::sim::World;
+use ringtree::{Communicator, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
@@ -28,7 +28,7 @@ fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
     });
     assert!(took < at + Duration::from_secs(2), "it took {took:?}");
     for (rank, end) in ends.iter().enumerate() {
-        assert!(end.is_peer_lost(), "rank {rank}: {end:?}");
+        assert!(end.kind() == ErrorKind::PeerLost, "rank {rank}: {end:?}");
         let message = end.to_string();
         assert_eq!(end.peer(), Some(victim), "rank {rank}: {message}");
         let seer = end.rank();

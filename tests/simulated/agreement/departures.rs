@@ -3,8 +3,8 @@
 
 use super::run_timed;
 use crate::long::short_or_long;
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::sim::{World, sleep};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 const RANKS: usize = 4;
@@ -147,7 +147,9 @@ fn after_a_departure_every_rank_that_waits_learns_how_another_ends() {
                         let another = others.iter().find(|rank| **rank != ending).unwrap();
                         match end {
                             End::Leaves => {}
-                            End::Fails => made.abort(&Error::system("no room on the disk")),
+                            End::Fails => {
+                                made.abort(&Error::new(ErrorKind::System, "no room on the disk"))
+                            }
                             End::RunsOutOfTime => {
                                 let timeout = Duration::from_millis(100);
                                 return made

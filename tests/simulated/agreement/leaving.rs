@@ -1,8 +1,8 @@
 //! Ranks that leave: in peace, or too early.
 
 use super::{registry, run_timed};
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Error, ReduceOp};
+use ringtree::sim::{World, sleep};
+use ringtree::{Error, ErrorKind, ReduceOp};
 use std::time::Duration;
 
 const SOON: Duration = Duration::from_secs(3);
@@ -42,7 +42,7 @@ fn a_rank_that_makes_one_call_fewer_is_named() {
                 let Err(error) = end else {
                     panic!("rank {rank} of {world_size} without {early}: {end:?}");
                 };
-                assert!(error.is_peer_lost(), "{error:?}");
+                assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
                 let lost = error.peer().unwrap();
                 let message = error.to_string();
                 if early != 0 {
@@ -69,7 +69,7 @@ fn a_goodbye_is_noticed_also_where_there_never_was_a_link() {
         let Err(error) = end else {
             panic!("{ends:?}");
         };
-        assert!(error.is_peer_lost(), "{error:?}");
+        assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
         assert_eq!(error.peer(), Some(2));
         let message = error.to_string();
         assert!(message.contains("rank 2 left after call #0"), "{message}");

@@ -20,9 +20,9 @@ mod usage;
 mod values;
 
 use ringtree::Communicator;
+use ringtree::internal::sim::Network;
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
-use ringtree::sim::network::Network;
-use ringtree::sim::simulate::World;
+use ringtree::sim::World;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn run_timed<R: Send>(
 ) -> (Vec<R>, Duration) {
     let network = Network::new(world.network.clone(), world.world_size);
     let network = Arc::new(Mutex::new(network));
-    let ends = world.run_on(&network, code);
+    let ends = ringtree::internal::sim::run_on(world, &network, code);
     let took = network.lock().unwrap().now();
     (ends, took)
 }

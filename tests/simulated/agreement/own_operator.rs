@@ -1,6 +1,6 @@
 //! All-reduce by an operator of the program's own.
 
-use ringtree::sim::simulate::World;
+use ringtree::sim::World;
 use ringtree::{Communicator, Error, Result};
 
 /// Associative, not commutative: in another order the result is another one.

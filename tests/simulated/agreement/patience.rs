@@ -2,8 +2,8 @@
 
 use super::{registry, run_timed};
 use ringtree::plan::{Algorithm, Collective};
-use ringtree::sim::simulate::{World, sleep};
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::sim::{World, sleep};
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 /// Longer than any timeout.
@@ -14,7 +14,7 @@ const SOON: Duration = Duration::from_secs(3);
 
 fn deadline<R: std::fmt::Debug>(end: &Result<R>) -> String {
     match end {
-        Err(error) if error.is_timeout() => error.to_string(),
+        Err(error) if error.kind() == ErrorKind::Deadline => error.to_string(),
         other => panic!("no deadline: {other:?}"),
     }
 }
@@ -265,7 +265,10 @@ fn a_mismatch_is_told_while_all_wait_patiently() {
     });
     assert!(took < LONG + SOON, "it took {took:?}");
     for end in ends {
-        assert!(matches!(&end, Err(error) if error.is_mismatch()), "{end:?}");
+        assert!(
+            matches!(&end, Err(error) if error.kind() == ErrorKind::Mismatch),
+            "{end:?}"
+        );
     }
 }
 

@@ -3,11 +3,12 @@
 use super::run_timed;
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::limits::MARKS_GRACE;
+use ringtree::internal::limits::MARKS_GRACE;
+use ringtree::internal::sim::SplitMix64;
 use ringtree::plan::{Collective, REGISTRY};
-use ringtree::sim::faults::{Faults, SplitMix64};
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, ReduceOp, Result};
+use ringtree::sim::Faults;
+use ringtree::sim::World;
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree_kit::cluster::{Cluster, Moment, Outcome};
 use ringtree_kit::script::{Call, Script, Step};
@@ -402,7 +403,7 @@ fn the_first_rank_stays_until_the_others_have_their_answer() {
 #[test]
 fn a_failure_elsewhere_ends_the_step_for_all() {
     let ends = ringtree::simulate(4, |comm| {
-        let cause = Error::system("the model of rank 3 is no number");
+        let cause = Error::new(ErrorKind::System, "the model of rank 3 is no number");
         for step in 1..=5 {
             comm.all_reduce(&mut [1.0f32; 50], ReduceOp::Sum)?;
             if comm.rank() == 3 && step == 3 {

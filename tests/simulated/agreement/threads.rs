@@ -1,7 +1,7 @@
 //! Several threads of a rank in one communicator, and tasks in place of threads.
 
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Error, ReduceOp, Result, Work};
+use ringtree::sim::World;
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result, Work};
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -68,7 +68,7 @@ fn threads_that_come_in_another_order_on_another_rank_are_a_mismatch() {
         })
     });
     let error = ends[0].as_ref().unwrap_err();
-    assert!(error.is_mismatch(), "{error}");
+    assert!(error.kind() == ErrorKind::Mismatch, "{error}");
     let text = error.to_string();
     for call in [
         "rank 0 all-reduce #1 of 9 f32",

@@ -2,8 +2,8 @@
 //! to all; a death at any moment is named.
 
 use super::run_timed;
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Result};
+use ringtree::sim::World;
+use ringtree::{Communicator, ErrorKind, Result};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,7 +68,9 @@ fn a_death_at_any_moment_is_named_by_all_who_are_left() {
             for rank in (0..3).filter(|rank| *rank != victim) {
                 let is_named = match &ends[rank] {
                     Ok(()) => true,
-                    Err(error) => error.is_peer_lost() && error.peer() == Some(victim),
+                    Err(error) => {
+                        error.kind() == ErrorKind::PeerLost && error.peer() == Some(victim)
+                    }
                 };
                 assert!(is_named, "rank {victim} died at {at:?}: {ends:?}");
             }
@@ -141,7 +143,9 @@ fn a_call_that_fails_on_some_ranks_leaves_all_in_step() {
                     _ => of_all.clone(),
                 };
                 assert_eq!(next, Ok(expected), "form {form}, {culprit} has {wrong}");
-                assert!(failed.is_ok() || failed.is_err_and(|error| error.is_usage()));
+                assert!(
+                    failed.is_ok() || failed.is_err_and(|error| error.kind() == ErrorKind::Usage)
+                );
             }
         }
     }
@@ -161,7 +165,11 @@ fn what_cannot_be_sent_is_told_to_all_and_the_communicator_goes_on() {
                 .map(drop),
         ];
         for end in usage {
-            assert!(end.as_ref().is_err_and(|error| error.is_usage()), "{end:?}");
+            assert!(
+                end.as_ref()
+                    .is_err_and(|error| error.kind() == ErrorKind::Usage),
+                "{end:?}"
+            );
         }
         // Rank 0 asks for another type than rank 1 sends.
         let end = match comm.rank() {

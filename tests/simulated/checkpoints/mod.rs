@@ -9,7 +9,7 @@ mod series;
 mod writers;
 
 use ringtree::ddp::checkpoint::{Checkpoint, State, Store};
-use ringtree::{Error, Result};
+use ringtree::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
@@ -60,7 +60,7 @@ impl Memory {
 
     fn may_remove(&self) -> Result<()> {
         match self.0.lock().unwrap().keeps_all {
-            true => Err(Error::system("access denied")),
+            true => Err(Error::new(ErrorKind::System, "access denied")),
             false => Ok(()),
         }
     }
@@ -72,7 +72,7 @@ impl Memory {
     fn look<T>(&self, get: impl FnOnce(&Contents) -> T) -> Result<T> {
         let contents = self.0.lock().unwrap();
         match &contents.broken {
-            Some(message) => Err(Error::system(message.clone())),
+            Some(message) => Err(Error::new(ErrorKind::System, message.clone())),
             None => Ok(get(&contents)),
         }
     }
@@ -80,7 +80,7 @@ impl Memory {
     fn change(&self, change: impl FnOnce(&mut BTreeMap<String, Vec<u8>>)) -> Result<()> {
         let mut contents = self.0.lock().unwrap();
         match contents.changes_left.as_mut() {
-            Some(0) => return Err(Error::system("the disk is full")),
+            Some(0) => return Err(Error::new(ErrorKind::System, "the disk is full")),
             Some(left) => *left -= 1,
             None => {}
         }

@@ -4,7 +4,7 @@ use super::{HOOKS, Real, Row, gradient, numbers, shuffled, with_real};
 use crate::long::short_or_long;
 use proptest::prelude::*;
 use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter};
-use ringtree::sim::simulate::World;
+use ringtree::sim::World;
 use ringtree::{Communicator, Dtype, Result};
 use std::time::Duration;
 

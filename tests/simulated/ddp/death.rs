@@ -6,8 +6,8 @@ use proptest::prelude::*;
 use ringtree::ddp::{
     BucketInfo, BucketSize, DataParallel, Exchange, Hook, Next, Options, Parameter, Values,
 };
-use ringtree::sim::simulate::World;
-use ringtree::{Communicator, Dtype, Error, ReduceOp, Result};
+use ringtree::sim::World;
+use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -121,7 +121,7 @@ proptest! {
             // Who took step k knows that all had its gradients, so all others lack at most k.
             prop_assert!(counted + 1 >= most, "rank {}: {} of {}", rank, counted, most);
             if rank != victim {
-                prop_assert!(error.is_peer_lost(), "rank {rank}: {error}");
+                prop_assert!(error.kind() == ErrorKind::PeerLost, "rank {rank}: {error}");
                 prop_assert_eq!(error.peer(), Some(victim));
             }
         }

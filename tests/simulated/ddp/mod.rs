@@ -11,7 +11,7 @@ mod uneven;
 
 use half::{bf16, f16};
 use ringtree::ddp::{HalfHook, Options, Parameter, PowerSgd};
-use ringtree::sim::faults::SplitMix64;
+use ringtree::internal::sim::SplitMix64;
 use ringtree::{Dtype, Element};
 
 /// A hook, and what its averages may differ by: this part of the largest magnitude, and this much

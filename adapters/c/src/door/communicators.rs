@@ -7,7 +7,7 @@ use crate::types::{
     RINGTREE_SPLIT_NOCOLOR, RINGTREE_UNIQUE_ID_BYTES, number, rank, ringtree_comm_t,
     ringtree_result_t, ringtree_unique_id_t,
 };
-use ringtree::{Builder, Communicator, Error, Result, UniqueId};
+use ringtree::{Builder, Communicator, Error, ErrorKind, Result, UniqueId};
 use std::collections::BTreeMap;
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
@@ -92,7 +92,9 @@ pub extern "C" fn ringtree_comm_init_rank(
     rank: c_int,
 ) -> ringtree_result_t {
     make(comm, || {
-        let bytes = id.ok_or_else(|| Error::usage("id is NULL"))?.bytes;
+        let bytes = id
+            .ok_or_else(|| Error::new(ErrorKind::Usage, "id is NULL"))?
+            .bytes;
         let made_here = ids().get(&bytes).cloned();
         let id = match made_here {
             Some(id) => id,
@@ -120,7 +122,12 @@ pub extern "C" fn ringtree_comm_init_at(
     rank: c_int,
 ) -> ringtree_result_t {
     make(comm, || {
-        let missing = || Error::usage("rendezvous is NULL; pass rank 0's \"host:port\"");
+        let missing = || {
+            Error::new(
+                ErrorKind::Usage,
+                "rendezvous is NULL; pass rank 0's \"host:port\"",
+            )
+        };
         let address = text(rendezvous).ok_or_else(missing)?;
         let builder = place_of(rank, world_size)?.rendezvous(&address);
         builder.connect().map(Some)
@@ -129,9 +136,10 @@ pub extern "C" fn ringtree_comm_init_at(
 
 fn place_of(own: c_int, world_size: c_int) -> Result<Builder> {
     let negative = |_| {
-        Error::usage(format!(
-            "world_size {world_size} is out of range: expected at least 1"
-        ))
+        Error::new(
+            ErrorKind::Usage,
+            format!("world_size {world_size} is out of range: expected at least 1"),
+        )
     };
     Builder::for_rank(
         rank("rank", own)?,
@@ -212,7 +220,12 @@ pub extern "C" fn ringtree_comm_split(
     new_comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
 ) -> ringtree_result_t {
     make(new_comm, || {
-        let negative = |_| Error::usage(format!("color {color} must be at least 0"));
+        let negative = |_| {
+            Error::new(
+                ErrorKind::Usage,
+                format!("color {color} must be at least 0"),
+            )
+        };
         let color = match color {
             RINGTREE_SPLIT_NOCOLOR => None,
             _ => Some(usize::try_from(color).map_err(negative)?),
@@ -256,7 +269,7 @@ pub extern "C" fn ringtree_comm_abort(
             Some(reason) => format!("rank {rank} aborted: {reason}"),
             None => format!("rank {rank} aborted; check its output"),
         };
-        comm.abort(&Error::peer_lost(rank, line).with_rank(rank));
+        comm.abort(&ringtree::internal::errors::lost(rank, line));
         Ok(())
     })
 }

@@ -5,7 +5,7 @@ use crate::error::answer;
 use crate::handles::WORK;
 use crate::memory::{as_pointer, communicator, place};
 use crate::types::{dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t, ringtree_work_t};
-use ringtree::{Collective, Error, Result};
+use ringtree::{Collective, Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -181,8 +181,8 @@ pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_res
     })
 }
 
-/// Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
-/// not block.
+/// Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise.
+/// Does not block.
 ///
 /// If the call has completed, returns the result of that call, like ringtree_work_wait().
 /// Otherwise, returns RINGTREE_SUCCESS.
@@ -214,7 +214,8 @@ pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_res
         }
         let ended = WORK.take(work.addr(), |work| match work.is_finished() {
             true => Ok(()),
-            false => Err(Error::usage(
+            false => Err(Error::new(
+                ErrorKind::Usage,
                 "cannot free the work handle of a call that is still in flight; wait for the call \
                  first",
             )),

@@ -8,7 +8,7 @@ use ringtree::comm::device_buffer::DeviceBuffer;
 #[cfg(feature = "cuda")]
 use ringtree::device::{Device, Stream};
 use ringtree::plan::Collective;
-use ringtree::{Communicator, Element, Error, Result};
+use ringtree::{Communicator, Element, Error, ErrorKind, Result};
 use std::ops::DerefMut;
 
 /// A rank's buffers.
@@ -31,14 +31,15 @@ pub(super) trait Buffers {
 /// Allocates a buffer and touches its memory.
 ///
 /// # Errors
-/// Returns [`Error::system`] if the memory cannot be allocated.
+/// Returns [`|text| Error::new(ErrorKind::System, text)`] if the memory cannot be allocated.
 pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut buffer: Vec<T> = Vec::new();
     buffer.try_reserve_exact(count).map_err(|_| {
         let bytes = count.saturating_mul(size_of::<T>());
-        Error::system(format!(
-            "cannot allocate a buffer of {bytes} bytes; pass smaller --sizes"
-        ))
+        Error::new(
+            ErrorKind::System,
+            format!("cannot allocate a buffer of {bytes} bytes; pass smaller --sizes"),
+        )
     })?;
     buffer.resize(count, T::zeroed());
     Ok(buffer)

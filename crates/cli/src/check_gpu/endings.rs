@@ -3,7 +3,7 @@
 
 use super::said::{Orders, Part, Rank, Said};
 use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::{ReduceOp, Result};
+use ringtree::{ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 /// Runs the part as one of its ranks. The checker kills or stops the last rank.
@@ -30,11 +30,15 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     buffer.read()?;
     let end = comm.synchronize();
     let next = comm.all_reduce(&mut buffer, ReduceOp::Sum);
-    let is_right = |end: &Result<()>| match orders.part {
-        Part::Killed => {
-            matches!(end, Err(error) if error.is_peer_lost() && error.peer() == Some(last))
+    let expected = match orders.part {
+        Part::Killed => (ErrorKind::PeerLost, Some(last)),
+        _ => (ErrorKind::Deadline, None),
+    };
+    let is_right = |end: &Result<()>| match end {
+        Ok(()) => false,
+        Err(error) => {
+            error.kind() == expected.0 && (expected.1.is_none() || error.peer() == expected.1)
         }
-        _ => matches!(end, Err(error) if error.is_timeout()),
     };
     let what = match orders.part {
         Part::Killed => "was killed",

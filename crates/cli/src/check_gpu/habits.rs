@@ -8,7 +8,7 @@ use super::said::{Rank, Said};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use ringtree::comm::device_buffer::DeviceBuffer;
 use ringtree::device::Device;
-use ringtree::{Error, ReduceOp, Result};
+use ringtree::{Error, ErrorKind, ReduceOp, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
@@ -92,7 +92,7 @@ pub(super) const HABITS: [Habit; 7] = [
 
 /// Performs habit `number` as one of two ranks, after issuing a collective that rank 1 joins late.
 pub(super) fn check(rank: &Rank, number: usize) -> Result<()> {
-    let failed = |error: String| Error::device(error);
+    let failed = |error: String| Error::new(ErrorKind::Device, error);
     let Rank { comm, device, .. } = rank;
     let user = user(device).map_err(failed)?;
     let value = |at: usize| (at % 1000 + comm.rank()) as f32;

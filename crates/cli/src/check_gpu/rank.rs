@@ -2,7 +2,7 @@
 
 use super::said::{Orders, Part, Rank, Said};
 use super::{cases, endings, habits, litmus, probe, speeds};
-use ringtree::{Error, Result};
+use ringtree::{Error, ErrorKind, Result};
 
 impl Orders {
     /// Runs the part as the rank that the environment specifies. Reports an error as a failed
@@ -44,7 +44,7 @@ impl Orders {
 fn named(rank: usize, error: &Error) -> Error {
     let text = error.to_string();
     match text.starts_with("rank ") {
-        true => Error::system(text),
-        false => Error::system(format!("rank {rank}: {text}")),
+        true => Error::new(ErrorKind::System, text),
+        false => Error::new(ErrorKind::System, format!("rank {rank}: {text}")),
     }
 }

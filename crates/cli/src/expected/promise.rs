@@ -1,8 +1,8 @@
 //! Compares the result of a collective with the expected result.
 
 use crate::expected::exact::Inputs;
-use ringtree::plan::layout::Layout;
-use ringtree::plan::spec::Collective;
+use ringtree::plan::internal::layout::Layout;
+use ringtree::plan::internal::spec::Collective;
 
 /// A collective that every rank has issued with its part of `inputs`.
 ///

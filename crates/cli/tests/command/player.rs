@@ -2,13 +2,14 @@
 //! show.
 
 use ringtree::TuningTable;
-use ringtree::plan::cost::{Traffic, schedule};
-use ringtree::plan::draw::holdings::Holdings;
-use ringtree::plan::draw::{Caption, Played, html};
-use ringtree::plan::parts::Parts;
-use ringtree::plan::select::{choose, predicted_s};
-use ringtree::plan::verify::contributors;
+use ringtree::plan::draw::Caption;
+use ringtree::plan::internal::cost::{Traffic, schedule};
+use ringtree::plan::internal::holdings::Holdings;
+use ringtree::plan::internal::parts::Parts;
+use ringtree::plan::internal::player::{Played, html};
+use ringtree::plan::internal::verify::contributors;
 use ringtree::plan::{Collective, Hosts, Plan, Request, Topology, algorithms};
+use ringtree::plan::{choose, predicted_s};
 use serde_json::{Value, json};
 
 const BYTES: usize = 1 << 20;
@@ -159,7 +160,7 @@ fn beginning(plans: &[Plan], rounds: usize) -> Vec<Plan> {
 fn states(plans: &[Plan]) -> Value {
     let states = Holdings::of(plans).unwrap().states;
     let after = |(round, state): (usize, _)| {
-        let ringtree::plan::draw::holdings::State { parts, .. } = state;
+        let ringtree::plan::internal::holdings::State { parts, .. } = state;
         let holds = contributors(&beginning(plans, round)).unwrap();
         json!({"parts": parts, "holds": holds})
     };

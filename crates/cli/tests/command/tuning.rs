@@ -1,6 +1,6 @@
 //! The file in which ranks keep the tuning table, as `RINGTREE_TUNING` names it.
 
-use ringtree::plan::select::TuningTable;
+use ringtree::plan::TuningTable;
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -33,7 +33,7 @@ fn train(role: &str) -> ringtree::Result<()> {
             match role {
                 "panics" | "unwinds slowly" => panic!("no sample {step}"),
                 "leaves early" => return Ok(()),
-                _ => return Err(ringtree::Error::system("no data")),
+                _ => return Err(ringtree::Error::new(ringtree::ErrorKind::System, "no data")),
             }
         }
         let summed = comm.all_reduce(&mut [1.0f32; 64], ReduceOp::Sum);

@@ -1,7 +1,7 @@
 //! Checks that all ranks that fail report the same first error.
 
 use crate::cluster::Outcome;
-use ringtree::error::Error;
+use ringtree::error::{Error, ErrorKind};
 
 /// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
 /// rank, whichever rank saw it. Other errors must be equal.
@@ -26,7 +26,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
 }
 
 fn agree(one: &Error, other: &Error) -> bool {
-    match one.is_peer_lost() && other.is_peer_lost() {
+    match one.kind() == ErrorKind::PeerLost && other.kind() == ErrorKind::PeerLost {
         true => one.peer() == other.peer(),
         false => one == other,
     }

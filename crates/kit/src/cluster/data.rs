@@ -3,8 +3,8 @@
 
 use crate::script::Call;
 use ringtree::op::ReduceOp;
-use ringtree::plan::layout::Layout;
-use ringtree::plan::spec::Collective;
+use ringtree::plan::internal::layout::Layout;
+use ringtree::plan::internal::spec::Collective;
 use ringtree_cli::expected::exact::Inputs;
 use ringtree_cli::expected::promise::Promise;
 use std::collections::VecDeque;

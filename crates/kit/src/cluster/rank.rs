@@ -3,20 +3,20 @@
 use super::data::Data;
 use super::{Moment, Record};
 use crate::script::Step;
-use ringtree::error::{Error, Result};
+use ringtree::error::{Error, ErrorKind, Result};
 use ringtree::internal::compute::Region;
 use ringtree::internal::engine::{
     Cache, Engine, Group, Key, Memory, Order, Placement, Prepared, Start,
 };
+use ringtree::internal::limits::IDLE_SLEEP;
 use ringtree::internal::protocol::call::Call;
 use ringtree::internal::protocol::founding::RELAY;
 use ringtree::internal::protocol::session::{Agreement, ITS_PROCESS_ENDED, To};
-use ringtree::limits::IDLE_SLEEP;
+use ringtree::internal::sim::Network;
+use ringtree::internal::sim::{links, lock};
 use ringtree::plan::Topology;
 use ringtree::plan::algorithms::entry;
-use ringtree::sim::connector::{links, lock};
-use ringtree::sim::network::Network;
-use ringtree::sim::simulate::World;
+use ringtree::sim::World;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -325,7 +325,7 @@ impl Rank {
 
     /// Records that a call failed. The other calls of this rank and its script end too.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
-        if error.is_usage() {
+        if error.kind() == ErrorKind::Usage {
             return Err(error.clone());
         }
         self.failed_at.get_or_insert(now);

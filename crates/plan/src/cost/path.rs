@@ -23,8 +23,8 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 /// must have been verified (see [`crate::verify`]).
 ///
 /// ```
-/// use ringtree::plan::cost::longest_path_s;
-/// use ringtree::plan::price::LinkCost;
+/// use ringtree::plan::internal::cost::longest_path_s;
+/// use ringtree::plan::LinkCost;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
 ///
 /// let link = LinkCost {
@@ -59,8 +59,8 @@ pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
 ///
 /// ```
 /// use ringtree::TuningTable;
-/// use ringtree::plan::cost::longest_path_between_sites_s;
-/// use ringtree::plan::price::{LinkCost, UplinkCost};
+/// use ringtree::plan::internal::cost::longest_path_between_sites_s;
+/// use ringtree::plan::{LinkCost, UplinkCost};
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
 ///
 /// let mut table = TuningTable::default();

@@ -20,7 +20,7 @@ use crate::tuning::TuningTable;
 ///
 /// ```
 /// use ringtree::TuningTable;
-/// use ringtree::plan::cost::schedule;
+/// use ringtree::plan::internal::cost::schedule;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let mut table = TuningTable::default();

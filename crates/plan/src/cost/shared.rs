@@ -26,8 +26,8 @@ use std::collections::HashMap;
 /// Returns an error message if there is no plan for `request`.
 ///
 /// ```
-/// use ringtree::plan::cost::shared::time_s;
-/// use ringtree::plan::tuning::TuningTable;
+/// use ringtree::plan::internal::cost::shared::time_s;
+/// use ringtree::plan::internal::tuning::TuningTable;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let shm = TuningTable::default().shm;

@@ -21,7 +21,7 @@ use crate::tuning::TuningTable;
 ///
 /// ```
 /// use ringtree::TuningTable;
-/// use ringtree::plan::cost::sites::time_s;
+/// use ringtree::plan::internal::cost::sites::time_s;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let by = |algorithm| Request {

@@ -1,7 +1,7 @@
 //! Draws plans: the messages of each round, and what each rank holds after the round.
 //!
 //! *Purpose.* [`text`] draws plans for the terminal, and [`svg`] draws them for web pages. Both
-//! draw what [`holdings`] determines by replaying the plan. [`html`] writes a page that itself
+//! draw what `holdings` determines by replaying the plan. `player` writes a page that itself
 //! replays the plan, step by step.
 //!
 //! *Invariants.* Drawings are pure functions of the plans. An SVG or a page is a single
@@ -9,12 +9,11 @@
 //!
 //! *May import* the plan's own files and `limits`.
 
-pub mod holdings;
-mod player;
+pub(crate) mod holdings;
+pub(crate) mod player;
 mod svg;
 mod text;
 
-pub use player::{Played, html};
 pub use svg::svg;
 pub use text::text;
 

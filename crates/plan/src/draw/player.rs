@@ -43,9 +43,10 @@ pub struct Played {
 /// ```
 /// use ringtree::TuningTable;
 /// use ringtree::plan::algorithms::plans;
-/// use ringtree::plan::cost::{Traffic, schedule};
-/// use ringtree::plan::draw::{Caption, Played, html};
-/// use ringtree::plan::parts::Parts;
+/// use ringtree::plan::internal::cost::{Traffic, schedule};
+/// use ringtree::plan::draw::Caption;
+/// use ringtree::plan::internal::player::{Played, html};
+/// use ringtree::plan::Parts;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let request = Request {

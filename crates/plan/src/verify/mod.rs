@@ -187,7 +187,7 @@ impl At {
 /// Verifies the plans of all ranks for a request. The plans must be in rank order.
 ///
 /// ```
-/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::verify};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify};
 ///
 /// let request = |rank| Request {
 ///     collective: Collective::AllReduce,
@@ -231,7 +231,8 @@ pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
 /// on all ranks, the result describes the state after these rounds.
 ///
 /// ```
-/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan, verify::contributors};
+/// use ringtree::plan::internal::verify::contributors;
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
 ///
 /// let request = |rank| Request {
 ///     collective: Collective::Reduce,

@@ -1,5 +1,5 @@
 use super::*;
-use crate::error::Error;
+use crate::error::{Error, ErrorKind};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Place, Wait};
 use crate::protocol::session::ITS_PROCESS_ENDED;
@@ -13,7 +13,7 @@ fn goodbye(calls: u64) -> Message {
 
 fn is_lost(session: &Session, peer: usize) -> bool {
     let error = session.first_error();
-    error.is_some_and(|error| error.is_peer_lost() && error.peer() == Some(peer))
+    error.is_some_and(|error| error.kind() == ErrorKind::PeerLost && error.peer() == Some(peer))
 }
 
 #[test]
