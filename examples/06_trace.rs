@@ -58,7 +58,7 @@ fn one_rank(json: &str, svg: &str) -> Result<()> {
     let trace = Trace::new(&comm)?;
     let layer = |index| Parameter::new(&format!("layer {index}"), &[LAYER_ELEMENTS], Dtype::F32);
     let options = Options::new().buckets(BucketSize::Bytes(4 * LAYER_ELEMENTS));
-    let mut model = DataParallel::new(&comm, (1..=LAYERS).map(layer).collect(), options)?;
+    let mut model = DataParallel::new(&comm, (1..=LAYERS).map(layer), options)?;
     let off = Trace::off();
     let mut fastest = Duration::MAX;
     for step in 0..STEPS_MEASURED {

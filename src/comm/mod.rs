@@ -5,8 +5,8 @@
 //! - [`builder`] and [`connecting`]: connecting ranks. `groups`: creating communicators for some of
 //!   the ranks.
 //! - `forms`, `collectives`, `blocks` and `any`: running collectives. `own_operator`: all-reduce
-//!   with a custom function. `pairs`: sending messages between two ranks. `values`: sending serde
-//!   values.
+//!   with a custom function. `many`: lists of tensors. `pairs`: sending messages between two ranks.
+//!   `values`: sending serde values.
 //! - [`work`] and [`scope`]: running operations asynchronously. [`views`]: creating handles with a
 //!   different timeout, tag or name.
 //! - [`buffer`]: defining the buffers that calls accept. [`shared_buffer`]: allocating buffers that
@@ -37,6 +37,7 @@ pub mod device_buffer;
 mod forms;
 mod groups;
 pub mod info;
+pub(crate) mod many;
 mod measure;
 #[cfg(feature = "cuda")]
 mod on_device;

@@ -2,6 +2,7 @@
 
 use super::carrier::Place;
 use super::parallel::{Content, DataParallel, Phase};
+use super::parameter::ParameterId;
 use crate::comm::values::broadcast_bytes;
 use crate::dtype::Element;
 use crate::error::{Error, Result};
@@ -36,8 +37,12 @@ impl DataParallel {
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `parameter` does not exist, if
     /// `gradient` has the wrong length or type, or if the parameter's gradient is already complete
     /// in this step. If a step has failed, returns the first error that occurred.
-    pub fn report<T: Element>(&mut self, parameter: usize, gradient: &[T]) -> Result<()> {
-        self.begin(parameter)?;
+    pub fn report<'a, T: Element>(
+        &mut self,
+        parameter: impl Into<ParameterId<'a>>,
+        gradient: &[T],
+    ) -> Result<()> {
+        let parameter = self.begin(parameter.into())?;
         let is_first = !self.is_used[parameter];
         let own = self.own::<T>(parameter)?;
         if own.len() != gradient.len() {
@@ -86,8 +91,11 @@ impl DataParallel {
     ///
     /// # Errors
     /// Returns the same errors as [`DataParallel::report`].
-    pub fn gradient_mut<T: Element>(&mut self, parameter: usize) -> Result<GradientMut<'_, T>> {
-        self.begin(parameter)?;
+    pub fn gradient_mut<'a, T: Element>(
+        &mut self,
+        parameter: impl Into<ParameterId<'a>>,
+    ) -> Result<GradientMut<'_, T>> {
+        let parameter = self.begin(parameter.into())?;
         self.own::<T>(parameter)?;
         let is_first = !std::mem::replace(&mut self.is_used[parameter], true);
         let elements = self.own::<T>(parameter)?;
@@ -101,8 +109,8 @@ impl DataParallel {
     ///
     /// # Errors
     /// Returns the same errors as [`DataParallel::report`].
-    pub fn ready(&mut self, parameter: usize) -> Result<()> {
-        self.begin(parameter)?;
+    pub fn ready<'a>(&mut self, parameter: impl Into<ParameterId<'a>>) -> Result<()> {
+        let parameter = self.begin(parameter.into())?;
         if !self.is_synchronising {
             return Ok(());
         }
@@ -158,8 +166,11 @@ impl DataParallel {
     /// `parameter` does not exist, if `T` is not the parameter's type, if
     /// [`Options::sharded`](super::Options::sharded) is set, or if a carrier stores the gradients.
     /// If a step has failed, returns the first error that occurred.
-    pub fn gradient<T: Element>(&self, parameter: usize) -> Result<Option<&[T]>> {
-        self.check_parameter(parameter)?;
+    pub fn gradient<'a, T: Element>(
+        &self,
+        parameter: impl Into<ParameterId<'a>>,
+    ) -> Result<Option<&[T]>> {
+        let parameter = self.number(parameter.into())?;
         self.check_averaged()?;
         if self.is_sharded {
             return Err(Error::usage(
@@ -188,7 +199,7 @@ impl DataParallel {
     /// # Errors
     /// Returns the same errors as [`DataParallel::report`].
     pub fn place(&mut self, parameter: usize) -> Result<Place<'_>> {
-        self.begin(parameter)?;
+        self.begin(parameter.into())?;
         if self.readiness.is_ready(parameter) {
             return Err(self.complete_already(parameter));
         }
@@ -203,7 +214,7 @@ impl DataParallel {
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if called before `wait` or if
     /// `parameter` does not exist. If a step has failed, returns the first error that occurred.
     pub fn averaged_place(&self, parameter: usize) -> Result<Option<Place<'_>>> {
-        self.check_parameter(parameter)?;
+        self.number(parameter.into())?;
         self.check_averaged()?;
         Ok(self.is_used[parameter].then(|| self.place_of(parameter, false)))
     }
@@ -243,12 +254,12 @@ impl DataParallel {
         }
     }
 
-    /// Begins a step unless one is already in progress.
-    fn begin(&mut self, parameter: usize) -> Result<()> {
+    /// Begins a step unless one is already in progress. Returns the parameter's number.
+    fn begin(&mut self, parameter: ParameterId<'_>) -> Result<usize> {
         self.check_alive()?;
-        self.check_parameter(parameter)?;
+        let number = self.number(parameter)?;
         let result = self.begin_step();
-        self.keep_failure(result)
+        self.keep_failure(result).map(|()| number)
     }
 
     pub(super) fn begin_step(&mut self) -> Result<()> {
@@ -313,17 +324,22 @@ impl DataParallel {
     pub(super) fn keep_failure<R>(&mut self, result: Result<R>) -> Result<R> {
         if let Err(error) = &result {
             // Only one of several communicators may have failed, or only this rank's hook.
-            self.fail(error);
+            self.abort(error);
         }
         result
     }
 
-    fn check_parameter(&self, parameter: usize) -> Result<()> {
-        if parameter < self.parameters.len() {
-            return Ok(());
-        }
+    fn number(&self, parameter: ParameterId<'_>) -> Result<usize> {
+        let wrong = match parameter {
+            ParameterId::Number(number) if number < self.parameters.len() => return Ok(number),
+            ParameterId::Number(number) => format!("parameter {number} is out of range"),
+            ParameterId::Name(name) => match self.numbers.get(name) {
+                Some(number) => return Ok(*number),
+                None => format!("no parameter is named '{name}'"),
+            },
+        };
         Err(Error::usage(format!(
-            "parameter {parameter} is out of range: {} parameters are registered, numbered from 0",
+            "{wrong}: {} parameters are registered, numbered from 0",
             self.parameters.len()
         )))
     }

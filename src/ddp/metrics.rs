@@ -12,52 +12,6 @@ use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-/// The metrics that a program provides for a step. [`Metrics::write`] adds the other fields of a
-/// [`Line`].
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Measured {
-    /// Loss on the global batch of the step.
-    pub loss: f64,
-    /// Learning rate that is used in the step.
-    pub learning_rate: f64,
-    /// Number of samples that all ranks have processed since the previous line.
-    pub samples: u64,
-    /// Number of tokens that all ranks have processed since the previous line, if the samples
-    /// consist of tokens.
-    pub tokens: Option<u64>,
-    /// Other metrics by name, such as the validation loss or the gradient norm.
-    pub more: BTreeMap<String, f64>,
-}
-
-impl Measured {
-    /// Creates the metrics of a step. `samples` is the number of samples that all ranks together
-    /// have processed since the previous line.
-    #[must_use]
-    pub fn new(loss: f64, learning_rate: f64, samples: u64) -> Self {
-        Self {
-            loss,
-            learning_rate,
-            samples,
-            ..Self::default()
-        }
-    }
-
-    /// Sets the number of tokens that all ranks together have processed since the previous line.
-    /// Use this for language models.
-    #[must_use]
-    pub fn tokens(self, tokens: u64) -> Self {
-        let tokens = Some(tokens);
-        Self { tokens, ..self }
-    }
-
-    /// Adds another metric called `name`.
-    #[must_use]
-    pub fn with(mut self, name: &str, number: f64) -> Self {
-        self.more.insert(name.to_owned(), number);
-        self
-    }
-}
-
 /// One line of the metrics file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Line {
@@ -65,52 +19,42 @@ pub struct Line {
     pub run: String,
     /// Number of completed steps.
     pub step: u64,
-    /// Loss on the global batch of the step.
-    pub loss: f64,
-    /// Learning rate that is used in the step.
-    pub learning_rate: f64,
     /// Time, in seconds, since the previous line or, for the first line, since the file was opened.
     pub seconds: f64,
-    /// Number of samples processed per second by all ranks together.
-    pub samples_per_s: f64,
-    /// Number of tokens processed per second by all ranks together.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub tokens_per_s: Option<f64>,
     /// Communication time in the step that the backward pass did not hide, in milliseconds.
     pub exposed_ms: f64,
     /// Number of bytes of gradients per rank that were averaged in the step.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: usize,
-    /// Other metrics. See [`Measured::more`].
+    /// The numbers that were passed to [`Metrics::write`], by name.
     #[serde(flatten)]
-    pub more: BTreeMap<String, f64>,
+    pub numbers: BTreeMap<String, f64>,
 }
 
 /// The metrics file of a run. Only rank 0 writes to the file.
 ///
 /// ```
-/// use ringtree::ddp::{DataParallel, Measured, Metrics, Options, Parameter};
-/// use ringtree::Dtype;
+/// use ringtree::ddp::{DataParallel, Metrics, Options};
 ///
 /// # let scratch = tempfile::tempdir().expect("a scratch folder");
 /// # let path = scratch.path().join("metrics.jsonl");
 /// ringtree::simulate(2, |comm| {
-///     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
-///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
+///     let mut model = DataParallel::new(comm, [("weight", 1)], Options::new())?;
 ///     let mut metrics = Metrics::open(comm, path.clone(), "first try", 0)?;
 ///     for step in 0..3 {
 ///         model.report(0, &[1.0f32])?;
 ///         model.wait()?;
-///         let (loss, rate, samples) = (1.0 / f64::from(step + 1), 0.1, 8);
-///         metrics.write(&model, Measured::new(loss, rate, samples).with("gradient norm", 0.3))?;
+///         let loss = 1.0 / f64::from(step + 1);
+///         metrics.write(&model, [("loss", loss), ("samples", 8.0)])?;
 ///     }
 ///     Ok::<_, ringtree::Error>(())
 /// });
 /// let lines = Metrics::read(&path, "first try")?;
 /// assert_eq!(lines.len(), 3);
-/// assert_eq!((lines[1].step, lines[1].loss, lines[1].bytes), (2, 0.5, 4));
-/// assert_eq!(lines[1].more["gradient norm"], 0.3);
+/// assert_eq!((lines[1].step, lines[1].bytes), (2, 4));
+/// assert_eq!(lines[1].numbers["loss"], 0.5);
+/// assert!(lines[1].numbers["samples_per_s"] > 0.0);
 /// # Ok::<(), ringtree::Error>(())
 /// ```
 #[derive(Debug)]
@@ -155,37 +99,39 @@ impl Metrics {
     /// Writes a line about the step that `model` has just completed. Returns the line on rank 0 and
     /// `None` on the other ranks.
     ///
+    /// `numbers` are named metrics, such as the loss on the global batch, the learning rate or the
+    /// validation loss. If one of them is `samples` or `tokens`, the number that all ranks together
+    /// have processed since the previous line, the line contains `samples_per_s` or `tokens_per_s`
+    /// instead.
+    ///
     /// # Errors
     /// Returns [`ErrorKind::System`](crate::ErrorKind::System) on rank 0 if the line cannot be
     /// written.
-    pub fn write(&mut self, model: &DataParallel, measured: Measured) -> Result<Option<Line>> {
+    pub fn write<'n>(
+        &mut self,
+        model: &DataParallel,
+        numbers: impl IntoIterator<Item = (&'n str, f64)>,
+    ) -> Result<Option<Line>> {
         if !self.is_told {
             return Ok(None);
         }
-        let Measured {
-            loss,
-            learning_rate,
-            samples,
-            tokens,
-            more,
-        } = measured;
         let now = Instant::now();
         // Never 0, because an infinite rate could not be read back from JSON.
         let seconds = (now - self.since).as_secs_f64().max(1e-9);
         self.since = now;
+        let named = |(name, number): (&str, f64)| match name {
+            "samples" | "tokens" => (format!("{name}_per_s"), number / seconds),
+            name => (name.to_owned(), number),
+        };
         let bytes = model.statistics().iter().map(|bucket| bucket.bytes as u64);
         let line = Line {
             run: self.run.clone(),
             step: model.steps(),
-            loss,
-            learning_rate,
             seconds,
-            samples_per_s: samples as f64 / seconds,
-            tokens_per_s: tokens.map(|tokens| tokens as f64 / seconds),
             exposed_ms: model.exposed().as_secs_f64() * 1e3,
             bytes: bytes.sum(),
             ranks: self.ranks,
-            more,
+            numbers: numbers.into_iter().map(named).collect(),
         };
         if let Some((file, path)) = &mut self.file {
             let mut text = serde_json::to_string(&line).expect("invariant: a line is plain data");

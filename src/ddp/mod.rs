@@ -113,18 +113,45 @@ mod values;
 
 pub use backward::GradientMut;
 pub use carrier::{Carrier, Place};
+#[cfg(feature = "checkpoint")]
+pub use checkpoint::Run;
 pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
 pub use layout::Bucket;
 pub use local_steps::{LocalSteps, Outer};
 pub use marks::{agreed_mark, mark};
-pub use metrics::{Line, Measured, Metrics};
+pub use metrics::{Line, Metrics};
 pub use optimizer::{AdamW, Optimizer, Part, UpdateRule, Weights};
 pub use options::{NonFinite, Options};
 pub use parallel::DataParallel;
-pub use parameter::Parameter;
+pub use parameter::{Parameter, ParameterId};
 pub use random::stream_seed;
 pub use sampler::DistributedSampler;
 pub use size::BucketSize;
 pub use statistics::BucketStatistics;
 pub use trace::{RankSpans, Span, Timeline, Trace};
 pub use values::Values;
+
+use crate::comm::Communicator;
+use crate::dtype::Element;
+use crate::error::Result;
+use crate::op::ReduceOp;
+
+/// Averages the gradients in `tensors` across all ranks, in place.
+///
+/// Use this function after the backward pass if the program needs no overlap. [`DataParallel`]
+/// sends gradients while the backward pass is still running.
+///
+/// ```
+/// let ends = ringtree::simulate(2, |comm| {
+///     let (mut weight, mut bias) = ([comm.rank() as f32; 4], [1.0]);
+///     ringtree::ddp::average(comm, &mut [&mut weight, &mut bias])?;
+///     Ok::<_, ringtree::Error>((weight, bias))
+/// });
+/// assert_eq!(ends, vec![Ok(([0.5; 4], [1.0])); 2]);
+/// ```
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn average<T: Element>(comm: &Communicator, tensors: &mut [&mut [T]]) -> Result<()> {
+    comm.all_reduce_many(tensors, ReduceOp::Avg)
+}

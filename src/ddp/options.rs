@@ -62,7 +62,7 @@ impl Options {
     }
 
     /// Returns the options as human-readable lines, which the ranks compare.
-    pub(super) fn lines(&self) -> Vec<String> {
+    pub(super) fn lines(&self, is_carried: bool) -> impl Iterator<Item = String> {
         let Self {
             size,
             hook,
@@ -72,7 +72,7 @@ impl Options {
             clip,
             is_sharded,
         } = self;
-        vec![
+        [
             format!("bucket size {size:?}"),
             format!("hook {} with {} stages", hook.name(), hook.stages()),
             format!("uneven data: {has_uneven_data}"),
@@ -80,7 +80,9 @@ impl Options {
             format!("treatment of non-finite gradients: {non_finite:?}"),
             format!("maximum norm: {clip:?}"),
             format!("sharded averages: {is_sharded}"),
+            format!("gradients in host memory: {}", !is_carried),
         ]
+        .into_iter()
     }
 
     /// Sets the bucket size.

@@ -11,10 +11,12 @@ use super::readiness::Readiness;
 use super::statistics::BucketStatistics;
 use super::values::Values;
 use crate::comm::Communicator;
+use crate::comm::many::packed;
 use crate::comm::work::Work;
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 use crate::plan::{Algorithm, Collective};
+use std::collections::HashMap;
 use std::time::Duration;
 
 /// Location of a bucket's gradients.
@@ -43,25 +45,21 @@ pub(super) enum Phase {
 /// ends the step. After that, every rank can read the same averages.
 ///
 /// ```
-/// use ringtree::Dtype;
-/// use ringtree::ddp::{DataParallel, Options, Parameter};
+/// use ringtree::ddp::{DataParallel, Options};
 ///
 /// let ends = ringtree::simulate(4, |comm| {
-///     let parameters = vec![
-///         Parameter::new("weight", &[2, 3], Dtype::F32),
-///         Parameter::new("bias", &[2], Dtype::F32),
-///     ];
+///     let parameters = [("weight", 6), ("bias", 2)]; // f32 values
 ///     let mut model = DataParallel::new(comm, parameters, Options::new())?;
 ///     let mut weights = vec![comm.rank() as f32; 6];
 ///     model.broadcast(&mut [&mut weights])?; // every rank starts with rank 0's
 ///     for _step in 0..3 {
-///         model.report(1, &[comm.rank() as f32; 2])?; // in the order of backward
-///         model.report(0, &[1.0f32; 6])?;
+///         model.report("bias", &[comm.rank() as f32; 2])?; // in the order of backward
+///         model.report("weight", &[1.0f32; 6])?;
 ///         model.wait()?;
-///         let gradient = model.gradient::<f32>(0)?.expect("it was reported");
+///         let gradient = model.gradient::<f32>("weight")?.expect("it was reported");
 ///         weights.iter_mut().zip(gradient).for_each(|(weight, slope)| *weight -= 0.1 * slope);
 ///     }
-///     assert_eq!(model.gradient::<f32>(1)?, Some(&[1.5, 1.5][..]));
+///     assert_eq!(model.gradient::<f32>("bias")?, Some(&[1.5, 1.5][..]));
 ///     Ok::<_, ringtree::Error>(weights)
 /// });
 /// assert!(ends.iter().all(|weights| *weights == ends[0]));
@@ -71,6 +69,8 @@ pub struct DataParallel {
     /// One communicator for each stage of the hook. The first one is also used for everything else.
     pub(super) comms: Vec<Communicator>,
     pub(super) parameters: Vec<Parameter>,
+    /// Number of each parameter, by name.
+    pub(super) numbers: HashMap<String, usize>,
     limits: Limits,
     pub(super) layout: Layout,
     pub(super) infos: Vec<BucketInfo>,
@@ -136,7 +136,12 @@ impl DataParallel {
     /// parameters have the same name, or if an option is invalid. Returns
     /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if ranks pass different parameters or
     /// options. The message names the first difference.
-    pub fn new(comm: &Communicator, parameters: Vec<Parameter>, options: Options) -> Result<Self> {
+    pub fn new<P: Into<Parameter>>(
+        comm: &Communicator,
+        parameters: impl IntoIterator<Item = P>,
+        options: Options,
+    ) -> Result<Self> {
+        let parameters = parameters.into_iter().map(Into::into).collect();
         Self::register(comm, parameters, options, None)
     }
 
@@ -175,11 +180,10 @@ impl DataParallel {
         carrier: Option<Box<dyn Carrier>>,
     ) -> Result<Self> {
         check_options(&options, carrier.is_some())?;
-        check(&parameters)?;
-        let mut lines = options.lines();
-        lines.push(format!("gradients in host memory: {}", carrier.is_none()));
-        lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
-        compare(comm, &lines)?;
+        let numbers = numbers_of(&parameters)?;
+        let lines = options.lines(carrier.is_some());
+        let named = parameters.iter().map(|one| format!("parameter {one}"));
+        compare(comm, &lines.chain(named).collect::<Vec<_>>())?;
         let Options {
             size,
             hook,
@@ -189,13 +193,13 @@ impl DataParallel {
             clip,
             is_sharded,
         } = options;
-        let comms = (0..hook.stages().max(1))
+        let stages = 0..hook.stages().max(1);
+        let comms = stages
             .map(|stage| own_comm(comm, stage))
-            .collect::<Result<Vec<_>>>()?;
+            .collect::<Result<_>>()?;
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
         let limits = size.limits(total_bytes, |bytes| {
-            let elements = bytes / Dtype::F32.size();
-            let choice = comm.plan_for(Collective::AllReduce, elements, Dtype::F32, 0);
+            let choice = comm.plan_for(Collective::AllReduce, bytes / 4, Dtype::F32, 0);
             choice.map_or(f64::INFINITY, |choice| choice.predicted_s)
         });
         let order: Vec<_> = (0..parameters.len()).rev().collect();
@@ -204,6 +208,7 @@ impl DataParallel {
             layout: Layout::new(&parameters, &order, limits),
             is_used: vec![false; parameters.len()],
             parameters,
+            numbers,
             limits,
             infos: Vec::new(),
             algorithms: Vec::new(),
@@ -302,28 +307,7 @@ impl DataParallel {
         let mut lengths = vec![format!("{} slices", weights.len())];
         lengths.extend(weights.iter().enumerate().map(length));
         compare(&self.comms[0], &lengths)?;
-        let flat_elements = crate::limits::BUCKET_BYTES_MAX / size_of::<T>();
-        let mut rest = weights;
-        while !rest.is_empty() {
-            // As many slices as fit into one buffer, but at least one.
-            let mut elements = 0;
-            let fitting = rest.iter().take_while(|one| {
-                elements += one.len();
-                elements <= flat_elements
-            });
-            let together = fitting.count().max(1);
-            let (now, later) = rest.split_at_mut(together);
-            rest = later;
-            let mut flat: Vec<T> = now.iter().flat_map(|one| one.iter().copied()).collect();
-            self.comms[0].broadcast(&mut flat, 0)?;
-            let mut from = flat.as_slice();
-            for one in now {
-                let (own, others) = from.split_at(one.len());
-                one.copy_from_slice(own);
-                from = others;
-            }
-        }
-        Ok(())
+        packed(weights, |flat| self.comms[0].broadcast(flat, 0))
     }
 
     /// Returns the numbers of the parameters in bucket order, and the first step (counted from 0)
@@ -427,7 +411,7 @@ impl DataParallel {
     ///     let names = ["used", "left out"];
     ///     let parameters = names.map(|name| Parameter::new(name, &[1], Dtype::F32));
     ///     let options = Options::new().allow_unused();
-    ///     let mut model = DataParallel::new(comm, parameters.into(), options)?;
+    ///     let mut model = DataParallel::new(comm, parameters, options)?;
     ///     model.report(0, &[1.0f32])?;
     ///     model.wait()?;
     ///     Ok::<_, ringtree::Error>(model.unused())
@@ -467,7 +451,7 @@ impl DataParallel {
     /// Every call in flight and every subsequent call then returns `cause`, or an earlier error if
     /// there was one. If you do not call this method, the other ranks wait for this rank until they
     /// time out.
-    pub fn fail(&mut self, cause: &Error) {
+    pub fn abort(&mut self, cause: &Error) {
         self.failure.get_or_insert_with(|| cause.clone());
         self.comms.iter().for_each(|comm| comm.abort(cause));
     }
@@ -511,23 +495,24 @@ fn check_options(options: &Options, is_carried: bool) -> Result<()> {
     }
 }
 
-fn check(parameters: &[Parameter]) -> Result<()> {
-    let mut names = std::collections::HashSet::new();
-    for parameter in parameters {
+/// Checks the parameters, and returns the number of each by its name.
+fn numbers_of(parameters: &[Parameter]) -> Result<HashMap<String, usize>> {
+    let mut numbers = HashMap::new();
+    for (number, parameter) in parameters.iter().enumerate() {
         if !parameter.dtype.is_float() {
             return Err(Error::usage(format!(
                 "parameter {parameter} is not floating-point; register only floating-point \
                  parameters"
             )));
         }
-        if !names.insert(&parameter.name) {
+        if numbers.insert(parameter.name.clone(), number).is_some() {
             return Err(Error::usage(format!(
                 "two parameters are named {}; give each parameter a unique name",
                 parameter.name
             )));
         }
     }
-    Ok(())
+    Ok(numbers)
 }
 
 impl std::fmt::Debug for DataParallel {

@@ -5,6 +5,8 @@ use std::fmt;
 
 /// A model parameter. All ranks register the same list of parameters. A parameter's number is its
 /// index in this list.
+///
+/// `("bias", 8)` converts into an f32 vector, and `("weight", [8, 4])` into an f32 tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Parameter {
     /// Name that is used in messages and checkpoints.
@@ -36,6 +38,41 @@ impl Parameter {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.count() * self.dtype.size()
+    }
+}
+
+/// An f32 vector.
+impl From<(&str, usize)> for Parameter {
+    fn from((name, count): (&str, usize)) -> Self {
+        Self::new(name, &[count], Dtype::F32)
+    }
+}
+
+/// An f32 tensor.
+impl<const N: usize> From<(&str, [usize; N])> for Parameter {
+    fn from((name, shape): (&str, [usize; N])) -> Self {
+        Self::new(name, &shape, Dtype::F32)
+    }
+}
+
+/// A parameter's name, or its number. Calls accept both.
+#[derive(Clone, Copy, Debug)]
+pub enum ParameterId<'a> {
+    /// The name. Finding it costs one lookup in a hash table.
+    Name(&'a str),
+    /// The index in the list of registered parameters.
+    Number(usize),
+}
+
+impl From<usize> for ParameterId<'_> {
+    fn from(number: usize) -> Self {
+        Self::Number(number)
+    }
+}
+
+impl<'a, S: AsRef<str> + ?Sized> From<&'a S> for ParameterId<'a> {
+    fn from(name: &'a S) -> Self {
+        Self::Name(name.as_ref())
     }
 }
 

@@ -62,6 +62,9 @@ pub struct DistributedSampler {
     epoch: u64,
     /// All samples, in the order of this epoch.
     order: Vec<usize>,
+    /// Number of epochs after which [`DistributedSampler::next_batch`] stops. `None` means that it
+    /// stops after every epoch.
+    epochs: Option<u64>,
     /// Number of entries of the epoch's sequence that all ranks together have taken.
     position: usize,
     /// Value of `position` at the end of the sequence.
@@ -101,6 +104,7 @@ impl DistributedSampler {
             is_shuffled: true,
             global_batch: None,
             epoch: 0,
+            epochs: None,
             order: Vec::new(),
             position: 0,
             end: 0,
@@ -146,6 +150,23 @@ impl DistributedSampler {
         self.global_batch = Some(samples);
         self.end = self.find_end();
         Ok(self)
+    }
+
+    /// Makes [`DistributedSampler::next_batch`] continue with the next epoch until it has completed
+    /// `epochs` epochs. Without this setting, it stops at the end of every epoch.
+    ///
+    /// ```
+    /// use ringtree::ddp::DistributedSampler;
+    /// let sampler = DistributedSampler::new(10, 42, 0, 1)?;
+    /// let mut sampler = sampler.global_batch(5)?.epochs(3);
+    /// let batches = std::iter::from_fn(|| sampler.next_batch());
+    /// assert_eq!(batches.count(), 6);
+    /// # Ok::<(), ringtree::Error>(())
+    /// ```
+    #[must_use]
+    pub fn epochs(mut self, epochs: u64) -> Self {
+        self.epochs = Some(epochs);
+        self
     }
 
     /// Moves to the beginning of `epoch`. All ranks must select the same epoch.
@@ -202,11 +223,19 @@ impl DistributedSampler {
     }
 
     /// Returns this rank's part of the next global batch, or a single sample if no
-    /// [`DistributedSampler::global_batch`] is set. Returns `None` at the end of the epoch.
+    /// [`DistributedSampler::global_batch`] is set. Returns `None` at the end of the epoch or, with
+    /// [`DistributedSampler::epochs`], at the end of the last epoch.
     pub fn next_batch(&mut self) -> Option<Vec<usize>> {
         let each = self.global_batch.unwrap_or(self.world_size) / self.world_size;
-        let batch: Vec<_> = self.take(each).collect();
-        (!batch.is_empty()).then_some(batch)
+        while self.epochs.is_none_or(|epochs| self.epoch < epochs) {
+            let batch: Vec<_> = self.take(each).collect();
+            if !batch.is_empty() {
+                return Some(batch);
+            }
+            self.epochs?;
+            self.set_epoch(self.epoch + 1);
+        }
+        None
     }
 
     /// Returns the position at which the epoch ends if it continues from the current position:

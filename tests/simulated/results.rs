@@ -4,11 +4,11 @@
 use crate::checked::{Case, check};
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
+use ringtree::internal::limits::{BUCKET_BYTES_MAX, SHARED_SEGMENT_BYTES};
 use ringtree::plan::{Algorithm, Collective, Hosts, Topology, algorithms};
 use ringtree::sim::Faults;
 use ringtree::sim::World;
-use ringtree::{Dtype, Error, ReduceOp};
+use ringtree::{Dtype, Error, ErrorKind, ReduceOp};
 use std::time::Duration;
 
 fn pairs() -> Vec<(Collective, Algorithm)> {
@@ -132,6 +132,29 @@ fn a_link_that_holds_a_single_element_is_enough() {
             let said = format!("{collective} by {algorithm}, {world_size} ranks");
             assert_eq!(ends, vec![Ok(0); world_size], "{said}");
         }
+    }
+}
+
+#[test]
+fn tensors_of_a_list_are_summed_together_and_alone() {
+    // The second tensor fits into no common buffer with the others.
+    let lengths = [3, BUCKET_BYTES_MAX / 8, 0, 5, 1];
+    let ends = ringtree::simulate(2, |comm| {
+        let mut tensors = lengths.map(|length| vec![comm.rank() as f64 + length as f64; length]);
+        let mut list = tensors.each_mut().map(Vec::as_mut_slice);
+        comm.all_reduce_many(&mut list, ReduceOp::Sum)?;
+        let right = |(length, tensor): (&usize, &Vec<f64>)| {
+            tensor.len() == *length && tensor.iter().all(|one| *one == 2.0 * *length as f64 + 1.0)
+        };
+        assert!(lengths.iter().zip(&tensors).all(right));
+        // Rank 1 forgets a tensor.
+        let mut rest = [[0.0f64; 4], [0.0; 4]];
+        let mut list: Vec<_> = rest.iter_mut().map(|one| &mut one[..]).collect();
+        list.truncate(2 - comm.rank());
+        comm.all_reduce_many(&mut list, ReduceOp::Sum)
+    });
+    for end in ends {
+        assert_eq!(end.unwrap_err().kind(), ErrorKind::Mismatch);
     }
 }
 

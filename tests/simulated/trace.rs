@@ -24,7 +24,7 @@ const ROUNDING_US: f64 = 0.01;
 fn train(comm: &Communicator, trace: &Trace, overlaps: bool) -> Result<()> {
     let layer = |index| Parameter::new(&format!("layer {index}"), &[LAYER_ELEMENTS], Dtype::F32);
     let options = Options::new().buckets(BucketSize::Bytes(4 * LAYER_ELEMENTS));
-    let mut model = DataParallel::new(comm, (0..LAYERS).map(layer).collect(), options)?;
+    let mut model = DataParallel::new(comm, (0..LAYERS).map(layer), options)?;
     let gradient = vec![1.0f32; LAYER_ELEMENTS];
     for step in 0..STEPS {
         let start = trace.clock();

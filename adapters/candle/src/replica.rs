@@ -354,7 +354,7 @@ impl Replica {
         if let (true, Err(error), Some(parallel)) = (is_last, &result, &mut self.parallel) {
             // The other ranks must not wait for gradients that this rank will never send.
             let why = format!("a rank could not compute all of its gradients: {error}");
-            parallel.fail(&ringtree::Error::new(ringtree::ErrorKind::Usage, why));
+            parallel.abort(&ringtree::Error::new(ringtree::ErrorKind::Usage, why));
         }
         result
     }

@@ -63,10 +63,9 @@ impl Picture {
     }
 
     fn take(&mut self, line: &Line) {
-        self.training.push((line.step, line.loss));
-        let validation = line.more.get(VALIDATION);
-        self.validation
-            .extend(validation.map(|loss| (line.step, *loss)));
+        let named = |name| Some((line.step, *line.numbers.get(name)?));
+        self.training.extend(named("loss"));
+        self.validation.extend(named(VALIDATION));
     }
 
     fn draw(&self) -> Result<(), String> {

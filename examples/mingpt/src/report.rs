@@ -7,7 +7,7 @@ use crate::options::Config;
 use crate::plot::Picture;
 use crate::progress::Progress;
 use crate::trainer::{Taken, Trainer};
-use ringtree::ddp::{Line, Measured, Metrics};
+use ringtree::ddp::{Line, Metrics};
 use std::path::PathBuf;
 
 /// Maximum number of printed losses.
@@ -30,7 +30,12 @@ impl Report {
     pub(crate) fn new(trainer: &Trainer) -> Result<Self, Failure> {
         let (config, comm) = (trainer.config, trainer.comm());
         let metrics_file = beside(config, config.metrics.as_ref(), "metrics.jsonl");
-        let metrics = trainer.run.metrics(metrics_file.clone());
+        let metrics = Metrics::open(
+            comm,
+            metrics_file.clone(),
+            trainer.run.id(),
+            trainer.run.step(),
+        );
         let metrics = metrics.map_err(|error| Failure::usage(error.to_string()))?;
         let progress = Progress::new(config.steps, trainer.step, comm.local_rank());
         let picture = match comm.rank() {
@@ -70,9 +75,18 @@ impl Report {
         validated: Option<f64>,
     ) -> Result<(), Failure> {
         self.progress.advance(trainer.step);
-        let measured = measured(trainer, taken, validated);
-        let tokens = measured.tokens.unwrap_or_default() as f64;
-        let Some(line) = self.metrics.write(trainer.parallel()?, measured)? else {
+        let samples = trainer.config.batch as f64;
+        let tokens = samples * trainer.config.block as f64;
+        let mut numbers = vec![
+            ("loss", taken.loss),
+            ("learning_rate", taken.learning_rate),
+            ("samples", samples),
+            ("tokens", tokens),
+            ("epoch", trainer.sampler.epoch() as f64),
+            (NORM, taken.gradient_norm),
+        ];
+        numbers.extend(validated.map(|loss| (VALIDATION, loss)));
+        let Some(line) = self.metrics.write(trainer.parallel()?, numbers)? else {
             return Ok(());
         };
         self.since_shown.0 += tokens;
@@ -107,18 +121,6 @@ impl Report {
     }
 }
 
-fn measured(trainer: &Trainer, taken: &Taken, validated: Option<f64>) -> Measured {
-    let samples = trainer.config.batch as u64;
-    let measured = Measured::new(taken.loss, taken.learning_rate, samples)
-        .tokens(samples * trainer.config.block as u64)
-        .with("epoch", trainer.sampler.epoch() as f64)
-        .with(NORM, taken.gradient_norm);
-    match validated {
-        Some(loss) => measured.with(VALIDATION, loss),
-        None => measured,
-    }
-}
-
 /// Describes the training in one line.
 fn described_job(trainer: &Trainer) -> String {
     format!(
@@ -141,15 +143,16 @@ fn described_job(trainer: &Trainer) -> String {
 
 /// Describes a step in one line, with the throughput since the previous line (with validations).
 fn described_step(line: &Line, tokens_per_s: f64) -> String {
-    let validation = line.more.get(VALIDATION);
+    let named = |name| *line.numbers.get(name).unwrap_or(&f64::NAN);
+    let validation = line.numbers.get(VALIDATION);
     let validation = validation.map(|loss| format!("  validation {loss:.4}"));
     format!(
         "step {:5}  loss {:.4}  gradient {:.3}  lr {:.1e}  {tokens_per_s:.0} tokens/s, {:.1} ms \
          exposed{}",
         line.step,
-        line.loss,
-        line.more.get(NORM).unwrap_or(&f64::NAN),
-        line.learning_rate,
+        named("loss"),
+        named(NORM),
+        named("learning_rate"),
         line.exposed_ms,
         validation.unwrap_or_default()
     )

@@ -23,7 +23,11 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
     agree_on_the_job(comm, config, text)?;
     let checkpoints = config.checkpoint.as_ref();
     let checkpoints = checkpoints.map(|folder| snapshot::checkpoints(folder, config.keep));
-    let run = Run::open(comm, checkpoints).map_err(|error| {
+    let run = match checkpoints {
+        Some(checkpoints) => Run::open(comm, checkpoints),
+        None => Run::without_checkpoints(comm),
+    };
+    let run = run.map_err(|error| {
         match error.kind() == ErrorKind::Configuration {
             // A restart would not change it.
             true => Failure::usage(error.to_string()),

@@ -41,7 +41,7 @@ use std::thread::{self, JoinHandle};
 ///
 /// /// Trains until step `steps`. Returns the weight and the step at which training began.
 /// fn train(comm: &Communicator, folder: &str, steps: u64) -> ringtree::Result<(f32, u64)> {
-///     let mut run = Run::open(comm, Checkpoints::new(Directory::new(folder), 3))?;
+///     let mut run = Run::open(comm, folder)?;
 ///     let parameters = vec![Parameter::new("weight", &[1], Dtype::F32)];
 ///     let mut model = DataParallel::new(run.comm(), parameters, Options::new())?;
 ///     let mut sampler = DistributedSampler::new(100, 7, comm.rank(), comm.world_size())?;
@@ -103,9 +103,8 @@ impl Run {
     /// store, which may or may not be shared with other ranks.
     ///
     /// Until the run is dropped, rank 0's process prevents other training runs from saving to its
-    /// store. Damaged files are skipped, and rank 0 lists them on standard error. If `checkpoints`
-    /// is `None`, the run has no checkpoints: it starts from the beginning, and [`Run::save`] does
-    /// nothing.
+    /// store. Damaged files are skipped, and rank 0 lists them on standard error. `checkpoints` can
+    /// be the path of a folder, which then keeps the newest two checkpoints and the best one.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
@@ -116,16 +115,20 @@ impl Run {
     ///   checkpoints from different runs
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if checkpoints exist but none of them is
     ///   valid, or if a store cannot be accessed
-    pub fn open(comm: &Communicator, checkpoints: impl Into<Option<Checkpoints>>) -> Result<Self> {
+    pub fn open(comm: &Communicator, checkpoints: impl Into<Checkpoints>) -> Result<Self> {
         let checkpoints = checkpoints.into();
-        let found = match &checkpoints {
-            Some(checkpoints) => {
-                claim(comm, checkpoints)?;
-                checkpoints.load_and_broadcast(comm)?
-            }
-            None => None,
-        };
-        Self::new(comm, checkpoints, found)
+        claim(comm, &checkpoints)?;
+        let found = checkpoints.load_and_broadcast(comm)?;
+        Self::new(comm, Some(checkpoints), found)
+    }
+
+    /// Opens a run that has no checkpoints: it starts from the beginning, and [`Run::save`] does
+    /// nothing.
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn without_checkpoints(comm: &Communicator) -> Result<Self> {
+        Self::new(comm, None, None)
     }
 
     /// Like [`Run::open`], but resumes from the checkpoint for `step`. This can be, for example,
@@ -198,13 +201,21 @@ impl Run {
         &self.id
     }
 
-    /// Opens the run's metrics file and removes the lines for steps after [`Run::step`]. If `path`
-    /// is `None`, the run does not write any metrics.
+    /// Creates a sampler for a data set of `samples` samples, divided among the ranks of the run.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`DistributedSampler::new`].
+    pub fn sampler(&self, samples: usize, seed: u64) -> Result<DistributedSampler> {
+        let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
+        DistributedSampler::new(samples, seed, rank, ranks)
+    }
+
+    /// Opens the run's metrics file and removes the lines for steps after [`Run::step`].
     ///
     /// # Errors
     /// Returns the same errors as [`Metrics::open`].
-    pub fn metrics(&self, path: impl Into<Option<PathBuf>>) -> Result<Metrics> {
-        Metrics::open(&self.comm, path, &self.id, self.step())
+    pub fn metrics(&self, path: impl Into<PathBuf>) -> Result<Metrics> {
+        Metrics::open(&self.comm, path.into(), &self.id, self.step())
     }
 }
 

@@ -3,6 +3,7 @@
 
 use super::claim::Claim;
 use super::cleanup::CleanUp;
+use super::directory::Directory;
 use super::manifest::{Manifest, TensorFile, sha256};
 use super::store::Store;
 use super::tensor::Tensor;
@@ -10,6 +11,7 @@ use super::{Checkpoint, State, names, tensor_file};
 use crate::error::{Error, Result};
 use crate::limits::CHECKPOINT_LOOKS_MAX;
 use std::collections::BTreeSet;
+use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// The checkpoints of one run in one store.
@@ -55,6 +57,13 @@ pub struct Found {
     /// Warnings to show to the user, for example about damaged files or about per-rank state that
     /// does not match the number of ranks.
     pub warnings: Vec<String>,
+}
+
+/// Keeps the newest two checkpoints in a folder, and the one with the lowest loss.
+impl<P: AsRef<Path> + ?Sized> From<&P> for Checkpoints {
+    fn from(folder: &P) -> Self {
+        Self::new(Directory::new(folder.as_ref()), 2).keep_best()
+    }
 }
 
 impl Checkpoints {

@@ -12,7 +12,7 @@ fn step(ranks: usize, options: fn() -> Options, factor: f32) -> Vec<End> {
         let counts = [5, 1, 300];
         let parameter =
             |(at, count): (usize, &usize)| Parameter::new(&format!("p{at}"), &[*count], Dtype::F32);
-        let parameters = counts.iter().enumerate().map(parameter).collect();
+        let parameters = counts.iter().enumerate().map(parameter);
         let options = options().buckets(BucketSize::Bytes(1000));
         let mut model = DataParallel::new(comm, parameters, options)?;
         for (number, count) in counts.into_iter().enumerate() {

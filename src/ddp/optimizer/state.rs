@@ -1,6 +1,8 @@
 //! Stores the optimizer's state in checkpoints, as tensors that have the shapes of the parameters,
 //! and moves the state when the buckets change.
 
+#[cfg(feature = "checkpoint")]
+use super::Weights;
 use super::{Optimizer, Shares, UpdateRule, both};
 #[cfg(feature = "checkpoint")]
 use crate::ddp::checkpoint::Parts;
@@ -20,6 +22,27 @@ impl<R: UpdateRule> Optimizer<R> {
     /// Returns the same errors as [`Parts::tensor`] and [`Parts::shard`].
     pub fn parts(&mut self, parts: &mut Parts<'_>) -> Result<()> {
         self.name_all(parts, false)
+    }
+
+    /// Names the weights, as `model/PARAMETER`, and the parts that [`Optimizer::parts`] names.
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Optimizer::parts`], and an error if the weights have the wrong
+    /// length.
+    pub fn parts_and_weights(
+        &mut self,
+        parts: &mut Parts<'_>,
+        weights: &mut (impl Weights + ?Sized),
+    ) -> Result<()> {
+        for (number, parameter) in self.parameters.iter().enumerate() {
+            let mut named = Ok(());
+            weights.visit(number, &mut |weights| {
+                let name = format!("model/{}", parameter.name);
+                named = parts.tensor(&name, &parameter.shape, weights);
+            })?;
+            named?;
+        }
+        self.parts(parts)
     }
 
     /// Like [`Optimizer::parts`], but each rank saves its own state.

@@ -52,7 +52,7 @@ fn a_parameter_that_no_rank_used_and_a_step_without_a_report_are_refused_on_all_
     ] {
         let ends = ringtree::simulate(3, |comm| {
             let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
-            let parameters = (0..3).map(parameter).collect();
+            let parameters = (0..3).map(parameter);
             let mut model = DataParallel::new(comm, parameters, Options::new())?;
             if is_reported && comm.rank() == 2 {
                 model.report(1, &[1.0f32])?;
@@ -88,7 +88,7 @@ fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_all
         };
         let ends = ringtree::simulate(4, |comm| {
             let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
-            let parameters = (0..40).map(parameter).collect();
+            let parameters = (0..40).map(parameter);
             let mut model = DataParallel::new(comm, parameters, options())?;
             // Rank 0 has no data at all, which is no error.
             for step in 0..if comm.rank() == 0 { 0 } else { 2 } {
@@ -122,7 +122,7 @@ fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
             let ends = ringtree::simulate(4, |comm| {
                 let parameters = ["first", "second"].map(|name| Parameter::new(name, &[3], dtype));
                 let options = Options::new().non_finite(policy);
-                let mut model = DataParallel::new(comm, parameters.into(), options)?;
+                let mut model = DataParallel::new(comm, parameters, options)?;
                 for step in 0..3 {
                     for number in 0..2 {
                         let is_bad = step == 1 && comm.rank() >= 2 && number == 1;
@@ -161,7 +161,7 @@ fn who_gives_up_in_a_step_is_not_waited_for() {
     let ends = ringtree::simulate(3, |comm| {
         let mut model = two(comm, Options::new())?;
         if comm.rank() == 1 {
-            model.fail(&Error::new(
+            model.abort(&Error::new(
                 ErrorKind::System,
                 "rank 1 cannot read its data",
             ));
@@ -200,6 +200,10 @@ fn a_refused_call_changes_nothing() {
             let mut model = two(comm, (hook.set)(Options::new()))?;
             for _step in 0..2 {
                 explained(model.report(2, &[0.0f32]), "parameter 2 is out of range");
+                explained(
+                    model.report("bais", &[0.0f32]),
+                    "no parameter is named 'bais'",
+                );
                 explained(
                     model.report(0, &[0.0f32; 4]),
                     "weight [3] f32 has 4 elements",

@@ -7,14 +7,11 @@ use super::*;
 
 #[test]
 fn on_each_host_one_bar_moves() {
-    let folder = tempfile::tempdir().unwrap();
-    let training = folder.path().join("training").display().to_string();
-    let examples = [
-        ("train_text", "--steps 40 --batch 8", " of 40 steps"),
-        ("15_training", &training, "/600"),
-    ];
-    for (example, arguments, end) in examples {
-        let script = format!("exec {} {arguments}", program(example).display());
+    {
+        let script = format!(
+            "exec {} --steps 40 --batch 8",
+            program("train_text").display()
+        );
         // The second way all ranks have the terminal.
         for output in ["rank0", "inherit"] {
             let hosts = Hosts::new(2);
@@ -37,16 +34,15 @@ fn on_each_host_one_bar_moves() {
                 "{first:?} {second:?}"
             );
             for text in [&first.0, &second.0] {
-                let shown = positions(text, end);
+                let shown = positions(text, " of 40 steps");
                 let is_one = shown.is_sorted() && shown.first() < shown.last();
-                assert!(is_one, "{example}, {output}: {shown:?}: {text:?}");
+                assert!(is_one, "{output}: {shown:?}: {text:?}");
             }
             // Lines are rank 0's; on the other host nothing is but the bar.
             assert!(
                 first.0.contains("loss") && !second.0.contains("loss"),
                 "{second:?}"
             );
-            std::fs::remove_dir_all(&training).ok();
         }
     }
 }
