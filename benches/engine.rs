@@ -8,8 +8,9 @@ use ringtree::internal::engine::{
 };
 use ringtree::internal::link::{Link, StreamLink};
 use ringtree::internal::protocol::call::Call;
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, plan};
-use ringtree::plan::{TuningTable, choose};
+use ringtree::plan::{
+    Algorithm, Collective, Hosts, Plan, Request, Topology, TuningTable, choose, plan,
+};
 use std::collections::VecDeque;
 use std::hint::black_box;
 use std::io::{Error, ErrorKind, Read, Result, Write};

@@ -7,8 +7,7 @@ use ringtree::internal::engine::{Cache, Group, Key, Links, Memory, Placement, Pr
 use ringtree::internal::link::shm::{Wake, links};
 use ringtree::internal::protocol::call::Call;
 use ringtree::internal::unchecked::{peer_region, region};
-use ringtree::plan::TuningTable;
-use ringtree::plan::{Algorithm, Collective, Topology};
+use ringtree::plan::{Algorithm, Collective, Topology, TuningTable};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 

@@ -19,10 +19,9 @@
 mod drawing;
 
 use drawing::chart::{Chart, Curve, Scale, charts};
-use ringtree::plan::LinkCost;
-use ringtree::plan::Seconds;
-use ringtree::plan::{Algorithm, Collective, Topology};
-use ringtree::plan::{Choice, TuningTable, choose};
+use ringtree::plan::{
+    Algorithm, Choice, Collective, LinkCost, PlanError, Seconds, Topology, TuningTable, choose,
+};
 
 const SIZES: [(&str, usize); 2] = [("64 KiB", 64 << 10), ("25 MiB", 25 << 20)];
 const RANKS: [usize; 9] = [2, 8, 32, 128, 512, 2048, 8192, 32_768, 100_000];
@@ -60,7 +59,7 @@ fn choice(
     ranks: usize,
     link: LinkCost,
     way: Option<Algorithm>,
-) -> Result<Choice, String> {
+) -> Result<Choice, PlanError> {
     let table = TuningTable {
         tcp: link,
         ..TuningTable::default()

@@ -2,7 +2,7 @@
 //! import the base files, and `plan` for the names of the collectives.
 
 use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
-use crate::plan::internal::spec::Collective;
+use crate::plan::{Collective, PlanError, UnknownName};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::io;
@@ -421,6 +421,20 @@ impl fmt::Display for Printable<'_> {
             true => write!(formatter, "{}", one.escape_default()),
             false => write!(formatter, "{one}"),
         })
+    }
+}
+
+/// An error of kind [`ErrorKind::Usage`].
+impl From<PlanError> for Error {
+    fn from(error: PlanError) -> Self {
+        Self::usage(error)
+    }
+}
+
+/// An error of kind [`ErrorKind::Usage`].
+impl From<UnknownName> for Error {
+    fn from(error: UnknownName) -> Self {
+        Self::usage(error)
     }
 }
 

@@ -1,8 +1,9 @@
 //! Runs the step in virtual time. Each rank's engine executes its plans on real bytes.
 
 use super::step::{BUCKETS, LAYERS_PER_BUCKET, Link, Model, OVERHEAD};
-use ringtree::plan::{Algorithm, Collective, Topology};
-use ringtree::plan::{Choice, TuningTable, choose, choose_concurrent};
+use ringtree::plan::{
+    Algorithm, Choice, Collective, PlanError, Topology, TuningTable, choose, choose_concurrent,
+};
 use ringtree::sim::World;
 use ringtree_kit::checkers::{exact, no_hang, order};
 use ringtree_kit::cluster::Cluster;
@@ -81,13 +82,13 @@ pub(crate) fn priced_ms(
 /// of the given algorithm for one bucket.
 ///
 /// # Errors
-/// Returns a message if no algorithm implements the all-reduce.
+/// Returns an error if no algorithm implements the all-reduce.
 pub(crate) fn choice(
     ranks: usize,
     algorithm: Option<Algorithm>,
     model: &Model,
     table: &TuningTable,
-) -> Result<Choice, String> {
+) -> Result<Choice, PlanError> {
     let apart = Topology::apart(ranks);
     let (sum, bytes) = (Collective::AllReduce, model.bucket_bytes());
     match algorithm {

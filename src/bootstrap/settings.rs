@@ -453,10 +453,10 @@ fn transport(set: &impl Fn(&str) -> Option<String>) -> Result<TransportChoice> {
 
 fn device_path(set: &impl Fn(&str) -> Option<String>) -> Result<DevicePathChoice> {
     let choice = set(DEVICE_PATH).map(|value| value.trim().parse());
-    let choice: std::result::Result<Option<_>, String> = choice.transpose();
-    choice
-        .map(Option::unwrap_or_default)
-        .map_err(|why| Error::configuration(format!("{DEVICE_PATH}: {why}")))
+    let choice = choice.transpose().map(Option::unwrap_or_default);
+    choice.map_err(|why: <DevicePathChoice as FromStr>::Err| {
+        Error::configuration(format!("{DEVICE_PATH}: {why}"))
+    })
 }
 
 fn checks_calls(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {

@@ -10,12 +10,11 @@ use crate::limits::{
     MEASURING_WINDOW,
 };
 use crate::op::ReduceOp;
-use crate::plan::Topology;
-use crate::plan::TuningTable;
 use crate::plan::internal::calibration::{
     Exercise, LinkClass, Number, Probe, probes, reach, rings, table_from,
 };
 use crate::plan::internal::spec::Algorithm;
+use crate::plan::{Topology, TuningTable};
 use crate::reduce::Kernel;
 
 impl Communicator {

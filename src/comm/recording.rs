@@ -25,7 +25,8 @@ impl Question {
     /// # Errors
     /// Returns a message if the call cannot be predicted.
     pub(crate) fn answer(&self) -> std::result::Result<Schedule, String> {
-        schedule(&self.request, self.count, self.element_bytes, &self.table)
+        let answer = schedule(&self.request, self.count, self.element_bytes, &self.table);
+        answer.map_err(String::from)
     }
 }
 

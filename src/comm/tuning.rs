@@ -12,8 +12,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::plan::internal::record::{TuningMismatch, TuningRecord};
 use crate::plan::internal::topology::Sharing;
-use crate::plan::{Algorithm, Collective, Topology};
-use crate::plan::{TuningTable, choose_concurrent};
+use crate::plan::{Algorithm, Collective, PlanError, Topology, TuningTable, choose_concurrent};
 use crate::protocol::founding::FIRST_MADE;
 use crate::whole_file;
 use std::fmt;
@@ -181,14 +180,14 @@ impl Start {
     /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
     /// if the text of a table or record is malformed.
     pub(super) fn of(settings: &Settings) -> Result<Self> {
-        let wrong = |name: &str, what| Error::configuration(format!("{name}: {what}"));
+        let wrong = |name: &str, what: String| Error::configuration(format!("{name}: {what}"));
         match &settings.tuning {
             TuningSource::Measured => Ok(Self::Open),
             TuningSource::MeasuredInto(_) => Ok(Self::ToMeasure),
             TuningSource::BuiltIn => Ok(Self::Set(TuningTable::default())),
             TuningSource::HandedOn(text) => {
                 let record = text.parse().map(Self::HandedOn);
-                record.map_err(|what: String| wrong(JOB_TUNING, what))
+                record.map_err(|what: PlanError| wrong(JOB_TUNING, what.into()))
             }
             TuningSource::Text { origin, text } => {
                 let table = TuningTable::parse(text).map(Self::Set);

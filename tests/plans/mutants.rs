@@ -6,8 +6,9 @@
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
 use crate::long::short_or_long;
-use ringtree::plan::{Algorithm, ChunkRange, Collective, Plan, Request, Source, Step, algorithms};
-use ringtree::plan::{Fault, verify};
+use ringtree::plan::{
+    Algorithm, ChunkRange, Collective, Fault, Plan, Request, Source, Step, algorithms, verify,
+};
 use std::collections::BTreeMap;
 
 /// Orders that a mutant is run in.

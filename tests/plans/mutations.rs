@@ -2,8 +2,7 @@
 
 use super::replay::replay;
 use super::{hosts, plans_like, plans_of};
-use ringtree::plan::verify;
-use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, algorithms};
+use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, algorithms, verify};
 
 /// Where a step is: rank, round, index.
 type Place = (usize, usize, usize);

@@ -7,9 +7,9 @@ use proptest::prelude::*;
 use ringtree::plan::internal::price::Cost;
 use ringtree::plan::internal::reproducible::is_in_rank_order;
 use ringtree::plan::{
-    Algorithm, Collective, Hosts, Plan, REGISTRY, Request, Source, Step, Topology, algorithms,
+    Algorithm, Collective, Hosts, Plan, Proof, REGISTRY, Request, Source, Step, Topology,
+    algorithms, verify,
 };
-use ringtree::plan::{Proof, verify};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 

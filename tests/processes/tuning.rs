@@ -3,11 +3,9 @@
 use crate::long::short_or_long;
 use crate::ranks::own_address;
 use ringtree::internal::sim::Network;
-use ringtree::plan::TuningTable;
 use ringtree::plan::internal::calibration::{LinkClass, probes};
-use ringtree::plan::{Collective, Hosts, Topology};
-use ringtree::sim::Uplinks;
-use ringtree::sim::World;
+use ringtree::plan::{Collective, Hosts, Topology, TuningTable};
+use ringtree::sim::{Uplinks, World};
 use ringtree::{Communicator, Dtype, ErrorKind, Result, TuningRecord};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

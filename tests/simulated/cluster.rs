@@ -3,15 +3,12 @@
 use crate::long::short_or_long;
 use ringtree::ErrorKind;
 use ringtree::internal::sim::SplitMix64;
-use ringtree::plan::TuningTable;
 use ringtree::plan::algorithms::{self, entry, plan};
 use ringtree::plan::internal::cost::longest_path_between_sites_s;
 use ringtree::plan::internal::ir::Request;
 use ringtree::plan::internal::price::{LinkCost, UplinkCost};
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology};
-use ringtree::sim::Faults;
-use ringtree::sim::Uplinks;
-use ringtree::sim::World;
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology, TuningTable};
+use ringtree::sim::{Faults, Uplinks, World};
 use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree_kit::cluster::{Cluster, Moment, Outcome};
 use ringtree_kit::script::{Call, Script, Step};

@@ -6,8 +6,7 @@ use crate::long::short_or_long;
 use proptest::prelude::*;
 use ringtree::internal::limits::{BUCKET_BYTES_MAX, SHARED_SEGMENT_BYTES};
 use ringtree::plan::{Algorithm, Collective, Hosts, Topology, algorithms};
-use ringtree::sim::Faults;
-use ringtree::sim::World;
+use ringtree::sim::{Faults, World};
 use ringtree::{Dtype, Error, ErrorKind, ReduceOp};
 use std::time::Duration;
 

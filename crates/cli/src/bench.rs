@@ -356,7 +356,7 @@ fn not_for(
             "{algorithm} does not reduce in rank order, which RINGTREE_REPRODUCIBLE=1 requires"
         ));
     }
-    scratch_bytes(&request, bytes).err()
+    scratch_bytes(&request, bytes).err().map(String::from)
 }
 
 /// Returns the memory to measure. If the memory is on a GPU, attaches the GPU.

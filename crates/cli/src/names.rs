@@ -3,7 +3,7 @@
 //! The valid names come from the registry. Names that are planned for the future get a more helpful
 //! error message.
 
-use ringtree::plan::{Algorithm, Collective};
+use ringtree::plan::{Algorithm, Collective, PlanError, UnknownName};
 
 const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
 
@@ -29,11 +29,11 @@ pub(crate) fn collectives() -> String {
 /// # Errors
 /// Returns a message if the collective is unknown or not implemented yet.
 pub(crate) fn parse_collective(text: &str) -> Result<Collective, String> {
-    text.parse().map_err(|unknown| {
+    text.parse().map_err(|unknown: UnknownName| {
         if COLLECTIVES_TO_COME.contains(&text) {
             format!("the collective {text} is not implemented yet")
         } else {
-            unknown
+            unknown.to_string()
         }
     })
 }
@@ -46,10 +46,10 @@ pub(crate) fn parse_selection(text: &str) -> Result<Selection, String> {
     match text {
         "auto" => Ok(Selection::Auto),
         "all" => Ok(Selection::All),
-        _ => text.parse().map(Selection::One).map_err(|why: String| {
+        _ => text.parse().map(Selection::One).map_err(|why: PlanError| {
             let name = text.split('/').next().unwrap_or(text);
             match name.parse::<Algorithm>() {
-                Ok(_) => why,
+                Ok(_) => why.into(),
                 // The message ends with the valid names.
                 Err(_) => format!("{why} auto all"),
             }

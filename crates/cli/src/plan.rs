@@ -16,8 +16,7 @@ use ringtree::plan::internal::select::{
 };
 use ringtree::plan::internal::topology::{Sharing, Topology};
 use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
-use ringtree::plan::verify;
-use ringtree::plan::{Algorithm, Collective, Plan, Request};
+use ringtree::plan::{Algorithm, Collective, Plan, PlanError, PlanErrorKind, Request, verify};
 use std::io::Write;
 use world::{costs, links, topology};
 
@@ -216,7 +215,7 @@ impl Inquiry {
 
     /// Returns what a call would choose, or the parameters that a call would choose for the
     /// algorithm `named`.
-    fn choose(&self, named: Option<Algorithm>) -> Result<Choice, String> {
+    fn choose(&self, named: Option<Algorithm>) -> Result<Choice, PlanError> {
         let choose = match self.is_reproducible {
             true => choose_in_rank_order,
             false => choose,
@@ -226,7 +225,7 @@ impl Inquiry {
     }
 
     /// Returns the request for `algorithm`.
-    fn request(&self, algorithm: Algorithm) -> Result<Request, String> {
+    fn request(&self, algorithm: Algorithm) -> Result<Request, PlanError> {
         let choice = self.choose(Some(algorithm))?;
         let request = Request {
             collective: self.collective,
@@ -247,12 +246,13 @@ impl Inquiry {
             Ok(request) => request,
             Err(why_not) if self.selection == Selection::All => {
                 return Ok(Assessment {
-                    report: Report::unsupported(names, size, why_not),
+                    is_unsupported: why_not.kind() == PlanErrorKind::Unsupported,
+                    report: Report::unsupported(names, size, why_not.into()),
                     drawn: None,
                     pieces: 0,
                 });
             }
-            Err(why_not) => return Err(why_not),
+            Err(why_not) => return Err(why_not.into()),
         };
         let pieces = request.pieces;
         let traffic = Traffic::of(&request, self.bytes)?;
@@ -263,6 +263,7 @@ impl Inquiry {
         if !is_listed && !is_proven {
             return Ok(Assessment {
                 report,
+                is_unsupported: false,
                 drawn: None,
                 pieces,
             });
@@ -281,6 +282,7 @@ impl Inquiry {
         };
         Ok(Assessment {
             report,
+            is_unsupported: false,
             drawn: Some((plans, caption)),
             pieces,
         })
@@ -290,6 +292,7 @@ impl Inquiry {
 /// The assessment of one algorithm.
 struct Assessment {
     report: Report,
+    is_unsupported: bool,
     drawn: Option<(Vec<Plan>, Caption)>,
     pieces: usize,
 }
@@ -321,14 +324,14 @@ fn with_radix(
     let Some(radix) = radix else {
         return Ok(selection);
     };
-    let refusal = |why| format!("--radix {radix}: {why}");
+    let refusal = |why: &dyn std::fmt::Display| format!("--radix {radix}: {why}");
     match selection {
         Selection::One(algorithm) if second.is_none() => {
-            let wanted = algorithm.with_radix(radix).map_err(refusal)?;
+            let wanted = algorithm.with_radix(radix).map_err(|why| refusal(&why))?;
             Ok(Selection::One(wanted))
         }
         Selection::One(_) | Selection::All | Selection::Auto => Err(refusal(
-            "a radix requires a single algorithm; pass --algorithm NAME".into(),
+            &"a radix requires a single algorithm; pass --algorithm NAME",
         )),
     }
 }
@@ -437,7 +440,7 @@ fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, Str
         });
     }
     let costs = costs(inquiry.collective, &inquiry.topology, &inquiry.table);
-    html(&subject(inquiry), &costs, &played)
+    Ok(html(&subject(inquiry), &costs, &played)?)
 }
 
 /// Returns a line about the first algorithm whose verification failed.
@@ -495,11 +498,8 @@ fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
         out.push('\n');
     }
     let collective = inquiry.collective;
-    let (elsewhere, too_long): (Vec<_>, Vec<_>) = others.into_iter().partition(|one| {
-        let carries_out = format!("does not implement {collective}");
-        let why_not = one.report.why_not.as_ref();
-        why_not.is_some_and(|why_not| why_not.ends_with(&carries_out))
-    });
+    let (elsewhere, too_long): (Vec<_>, Vec<_>) =
+        others.into_iter().partition(|one| one.is_unsupported);
     if !elsewhere.is_empty() {
         let names: Vec<&str> = elsewhere
             .iter()

@@ -19,6 +19,7 @@ use super::select::{choose, predicted_s};
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::tuning::TuningTable;
+use crate::error::PlanError;
 use crate::limits::{
     BOUNCE_BYTES, TUNING_FACTOR_MAX_SHM, TUNING_FACTOR_MAX_TCP, TUNING_FACTOR_MIN,
 };
@@ -232,7 +233,7 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 /// rounded costs do not change when they are converted to text and back.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for a probe.
+/// Returns an error if there is no plan for a probe.
 ///
 /// ```
 /// use ringtree::plan::internal::calibration::{probes, table_from};
@@ -246,7 +247,7 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 /// assert_eq!(table.shm.alpha_s, 0.399e-6);
 /// # Ok::<(), String>(())
 /// ```
-pub fn table_from(topology: &Topology, timed: &[(Probe, f64)]) -> Result<TuningTable, String> {
+pub fn table_from(topology: &Topology, timed: &[(Probe, f64)]) -> Result<TuningTable, PlanError> {
     let built_in = TuningTable::default();
     let mut table = built_in;
     let overhead = timed
@@ -293,7 +294,7 @@ fn set_both(
     (alpha, alpha_s): &(Probe, f64),
     (overhead, overhead_s): &(Probe, f64),
     table: &mut TuningTable,
-) -> Result<(), String> {
+) -> Result<(), PlanError> {
     let (alpha_s, overhead_s) = (*alpha_s, *overhead_s);
     let mut built_in = TuningTable::default();
     let usual = (*alpha.place(&mut built_in), *overhead.place(&mut built_in));
@@ -309,7 +310,7 @@ fn set_both(
         let rest_s = price_s((0.0, 0.0))?;
         let of_l_s = price_s((usual.0, 0.0))? - rest_s;
         let of_o_s = price_s((0.0, usual.1))? - rest_s;
-        Ok::<_, String>((of_l_s, of_o_s, time_s - rest_s))
+        Ok::<_, PlanError>((of_l_s, of_o_s, time_s - rest_s))
     };
     let (a_l, a_o, a_s) = parts(alpha, alpha_s)?;
     let (b_l, b_o, b_s) = parts(overhead, overhead_s)?;
@@ -407,7 +408,12 @@ impl Probe {
 
     /// Returns the cost for which the exercise takes `time_s` if all other costs are those in
     /// `table`.
-    fn number(&self, topology: &Topology, time_s: f64, table: &TuningTable) -> Result<f64, String> {
+    fn number(
+        &self,
+        topology: &Topology,
+        time_s: f64,
+        table: &TuningTable,
+    ) -> Result<f64, PlanError> {
         let usual = *self.place(&mut TuningTable::default());
         let price_s = |number: f64| {
             let mut table = *table;
@@ -429,7 +435,7 @@ impl Probe {
     }
 
     /// Returns the predicted time of the exercise in seconds.
-    fn price_s(&self, topology: &Topology, table: &TuningTable) -> Result<f64, String> {
+    fn price_s(&self, topology: &Topology, table: &TuningTable) -> Result<f64, PlanError> {
         let bytes = self.bytes;
         let request = |collective, algorithm, topology: &Topology| Request {
             collective,

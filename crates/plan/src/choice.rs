@@ -7,6 +7,7 @@ use super::spec::{Algorithm, Collective};
 use super::topology::Hosts;
 use super::tuning::TuningTable;
 use super::units::{Bytes, Seconds};
+use crate::error::PlanError;
 use std::fmt;
 
 /// Largest relative difference between predictions that differ only by rounding.
@@ -93,7 +94,7 @@ impl Choice {
     ///
     /// # Errors
     /// Returns the same errors as [`predicted_s`](super::select::predicted_s).
-    pub fn with_breakdown(self, hosts: &Hosts, table: &TuningTable) -> Result<Self, String> {
+    pub fn with_breakdown(self, hosts: &Hosts, table: &TuningTable) -> Result<Self, PlanError> {
         if self.world_size == 1 {
             return Ok(self);
         }

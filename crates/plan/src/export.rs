@@ -4,6 +4,7 @@
 use super::cost::Traffic;
 use super::ir::{ChunkRange, Plan, Round, Source, Step};
 use super::spec::{Algorithm, Collective};
+use crate::error::PlanError;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -37,10 +38,10 @@ pub struct Transfer {
 /// order.
 ///
 /// # Errors
-/// Returns an error message if the plans are not consistent with each other. This is the case if a
+/// Returns an error if the plans are not consistent with each other. This is the case if a
 /// receive has no matching send in the same round, if a send has no matching receive, or if the
 /// lengths of a send and its receive differ. [`super::verify`] explains such faults in more detail.
-pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
+pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, PlanError> {
     let mut list = List::default();
     let rounds = plans.iter().map(|plan| plan.rounds.len()).max();
     for index in 0..rounds.unwrap_or(0) {
@@ -64,7 +65,7 @@ pub fn transfers(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
 ///
 /// # Errors
 /// Returns the same errors as [`transfers`].
-pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, String> {
+pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, PlanError> {
     let listed = transfers(plans)?;
     let Some(first) = plans.first() else {
         return Ok(listed);
@@ -128,7 +129,7 @@ struct List {
 type Mail<'a> = BTreeMap<(usize, usize), VecDeque<(usize, &'a [ChunkRange])>>;
 
 impl List {
-    fn add_messages(&mut self, rounds: &[&Round]) -> Result<(), String> {
+    fn add_messages(&mut self, rounds: &[&Round]) -> Result<(), PlanError> {
         let mut mail = self.post(rounds);
         for (to, round) in rounds.iter().enumerate() {
             for step in round.iter() {
@@ -148,7 +149,10 @@ impl List {
                         .and_then(VecDeque::pop_front)
                         .ok_or_else(|| {
                         let round = self.round;
-                        format!("round {round}: rank {to} expects a message from rank {from}")
+                        refused!(
+                            Invalid,
+                            "round {round}: rank {to} expects a message from rank {from}"
+                        )
                     })?;
                     self.add_message(message, (from, sent), (to, ranges), reduce)?;
                     // If the rank's own chunks are not an operand, the first operand is stored.
@@ -158,7 +162,8 @@ impl List {
         }
         if let Some(((from, to), _)) = mail.iter().find(|(_, waiting)| !waiting.is_empty()) {
             let round = self.round;
-            return Err(format!(
+            return Err(refused!(
+                Invalid,
                 "round {round}: rank {to} does not receive the message from rank {from}"
             ));
         }
@@ -190,7 +195,7 @@ impl List {
         (from, sent): (usize, &[ChunkRange]),
         (to, received): (usize, &[ChunkRange]),
         reduce: bool,
-    ) -> Result<(), String> {
+    ) -> Result<(), PlanError> {
         let (mut sent, mut received) = (sent.to_vec(), received.to_vec());
         sent.reverse();
         received.reverse();
@@ -215,7 +220,8 @@ impl List {
             return Ok(());
         }
         let round = self.round;
-        Err(format!(
+        Err(refused!(
+            Invalid,
             "round {round}: rank {from} sends rank {to} a message of unexpected length"
         ))
     }
@@ -452,7 +458,7 @@ mod tests {
     fn plans_that_do_not_fit_together_are_named() {
         let send = |count| vec![vec![Step::send(1, vec![range(0, count)])]];
         let store = |count| vec![vec![Step::store(0, vec![range(0, count)])]];
-        let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err();
+        let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err().to_string();
         assert!(fault(vec![], store(1)).contains("rank 1 expects a message from rank 0"));
         assert!(fault(send(1), vec![]).contains("rank 1 does not receive the message from rank 0"));
         assert!(fault(send(1), store(2)).contains("unexpected length"));

@@ -3,7 +3,7 @@
 //! *Purpose.* A plan describes what one rank does in a collective. It is a plain value that
 //! contains no bytes, pointers, sockets or dtypes.
 //!
-//! - `ir`: plans and the steps that they consist of.
+//! - `error`: errors. `ir`: plans and the steps that they consist of.
 //! - `spec`: the collectives and the result that each one must produce.
 //! - [`algorithms`]: the algorithms, one per file, and the registry that lists them.
 //! - `layout`: how a buffer's elements are split into chunks.
@@ -25,6 +25,8 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
 
+#[macro_use]
+mod error;
 #[macro_use]
 mod named;
 
@@ -54,6 +56,7 @@ mod verify;
 pub use algorithms::{REGISTRY, plan};
 pub use choice::Choice;
 pub use cost::Traffic;
+pub use error::{PlanError, PlanErrorKind, UnknownName};
 pub use export::{Transfer, transfers};
 pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
 pub use layout::{Blocks, Layout};

@@ -36,17 +36,17 @@ macro_rules! named_text {
         }
 
         impl std::str::FromStr for $type {
-            type Err = String;
+            type Err = $crate::UnknownName;
 
             fn from_str(text: &str) -> std::result::Result<Self, Self::Err> {
                 let found = Self::ALL.iter().copied().find(|one| one.name() == text);
                 found.ok_or_else(|| {
                     let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
-                    format!(
+                    $crate::UnknownName(format!(
                         "unknown {} '{text}'; use one of: {}",
                         $what,
                         names.join(" ")
-                    )
+                    ))
                 })
             }
         }

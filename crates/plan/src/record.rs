@@ -5,6 +5,7 @@
 
 use super::topology::Topology;
 use super::tuning::TuningTable;
+use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::str::FromStr;
@@ -168,13 +169,13 @@ impl fmt::Display for TuningRecord {
     }
 }
 
-/// Parses text produced by [`Display`](fmt::Display). Returns an error message if the text is
+/// Parses text produced by [`Display`](fmt::Display). Returns an error if the text is
 /// malformed.
 impl FromStr for TuningRecord {
-    type Err = String;
+    type Err = PlanError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
-        let malformed = |error| format!("the saved tuning table is malformed: {error}");
+    fn from_str(text: &str) -> Result<Self, PlanError> {
+        let malformed = |error| refused!(Invalid, "the saved tuning table is malformed: {error}");
         let record: Self = serde_json::from_str(text).map_err(malformed)?;
         record.table.check()?;
         Ok(record)
@@ -220,7 +221,7 @@ mod tests {
             .to_string()
             .parse::<TuningRecord>()
             .unwrap_err();
-        assert!(plain.contains("malformed"), "{plain}");
+        assert!(plain.to_string().contains("malformed"), "{plain}");
         let text = TuningRecord {
             table: negative(),
             ..older

@@ -17,6 +17,7 @@ use super::ir::Request;
 use super::spec::{Algorithm, Collective};
 use super::topology::Hosts;
 use super::verify::verify;
+use crate::error::PlanError;
 use crate::limits::{IN_RANK_ORDER_PROVEN_RANKS, PROGRAMS_CACHED_MAX};
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -108,9 +109,9 @@ fn is_proven(request: &Request) -> bool {
 /// Checks an algorithm that the caller requested by name.
 ///
 /// # Errors
-/// Returns an error message if the algorithm reduces in a different order. The message names the
+/// Returns an error if the algorithm reduces in a different order. The message names the
 /// algorithms that reduce in rank order.
-pub(super) fn check(request: &Request) -> Result<(), String> {
+pub(super) fn check(request: &Request) -> Result<(), PlanError> {
     if is_in_rank_order(request) {
         return Ok(());
     }
@@ -130,7 +131,8 @@ pub(super) fn check(request: &Request) -> Result<(), String> {
     };
     let all = Algorithm::ALL.iter().copied().filter(carries_out);
     let names: Vec<_> = all.map(Algorithm::name).collect();
-    Err(format!(
+    Err(refused!(
+        Unsupported,
         "{collective} by {algorithm} over {world_size} ranks does not reduce in rank order, which \
          reproducible sums require; RINGTREE_REPRODUCIBLE=1 allows {}",
         names.join(", ")

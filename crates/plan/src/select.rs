@@ -16,6 +16,7 @@ use super::reproducible;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::Bytes;
+use crate::error::PlanError;
 use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_COUNTED_RANKS_MAX};
 
 pub use super::choice::Choice;
@@ -50,7 +51,7 @@ pub use super::tuning::TuningTable;
 /// ```
 ///
 /// # Errors
-/// Returns an error message if no algorithm implements the collective, if the forced algorithm does
+/// Returns an error if no algorithm implements the collective, if the forced algorithm does
 /// not implement it or needs too much scratch (see [`scratch_bytes`]), or if the hosts do not match
 /// the number of ranks (see [`Topology::check`]).
 pub fn choose(
@@ -60,7 +61,7 @@ pub fn choose(
     dtype_size: usize,
     table: &TuningTable,
     forced: Option<Algorithm>,
-) -> Result<Choice, String> {
+) -> Result<Choice, PlanError> {
     let offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
     offers.choose(forced)
 }
@@ -70,7 +71,8 @@ pub fn choose(
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
-/// use ringtree::plan::internal::select::{TuningTable, choose_in_rank_order};
+/// use ringtree::plan::TuningTable;
+/// use ringtree::plan::internal::select::choose_in_rank_order;
 ///
 /// let (table, six) = (TuningTable::default(), Topology::apart(6));
 /// let of = |bytes, forced| {
@@ -78,12 +80,13 @@ pub fn choose(
 /// };
 /// assert_eq!(of(8, None)?.algorithm, Algorithm::Flat);
 /// assert_eq!(of(25 << 20, None)?.algorithm, Algorithm::TwoShot);
-/// assert!(of(8, Some(Algorithm::Ring)).unwrap_err().ends_with("flat, two-shot, bruck-fold"));
+/// let refusal = of(8, Some(Algorithm::Ring)).unwrap_err().to_string();
+/// assert!(refusal.ends_with("flat, two-shot, bruck-fold"));
 /// # Ok::<(), String>(())
 /// ```
 ///
 /// # Errors
-/// Returns the same errors as [`choose`], and an error message if the forced algorithm reduces in a
+/// Returns the same errors as [`choose`], and an error if the forced algorithm reduces in a
 /// different order.
 pub fn choose_in_rank_order(
     collective: Collective,
@@ -92,7 +95,7 @@ pub fn choose_in_rank_order(
     dtype_size: usize,
     table: &TuningTable,
     forced: Option<Algorithm>,
-) -> Result<Choice, String> {
+) -> Result<Choice, PlanError> {
     let mut offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
     offers.in_rank_order = true;
     offers.choose(forced)
@@ -129,7 +132,7 @@ pub fn choose_concurrent(
     bytes: usize,
     dtype_size: usize,
     table: &TuningTable,
-) -> Result<Choice, String> {
+) -> Result<Choice, PlanError> {
     let mut offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
     offers.calls = calls.max(1);
     offers.choose(None)
@@ -164,8 +167,8 @@ fn keeps_apart(entry: &Entry, choice: &Choice) -> bool {
 /// Returns the predicted time, in seconds, of the plans for `request` on a buffer of `bytes` bytes.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`.
-pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
+/// Returns an error if there is no plan for `request`.
+pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, PlanError> {
     let collective = request.collective;
     let entry = required(collective, request.algorithm)?;
     let payload = payload_bytes(collective, bytes);
@@ -196,9 +199,9 @@ pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Resu
 /// bytes.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`, or if the plan's scratch exceeds
+/// Returns an error if there is no plan for `request`, or if the plan's scratch exceeds
 /// both the size of the buffer and [`SCRATCH_BYTES_MAX`].
-pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
+pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, PlanError> {
     let Request {
         collective,
         algorithm,
@@ -212,7 +215,8 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, String> {
     if buffers <= 1.0 || scratch <= SCRATCH_BYTES_MAX as f64 {
         return Ok(scratch as usize);
     }
-    Err(format!(
+    Err(refused!(
+        TooLarge,
         "{algorithm} needs {} of scratch space for {} over {world_size} ranks, which exceeds the \
          limit of {}; use a different algorithm, or auto",
         Bytes(scratch),
@@ -241,7 +245,7 @@ impl<'a> Offers<'a> {
         bytes: usize,
         dtype_size: usize,
         table: &'a TuningTable,
-    ) -> Result<Self, String> {
+    ) -> Result<Self, PlanError> {
         topology.check()?;
         Ok(Self {
             topology,
@@ -259,7 +263,7 @@ impl<'a> Offers<'a> {
     }
 
     /// Returns the best candidate, or the forced algorithm.
-    fn choose(&self, forced: Option<Algorithm>) -> Result<Choice, String> {
+    fn choose(&self, forced: Option<Algorithm>) -> Result<Choice, PlanError> {
         let Question {
             collective, bytes, ..
         } = self.question;
@@ -280,8 +284,8 @@ impl<'a> Offers<'a> {
                 .map(|one| (one.algorithm, one.predicted_s));
             times.min_by(|(_, one_s), (_, other_s)| one_s.total_cmp(other_s))
         };
-        let (_, least_s) =
-            least(&candidates).ok_or_else(|| format!("no algorithm implements {collective}"))?;
+        let (_, least_s) = least(&candidates)
+            .ok_or_else(|| refused!(Unsupported, "no algorithm implements {collective}"))?;
         let within = |share: f64, one: &Choice| one.predicted_s <= least_s * (1.0 + share);
         let is_calm = |candidate: &Choice| {
             let entry = entry(collective, candidate.algorithm);
@@ -329,13 +333,13 @@ impl<'a> Offers<'a> {
     }
 
     /// Returns the number of scratch bytes that a choice needs, like [`scratch_bytes`].
-    fn scratch_bytes(&self, choice: &Choice) -> Result<usize, String> {
+    fn scratch_bytes(&self, choice: &Choice) -> Result<usize, PlanError> {
         let request = self.request(choice.algorithm, choice.pieces);
         scratch_bytes(&request, self.question.bytes)
     }
 
     /// Returns a choice for each algorithm and radix that `auto` considers.
-    fn candidates(&self) -> Result<Vec<Choice>, String> {
+    fn candidates(&self) -> Result<Vec<Choice>, PlanError> {
         let offer = Offer {
             collective: self.question.collective,
             topology: self.topology.clone(),
@@ -371,7 +375,7 @@ impl<'a> Offers<'a> {
     }
 
     /// Returns the choice for `algorithm`, which is the algorithm of `entry` with a given radix.
-    fn of(&self, entry: &Entry, algorithm: Algorithm) -> Result<Choice, String> {
+    fn of(&self, entry: &Entry, algorithm: Algorithm) -> Result<Choice, PlanError> {
         let world_size = self.topology.world_size;
         let Question {
             collective, bytes, ..
@@ -398,7 +402,7 @@ impl<'a> Offers<'a> {
     }
 
     /// Returns the predicted seconds until all concurrent calls are complete.
-    fn predicted_s(&self, request: &Request) -> Result<f64, String> {
+    fn predicted_s(&self, request: &Request) -> Result<f64, PlanError> {
         let bytes = self.question.bytes;
         let alone_s = predicted_s(request, bytes, self.table)?;
         if self.calls == 1 || self.topology.sharing() == Sharing::All {
@@ -478,7 +482,7 @@ impl Parts {
     ///
     /// # Errors
     /// Returns the same errors as [`predicted_s`].
-    pub fn of(request: &Request, bytes: usize, table: &TuningTable) -> Result<Self, String> {
+    pub fn of(request: &Request, bytes: usize, table: &TuningTable) -> Result<Self, PlanError> {
         let nudge = match request.topology().site_count() {
             1 => NUDGE,
             _ => NUDGE_BETWEEN_SITES,
@@ -486,7 +490,7 @@ impl Parts {
         let hangs_on = |part: Part| {
             let with = |factor| predicted_s(request, bytes, &nudged(table, part, factor));
             let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
-            Ok::<_, String>(((more_s - less_s) / (2.0 * nudge)).max(0.0))
+            Ok::<_, PlanError>(((more_s - less_s) / (2.0 * nudge)).max(0.0))
         };
         let parts = Self {
             way_s: hangs_on(Part::Way)?,

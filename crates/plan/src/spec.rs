@@ -1,5 +1,6 @@
 //! The collectives, and the content that each of them requires in the chunks of every rank.
 
+use crate::error::PlanError;
 use crate::limits::RADIX_MAX;
 use serde::{Deserialize, Serialize};
 
@@ -63,7 +64,7 @@ names! {
 /// let by_four: Algorithm = "recursive-doubling/4".parse()?;
 /// assert_eq!(by_four, Algorithm::RecursiveDoubling.with_radix(4)?);
 /// assert_eq!((by_four.name(), by_four.radix()), ("recursive-doubling", 4));
-/// assert_eq!(Algorithm::Ring.with_radix(4).unwrap_err(), "ring has no radix");
+/// assert_eq!(Algorithm::Ring.with_radix(4).unwrap_err().to_string(), "ring has no radix");
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -110,14 +111,15 @@ impl From<Algorithm> for (u8, u8) {
 }
 
 impl TryFrom<(u8, u8)> for Algorithm {
-    type Error = String;
+    type Error = PlanError;
 
-    fn try_from((number, radix): (u8, u8)) -> Result<Self, String> {
+    fn try_from((number, radix): (u8, u8)) -> Result<Self, PlanError> {
         // Any number is valid, because a peer may have registered algorithms that this process has
         // not.
         match (2..=RADIX_MAX).contains(&usize::from(radix)) {
             true => Ok(Self { number, radix }),
-            false => Err(format!(
+            false => Err(refused!(
+                Invalid,
                 "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
             )),
         }

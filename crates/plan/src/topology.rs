@@ -5,6 +5,7 @@
 //! communicator's topology never changes, so it is not part of the keys that are used to look up
 //! calls. Clones share their contents.
 
+use crate::error::PlanError;
 use crate::limits::RANKS_PER_HOST_MAX;
 use std::collections::HashMap;
 use std::fmt;
@@ -379,26 +380,28 @@ impl Topology {
     /// Checks that the hosts and sites match the number of ranks.
     ///
     /// # Errors
-    /// Returns an error message if the number of ranks does not match the hosts, if a host has more
+    /// Returns an error if the number of ranks does not match the hosts, if a host has more
     /// than [`RANKS_PER_HOST_MAX`] ranks, or if the number of hosts does not match the sites.
     ///
     /// ```
     /// use ringtree::plan::internal::topology::{Hosts, Topology};
     ///
     /// let not_full = Topology { world_size: 6, hosts: Hosts::each(4) };
-    /// assert!(not_full.check().unwrap_err().contains("must divide"));
+    /// assert!(not_full.check().unwrap_err().to_string().contains("must divide"));
     /// ```
-    pub fn check(&self) -> Result<(), String> {
+    pub fn check(&self) -> Result<(), PlanError> {
         let world_size = self.world_size;
         match &self.hosts.kind {
             Kind::Each(ranks) if *ranks == 0 || !world_size.is_multiple_of(*ranks) => {
-                return Err(format!(
+                return Err(refused!(
+                    Invalid,
                     "cannot place {world_size} ranks on hosts with {ranks} ranks each: the number \
                      of ranks per host must divide the number of ranks"
                 ));
             }
             Kind::Listed(list) if list.host_of.len() != world_size => {
-                return Err(format!(
+                return Err(refused!(
+                    Invalid,
                     "the hosts have {} ranks in total, expected {world_size}",
                     list.host_of.len()
                 ));
@@ -407,13 +410,15 @@ impl Topology {
         }
         let at_sites = self.hosts.sites.as_ref().map(|sites| sites.site_of.len());
         if let Some(hosts) = at_sites.filter(|hosts| *hosts != self.host_count()) {
-            return Err(format!(
+            return Err(refused!(
+                Invalid,
                 "the sites have {hosts} hosts in total, expected {}",
                 self.host_count()
             ));
         }
         match self.sizes().last() {
-            Some(ranks) if *ranks > RANKS_PER_HOST_MAX => Err(format!(
+            Some(ranks) if *ranks > RANKS_PER_HOST_MAX => Err(refused!(
+                Invalid,
                 "{ranks} ranks on one host exceed the limit of {RANKS_PER_HOST_MAX}; \
                  use more hosts"
             )),

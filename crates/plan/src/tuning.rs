@@ -1,6 +1,7 @@
 //! The table of link costs that all ranks agree on. It has one entry per class of link.
 
 use super::price::{LinkCost, UplinkCost};
+use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
@@ -91,11 +92,11 @@ impl TuningTable {
     /// from `tcp`.
     ///
     /// # Errors
-    /// Returns an error message if the text is not a valid table, or if a cost is negative or not
+    /// Returns an error if the text is not a valid table, or if a cost is negative or not
     /// finite.
-    pub fn parse(text: &str) -> Result<Self, String> {
+    pub fn parse(text: &str) -> Result<Self, PlanError> {
         let table: Self = serde_json::from_str(text)
-            .map_err(|error| format!("the tuning table is malformed: {error}"))?;
+            .map_err(|error| refused!(Invalid, "the tuning table is malformed: {error}"))?;
         table.check()?;
         Ok(table)
     }
@@ -166,10 +167,11 @@ impl TuningTable {
     }
 
     /// Checks that all costs are finite and not negative.
-    pub(super) fn check(&self) -> Result<(), String> {
+    pub(super) fn check(&self) -> Result<(), PlanError> {
         for (class, name, value) in self.numbers() {
             if !value.is_finite() || value < 0.0 {
-                return Err(format!(
+                return Err(refused!(
+                    Invalid,
                     "{class}.{name} in the tuning table is {value}, but must be finite and at \
                      least 0"
                 ));

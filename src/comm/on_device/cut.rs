@@ -321,9 +321,8 @@ fn run(rows: &[Rows], at: usize) -> (usize, usize) {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
-    use crate::plan::TuningTable;
     use crate::plan::algorithms::pairs;
-    use crate::plan::{Algorithm, Collective, Topology};
+    use crate::plan::{Algorithm, Collective, Topology, TuningTable};
 
     const RANKS: usize = 4;
 

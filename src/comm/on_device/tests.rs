@@ -7,10 +7,9 @@ use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key};
 use crate::engine::medium::enqueued::{Entry, Place, Script, Where, fits, script};
 use crate::limits::{DEVICE_FRAME_BYTES, DEVICE_FRAMES, DEVICE_SOURCES_MAX};
-use crate::plan::TuningTable;
 use crate::plan::algorithms::pairs;
 use crate::plan::internal::layout::part_start;
-use crate::plan::{Algorithm, Collective, Topology};
+use crate::plan::{Algorithm, Collective, Topology, TuningTable};
 use crate::protocol::call::Call;
 use std::collections::{HashMap, VecDeque};
 

@@ -218,7 +218,7 @@ impl Parts<'_> {
         match &mut self.mode {
             Mode::Saving(contents) => {
                 contents.name(name)?;
-                let tensor = Tensor::new(&[values.len()], values).map_err(Error::usage)?;
+                let tensor = Tensor::new(&[values.len()], values)?;
                 let whole = Whole {
                     shape: shape.to_vec(),
                     start,

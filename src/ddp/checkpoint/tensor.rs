@@ -1,6 +1,7 @@
 //! Represents a tensor as its element type, its shape and its bytes.
 
 use crate::dtype::{Dtype, Element};
+use crate::error::{Error, Result};
 
 /// A tensor whose elements are stored as bytes. The last dimension varies fastest, and numbers are
 /// little-endian.
@@ -23,8 +24,9 @@ impl Tensor {
     /// ```
     ///
     /// # Errors
-    /// Returns a message if `shape` does not match the number of elements in `values`.
-    pub fn new<T: Element>(shape: &[usize], values: &[T]) -> Result<Self, String> {
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `shape` does not match the number
+    /// of elements in `values`.
+    pub fn new<T: Element>(shape: &[usize], values: &[T]) -> Result<Self> {
         let bytes = bytemuck::cast_slice(values).to_vec();
         Self::from_bytes(T::DTYPE, shape.to_vec(), bytes)
     }
@@ -32,8 +34,9 @@ impl Tensor {
     /// Creates a tensor from its bytes.
     ///
     /// # Errors
-    /// Returns a message if the number of bytes does not match `dtype` and `shape`.
-    pub fn from_bytes(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self, String> {
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the number of bytes does not match
+    /// `dtype` and `shape`.
+    pub fn from_bytes(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self> {
         if byte_count(dtype, &shape) == Some(bytes.len()) {
             return Ok(Self {
                 dtype,
@@ -41,10 +44,10 @@ impl Tensor {
                 bytes,
             });
         }
-        Err(format!(
+        Err(Error::usage(format!(
             "{} bytes do not match {dtype} of shape {shape:?}",
             bytes.len()
-        ))
+        )))
     }
 
     /// Returns the type of the elements.
@@ -79,19 +82,19 @@ impl Tensor {
     /// Returns a copy of the elements.
     ///
     /// # Errors
-    /// Returns a message if the elements have a different type.
-    pub fn values<T: Element>(&self) -> Result<Vec<T>, String> {
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the elements have a different type.
+    pub fn values<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE == self.dtype {
             // Copied, not cast, because the bytes may not be aligned for the elements.
             let mut values = vec![T::zeroed(); self.bytes.len() / size_of::<T>()];
             bytemuck::cast_slice_mut(&mut values).copy_from_slice(&self.bytes);
             return Ok(values);
         }
-        Err(format!(
+        Err(Error::usage(format!(
             "the elements have type {}, but {} was requested",
             self.dtype,
             T::DTYPE
-        ))
+        )))
     }
 
     /// Creates a tensor of zeros. Returns `None` if there is not enough memory.

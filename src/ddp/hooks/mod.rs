@@ -11,6 +11,7 @@ pub use power_sgd::PowerSgd;
 
 use super::parameter::Parameter;
 use super::values::Values;
+use crate::error::Result;
 use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use std::ops::Range;
@@ -115,8 +116,8 @@ pub trait Hook: Send {
     /// Restores the state that [`Hook::state`] returned in an earlier run.
     ///
     /// # Errors
-    /// Returns a message that explains why the state does not match.
-    fn restore(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<(), String> {
+    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the state does not match.
+    fn restore(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         let _ = state;
         Ok(())
     }

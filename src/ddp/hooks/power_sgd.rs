@@ -4,6 +4,7 @@ use super::matrix::{Shape, left_of, orthonormalise, product_row, right_of};
 use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next};
 use crate::ddp::random::fill_uniform;
 use crate::ddp::values::Values;
+use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use std::collections::BTreeMap;
 
@@ -359,11 +360,11 @@ impl Hook for PowerSgd {
         !name.starts_with(ERROR)
     }
 
-    fn restore(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<(), String> {
+    fn restore(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         self.memories.clear();
         self.travelling.clear();
         for (key, values) in state {
-            let foreign = || format!("PowerSGD has no state named {key}");
+            let foreign = || Error::usage(format!("PowerSGD has no state named {key}"));
             let (kind, name) = key.split_once('/').ok_or_else(foreign)?;
             let memory = self.memories.entry(name.to_owned()).or_default();
             match kind {

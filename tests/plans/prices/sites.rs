@@ -2,8 +2,9 @@
 
 use super::{over_tcp, plans};
 use ringtree::plan::internal::price::{LinkCost, UplinkCost};
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Step, Topology};
-use ringtree::plan::{TuningTable, choose};
+use ringtree::plan::{
+    Algorithm, Collective, Hosts, Plan, Request, Step, Topology, TuningTable, choose,
+};
 
 /// Chunks that leave each site and that come to each, by the plans of all ranks.
 fn across(plans: &[Plan]) -> (Vec<usize>, Vec<usize>) {

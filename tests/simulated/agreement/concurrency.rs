@@ -2,8 +2,7 @@
 
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::sim::Faults;
-use ringtree::sim::World;
+use ringtree::sim::{Faults, World};
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 

@@ -4,8 +4,7 @@ use super::run_timed;
 use crate::long::short_or_long;
 use proptest::prelude::*;
 use ringtree::internal::sim::SplitMix64;
-use ringtree::sim::Faults;
-use ringtree::sim::{World, sleep};
+use ringtree::sim::{Faults, World, sleep};
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 

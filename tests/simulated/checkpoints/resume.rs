@@ -303,10 +303,13 @@ impl Hook for Picky {
     fn state(&self) -> Vec<(String, Vec<f32>)> {
         vec![("seen".to_owned(), vec![1.0])]
     }
-    fn restore(&mut self, _: Vec<(String, Vec<f32>)>) -> std::result::Result<(), String> {
+    fn restore(&mut self, _: Vec<(String, Vec<f32>)>) -> Result<()> {
         match self.fits {
             true => Ok(()),
-            false => Err("it is of another data set".to_owned()),
+            false => Err(ringtree::Error::new(
+                ErrorKind::Usage,
+                "it is of another data set",
+            )),
         }
     }
 }

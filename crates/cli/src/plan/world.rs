@@ -4,11 +4,10 @@ use super::{Arguments, parse_count};
 use crate::quantity::{parse_rate, parse_time};
 use ringtree::internal::bootstrap::TuningSource;
 use ringtree::internal::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
-use ringtree::plan::Collective;
-use ringtree::plan::TuningTable;
 use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::internal::topology::{Hosts, Sharing, Topology};
 use ringtree::plan::internal::units::Seconds;
+use ringtree::plan::{Collective, TuningTable};
 
 /// Returns the number of ranks and their placement on hosts and sites.
 pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {

@@ -8,8 +8,7 @@ use ringtree::plan::internal::holdings::Holdings;
 use ringtree::plan::internal::parts::Parts;
 use ringtree::plan::internal::player::{Played, html};
 use ringtree::plan::internal::verify::contributors;
-use ringtree::plan::{Collective, Hosts, Plan, Request, Topology, algorithms};
-use ringtree::plan::{choose, predicted_s};
+use ringtree::plan::{Collective, Hosts, Plan, Request, Topology, algorithms, choose, predicted_s};
 use serde_json::{Value, json};
 
 const BYTES: usize = 1 << 20;
@@ -130,7 +129,7 @@ fn plans_of_too_many_transfers_are_refused() {
     one.plans = algorithms::plans(&request).unwrap();
     let refusal = html("a heading", "", &[one]).unwrap_err();
     assert_eq!(
-        refusal,
+        refusal.to_string(),
         "chain in 400 pieces has 6000 transfers, but --draw html plays at most 4096; pass fewer \
          pieces with --chunks"
     );

@@ -1,6 +1,7 @@
 //! Names of algorithms, both those in the registry and those that a program adds.
 
 use super::{Entry, own};
+use crate::error::PlanError;
 use crate::limits::RADIX_MAX;
 use crate::spec::{Algorithm, RADIX_DEFAULT};
 use std::fmt;
@@ -16,11 +17,12 @@ impl Algorithm {
     /// Returns the same algorithm with a radix of `radix`.
     ///
     /// # Errors
-    /// Returns an error message if the radix is out of range or if the algorithm does not have a
+    /// Returns an error if the radix is out of range or if the algorithm does not have a
     /// radix.
-    pub fn with_radix(self, radix: usize) -> Result<Self, String> {
+    pub fn with_radix(self, radix: usize) -> Result<Self, PlanError> {
         if !(2..=RADIX_MAX).contains(&radix) {
-            return Err(format!(
+            return Err(refused!(
+                Invalid,
                 "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
             ));
         }
@@ -28,7 +30,7 @@ impl Algorithm {
         let wanted = Self::with(number, radix as u8);
         let has_radix = own::entry_of(self).is_some_and(Entry::has_any_radix);
         if !has_radix && wanted != Self::numbered(number) {
-            return Err(format!("{} has no radix", self.name()));
+            return Err(refused!(Unsupported, "{} has no radix", self.name()));
         }
         Ok(wanted)
     }
@@ -51,16 +53,17 @@ impl fmt::Debug for Algorithm {
 }
 
 impl FromStr for Algorithm {
-    type Err = String;
+    type Err = PlanError;
 
-    fn from_str(text: &str) -> Result<Self, String> {
+    fn from_str(text: &str) -> Result<Self, PlanError> {
         let (name, radix) = match text.split_once('/') {
             Some((name, radix)) => (name, Some(radix)),
             None => (text, None),
         };
         let found = own::named(name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
-            format!(
+            refused!(
+                Invalid,
                 "unknown algorithm '{name}'; use one of: {}",
                 names.join(" ")
             )
@@ -68,7 +71,8 @@ impl FromStr for Algorithm {
         match radix.map(|radix| (radix, radix.parse())) {
             None => Ok(found),
             Some((_, Ok(radix))) => found.with_radix(radix),
-            Some((radix, Err(_))) => Err(format!(
+            Some((radix, Err(_))) => Err(refused!(
+                Invalid,
                 "radix '{radix}' is not a number: expected 2 to {RADIX_MAX}"
             )),
         }

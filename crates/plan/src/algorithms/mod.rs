@@ -37,6 +37,7 @@ use super::price::{Cost, LinkCost};
 use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
 use super::tuning::TuningTable;
+use crate::error::PlanError;
 
 /// A description of an algorithm: its name, its capabilities, and the functions that build its
 /// plans and predict their cost.
@@ -289,10 +290,10 @@ pub fn entry(collective: Collective, algorithm: Algorithm) -> Option<&'static En
 /// Returns the entry of `algorithm`, which must implement `collective`.
 ///
 /// # Errors
-/// Returns an error message if the algorithm does not implement the collective.
-pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static Entry, String> {
+/// Returns an error if the algorithm does not implement the collective.
+pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static Entry, PlanError> {
     entry(collective, algorithm)
-        .ok_or_else(|| format!("{algorithm} does not implement {collective}"))
+        .ok_or_else(|| refused!(Unsupported, "{algorithm} does not implement {collective}"))
 }
 
 /// Builds the plan for `request`.
@@ -319,9 +320,9 @@ pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static
 /// ```
 ///
 /// # Errors
-/// Returns an error message if the algorithm does not implement the collective, if a number in
+/// Returns an error if the algorithm does not implement the collective, if a number in
 /// `request` is out of range, or if the hosts do not match the number of ranks.
-pub fn plan(request: &Request) -> Result<Plan, String> {
+pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let Request {
         collective,
         algorithm,
@@ -333,7 +334,8 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
     } = *request;
     let entry = required(collective, algorithm)?;
     if world_size == 0 || rank >= world_size || root >= world_size || pieces == 0 {
-        return Err(format!(
+        return Err(refused!(
+            Invalid,
             "rank {rank} and root {root} must be less than the number of ranks ({world_size}), and \
              the number of pieces must be at least 1"
         ));
@@ -368,7 +370,7 @@ pub fn plan(request: &Request) -> Result<Plan, String> {
 ///
 /// # Errors
 /// Returns the same errors as [`plan`].
-pub fn plans(request: &Request) -> Result<Vec<Plan>, String> {
+pub fn plans(request: &Request) -> Result<Vec<Plan>, PlanError> {
     let of_rank = |rank| {
         plan(&Request {
             rank,

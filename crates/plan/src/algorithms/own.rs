@@ -1,6 +1,7 @@
 //! Custom algorithms that a program adds to those in the registry.
 
 use super::{Entry, REGISTRY, plans};
+use crate::error::PlanError;
 use crate::ir::Request;
 use crate::limits::{OWN_ALGORITHM_PROVEN_RANKS, VERIFY_RANKS_MAX};
 use crate::spec::Algorithm;
@@ -77,22 +78,24 @@ impl Algorithm {
     /// ```
     ///
     /// # Errors
-    /// Returns an error message if the library has a built-in algorithm with that name, if the
+    /// Returns an error if the library has a built-in algorithm with that name, if the
     /// plans are wrong (the message then contains the location of the fault), or if too many
     /// algorithms have been registered.
-    pub fn register(entry: Entry) -> Result<Self, String> {
+    pub fn register(entry: Entry) -> Result<Self, PlanError> {
         let mut own = OWN.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = own.iter().find(|known| known.name == entry.name) {
             return Ok(known.algorithm);
         }
         if REGISTRY.iter().any(|known| known.name == entry.name) {
-            return Err(format!(
+            return Err(refused!(
+                Invalid,
                 "the library already has an algorithm named {}; use a different name",
                 entry.name
             ));
         }
         let number = u8::try_from(REGISTRY.len() + own.len());
-        let number = number.map_err(|_| "cannot register more than 256 algorithms".to_owned())?;
+        let number =
+            number.map_err(|_| refused!(TooLarge, "cannot register more than 256 algorithms"))?;
         let entry: &'static Entry = Box::leak(Box::new(Entry {
             algorithm: Self::numbered(number),
             ..entry
@@ -135,24 +138,29 @@ impl Algorithm {
 /// algorithm to an error.
 ///
 /// # Errors
-/// Returns an error message if the algorithm is custom and one of its functions panicked.
+/// Returns an error if the algorithm is custom and one of its functions panicked.
 #[doc(hidden)]
-pub fn guarded<R>(algorithm: Option<Algorithm>, act: impl FnOnce() -> R) -> Result<R, String> {
+pub fn guarded<R>(algorithm: Option<Algorithm>, act: impl FnOnce() -> R) -> Result<R, PlanError> {
     match algorithm.filter(|one| one.is_own()) {
         None => Ok(act()),
-        Some(own) => catch_unwind(AssertUnwindSafe(act))
-            .map_err(|_| format!("a function of algorithm {own} panicked; see standard error")),
+        Some(own) => catch_unwind(AssertUnwindSafe(act)).map_err(|_| {
+            refused!(
+                Faulty,
+                "a function of algorithm {own} panicked; see standard error"
+            )
+        }),
     }
 }
 
 /// Verifies the plans for a request on all ranks.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`, if the plans are wrong (the message
+/// Returns an error if there is no plan for `request`, if the plans are wrong (the message
 /// then contains the location of the fault), or if there are more than [`VERIFY_RANKS_MAX`] ranks.
-pub fn prove(request: &Request) -> Result<(), String> {
+pub fn prove(request: &Request) -> Result<(), PlanError> {
     if request.world_size > VERIFY_RANKS_MAX {
-        return Err(format!(
+        return Err(refused!(
+            TooLarge,
             "cannot verify plans for {} ranks: the limit is {VERIFY_RANKS_MAX}",
             request.world_size
         ));
@@ -169,7 +177,8 @@ pub fn prove(request: &Request) -> Result<(), String> {
         world_size,
         ..
     } = request;
-    Err(format!(
+    Err(refused!(
+        Faulty,
         "{collective} by {algorithm} over {world_size} ranks fails verification: {why}"
     ))
 }

@@ -39,6 +39,7 @@ use super::ir::{ChunkRange, Plan, Request, Step};
 use super::layout::Division;
 use super::price::Cost;
 use super::spec::Collective;
+use crate::error::PlanError;
 use crate::limits::TRAFFIC_STEPS_MAX;
 
 /// A message and the times at which it is sent and received, in seconds from the common start of
@@ -89,8 +90,8 @@ fn few_pieces(
     entry: &Entry,
     request: &Request,
     bytes: usize,
-    counted_s: impl Fn(&Request, usize) -> Result<f64, String>,
-) -> Result<f64, String> {
+    counted_s: impl Fn(&Request, usize) -> Result<f64, PlanError>,
+) -> Result<f64, PlanError> {
     let [few, many] = PIECES_COUNTED;
     if request.pieces <= many {
         return counted_s(request, bytes);
@@ -180,8 +181,8 @@ impl Traffic {
     /// steps, the numbers of rounds and bytes come from the closed form.
     ///
     /// # Errors
-    /// Returns an error message if there is no plan for `request`.
-    pub fn of(request: &Request, bytes: usize) -> Result<Self, String> {
+    /// Returns an error if there is no plan for `request`.
+    pub fn of(request: &Request, bytes: usize) -> Result<Self, PlanError> {
         let Request {
             collective,
             algorithm,

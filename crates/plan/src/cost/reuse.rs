@@ -10,6 +10,7 @@
 //! *May import* what `cost` imports.
 
 use crate::algorithms::plan;
+use crate::error::PlanError;
 use crate::ir::{ChunkRange, Plan, Request, Source, Step};
 use crate::limits::REUSE_COUNTED_RANKS_MAX;
 use std::collections::BTreeMap;
@@ -22,8 +23,8 @@ use std::collections::BTreeMap;
 /// without examining any plan if there are more than [`REUSE_COUNTED_RANKS_MAX`] ranks.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`.
-pub(crate) fn reused_part(request: &Request) -> Result<f64, String> {
+/// Returns an error if there is no plan for `request`.
+pub(crate) fn reused_part(request: &Request) -> Result<f64, PlanError> {
     let ranks = request.world_size;
     if ranks > REUSE_COUNTED_RANKS_MAX {
         return Ok(1.0);

@@ -4,6 +4,7 @@
 
 use super::{Schedule, Traffic, path, shared};
 use crate::algorithms::{plans, required};
+use crate::error::PlanError;
 use crate::ir::Request;
 use crate::limits::TRACE_SPANS_MAX;
 use crate::topology::Sharing;
@@ -46,21 +47,22 @@ use crate::tuning::TuningTable;
 /// ```
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`, or if the plan has more than
+/// Returns an error if there is no plan for `request`, or if the plan has more than
 /// [`TRACE_SPANS_MAX`] messages.
 pub fn schedule(
     request: &Request,
     count: usize,
     element_bytes: usize,
     table: &TuningTable,
-) -> Result<Schedule, String> {
+) -> Result<Schedule, PlanError> {
     let entry = required(request.collective, request.algorithm)?;
     if request.world_size == 1 {
         return Ok(Schedule::default());
     }
     let messages = Traffic::of(request, count * element_bytes)?.messages;
     if messages.is_none_or(|messages| messages > TRACE_SPANS_MAX) {
-        return Err(format!(
+        return Err(refused!(
+            TooLarge,
             "the plan exceeds the limit of {TRACE_SPANS_MAX} messages for a schedule"
         ));
     }

@@ -14,6 +14,7 @@
 
 use super::{ChunkBytes, MessageTimes, Schedule, few_pieces};
 use crate::algorithms::{Entry, plan, required};
+use crate::error::PlanError;
 use crate::ir::{Plan, Request, Round, Source, Step};
 use crate::limits::SHARED_SEGMENT_BYTES;
 use crate::price::LinkCost;
@@ -23,7 +24,7 @@ use std::collections::HashMap;
 /// request share a host.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`.
+/// Returns an error if there is no plan for `request`.
 ///
 /// ```
 /// use ringtree::plan::internal::cost::shared::time_s;
@@ -46,7 +47,7 @@ use std::collections::HashMap;
 /// assert!((seconds - expected).abs() < 1e-12);
 /// # Ok::<(), String>(())
 /// ```
-pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, String> {
+pub fn time_s(request: &Request, bytes: usize, link: &LinkCost) -> Result<f64, PlanError> {
     let entry = required(request.collective, request.algorithm)?;
     few_pieces(entry, request, bytes, |request, bytes| {
         counted_s(entry, request, bytes, link)
@@ -78,7 +79,7 @@ fn counted_s(
     request: &Request,
     bytes: usize,
     link: &LinkCost,
-) -> Result<f64, String> {
+) -> Result<f64, PlanError> {
     let ranks = if (entry.is_symmetric)(request.collective) {
         1
     } else {

@@ -9,6 +9,7 @@
 
 use super::{few_pieces, longest_path_between_sites_s, payload_bytes};
 use crate::algorithms::{Entry, plans, required};
+use crate::error::PlanError;
 use crate::ir::Request;
 use crate::limits::SITES_COUNTED_RANKS_MAX;
 use crate::topology::Topology;
@@ -17,7 +18,7 @@ use crate::tuning::TuningTable;
 /// Returns the predicted time, in seconds, for a buffer of `bytes` bytes.
 ///
 /// # Errors
-/// Returns an error message if there is no plan for `request`.
+/// Returns an error if there is no plan for `request`.
 ///
 /// ```
 /// use ringtree::TuningTable;
@@ -40,7 +41,7 @@ use crate::tuning::TuningTable;
 /// assert!(circulant_s > 2.0 * ring_s);
 /// # Ok::<(), String>(())
 /// ```
-pub fn time_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, String> {
+pub fn time_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f64, PlanError> {
     let entry = required(request.collective, request.algorithm)?;
     if request.world_size > SITES_COUNTED_RANKS_MAX {
         return Ok(bound_s(entry, request, bytes, table));

@@ -1,5 +1,6 @@
 //! Determines what each rank holds after each round by replaying the plan's transfers.
 
+use crate::error::PlanError;
 use crate::export::{Transfer, transfers};
 use crate::ir::{Plan, Request};
 use crate::limits::DRAWN_RANKS_MAX;
@@ -34,14 +35,15 @@ impl Holdings {
     /// Replays `plans`, which contains one plan per rank, in rank order.
     ///
     /// # Errors
-    /// Returns an error message if there are no plans, if there are too many ranks to draw, or if
+    /// Returns an error if there are no plans, if there are too many ranks to draw, or if
     /// the plans are not consistent with each other.
-    pub fn of(plans: &[Plan]) -> Result<Self, String> {
+    pub fn of(plans: &[Plan]) -> Result<Self, PlanError> {
         let Some(first) = plans.first() else {
-            return Err("there are no plans to draw".to_owned());
+            return Err(refused!(Invalid, "there are no plans to draw"));
         };
         if plans.len() > DRAWN_RANKS_MAX {
-            return Err(format!(
+            return Err(refused!(
+                Invalid,
                 "cannot draw {} ranks: the limit is {DRAWN_RANKS_MAX}",
                 plans.len()
             ));

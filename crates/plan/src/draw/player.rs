@@ -6,6 +6,7 @@
 use super::{Caption, counts, title};
 use crate::algorithms::own::entry_of;
 use crate::cost::{MessageTimes, Schedule};
+use crate::error::PlanError;
 use crate::export::{Transfer, transfers};
 use crate::ir::Plan;
 use crate::limits::{DRAWN_RANKS_MAX, PLAYED_TRANSFERS_PER_RANK_MAX};
@@ -73,13 +74,16 @@ pub struct Played {
 /// ```
 ///
 /// # Errors
-/// Returns an error message if there is no plan, if there are too many ranks or transfers to play,
+/// Returns an error if there is no plan, if there are too many ranks or transfers to play,
 /// or if the plans are not consistent with each other.
-pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, String> {
+pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, PlanError> {
     let first = played.first().and_then(|one| one.plans.first());
-    let request = &first.ok_or("there are no plans to play")?.request;
+    let request = &first
+        .ok_or_else(|| refused!(Invalid, "there are no plans to play"))?
+        .request;
     if request.world_size > DRAWN_RANKS_MAX {
-        return Err(format!(
+        return Err(refused!(
+            Invalid,
             "cannot play {} ranks: the limit is {DRAWN_RANKS_MAX}",
             request.world_size
         ));
@@ -174,7 +178,7 @@ struct Score {
 }
 
 impl Score {
-    fn of(played: &Played) -> Result<Self, String> {
+    fn of(played: &Played) -> Result<Self, PlanError> {
         let Played {
             plans,
             caption,
@@ -185,7 +189,8 @@ impl Score {
         let most = PLAYED_TRANSFERS_PER_RANK_MAX * plans.len();
         let request = &plans[0].request;
         if transfers.len() > most {
-            return Err(format!(
+            return Err(refused!(
+                Invalid,
                 "{} in {} pieces has {} transfers, but --draw html plays at most {most}; pass \
                  fewer pieces with --chunks",
                 request.algorithm,

@@ -2,6 +2,7 @@
 
 use super::holdings::{Holdings, State};
 use super::{Caption, facts, title};
+use crate::error::PlanError;
 use crate::export::Transfer;
 use crate::ir::Plan;
 use std::fmt::Write;
@@ -55,9 +56,9 @@ text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;f
 /// Draws `plans`, which contains one plan per rank in rank order, as a self-contained SVG.
 ///
 /// # Errors
-/// Returns an error message if there are no plans, if there are too many ranks to draw, or if the
+/// Returns an error if there are no plans, if there are too many ranks to draw, or if the
 /// plans are not consistent with each other.
-pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, String> {
+pub fn svg(plans: &[Plan], caption: &Caption) -> Result<String, PlanError> {
     let holdings = Holdings::of(plans)?;
     let collective = plans[0].request.collective;
     let frame = Frame::of(&holdings);

@@ -2,6 +2,7 @@
 
 use super::holdings::{Holdings, State};
 use super::{Caption, facts, title};
+use crate::error::PlanError;
 use crate::export::Transfer;
 use crate::ir::Plan;
 use std::fmt::Write;
@@ -18,9 +19,9 @@ const CELLS_MAX: usize = 12;
 /// each round.
 ///
 /// # Errors
-/// Returns an error message if there are no plans, if there are too many ranks to draw, or if the
+/// Returns an error if there are no plans, if there are too many ranks to draw, or if the
 /// plans are not consistent with each other.
-pub fn text(plans: &[Plan], caption: &Caption) -> Result<String, String> {
+pub fn text(plans: &[Plan], caption: &Caption) -> Result<String, PlanError> {
     let holdings = Holdings::of(plans)?;
     let collective = plans[0].request.collective;
     let mut out = String::new();

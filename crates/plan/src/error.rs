@@ -1,0 +1,79 @@
+//! Errors of functions on plans.
+
+use std::fmt;
+
+/// Why there is no plan, or why a value is invalid. `Display` prints one line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlanError {
+    kind: PlanErrorKind,
+    text: String,
+}
+
+/// The kinds of [`PlanError`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PlanErrorKind {
+    /// A name, a number, a topology, a table or a list of plans is invalid. Correct it.
+    Invalid,
+    /// The algorithm does not implement the collective. Choose a different algorithm.
+    Unsupported,
+    /// The call would need more memory than allowed, or there are too many ranks to verify.
+    TooLarge,
+    /// A custom algorithm panicked, or its plans do not produce the result of the collective.
+    Faulty,
+}
+
+impl PlanError {
+    pub(crate) fn new(kind: PlanErrorKind, text: impl Into<String>) -> Self {
+        Self {
+            kind,
+            text: text.into(),
+        }
+    }
+
+    /// Returns the kind of the error.
+    #[must_use]
+    pub fn kind(&self) -> PlanErrorKind {
+        self.kind
+    }
+}
+
+/// Creates an error of a kind from the arguments of `format!`.
+macro_rules! refused {
+    ($kind:ident, $($text:tt)+) => {
+        $crate::PlanError::new($crate::PlanErrorKind::$kind, format!($($text)+))
+    };
+}
+
+impl fmt::Display for PlanError {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for PlanError {}
+
+impl From<PlanError> for String {
+    fn from(error: PlanError) -> Self {
+        error.text
+    }
+}
+
+/// A word that is not the name of any value of a type. `Display` prints one line that lists the
+/// names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownName(#[doc(hidden)] pub String);
+
+impl fmt::Display for UnknownName {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for UnknownName {}
+
+impl From<UnknownName> for String {
+    fn from(error: UnknownName) -> Self {
+        error.0
+    }
+}
