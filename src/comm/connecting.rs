@@ -5,12 +5,16 @@ use crate::control::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::sys::generation::{Generation, count_forks};
 use std::fmt;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
 type Thread = JoinHandle<Result<Communicator>>;
 
 /// A connection attempt that runs in the background. It is started by
-/// [`Builder::start_connect`](super::builder::Builder::start_connect).
+/// [`Builder::start_connect`](super::builder::Builder::start_connect). Call [`Connecting::wait`],
+/// or `.await` it in an async function.
 ///
 /// Dropping this value cancels the connection attempt and waits for its thread to exit, so no
 /// thread or file descriptor is left behind.
@@ -21,8 +25,8 @@ type Thread = JoinHandle<Result<Communicator>>;
 /// # fn main() -> ringtree::Result<()> {
 /// let id = UniqueId::on("127.0.0.1")?;
 /// let builder = |rank| Communicator::builder().rank(rank).world_size(2).unique_id(&id);
-/// let mut joining = [builder(0).start_connect(), builder(1).start_connect()];
-/// while joining.iter_mut().any(|one| !one.is_finished()) {
+/// let joining = [builder(0).start_connect(), builder(1).start_connect()];
+/// while joining.iter().any(|one| !one.is_finished()) {
 ///     std::thread::yield_now(); // load data, draw a progress bar ...
 /// }
 /// let worlds = joining.map(|one| one.wait());
@@ -39,6 +43,7 @@ pub struct Connecting {
     /// The thread that connects, or the error that prevented it from starting. `None` once the
     /// result has been taken.
     thread: Option<Result<Thread>>,
+    ending: Arc<Mutex<Ending>>,
     cancel: Cancel,
     made_in: Generation,
 }
@@ -49,10 +54,17 @@ impl Connecting {
         connect: impl FnOnce() -> Result<Communicator> + Send + 'static,
     ) -> Self {
         let builder = std::thread::Builder::new().name("ringtree-join".to_owned());
+        let ending = Arc::default();
+        let announces = Announces(Arc::clone(&ending));
+        let connect = move || {
+            let _announces = announces;
+            connect()
+        };
         let thread = count_forks().and_then(|()| builder.spawn(connect));
         let thread = thread.map_err(|error| Error::io("cannot start a thread to connect", &error));
         Self {
             thread: Some(thread),
+            ending,
             cancel,
             made_in: Generation::current(),
         }
@@ -62,30 +74,7 @@ impl Connecting {
     /// [`Connecting::wait`] does not block.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        let goes_on = matches!(&self.thread, Some(Ok(thread)) if !thread.is_finished());
-        !(goes_on && self.made_in.is_current())
-    }
-
-    /// Returns the communicator, or the error, once the connection attempt has ended. Returns
-    /// `None` while the attempt is in progress, and also after the result has been taken.
-    ///
-    /// ```
-    /// use ringtree::Communicator;
-    /// let mut joining = Communicator::builder().start_connect(); // a world of one rank
-    /// let comm = loop {
-    ///     if let Some(end) = joining.poll() {
-    ///         break end.unwrap();
-    ///     }
-    ///     std::thread::yield_now();
-    /// };
-    /// assert_eq!(comm.world_size(), 1);
-    /// ```
-    #[must_use]
-    pub fn poll(&mut self) -> Option<Result<Communicator>> {
-        match self.is_finished() {
-            true => self.take(),
-            false => None,
-        }
+        !self.made_in.is_current() || lock(&self.ending).is_reached
     }
 
     /// Waits until the connection attempt has ended, and returns the communicator.
@@ -94,12 +83,11 @@ impl Connecting {
     /// Returns the same errors as [`Builder::connect`](super::builder::Builder::connect). Also
     /// returns an [`Error`] of one of the following kinds:
     /// - [`ErrorKind::Join`](crate::ErrorKind::Join) after a call to [`Connecting::cancel`].
-    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if [`Connecting::poll`] has already returned
-    ///   the result, or if this process is a forked child.
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the result has already been awaited, or if
+    ///   this process is a forked child.
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the thread could not be started, or if
     ///   it panicked.
     pub fn wait(mut self) -> Result<Communicator> {
-        let taken = || Err(Error::usage("`poll` has already returned the result"));
         self.take().unwrap_or_else(taken)
     }
 
@@ -129,6 +117,61 @@ impl Connecting {
         });
         Some(end)
     }
+}
+
+fn taken() -> Result<Communicator> {
+    Err(Error::usage(
+        "the result of the connection attempt has already been returned",
+    ))
+}
+
+/// Returns the same errors as [`Connecting::wait`].
+///
+/// ```
+/// # fn main() -> ringtree::Result<()> {
+/// # let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+/// # runtime.block_on(async {
+/// let comm = ringtree::Communicator::builder().start_connect().await?; // a world of one rank
+/// assert_eq!(comm.world_size(), 1);
+/// # Ok(()) }) }
+/// ```
+impl Future for Connecting {
+    type Output = Result<Communicator>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        // Foreign code must not run while the lock is held, and a waker's methods are such code.
+        let waker = context.waker().clone();
+        let earlier = lock(&self.ending).waker.replace(waker);
+        drop(earlier);
+        match self.is_finished() {
+            true => Poll::Ready(self.take().unwrap_or_else(taken)),
+            false => Poll::Pending,
+        }
+    }
+}
+
+/// Whether the attempt has ended, and the task that awaits its end.
+#[derive(Default)]
+struct Ending {
+    is_reached: bool,
+    waker: Option<Waker>,
+}
+
+/// Announces the end of the attempt when it is dropped, even if the connecting thread panics.
+struct Announces(Arc<Mutex<Ending>>);
+
+impl Drop for Announces {
+    fn drop(&mut self) {
+        let mut ending = lock(&self.0);
+        ending.is_reached = true;
+        let waker = ending.waker.take();
+        drop(ending);
+        waker.into_iter().for_each(Waker::wake);
+    }
+}
+
+fn lock(ending: &Mutex<Ending>) -> MutexGuard<'_, Ending> {
+    ending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Connecting {

@@ -120,17 +120,16 @@ pub(crate) fn connect_from_env(
 /// Joins on a separate thread. In the meantime, this thread checks whether the user has interrupted
 /// the program.
 fn join(py: Python<'_>, builder: Builder) -> PyResult<Communicator> {
-    let mut joining = builder.interrupt(interrupt::is_interrupted).start_connect();
+    let joining = builder.interrupt(interrupt::is_interrupted).start_connect();
     loop {
-        let end = py.detach(|| {
+        py.detach(|| {
             let mut looks = 0..LOOKS_PER_CHECK;
             while !joining.is_finished() && looks.next().is_some() {
                 std::thread::sleep(LOOK);
             }
-            joining.poll()
         });
-        if let Some(end) = end {
-            return end.map_err(|error| error::raised(py, &error));
+        if joining.is_finished() {
+            return joining.wait().map_err(|error| error::raised(py, &error));
         }
         if let Err(interrupted) = py.check_signals() {
             py.detach(|| drop(joining));
