@@ -696,14 +696,13 @@ ringtree_result_t ringtree_scatter_start(const void *send,
 ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
 
 /**
- * Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise. Does
- * not block.
+ * Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise.
+ * Does not block.
  *
  * If the call has completed, returns the result of that call, like ringtree_work_wait().
  * Otherwise, returns RINGTREE_SUCCESS.
  */
-ringtree_result_t ringtree_work_test(ringtree_work_t *work,
-                                     int *is_finished);
+ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *is_finished);
 
 /**
  * Destroys the handle of a completed call. Does not free the call's buffers.

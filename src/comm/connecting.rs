@@ -83,8 +83,8 @@ impl Connecting {
     /// Returns the same errors as [`Builder::connect`](super::builder::Builder::connect). Also
     /// returns an [`Error`] of one of the following kinds:
     /// - [`ErrorKind::Join`](crate::ErrorKind::Join) after a call to [`Connecting::cancel`].
-    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the result has already been awaited, or if
-    ///   this process is a forked child.
+    /// - [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the result has already been returned, or
+    ///   if this process is a forked child.
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the thread could not be started, or if
     ///   it panicked.
     pub fn wait(mut self) -> Result<Communicator> {

@@ -42,7 +42,7 @@ impl Span {
     /// Returns the elements as a buffer.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the address is null or not aligned,
+    /// Returns `ErrorKind::Usage` if the address is null or not aligned,
     /// or if the elements exceed the address space.
     fn elements<T: Element>(self) -> Result<ForeignBuffer<T>> {
         elements(self.address, self.count)
@@ -51,7 +51,7 @@ impl Span {
     /// Checks that both ranges are valid and do not overlap.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the ranges overlap. Also returns
+    /// Returns `ErrorKind::Usage` if the ranges overlap. Also returns
     /// the same errors as [`Span::elements`].
     fn check_apart<T: Element>(self, other: Self) -> Result<()> {
         self.elements::<T>()?;
@@ -81,7 +81,7 @@ impl Call {
     /// Creates a collective from C's arguments, with root 0 and the operator `Sum`.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no type with the number
+    /// Returns `ErrorKind::Usage` if there is no type with the number
     /// `dtype`.
     pub(crate) fn new(
         collective: Collective,
@@ -102,7 +102,7 @@ impl Call {
     /// Sets the operator.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no operator with this
+    /// Returns `ErrorKind::Usage` if there is no operator with this
     /// number.
     pub(crate) fn op(mut self, op: types::op_from_c) -> Result<Self> {
         self.op = types::op(op)?;
@@ -112,7 +112,7 @@ impl Call {
     /// Sets the root.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the root is negative.
+    /// Returns `ErrorKind::Usage` if the root is negative.
     pub(crate) fn root(mut self, root: std::ffi::c_int) -> Result<Self> {
         self.root = types::rank("root", root)?;
         Ok(self)
@@ -397,7 +397,7 @@ impl ByCounts {
 /// Allocates `count` elements with the value zero.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::System, text)`] if the memory is exhausted.
+/// Returns `ErrorKind::System` if the memory is exhausted.
 fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let refused = |()| {
         Error::new(

@@ -29,7 +29,7 @@ pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<Forei
 /// Returns a copy of the numbers at the given address in C's memory. There is one number per rank.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the address is null or not aligned.
+/// Returns `ErrorKind::Usage` if the address is null or not aligned.
 pub(crate) fn counts(address: *const usize, ranks: usize) -> Result<Vec<usize>> {
     let first = first_element::<u64>(address.addr(), ranks)?;
     // SAFETY: the pointer is aligned and not null, and the program guarantees that `ranks` numbers
@@ -60,7 +60,7 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
 /// Returns the memory of the output parameter named `what`.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the parameter is null.
+/// Returns `ErrorKind::Usage` if the parameter is null.
 pub(crate) fn place<'a, T>(
     what: &str,
     place: Option<&'a mut MaybeUninit<T>>,
@@ -81,7 +81,7 @@ pub(crate) fn as_pointer<T>(handle: usize) -> *mut T {
 /// Returns the communicator that a handle refers to.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the handle is not valid.
+/// Returns `ErrorKind::Usage` if the handle is not valid.
 pub(crate) fn communicator<T>(handle: *mut T) -> Result<Arc<Communicator>> {
     COMMUNICATORS.get(handle.addr())
 }

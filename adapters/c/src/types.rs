@@ -185,7 +185,7 @@ impl ringtree_result_t {
 /// Returns the element type with this number.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no type with this number.
+/// Returns `ErrorKind::Usage` if there is no type with this number.
 pub(crate) fn dtype(number: dtype_from_c) -> Result<Dtype> {
     let found = u8::try_from(number).ok().and_then(Dtype::from_code);
     found.ok_or_else(|| {
@@ -199,7 +199,7 @@ pub(crate) fn dtype(number: dtype_from_c) -> Result<Dtype> {
 /// Returns the operator with this number.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if there is no operator with this number.
+/// Returns `ErrorKind::Usage` if there is no operator with this number.
 pub(crate) fn op(number: op_from_c) -> Result<ReduceOp> {
     let found = usize::try_from(number).ok();
     let found = found.and_then(|at| ReduceOp::ALL.get(at).copied());
@@ -209,7 +209,7 @@ pub(crate) fn op(number: op_from_c) -> Result<ReduceOp> {
 /// Converts a rank from C.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the number is negative.
+/// Returns `ErrorKind::Usage` if the number is negative.
 pub(crate) fn rank(what: &str, number: c_int) -> Result<usize> {
     let negative = |_| {
         Error::new(

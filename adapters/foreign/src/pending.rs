@@ -36,11 +36,11 @@ impl<B: Send + 'static> Operation for Work<B> {
 ///
 /// ```
 /// let end = ringtree_foreign::unpanicked::<()>(|| panic!("no"));
-/// assert!(end.is_err_and(|error| error.kind() == ErrorKind::System));
+/// assert!(end.is_err_and(|error| error.kind() == ringtree::ErrorKind::System));
 /// ```
 ///
 /// # Errors
-/// Returns the error that `act` returns, or [`|text| Error::new(ErrorKind::System, text)`] if it
+/// Returns the error that `act` returns, or `ErrorKind::System` if it
 /// panics. The panic message is on standard error.
 pub fn unpanicked<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let panicked = |_| {
@@ -150,7 +150,7 @@ impl Pending {
     /// Waits until the call has completed.
     ///
     /// # Errors
-    /// Returns an error if the call failed, or [`|text| Error::new(ErrorKind::Usage, text)`] if
+    /// Returns an error if the call failed, or `ErrorKind::Usage` if
     /// this is called from a signal handler that interrupted its thread while the thread was
     /// waiting for this call.
     pub fn wait(&self) -> Result<()> {
@@ -199,7 +199,7 @@ impl Pending {
     /// Waits for the result for at most `at_most`, even while other threads are waiting. May return
     /// `None` before the time is up.
     ///
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if this is called from a signal
+    /// Returns `ErrorKind::Usage` if this is called from a signal
     /// handler that interrupted its thread while the thread was waiting for this call.
     #[must_use]
     pub fn wait_at_most(&self, at_most: Duration) -> Option<Result<()>> {

@@ -153,7 +153,7 @@ impl Memory {
     /// Splits the memory into parts with these lengths. Each element has `size` bytes.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the lengths do not add up to the
+    /// Returns `ErrorKind::Usage` if the lengths do not add up to the
     /// number of elements.
     pub(crate) fn split(mut self, lengths: &[usize], size: usize) -> Result<Self> {
         let whole = lengths
@@ -237,7 +237,7 @@ impl Memory {
     /// Returns all elements. Copies them if the parts are not contiguous.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if a part is not aligned.
+    /// Returns `ErrorKind::Usage` if a part is not aligned.
     pub(crate) fn whole<T: Element>(&self) -> Result<Cow<'_, [T]>> {
         if let Some(span) = self.joined::<T>() {
             return self.read(span).map(Cow::Borrowed);
@@ -253,7 +253,7 @@ impl Memory {
     /// is then written back.
     ///
     /// # Errors
-    /// Returns the error from `act`, or [`|text| Error::new(ErrorKind::Usage, text)`] if a part is
+    /// Returns the error from `act`, or `ErrorKind::Usage` if a part is
     /// not aligned.
     pub(crate) fn write_whole<T: Element>(
         &mut self,
@@ -277,7 +277,7 @@ impl Memory {
     /// Converts the memory to a buffer that an operation can own while it is in flight.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`] if the memory is not contiguous or not
+    /// Returns `ErrorKind::Usage` if the memory is not contiguous or not
     /// aligned.
     pub(crate) fn held<T: Element>(self) -> Result<ForeignBuffer<T, Self>> {
         let apart = || {

@@ -11,7 +11,7 @@ pub(crate) const PATH: &str = "mapped if ranks can map each other's GPU memory, 
 /// Checks that this process may use a GPU.
 ///
 /// # Errors
-/// Returns [`ringtree::|text| Error::new(ErrorKind::NoDevice, text)`] if it may not use one.
+/// Returns `ErrorKind::NoDevice` if it may not use one.
 pub(crate) fn find() -> Result<()> {
     device::count().map(drop)
 }
@@ -20,7 +20,7 @@ pub(crate) fn find() -> Result<()> {
 /// ranks share GPUs.
 ///
 /// # Errors
-/// Returns [`ringtree::|text| Error::new(ErrorKind::NoDevice, text)`] if there is no GPU or if it
+/// Returns `ErrorKind::NoDevice` if there is no GPU or if it
 /// cannot be opened.
 pub(crate) fn open(local_rank: usize) -> Result<Device> {
     Device::open(local_rank % device::count()?)
@@ -29,7 +29,7 @@ pub(crate) fn open(local_rank: usize) -> Result<Device> {
 /// Attaches this rank's GPU and returns a stream for buffers on it.
 ///
 /// # Errors
-/// Returns [`ringtree::|text| Error::new(ErrorKind::NoDevice, text)`] if there is no GPU. Also
+/// Returns `ErrorKind::NoDevice` if there is no GPU. Also
 /// returns the same errors as [`Communicator::attach`].
 pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
     let device = open(comm.local_rank())?;

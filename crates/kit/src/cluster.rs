@@ -138,8 +138,7 @@ impl Cluster {
     /// Runs `script` until every rank has ended, or until nothing can happen any more.
     ///
     /// # Errors
-    /// Returns [`|text| Error::new(ErrorKind::Usage, text)`](ringtree::|text|
-    /// Error::new(ErrorKind::Usage, text)) if the script does not fit the world. Errors of calls
+    /// Returns `ErrorKind::Usage` if the script does not fit the world. Errors of calls
     /// are in the records.
     pub fn run(&self, script: &Script) -> Result<Outcome> {
         let World {

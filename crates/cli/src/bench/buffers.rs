@@ -31,7 +31,7 @@ pub(super) trait Buffers {
 /// Allocates a buffer and touches its memory.
 ///
 /// # Errors
-/// Returns [`|text| Error::new(ErrorKind::System, text)`] if the memory cannot be allocated.
+/// Returns `ErrorKind::System` if the memory cannot be allocated.
 pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut buffer: Vec<T> = Vec::new();
     buffer.try_reserve_exact(count).map_err(|_| {
