@@ -60,7 +60,7 @@ def test_the_benchmark_starts_its_own_ranks(module):
 @pytest.mark.parametrize(
     ("arguments", "code", "says"),
     [
-        (["bench", "no-such"], 2, "unknown collective 'no-such'"),
+        (["bench", "no-such"], 2, "invalid value 'no-such'"),
         (["run", "--nproc-per-node", "2", "--", "/no/such/program"], 2, "/no/such/program"),
         ([], 2, "missing command"),
     ],

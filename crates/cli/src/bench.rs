@@ -5,16 +5,17 @@ pub(crate) mod case;
 pub(crate) mod measure;
 pub(crate) mod report;
 
+use crate::format::Format;
 use crate::gpu;
-use crate::names::{Selection, collectives, parse_collective, parse_selection};
-use crate::quantity::parse_size;
+use crate::names::{Selection, algorithms, one_of, parse_selection};
+use crate::quantity::{count, parse_size};
 use crate::{FAILED, FINE, Invocation, MISUSED};
 use case::{Case, Memory};
 use measure::Measurement;
-use report::Report;
 use ringtree::TransportChoice;
 use ringtree::comm::builder::Builder;
 use ringtree::ddp::Trace;
+use ringtree::internal::limits::WORLD_SIZE_MAX;
 use ringtree::plan::algorithms::required;
 use ringtree::plan::internal::reproducible::is_in_rank_order;
 use ringtree::plan::internal::select::scratch_bytes;
@@ -26,54 +27,60 @@ use std::path::PathBuf;
 /// The arguments of `ringtree bench`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    #[arg(help = collectives())]
-    collective: String,
+    /// Name of the collective
+    #[arg(value_parser = one_of(Collective::ALL, Collective::name))]
+    collective: Collective,
     /// Number of ranks to start [default: 2]; must equal WORLD_SIZE if this process is already
     /// running as a rank (RANK is set)
-    #[arg(long)]
+    #[arg(short = 'n', long, value_name = "N", value_parser = count(1, WORLD_SIZE_MAX))]
     ranks: Option<usize>,
-    /// Transport: auto, tcp or shm [default: RINGTREE_TRANSPORT]
-    #[arg(long)]
-    transport: Option<String>,
-    /// Algorithms: auto, all, or a comma-separated list of names
-    #[arg(long, default_value = "auto")]
-    algorithm: String,
+    /// Transport [default: RINGTREE_TRANSPORT]
+    #[arg(long, value_parser = one_of(TRANSPORTS, TransportChoice::name))]
+    transport: Option<TransportChoice>,
+    #[arg(
+        long,
+        value_name = "NAMES",
+        value_delimiter = ',',
+        default_value = "auto"
+    )]
+    #[arg(help = algorithms("Algorithms: auto, all, or a comma-separated list of names"))]
+    #[arg(value_parser = parse_selection)]
+    algorithm: Vec<Selection>,
     /// Smallest buffer size in bytes; the suffixes K, M and G are powers of 1024
-    #[arg(long, default_value = "8")]
-    begin: String,
+    #[arg(long, value_name = "BYTES", default_value = "8", value_parser = parse_size)]
+    begin: usize,
     /// Largest buffer size in bytes
-    #[arg(long, default_value = "256M")]
-    end: String,
+    #[arg(long, value_name = "BYTES", default_value = "256M", value_parser = parse_size)]
+    end: usize,
     /// Factor between one size and the next
-    #[arg(long, default_value_t = 4)]
+    #[arg(long, default_value = "4", value_parser = count(2, u32::MAX as usize))]
     factor: usize,
     /// Comma-separated buffer sizes in bytes, such as 8,1K,25M; replaces --begin, --end and
     /// --factor
-    #[arg(long, conflicts_with_all = ["begin", "end", "factor"])]
-    sizes: Option<String>,
+    #[arg(long, value_delimiter = ',', value_parser = parse_size)]
+    #[arg(conflicts_with_all = ["begin", "end", "factor"])]
+    sizes: Vec<usize>,
     /// Element type
-    #[arg(long, default_value = "f32")]
-    dtype: String,
+    #[arg(long, default_value = "f32", value_parser = one_of(Dtype::ALL, Dtype::name))]
+    dtype: Dtype,
     /// Reduction operator
-    #[arg(long, default_value = "sum")]
-    op: String,
+    #[arg(long, default_value = "sum", value_parser = one_of(ReduceOp::ALL, ReduceOp::name))]
+    op: ReduceOp,
     /// Root rank for broadcast, reduce, gather and scatter
-    #[arg(long, default_value_t = 0)]
+    #[arg(long, value_name = "R", default_value = "0", value_parser = count(0, WORLD_SIZE_MAX - 1))]
     root: usize,
     /// Start each rank in its own session, as torchrun, containers and services do
     #[arg(long)]
     sessions: bool,
     /// Number of calls per batch [default: chosen so that each size takes about half a second]
-    #[arg(long)]
+    #[arg(long, value_name = "N", value_parser = count(1, u32::MAX as usize))]
     iters: Option<usize>,
     /// Overwrite the input with the result
     #[arg(long)]
     in_place: bool,
-    /// Memory for the buffers: host, shared (which the other ranks on the host read in place) or
-    /// device (the GPU whose index is LOCAL_RANK modulo the number of GPUs; calls are then always
-    /// in place)
+    /// Memory for the buffers
     #[arg(long, default_value = "host")]
-    memory: String,
+    memory: Place,
     /// For each size, print to standard error why the algorithm was chosen and how its predicted
     /// time breaks down
     #[arg(long)]
@@ -83,32 +90,35 @@ pub(crate) struct Arguments {
     /// and predicted
     #[arg(long, value_name = "FILE")]
     trace: Option<PathBuf>,
-    /// Output format: table, csv or json
+    /// Output format
     #[arg(long, default_value = "table")]
-    format: String,
+    format: Format,
 }
 
+/// The transports that `--transport` accepts.
+const TRANSPORTS: &[TransportChoice] = &[
+    TransportChoice::Auto,
+    TransportChoice::Tcp,
+    TransportChoice::Shm,
+];
+
 /// The memory that holds the buffers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Place {
+    /// Host memory
     Host,
+    /// Host memory that the other ranks on the host read in place
     Shared,
+    /// The GPU whose index is LOCAL_RANK modulo the number of GPUs; calls are always in place
     Device,
 }
 
-/// The parsed arguments.
-struct Wanted {
-    collective: Collective,
-    transport: Option<TransportChoice>,
+/// The measurements that the arguments describe.
+struct Wanted<'a> {
+    arguments: &'a Arguments,
+    /// `None` stands for `auto`.
     algorithms: Vec<Option<Algorithm>>,
     sizes_bytes: Vec<usize>,
-    dtype: Dtype,
-    op: ReduceOp,
-    root: usize,
-    iterations: Option<usize>,
-    in_place: bool,
-    place: Place,
-    report: Report,
 }
 
 /// Runs `ringtree bench` and returns its exit code.
@@ -123,15 +133,15 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
     let is_among_ranks = std::env::var_os("RANK").is_some();
     if !is_among_ranks {
         let ranks = arguments.ranks.unwrap_or(2);
-        if wanted.root >= ranks {
+        if arguments.root >= ranks {
             eprintln!(
                 "ringtree bench: --root {} is out of range: it must be less than --ranks {ranks}",
-                wanted.root
+                arguments.root
             );
             return MISUSED;
         }
         // Report a missing GPU once instead of on every rank.
-        if wanted.place == Place::Device
+        if arguments.memory == Place::Device
             && let Err(error) = gpu::find()
         {
             return refused(&error);
@@ -141,7 +151,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
             Err(error) => refused(&error),
         };
     }
-    match run(arguments, &wanted) {
+    match run(&wanted) {
         Ok(0) => FINE,
         Ok(wrong) => {
             eprintln!("ringtree bench: found {wrong} wrong elements in the results");
@@ -158,97 +168,65 @@ fn refused(error: &Error) -> u8 {
     if is_usage { MISUSED } else { FAILED }
 }
 
-fn wanted(arguments: &Arguments) -> Result<Wanted, String> {
-    let collective = parse_collective(&arguments.collective)?;
-    let place = match arguments.memory.as_str() {
-        "host" => Place::Host,
-        "shared" => Place::Shared,
-        "device" => Place::Device,
-        other => {
-            return Err(format!(
-                "--memory {other}: unknown kind of memory; use host, shared or device"
-            ));
-        }
-    };
-    if arguments.ranks == Some(0) || arguments.iters == Some(0) {
-        return Err("--ranks and --iters must be at least 1".into());
-    }
-    if arguments.trace.is_some() && place == Place::Device {
+fn wanted(arguments: &Arguments) -> Result<Wanted<'_>, String> {
+    if arguments.trace.is_some() && arguments.memory == Place::Device {
         return Err("--trace does not support --memory device; use --memory host or shared".into());
     }
-    let dtype: Dtype = arguments.dtype.parse()?;
-    let op: ReduceOp = arguments.op.parse()?;
+    let (dtype, op) = (arguments.dtype, arguments.op);
     if !op.supports(dtype) {
         return Err(format!(
             "{op} is not defined for {dtype}; bitwise operators require an integer type"
         ));
     }
     Ok(Wanted {
-        collective,
-        transport: transport(arguments)?,
-        algorithms: algorithms(collective, &arguments.algorithm)?,
-        sizes_bytes: sizes(arguments, collective)?,
-        dtype,
-        op,
-        root: arguments.root,
-        iterations: arguments.iters,
-        in_place: arguments.in_place || (place == Place::Device),
-        place,
-        report: arguments.format.parse()?,
+        arguments,
+        algorithms: named(arguments.collective, &arguments.algorithm)?,
+        sizes_bytes: sizes(arguments)?,
     })
 }
 
-/// Returns the transport given in the arguments, or `None` if the environment decides.
-fn transport(arguments: &Arguments) -> Result<Option<TransportChoice>, String> {
-    let choice = arguments.transport.as_deref().map(str::parse).transpose();
-    choice.map_err(|why: String| format!("--transport {why}"))
-}
-
 /// Returns the algorithms to measure. `None` stands for `auto`.
-fn algorithms(collective: Collective, text: &str) -> Result<Vec<Option<Algorithm>>, String> {
-    let named = text.split(',').map(|name| {
-        Ok(match parse_selection(name)? {
-            Selection::Auto => vec![None],
+fn named(collective: Collective, names: &[Selection]) -> Result<Vec<Option<Algorithm>>, String> {
+    let mut named = Vec::new();
+    for name in names {
+        match *name {
+            Selection::Auto => named.push(None),
             Selection::All => {
                 let all = REGISTRY.iter();
-                all.filter(|entry| entry.collectives.contains(&collective))
-                    .map(|entry| Some(entry.algorithm))
-                    .collect()
+                let all = all.filter(|entry| entry.collectives.contains(&collective));
+                named.extend(all.map(|entry| Some(entry.algorithm)));
             }
             Selection::One(algorithm) => {
                 required(collective, algorithm)?;
-                vec![Some(algorithm)]
+                named.push(Some(algorithm));
             }
-        })
-    });
-    let named: Vec<Vec<_>> = named.collect::<Result<_, String>>()?;
-    Ok(named.concat())
+        }
+    }
+    Ok(named)
 }
 
-fn sizes(arguments: &Arguments, collective: Collective) -> Result<Vec<usize>, String> {
-    if collective == Collective::Barrier {
+fn sizes(arguments: &Arguments) -> Result<Vec<usize>, String> {
+    if arguments.collective == Collective::Barrier {
         return Ok(vec![1]);
     }
-    if let Some(list) = &arguments.sizes {
-        return list.split(',').map(parse_size).collect();
+    if !arguments.sizes.is_empty() {
+        return Ok(arguments.sizes.clone());
     }
-    let (begin, end) = (parse_size(&arguments.begin)?, parse_size(&arguments.end)?);
-    if begin == 0 || begin > end || arguments.factor < 2 {
-        return Err(
-            "--begin must be at least 1 and at most --end, and --factor must be at least 2".into(),
-        );
+    let Arguments {
+        begin, end, factor, ..
+    } = *arguments;
+    if begin == 0 || begin > end {
+        return Err("--begin must be at least 1 and at most --end".into());
     }
-    let next = |size: &usize| {
-        size.checked_mul(arguments.factor)
-            .filter(|size| *size <= end)
-    };
+    let next = |size: &usize| size.checked_mul(factor).filter(|size| *size <= end);
     Ok(std::iter::successors(Some(begin), next).collect())
 }
 
 /// Connects to the other ranks and runs the measurements. Returns the number of wrong elements.
-fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
+fn run(wanted: &Wanted) -> ringtree::Result<usize> {
+    let arguments = wanted.arguments;
     let mut builder = Builder::from_env()?;
-    if let Some(transport) = wanted.transport {
+    if let Some(transport) = arguments.transport {
         builder = builder.transport(transport);
     }
     let comm = builder.connect()?;
@@ -263,7 +241,7 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
         Some(_) => Trace::new(&comm)?,
         None => Trace::off(),
     };
-    let wrong = measure_all(arguments, wanted, &comm, &trace)?;
+    let wrong = measure_all(wanted, &comm, &trace)?;
     if let Some(path) = &arguments.trace
         && trace.write(path)?.is_some()
     {
@@ -274,13 +252,9 @@ fn run(arguments: &Arguments, wanted: &Wanted) -> ringtree::Result<usize> {
 }
 
 /// Measures all sizes and algorithms. Returns the number of wrong elements.
-fn measure_all(
-    arguments: &Arguments,
-    wanted: &Wanted,
-    comm: &Communicator,
-    trace: &Trace,
-) -> ringtree::Result<usize> {
-    let memory = memory(comm, wanted)?;
+fn measure_all(wanted: &Wanted, comm: &Communicator, trace: &Trace) -> ringtree::Result<usize> {
+    let arguments = wanted.arguments;
+    let memory = memory(comm, arguments.memory)?;
     let mut total_wrong = 0;
     let mut is_first = true;
     for bytes in &wanted.sizes_bytes {
@@ -293,13 +267,13 @@ fn measure_all(
             }
             comm.use_algorithm(*algorithm)?;
             let case = Case {
-                collective: wanted.collective,
-                dtype: wanted.dtype,
-                op: wanted.op,
-                root: wanted.root,
+                collective: arguments.collective,
+                dtype: arguments.dtype,
+                op: arguments.op,
+                root: arguments.root,
                 bytes: *bytes,
-                iterations: wanted.iterations,
-                in_place: wanted.in_place,
+                iterations: arguments.iters,
+                in_place: arguments.in_place || arguments.memory == Place::Device,
                 memory: memory.clone(),
             };
             if arguments.explain && comm.rank() == 0 {
@@ -309,7 +283,7 @@ fn measure_all(
             total_wrong += measurement.wrong;
             let mut printed = Ok(());
             if comm.rank() == 0 {
-                printed = wanted.report.print(&case, comm, &measurement, is_first);
+                printed = report::print(arguments.format, &case, comm, &measurement, is_first);
             }
             if !is_read(comm, printed)? {
                 return Ok(total_wrong);
@@ -343,7 +317,7 @@ fn not_for(
 ) -> Option<String> {
     let algorithm = algorithm.filter(|_| wanted.algorithms.len() > 1)?;
     let request = Request {
-        collective: wanted.collective,
+        collective: wanted.arguments.collective,
         algorithm,
         world_size: comm.world_size(),
         rank: 0,
@@ -360,8 +334,8 @@ fn not_for(
 }
 
 /// Returns the memory to measure. If the memory is on a GPU, attaches the GPU.
-fn memory(comm: &Communicator, wanted: &Wanted) -> ringtree::Result<Memory> {
-    Ok(match wanted.place {
+fn memory(comm: &Communicator, place: Place) -> ringtree::Result<Memory> {
+    Ok(match place {
         Place::Host => Memory::Host,
         Place::Shared => Memory::Shared,
         Place::Device => gpu::memory(comm)?,

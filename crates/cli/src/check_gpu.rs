@@ -16,9 +16,10 @@ mod report;
 mod said;
 mod speeds;
 
+use crate::format::Format;
+use crate::quantity::count;
 use crate::{FAILED, FINE, Invocation, MISUSED};
 use parts::Check;
-use report::Format;
 use said::{Orders, Part};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -42,10 +43,10 @@ pub(crate) enum Section {
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
     /// Maximum number of ranks, from 2 to 8; rank K uses GPU K modulo the number of GPUs
-    #[arg(long, default_value_t = 8)]
+    #[arg(long, value_name = "N", default_value = "8", value_parser = count(2, 8))]
     ranks_max: usize,
     /// Time limit in minutes, from 1 to 60; skipped checks count as failures
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=60))]
     minutes: u64,
     /// Run only these sections, for example probe,speed
     #[arg(long, value_name = "SECTIONS", value_delimiter = ',')]
@@ -53,9 +54,9 @@ pub(crate) struct Arguments {
     /// Also write the tables to DIR as CSV files
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
-    /// Output format: table or csv
+    /// Output format
     #[arg(long, default_value = "table")]
-    format: String,
+    format: Format,
     /// The part of the check to run, if this process is one of its ranks
     #[arg(long, hide = true)]
     part: Option<Part>,
@@ -93,29 +94,17 @@ pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
         return FINE;
     }
     let start = Instant::now();
-    let refused = |why: String| {
-        eprintln!("ringtree check-gpu: {why}");
-        MISUSED
-    };
-    if !(2..=8).contains(&arguments.ranks_max) || !(1..=60).contains(&arguments.minutes) {
-        return refused(
-            "--ranks-max must be from 2 to 8, and --minutes must be from 1 to 60".into(),
-        );
-    }
-    let format: Format = match arguments.format.parse() {
-        Ok(format) => format,
-        Err(why) => return refused(why),
-    };
     if let Some(folder) = &arguments.out
         && let Err(error) = std::fs::create_dir_all(folder)
     {
-        return refused(format!("--out {}: {error}", folder.display()));
+        eprintln!("ringtree check-gpu: --out {}: {error}", folder.display());
+        return MISUSED;
     }
     if let Err(why) = machine::find_gpu() {
         eprintln!("ringtree check-gpu: {why}");
         return FAILED;
     }
-    let mut check = Check::new(arguments, invocation, format, start);
+    let mut check = Check::new(arguments, invocation, start);
     check.all();
     match check.conclude() {
         0 => FINE,

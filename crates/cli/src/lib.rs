@@ -16,6 +16,7 @@ mod bench;
 mod check_gpu;
 mod doctor;
 pub mod expected;
+mod format;
 #[cfg_attr(not(feature = "cuda"), path = "no_gpu.rs")]
 mod gpu;
 mod invocation;
@@ -26,8 +27,8 @@ mod run;
 
 pub use invocation::{Invocation, Program};
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::error::{ContextKind, ErrorKind};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ringtree::internal::bootstrap::{check_environment, check_names, listed};
 use ringtree::launch::tell;
 use std::ffi::OsString;
@@ -79,9 +80,17 @@ pub fn execute(invocation: Invocation) -> u8 {
 fn carried_out(invocation: Invocation) -> u8 {
     let name = OsString::from("ringtree");
     let words = [&name].into_iter().chain(&invocation.arguments);
-    let line = match CommandLine::try_parse_from(words) {
+    // Negative numbers are values that are out of range, not unknown options.
+    let command = CommandLine::command().mut_subcommands(|command| {
+        command.mut_args(|arg| {
+            let takes_values = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes_values)
+        })
+    });
+    let matches = command.try_get_matches_from(words);
+    let line = match matches.and_then(|found| CommandLine::from_arg_matches(&found)) {
         Ok(line) => line,
-        Err(error) => return misread(&error),
+        Err(error) => return misread(&error, &invocation),
     };
     let names = std::env::vars_os().map(|(name, _)| name);
     let setting = |name: &str| std::env::var(name).ok();
@@ -101,7 +110,7 @@ fn carried_out(invocation: Invocation) -> u8 {
 
 /// Prints the requested help or version, or reports a usage error in one line. Returns the exit
 /// code.
-fn misread(error: &clap::Error) -> u8 {
+fn misread(error: &clap::Error, invocation: &Invocation) -> u8 {
     if !error.use_stderr() {
         // A reader that has closed standard output (`| head`) is not an error.
         let _ = error.print();
@@ -121,6 +130,17 @@ fn misread(error: &clap::Error) -> u8 {
     let what: Vec<&str> = lines.map(str::trim).collect();
     let what = what.join(" ");
     let what = what.strip_prefix("error: ").unwrap_or(&what);
-    tell(&format!("{what}; see `--help`"));
+    let unknown = error.get(ContextKind::InvalidArg).map(ToString::to_string);
+    let is_run = invocation
+        .arguments
+        .first()
+        .is_some_and(|word| word == "run");
+    match unknown
+        .filter(|_| is_run)
+        .and_then(|option| run::instead_of(&option))
+    {
+        Some(instead) => tell(&format!("{what}: {instead}")),
+        None => tell(&format!("{what}; see `--help`")),
+    }
     MISUSED
 }

@@ -1,11 +1,9 @@
-//! Parses the names of collectives and algorithms on the command line.
+//! Parses the names of collectives, algorithms and the like on the command line.
 //!
-//! The valid names come from the registry. Names that are planned for the future get a more helpful
-//! error message.
+//! The valid names come from the library.
 
-use ringtree::plan::{Algorithm, Collective, PlanError, UnknownName};
-
-const COLLECTIVES_TO_COME: &[&str] = &["send-recv"];
+use clap::builder::{PossibleValuesParser, TypedValueParser};
+use ringtree::plan::{Algorithm, PlanError};
 
 /// The algorithms that a command uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,24 +16,20 @@ pub(crate) enum Selection {
     One(Algorithm),
 }
 
-/// Returns the help text for the argument that names the collective.
-pub(crate) fn collectives() -> String {
-    let names: Vec<String> = Collective::ALL.iter().map(ToString::to_string).collect();
-    format!("Name of the collective: {}", names.join(", "))
+/// Accepts the names of the values in `all`.
+pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
+    all: &'static [T],
+    name: fn(T) -> &'static str,
+) -> impl TypedValueParser<Value = T> {
+    let named = move |text: String| all.iter().copied().find(|one| name(*one) == text);
+    PossibleValuesParser::new(all.iter().map(|one| name(*one)))
+        .try_map(move |text| named(text).ok_or("unknown name"))
 }
 
-/// Returns the collective called `text`.
-///
-/// # Errors
-/// Returns a message if the collective is unknown or not implemented yet.
-pub(crate) fn parse_collective(text: &str) -> Result<Collective, String> {
-    text.parse().map_err(|unknown: UnknownName| {
-        if COLLECTIVES_TO_COME.contains(&text) {
-            format!("the collective {text} is not implemented yet")
-        } else {
-            unknown.to_string()
-        }
-    })
+/// Returns `help` and the names of the algorithms.
+pub(crate) fn algorithms(help: &str) -> String {
+    let names: Vec<&str> = Algorithm::ALL.iter().map(|one| one.name()).collect();
+    format!("{help} [possible names: {}]", names.join(", "))
 }
 
 /// Parses `auto`, `all`, or the name of an algorithm.
@@ -71,16 +65,6 @@ mod tests {
             let too_much = format!("{}/1", algorithm.name());
             let why = "radix 1 is out of range: expected 2 to 64";
             assert_eq!(parse_selection(&too_much), Err(why.to_owned()));
-            for collective in entry.collectives {
-                assert_eq!(parse_collective(collective.name()), Ok(*collective));
-            }
-        }
-    }
-
-    #[test]
-    fn what_is_to_come_is_not_there_already() {
-        for name in COLLECTIVES_TO_COME {
-            assert!(name.parse::<Collective>().is_err(), "{name} is built");
         }
     }
 }

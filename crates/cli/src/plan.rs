@@ -1,98 +1,113 @@
 //! Implements `ringtree plan`, which shows what a collective will do before it runs.
 
-use crate::names::{Selection, collectives, parse_collective, parse_selection};
-use crate::quantity::parse_size;
+use crate::format::Format;
+use crate::names::{Selection, algorithms, one_of, parse_selection};
+use crate::quantity::{count, parse_rate, parse_size, parse_time};
 use crate::{FAILED, FINE, MISUSED};
-use ringtree::internal::limits::{DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, VERIFY_RANKS_MAX};
+use ringtree::internal::limits::{
+    DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, RANKS_PER_HOST_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX,
+};
 use ringtree::plan::algorithms::{plans, required};
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::export::{Report, exported};
 use ringtree::plan::internal::parts::Parts;
 use ringtree::plan::internal::player::{Played, html};
-use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::internal::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
 };
-use ringtree::plan::internal::topology::{Sharing, Topology};
-use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
+use ringtree::plan::internal::topology::Topology;
+use ringtree::plan::internal::units::Bytes;
 use ringtree::plan::{Algorithm, Collective, Plan, PlanError, PlanErrorKind, Request, verify};
 use std::io::Write;
+use table::{rows, table};
 use world::{costs, links, topology};
 
+mod table;
 mod world;
 
 /// The arguments of `ringtree plan`.
 #[derive(clap::Args, Debug)]
 pub(crate) struct Arguments {
-    #[arg(help = collectives())]
-    collective: String,
-    /// Algorithm: a name, auto (the algorithm that a call would choose) or all; --draw html also
-    /// accepts two names, such as ring,circulant
-    #[arg(long, value_name = "NAME|auto|all")]
-    algorithm: Option<String>,
+    /// Name of the collective
+    #[arg(value_parser = one_of(Collective::ALL, Collective::name))]
+    collective: Collective,
+    #[arg(
+        long,
+        value_name = "NAME",
+        value_delimiter = ',',
+        default_value = "auto"
+    )]
+    #[arg(help = algorithms("Algorithm: a name, auto (the algorithm that a call would choose) or \
+                             all; --draw html also accepts two names, such as ring,circulant"))]
+    #[arg(value_parser = parse_selection)]
+    algorithm: Vec<Selection>,
     /// Radix of the algorithm, from 2 to 64; equivalent to NAME/K
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
-    radix: Option<String>,
+    #[arg(long, value_name = "K", value_parser = count(2, RADIX_MAX))]
+    radix: Option<usize>,
     /// Number of ranks
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
-    ranks: Option<String>,
+    #[arg(short = 'n', long, value_name = "N", value_parser = count(1, WORLD_SIZE_MAX))]
+    ranks: Option<usize>,
     /// Root rank for broadcast, reduce, gather and scatter
-    #[arg(
-        long,
-        value_name = "R",
-        default_value = "0",
-        allow_negative_numbers = true
-    )]
-    root: String,
+    #[arg(long, value_name = "R", default_value = "0", value_parser = count(0, WORLD_SIZE_MAX - 1))]
+    root: usize,
     /// Size of the complete buffer in bytes; the suffixes K, M and G are powers of 1024
-    #[arg(long, default_value = "1M", allow_negative_numbers = true)]
-    bytes: String,
+    #[arg(long, default_value = "1M", value_parser = parse_size)]
+    bytes: usize,
     /// Number of pieces per block [default: the number with the shortest predicted time]
-    #[arg(long, value_name = "C", allow_negative_numbers = true)]
-    chunks: Option<String>,
+    #[arg(long, value_name = "C", value_parser = count(1, PIECES_MAX))]
+    chunks: Option<usize>,
     /// Number of ranks per host: one number that divides --ranks, or one number per host, such as
-    /// 3,5,2, which makes --ranks optional
-    #[arg(
-        long,
-        value_name = "G|G,G,..",
-        default_value = "1",
-        allow_negative_numbers = true
-    )]
-    ranks_per_host: String,
+    /// 3,5,2, which makes --ranks optional [default: 1]
+    #[arg(long, value_name = "G|G,G,..", value_delimiter = ',')]
+    #[arg(value_parser = count(1, RANKS_PER_HOST_MAX))]
+    ranks_per_host: Vec<usize>,
     /// Number of hosts at each site, such as 4,4; the hosts at a site share one uplink
-    #[arg(long, value_name = "H,H,..", allow_negative_numbers = true)]
-    sites: Option<String>,
-    /// Message latency between hosts (or through shared memory, if all ranks are on one host), in
-    /// ns, us, ms or s [default: from RINGTREE_TUNING or the built-in table]
-    #[arg(long, allow_negative_numbers = true)]
-    alpha: Option<String>,
-    /// Time a message occupies its sender, and then its receiver [default: as for --alpha]
-    #[arg(long, allow_negative_numbers = true)]
-    overhead: Option<String>,
-    /// Bandwidth of a link, in bit, Kbit, Mbit, Gbit or Tbit per second [default: as for --alpha]
-    #[arg(long, allow_negative_numbers = true)]
-    bandwidth: Option<String>,
-    /// Message latency between sites [default: from RINGTREE_TUNING, or ten times --alpha]
-    #[arg(long, value_name = "ALPHA", allow_negative_numbers = true)]
-    uplink_alpha: Option<String>,
+    #[arg(long, value_name = "H,H,..", value_delimiter = ',')]
+    #[arg(value_parser = count(1, WORLD_SIZE_MAX))]
+    sites: Vec<usize>,
+    /// Latency of a message (L) between hosts (or through shared memory, if all ranks are on one
+    /// host), in ns, us, ms or s [default: from RINGTREE_TUNING or the built-in table]
+    #[arg(long, alias = "alpha", value_name = "TIME", value_parser = parse_time)]
+    latency: Option<f64>,
+    /// Overhead (o): time a message occupies its sender, and then its receiver [default: as for
+    /// --latency]
+    #[arg(long, value_name = "TIME", value_parser = parse_time)]
+    overhead: Option<f64>,
+    /// Bandwidth of a link (the inverse of G), in bit, Kbit, Mbit, Gbit or Tbit per second
+    /// [default: as for --latency]
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    bandwidth: Option<f64>,
+    /// Latency of a message between sites [default: from RINGTREE_TUNING, or ten times --latency]
+    #[arg(long, alias = "uplink-alpha", value_name = "TIME", value_parser = parse_time)]
+    uplink_latency: Option<f64>,
     /// Bandwidth of a site's uplink in each direction, shared by all ranks at the site [default:
     /// from RINGTREE_TUNING, or a tenth of --bandwidth]
-    #[arg(long, value_name = "BANDWIDTH", allow_negative_numbers = true)]
-    uplink_bandwidth: Option<String>,
+    #[arg(long, value_name = "RATE", value_parser = parse_rate)]
+    uplink_bandwidth: Option<f64>,
     /// Use only algorithms that RINGTREE_REPRODUCIBLE=1 allows; implied by that setting
     #[arg(long)]
     reproducible: bool,
     /// Verify the plans by symbolic execution (up to 1,024 ranks)
     #[arg(long)]
     verify: bool,
-    /// Draw the plan (up to 64 ranks) as text, svg or html, which is a page that plays one plan, or
-    /// two plans on a shared clock
-    #[arg(long, value_name = "text|svg|html")]
-    draw: Option<String>,
-    /// Output format: table or json, which has one object per line [default: table]
-    #[arg(long, value_name = "table|json")]
-    format: Option<String>,
+    /// Draw the plan (up to 64 ranks)
+    #[arg(long, value_name = "FORM")]
+    draw: Option<Drawing>,
+    /// Output format
+    #[arg(long, default_value = "table")]
+    format: Format,
+}
+
+/// The form of a drawing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+enum Drawing {
+    /// A grid of characters
+    Text,
+    /// A picture
+    Svg,
+    /// A page that plays one plan, or two plans on a shared clock
+    Html,
 }
 
 /// Runs `ringtree plan` and returns its exit code.
@@ -116,16 +131,6 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
     }
 }
 
-/// The form of the output.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Output {
-    Table,
-    Json,
-    Text,
-    Svg,
-    Html,
-}
-
 /// The parsed arguments.
 #[derive(Debug)]
 struct Inquiry {
@@ -140,57 +145,59 @@ struct Inquiry {
     table: TuningTable,
     is_reproducible: bool,
     verify: bool,
-    output: Output,
+    draw: Option<Drawing>,
+    format: Format,
 }
 
 impl Inquiry {
     fn of(arguments: &Arguments) -> Result<Self, String> {
-        let collective = parse_collective(&arguments.collective)?;
-        let algorithm = arguments
-            .algorithm
-            .as_deref()
-            .ok_or("missing algorithm; pass --algorithm NAME, auto or all")?;
-        let output = output(arguments.draw.as_deref(), arguments.format.as_deref())?;
-        let (selection, second) = selected(algorithm, output)?;
-        let radix = match &arguments.radix {
-            Some(text) => Some(parse_count("--radix", text, 2, RADIX_MAX)?),
-            None => None,
-        };
+        let Arguments {
+            collective,
+            root,
+            draw,
+            format,
+            ..
+        } = *arguments;
+        let (selection, second) = selected(&arguments.algorithm, draw)?;
         let topology = topology(arguments)?;
-        let root = parse_count("--root", &arguments.root, 0, topology.world_size - 1)?;
-        let pieces = match &arguments.chunks {
-            Some(text) => Some(parse_count("--chunks", text, 1, PIECES_MAX)?),
-            None => None,
-        };
+        if root >= topology.world_size {
+            let ranks = topology.world_size;
+            return Err(format!(
+                "--root {root} is out of range: it must be less than the number of ranks ({ranks})"
+            ));
+        }
+        if draw.is_some() && format != Format::Table {
+            return Err("--draw and --format cannot be combined; omit one of them".to_owned());
+        }
         let inquiry = Self {
             collective,
-            selection: with_radix(selection, second, radix)?,
+            selection: with_radix(selection, second, arguments.radix)?,
             second,
             root: if collective.is_rooted() { root } else { 0 },
-            bytes: parse_size(&arguments.bytes).map_err(|error| format!("--bytes: {error}"))?,
-            pieces,
+            bytes: arguments.bytes,
+            pieces: arguments.chunks,
             table: links(arguments, &topology)?,
             topology,
             is_reproducible: arguments.reproducible || is_set("RINGTREE_REPRODUCIBLE", "1"),
             verify: arguments.verify,
-            output,
+            draw,
+            format,
         };
         inquiry.check_drawing()?;
         Ok(inquiry)
     }
 
     fn check_drawing(&self) -> Result<(), String> {
-        let draws = matches!(self.output, Output::Text | Output::Svg | Output::Html);
-        if draws && self.topology.world_size > DRAWN_RANKS_MAX {
+        if self.draw.is_some() && self.topology.world_size > DRAWN_RANKS_MAX {
             return Err(format!("--draw supports up to {DRAWN_RANKS_MAX} ranks"));
         }
-        if self.output == Output::Svg && self.selection == Selection::All {
-            return Err("--draw svg draws only one algorithm; pass its name or auto".to_owned());
+        match (self.selection, self.draw) {
+            (Selection::All, Some(Drawing::Svg)) => {
+                Err("--draw svg draws only one algorithm; pass its name or auto".to_owned())
+            }
+            (Selection::All, Some(Drawing::Html)) => Err(PLAYS.to_owned()),
+            _ => Ok(()),
         }
-        if self.output == Output::Html && self.selection == Selection::All {
-            return Err(PLAYS.to_owned());
-        }
-        Ok(())
     }
 
     /// Returns the algorithms to report on and, if the selection is `auto`, the reason for the
@@ -272,7 +279,7 @@ impl Inquiry {
         if is_proven {
             prove(&mut report, &plans);
         }
-        if is_listed && self.output == Output::Json && report.why_not.is_none() {
+        if is_listed && self.format == Format::Json && report.why_not.is_none() {
             report.sends = Some(exported(&plans)?);
         }
         let caption = Caption {
@@ -301,18 +308,19 @@ struct Assessment {
 const PLAYS: &str =
     "--draw html plays one plan, or two plans on a shared clock; pass one or two algorithms";
 
-/// Parses one name, `auto` or `all`, or two names whose plans are played together.
-fn selected(text: &str, output: Output) -> Result<(Selection, Option<Algorithm>), String> {
-    let Some((one, other)) = text.split_once(',') else {
-        return Ok((parse_selection(text)?, None));
-    };
-    if output != Output::Html {
-        return Err(format!("--algorithm {text}: two names require --draw html"));
+/// Returns the selection, and a second algorithm if two plans are played together.
+fn selected(
+    names: &[Selection],
+    draw: Option<Drawing>,
+) -> Result<(Selection, Option<Algorithm>), String> {
+    match names {
+        [one] => Ok((*one, None)),
+        [..] if draw != Some(Drawing::Html) => {
+            Err("--algorithm: two names require --draw html".to_owned())
+        }
+        [one @ Selection::One(_), Selection::One(other)] => Ok((*one, Some(*other))),
+        [..] => Err(PLAYS.to_owned()),
     }
-    if other.contains(',') {
-        return Err(PLAYS.to_owned());
-    }
-    Ok((Selection::One(one.parse()?), Some(other.parse()?)))
 }
 
 /// Returns the selection with the radix from `--radix`.
@@ -336,32 +344,8 @@ fn with_radix(
     }
 }
 
-fn parse_count(name: &str, text: &str, min: usize, max: usize) -> Result<usize, String> {
-    text.parse()
-        .ok()
-        .filter(|count| (min..=max).contains(count))
-        .ok_or_else(|| format!("{name} must be a number from {min} to {max}, not '{text}'"))
-}
-
 fn is_set(name: &str, value: &str) -> bool {
     std::env::var(name).is_ok_and(|set| set.trim() == value)
-}
-
-fn output(draw: Option<&str>, format: Option<&str>) -> Result<Output, String> {
-    match (draw, format) {
-        (None, None | Some("table")) => Ok(Output::Table),
-        (None, Some("json")) => Ok(Output::Json),
-        (Some("text"), None | Some("table")) => Ok(Output::Text),
-        (Some("svg"), None | Some("table")) => Ok(Output::Svg),
-        (Some("html"), None | Some("table")) => Ok(Output::Html),
-        (Some("text" | "svg" | "html"), Some("json")) => {
-            Err("--draw and --format json cannot be combined; omit one of them".to_owned())
-        }
-        (Some("text" | "svg" | "html") | None, Some(other)) => {
-            Err(format!("--format must be table or json, not '{other}'"))
-        }
-        (Some(other), _) => Err(format!("--draw must be text, svg or html, not '{other}'")),
-    }
 }
 
 /// Runs the verifier and adds its result to the report.
@@ -394,33 +378,36 @@ fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
     for algorithm in algorithms {
         assessments.push(inquiry.assess(algorithm)?);
     }
-    let mut out = String::new();
-    match inquiry.output {
-        Output::Json => {
-            for assessment in &assessments {
-                out.push_str(&assessment.report.to_json());
-                out.push('\n');
-            }
+    let mut out = match (inquiry.draw, inquiry.format) {
+        (Some(Drawing::Html), _) => page(&inquiry, &mut assessments)?,
+        (Some(draw), _) => drawings(&assessments, draw)?,
+        (None, Format::Table) => table(&inquiry, &assessments),
+        (None, Format::Csv) => rows(&assessments)?,
+        (None, Format::Json) => {
+            let objects = assessments.iter().map(|one| one.report.to_json() + "\n");
+            objects.collect()
         }
-        Output::Table => out = table(&inquiry, &assessments),
-        Output::Html => out = page(&inquiry, &mut assessments)?,
-        Output::Text | Output::Svg => {
-            for assessment in &assessments {
-                let Some((plans, caption)) = &assessment.drawn else {
-                    continue;
-                };
-                out.push_str(&match inquiry.output {
-                    Output::Svg => draw::svg(plans, caption)?,
-                    _ => draw::text(plans, caption)? + verdict(&assessment.report) + "\n",
-                });
-            }
-        }
-    }
-    if let Some(why) = why.filter(|_| matches!(inquiry.output, Output::Table | Output::Text)) {
+    };
+    let has_text = matches!(inquiry.draw, None | Some(Drawing::Text));
+    if let Some(why) = why.filter(|_| has_text && inquiry.format == Format::Table) {
         out.push_str(&why);
         out.push('\n');
     }
     Ok((out, fault(&assessments)))
+}
+
+/// Returns the drawings of all plans.
+fn drawings(assessments: &[Assessment], draw: Drawing) -> Result<String, String> {
+    let mut out = String::new();
+    for assessment in assessments {
+        if let Some((plans, caption)) = &assessment.drawn {
+            out += &match draw {
+                Drawing::Svg => draw::svg(plans, caption)?,
+                _ => draw::text(plans, caption)? + verdict(&assessment.report) + "\n",
+            };
+        }
+    }
+    Ok(out)
 }
 
 /// Returns the page that plays the plans.
@@ -457,97 +444,6 @@ fn fault(assessments: &[Assessment]) -> Option<String> {
     ))
 }
 
-/// Returns the table, with one line per algorithm.
-fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
-    let mut out = heading(inquiry);
-    let mut head = vec![
-        "algorithm",
-        "pieces",
-        "rounds",
-        "messages",
-        "busiest sends",
-        "time",
-    ];
-    if inquiry.verify {
-        head.extend(["verified", "bits agree"]);
-    }
-    let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-    let mut lines = vec![head];
-    let (planned, others): (Vec<_>, Vec<_>) = assessments
-        .iter()
-        .partition(|one| one.report.rounds.is_some());
-    lines.extend(planned.iter().map(|one| row(one, inquiry.verify)));
-    let columns = lines[0].len();
-    let widths: Vec<usize> = (0..columns)
-        .map(|column| {
-            let cells = lines.iter().filter_map(|line| line.get(column));
-            cells.map(|cell| cell.chars().count()).max().unwrap_or(0)
-        })
-        .collect();
-    for line in &lines {
-        let cells: Vec<String> = line
-            .iter()
-            .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            })
-            .collect();
-        out.push_str(cells.join("  ").trim_end());
-        out.push('\n');
-    }
-    let collective = inquiry.collective;
-    let (elsewhere, too_long): (Vec<_>, Vec<_>) =
-        others.into_iter().partition(|one| one.is_unsupported);
-    if !elsewhere.is_empty() {
-        let names: Vec<&str> = elsewhere
-            .iter()
-            .map(|one| one.report.algorithm.as_str())
-            .collect();
-        out.push_str(&format!(
-            "\nalgorithms that do not implement {collective}: {}\n",
-            names.join(", ")
-        ));
-    }
-    for why_not in too_long
-        .iter()
-        .filter_map(|one| one.report.why_not.as_ref())
-    {
-        out.push_str(&format!("{why_not}\n"));
-    }
-    out
-}
-
-/// Returns, for example, "broadcast of 1 MiB over 8 ranks, root 0; 6 µs latency, 3 µs per message,
-/// 10 Gbit/s".
-fn heading(inquiry: &Inquiry) -> String {
-    let topology = &inquiry.topology;
-    let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
-    let links = match topology.sharing() {
-        Sharing::None => tcp,
-        Sharing::Some => {
-            let sizes = topology.sizes();
-            let ranks = match (sizes.first(), sizes.last()) {
-                (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
-                _ => topology.size_of(0).to_string(),
-            };
-            format!("{tcp}; {ranks} per host: {shm}")
-        }
-        Sharing::All => format!("all on one host: {shm}"),
-    };
-    let uplinks = match topology.site_count() {
-        1 => String::new(),
-        sites => {
-            let uplink = inquiry.table.between_sites();
-            let rate = Rate(8.0 / uplink.beta_s_per_byte);
-            let way = Seconds(uplink.alpha_s);
-            format!("; between {sites} sites: {way} latency, {rate} per uplink")
-        }
-    };
-    format!("{}; {links}{uplinks}\n\n", subject(inquiry))
-}
-
 /// Returns, for example, "broadcast of 1 MiB over 8 ranks, root 0".
 fn subject(inquiry: &Inquiry) -> String {
     let size = match inquiry.collective {
@@ -563,37 +459,4 @@ fn subject(inquiry: &Inquiry) -> String {
         "{}{size} over {} ranks{root}",
         inquiry.collective, inquiry.topology.world_size
     )
-}
-
-/// Returns, for example, "6 µs latency, 3 µs per message, 10 Gbit/s".
-fn speed(link: &LinkCost) -> String {
-    format!(
-        "{} latency, {} per message, {}",
-        Seconds(link.alpha_s),
-        Seconds(link.overhead_s),
-        Rate(8.0 / link.beta_s_per_byte)
-    )
-}
-
-/// Returns one line of the table.
-fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
-    let report = &assessment.report;
-    let number = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
-    let mut cells = vec![report.algorithm.clone()];
-    cells.push(assessment.pieces.to_string());
-    cells.push(number(report.rounds));
-    cells.push(number(report.messages));
-    let sent = report.max_bytes_sent_per_rank.unwrap_or(0);
-    cells.push(Bytes(sent as f64).to_string());
-    cells.push(Seconds(report.time_us.unwrap_or(0.0) / 1e6).to_string());
-    if with_proof {
-        for value in [report.verified, report.bits_agree] {
-            cells.push(
-                value
-                    .map_or("not run", |yes| if yes { "yes" } else { "NO" })
-                    .to_owned(),
-            );
-        }
-    }
-    cells
 }

@@ -1,28 +1,36 @@
 //! Parses sizes, rates and times on the command line.
 
-/// Parses a size in bytes, given as digits and an optional K, M or G for powers of 1024.
+use clap::builder::RangedU64ValueParser;
+
+/// Accepts a number from `min` to `max`.
+pub(crate) fn count(min: usize, max: usize) -> RangedU64ValueParser<usize> {
+    RangedU64ValueParser::new().range(min as u64..=max as u64)
+}
+
+/// Parses a size in bytes, given as digits and an optional K, M or G (or KiB, MiB, GiB) for powers
+/// of 1024.
 ///
 /// # Errors
 /// Returns a message if the text is not a size.
 pub(crate) fn parse_size(text: &str) -> Result<usize, String> {
-    let malformed = || {
+    let end = text.find(|symbol: char| !symbol.is_ascii_digit());
+    let (digits, unit) = text.split_at(end.unwrap_or(text.len()));
+    let factor = match unit {
+        "" => Some(1),
+        "K" | "KiB" => Some(1 << 10),
+        "M" | "MiB" => Some(1 << 20),
+        "G" | "GiB" => Some(1 << 30),
+        _ => None,
+    };
+    let factor = factor.filter(|_| !digits.is_empty()).ok_or_else(|| {
         format!(
             "'{text}' is not a size; use a number, optionally followed by K, M or G, such as 25M"
         )
-    };
-    let (digits, power) = match text.as_bytes().last() {
-        Some(b'K') => (&text[..text.len() - 1], 1),
-        Some(b'M') => (&text[..text.len() - 1], 2),
-        Some(b'G') => (&text[..text.len() - 1], 3),
-        _ => (text, 0),
-    };
-    if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(malformed());
-    }
+    })?;
     digits
         .parse::<usize>()
         .ok()
-        .and_then(|number| number.checked_mul(1024_usize.pow(power)))
+        .and_then(|number| number.checked_mul(factor))
         .filter(|bytes| isize::try_from(*bytes).is_ok())
         .ok_or_else(|| format!("'{text}' exceeds the size of the address space"))
 }
@@ -84,6 +92,7 @@ mod tests {
         assert_eq!(parse_size("1K"), Ok(1024));
         assert_eq!(parse_size("25M"), Ok(25 << 20));
         assert_eq!(parse_size("2G"), Ok(2 << 30));
+        assert_eq!(parse_size("25MiB"), Ok(25 << 20));
         assert_eq!(parse_size("0"), Ok(0));
         for bad in [
             "",

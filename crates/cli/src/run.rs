@@ -57,7 +57,8 @@ const TORCHRUN_ALONE: &[(&str, &str)] = &[
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Number of ranks on this host; `auto` starts one per available core
-    #[arg(long, alias = "nproc_per_node", value_name = "N|auto", value_parser = parse_ranks)]
+    #[arg(short = 'n', long, aliases = ["nproc_per_node", "ranks"], value_name = "N|auto")]
+    #[arg(value_parser = parse_ranks)]
     nproc_per_node: NonZeroUsize,
 
     /// Number of hosts; run the same command on each
@@ -127,7 +128,7 @@ pub(crate) struct Arguments {
     log_dir: Option<PathBuf>,
 
     /// Program and its arguments
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+    #[arg(trailing_var_arg = true, required = true)]
     #[arg(value_name = "PROGRAM")]
     command: Vec<OsString>,
 }
@@ -213,17 +214,14 @@ fn endpoint(arguments: &Arguments) -> Option<String> {
     })
 }
 
-/// Returns the message for `word`, which begins with `-` but appears where the program should be.
-fn no_program(word: &str) -> String {
-    let (name, _) = word.split_once('=').unwrap_or((word, ""));
-    let name = match name.strip_prefix("--") {
+/// Returns what to use instead of `option`, if it is an unsupported option of torchrun.
+pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
+    let name = match option.strip_prefix("--") {
         Some(long) => format!("--{}", long.replace('_', "-")),
-        None => name.to_owned(),
+        None => option.to_owned(),
     };
-    match TORCHRUN_ALONE.iter().find(|(known, _)| *known == name) {
-        Some((_, instead)) => format!("unsupported option {name}: {instead}"),
-        None => format!("unknown option {word}, and there is no program with that name"),
-    }
+    let found = TORCHRUN_ALONE.iter().find(|(known, _)| *known == name);
+    found.map(|(_, instead)| *instead)
 }
 
 /// Returns the job that the arguments describe.
@@ -235,9 +233,6 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
     let Some(program) = words.next() else {
         return wrong("missing program; pass it after --".to_owned());
     };
-    if program.to_string_lossy().starts_with('-') {
-        return wrong(no_program(&program.to_string_lossy()));
-    }
     if arguments.standalone && nodes > 1 {
         return wrong(format!(
             "--standalone means a single host, which contradicts --nnodes {nodes}; omit one of them"

@@ -17,6 +17,9 @@ pub enum PlanErrorKind {
     Invalid,
     /// The algorithm does not implement the collective. Choose a different algorithm.
     Unsupported,
+    /// The algorithm does not reduce in rank order, which reproducible sums require. The message
+    /// names algorithms that do.
+    NotReproducible,
     /// The call would need more memory than allowed, or there are too many ranks to verify.
     TooLarge,
     /// A custom algorithm panicked, or its plans do not produce the result of the collective.

@@ -132,7 +132,7 @@ pub(super) fn check(request: &Request) -> Result<(), PlanError> {
     let all = Algorithm::ALL.iter().copied().filter(carries_out);
     let names: Vec<_> = all.map(Algorithm::name).collect();
     Err(refused!(
-        Unsupported,
+        NotReproducible,
         "{collective} by {algorithm} over {world_size} ranks does not reduce in rank order, which \
          reproducible sums require; RINGTREE_REPRODUCIBLE=1 allows {}",
         names.join(", ")

@@ -4,10 +4,11 @@ use super::case::Case;
 #[cfg(feature = "cuda")]
 use super::case::Memory;
 use super::measure::Measurement;
+use crate::format::{Format, csv, object};
 use ringtree::Communicator;
 use ringtree::plan::Collective;
+use serde_json::Value;
 use std::io::{self, Write};
-use std::str::FromStr;
 
 /// The columns of a measurement.
 pub(crate) const COLUMNS: &[&str] = &[
@@ -32,53 +33,25 @@ pub(crate) const COLUMNS: &[&str] = &[
 const WIDTHS: &[usize] = &[14, 18, 9, 5, 10, 10, 5, 4, 4, 7, 12, 9, 9, 5, 12];
 const _: () = assert!(WIDTHS.len() == COLUMNS.len());
 
-/// The output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Report {
-    /// Aligned columns.
-    Table,
-    /// Comma-separated values.
-    Csv,
-    /// JSON, with one object per line.
-    Json,
-}
-
-impl FromStr for Report {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "table" => Ok(Report::Table),
-            "csv" => Ok(Report::Csv),
-            "json" => Ok(Report::Json),
-            _ => Err(format!(
-                "--format {text}: unknown format; use table, csv or json"
-            )),
-        }
-    }
-}
-
-impl Report {
-    /// Prints a measurement. If it is the first one, prints the heading before it.
-    pub(super) fn print(
-        self,
-        case: &Case,
-        comm: &Communicator,
-        measurement: &Measurement,
-        is_first: bool,
-    ) -> io::Result<()> {
-        let cells = cells(case, comm, measurement);
-        let (heading, line) = match self {
-            Report::Csv => (Some(COLUMNS.join(",")), cells.join(",")),
-            Report::Table => (Some(aligned(COLUMNS)), aligned(&cells)),
-            Report::Json => (None, object(&cells)),
-        };
-        let mut output = io::stdout().lock();
-        if let Some(heading) = heading.filter(|_| is_first) {
-            writeln!(output, "{heading}")?;
-        }
-        writeln!(output, "{line}")
-    }
+/// Prints a measurement. If it is the first one, prints the heading before it.
+pub(super) fn print(
+    format: Format,
+    case: &Case,
+    comm: &Communicator,
+    measurement: &Measurement,
+    is_first: bool,
+) -> io::Result<()> {
+    let cells = cells(case, comm, measurement);
+    let (heading, line) = match format {
+        Format::Csv => (csv(COLUMNS), csv(&cells)),
+        Format::Table => (aligned(COLUMNS), aligned(&cells)),
+        Format::Json => (
+            String::new(),
+            Value::from(object(COLUMNS, &cells)).to_string() + "\n",
+        ),
+    };
+    let heading = if is_first { heading } else { String::new() };
+    io::stdout().lock().write_all((heading + &line).as_bytes())
 }
 
 fn aligned(cells: &[impl AsRef<str>]) -> String {
@@ -87,17 +60,7 @@ fn aligned(cells: &[impl AsRef<str>]) -> String {
         format!("{cell:>width$}")
     };
     let cells = cells.iter().map(AsRef::as_ref);
-    cells.zip(WIDTHS).map(pad).collect::<Vec<_>>().join(" ")
-}
-
-fn object(cells: &[String]) -> String {
-    let mut object = serde_json::Map::new();
-    for (name, cell) in COLUMNS.iter().zip(cells) {
-        let number = serde_json::from_str::<serde_json::Number>(cell);
-        let value = number.map_or_else(|_| cell.clone().into(), serde_json::Value::Number);
-        object.insert((*name).to_owned(), value);
-    }
-    serde_json::Value::Object(object).to_string()
+    cells.zip(WIDTHS).map(pad).collect::<Vec<_>>().join(" ") + "\n"
 }
 
 /// Returns the cells of a measurement, one per column in [`COLUMNS`].

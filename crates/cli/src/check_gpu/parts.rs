@@ -1,9 +1,10 @@
 //! Runs the parts of the check within the time limit.
 
 use super::group::{Fate, Job, Outcome, Path, run};
-use super::report::{Format, Table};
+use super::report::Table;
 use super::{Arguments, Section, habits, machine, speeds};
 use crate::Invocation;
+use crate::format::Format;
 use std::time::{Duration, Instant};
 
 /// Time limit for each part, in seconds. A part takes longer only if something hangs.
@@ -44,7 +45,6 @@ type Act<T> = fn(&mut T);
 pub(super) struct Check<'a> {
     arguments: &'a Arguments,
     invocation: &'a Invocation,
-    format: Format,
     end: Instant,
     /// The smallest number of ranks that could not map each other's memory.
     unmapped_ranks: usize,
@@ -56,7 +56,6 @@ impl<'a> Check<'a> {
     pub(super) fn new(
         arguments: &'a Arguments,
         invocation: &'a Invocation,
-        format: Format,
         start: Instant,
     ) -> Self {
         let table = |name: &str, columns| Table {
@@ -68,7 +67,6 @@ impl<'a> Check<'a> {
         Self {
             arguments,
             invocation,
-            format,
             end: start + time - CLOSING,
             unmapped_ranks: usize::MAX,
             parts: table("checks", &["part", "ranks", "checked", "wrong", "seconds"]),
@@ -96,7 +94,7 @@ impl<'a> Check<'a> {
 
     /// Prints the result and returns the number of failures.
     pub(super) fn conclude(self) -> usize {
-        self.parts.print(self.format);
+        self.parts.print(self.arguments.format);
         let failures = self.failures.rows.len();
         let line = match failures {
             0 if self.unmapped_ranks < usize::MAX => format!(
@@ -107,9 +105,9 @@ impl<'a> Check<'a> {
             1 => "1 GPU check failure".to_owned(),
             _ => format!("{failures} GPU check failures"),
         };
-        match self.format {
+        match self.arguments.format {
             Format::Table => println!("{line}"),
-            Format::Csv => eprintln!("ringtree check-gpu: {line}"),
+            Format::Csv | Format::Json => eprintln!("ringtree check-gpu: {line}"),
         }
         failures
     }
@@ -205,7 +203,7 @@ impl<'a> Check<'a> {
 
     /// Prints a table and writes its file.
     fn show(&mut self, table: &Table) {
-        table.print(self.format);
+        table.print(self.arguments.format);
         self.file(table);
     }
 

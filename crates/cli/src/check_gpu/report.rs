@@ -1,28 +1,8 @@
 //! Prints tables and writes them to files.
 
+use crate::format::{Format, csv, object};
+use serde_json::Value;
 use std::path::Path;
-use std::str::FromStr;
-
-/// The output format.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    /// Aligned columns.
-    Table,
-    /// Comma-separated values. Each table is preceded by a line of the form `# NAME`.
-    Csv,
-}
-
-impl FromStr for Format {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        match text {
-            "table" => Ok(Format::Table),
-            "csv" => Ok(Format::Csv),
-            _ => Err(format!("--format {text}: unknown format; use table or csv")),
-        }
-    }
-}
 
 /// A table with a name.
 #[derive(Clone, Debug)]
@@ -33,11 +13,17 @@ pub(super) struct Table {
 }
 
 impl Table {
-    /// Prints the table.
+    /// Prints the table. CSV begins with a line of the form `# NAME`, and each JSON object contains
+    /// the name.
     pub(super) fn print(&self, format: Format) {
         match format {
             Format::Csv => print!("# {}\n{}\n", self.name, self.csv()),
             Format::Table => print!("{}\n{}\n", self.name, self.aligned()),
+            Format::Json => self.rows.iter().for_each(|row| {
+                let mut object = object(self.columns, row);
+                object.insert("table".to_owned(), self.name.as_str().into());
+                println!("{}", Value::from(object));
+            }),
         }
     }
 
@@ -58,12 +44,7 @@ impl Table {
     }
 
     fn csv(&self) -> String {
-        let quoted = |cell: &str| match cell.contains([',', '"']) {
-            true => format!("\"{}\"", cell.replace('"', "\"\"")),
-            false => cell.to_owned(),
-        };
-        let line = |row: Vec<&str>| row.into_iter().map(quoted).collect::<Vec<_>>().join(",");
-        self.lines().map(|row| line(row) + "\n").collect()
+        self.lines().map(|row| csv(&row)).collect()
     }
 
     fn aligned(&self) -> String {

@@ -1,9 +1,8 @@
 //! Parses the ranks, hosts and links for `ringtree plan`.
 
-use super::{Arguments, parse_count};
-use crate::quantity::{parse_rate, parse_time};
+use super::Arguments;
 use ringtree::internal::bootstrap::TuningSource;
-use ringtree::internal::limits::{RANKS_PER_HOST_MAX, WORLD_SIZE_MAX};
+use ringtree::internal::limits::WORLD_SIZE_MAX;
 use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::internal::topology::{Hosts, Sharing, Topology};
 use ringtree::plan::internal::units::Seconds;
@@ -11,46 +10,38 @@ use ringtree::plan::{Collective, TuningTable};
 
 /// Returns the number of ranks and their placement on hosts and sites.
 pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {
-    let topology = at_hosts(arguments.ranks.as_deref(), &arguments.ranks_per_host)?;
-    at_sites(topology, arguments.sites.as_deref())
-}
-
-fn at_hosts(ranks: Option<&str>, per_host: &str) -> Result<Topology, String> {
-    let (name, sizes) = ("--ranks-per-host", per_host.split(','));
-    let of_host = |text| parse_count(name, text, 1, RANKS_PER_HOST_MAX);
-    let sizes: Option<Vec<usize>> = match per_host.contains(',') {
-        true => Some(sizes.map(of_host).collect::<Result<_, _>>()?),
-        false => None,
-    };
-    let all: Option<usize> = sizes.as_ref().map(|sizes| sizes.iter().sum());
-    let ranks = ranks.map(str::to_owned).or(all.map(|all| all.to_string()));
-    let ranks = ranks.ok_or("missing number of ranks; pass --ranks N")?;
-    let world_size = parse_count("--ranks", &ranks, 1, WORLD_SIZE_MAX)?;
-    let hosts = match sizes {
-        Some(sizes) => Hosts::of_sizes(&sizes),
-        None => Hosts::each(parse_count(name, per_host, 1, world_size)?),
+    let per_host = &*arguments.ranks_per_host;
+    let listed = Some(per_host.iter().sum()).filter(|_| per_host.len() > 1);
+    let world_size = arguments.ranks.or(listed);
+    let world_size = world_size.ok_or("missing number of ranks; pass --ranks N")?;
+    if listed.unwrap_or(world_size).max(world_size) > WORLD_SIZE_MAX {
+        return Err(format!(
+            "--ranks-per-host: more than {WORLD_SIZE_MAX} ranks in total"
+        ));
+    }
+    let hosts = match per_host {
+        [] => Hosts::APART,
+        [each] => Hosts::each(*each),
+        sizes => Hosts::of_sizes(sizes),
     };
     let topology = Topology { world_size, hosts };
-    let refusal = |why| format!("{name} {per_host}: {why}");
-    topology.check().map_err(refusal).map(|()| topology)
+    topology
+        .check()
+        .map_err(|why| format!("--ranks-per-host: {why}"))?;
+    at_sites(topology, &arguments.sites)
 }
 
 /// Distributes the hosts over sites.
-fn at_sites(topology: Topology, sites: Option<&str>) -> Result<Topology, String> {
-    let Some(sites) = sites else {
-        return Ok(topology);
-    };
-    let of_site = |text| parse_count("--sites", text, 1, topology.host_count());
-    let hosts: Vec<usize> = sites.split(',').map(of_site).collect::<Result<_, _>>()?;
-    let topology = Topology {
-        hosts: topology.hosts.in_sites_of(&hosts),
-        ..topology
-    };
+fn at_sites(topology: Topology, hosts: &[usize]) -> Result<Topology, String> {
     let (named, there) = (hosts.iter().sum::<usize>(), topology.host_count());
     match named == there {
-        true => Ok(topology),
+        _ if hosts.is_empty() => Ok(topology),
+        true => Ok(Topology {
+            hosts: topology.hosts.in_sites_of(hosts),
+            ..topology
+        }),
         false => Err(format!(
-            "--sites {sites}: the sites have {named} hosts in total, expected {there}"
+            "--sites: the sites have {named} hosts in total, expected {there}"
         )),
     }
 }
@@ -85,33 +76,18 @@ pub(super) fn links(arguments: &Arguments, topology: &Topology) -> Result<Tuning
         Sharing::All => &mut table.shm,
         _ => &mut table.tcp,
     };
-    if let Some(text) = &arguments.alpha {
-        link.alpha_s = parse_time(text).map_err(|error| format!("--alpha: {error}"))?;
+    let beta = |bits_per_s: f64| 8.0 / bits_per_s;
+    link.alpha_s = arguments.latency.unwrap_or(link.alpha_s);
+    link.overhead_s = arguments.overhead.unwrap_or(link.overhead_s);
+    link.beta_s_per_byte = arguments.bandwidth.map_or(link.beta_s_per_byte, beta);
+    let (latency, bandwidth) = (arguments.uplink_latency, arguments.uplink_bandwidth);
+    if latency.or(bandwidth).is_some() {
+        let mut link = table.between_sites();
+        link.alpha_s = latency.unwrap_or(link.alpha_s);
+        link.beta_s_per_byte = bandwidth.map_or(link.beta_s_per_byte, beta);
+        table.uplink = Some(link);
     }
-    if let Some(text) = &arguments.overhead {
-        link.overhead_s = parse_time(text).map_err(|error| format!("--overhead: {error}"))?;
-    }
-    if let Some(text) = &arguments.bandwidth {
-        let rate = parse_rate(text).map_err(|error| format!("--bandwidth: {error}"))?;
-        link.beta_s_per_byte = 8.0 / rate;
-    }
-    uplink(arguments, &mut table)?;
     Ok(table)
-}
-
-/// Applies the options for links between sites.
-fn uplink(arguments: &Arguments, table: &mut TuningTable) -> Result<(), String> {
-    let mut link = table.between_sites();
-    if let Some(text) = &arguments.uplink_alpha {
-        link.alpha_s = parse_time(text).map_err(|error| format!("--uplink-alpha: {error}"))?;
-        table.uplink = Some(link);
-    }
-    if let Some(text) = &arguments.uplink_bandwidth {
-        let rate = parse_rate(text).map_err(|error| format!("--uplink-bandwidth: {error}"))?;
-        link.beta_s_per_byte = 8.0 / rate;
-        table.uplink = Some(link);
-    }
-    Ok(())
 }
 
 /// Returns sentences about message costs, such as "Each message takes 3 µs to send, 6 µs to arrive

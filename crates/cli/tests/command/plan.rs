@@ -460,6 +460,18 @@ fn auto_is_what_a_call_would_choose() {
 }
 
 #[test]
+fn short_and_old_spellings_mean_the_same() {
+    let line = "all-reduce -n 8 --bytes 64KiB --latency 4us --sites 4,4 --uplink-latency 1ms";
+    let old = "all-reduce --algorithm auto --ranks 8 --bytes 64K --alpha 4us --sites 4,4 \
+               --uplink-alpha 1ms";
+    assert_eq!(objects(line), objects(old));
+    let rows = stdout(&format!("{line} --format csv"));
+    let (columns, row) = rows.trim_end().split_once('\n').unwrap();
+    assert!(columns.starts_with("collective,algorithm,ranks,root,"));
+    assert_eq!(columns.split(',').count(), row.split(',').count());
+}
+
+#[test]
 fn reproducible_is_what_a_call_would_choose_with_the_setting() {
     let line = "all-reduce --algorithm auto --ranks 6 --bytes 25M";
     assert_ne!(objects(line)[0]["algorithm"], "two-shot");

@@ -171,7 +171,7 @@ fn a_transport_is_asked_for_on_the_command_line_or_in_the_environment() {
     assert_eq!(code(&output), 2);
     let said = text(&output.stderr);
     assert!(
-        said.contains("dove") && said.contains("tcp or shm"),
+        said.contains("dove") && said.contains("auto, tcp, shm"),
         "{said}"
     );
 }
