@@ -11,6 +11,62 @@ pub mod bootstrap {
     pub use crate::bootstrap::sharing::Findings;
 }
 
+/// Values that another language has encoded. They are sent like `comm::values` sends its own.
+pub mod values {
+    use crate::comm::{Communicator, values};
+    use crate::error::Result;
+
+    const OBJECT: &str = "an object";
+
+    /// Returns the bytes of `root` on every rank. A rank that cannot encode its value passes the
+    /// error, and every rank gets an error.
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn broadcast(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Vec<u8>> {
+        let own = own.and_then(|bytes| values::bounded(bytes, OBJECT));
+        values::broadcast(comm, own, root)
+    }
+
+    /// Returns the bytes of all ranks on every rank, like [`broadcast`].
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn all_gather(comm: &Communicator, own: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+        values::all_gather(comm, own.and_then(|bytes| values::bounded(bytes, OBJECT)))
+    }
+
+    /// Returns the bytes of all ranks on `root`, and `None` on the other ranks, like [`broadcast`].
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn gather(
+        comm: &Communicator,
+        own: Result<Vec<u8>>,
+        root: usize,
+    ) -> Result<Option<Vec<Vec<u8>>>> {
+        comm.check_peer("root", root)?;
+        let own = own.and_then(|bytes| values::bounded(bytes, OBJECT));
+        values::gather(comm, own, root)
+    }
+
+    /// Sends bytes to a rank that calls [`receive`].
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn send(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
+        values::send_bytes(comm, bytes, to)
+    }
+
+    /// Receives the bytes that `from` sends with [`send`].
+    ///
+    /// # Errors
+    /// Returns one of the [errors that all calls share](Communicator#errors).
+    pub fn receive(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
+        values::receive_bytes(comm, from)
+    }
+}
+
 /// Calls that programs do not need.
 pub mod calls {
     use crate::comm::Communicator;

@@ -446,7 +446,7 @@ impl Communicator {
         issued
     }
 
-    fn check_peer(&self, what: &str, peer: usize) -> Result<()> {
+    pub(crate) fn check_peer(&self, what: &str, peer: usize) -> Result<()> {
         if peer < self.world_size() {
             return Ok(());
         }

@@ -23,6 +23,9 @@ const NO_VALUE: u64 = u64::MAX;
 /// The contents of values that the library itself sends, as described in messages.
 const BYTES: &str = "names and settings";
 
+/// The bytes of a rank, or the reason why it has none.
+type Own = Result<Vec<u8>>;
+
 impl Communicator {
     /// Sends the value passed by `root` to all ranks, and returns it on each of them. The values
     /// that other ranks pass are dropped.
@@ -130,7 +133,7 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
 
 /// Returns the `bytes` of a value that contains `what`, or an error if there are too many bytes to
 /// send.
-fn bounded(bytes: Vec<u8>, what: &str) -> Result<Vec<u8>> {
+pub(crate) fn bounded(bytes: Vec<u8>, what: &str) -> Result<Vec<u8>> {
     match bytes.len() {
         ..=VALUE_BYTES_MAX => Ok(bytes),
         long => Err(Error::usage(format!(
@@ -216,7 +219,7 @@ fn in_step<R>(comm: &Communicator, exchange: impl FnOnce() -> Result<R>) -> Resu
     exchange().map_err(|error| comm.first_cause(error))
 }
 
-fn broadcast(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Vec<u8>> {
+pub(crate) fn broadcast(comm: &Communicator, own: Own, root: usize) -> Result<Vec<u8>> {
     in_step(comm, || {
         let mut announced = [announcement(&own)];
         comm.broadcast(&mut announced, root)?;
@@ -233,7 +236,7 @@ fn broadcast(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<V
     })
 }
 
-fn gather(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Option<Vec<Vec<u8>>>> {
+pub(crate) fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Option<Vec<Vec<u8>>>> {
     in_step(comm, || {
         let lengths = all_lengths(comm, &own)?;
         let mut own = own?;
@@ -249,7 +252,7 @@ fn gather(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Opti
     })
 }
 
-fn all_gather(comm: &Communicator, own: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
+pub(crate) fn all_gather(comm: &Communicator, own: Own) -> Result<Vec<Vec<u8>>> {
     in_step(comm, || {
         let lengths = all_lengths(comm, &own)?;
         let own = own?;

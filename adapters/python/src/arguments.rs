@@ -156,6 +156,6 @@ pub(crate) fn call_of(raw: Raw, keeper: &Bound<'_, PyAny>) -> PyResult<Call> {
         is_in_place,
         input: memory(inputs),
         output: memory(outputs),
-        counts,
+        counts: counts.map_or([None, None], |(send, receive)| [Some(send), Some(receive)]),
     })
 }

@@ -21,32 +21,12 @@ pub(crate) struct Call {
     pub(crate) input: Memory,
     /// The memory to write: one part, or one part per rank.
     pub(crate) output: Memory,
-    /// The numbers of elements to send to each rank and to receive from each rank, in an all-to-all
-    /// whose blocks differ in length.
-    pub(crate) counts: Option<(Vec<usize>, Vec<usize>)>,
+    /// The numbers of elements in the blocks of the input and of the output, if the program passed
+    /// them.
+    pub(crate) counts: [Option<Vec<usize>>; 2],
 }
 
 impl Call {
-    /// Creates a collective that reads and writes the same memory.
-    pub(crate) fn in_place(
-        collective: Collective,
-        dtype: Dtype,
-        op: ReduceOp,
-        root: usize,
-        memory: Memory,
-    ) -> Self {
-        Self {
-            collective,
-            dtype,
-            op,
-            root,
-            is_in_place: true,
-            input: Memory::none(),
-            output: memory,
-            counts: None,
-        }
-    }
-
     /// Runs the collective and returns when it has completed.
     pub(crate) fn carry_out(&mut self, comm: &Communicator) -> Result<()> {
         with_element!(self.dtype, T => self.run::<T>(comm))
@@ -67,9 +47,19 @@ impl Call {
         if *collective == Collective::Barrier {
             return comm.barrier();
         }
-        if *is_in_place || has_own_block(comm, *collective, input, output, size_of::<T>()) {
+        if *is_in_place
+            || has_own_block(
+                comm,
+                *collective,
+                input,
+                (output, &counts[1]),
+                size_of::<T>(),
+            )
+        {
+            let blocks = given(&counts[1]);
             return output.write_whole::<T>(|all| {
-                ringtree::internal::calls::collective(comm, *collective, all, op, root)
+                let mut all = blocks.of(all);
+                ringtree::internal::calls::collective(comm, *collective, &mut all, op, root)
             });
         }
         let lengths = (input.lengths(), output.lengths());
@@ -77,39 +67,23 @@ impl Call {
             true => Cow::Owned(input.whole::<T>()?.into_owned()),
             false => input.whole::<T>()?,
         };
+        let from = layout(&counts[0], &lengths.0);
+        let to = layout(&counts[1], &lengths.1);
         match collective {
-            Collective::ReduceScatter => reduce_scatter(comm, read, output, layout(&lengths.0), op),
-            Collective::Gather | Collective::Scatter => {
-                let parts = match collective {
-                    Collective::Gather => &lengths.1,
-                    _ => &lengths.0,
-                };
-                if !parts.is_empty() && layout(parts) != Layout::Even {
-                    return Err(Error::new(
-                        ErrorKind::Usage,
-                        format!(
-                            "all blocks in a {collective} must have the same length; got {parts:?} \
-                         elements"
-                        ),
-                    ));
-                }
-                output.write_whole::<T>(|all| match collective {
-                    Collective::Gather => comm.gather_into(&*read, all, root),
-                    _ => comm.scatter_into(&*read, all, root),
-                })
+            Collective::ReduceScatter => reduce_scatter(comm, read, output, from, op),
+            Collective::Gather if to != given(&counts[1]) => Err(uneven(*collective, &lengths.1)),
+            Collective::Scatter if from != given(&counts[0]) => {
+                Err(uneven(*collective, &lengths.0))
             }
             _ => output.write_whole::<T>(|all| match collective {
                 Collective::AllReduce => comm.all_reduce_into(&*read, all, op),
                 Collective::Reduce => comm.reduce_into(&*read, all, op, root),
-                Collective::AllGather => {
-                    comm.all_gather_into(&*read, &mut layout(&lengths.1).of(all))
-                }
+                Collective::Gather => comm.gather_into(&*read, &mut to.of(all), root),
+                Collective::Scatter => comm.scatter_into(&from.of(&*read), all, root),
+                Collective::AllGather => comm.all_gather_into(&*read, &mut to.of(all)),
                 Collective::AllToAll => {
-                    let (send, receive) = match counts {
-                        Some((send, receive)) => (Layout::Counts(send), Layout::Counts(receive)),
-                        None => (Layout::Even, Layout::Even),
-                    };
-                    comm.all_to_all_into(&send.of(&*read), &mut receive.of(all))
+                    let (from, to) = (given(&counts[0]), given(&counts[1]));
+                    comm.all_to_all_into(&from.of(&*read), &mut to.of(all))
                 }
                 other => Err(Error::new(
                     ErrorKind::Usage,
@@ -119,36 +93,77 @@ impl Call {
         }
     }
 
-    /// Returns `true` if ringtree's own threads can run the call, because it works in place on
-    /// contiguous memory.
+    /// Returns `true` if ringtree's own threads can run the call. Its memory is then contiguous,
+    /// and it need not wait for other ranks before it starts.
     pub(crate) fn can_be_posted(&self) -> bool {
-        let is_one = with_element!(self.dtype, T => self.output.is_one::<T>());
-        let takes_part = matches!(
-            self.collective,
-            Collective::AllReduce | Collective::Broadcast | Collective::Reduce
-        );
-        takes_part && is_one && self.is_in_place
+        let is_one = with_element!(self.dtype, T => {
+            let is_apart = self.is_in_place || !self.input.overlaps::<T>(&self.output);
+            self.input.is_one::<T>() && self.output.is_one::<T>() && is_apart
+        });
+        let has_counts = self.counts.iter().any(Option::is_some);
+        let has_parts = self.input.lengths().len() > 1 || self.output.lengths().len() > 1;
+        is_one
+            && !has_parts
+            && match self.collective {
+                Collective::ReduceScatter => {
+                    self.is_in_place || !matches!(self.op, ReduceOp::PreMulSum(_))
+                }
+                Collective::AllToAll => !has_counts,
+                _ => true,
+            }
     }
 
     /// Starts the call on ringtree's own threads. [`Call::can_be_posted`] must be `true`.
     pub(crate) fn post(self, comm: &Communicator) -> Result<Box<dyn Operation>> {
-        let Self {
-            collective,
-            op,
-            root,
-            output,
-            ..
-        } = self;
-        with_element!(self.dtype, T => {
-            let held = output.held::<T>()?;
-            let started = match collective {
-                Collective::AllReduce => comm.start_all_reduce(held, op),
-                Collective::Reduce => comm.start_reduce(held, op, root),
-                _ => comm.start_broadcast(held, root),
-            };
-            Ok(Box::new(started?))
-        })
+        match (self.collective, self.is_in_place) {
+            (Collective::Barrier, _) => Ok(Box::new(comm.start_barrier()?)),
+            (_, true) => with_element!(self.dtype, T => self.post_in_place::<T>(comm)),
+            (_, false) => with_element!(self.dtype, T => self.post_into::<T>(comm)),
+        }
     }
+
+    fn post_in_place<T: Element>(self, comm: &Communicator) -> Result<Box<dyn Operation>> {
+        let (op, root) = (self.op, self.root);
+        let held = self.output.held::<T>()?;
+        let all = given(&self.counts[1]).of(held).into_owned();
+        let started = match self.collective {
+            Collective::AllReduce => comm.start_all_reduce(all, op),
+            Collective::Reduce => comm.start_reduce(all, op, root),
+            Collective::Broadcast => comm.start_broadcast(all, root),
+            Collective::ReduceScatter => comm.start_reduce_scatter(all, op),
+            Collective::AllGather => comm.start_all_gather(all),
+            Collective::Gather => comm.start_gather(all, root),
+            Collective::Scatter => comm.start_scatter(all, root),
+            _ => comm.start_all_to_all(all),
+        };
+        Ok(Box::new(started?))
+    }
+
+    fn post_into<T: Element>(self, comm: &Communicator) -> Result<Box<dyn Operation>> {
+        let (op, root) = (self.op, self.root);
+        let (input, output) = (self.input.held::<T>()?, self.output.held::<T>()?);
+        let input = given(&self.counts[0]).of(input).into_owned();
+        let output = given(&self.counts[1]).of(output).into_owned();
+        let started = match self.collective {
+            Collective::AllReduce => comm.start_all_reduce_into(input, output, op),
+            Collective::Reduce => comm.start_reduce_into(input, output, op, root),
+            Collective::ReduceScatter => comm.start_reduce_scatter_into(input, output, op),
+            Collective::AllGather => comm.start_all_gather_into(input, output),
+            Collective::Gather => comm.start_gather_into(input, output, root),
+            Collective::Scatter => comm.start_scatter_into(input, output, root),
+            _ => comm.start_all_to_all_into(input, output),
+        };
+        Ok(Box::new(started?))
+    }
+}
+
+/// Returns the error of a call whose blocks differ in length although all ranks must know their
+/// lengths.
+fn uneven(collective: Collective, lengths: &[usize]) -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        format!("all blocks in a {collective} must have the same length; got {lengths:?} elements"),
+    )
 }
 
 /// Returns `true` if the call is an all-gather whose input is this rank's own block of the output.
@@ -156,11 +171,11 @@ fn has_own_block(
     comm: &Communicator,
     collective: Collective,
     input: &Memory,
-    output: &Memory,
+    (output, counts): (&Memory, &Option<Vec<usize>>),
     size: usize,
 ) -> bool {
     let own = comm.block(output.total());
-    let is_even = layout(&output.lengths()) == Layout::Even;
+    let is_even = layout(counts, &output.lengths()) == Layout::Even;
     let lies_there = match size {
         1 => input.is_part_of::<u8>(output, own.start),
         2 => input.is_part_of::<u16>(output, own.start),
@@ -170,11 +185,17 @@ fn has_own_block(
     collective == Collective::AllGather && is_even && input.total() == own.len() && lies_there
 }
 
-/// Returns the layout of a buffer that consists of parts of these lengths. The lengths, and
-/// therefore the layout, are the same on all ranks.
-fn layout(lengths: &[usize]) -> Layout<'_> {
-    match lengths.windows(2).all(|pair| pair[0] == pair[1]) {
-        true => Layout::Even,
+/// Returns the layout of a buffer for which the program passed these counts.
+fn given(counts: &Option<Vec<usize>>) -> Layout<'_> {
+    counts.as_deref().map_or(Layout::Even, Layout::Counts)
+}
+
+/// Returns the layout of a buffer that has these counts or, by default, consists of parts of these
+/// lengths. The layout is the same on all ranks.
+fn layout<'a>(counts: &'a Option<Vec<usize>>, lengths: &'a [usize]) -> Layout<'a> {
+    let is_even = lengths.windows(2).all(|pair| pair[0] == pair[1]);
+    match counts.is_some() || is_even {
+        true => given(counts),
         false => Layout::Counts(lengths),
     }
 }

@@ -1,14 +1,16 @@
 //! Defines the `Communicator` class of the Python package.
 
-use crate::arguments::{Counts, Number, Operator, Raw, call_of, named, plain_tensor};
+use crate::arguments::{Number, Operator, Raw, call_of, named, plain_tensor};
 use crate::call::Call;
 use crate::error;
 use crate::fork::Home;
+use crate::info::Info;
 use crate::interrupt;
 use crate::lane::{Lane, Ran};
 use crate::start::{self, Told};
 use crate::sys::{Memory, Tensors};
-use crate::work::{Work, duration};
+use crate::timeout::{NO_TIMEOUT, duration, timed, timeout_of};
+use crate::work::Work;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 use ringtree::{Collective, Error, ErrorKind};
@@ -35,67 +37,30 @@ use std::time::Duration;
 /// >>> comm.close()
 #[pyclass(frozen, weakref, module = "ringtree")]
 pub(crate) struct Communicator {
-    state: Mutex<State>,
+    /// The group, which all handles to the communicator share.
+    membership: Arc<Membership>,
+    timeout: Mutex<Duration>,
     rank: usize,
     world_size: usize,
+    local_rank: usize,
+}
+
+/// This process's part in a group.
+struct Membership {
+    /// `None` after the communicator has been closed.
+    lane: Mutex<Option<Arc<Lane>>>,
     home: Home,
 }
 
-struct State {
-    /// `None` after the communicator has been closed.
-    lane: Option<Arc<Lane>>,
-    timeout: Duration,
-}
-
-impl Communicator {
-    /// Creates the Python object. The package closes it when the program exits at the latest.
-    pub(crate) fn made(py: Python<'_>, comm: ringtree::Communicator) -> PyResult<Py<Self>> {
-        let made = Py::new(py, Self::new(comm))?;
-        let package = py.import("ringtree")?;
-        package.call_method1("_leave_at_exit", (&made,))?;
-        Ok(made)
-    }
-
-    fn new(comm: ringtree::Communicator) -> Self {
-        Self {
-            rank: comm.rank(),
-            world_size: comm.world_size(),
-            home: Home::here(),
-            state: Mutex::new(State {
-                timeout: comm.timeout(),
-                lane: Some(Arc::new(Lane::new(comm))),
-            }),
-        }
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Returns the lane, which keeps the calls in order, and the timeout for calls.
-    ///
-    /// # Errors
-    /// Returns a `UsageError` in a forked child, or if the communicator is closed.
-    fn lane_and_timeout(&self, py: Python<'_>) -> PyResult<(Arc<Lane>, Duration)> {
-        self.home.check(py)?;
-        let closed = || {
-            error::raised(
-                py,
-                &Error::new(ErrorKind::Usage, "the communicator is closed"),
-            )
-        };
-        let state = self.state();
-        let (lane, timeout) = (state.lane.clone(), state.timeout);
-        // Creating an exception runs Python code. Another thread may lock the state in the
-        // meantime.
-        drop(state);
-        Ok((lane.ok_or_else(closed)?, timeout))
+impl Membership {
+    fn lane(&self) -> MutexGuard<'_, Option<Arc<Lane>>> {
+        self.lane.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Takes the lane, which leaves the group when the caller drops it. Returns `None` in a forked
     /// child because only the parent leaves the group.
     fn take_lane(&self) -> Option<Arc<Lane>> {
-        let lane = self.state().lane.take();
+        let lane = self.lane().take();
         match self.home.is_here() {
             true => lane,
             false => {
@@ -103,6 +68,64 @@ impl Communicator {
                 None
             }
         }
+    }
+}
+
+impl Communicator {
+    /// Creates the Python object. The package closes it when the program exits at the latest.
+    pub(crate) fn made(py: Python<'_>, comm: ringtree::Communicator) -> PyResult<Py<Self>> {
+        let made = Self {
+            rank: comm.rank(),
+            world_size: comm.world_size(),
+            local_rank: comm.local_rank(),
+            timeout: Mutex::new(comm.timeout()),
+            membership: Arc::new(Membership {
+                lane: Mutex::new(Some(Arc::new(Lane::new(comm)))),
+                home: Home::here(),
+            }),
+        };
+        let made = Py::new(py, made)?;
+        let package = py.import("ringtree")?;
+        package.call_method1("_leave_at_exit", (&made,))?;
+        Ok(made)
+    }
+
+    /// Creates another handle to the same communicator.
+    fn handle(&self, timeout: Duration) -> Self {
+        Self {
+            membership: Arc::clone(&self.membership),
+            timeout: Mutex::new(timeout),
+            rank: self.rank,
+            world_size: self.world_size,
+            local_rank: self.local_rank,
+        }
+    }
+
+    fn timeout(&self) -> MutexGuard<'_, Duration> {
+        self.timeout.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the lane, which keeps the calls in order, and the timeout for calls.
+    ///
+    /// # Errors
+    /// Returns a `UsageError` in a forked child, or if the communicator is closed.
+    fn lane_and_timeout(&self, py: Python<'_>) -> PyResult<(Arc<Lane>, Duration)> {
+        self.membership.home.check(py)?;
+        let closed = || {
+            error::raised(
+                py,
+                &Error::new(ErrorKind::Usage, "the communicator is closed"),
+            )
+        };
+        // Creating an exception runs Python code. Another thread may lock the lane in the meantime,
+        // so the lock ends with this statement.
+        let lane = self.membership.lane().clone();
+        Ok((lane.ok_or_else(closed)?, *self.timeout()))
+    }
+
+    /// Returns `true` if this is rank `rank`.
+    pub(crate) fn is_rank(&self, rank: usize) -> bool {
+        self.rank == rank
     }
 
     /// Runs `act` without holding the interpreter's lock. `act` receives `timeout`, or the
@@ -198,17 +221,65 @@ impl Communicator {
         self.detached(py, None, |lane, _| Ok(lane.comm().info().transport))
     }
 
-    /// The timeout for each call, in seconds. A call that takes longer raises DeadlineError.
+    /// The index of this process among the processes on its host, counted from 0.
     #[getter]
-    fn timeout(&self) -> f64 {
-        self.state().timeout.as_secs_f64()
+    fn local_rank(&self) -> usize {
+        self.local_rank
+    }
+
+    /// The timeout for each call, in seconds. A call that takes longer raises DeadlineError. If
+    /// calls have no timeout, this is math.inf.
+    #[getter]
+    fn get_timeout(&self) -> f64 {
+        match *self.timeout() {
+            NO_TIMEOUT => f64::INFINITY,
+            timeout => timeout.as_secs_f64(),
+        }
     }
 
     #[setter]
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
-        let timeout = duration(py, seconds)?;
-        self.state().timeout = timeout;
+        let timeout = timeout_of(py, seconds)?;
+        *self.timeout() = timeout;
         Ok(())
+    }
+
+    /// Return a handle to the same communicator whose calls use this timeout, in seconds.
+    ///
+    /// All handles share the order of calls. `close` of one handle closes the communicator.
+    fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<Self> {
+        Ok(self.handle(timeout_of(py, seconds)?))
+    }
+
+    /// Return a handle to the same communicator whose calls have no timeout.
+    ///
+    /// Such calls suit workers that wait for requests. If another rank makes the same call with a
+    /// timeout, that timeout applies to all ranks. If a rank dies, the waiting ranks get an error.
+    fn without_timeout(&self) -> Self {
+        self.handle(NO_TIMEOUT)
+    }
+
+    /// Set the name of the communicator and return it. Errors and warnings contain the name.
+    ///
+    /// Pass the same name on all ranks. The name applies to all handles of the communicator.
+    fn with_name<'py>(this: Bound<'py, Self>, name: &str) -> PyResult<Bound<'py, Self>> {
+        this.get().detached(this.py(), None, |lane, _| {
+            drop(lane.comm().clone().with_name(name));
+            Ok(())
+        })?;
+        Ok(this)
+    }
+
+    /// Return how the communicator is set up. This method does not communicate.
+    fn info(&self, py: Python<'_>) -> PyResult<Info> {
+        self.detached(py, None, |lane, _| Ok(Info::of(&lane.comm().info())))
+    }
+
+    /// Return a new communicator for the same ranks. Its calls and messages are ordered
+    /// separately. All ranks must call this method.
+    fn duplicate(&self, py: Python<'_>) -> PyResult<Py<Self>> {
+        let made = self.in_order(py, None, ringtree::Communicator::duplicate)?;
+        Self::made(py, made)
     }
 
     /// Return the indices (start, end) of this rank's own block in a buffer of `count` elements.
@@ -221,246 +292,6 @@ impl Communicator {
     fn block(&self, py: Python<'_>, count: Number<usize>) -> PyResult<(usize, usize)> {
         let block = self.detached(py, None, |lane, _| Ok(lane.comm().block(count.0)))?;
         Ok((block.start, block.end))
-    }
-
-    /// Replace `buffer` on every rank with the reduction of all ranks' buffers.
-    ///
-    /// `op` is sum, prod, min, max, avg, band, bor or bxor. If `op` is sum and `factor` is not
-    /// None, this rank's contribution is multiplied by `factor` first.
-    #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
-    fn all_reduce(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        op: &str,
-        factor: Option<f64>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let op = Operator::new(buffer.py(), op, factor)?;
-        self.in_place(buffer, Collective::AllReduce, op, 0, dtype)
-    }
-
-    /// Write the reduction of all ranks' `input` to `output` on every rank. `input` is not changed.
-    #[pyo3(signature = (input, output, op="sum", *, factor=None, dtype=None))]
-    fn all_reduce_into(
-        &self,
-        input: &Bound<'_, PyAny>,
-        output: &Bound<'_, PyAny>,
-        op: &str,
-        factor: Option<f64>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let what = (
-            Collective::AllReduce,
-            Operator::new(input.py(), op, factor)?,
-            0,
-        );
-        self.into(
-            input.py(),
-            (Some(input), Some(output)),
-            what,
-            (None, None),
-            dtype,
-        )
-    }
-
-    /// Replace the contents of `buffer` on every rank with the contents of `buffer` on rank `root`.
-    #[pyo3(signature = (buffer, root, *, dtype=None))]
-    fn broadcast(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        root: Number<usize>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        self.in_place(buffer, Collective::Broadcast, Operator::NONE, root.0, dtype)
-    }
-
-    /// Replace `buffer` on rank `root` with the reduction of all ranks' buffers. Afterward, the
-    /// contents of `buffer` are unspecified on all ranks except `root`.
-    #[pyo3(signature = (buffer, op, root, *, factor=None, dtype=None))]
-    fn reduce(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        op: &str,
-        root: Number<usize>,
-        factor: Option<f64>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let op = Operator::new(buffer.py(), op, factor)?;
-        self.in_place(buffer, Collective::Reduce, op, root.0, dtype)
-    }
-
-    /// Replace this rank's own block of `buffer` (see `block`) with the reduction of that block
-    /// across all ranks. Afterward, the contents of the rest of `buffer` are unspecified.
-    #[pyo3(signature = (buffer, op="sum", *, factor=None, dtype=None))]
-    fn reduce_scatter(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        op: &str,
-        factor: Option<f64>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let op = Operator::new(buffer.py(), op, factor)?;
-        self.in_place(buffer, Collective::ReduceScatter, op, 0, dtype)
-    }
-
-    /// Reduce all ranks' `input` and write this rank's block of the result to `output`. The inputs
-    /// are split evenly, or according to `counts`, a list that contains one number per rank and
-    /// must be the same on all ranks.
-    #[pyo3(signature = (input, output, op="sum", *, counts=None, factor=None, dtype=None))]
-    fn reduce_scatter_into(
-        &self,
-        input: &Bound<'_, PyAny>,
-        output: &Bound<'_, PyAny>,
-        op: &str,
-        counts: Counts,
-        factor: Option<f64>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let what = (
-            Collective::ReduceScatter,
-            Operator::new(input.py(), op, factor)?,
-            0,
-        );
-        let buffers = (Some(input), Some(output));
-        self.into(input.py(), buffers, what, (counts, None), dtype)
-    }
-
-    /// Replace `buffer` on every rank with all ranks' own blocks, in rank order. Each rank
-    /// contributes only its own block of `buffer` (see `block`).
-    #[pyo3(signature = (buffer, *, dtype=None))]
-    fn all_gather(&self, buffer: &Bound<'_, PyAny>, dtype: Option<&str>) -> PyResult<()> {
-        self.in_place(buffer, Collective::AllGather, Operator::NONE, 0, dtype)
-    }
-
-    /// Gather all ranks' `input` into `output` on every rank, in rank order. `output` is split
-    /// evenly, or according to `counts`, a list that contains one number per rank and must be the
-    /// same on all ranks.
-    #[pyo3(signature = (input, output, *, counts=None, dtype=None))]
-    fn all_gather_into(
-        &self,
-        input: &Bound<'_, PyAny>,
-        output: &Bound<'_, PyAny>,
-        counts: Counts,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let what = (Collective::AllGather, Operator::NONE, 0);
-        let buffers = (Some(input), Some(output));
-        self.into(input.py(), buffers, what, (None, counts), dtype)
-    }
-
-    /// Gather all ranks' `input` into `output` on rank `root`, in rank order. Other ranks pass None
-    /// instead of `output`.
-    #[pyo3(signature = (input, output, root, *, dtype=None))]
-    fn gather_into(
-        &self,
-        input: &Bound<'_, PyAny>,
-        output: Option<&Bound<'_, PyAny>>,
-        root: Number<usize>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let what = (Collective::Gather, Operator::NONE, root.0);
-        self.into(input.py(), (Some(input), output), what, (None, None), dtype)
-    }
-
-    /// Copy block i of `input` on rank `root` to `output` on rank i. Other ranks pass None as
-    /// `input`.
-    #[pyo3(signature = (input, output, root, *, dtype=None))]
-    fn scatter_into(
-        &self,
-        input: Option<&Bound<'_, PyAny>>,
-        output: &Bound<'_, PyAny>,
-        root: Number<usize>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let what = (Collective::Scatter, Operator::NONE, root.0);
-        self.into(
-            output.py(),
-            (input, Some(output)),
-            what,
-            (None, None),
-            dtype,
-        )
-    }
-
-    /// Copy block j of rank i's `input` to block i of rank j's `output`. All blocks have the same
-    /// length unless you pass `send` and `receive`. If you do, the block for rank j has send[j]
-    /// elements, and the block from rank i has receive[i] elements.
-    #[pyo3(signature = (input, output, *, send=None, receive=None, dtype=None))]
-    fn all_to_all_into(
-        &self,
-        input: &Bound<'_, PyAny>,
-        output: &Bound<'_, PyAny>,
-        send: Counts,
-        receive: Counts,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        if send.is_some() != receive.is_some() {
-            let line = "all_to_all_into requires counts for both sides; pass both send and receive";
-            return Err(error::usage(input.py(), line));
-        }
-        let what = (Collective::AllToAll, Operator::NONE, 0);
-        let buffers = (Some(input), Some(output));
-        self.into(input.py(), buffers, what, (send, receive), dtype)
-    }
-
-    /// Wait until every rank has called this method.
-    fn barrier(&self, py: Python<'_>) -> PyResult<()> {
-        self.in_order(py, None, ringtree::Communicator::barrier)
-    }
-
-    /// Send `buffer` to rank `peer`, which must receive the same number of elements of the same
-    /// type with the same tag. Messages are received in the order in which they were sent.
-    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
-    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
-    fn send(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        peer: Number<usize>,
-        tag: Number<u32>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let work = self.start_send(buffer, peer, tag, dtype)?;
-        work.finish(buffer.py())
-    }
-
-    /// Receive the message that rank `peer` sends with this tag, and store it in `buffer`.
-    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
-    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
-    fn recv(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        peer: Number<usize>,
-        tag: Number<u32>,
-        dtype: Option<&str>,
-    ) -> PyResult<()> {
-        let work = self.start_recv(buffer, peer, tag, dtype)?;
-        work.finish(buffer.py())
-    }
-
-    /// Start sending `buffer` and return a Work. `buffer` can be used again after `wait()` returns.
-    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
-    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
-    fn start_send(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        peer: Number<usize>,
-        tag: Number<u32>,
-        dtype: Option<&str>,
-    ) -> PyResult<Work> {
-        self.buffer_message(buffer, (peer.0, tag.0), dtype, true)
-    }
-
-    /// Start receiving and return a Work. `buffer` contains the message after `wait()` returns.
-    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
-    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
-    fn start_recv(
-        &self,
-        buffer: &Bound<'_, PyAny>,
-        peer: Number<usize>,
-        tag: Number<u32>,
-        dtype: Option<&str>,
-    ) -> PyResult<Work> {
-        self.buffer_message(buffer, (peer.0, tag.0), dtype, false)
     }
 
     /// Return a communicator for the ranks that pass the same `color`, ordered by `key`. Return
@@ -481,13 +312,13 @@ impl Communicator {
     /// this method.
     fn subgroup(&self, py: Python<'_>, ranks: Number<Vec<usize>>) -> PyResult<Py<Self>> {
         let made = self.detached(py, None, |lane, timeout| {
-            lane.comm().with_timeout(timeout).subgroup(&ranks.0)
+            timed(lane.comm(), timeout).subgroup(&ranks.0)
         });
         Self::made(py, made?)
     }
 
     /// Make all calls in flight and all subsequent calls fail on all ranks with the message `line`.
-    fn fail(&self, py: Python<'_>, line: &str) -> PyResult<()> {
+    fn abort(&self, py: Python<'_>, line: &str) -> PyResult<()> {
         let cause = ringtree::internal::errors::lost(self.rank, line);
         self.detached(py, None, |lane, _| {
             lane.comm().abort(&cause);
@@ -496,16 +327,16 @@ impl Communicator {
     }
 
     /// Return the first error, which all subsequent calls raise, or None if no call has failed.
-    fn failure(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
+    fn error(&self, py: Python<'_>) -> PyResult<Option<Py<PyAny>>> {
         let failure = self.detached(py, None, |lane, _| Ok(lane.comm().error()))?;
         let exception = failure.map(|error| error::raised(py, &error).into_value(py));
         Ok(exception.map(Py::into_any))
     }
 
     /// Complete the calls in flight, leave the group, and notify the other ranks. Subsequent calls
-    /// raise UsageError. A communicator is closed automatically when the program ends.
+    /// raise UsageError, also through other handles. A communicator is closed automatically when the program ends.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let lane = self.take_lane();
+        let lane = self.membership.take_lane();
         py.detach(|| drop(lane));
         interrupt::raise()
     }
@@ -545,9 +376,7 @@ impl Communicator {
         if !is_async {
             return self.run(keeper.py(), calls, timeout).map(|()| None);
         }
-        self.detached(keeper.py(), timeout, |lane, timeout| {
-            lane.start(calls, timeout).map(Some)
-        })
+        self.start(keeper.py(), calls, timeout).map(Some)
     }
 
     /// Run an all-reduce of a tensor in place and return True. Internal to the package.
@@ -561,11 +390,18 @@ impl Communicator {
         let Some((dtype, memory)) = plain_tensor(tensor)? else {
             return Ok(false);
         };
-        let mut call = Call::in_place(Collective::AllReduce, dtype, op, 0, memory);
+        let mut call = Call {
+            collective: Collective::AllReduce,
+            dtype,
+            op,
+            root: 0,
+            is_in_place: true,
+            input: Memory::none(),
+            output: memory,
+            counts: [None, None],
+        };
         self.detached(py, None, |lane, timeout| match lane.is_idle() {
-            true => call
-                .carry_out(&lane.comm().with_timeout(timeout))
-                .map(|()| true),
+            true => call.carry_out(&timed(lane.comm(), timeout)).map(|()| true),
             false => Ok(false),
         })
     }
@@ -591,7 +427,7 @@ impl Communicator {
     }
 }
 
-impl Drop for Communicator {
+impl Drop for Membership {
     /// Leaves the group without holding the interpreter's lock. Leaving involves waiting for other
     /// ranks, and other Python threads may have to run in the meantime.
     fn drop(&mut self) {

@@ -8,6 +8,7 @@
 use crate::call::Call;
 use crate::interrupt::{LOOK, is_interrupted};
 use crate::queue::{Act, Job, Queue};
+use crate::timeout::timed;
 use crate::work::Work;
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::{Operation, Outcome, Pending};
@@ -57,7 +58,7 @@ impl Lane {
         timeout: Duration,
     ) -> Result<Ran<R>> {
         if self.is_idle() {
-            return act(&self.comm().with_timeout(timeout)).map(Ran::Ended);
+            return act(&timed(self.comm(), timeout)).map(Ran::Ended);
         }
         let result = Arc::<Mutex<Option<R>>>::default();
         let place = Arc::clone(&result);
@@ -79,7 +80,7 @@ impl Lane {
         let is_single = calls.len() == 1 && calls.iter().all(Call::can_be_posted);
         match calls.pop() {
             Some(call) if is_single && self.is_idle() => {
-                let operation = call.post(&self.comm().with_timeout(timeout))?;
+                let operation = call.post(&timed(self.comm(), timeout))?;
                 Ok(Work::new(Pending::of_operation(operation)))
             }
             last => {
@@ -162,7 +163,7 @@ impl Lane {
         timeout: Duration,
         start: impl FnOnce(&Communicator) -> Result<Box<dyn Operation>>,
     ) -> Result<Work> {
-        let operation = start(&self.comm().with_timeout(timeout))?;
+        let operation = start(&timed(self.comm(), timeout))?;
         Ok(Work::new(Pending::of_operation(operation)))
     }
 }

@@ -3,14 +3,17 @@
 //! | file | contents |
 //! |---|---|
 //! | `start` | the creation of communicators |
-//! | `communicator` | the class `Communicator`: calls on buffers and on addresses of tensors |
-//! | `collective` | collectives on Python's memory |
+//! | `communicator` | the class `Communicator`: handles, groups, and calls on addresses of tensors |
+//! | `collective` | collectives on buffers, which wait or return a `Work` |
 //! | `arguments` | conversion of a call's arguments |
 //! | `call` | a collective as a value, for any element type |
 //! | `lane` | the order of calls, and the thread for calls that their caller does not wait for |
 //! | `queue` | the queue of that thread |
 //! | `message` | messages between two ranks |
+//! | `values` | Python objects as pickled bytes |
+//! | `info` | the description of a communicator |
 //! | `work` | calls in flight |
+//! | `timeout` | timeouts in seconds |
 //! | `interrupt` | Ctrl-C while a call waits |
 //! | `command` | the command `ringtree` |
 //! | `fork` | detection of forked children |
@@ -31,12 +34,15 @@ mod command;
 mod communicator;
 mod error;
 mod fork;
+mod info;
 mod interrupt;
 mod lane;
 mod message;
 mod queue;
 mod start;
 mod sys;
+mod timeout;
+mod values;
 mod work;
 
 #[pyo3::pymodule]
@@ -56,6 +62,10 @@ mod _ringtree {
     use crate::communicator::{connect, connect_from_env};
     #[pymodule_export]
     use crate::fork::forked;
+    #[pymodule_export]
+    use crate::info::Info;
+    #[pymodule_export]
+    use crate::message::MessageBatch;
     #[pymodule_export]
     use crate::work::Work;
 }

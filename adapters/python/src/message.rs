@@ -1,16 +1,19 @@
-//! Starts messages between two ranks on Python's memory.
+//! Exchanges messages between two ranks, on Python's memory.
 
-use crate::arguments::Buffers;
+use crate::arguments::{Buffers, Number};
 use crate::communicator::Communicator;
 use crate::sys::Memory;
+use crate::timeout::timed;
 use crate::work::Work;
 use pyo3::prelude::*;
 use ringtree::{Dtype, with_element};
 use ringtree_foreign::Operation;
+use std::borrow::Cow;
+use std::sync::{Mutex, PoisonError};
 
 impl Communicator {
     /// Starts a send from `buffer` or a receive into it.
-    pub(crate) fn buffer_message(
+    fn buffer_message(
         &self,
         buffer: &Bound<'_, PyAny>,
         end: (usize, u32),
@@ -43,5 +46,203 @@ impl Communicator {
                 })
             })
         })
+    }
+}
+
+#[pymethods]
+impl Communicator {
+    /// Send `buffer` to rank `peer`, which must receive the same number of elements of the same
+    /// type with the same tag. Messages are received in the order in which they were sent.
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
+    fn send(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let work = self.start_send(buffer, peer, tag, dtype)?;
+        work.finish(buffer.py())
+    }
+
+    /// Receive the message that rank `peer` sends with this tag, and store it in `buffer`.
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
+    fn recv(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let work = self.start_recv(buffer, peer, tag, dtype)?;
+        work.finish(buffer.py())
+    }
+
+    /// Start sending `buffer` and return a Work. `buffer` can be used again after `wait()` returns.
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
+    fn start_send(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        self.buffer_message(buffer, (peer.0, tag.0), dtype, true)
+    }
+
+    /// Start receiving and return a Work. `buffer` contains the message after `wait()` returns.
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
+    fn start_recv(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<Work> {
+        self.buffer_message(buffer, (peer.0, tag.0), dtype, false)
+    }
+
+    /// Receive a message from any rank into `buffer` and return the rank that sent it.
+    ///
+    /// The message is the next one from that rank. It must have the length of `buffer`, its type
+    /// and this tag.
+    #[pyo3(signature = (buffer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, *, tag=0, dtype=None)")]
+    fn recv_any(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<usize> {
+        let mut buffers = Buffers::of(buffer.py(), dtype)?;
+        let mut memory = buffers.take(buffer, true)?;
+        self.detached(buffer.py(), None, |lane, timeout| {
+            let comm = timed(lane.comm(), timeout).with_tag(tag.0);
+            let mut source = 0;
+            with_element!(buffers.dtype(), T => memory.write_whole::<T>(|all| {
+                source = comm.recv_any(all)?;
+                Ok(())
+            }))?;
+            Ok(source)
+        })
+    }
+
+    /// Send `input` to rank `to` and receive `output` from rank `source` at the same time.
+    ///
+    /// All ranks of a ring, or both ranks of a pair, can make this call at the same time. The
+    /// buffers have the same type but can have different lengths. If `to` and `source` are this
+    /// rank itself, the call copies `input` to `output`.
+    #[pyo3(signature = (input, to, output, source, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, input, to, output, source, *, tag=0, dtype=None)")]
+    fn sendrecv(
+        &self,
+        input: &Bound<'_, PyAny>,
+        to: Number<usize>,
+        output: &Bound<'_, PyAny>,
+        source: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let mut buffers = Buffers::of(input.py(), dtype)?;
+        let (read, mut written) = (buffers.take(input, false)?, buffers.take(output, true)?);
+        self.detached(input.py(), None, |lane, timeout| {
+            let comm = timed(lane.comm(), timeout).with_tag(tag.0);
+            with_element!(buffers.dtype(), T => {
+                let read: Cow<'_, [T]> = match read.overlaps::<T>(&written) {
+                    true => Cow::Owned(read.whole::<T>()?.into_owned()),
+                    false => read.whole::<T>()?,
+                };
+                written.write_whole::<T>(|all| comm.sendrecv(&*read, to.0, all, source.0))
+            })
+        })
+    }
+
+    /// Return a batch of messages, for use in a `with` statement. All messages of the batch have
+    /// completed when the statement ends.
+    ///
+    /// The order of sends and receives in a batch does not matter, except for messages between the
+    /// same two ranks. If the body of the statement raises an exception, the statement still waits
+    /// for the messages that it has started.
+    fn batch(this: Bound<'_, Self>) -> MessageBatch {
+        MessageBatch {
+            comm: this.unbind(),
+            works: Mutex::default(),
+        }
+    }
+}
+
+/// A batch of messages, which `Communicator.batch` returns.
+#[pyclass(frozen, module = "ringtree")]
+pub(crate) struct MessageBatch {
+    comm: Py<Communicator>,
+    works: Mutex<Vec<Work>>,
+}
+
+impl MessageBatch {
+    fn add(&self, work: Work) {
+        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        works.push(work);
+    }
+}
+
+#[pymethods]
+impl MessageBatch {
+    /// Send `buffer` to rank `peer` as part of the batch.
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
+    fn send(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let comm = self.comm.get();
+        self.add(comm.start_send(buffer, peer, tag, dtype)?);
+        Ok(())
+    }
+
+    /// Receive a message from rank `peer` into `buffer` as part of the batch.
+    #[pyo3(signature = (buffer, peer, *, tag=Number(0), dtype=None))]
+    #[pyo3(text_signature = "($self, buffer, peer, *, tag=0, dtype=None)")]
+    fn recv(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        peer: Number<usize>,
+        tag: Number<u32>,
+        dtype: Option<&str>,
+    ) -> PyResult<()> {
+        let comm = self.comm.get();
+        self.add(comm.start_recv(buffer, peer, tag, dtype)?);
+        Ok(())
+    }
+
+    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
+        this
+    }
+
+    fn __exit__(
+        &self,
+        py: Python<'_>,
+        kind: &Bound<'_, PyAny>,
+        _error: &Bound<'_, PyAny>,
+        _trace: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
+        let started = std::mem::take(&mut *works);
+        drop(works);
+        let mut end = Ok(());
+        for work in started {
+            end = end.and(work.finish(py));
+        }
+        match kind.is_none() {
+            true => end,
+            // The exception that the body raised is not replaced.
+            false => Ok(()),
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Runs jobs in order on one thread.
 
+use crate::timeout::timed;
 use ringtree::{Communicator, Result};
 use ringtree_foreign::{Outcome, unpanicked};
 use std::collections::VecDeque;
@@ -61,7 +62,7 @@ impl Queue {
     /// Runs jobs until the queue is closed and empty.
     pub(crate) fn work(&self) {
         while let Some(job) = self.next() {
-            let comm = self.comm.with_timeout(job.timeout);
+            let comm = timed(&self.comm, job.timeout);
             let end = unpanicked(|| (job.act)(&comm));
             self.unfinished.fetch_sub(1, Ordering::Release);
             job.outcome.set(end);

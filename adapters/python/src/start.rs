@@ -3,7 +3,7 @@
 use crate::arguments::{Number, named};
 use crate::error;
 use crate::interrupt;
-use crate::work::duration;
+use crate::timeout::duration;
 use pyo3::prelude::*;
 use ringtree::{Builder, Communicator, Secret, Store, StoreError};
 use std::time::Duration;

@@ -150,38 +150,6 @@ impl Memory {
         Ok((dtype, memory))
     }
 
-    /// Splits the memory into parts with these lengths. Each element has `size` bytes.
-    ///
-    /// # Errors
-    /// Returns `ErrorKind::Usage` if the lengths do not add up to the
-    /// number of elements.
-    pub(crate) fn split(mut self, lengths: &[usize], size: usize) -> Result<Self> {
-        let whole = lengths
-            .iter()
-            .try_fold(0usize, |sum, one| sum.checked_add(*one));
-        let ([span], true) = (&self.parts[..], whole == Some(self.total())) else {
-            return Err(Error::new(
-                ErrorKind::Usage,
-                format!(
-                    "the buffer has {} elements, but the counts {lengths:?} do not add up to that \
-                 number",
-                    self.total()
-                ),
-            ));
-        };
-        let mut address = span.address;
-        let next = |count: &usize| {
-            let part = Span {
-                address,
-                count: *count,
-            };
-            address += count * size;
-            part
-        };
-        self.parts = Parts::Several(lengths.iter().map(next).collect());
-        Ok(self)
-    }
-
     /// Returns the number of elements in each part.
     pub(crate) fn lengths(&self) -> Vec<usize> {
         self.parts.iter().map(|part| part.count).collect()
@@ -222,7 +190,11 @@ impl Memory {
 
     /// Returns all parts as one range, or `None` if they are not contiguous.
     fn joined<T: Element>(&self) -> Option<Span> {
-        let first = *self.parts.first()?;
+        let nothing = Span {
+            address: 0,
+            count: 0,
+        };
+        let first = self.parts.first().copied().unwrap_or(nothing);
         let mut end = first.address;
         for part in self.parts.iter() {
             if part.address != end && part.count > 0 {
@@ -283,7 +255,7 @@ impl Memory {
         let apart = || {
             Error::new(
                 ErrorKind::Usage,
-                "a message must be a single contiguous buffer",
+                "the buffer must be contiguous; pass a contiguous copy",
             )
         };
         let span = self.joined::<T>().ok_or_else(apart)?;

@@ -4,6 +4,7 @@ use crate::error;
 use crate::fork::Home;
 use crate::interrupt::{self, LOOK};
 use crate::queue::Queue;
+use crate::timeout::duration;
 use pyo3::prelude::*;
 use ringtree::{Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
@@ -102,7 +103,13 @@ impl Work {
             .map_err(|error| error::raised(py, &error))
     }
 
-    /// Return True if the call has succeeded or failed, or False if it is still in flight.
+    /// Return True if the call has succeeded or failed, or False if it is still in flight. After
+    /// True is returned, `wait` does not block.
+    fn is_finished(&self, py: Python<'_>) -> PyResult<bool> {
+        self.done(py)
+    }
+
+    /// Same as `is_finished`.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         self.home.check(py)?;
         Ok(py.detach(|| self.pending.is_finished()))
@@ -122,13 +129,4 @@ impl Drop for Work {
             let _ = Python::try_attach(|py| py.detach(|| drop(operation)));
         }
     }
-}
-
-/// Converts seconds from Python.
-///
-/// # Errors
-/// Returns a `UsageError` if the number is negative, not finite or too large.
-pub(crate) fn duration(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
-    let refused = |error| error::usage(py, format!("{seconds} s is not a valid timeout: {error}"));
-    Duration::try_from_secs_f64(seconds).map_err(refused)
 }

@@ -169,7 +169,7 @@ def _():
     refused(ValueError, "-1 is out of range", lambda: comm.broadcast(numbers, -1))
     refused(ValueError, "out of range", lambda: comm.send(numbers, 0, tag=1 << 40))
     refused(ValueError, "[2, -1]", lambda: comm.all_gather_into(short, short, counts=[2, -1]))
-    refused(ValueError, "both sides", lambda: comm.all_to_all_into(short, short, send=[1]))
+    refused(ValueError, "both buffers", lambda: comm.all_to_all_into(short, short, send=[1]))
     refused(ValueError, "not a valid timeout", lambda: setattr(comm, "timeout", -1))
     work = comm.start_send(short, (comm.rank + 1) % comm.world_size)
     refused(ValueError, "not a valid timeout", lambda: work.wait(float("nan")))

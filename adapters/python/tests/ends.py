@@ -136,6 +136,41 @@ def interrupted():
         shown(error)
 
 
+def interrupted_without_torch():
+    """Rank 0 waits for rank 1, when its user interrupts it."""
+    import ringtree
+
+    def batch(comm):
+        with comm.batch() as batch:
+            batch.recv(bytearray(8), 1)
+
+    waits = {
+        "started": lambda comm: comm.start_all_gather(bytearray(9)).wait(),
+        "queued": lambda comm: comm.start_all_reduce_into(one := bytearray(9), one).wait(),
+        "timed": lambda comm: comm.start_barrier().wait(30),
+        "batch": batch,
+        "recv_any": lambda comm: comm.recv_any(bytearray(8)),
+        "sendrecv": lambda comm: comm.sendrecv(b"12", 1, bytearray(8), 1),
+        "value": lambda comm: comm.recv_value(1),
+        "values": lambda comm: comm.without_timeout().all_gather_value(0),
+    }
+    with ringtree.init() as comm:
+        comm.barrier()
+        try:
+            if comm.rank == 0:
+                interrupt_soon()
+                waits[sys.argv[2]](comm)
+            else:
+                time.sleep(3)
+                comm.barrier()
+        except KeyboardInterrupt:
+            print("KeyboardInterrupt")
+            if sys.argv[2] == "timed":
+                comm.abort("the wait was interrupted; the call is still in flight")
+        except ringtree.Error as error:
+            shown(error)
+
+
 def waited_for_in_a_handler():
     """A signal's handler waits for the call in which its thread waits."""
     import torch

@@ -133,17 +133,3 @@ def test_torch_is_not_needed():
     )
     end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert end.returncode == 0, end.stderr
-
-
-def test_stubs_have_what_the_module_has():
-    import ast
-    from pathlib import Path
-
-    text = Path(ringtree.__file__).with_name("_ringtree.pyi").read_text()
-    for node in ast.parse(text).body:
-        if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
-            continue
-        said = {each.name for each in node.body if isinstance(each, ast.FunctionDef)}
-        there = vars(getattr(_ringtree, node.name))
-        public = {name for name in there if not name.startswith("_")} - {"timeout"}
-        assert {name for name in said if not name.startswith("_")} == public

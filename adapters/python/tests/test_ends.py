@@ -63,6 +63,18 @@ def test_an_interrupt_ends_a_wait(where):
         assert "the user interrupted rank 0" in text
 
 
+WAITS = ["started", "queued", "timed", "batch", "recv_any", "sendrecv", "value", "values"]
+
+
+@pytest.mark.parametrize("where", WAITS)
+def test_an_interrupt_ends_a_wait_without_torch(where):
+    ends = Job("ends.py", 2, "interrupted_without_torch", where).end()
+    assert "KeyboardInterrupt" in ends[0][1], ends[0]
+    (kind, _, peer, *_), text = fields(ends[1][1])
+    assert (kind, peer) == ("PeerLostError", "0"), ends[1]
+    assert "interrupted" in text
+
+
 def test_an_interrupt_ends_a_start():
     job = Job("ends.py", 1, "interrupted_in_a_start", environment={"WORLD_SIZE": "2"})
     code, out, errors = job.end()[0]

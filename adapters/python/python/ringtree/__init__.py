@@ -16,7 +16,7 @@ import weakref as _weakref
 from typing import Protocol as _Protocol
 
 from . import _ringtree
-from ._ringtree import Communicator, Work, __version__
+from ._ringtree import Communicator, Info, MessageBatch, Work, __version__
 from .errors import (
     ConfigurationError,
     DeadlineError,
@@ -33,7 +33,9 @@ __all__ = [
     "ConfigurationError",
     "DeadlineError",
     "Error",
+    "Info",
     "JoinError",
+    "MessageBatch",
     "MismatchError",
     "PeerLostError",
     "ProtocolError",

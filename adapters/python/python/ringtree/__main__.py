@@ -2,11 +2,12 @@
 
 import signal
 import sys
+from typing import NoReturn
 
 from . import _ringtree
 
 
-def main(arguments=None):
+def main(arguments: list[str] | None = None) -> NoReturn:
     """Run the command with `arguments` or, by default, sys.argv. Exit with its exit code."""
     # Restore the default action of Ctrl-C. `run` handles the signal and stops its ranks first.
     signal.signal(signal.SIGINT, signal.SIG_DFL)

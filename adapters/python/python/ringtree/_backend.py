@@ -4,12 +4,12 @@ import os
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import Backend as C10dBackend
-from torch._C._distributed_c10d import ErrorType
 
+from . import _torch_internals as internals
 from . import init
 from ._plan import DTYPES, Plan, check
 from ._sparse import reduce_sparse
+from ._torch_internals import C10dBackend, ErrorType
 from ._work import Group, Work, span
 from .errors import DeadlineError, Error, UsageError
 
@@ -93,18 +93,19 @@ class RingtreeBackend(C10dBackend):
                 f"rank {self.rank()} is not in any of the groups, and a Python backend cannot "
                 "report this to torch; pass split_group a group for each rank, or use new_group"
             )
-        return RingtreeBackend(_part(self.comm, ranks, opts._timeout), opts._timeout)
+        timeout = internals.options_timeout(opts)
+        return RingtreeBackend(_part(self.comm, ranks, timeout), timeout)
 
     def _get_sequence_number_for_group(self):
         return self.sequence
 
     def set_timeout(self, timeout):
         self.comm.timeout = timeout.total_seconds()
-        self._options._timeout = timeout
+        internals.set_options_timeout(self._options, timeout)
 
     def get_error(self):
         if self in _open:
-            self._failure = self.comm.failure()
+            self._failure = self.comm.error()
         if self._failure is None:
             return ErrorType.SUCCESS
         if isinstance(self._failure, DeadlineError):
@@ -119,14 +120,14 @@ class RingtreeBackend(C10dBackend):
         if self in _open:
             aborted = Error(f"rank {self.rank()} has aborted the process group")
             aborted.rank = self.rank()
-            self.comm.fail(str(aborted))
+            self.comm.abort(str(aborted))
             self._leave()
             self._failure = self._failure or aborted
 
     def _leave(self):
         if self in _open:
             _open.discard(self)
-            self._failure = self.comm.failure()
+            self._failure = self.comm.error()
             self.comm.close()
 
     def start_coalescing(self):
@@ -327,9 +328,9 @@ def create(opts, backend_options=None):
 def _default():
     """Return the default group's backend, or None if it is not an open RingtreeBackend."""
     here = torch.device("cpu")
-    if not dist.is_initialized() or here not in dist.group.WORLD._device_types:
+    if not dist.is_initialized():
         return None
-    backend = dist.group.WORLD._get_backend(here)
+    backend = internals.backend_of(dist.group.WORLD, here)
     return backend if backend in _open else None
 
 

@@ -4,11 +4,10 @@ import weakref
 
 import torch
 import torch.distributed as dist
-from torch._C._distributed_c10d import _resolve_process_group
 from torch.compiler import is_compiling, is_dynamo_compiling
-from torch.distributed.distributed_c10d import _world
 
 from . import Communicator
+from . import _torch_internals as internals
 from ._backend import RingtreeBackend
 from ._plan import OPERATORS, refuse_lazy
 from .errors import UsageError
@@ -22,7 +21,7 @@ _communicators = weakref.WeakKeyDictionary()
 _last = object, None
 
 
-def communicator(group=None):
+def communicator(group: dist.ProcessGroup | None = None) -> Communicator:
     """Return the communicator behind a process group that uses the "ringtree" backend.
 
     If `group` is None, return the communicator of the default group. You can use the communicator
@@ -35,10 +34,11 @@ def communicator(group=None):
     if group is None:
         raise UsageError("there is no default process group: call init_process_group first")
     if group not in _communicators:
-        backend = group._get_backend(_CPU)
+        backend = internals.backend_of(group, _CPU)
         if not isinstance(backend, RingtreeBackend):
+            used = "no" if backend is None else f"the {backend.name()}"
             raise UsageError(
-                f"the group uses the {backend.name()} backend for tensors in host memory; "
+                f"the group uses {used} backend for tensors in host memory; "
                 'create the group with init_process_group("ringtree") or '
                 'new_group(backend="ringtree")'
             )
@@ -46,7 +46,9 @@ def communicator(group=None):
     return _communicators[group]
 
 
-def all_reduce_(tensor, op="sum", group=None):
+def all_reduce_(
+    tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup | None = None
+) -> torch.Tensor:
     """Reduce `tensor` in place across all ranks of `group`, and return it.
 
     This function does the same as `torch.distributed.all_reduce` but bypasses torch's dispatch. Use
@@ -68,7 +70,7 @@ def all_reduce_(tensor, op="sum", group=None):
     subclasses of ringtree.Error.
     """
     if not is_dynamo_compiling():
-        over = group or _world._default_pg
+        over = group or internals.default_group()
         known, reduce = _last
         if known() is not over or over is None:
             reduce = _reduction_of(over)
@@ -91,7 +93,7 @@ def _reduction_of(group):
 
 
 def _operator(tensor, op, name):
-    group = _resolve_process_group(name) if name else dist.group.WORLD
+    group = internals.group_named(name) if name else dist.group.WORLD
     if not communicator(group)._all_reduce(tensor, op):
         dist.all_reduce(tensor, OPERATORS[op], group)
 

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from . import _torch_internals as internals
 from ._work import Work, span
 from .errors import Error, UsageError
 
@@ -142,12 +143,12 @@ def refuse_lazy(tensor):
 
 
 def _operator(op, dtype, collective):
-    number = int(op.op)
+    number = internals.operator_number(op)
     if number == PREMUL_SUM:
-        factor = op.__getstate__()[1]
+        factor = internals.premul_factor(op)
         if not dtype.is_floating_point:
             raise UsageError(f"PREMUL_SUM requires floating-point tensors; got {dtype}")
-        return "sum", float(factor)
+        return "sum", factor
     name = NAMES[number]
     if dtype is torch.bool:
         if name not in OPERATORS_OF_BOOL:

@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 
+from . import _torch_internals as internals
 from ._plan import Plan
 from .errors import UsageError
 
@@ -13,7 +14,7 @@ def reduce_sparse(backend, tensor, opts):
     Gather the elements of all ranks in rank order, and add up the elements at the same position.
     Return when the sum is complete.
     """
-    if int(opts.reduceOp.op) != int(dist.ReduceOp.RedOpType.SUM):
+    if internals.operator_number(opts.reduceOp) != int(dist.ReduceOp.RedOpType.SUM):
         raise UsageError("sparse tensors support only SUM")
     own = tensor.coalesce()
     places, values = own.indices().t().contiguous(), own.values()

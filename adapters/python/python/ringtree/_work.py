@@ -1,86 +1,26 @@
 """Calls in flight, represented as torch Work objects."""
 
 import concurrent.futures
-import functools
 import sys
 import threading
 
 import torch
-import torch.distributed as dist
-from torch.autograd import _record_function_with_args_enter, profiler
-from torch.autograd.graph import _engine_run_backward
 
+from . import _torch_internals as internals
 from .errors import Error
 
 # Threads that wait for calls to complete, so that torch's C++ code is notified.
 _waiters = concurrent.futures.ThreadPoolExecutor(256, "ringtree-future")
 
 
-# torch's hook that compresses gradients reads a list of tensors from a future in C++. A future
-# created in Python contains an object, but a TorchScript future contains the declared type.
-_LISTED = """
-def list_after(ended: Future[int], tensors: List[Tensor]) -> List[Tensor]:
-    ended.wait()
-    return tensors
-
-def listed(ended: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
-    return torch.jit.fork(list_after, ended, tensors)
-"""
-
-
-@functools.cache
-def _typed():
-    return torch.jit.CompilationUnit(_LISTED)
-
-
-# torch checks whether a Work has completed with a C++ method, which does not call the Python method
-# of a Work that is written in Python. get_future is the only method that torch forwards to Python.
-# `_is_completed` therefore sets the attribute `answer` for its thread and calls get_future, which
-# stores the answer in this attribute.
-_asked = threading.local()
-_is_completed_in_cpp = dist._Work.is_completed
-# The operation type of a Work that is written in Python. Hardly any C++ Work has this type.
-_UNTYPED = 100
-_NO_FUTURE = torch.futures.Future()
-
-
-def _is_completed(work):
-    """Return True if the Work has completed. Replaces the method of torch's Work class.
-
-    For a Work that belongs to a different backend, the result is the same as before.
-    """
-    if _is_completed_in_cpp(work):
-        return True
-    if work._get_op_type() != _UNTYPED:
-        return False
-    _asked.answer = None
-    try:
-        work.get_future()
-    except Error:
-        raise
-    except RuntimeError:
-        # The Work belongs to a different backend, which has no futures.
-        pass
-    finally:
-        answer = vars(_asked).pop("answer", None)
-    return bool(answer)
-
-
-dist._Work.is_completed = _is_completed
+internals.replace_is_completed()
 
 
 class Span:
-    """A call in the timeline of torch's profiler.
-
-    The span ends on a different thread from the one it begins on, which is how torch recognizes
-    asynchronous calls.
-    """
+    """A call in the timeline of torch's profiler."""
 
     def __init__(self, name, tensors):
-        record = _record_function_with_args_enter(f"ringtree:{name}", *tensors)
-        self._end = torch.futures.Future()
-        end_on = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction
-        self._noted = end_on(record, self._end)
+        self._end, self._noted = internals.begin_span(f"ringtree:{name}", tensors)
 
     def end_after(self, running):
         """End the span once the calls have completed."""
@@ -103,10 +43,10 @@ class Span:
 
 def span(name, tensors):
     """Return the span of a call that begins now, or None if no profiler is enabled."""
-    return Span(name, tensors) if profiler._is_profiler_enabled else None
+    return Span(name, tensors) if internals.is_profiled() else None
 
 
-class Work(dist._Work):
+class Work(internals.C10dWork):
     """A call that is in flight or has completed."""
 
     def __init__(self, tensors, running=(), finish=None, span=None):
@@ -163,18 +103,18 @@ class Work(dist._Work):
         may make calls in a callback of the future. The thread that runs the callback, and therefore
         the order of these calls, must not depend on the speed of this rank. For Python code, this
         method therefore waits for the call, and callbacks run where they are added, as they do with
-        NCCL. """
-        if hasattr(_asked, "answer"):
-            _asked.answer = self.is_completed()
-            return _NO_FUTURE
+        NCCL.
+        """
+        if (answered := internals.answer_instead_of_future(self)) is not None:
+            return answered
         with self._lock:
             if self._future is not None:
                 return self._future
             ended = torch.futures.Future()
             self._future = ended.then(self._outcome)
-        if self._running and _is_asked_by_reducer(sys._getframe(1)):
+        if self._running and internals.is_asked_by_reducer(sys._getframe(1)):
             if _are_compressed(self._tensors):
-                self._future = _typed().listed(self._future, self._tensors)
+                self._future = internals.list_future(self._future, self._tensors)
             _waiters.submit(ended.set_result, None)
         else:
             ended.set_result(None)
@@ -206,12 +146,7 @@ class Group(Work):
 def _are_compressed(tensors):
     """Return True if the tensors may come from torch's hook that compresses gradients.
 
-    Other tensors bypass TorchScript because TorchScript adds about 80 us and extra lines to error messages.
+    Other tensors bypass TorchScript because TorchScript adds about 80 us and extra lines to error
+    messages.
     """
     return all(isinstance(each, torch.Tensor) and each.dtype is torch.float16 for each in tensors)
-
-
-def _is_asked_by_reducer(caller):
-    """Return True if called by C++ code. In that case, `caller` is None or the function that starts
-    backward."""
-    return caller is None or caller.f_code is _engine_run_backward.__code__

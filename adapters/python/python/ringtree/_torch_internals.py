@@ -1,0 +1,164 @@
+"""All uses of torch's internals. torch documents none of them and may change them in any version.
+
+Each function is one use, and each has a test of the same name in tests/test_torch_internals.py. If
+torch changes, these tests name what no longer works.
+"""
+
+import functools
+import threading
+
+import torch
+import torch.distributed as dist
+from torch._C._distributed_c10d import Backend as C10dBackend
+from torch._C._distributed_c10d import ErrorType, _resolve_process_group
+from torch.autograd import _record_function_with_args_enter, profiler
+from torch.autograd.graph import _engine_run_backward
+from torch.distributed.distributed_c10d import _world
+
+__all__ = ["C10dBackend", "C10dWork", "ErrorType"]
+
+# The C++ class of works, from which a work in Python inherits.
+C10dWork = dist._Work
+
+# The operation type of a Work that is written in Python. Hardly any C++ Work has this type.
+_UNTYPED = 100
+_is_completed_in_cpp = C10dWork.is_completed
+_asked = threading.local()
+
+
+def answers_in_python(work):
+    """Return True if a Work is one of Python, although its methods in C++ do not call Python."""
+    return work._get_op_type() == _UNTYPED
+
+
+def is_completed(work):
+    """Return True if the Work has completed. Replaces the method of torch's Work class.
+
+    torch's method is in C++ and does not call the method of a Work that is written in Python.
+    get_future is the only method that torch forwards to Python. This function therefore sets the
+    attribute `answer` for its thread and calls get_future, which stores the answer in it (see
+    `answer_instead_of_future`). For a Work of another backend, the result is the same as before.
+    """
+    if _is_completed_in_cpp(work):
+        return True
+    if not answers_in_python(work):
+        return False
+    _asked.answer = None
+    try:
+        work.get_future()
+    except RuntimeError as error:
+        # The Work belongs to a different backend, which has no futures.
+        from .errors import Error
+
+        if isinstance(error, Error):
+            raise
+    finally:
+        answer = vars(_asked).pop("answer", None)
+    return bool(answer)
+
+
+def replace_is_completed():
+    """Make torch's Work class use `is_completed`."""
+    C10dWork.is_completed = is_completed
+
+
+_NO_FUTURE = torch.futures.Future()
+
+
+def answer_instead_of_future(work):
+    """Store the answer if `is_completed` has called get_future, and return a future to return.
+
+    Return None if the program itself wants the future.
+    """
+    if not hasattr(_asked, "answer"):
+        return None
+    _asked.answer = work.is_completed()
+    return _NO_FUTURE
+
+
+def is_asked_by_reducer(caller):
+    """Return True if C++ code calls, which is how DDP's reducer gets a future.
+
+    In that case, the frame `caller` is None or that of the function that starts backward.
+    """
+    return caller is None or caller.f_code is _engine_run_backward.__code__
+
+
+# torch's hook that compresses gradients reads a list of tensors from a future in C++. A future
+# created in Python contains an object, but a TorchScript future contains the declared type.
+_LISTED = """
+def list_after(ended: Future[int], tensors: List[Tensor]) -> List[Tensor]:
+    ended.wait()
+    return tensors
+
+def listed(ended: Future[int], tensors: List[Tensor]) -> Future[List[Tensor]]:
+    return torch.jit.fork(list_after, ended, tensors)
+"""
+
+
+@functools.cache
+def _typed():
+    return torch.jit.CompilationUnit(_LISTED)
+
+
+def list_future(future, tensors):
+    """Return a future that C++ code can read as a list of tensors, once `future` has completed.
+
+    TorchScript runs it on torch's pool of threads, where a thread waits for `future`.
+    """
+    return _typed().listed(future, tensors)
+
+
+def is_profiled():
+    """Return True if a profiler is enabled."""
+    return profiler._is_profiler_enabled
+
+
+def begin_span(name, tensors):
+    """Begin a call in the profiler's timeline.
+
+    Return two futures: the span ends when the first is set, and the second completes once the
+    profiler has recorded the end. The end is set on a different thread from the one that begins the
+    span, which is how torch recognizes asynchronous calls.
+    """
+    record = _record_function_with_args_enter(name, *tensors)
+    end = torch.futures.Future()
+    end_on = torch.ops.profiler._call_end_callbacks_on_jit_fut._RecordFunction
+    return end, end_on(record, end)
+
+
+def premul_factor(op):
+    """Return the factor of PREMUL_SUM, which torch shows only to pickle."""
+    return float(op.__getstate__()[1])
+
+
+def operator_number(op):
+    """Return the number of an operator, which a call's options wrap."""
+    return int(op.op)
+
+
+def set_options_timeout(options, timeout):
+    """Set the timeout in the options of a backend."""
+    options._timeout = timeout
+
+
+def options_timeout(options):
+    """Return the timeout in the options of a backend."""
+    return options._timeout
+
+
+def backend_of(group, device):
+    """Return the backend of a process group for a device, or None if it has none."""
+    if device not in group._device_types:
+        return None
+    return group._get_backend(device)
+
+
+def default_group():
+    """Return the default process group, or None. Faster than dist.group.WORLD."""
+    return _world._default_pg
+
+
+def group_named(name):
+    """Return the process group of this name, by which compiled programs refer to groups."""
+    return _resolve_process_group(name)

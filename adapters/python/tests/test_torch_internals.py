@@ -1,0 +1,188 @@
+"""Each use of torch's internals, in a test of the same name, which fails if torch changes."""
+
+import datetime
+import inspect
+import sys
+import threading
+
+import pytest
+import torch
+import torch.distributed as dist
+from ringtree import _torch_internals as internals
+from ringtree import _work
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group():
+    dist.init_process_group("ringtree", store=dist.HashStore(), rank=0, world_size=1)
+    yield dist.group.WORLD
+    dist.destroy_process_group()
+
+
+class Under(internals.C10dWork):
+    """A work that has not completed, and counts how often it is asked."""
+
+    asked = 0
+
+    def is_completed(self):
+        self.asked += 1
+        return self.asked > 1
+
+    def get_future(self):
+        return internals.answer_instead_of_future(self) or torch.futures.Future()
+
+
+def test_every_use_has_a_test():
+    names = {
+        name
+        for name, each in vars(internals).items()
+        if inspect.isfunction(each)
+        and each.__module__ == internals.__name__
+        and not name.startswith("_")
+    }
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")}
+    assert names <= tested, names - tested
+
+
+def test_replace_is_completed():
+    assert internals.C10dWork.is_completed is internals.is_completed
+    assert internals._is_completed_in_cpp is not internals.is_completed
+
+
+def test_is_completed():
+    """torch's own method does not call Python; ringtree's does, with the help of get_future."""
+    work = Under()
+    assert not internals._is_completed_in_cpp(work) and work.asked == 0
+    assert not internals.is_completed(work)
+    assert internals.is_completed(work) and work.asked == 2
+
+
+def test_answer_instead_of_future():
+    work = Under()
+    assert internals.answer_instead_of_future(work) is None
+    assert not work.get_future().done() and work.asked == 0
+
+
+def test_answers_in_python():
+    assert internals.answers_in_python(Under())
+    work = dist.all_reduce(torch.ones(3), async_op=True)
+    work.wait()
+    assert work.is_completed()
+
+
+def test_is_asked_by_reducer():
+    """The reducer asks from C++, whose caller in Python is the function that starts backward."""
+    assert internals.is_asked_by_reducer(None)
+    assert not internals.is_asked_by_reducer(sys._getframe())
+    callers = []
+
+    class Asks(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, numbers):
+            return numbers * 2
+
+        @staticmethod
+        def backward(ctx, grad):
+            frame = sys._getframe()
+            while frame is not None and not internals.is_asked_by_reducer(frame):
+                frame = frame.f_back
+            callers.append(frame)
+            return grad
+
+    Asks.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert callers[0] is None or internals.is_asked_by_reducer(callers[0])
+    frames = []
+
+    def asks(self):
+        frames.append(sys._getframe(1))
+        return get_future(self)
+
+    get_future = _work.Work.get_future
+    _work.Work.get_future = asks
+    try:
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(2, 2))
+        model(torch.ones(1, 2)).sum().backward()
+    finally:
+        _work.Work.get_future = get_future
+    assert frames and all(map(internals.is_asked_by_reducer, frames))
+
+
+def test_list_future():
+    first = torch.futures.Future()
+    listed = internals.list_future(first, [torch.ones(2)])
+    assert not listed.done()
+    threading.Timer(0.05, first.set_result, [1]).start()
+    (found,) = listed.wait()
+    assert found.tolist() == [1, 1]
+
+
+def test_is_profiled():
+    assert not internals.is_profiled()
+    with torch.profiler.profile():
+        assert internals.is_profiled()
+
+
+def test_begin_span():
+    with torch.profiler.profile() as profile:
+        end, noted = internals.begin_span("ringtree:test", [torch.ones(2)])
+        assert not noted.done()
+        thread = threading.Thread(target=end.set_result, args=[None])
+        thread.start()
+        thread.join()
+        noted.wait()
+    (event,) = (each for each in profile.events() if each.name == "ringtree:test")
+    assert event.is_async
+
+
+def options_of_a_call(op):
+    """The options that torch passes to a backend's all-reduce."""
+    options = dist.AllreduceOptions()
+    options.reduceOp = op
+    return options
+
+
+def test_premul_factor():
+    options = options_of_a_call(dist._make_nccl_premul_sum(2.5))
+    assert internals.operator_number(options.reduceOp) == dist.ReduceOp.RedOpType.PREMUL_SUM
+    assert internals.premul_factor(options.reduceOp) == 2.5
+
+
+def test_operator_number():
+    for op in (dist.ReduceOp.SUM, dist.ReduceOp.MAX, dist.ReduceOp.BXOR):
+        assert internals.operator_number(options_of_a_call(op).reduceOp) == int(op)
+
+
+def test_options_timeout():
+    seconds = datetime.timedelta(seconds=7)
+    options = internals.C10dBackend.Options("ringtree", timeout=seconds)
+    assert internals.options_timeout(options) == seconds
+
+
+def test_set_options_timeout():
+    options = internals.C10dBackend.Options("ringtree", timeout=datetime.timedelta(seconds=7))
+    internals.set_options_timeout(options, datetime.timedelta(seconds=9))
+    assert internals.options_timeout(options) == datetime.timedelta(seconds=9)
+
+
+def test_backend_of(group):
+    from ringtree._backend import RingtreeBackend
+
+    assert isinstance(internals.backend_of(group, CPU), RingtreeBackend)
+    assert internals.backend_of(group, torch.device("meta")) is None
+
+
+def test_default_group(group):
+    assert internals.default_group() is group
+
+
+def test_group_named(group):
+    assert internals.group_named(group.group_name) is group
+
+
+def test_tensors_describe_themselves():
+    """The compiled part calls a C function of torch's tensor class, with DLPack's layout."""
+    from ringtree.torch import communicator
+
+    assert communicator()._all_reduce(torch.ones(3), "sum")
