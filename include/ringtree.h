@@ -36,29 +36,40 @@
 #include <stdint.h>
 
 /**
- * Major version of this header. ringtree_version() returns the version of the loaded library.
+ * Version of this header. ringtree_version() and ringtree_version_code() return the version of the
+ * loaded library.
  */
 #define RINGTREE_VERSION_MAJOR 0
-
-/**
- * Minor version of this header.
- */
 #define RINGTREE_VERSION_MINOR 1
+#define RINGTREE_VERSION_PATCH 0
 
 /**
- * Patch version of this header.
+ * Version of this header as one number, which increases with every version.
  */
-#define RINGTREE_VERSION_PATCH 0
+#define RINGTREE_VERSION_CODE                                                                      \
+    (RINGTREE_VERSION_MAJOR * 1000000 + RINGTREE_VERSION_MINOR * 1000 + RINGTREE_VERSION_PATCH)
+
+/**
+ * The color that a rank passes to ringtree_comm_split() if it should not join any group.
+ */
+#define RINGTREE_SPLIT_NOCOLOR (-1)
+
+/**
+ * The value of a number in a ringtree_config_t that the program does not set.
+ */
+#define RINGTREE_UNSET (-1)
+
+/**
+ * Initializes a ringtree_config_t. Every program must use this macro, because it sets `size`.
+ */
+#define RINGTREE_CONFIG_INITIALIZER                                                                \
+    {sizeof(ringtree_config_t), NULL, NULL, NULL, NULL, NULL, NULL, NULL, RINGTREE_UNSET,          \
+     RINGTREE_UNSET, RINGTREE_UNSET, RINGTREE_UNSET, RINGTREE_UNSET, RINGTREE_UNSET}
 
 /**
  * Length of a ringtree_unique_id_t, in bytes.
  */
 #define RINGTREE_UNIQUE_ID_BYTES 80
-
-/**
- * The color that a rank passes to ringtree_comm_split() if it should not join any group.
- */
-#define RINGTREE_SPLIT_NOCOLOR -1
 
 /**
  * The result of a call.
@@ -266,6 +277,79 @@ typedef struct {
     uint8_t bytes[RINGTREE_UNIQUE_ID_BYTES];
 } ringtree_unique_id_t;
 
+/**
+ * The settings of a new communicator, for ringtree_comm_init_config().
+ *
+ * Initialize it with RINGTREE_CONFIG_INITIALIZER, and then change fields. Fields that a program
+ * does not change have the value that the environment specifies, or a default. Fields that the
+ * program sets take precedence over the environment. Texts need to be valid only until the
+ * function returns. A later version may add fields at the end.
+ */
+typedef struct {
+    /**
+     * Size of the structure that the program was compiled with. RINGTREE_CONFIG_INITIALIZER sets
+     * it.
+     */
+    size_t size;
+    /**
+     * Name of the communicator in errors and warnings.
+     */
+    const char *name;
+    /**
+     * Name or address of the network interface for data connections, like RINGTREE_INTERFACE.
+     */
+    const char *interface;
+    /**
+     * Name of the site that this host belongs to, like RINGTREE_SITE.
+     */
+    const char *site;
+    /**
+     * "auto", "tcp" or "shm", like RINGTREE_TRANSPORT. Must be the same on all ranks.
+     */
+    const char *transport;
+    /**
+     * The "host:port" at which rank 0 listens.
+     */
+    const char *rendezvous;
+    /**
+     * An ID from ringtree_get_unique_id(). Replaces `rendezvous` and `secret`.
+     */
+    const ringtree_unique_id_t *id;
+    /**
+     * The secret of the job as 64 hexadecimal digits, like RINGTREE_SECRET.
+     */
+    const char *secret;
+    /**
+     * Timeout for startup and for each call, in milliseconds. If the value is 0, calls have no
+     * timeout, and startup has the default one. See ringtree_comm_set_timeout_ms().
+     */
+    int64_t timeout_ms;
+    /**
+     * Time after which a waiting call prints a warning, in milliseconds. The value 0 disables
+     * warnings. See RINGTREE_STALL_WARNING_S.
+     */
+    int64_t stall_warning_ms;
+    /**
+     * Number of ranks. Must be set if `rank` is set.
+     */
+    int world_size;
+    /**
+     * Rank of this process. If neither `rank` nor `world_size` is set, both come from the
+     * launcher, and a program without a launcher gets a communicator that consists of one rank.
+     */
+    int rank;
+    /**
+     * 1 to compare the calls of all ranks before they start, like RINGTREE_CHECK=calls. Must be
+     * the same on all ranks.
+     */
+    int check_calls;
+    /**
+     * 1 for sums that do not depend on the algorithm, like RINGTREE_REPRODUCIBLE=1. Must be the
+     * same on all ranks.
+     */
+    int reproducible;
+} ringtree_config_t;
+
 #ifdef __cplusplus
 extern "C" {
 #endif // __cplusplus
@@ -275,6 +359,12 @@ extern "C" {
  * freed.
  */
 const char *ringtree_version(void);
+
+/**
+ * Returns the version of the loaded library in the form of RINGTREE_VERSION_CODE. A program can
+ * compare the two to check that it was compiled for this version.
+ */
+int ringtree_version_code(void);
 
 /**
  * Returns a short description of `result`. The string is static and must not be freed. For a
@@ -349,6 +439,18 @@ ringtree_result_t ringtree_comm_init_at(ringtree_comm_t **comm,
                                         int rank);
 
 /**
+ * Creates a communicator with the settings in `config`. Waits until every rank has joined. This
+ * function can do the same as all other functions that create the communicator of all ranks.
+ *
+ * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+ * ringtree_comm_destroy(). If the program was compiled with an older header, fields that it does
+ * not have use their defaults. If it was compiled with a newer header that has more fields, the
+ * function returns RINGTREE_USAGE.
+ */
+ringtree_result_t ringtree_comm_init_config(ringtree_comm_t **comm,
+                                            const ringtree_config_t *config);
+
+/**
  * Sets `rank` to the rank of this process in the communicator. Ranks are counted from 0.
  */
 ringtree_result_t ringtree_comm_rank(ringtree_comm_t *comm, int *rank);
@@ -363,6 +465,18 @@ ringtree_result_t ringtree_comm_count(ringtree_comm_t *comm, int *count);
  * It is the same in every communicator.
  */
 ringtree_result_t ringtree_comm_local_rank(ringtree_comm_t *comm, int *local_rank);
+
+/**
+ * Sets `async_error` to the result of the communicator's first error, or to RINGTREE_SUCCESS if
+ * this rank does not know of an error. Does not block and does not communicate.
+ *
+ * An error is known as soon as this rank learns that another rank has died or aborted, even if no
+ * call is in flight. ringtree_last_error() then describes this error. The function itself returns
+ * RINGTREE_SUCCESS in both cases. Programs need this function only while they make no calls,
+ * because every call on a failed communicator returns the error as well.
+ */
+ringtree_result_t ringtree_comm_get_async_error(ringtree_comm_t *comm,
+                                                ringtree_result_t *async_error);
 
 /**
  * Sets the timeout, in milliseconds, for subsequent calls on this handle. A value of 0 means no
@@ -508,7 +622,7 @@ ringtree_result_t ringtree_scatter(const void *send,
 /**
  * Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
  * contains one number per rank and must be the same on all ranks. `send` must be as long as this
- * rank's block. This function cannot work in place.
+ * rank's block.
  */
 ringtree_result_t ringtree_all_gather_v(const void *send,
                                         void *recv,
@@ -519,7 +633,7 @@ ringtree_result_t ringtree_all_gather_v(const void *send,
 /**
  * Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
  * `send_counts` contains one number per rank and must be the same on all ranks. `recv` must be as
- * long as this rank's block. This function cannot work in place.
+ * long as this rank's block.
  */
 ringtree_result_t ringtree_reduce_scatter_v(const void *send,
                                             const size_t *send_counts,
@@ -527,6 +641,30 @@ ringtree_result_t ringtree_reduce_scatter_v(const void *send,
                                             ringtree_dtype_t dtype,
                                             ringtree_op_t op,
                                             ringtree_comm_t *comm);
+
+/**
+ * Like ringtree_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
+ * contains one number per rank and must be the same on all ranks, not only on the root. `send`
+ * must be as long as this rank's block.
+ */
+ringtree_result_t ringtree_gather_v(const void *send,
+                                    void *recv,
+                                    const size_t *recv_counts,
+                                    ringtree_dtype_t dtype,
+                                    int root,
+                                    ringtree_comm_t *comm);
+
+/**
+ * Like ringtree_scatter(), but the block of rank j has send_counts[j] elements. `send_counts`
+ * contains one number per rank and must be the same on all ranks, not only on the root. `recv`
+ * must be as long as this rank's block.
+ */
+ringtree_result_t ringtree_scatter_v(const void *send,
+                                     const size_t *send_counts,
+                                     void *recv,
+                                     ringtree_dtype_t dtype,
+                                     int root,
+                                     ringtree_comm_t *comm);
 
 /**
  * Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
@@ -596,14 +734,17 @@ ringtree_result_t ringtree_recv_start(void *recv,
  * Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
  * call in `work`.
  *
- * The program owns the handle. It must call ringtree_work_wait() to wait until the call has
- * completed, or call ringtree_work_test() repeatedly until it has completed, and then free the
- * handle with ringtree_work_free(). Until the call has completed, the program must not use `send`
- * or `recv`. All ranks must make the calls on a communicator in the same order, whether the calls
- * block or are started in the background.
+ * The program owns the handle. It must wait until the call has completed, with
+ * ringtree_work_wait(), ringtree_work_wait_for(), ringtree_work_wait_any() or repeated calls of
+ * ringtree_work_test(), and then free the handle with ringtree_work_free(). All ranks must make
+ * the calls on a communicator in the same order, whether the calls block or are started in the
+ * background.
  *
- * A started call is fastest if it works in place. Otherwise, it either copies `send` to `recv`
- * first or copies the result from a temporary buffer at the end.
+ * The call uses the program's buffers and copies neither of them. Until it has completed, the
+ * program must keep `send` and `recv` allocated, must not write to `send` and must not use `recv`.
+ * This also applies if the communicator is destroyed or aborted in the meantime: only the
+ * functions above tell when the call no longer uses the buffers. Arrays of counts may be reused
+ * as soon as the function that starts the call returns.
  */
 ringtree_result_t ringtree_all_reduce_start(const void *send,
                                             void *recv,
@@ -614,7 +755,8 @@ ringtree_result_t ringtree_all_reduce_start(const void *send,
                                             ringtree_work_t **work);
 
 /**
- * Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start(). On the root, the
+ * function first copies `send` to `recv`, unless the call works in place.
  */
 ringtree_result_t ringtree_broadcast_start(const void *send,
                                            void *recv,
@@ -690,6 +832,62 @@ ringtree_result_t ringtree_scatter_start(const void *send,
                                          ringtree_work_t **work);
 
 /**
+ * Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start().
+ */
+ringtree_result_t ringtree_all_gather_v_start(const void *send,
+                                              void *recv,
+                                              const size_t *recv_counts,
+                                              ringtree_dtype_t dtype,
+                                              ringtree_comm_t *comm,
+                                              ringtree_work_t **work);
+
+/**
+ * Starts ringtree_reduce_scatter_v() in the background. See ringtree_all_reduce_start().
+ */
+ringtree_result_t ringtree_reduce_scatter_v_start(const void *send,
+                                                  const size_t *send_counts,
+                                                  void *recv,
+                                                  ringtree_dtype_t dtype,
+                                                  ringtree_op_t op,
+                                                  ringtree_comm_t *comm,
+                                                  ringtree_work_t **work);
+
+/**
+ * Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start().
+ */
+ringtree_result_t ringtree_gather_v_start(const void *send,
+                                          void *recv,
+                                          const size_t *recv_counts,
+                                          ringtree_dtype_t dtype,
+                                          int root,
+                                          ringtree_comm_t *comm,
+                                          ringtree_work_t **work);
+
+/**
+ * Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start().
+ */
+ringtree_result_t ringtree_scatter_v_start(const void *send,
+                                           const size_t *send_counts,
+                                           void *recv,
+                                           ringtree_dtype_t dtype,
+                                           int root,
+                                           ringtree_comm_t *comm,
+                                           ringtree_work_t **work);
+
+/**
+ * Starts ringtree_all_to_all_v() in the background. See ringtree_all_reduce_start(). Unlike other
+ * started calls, this function first waits until all ranks have called it and have compared their
+ * counts.
+ */
+ringtree_result_t ringtree_all_to_all_v_start(const void *send,
+                                              const size_t *send_counts,
+                                              void *recv,
+                                              const size_t *recv_counts,
+                                              ringtree_dtype_t dtype,
+                                              ringtree_comm_t *comm,
+                                              ringtree_work_t **work);
+
+/**
  * Waits until the call that `work` represents has completed, and returns the result of that call.
  * Any thread may call this function, even repeatedly.
  */
@@ -703,6 +901,32 @@ ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
  * Otherwise, returns RINGTREE_SUCCESS.
  */
 ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *is_finished);
+
+/**
+ * Like ringtree_work_test(), but waits for up to `limit_ms` milliseconds until the call has
+ * completed. If `limit_ms` is negative, waits without a limit.
+ *
+ * The limit does not cancel the call, which continues in the background and keeps using its
+ * buffers. The call fails only when the timeout of its communicator expires.
+ */
+ringtree_result_t ringtree_work_wait_for(ringtree_work_t *work, int64_t limit_ms, int *is_finished);
+
+/**
+ * Waits for up to `limit_ms` milliseconds until one of the `count` calls in `works` has completed,
+ * and sets `index` to its position. If `limit_ms` is negative, waits without a limit. If several
+ * calls have completed, sets `index` to the first of them.
+ *
+ * Returns the result of that call, like ringtree_work_wait(). NULL handles are ignored, so a
+ * program can free the handle, set it to NULL and wait for the next call. If the limit expires
+ * first, or if all handles are NULL, sets `index` to -1 and returns RINGTREE_SUCCESS. All other
+ * calls continue in the background.
+ *
+ * Also sets `index` to -1 if the function returns RINGTREE_USAGE because an argument is invalid.
+ */
+ringtree_result_t ringtree_work_wait_any(ringtree_work_t *const *works,
+                                         size_t count,
+                                         int64_t limit_ms,
+                                         int *index);
 
 /**
  * Destroys the handle of a completed call. Does not free the call's buffers.

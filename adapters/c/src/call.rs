@@ -4,31 +4,41 @@
 //! only one of the two buffers, and the pointer to the other buffer is ignored. A call works in
 //! place if one of the buffers is located exactly at its position within the other. Any other
 //! overlap is an error.
+//!
+//! *Forms.* Blocking and started calls use the same [`Buffers`]. No form copies a buffer, except
+//! that the root of a broadcast copies `send` to `recv`.
 
 use crate::memory::elements;
 use crate::types;
 use bytemuck::allocation::try_zeroed_vec;
 use ringtree::comm::buffer::{Memory, MemoryMut};
 use ringtree::{
-    Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, ErrorKind, Layout,
+    Blocks, Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, ErrorKind, Layout,
+    ReduceOp, Result, Work, WorkError, with_element,
 };
-use ringtree::{ReduceOp, Result, Work, with_element};
 use ringtree_foreign::{ForeignBuffer, Operation};
-use std::ops::Range;
 
 /// A collective that operates on C's memory.
-#[derive(Clone, Copy)]
 pub(crate) struct Call {
-    pub(crate) collective: Collective,
+    collective: Collective,
     /// Address of the elements to read.
-    pub(crate) send: usize,
+    send: usize,
     /// Address of the elements to write.
-    pub(crate) recv: usize,
-    /// Number of elements per block, or in total if the buffers are not divided into blocks.
-    pub(crate) count: usize,
-    pub(crate) dtype: Dtype,
-    pub(crate) op: ReduceOp,
-    pub(crate) root: usize,
+    recv: usize,
+    lengths: Lengths,
+    dtype: Dtype,
+    op: ReduceOp,
+    root: usize,
+}
+
+/// The lengths of a call's blocks, in elements.
+enum Lengths {
+    /// Length of each block, or of each buffer if the buffers are not divided into blocks.
+    Even(usize),
+    /// Lengths of the blocks of all ranks, in the buffer that contains one block per rank.
+    Counts(Vec<usize>),
+    /// Lengths of the blocks to and from each rank.
+    Both(Vec<usize>, Vec<usize>),
 }
 
 /// A contiguous range of elements.
@@ -42,7 +52,7 @@ impl Span {
     /// Returns the elements as a buffer.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if the address is null or not aligned,
+    /// Returns [`ErrorKind::Usage`] if the address is null or not aligned,
     /// or if the elements exceed the address space.
     fn elements<T: Element>(self) -> Result<ForeignBuffer<T>> {
         elements(self.address, self.count)
@@ -51,7 +61,7 @@ impl Span {
     /// Checks that both ranges are valid and do not overlap.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if the ranges overlap. Also returns
+    /// Returns [`ErrorKind::Usage`] if the ranges overlap. Also returns
     /// the same errors as [`Span::elements`].
     fn check_apart<T: Element>(self, other: Self) -> Result<()> {
         self.elements::<T>()?;
@@ -68,20 +78,24 @@ impl Span {
     }
 }
 
-/// The buffers of a call on this rank.
+/// The buffers of a call on this rank, as C passed them.
 struct Places {
     send: Span,
     recv: Span,
-    /// This rank's block of the larger buffer, if that buffer has one block per rank.
-    own: Range<usize>,
     is_in_place: bool,
+}
+
+/// The buffers of a call on this rank, with the layouts of their blocks.
+enum Buffers<'a, T> {
+    InPlace(Blocks<'a, Held<T>>),
+    Into(Blocks<'a, Held<T>>, Blocks<'a, Held<T>>),
 }
 
 impl Call {
     /// Creates a collective from C's arguments, with root 0 and the operator `Sum`.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if there is no type with the number
+    /// Returns [`ErrorKind::Usage`] if there is no type with the number
     /// `dtype`.
     pub(crate) fn new(
         collective: Collective,
@@ -92,17 +106,29 @@ impl Call {
             collective,
             send,
             recv,
-            count,
+            lengths: Lengths::Even(count),
             dtype: types::dtype(dtype)?,
             op: ReduceOp::Sum,
             root: 0,
         })
     }
 
+    /// Sets the lengths of the blocks in the buffer that contains one block per rank.
+    pub(crate) fn counts(self, counts: Vec<usize>) -> Self {
+        let lengths = Lengths::Counts(counts);
+        Self { lengths, ..self }
+    }
+
+    /// Sets the lengths of the blocks to each rank and from each rank, for an all-to-all.
+    pub(crate) fn both_counts(self, send: Vec<usize>, recv: Vec<usize>) -> Self {
+        let lengths = Lengths::Both(send, recv);
+        Self { lengths, ..self }
+    }
+
     /// Sets the operator.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if there is no operator with this
+    /// Returns [`ErrorKind::Usage`] if there is no operator with this
     /// number.
     pub(crate) fn op(mut self, op: types::op_from_c) -> Result<Self> {
         self.op = types::op(op)?;
@@ -112,7 +138,7 @@ impl Call {
     /// Sets the root.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if the root is negative.
+    /// Returns [`ErrorKind::Usage`] if the root is negative.
     pub(crate) fn root(mut self, root: std::ffi::c_int) -> Result<Self> {
         self.root = types::rank("root", root)?;
         Ok(self)
@@ -125,10 +151,109 @@ impl Call {
 
     /// Starts the call. ringtree's own threads run it.
     pub(crate) fn start(&self, comm: &Communicator) -> Result<Box<dyn Operation>> {
-        with_element!(self.dtype, T => {
-            let started: Box<dyn Operation> = Box::new(self.start_as::<T>(comm)?);
-            Ok(started)
+        with_element!(self.dtype, T => self.start_as::<T>(comm))
+    }
+
+    fn run_as<T: Element>(&self, comm: &Communicator) -> Result<()> {
+        let (op, root) = (self.op, self.root);
+        let (input, mut output) = match self.buffers::<T>(comm)? {
+            Buffers::Into(input, output) => (input, output),
+            Buffers::InPlace(mut whole) => {
+                use ringtree::internal::calls::collective;
+                return collective(comm, self.collective, &mut whole, op, root);
+            }
+        };
+        let (input, output) = (&input, &mut output);
+        match self.collective {
+            Collective::AllReduce => comm.all_reduce_into(input, output, op),
+            Collective::Reduce => comm.reduce_into(input, output, op, root),
+            Collective::AllGather => comm.all_gather_into(input, output),
+            Collective::ReduceScatter => comm.reduce_scatter_into(input, output, op),
+            Collective::Gather => comm.gather_into(input, output, root),
+            Collective::Scatter => comm.scatter_into(input, output, root),
+            Collective::AllToAll => comm.all_to_all_into(input, output),
+            other => Err(without_buffers(other)),
+        }
+    }
+
+    fn start_as<T: Element>(&self, comm: &Communicator) -> Result<Box<dyn Operation>> {
+        let (op, root) = (self.op, self.root);
+        let (input, output) = match self.buffers::<T>(comm)? {
+            Buffers::Into(input, output) => (input.into_owned(), output.into_owned()),
+            Buffers::InPlace(whole) => return self.start_in_place(comm, whole.into_owned()),
+        };
+        boxed(match self.collective {
+            Collective::AllReduce => comm.start_all_reduce_into(input, output, op),
+            Collective::Reduce => comm.start_reduce_into(input, output, op, root),
+            Collective::AllGather => comm.start_all_gather_into(input, output),
+            Collective::ReduceScatter => comm.start_reduce_scatter_into(input, output, op),
+            Collective::Gather => comm.start_gather_into(input, output, root),
+            Collective::Scatter => comm.start_scatter_into(input, output, root),
+            Collective::AllToAll => comm.start_all_to_all_into(input, output),
+            other => return Err(without_buffers(other)),
         })
+    }
+
+    fn start_in_place<T: Element>(
+        &self,
+        comm: &Communicator,
+        whole: Blocks<'static, Held<T>>,
+    ) -> Result<Box<dyn Operation>> {
+        let (op, root) = (self.op, self.root);
+        boxed(match self.collective {
+            Collective::AllReduce => comm.start_all_reduce(whole, op),
+            Collective::Broadcast => comm.start_broadcast(whole, root),
+            Collective::Reduce => comm.start_reduce(whole, op, root),
+            Collective::AllGather => comm.start_all_gather(whole),
+            Collective::ReduceScatter => comm.start_reduce_scatter(whole, op),
+            Collective::Gather => comm.start_gather(whole, root),
+            Collective::Scatter => comm.start_scatter(whole, root),
+            Collective::AllToAll => comm.start_all_to_all(whole),
+            other => return Err(without_buffers(other)),
+        })
+    }
+
+    /// Checks this rank's buffers and returns them in the form in which the call uses them.
+    fn buffers<T: Element>(&self, comm: &Communicator) -> Result<Buffers<'_, T>> {
+        let Places {
+            send,
+            recv,
+            is_in_place,
+        } = self.places(comm)?;
+        let has_blocks_in_send = matches!(
+            self.collective,
+            Collective::ReduceScatter | Collective::Scatter
+        );
+        let (of_send, of_recv) = match &self.lengths {
+            Lengths::Even(_) => (Layout::Even, Layout::Even),
+            Lengths::Counts(counts) if has_blocks_in_send => (Layout::Counts(counts), Layout::Even),
+            Lengths::Counts(counts) => (Layout::Even, Layout::Counts(counts)),
+            Lengths::Both(send, recv) => (Layout::Counts(send), Layout::Counts(recv)),
+        };
+        if is_in_place {
+            let (whole, layout) = match has_blocks_in_send {
+                true => (send, of_send),
+                false => (recv, of_recv),
+            };
+            return Ok(Buffers::InPlace(
+                layout.of(Held::Foreign(whole.elements()?)),
+            ));
+        }
+        send.check_apart::<T>(recv)?;
+        let (input, mut output) = (send.elements::<T>()?, recv.elements::<T>()?);
+        let output = match self.collective {
+            Collective::Broadcast => {
+                if comm.rank() == self.root {
+                    output.as_mut_slice().copy_from_slice(input.as_slice());
+                }
+                return Ok(Buffers::InPlace(of_recv.of(Held::Foreign(output))));
+            }
+            // This rank needs memory for data that it forwards.
+            Collective::Reduce if comm.rank() != self.root => Held::Scratch(zeros(send.count)?),
+            _ => Held::Foreign(output),
+        };
+        let input = of_send.of(Held::Foreign(input));
+        Ok(Buffers::Into(input, of_recv.of(output)))
     }
 
     /// Returns this rank's buffers with their lengths, and determines whether the call works in
@@ -145,158 +270,68 @@ impl Call {
                 ),
             ));
         }
-        let count = self.count;
-        let of_ranks = |ranks: usize| count.checked_mul(ranks).ok_or_else(too_long);
-        let all = || of_ranks(ranks);
         let on_root = |count: usize| if rank == self.root { count } else { 0 };
-        let (send, recv, is_own_apart) = match self.collective {
-            Collective::AllReduce => (count, count, false),
-            Collective::Broadcast => (on_root(count), count, false),
-            Collective::Reduce => (count, on_root(count), false),
-            Collective::AllToAll => (all()?, all()?, false),
-            Collective::AllGather => (count, all()?, true),
-            Collective::ReduceScatter => (all()?, count, true),
-            Collective::Gather => (count, on_root(all()?), true),
-            Collective::Scatter => (on_root(all()?), count, true),
-            other => {
-                return Err(Error::new(
-                    ErrorKind::Usage,
-                    format!("{other} does not accept buffers"),
-                ));
-            }
+        let ([own, before], [to_all, from_all]) = self.lengths.on(rank, ranks)?;
+        let (send, recv, before) = match self.collective {
+            Collective::AllReduce => (own, own, 0),
+            Collective::Broadcast => (on_root(own), own, 0),
+            Collective::Reduce => (own, on_root(own), 0),
+            Collective::AllToAll => (to_all, from_all, 0),
+            Collective::AllGather => (own, from_all, before),
+            Collective::ReduceScatter => (to_all, own, before),
+            Collective::Gather => (own, on_root(from_all), before),
+            Collective::Scatter => (on_root(to_all), own, before),
+            other => return Err(without_buffers(other)),
         };
-        let own = match is_own_apart {
-            true => of_ranks(rank)?..of_ranks(rank + 1)?,
-            false => 0..count,
-        };
-        let offset = own.start.checked_mul(self.dtype.size());
+        let offset = before.checked_mul(self.dtype.size());
         let at = |whole: usize| offset.and_then(|offset| whole.checked_add(offset));
-        let has_both = send > 0 && recv > 0;
-        let is_in_place = has_both
-            && match send > recv {
-                true => at(self.send) == Some(self.recv),
-                false => at(self.recv) == Some(self.send),
-            };
+        let is_in_place = match self.collective {
+            _ if send == 0 || recv == 0 || matches!(self.lengths, Lengths::Both(..)) => false,
+            Collective::ReduceScatter | Collective::Scatter => at(self.send) == Some(self.recv),
+            _ => at(self.recv) == Some(self.send),
+        };
         let span = |address, count| Span { address, count };
         Ok(Places {
             send: span(self.send, send),
             recv: span(self.recv, recv),
-            own,
             is_in_place,
         })
     }
+}
 
-    fn run_as<T: Element>(&self, comm: &Communicator) -> Result<()> {
-        let Self { op, root, .. } = *self;
-        let Places {
-            send,
-            recv,
-            is_in_place,
-            ..
-        } = self.places(comm)?;
-        if is_in_place {
-            let whole = if send.count > recv.count { send } else { recv };
-            let mut whole = whole.elements::<T>()?;
-            return ringtree::internal::calls::collective(
-                comm,
-                self.collective,
-                &mut whole,
-                op,
-                root,
-            );
-        }
-        send.check_apart::<T>(recv)?;
-        let (input, mut output) = (send.elements::<T>()?, recv.elements::<T>()?);
-        match self.collective {
-            Collective::AllReduce => comm.all_reduce_into(&input, &mut output, op),
-            Collective::Broadcast => {
-                let has_input = !input.as_slice().is_empty();
-                if has_input {
-                    output.as_mut_slice().copy_from_slice(input.as_slice());
-                }
-                comm.broadcast(&mut output, root)
-            }
-            Collective::Reduce if comm.rank() == root => {
-                comm.reduce_into(&input, &mut output, op, root)
-            }
-            // This rank needs memory for data that it forwards.
-            Collective::Reduce => comm.reduce_into(&input, &mut zeros::<T>(send.count)?, op, root),
-            Collective::AllGather => comm.all_gather_into(&input, &mut output),
-            Collective::ReduceScatter => comm.reduce_scatter_into(&input, &mut output, op),
-            Collective::Gather => comm.gather_into(&input, &mut output, root),
-            Collective::Scatter => comm.scatter_into(&input, &mut output, root),
-            _ => comm.all_to_all_into(&input, &mut output),
-        }
-    }
-
-    fn start_as<T: Element>(&self, comm: &Communicator) -> Result<Started<T>> {
-        let Self { op, root, .. } = *self;
-        let (held, bring) = self.held::<T>(comm)?;
-        let work = match self.collective {
-            Collective::AllReduce => comm.start_all_reduce(held, op),
-            Collective::Broadcast => comm.start_broadcast(held, root),
-            Collective::Reduce => comm.start_reduce(held, op, root),
-            Collective::AllGather => comm.start_all_gather(held),
-            Collective::ReduceScatter => comm.start_reduce_scatter(held, op),
-            Collective::Gather => comm.start_gather(held, root),
-            Collective::Scatter => comm.start_scatter(held, root),
-            _ => comm.start_all_to_all(held),
+impl Lengths {
+    /// Returns the length of the block of `rank` and the number of elements before it, and then
+    /// the lengths of a buffer to all ranks and of a buffer from all ranks.
+    ///
+    /// # Errors
+    /// Returns [`ErrorKind::Usage`] if a length exceeds the address space.
+    fn on(&self, rank: usize, ranks: usize) -> Result<([usize; 2], [usize; 2])> {
+        let too_long = || {
+            Error::new(
+                ErrorKind::Usage,
+                "the buffer for the blocks of all ranks exceeds the address space",
+            )
         };
-        Ok(Started { work: work?, bring })
-    }
-
-    /// Returns the buffer that a started call operates on in place. If a part of this buffer must
-    /// be copied to `recv` once the call has completed, also returns the range of this part, and
-    /// `recv`.
-    #[allow(clippy::type_complexity)]
-    fn held<T: Element>(
-        &self,
-        comm: &Communicator,
-    ) -> Result<(Held<T>, Option<(Range<usize>, ForeignBuffer<T>)>)> {
-        let Places {
-            send,
-            recv,
-            own,
-            is_in_place,
-        } = self.places(comm)?;
-        if is_in_place {
-            let whole = if send.count > recv.count { send } else { recv };
-            return Ok((Held::Foreign(whole.elements()?), None));
-        }
-        send.check_apart::<T>(recv)?;
-        let (input, mut output) = (send.elements::<T>()?, recv.elements::<T>()?);
-        let (from, to) = (input.as_slice(), output.as_mut_slice());
-        let is_root = comm.rank() == self.root;
-        let scratch = |count, at: Range<usize>| {
-            let mut scratch = zeros::<T>(count)?;
-            scratch[at].copy_from_slice(from);
-            Ok::<_, Error>(Held::Scratch(scratch))
+        let sum = |counts: &[usize]| {
+            let mut counts = counts.iter();
+            let sum = counts.try_fold(0usize, |sum, count| sum.checked_add(*count));
+            sum.ok_or_else(too_long)
         };
-        let all = self.count.saturating_mul(comm.world_size());
-        match self.collective {
-            Collective::Reduce if !is_root => {
-                return Ok((scratch(self.count, 0..self.count)?, None));
+        match self {
+            Self::Even(count) => {
+                let all = count.checked_mul(ranks).ok_or_else(too_long)?;
+                Ok(([*count, count * rank], [all, all]))
             }
-            Collective::Gather if !is_root => return Ok((scratch(all, own)?, None)),
-            Collective::ReduceScatter => {
-                return Ok((scratch(all, 0..all)?, Some((own, output))));
+            Self::Counts(counts) => {
+                let all = sum(counts)?;
+                Ok(([counts[rank], sum(&counts[..rank])?], [all, all]))
             }
-            Collective::Scatter if !is_root => {
-                return Ok((scratch(all, 0..0)?, Some((own, output))));
-            }
-            Collective::Scatter => {
-                to.copy_from_slice(&from[own]);
-                return Ok((Held::Foreign(input), None));
-            }
-            Collective::Broadcast if !is_root => {}
-            Collective::AllGather | Collective::Gather => to[own].copy_from_slice(from),
-            _ => to.copy_from_slice(from),
+            Self::Both(send, recv) => Ok(([0, 0], [sum(send)?, sum(recv)?])),
         }
-        Ok((Held::Foreign(output), None))
     }
 }
 
-/// The buffer of a started call.
+/// A buffer of a call.
 enum Held<T> {
     Foreign(ForeignBuffer<T>),
     Scratch(Vec<T>),
@@ -326,78 +361,16 @@ impl<T: Element> BufferMut for Held<T> {
     }
 }
 
-/// A collective in flight.
-struct Started<T> {
-    work: Work<Held<T>>,
-    /// The range of the buffer to copy once the collective has completed, and the destination.
-    bring: Option<(Range<usize>, ForeignBuffer<T>)>,
-}
-
-impl<T: Element> Operation for Started<T> {
-    fn is_finished(&self) -> bool {
-        self.work.is_finished()
-    }
-
-    fn wait(self: Box<Self>) -> Result<()> {
-        let Self { work, bring } = *self;
-        let held = work.wait().map_err(|failed| failed.error)?;
-        if let (Some((part, mut place)), Held::Scratch(elements)) = (bring, held) {
-            place.as_mut_slice().copy_from_slice(&elements[part]);
-        }
-        Ok(())
-    }
-}
-
-/// A collective with blocks of different lengths.
-pub(crate) struct ByCounts {
-    pub(crate) collective: Collective,
-    pub(crate) send: usize,
-    pub(crate) recv: usize,
-    pub(crate) send_counts: Vec<usize>,
-    pub(crate) recv_counts: Vec<usize>,
-    pub(crate) dtype: Dtype,
-    pub(crate) op: ReduceOp,
-}
-
-impl ByCounts {
-    /// Runs the collective and returns when it has completed.
-    pub(crate) fn run(&self, comm: &Communicator) -> Result<()> {
-        with_element!(self.dtype, T => self.run_as::<T>(comm))
-    }
-
-    fn run_as<T: Element>(&self, comm: &Communicator) -> Result<()> {
-        let sum = |counts: &[usize]| {
-            let mut counts = counts.iter();
-            counts.try_fold(0usize, |sum, one| sum.checked_add(*one))
-        };
-        let span = |address, counts| {
-            let count = sum(counts).ok_or_else(too_long)?;
-            Ok::<_, Error>(Span { address, count })
-        };
-        let (send, recv) = (
-            span(self.send, &self.send_counts)?,
-            span(self.recv, &self.recv_counts)?,
-        );
-        send.check_apart::<T>(recv)?;
-        let (input, mut output) = (send.elements::<T>()?, recv.elements::<T>()?);
-        let layouts = (
-            Layout::Counts(&self.send_counts),
-            Layout::Counts(&self.recv_counts),
-        );
-        match self.collective {
-            Collective::AllGather => comm.all_gather_into(&input, &mut layouts.1.of(&mut output)),
-            Collective::ReduceScatter => {
-                comm.reduce_scatter_into(&layouts.0.of(&input), &mut output, self.op)
-            }
-            _ => comm.all_to_all_into(&layouts.0.of(&input), &mut layouts.1.of(&mut output)),
-        }
-    }
+fn boxed<B: Send + 'static>(
+    work: std::result::Result<Work<B>, WorkError<B>>,
+) -> Result<Box<dyn Operation>> {
+    Ok(Box::new(work?))
 }
 
 /// Allocates `count` elements with the value zero.
 ///
 /// # Errors
-/// Returns `ErrorKind::System` if the memory is exhausted.
+/// Returns [`ErrorKind::System`] if the memory is exhausted.
 fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     let refused = |()| {
         Error::new(
@@ -408,9 +381,7 @@ fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
     try_zeroed_vec(count).map_err(refused)
 }
 
-fn too_long() -> Error {
-    Error::new(
-        ErrorKind::Usage,
-        "the buffer for the blocks of all ranks exceeds the address space",
-    )
+fn without_buffers(collective: Collective) -> Error {
+    let text = format!("{collective} does not accept buffers");
+    Error::new(ErrorKind::Usage, text)
 }

@@ -54,7 +54,12 @@ pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> ringtree_result_t {
     let Err(error) = unpanicked(act) else {
         return ringtree_result_t::RINGTREE_SUCCESS;
     };
-    let told = Told::new(&error);
+    record(&error)
+}
+
+/// Stores `error` as this thread's last error, and returns its result.
+pub(crate) fn record(error: &Error) -> ringtree_result_t {
+    let told = Told::new(error);
     let result = told.fields.result;
     // A thread that is exiting may have already destroyed its `LAST`.
     let _ = LAST.try_with(|last| last.replace(Some(told)));

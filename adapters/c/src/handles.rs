@@ -58,7 +58,7 @@ impl<T> Table<T> {
     /// Checks that this process created the entries.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` in a forked child.
+    /// Returns [`ErrorKind::Usage`] in a forked child.
     pub(crate) fn refuse_children(&self) -> Result<()> {
         match self.is_of_parent() {
             false => Ok(()),
@@ -73,7 +73,7 @@ impl<T> Table<T> {
     /// Returns the object that a handle refers to.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if the handle is not in the table.
+    /// Returns [`ErrorKind::Usage`] if the handle is not in the table.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
         let found = self.read()?.get(&handle).cloned();
         found.ok_or_else(|| self.missing(handle))
@@ -82,7 +82,8 @@ impl<T> Table<T> {
     /// Removes the object that a handle refers to if `may_go` returns `Ok`.
     ///
     /// # Errors
-    /// Returns the same errors as [`Table::get`] and `may_go`. Also returns `ErrorKind::Usage` in a forked child.
+    /// Returns the same errors as [`Table::get`] and `may_go`. Also returns
+    /// [`ErrorKind::Usage`] in a forked child.
     pub(crate) fn take(
         &self,
         handle: usize,
@@ -98,7 +99,8 @@ impl<T> Table<T> {
     /// Replaces the object that a handle refers to.
     ///
     /// # Errors
-    /// Returns the same errors as [`Table::get`]. Also returns `ErrorKind::Usage` in a forked child.
+    /// Returns the same errors as [`Table::get`]. Also returns [`ErrorKind::Usage`] in a forked
+    /// child.
     pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
         self.refuse_children()?;
         let mut entries = self.write();

@@ -8,8 +8,9 @@
 #![allow(unsafe_code)]
 
 use crate::handles::COMMUNICATORS;
+use crate::types::ringtree_config_t;
 use ringtree::{Communicator, Element, Error, ErrorKind, Result};
-use ringtree_foreign::{ForeignBuffer, first_element};
+use ringtree_foreign::ForeignBuffer;
 use std::ffi::{CStr, c_char};
 use std::mem::MaybeUninit;
 use std::ptr::without_provenance_mut;
@@ -20,22 +21,40 @@ use std::sync::Arc;
 /// # Errors
 /// Returns the same errors as [`first_element`].
 pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<ForeignBuffer<T>> {
-    // SAFETY: the program guarantees that `count` elements are there for as long as the call lasts
-    // (see the module documentation), and that no other code uses them meanwhile. `call` creates no
-    // two buffers that overlap if one of them is written.
+    // SAFETY: `ForeignBuffer::new` checks the address. The header obliges the program to keep
+    // `count` elements there until the call has completed, not to write to what the call reads, and
+    // not to use what the call writes. A blocking call drops the buffer before it returns. A
+    // started call passes the buffer to the engine, which uses it only until the operation ends.
+    // Destroying or aborting the communicator does not change that. The functions that report
+    // completion rely on `Pending`, which reports it only after the operation has ended; they
+    // return an error in a forked child, where `Pending` cannot know. `call` writes only to `recv`
+    // or to the buffer of an in-place call, and it never creates two buffers that overlap if one of
+    // them is written. All bit patterns are valid elements (`Element` is `Pod`).
     unsafe { ForeignBuffer::new(address, count, ()) }
 }
 
 /// Returns a copy of the numbers at the given address in C's memory. There is one number per rank.
 ///
 /// # Errors
-/// Returns `ErrorKind::Usage` if the address is null or not aligned.
+/// Returns [`ErrorKind::Usage`] if the address is null or not aligned.
 pub(crate) fn counts(address: *const usize, ranks: usize) -> Result<Vec<usize>> {
-    let first = first_element::<u64>(address.addr(), ranks)?;
-    // SAFETY: the pointer is aligned and not null, and the program guarantees that `ranks` numbers
-    // are there. A `size_t` is as long as a `u64`: the library supports only such machines.
-    let numbers = unsafe { std::slice::from_raw_parts(first.as_ptr().cast::<usize>(), ranks) };
-    Ok(numbers.to_vec())
+    words(address.addr(), ranks)
+}
+
+/// Returns the numbers of the `count` handles at the given address in C's memory.
+///
+/// # Errors
+/// Returns the same errors as [`counts`].
+pub(crate) fn handles<T>(address: *const *mut T, count: usize) -> Result<Vec<usize>> {
+    words(address.addr(), count)
+}
+
+/// Returns a copy of the `count` words at the given address in C's memory.
+fn words(address: usize, count: usize) -> Result<Vec<usize>> {
+    // A `size_t` and a pointer are as long as a `u64`: the library supports only such machines.
+    const { assert!(size_of::<usize>() == size_of::<u64>()) };
+    let numbers = elements::<u64>(address, count)?;
+    Ok(numbers.as_slice().iter().map(|one| *one as usize).collect())
 }
 
 /// Returns a copy of a list of ranks in C's memory.
@@ -57,10 +76,55 @@ pub(crate) fn text(address: *const c_char) -> Option<String> {
     Some(text.to_string_lossy().into_owned())
 }
 
+/// Returns a copy of the configuration at the given address in C's memory. Fields that the program
+/// does not have, because it was compiled with an older header, have their default values.
+///
+/// # Errors
+/// Returns [`ErrorKind::Usage`] if the address is null or not aligned, or if the size is not that
+/// of a configuration that this version knows.
+pub(crate) fn config<'a>(address: *const ringtree_config_t<'a>) -> Result<ringtree_config_t<'a>> {
+    let mut config = ringtree_config_t::DEFAULT;
+    let usage = |text: String| Err(Error::new(ErrorKind::Usage, text));
+    if address.is_null() || !address.is_aligned() {
+        return usage("config is NULL or not aligned; pass a ringtree_config_t".to_owned());
+    }
+    // SAFETY: the address is aligned and not null. Every version of a configuration begins with its
+    // size, so the program guarantees that a `usize` is there.
+    let size = unsafe { address.cast::<usize>().read() };
+    let known = size_of_val(&config);
+    if size > known {
+        return usage(format!(
+            "the ringtree_config_t has {size} bytes, but version {} of the library knows only \
+             {known}; install the version of the library that the program was compiled with",
+            env!("CARGO_PKG_VERSION")
+        ));
+    }
+    // All fields are 8 bytes long, or pairs of fields are.
+    if size == 0 || !size.is_multiple_of(8) {
+        return usage(format!(
+            "the size of the ringtree_config_t is {size}, which no version has; initialize it with \
+             RINGTREE_CONFIG_INITIALIZER"
+        ));
+    }
+    // SAFETY: the program guarantees `size` initialized bytes at the address, and `config` has at
+    // least as many. The structures of all versions begin with the same fields and have no padding,
+    // so the bytes are valid values of the fields that they cover: numbers, pointers that are only
+    // passed to `text`, and an ID's address, which is null or points to an ID as the header says.
+    unsafe {
+        std::ptr::copy_nonoverlapping(
+            address.cast::<u8>(),
+            std::ptr::from_mut(&mut config).cast::<u8>(),
+            size,
+        );
+    }
+    config.size = known;
+    Ok(config)
+}
+
 /// Returns the memory of the output parameter named `what`.
 ///
 /// # Errors
-/// Returns `ErrorKind::Usage` if the parameter is null.
+/// Returns [`ErrorKind::Usage`] if the parameter is null.
 pub(crate) fn place<'a, T>(
     what: &str,
     place: Option<&'a mut MaybeUninit<T>>,
@@ -81,7 +145,7 @@ pub(crate) fn as_pointer<T>(handle: usize) -> *mut T {
 /// Returns the communicator that a handle refers to.
 ///
 /// # Errors
-/// Returns `ErrorKind::Usage` if the handle is not valid.
+/// Returns [`ErrorKind::Usage`] if the handle is not valid.
 pub(crate) fn communicator<T>(handle: *mut T) -> Result<Arc<Communicator>> {
     COMMUNICATORS.get(handle.addr())
 }

@@ -70,14 +70,15 @@ impl<T: Element, K> ForeignBuffer<T, K> {
 /// is 0.
 ///
 /// ```
+/// use ringtree::ErrorKind;
 /// use ringtree_foreign::first_element;
 /// assert!(first_element::<u64>(0, 0).is_ok());
-/// assert!(first_element::<u64>(0, 1).is_err_and(|error| error.kind() == ringtree::ErrorKind::Usage));
+/// assert!(first_element::<u64>(0, 1).is_err_and(|error| error.kind() == ErrorKind::Usage));
 /// assert!(first_element::<u64>(4, 1).is_err() && first_element::<u8>(4, usize::MAX).is_err());
 /// ```
 ///
 /// # Errors
-/// Returns `ErrorKind::Usage` if the address is null or not aligned for
+/// Returns [`ErrorKind::Usage`] if the address is null or not aligned for
 /// `T`, or if the elements exceed the address space.
 pub fn first_element<T: Element>(address: usize, count: usize) -> Result<NonNull<T>> {
     if count == 0 {

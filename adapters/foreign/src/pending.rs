@@ -35,12 +35,13 @@ impl<B: Send + 'static> Operation for Work<B> {
 /// Runs `act` and turns a panic into an error.
 ///
 /// ```
+/// use ringtree::ErrorKind;
 /// let end = ringtree_foreign::unpanicked::<()>(|| panic!("no"));
-/// assert!(end.is_err_and(|error| error.kind() == ringtree::ErrorKind::System));
+/// assert!(end.is_err_and(|error| error.kind() == ErrorKind::System));
 /// ```
 ///
 /// # Errors
-/// Returns the error that `act` returns, or `ErrorKind::System` if it
+/// Returns the error that `act` returns, or [`ErrorKind::System`] if it
 /// panics. The panic message is on standard error.
 pub fn unpanicked<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let panicked = |_| {
@@ -150,7 +151,7 @@ impl Pending {
     /// Waits until the call has completed.
     ///
     /// # Errors
-    /// Returns an error if the call failed, or `ErrorKind::Usage` if
+    /// Returns an error if the call failed, or [`ErrorKind::Usage`] if
     /// this is called from a signal handler that interrupted its thread while the thread was
     /// waiting for this call.
     pub fn wait(&self) -> Result<()> {
@@ -158,6 +159,42 @@ impl Pending {
         self.check_nested()?;
         let end = self.outcome.wait(None);
         end.expect("invariant: a wait without a timeout returns a result")
+    }
+
+    /// Waits until one of the calls has completed, and returns the index of the first that has.
+    /// Returns `None` if `at_most` elapses first or if there are no calls. All other calls continue.
+    ///
+    /// ```
+    /// use ringtree_foreign::Pending;
+    /// use std::time::Duration;
+    /// let ends = ringtree::simulate(2, |comm| {
+    ///     let peer = 1 - comm.rank();
+    ///     let of = |work| Pending::of_operation(Box::new(work));
+    ///     let later = of(comm.start_recv(vec![0u8], peer)?);
+    ///     let moment = Some(Duration::from_millis(1));
+    ///     assert_eq!(Pending::wait_any(&[&later], moment), None);
+    ///     let sooner = of(comm.start_all_gather(vec![0u8; 2])?);
+    ///     sooner.wait()?; // simulated ranks run only while one of them waits in a call
+    ///     assert_eq!(Pending::wait_any(&[&later, &sooner], None), Some(1));
+    ///     comm.send(&[1u8], peer)?;
+    ///     later.wait()
+    /// });
+    /// assert_eq!(ends, [Ok(()), Ok(())]);
+    /// ```
+    #[must_use]
+    pub fn wait_any(calls: &[&Self], at_most: Option<Duration>) -> Option<usize> {
+        let start = Instant::now();
+        loop {
+            let finished = calls.iter().position(|call| call.is_finished());
+            let passed = start.elapsed();
+            if finished.is_some() || calls.is_empty() || at_most.is_some_and(|most| passed >= most)
+            {
+                return finished;
+            }
+            // The first pauses are short, because most calls complete quickly.
+            let left = at_most.map_or(PAUSE, |most| most.saturating_sub(passed));
+            std::thread::sleep(PAUSE.min(passed).min(left));
+        }
     }
 
     /// Takes the operation if ringtree's own threads run the call and no thread is waiting in it.
@@ -199,7 +236,7 @@ impl Pending {
     /// Waits for the result for at most `at_most`, even while other threads are waiting. May return
     /// `None` before the time is up.
     ///
-    /// Returns `ErrorKind::Usage` if this is called from a signal
+    /// Returns [`ErrorKind::Usage`] if this is called from a signal
     /// handler that interrupted its thread while the thread was waiting for this call.
     #[must_use]
     pub fn wait_at_most(&self, at_most: Duration) -> Option<Result<()>> {

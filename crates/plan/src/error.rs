@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Why there is no plan, or why a value is invalid. `Display` prints one line.
+/// An error of a function on plans. `Display` prints one line that states what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     kind: PlanErrorKind,

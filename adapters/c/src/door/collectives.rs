@@ -1,15 +1,19 @@
 //! Exports the blocking collectives.
 
-use crate::call::{ByCounts, Call};
+use crate::call::Call;
 use crate::error::answer;
 use crate::memory::{communicator, counts};
-use crate::types::{self, dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t};
-use ringtree::{Collective, ReduceOp, Result};
+use crate::types::{dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t};
+use ringtree::{Collective, Result};
 use std::ffi::{c_int, c_void};
 
-/// Runs a call and waits until it has completed.
-fn run(comm: *mut ringtree_comm_t, call: impl FnOnce() -> Result<Call>) -> ringtree_result_t {
-    answer(|| call()?.run(&*communicator(comm)?))
+/// Runs a call, which `call` creates for the given number of ranks, and waits until it has
+/// completed.
+fn run(comm: *mut ringtree_comm_t, call: impl FnOnce(usize) -> Result<Call>) -> ringtree_result_t {
+    answer(|| {
+        let comm = communicator(comm)?;
+        call(comm.world_size())?.run(&comm)
+    })
 }
 
 /// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on
@@ -23,7 +27,7 @@ pub extern "C" fn ringtree_all_reduce(
     op: op_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::AllReduce, memory, dtype)?.op(op)
     })
@@ -40,7 +44,7 @@ pub extern "C" fn ringtree_broadcast(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::Broadcast, memory, dtype)?.root(root)
     })
@@ -59,7 +63,7 @@ pub extern "C" fn ringtree_reduce(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::Reduce, memory, dtype)?
             .op(op)?
@@ -77,7 +81,7 @@ pub extern "C" fn ringtree_all_gather(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), send_count);
         Call::new(Collective::AllGather, memory, dtype)
     })
@@ -96,7 +100,7 @@ pub extern "C" fn ringtree_reduce_scatter(
     op: op_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), recv_count);
         Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)
     })
@@ -112,7 +116,7 @@ pub extern "C" fn ringtree_all_to_all(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::AllToAll, memory, dtype)
     })
@@ -130,7 +134,7 @@ pub extern "C" fn ringtree_gather(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), send_count);
         Call::new(Collective::Gather, memory, dtype)?.root(root)
     })
@@ -148,7 +152,7 @@ pub extern "C" fn ringtree_scatter(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, || {
+    run(comm, |_| {
         let memory = (send.addr(), recv.addr(), recv_count);
         Call::new(Collective::Scatter, memory, dtype)?.root(root)
     })
@@ -156,7 +160,7 @@ pub extern "C" fn ringtree_scatter(
 
 /// Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
 /// contains one number per rank and must be the same on all ranks. `send` must be as long as this
-/// rank's block. This function cannot work in place.
+/// rank's block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_v(
     send: *const c_void,
@@ -165,25 +169,16 @@ pub extern "C" fn ringtree_all_gather_v(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    answer(|| {
-        let comm = communicator(comm)?;
-        let recv_counts = counts(recv_counts, comm.world_size())?;
-        let call = ByCounts {
-            collective: Collective::AllGather,
-            send: send.addr(),
-            recv: recv.addr(),
-            send_counts: vec![recv_counts[comm.rank()]],
-            recv_counts,
-            dtype: types::dtype(dtype)?,
-            op: ReduceOp::Sum,
-        };
-        call.run(&comm)
+    run(comm, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::AllGather, memory, dtype)?;
+        Ok(call.counts(counts(recv_counts, ranks)?))
     })
 }
 
 /// Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
 /// `send_counts` contains one number per rank and must be the same on all ranks. `recv` must be as
-/// long as this rank's block. This function cannot work in place.
+/// long as this rank's block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_v(
     send: *const c_void,
@@ -193,19 +188,48 @@ pub extern "C" fn ringtree_reduce_scatter_v(
     op: op_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    answer(|| {
-        let comm = communicator(comm)?;
-        let send_counts = counts(send_counts, comm.world_size())?;
-        let call = ByCounts {
-            collective: Collective::ReduceScatter,
-            send: send.addr(),
-            recv: recv.addr(),
-            recv_counts: vec![send_counts[comm.rank()]],
-            send_counts,
-            dtype: types::dtype(dtype)?,
-            op: types::op(op)?,
-        };
-        call.run(&comm)
+    run(comm, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)?;
+        Ok(call.counts(counts(send_counts, ranks)?))
+    })
+}
+
+/// Like ringtree_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
+/// contains one number per rank and must be the same on all ranks, not only on the root. `send`
+/// must be as long as this rank's block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_gather_v(
+    send: *const c_void,
+    recv: *mut c_void,
+    recv_counts: *const usize,
+    dtype: dtype_from_c,
+    root: c_int,
+    comm: *mut ringtree_comm_t,
+) -> ringtree_result_t {
+    run(comm, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::Gather, memory, dtype)?.root(root)?;
+        Ok(call.counts(counts(recv_counts, ranks)?))
+    })
+}
+
+/// Like ringtree_scatter(), but the block of rank j has send_counts[j] elements. `send_counts`
+/// contains one number per rank and must be the same on all ranks, not only on the root. `recv`
+/// must be as long as this rank's block.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_scatter_v(
+    send: *const c_void,
+    send_counts: *const usize,
+    recv: *mut c_void,
+    dtype: dtype_from_c,
+    root: c_int,
+    comm: *mut ringtree_comm_t,
+) -> ringtree_result_t {
+    run(comm, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::Scatter, memory, dtype)?.root(root)?;
+        Ok(call.counts(counts(send_counts, ranks)?))
     })
 }
 
@@ -222,19 +246,11 @@ pub extern "C" fn ringtree_all_to_all_v(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    answer(|| {
-        let comm = communicator(comm)?;
-        let ranks = comm.world_size();
-        let call = ByCounts {
-            collective: Collective::AllToAll,
-            send: send.addr(),
-            recv: recv.addr(),
-            send_counts: counts(send_counts, ranks)?,
-            recv_counts: counts(recv_counts, ranks)?,
-            dtype: types::dtype(dtype)?,
-            op: ReduceOp::Sum,
-        };
-        call.run(&comm)
+    run(comm, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::AllToAll, memory, dtype)?;
+        let sent = counts(send_counts, ranks)?;
+        Ok(call.both_counts(sent, counts(recv_counts, ranks)?))
     })
 }
 

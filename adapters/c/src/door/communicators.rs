@@ -1,29 +1,21 @@
 //! Exports the functions that create, query, split and destroy communicators.
 
-use crate::error::answer;
+use crate::config::{join, new_id, place_of};
+use crate::error::{answer, record};
 use crate::handles::COMMUNICATORS;
-use crate::memory::{as_pointer, communicator, place, ranks, text};
+use crate::memory::{self, as_pointer, communicator, place, ranks, text};
 use crate::types::{
-    RINGTREE_SPLIT_NOCOLOR, RINGTREE_UNIQUE_ID_BYTES, number, rank, ringtree_comm_t,
-    ringtree_result_t, ringtree_unique_id_t,
+    RINGTREE_SPLIT_NOCOLOR, number, rank, ringtree_comm_t, ringtree_config_t, ringtree_result_t,
+    ringtree_unique_id_t,
 };
-use ringtree::{Builder, Communicator, Error, ErrorKind, Result, UniqueId};
-use std::collections::BTreeMap;
+use ringtree::{Communicator, Error, ErrorKind, Result};
 use std::ffi::{c_char, c_int};
 use std::mem::MaybeUninit;
 use std::ptr::null_mut;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// An output parameter for a new handle.
 type Place<'a> = Option<&'a mut MaybeUninit<*mut ringtree_comm_t>>;
-
-/// IDs that this process has created. Each ID reserves its port until this process joins as rank 0.
-static IDS: Mutex<BTreeMap<[u8; RINGTREE_UNIQUE_ID_BYTES], UniqueId>> = Mutex::new(BTreeMap::new());
-
-fn ids() -> MutexGuard<'static, BTreeMap<[u8; RINGTREE_UNIQUE_ID_BYTES], UniqueId>> {
-    IDS.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Creates a communicator with `start` and stores its handle in `out`. Stores null on failure or if
 /// `start` returns `None`.
@@ -71,10 +63,7 @@ pub extern "C" fn ringtree_get_unique_id(
 ) -> ringtree_result_t {
     answer(|| {
         let out = place("id", id)?;
-        let id = UniqueId::new()?;
-        let bytes = id.to_bytes();
-        ids().insert(bytes, id);
-        out.write(ringtree_unique_id_t { bytes });
+        out.write(new_id()?);
         Ok(())
     })
 }
@@ -92,19 +81,8 @@ pub extern "C" fn ringtree_comm_init_rank(
     rank: c_int,
 ) -> ringtree_result_t {
     make(comm, || {
-        let bytes = id
-            .ok_or_else(|| Error::new(ErrorKind::Usage, "id is NULL"))?
-            .bytes;
-        let made_here = ids().get(&bytes).cloned();
-        let id = match made_here {
-            Some(id) => id,
-            None => UniqueId::from_bytes(&bytes)?,
-        };
-        let comm = place_of(rank, world_size)?.unique_id(&id).connect()?;
-        if comm.rank() == 0 {
-            ids().remove(&bytes);
-        }
-        Ok(Some(comm))
+        let id = id.ok_or_else(|| Error::new(ErrorKind::Usage, "id is NULL"))?;
+        join(place_of(rank, world_size)?, id).map(Some)
     })
 }
 
@@ -134,17 +112,19 @@ pub extern "C" fn ringtree_comm_init_at(
     })
 }
 
-fn place_of(own: c_int, world_size: c_int) -> Result<Builder> {
-    let negative = |_| {
-        Error::new(
-            ErrorKind::Usage,
-            format!("world_size {world_size} is out of range: expected at least 1"),
-        )
-    };
-    Builder::for_rank(
-        rank("rank", own)?,
-        usize::try_from(world_size).map_err(negative)?,
-    )
+/// Creates a communicator with the settings in `config`. Waits until every rank has joined. This
+/// function can do the same as all other functions that create the communicator of all ranks.
+///
+/// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
+/// ringtree_comm_destroy(). If the program was compiled with an older header, fields that it does
+/// not have use their defaults. If it was compiled with a newer header that has more fields, the
+/// function returns RINGTREE_USAGE.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_comm_init_config(
+    comm: Option<&mut MaybeUninit<*mut ringtree_comm_t>>,
+    config: *const ringtree_config_t<'_>,
+) -> ringtree_result_t {
+    make(comm, || memory::config(config)?.connect().map(Some))
 }
 
 /// Calls `of` with the communicator and stores the number that it returns in `out`, the output
@@ -187,6 +167,27 @@ pub extern "C" fn ringtree_comm_local_rank(
     local_rank: Option<&mut MaybeUninit<c_int>>,
 ) -> ringtree_result_t {
     ask(comm, ("local_rank", local_rank), Communicator::local_rank)
+}
+
+/// Sets `async_error` to the result of the communicator's first error, or to RINGTREE_SUCCESS if
+/// this rank does not know of an error. Does not block and does not communicate.
+///
+/// An error is known as soon as this rank learns that another rank has died or aborted, even if no
+/// call is in flight. ringtree_last_error() then describes this error. The function itself returns
+/// RINGTREE_SUCCESS in both cases. Programs need this function only while they make no calls,
+/// because every call on a failed communicator returns the error as well.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_comm_get_async_error(
+    comm: *mut ringtree_comm_t,
+    async_error: Option<&mut MaybeUninit<ringtree_result_t>>,
+) -> ringtree_result_t {
+    answer(|| {
+        let out = place("async_error", async_error)?;
+        COMMUNICATORS.refuse_children()?;
+        let found = communicator(comm)?.error();
+        out.write(found.map_or(ringtree_result_t::RINGTREE_SUCCESS, |error| record(&error)));
+        Ok(())
+    })
 }
 
 /// Sets the timeout, in milliseconds, for subsequent calls on this handle. A value of 0 means no

@@ -13,3 +13,4 @@ mod communicators;
 mod messages;
 mod results;
 mod started;
+mod work;

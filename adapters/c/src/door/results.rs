@@ -2,7 +2,7 @@
 
 use crate::error;
 use crate::types::{result_from_c, ringtree_error_t, ringtree_result_t};
-use std::ffi::{CStr, c_char};
+use std::ffi::{CStr, c_char, c_int};
 
 const VERSION: &CStr =
     match CStr::from_bytes_with_nul(concat!(env!("CARGO_PKG_VERSION"), "\0").as_bytes()) {
@@ -15,6 +15,14 @@ const VERSION: &CStr =
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_version() -> *const c_char {
     VERSION.as_ptr()
+}
+
+/// Returns the version of the loaded library in the form of RINGTREE_VERSION_CODE. A program can
+/// compare the two to check that it was compiled for this version.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_version_code() -> c_int {
+    let parts = env!("CARGO_PKG_VERSION").split(['.', '-', '+']).take(3);
+    parts.fold(0, |code, part| code * 1000 + part.parse().unwrap_or(0))
 }
 
 /// Returns a short description of `result`. The string is static and must not be freed. For a

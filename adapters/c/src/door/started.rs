@@ -1,24 +1,26 @@
-//! Exports the collectives that run in the background, and the functions for their work handles.
+//! Exports the collectives that run in the background.
 
 use crate::call::Call;
 use crate::error::answer;
 use crate::handles::WORK;
-use crate::memory::{as_pointer, communicator, place};
+use crate::memory::{as_pointer, communicator, counts, place};
 use crate::types::{dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t, ringtree_work_t};
-use ringtree::{Collective, Error, ErrorKind, Result};
+use ringtree::{Collective, Result};
 use ringtree_foreign::Pending;
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-/// Starts a call, which is then run by ringtree's own threads, and stores its handle in `out`.
+/// Starts a call, which `call` creates for the given number of ranks, and stores its handle in
+/// `out`. ringtree's own threads then run the call.
 fn start(
     comm: *mut ringtree_comm_t,
     out: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
-    call: impl FnOnce() -> Result<Call>,
+    call: impl FnOnce(usize) -> Result<Call>,
 ) -> ringtree_result_t {
     answer(|| {
         let out = place("work", out)?;
-        let started = call()?.start(&*communicator(comm)?)?;
+        let comm = communicator(comm)?;
+        let started = call(comm.world_size())?.start(&comm)?;
         out.write(as_pointer(WORK.insert(Pending::of_operation(started))));
         Ok(())
     })
@@ -27,14 +29,17 @@ fn start(
 /// Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
 /// call in `work`.
 ///
-/// The program owns the handle. It must call ringtree_work_wait() to wait until the call has
-/// completed, or call ringtree_work_test() repeatedly until it has completed, and then free the
-/// handle with ringtree_work_free(). Until the call has completed, the program must not use `send`
-/// or `recv`. All ranks must make the calls on a communicator in the same order, whether the calls
-/// block or are started in the background.
+/// The program owns the handle. It must wait until the call has completed, with
+/// ringtree_work_wait(), ringtree_work_wait_for(), ringtree_work_wait_any() or repeated calls of
+/// ringtree_work_test(), and then free the handle with ringtree_work_free(). All ranks must make
+/// the calls on a communicator in the same order, whether the calls block or are started in the
+/// background.
 ///
-/// A started call is fastest if it works in place. Otherwise, it either copies `send` to `recv`
-/// first or copies the result from a temporary buffer at the end.
+/// The call uses the program's buffers and copies neither of them. Until it has completed, the
+/// program must keep `send` and `recv` allocated, must not write to `send` and must not use `recv`.
+/// This also applies if the communicator is destroyed or aborted in the meantime: only the
+/// functions above tell when the call no longer uses the buffers. Arrays of counts may be reused
+/// as soon as the function that starts the call returns.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_reduce_start(
     send: *const c_void,
@@ -45,13 +50,14 @@ pub extern "C" fn ringtree_all_reduce_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::AllReduce, memory, dtype)?.op(op)
     })
 }
 
-/// Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start(). On the root, the
+/// function first copies `send` to `recv`, unless the call works in place.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_broadcast_start(
     send: *const c_void,
@@ -62,7 +68,7 @@ pub extern "C" fn ringtree_broadcast_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::Broadcast, memory, dtype)?.root(root)
     })
@@ -80,7 +86,7 @@ pub extern "C" fn ringtree_reduce_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::Reduce, memory, dtype)?
             .op(op)?
@@ -98,7 +104,7 @@ pub extern "C" fn ringtree_all_gather_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), send_count);
         Call::new(Collective::AllGather, memory, dtype)
     })
@@ -115,7 +121,7 @@ pub extern "C" fn ringtree_reduce_scatter_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), recv_count);
         Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)
     })
@@ -131,7 +137,7 @@ pub extern "C" fn ringtree_all_to_all_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), count);
         Call::new(Collective::AllToAll, memory, dtype)
     })
@@ -148,7 +154,7 @@ pub extern "C" fn ringtree_gather_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), send_count);
         Call::new(Collective::Gather, memory, dtype)?.root(root)
     })
@@ -165,63 +171,100 @@ pub extern "C" fn ringtree_scatter_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, || {
+    start(comm, work, |_| {
         let memory = (send.addr(), recv.addr(), recv_count);
         Call::new(Collective::Scatter, memory, dtype)?.root(root)
     })
 }
 
-/// Waits until the call that `work` represents has completed, and returns the result of that call.
-/// Any thread may call this function, even repeatedly.
+/// Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
-pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_result_t {
-    answer(|| {
-        WORK.refuse_children()?;
-        WORK.get(work.addr())?.wait()
-    })
-}
-
-/// Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise.
-/// Does not block.
-///
-/// If the call has completed, returns the result of that call, like ringtree_work_wait().
-/// Otherwise, returns RINGTREE_SUCCESS.
-#[unsafe(no_mangle)]
-pub extern "C" fn ringtree_work_test(
-    work: *mut ringtree_work_t,
-    is_finished: Option<&mut MaybeUninit<c_int>>,
+pub extern "C" fn ringtree_all_gather_v_start(
+    send: *const c_void,
+    recv: *mut c_void,
+    recv_counts: *const usize,
+    dtype: dtype_from_c,
+    comm: *mut ringtree_comm_t,
+    work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    answer(|| {
-        let out = place("is_finished", is_finished)?;
-        WORK.refuse_children()?;
-        let work = WORK.get(work.addr())?;
-        let is_finished = work.is_finished();
-        out.write(c_int::from(is_finished));
-        if is_finished { work.wait() } else { Ok(()) }
+    start(comm, work, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::AllGather, memory, dtype)?;
+        Ok(call.counts(counts(recv_counts, ranks)?))
     })
 }
 
-/// Destroys the handle of a completed call. Does not free the call's buffers.
-///
-/// Returns RINGTREE_USAGE if the call is still in flight, because the program would otherwise have
-/// no way to find out when it may use the buffers again. NULL is ignored. The function does nothing
-/// in a forked child of the process that started the call.
+/// Starts ringtree_reduce_scatter_v() in the background. See ringtree_all_reduce_start().
 #[unsafe(no_mangle)]
-pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_result_t {
-    answer(|| {
-        if work.is_null() || WORK.is_of_parent() {
-            return Ok(());
-        }
-        let ended = WORK.take(work.addr(), |work| match work.is_finished() {
-            true => Ok(()),
-            false => Err(Error::new(
-                ErrorKind::Usage,
-                "cannot free the work handle of a call that is still in flight; wait for the call \
-                 first",
-            )),
-        })?;
-        // `wait` copies the result to `recv` unless the program has already called it.
-        let _ = ended.wait();
-        Ok(())
+pub extern "C" fn ringtree_reduce_scatter_v_start(
+    send: *const c_void,
+    send_counts: *const usize,
+    recv: *mut c_void,
+    dtype: dtype_from_c,
+    op: op_from_c,
+    comm: *mut ringtree_comm_t,
+    work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
+) -> ringtree_result_t {
+    start(comm, work, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)?;
+        Ok(call.counts(counts(send_counts, ranks)?))
+    })
+}
+
+/// Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start().
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_gather_v_start(
+    send: *const c_void,
+    recv: *mut c_void,
+    recv_counts: *const usize,
+    dtype: dtype_from_c,
+    root: c_int,
+    comm: *mut ringtree_comm_t,
+    work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
+) -> ringtree_result_t {
+    start(comm, work, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::Gather, memory, dtype)?.root(root)?;
+        Ok(call.counts(counts(recv_counts, ranks)?))
+    })
+}
+
+/// Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start().
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_scatter_v_start(
+    send: *const c_void,
+    send_counts: *const usize,
+    recv: *mut c_void,
+    dtype: dtype_from_c,
+    root: c_int,
+    comm: *mut ringtree_comm_t,
+    work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
+) -> ringtree_result_t {
+    start(comm, work, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::Scatter, memory, dtype)?.root(root)?;
+        Ok(call.counts(counts(send_counts, ranks)?))
+    })
+}
+
+/// Starts ringtree_all_to_all_v() in the background. See ringtree_all_reduce_start(). Unlike other
+/// started calls, this function first waits until all ranks have called it and have compared their
+/// counts.
+#[unsafe(no_mangle)]
+pub extern "C" fn ringtree_all_to_all_v_start(
+    send: *const c_void,
+    send_counts: *const usize,
+    recv: *mut c_void,
+    recv_counts: *const usize,
+    dtype: dtype_from_c,
+    comm: *mut ringtree_comm_t,
+    work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
+) -> ringtree_result_t {
+    start(comm, work, |ranks| {
+        let memory = (send.addr(), recv.addr(), 0);
+        let call = Call::new(Collective::AllToAll, memory, dtype)?;
+        let sent = counts(send_counts, ranks)?;
+        Ok(call.both_counts(sent, counts(recv_counts, ranks)?))
     })
 }

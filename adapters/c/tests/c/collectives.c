@@ -109,31 +109,50 @@ static void moves(int is_started, int is_in_place, int root) {
     }
 }
 
-/* Rank i has i + 1 elements for each rank. */
-static void uneven(void) {
-    size_t own[RANKS_MAX], theirs[RANKS_MAX];
+/* Rank i has i elements for each rank, so that rank 0 has none. Where calls can work in place, odd
+ * ranks do. */
+static void uneven(int is_started, int root) {
+    size_t own[RANKS_MAX], counts[RANKS_MAX];
     int send[RANKS_MAX * RANKS_MAX], recv[RANKS_MAX * RANKS_MAX], at = 0;
+    int start = rank * (rank - 1) / 2, all = ranks * (ranks - 1) / 2, is_root = rank == root;
     for (int i = 0; i < ranks; i++) {
-        own[i] = (size_t)rank + 1;
-        theirs[i] = (size_t)i + 1;
+        own[i] = (size_t)rank;
+        counts[i] = (size_t)i;
     }
     fill(send, RANKS_MAX * RANKS_MAX);
-    OK(ringtree_all_to_all_v(send, own, recv, theirs, RINGTREE_I32, comm));
+    MAKE(is_started, all_to_all_v, send, own, recv, counts, RINGTREE_I32);
     for (int from = 0; from < ranks; from++) {
-        for (int i = 0; i <= from; i++) {
-            CHECK(recv[at++] == number(from, (from + 1) * rank + i));
+        for (int i = 0; i < from; i++) {
+            CHECK(recv[at++] == number(from, from * rank + i));
         }
     }
-    OK(ringtree_all_gather_v(send, recv, theirs, RINGTREE_I32, comm));
+    fill(recv, all);
+    int *block = rank % 2 ? recv + start : send + start;
+    MAKE(is_started, all_gather_v, block, recv, counts, RINGTREE_I32);
     at = 0;
     for (int from = 0; from < ranks; from++) {
-        for (int i = 0; i <= from; i++) {
-            CHECK(recv[at++] == number(from, i));
+        for (int i = 0; i < from; i++, at++) {
+            CHECK(recv[at] == number(from, at));
         }
     }
-    OK(ringtree_reduce_scatter_v(send, theirs, recv, RINGTREE_I32, RINGTREE_SUM, comm));
-    for (int i = 0; i <= rank; i++) {
-        CHECK(recv[i] == sum(rank * (rank + 1) / 2 + i));
+    fill(recv, all);
+    block = rank % 2 && is_root ? recv + start : send + start;
+    MAKE(is_started, gather_v, block, is_root ? recv : NULL, counts, RINGTREE_I32, root);
+    at = 0;
+    for (int from = 0; is_root && from < ranks; from++) {
+        for (int i = 0; i < from; i++, at++) {
+            CHECK(recv[at] == number(from, at));
+        }
+    }
+    block = rank % 2 && is_root ? send + start : recv;
+    MAKE(is_started, scatter_v, is_root ? send : NULL, counts, block, RINGTREE_I32, root);
+    for (int i = 0; i < rank; i++) {
+        CHECK(block[i] == number(root, start + i) && send[i] == number(rank, i));
+    }
+    block = rank % 2 ? send + start : recv;
+    MAKE(is_started, reduce_scatter_v, send, counts, block, RINGTREE_I32, RINGTREE_SUM);
+    for (int i = 0; i < rank; i++) {
+        CHECK(block[i] == sum(start + i));
     }
 }
 
@@ -160,6 +179,38 @@ static void messages(void) {
         OK(ringtree_send(&token, 1, RINGTREE_F64, right, comm));
     }
     CHECK(token == rank + 1.5);
+}
+
+/* Waits with a limit, and for any of several calls. */
+static void limits(void) {
+    int peer = rank ^ 1, theirs = -1, one = 1, index = 7, is_finished = 7;
+    ringtree_work_t *works[3] = {NULL, NULL, NULL};
+    OK(ringtree_work_wait_any(works, 3, -1, &index));
+    CHECK(index == -1);
+    OK(ringtree_work_wait_any(NULL, 0, -1, &index));
+    CHECK(index == -1);
+    if (peer >= ranks) {
+        OK(ringtree_all_reduce(&one, &one, 1, RINGTREE_I32, RINGTREE_SUM, comm));
+        OK(ringtree_barrier(comm));
+        return;
+    }
+    OK(ringtree_recv_start(&theirs, 1, RINGTREE_I32, peer, comm, &works[0]));
+    OK(ringtree_work_wait_for(works[0], 1, &is_finished));
+    CHECK(!is_finished);
+    OK(ringtree_work_wait_any(works, 3, 1, &index));
+    CHECK(index == -1);
+    OK(ringtree_all_reduce_start(&one, &one, 1, RINGTREE_I32, RINGTREE_SUM, comm, &works[2]));
+    OK(ringtree_work_wait_any(works, 3, -1, &index));
+    CHECK(index == 2 && one == ranks);
+    OK(ringtree_work_free(works[2]));
+    works[2] = NULL;
+    OK(ringtree_barrier(comm)); /* no rank sends before all have waited */
+    OK(ringtree_send(&rank, 1, RINGTREE_I32, peer, comm));
+    OK(ringtree_work_wait_for(works[0], 60000, &is_finished)); /* the limits cancelled nothing */
+    CHECK(is_finished && theirs == peer);
+    OK(ringtree_work_wait_any(works, 3, 0, &index));
+    CHECK(index == 0);
+    OK(ringtree_work_free(works[0]));
 }
 
 /* Every type and operator that C has a name for is what the library takes it to be. */
@@ -247,11 +298,12 @@ int main(void) {
         for (int root = 0; root < ranks; root++) {
             reductions(which % 2, which / 2, root);
             moves(which % 2, which / 2, root);
+            uneven(which % 2, root);
         }
     }
-    uneven();
     types();
     messages();
+    limits();
     groups();
     another_world();
     OK(ringtree_barrier(comm));

@@ -27,6 +27,9 @@ static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
     REFUSED(ringtree_comm_set_timeout_ms(comm, 5), "forked");
     REFUSED(ringtree_work_wait(work), "forked");
     REFUSED(ringtree_work_test(work, &is_finished), "forked");
+    REFUSED(ringtree_work_wait_any(&work, 1, 0, &is_finished), "forked");
+    ringtree_result_t found;
+    REFUSED(ringtree_comm_get_async_error(comm, &found), "forked");
     OK(ringtree_work_free(work));
     REFUSED(ringtree_comm_abort(comm, "a child"), "forked");
     OK(ringtree_comm_destroy(comm));

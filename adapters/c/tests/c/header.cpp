@@ -6,7 +6,9 @@ int main() {
     static_assert(RINGTREE_F64 == 11 && RINGTREE_BXOR == 7, "numbers are part of the interface");
     static_assert(sizeof(ringtree_dtype_t) == sizeof(int), "an enum is an int to the library");
     ringtree_comm_t *comm = nullptr;
-    if (ringtree_comm_init_from_env_or_alone(&comm) != RINGTREE_SUCCESS) {
+    ringtree_config_t config = RINGTREE_CONFIG_INITIALIZER;
+    config.name = "alone";
+    if (ringtree_comm_init_config(&comm, &config) != RINGTREE_SUCCESS) {
         return 1;
     }
     double one = 1;

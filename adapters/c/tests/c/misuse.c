@@ -15,6 +15,9 @@ static void handles(ringtree_comm_t *comm) {
     ringtree_work_t *work = NULL;
     REFUSED(ringtree_comm_rank(NULL, &x), "NULL");
     REFUSED(ringtree_comm_rank(comm, NULL), "NULL");
+    ringtree_result_t found;
+    REFUSED(ringtree_comm_get_async_error(NULL, &found), "NULL");
+    REFUSED(ringtree_comm_get_async_error(comm, NULL), "NULL");
     REFUSED(ringtree_comm_rank(made_up, &x), "not a valid handle");
     REFUSED(ringtree_barrier((ringtree_comm_t *)(uintptr_t)1), "not a valid handle");
     REFUSED(ringtree_work_wait((ringtree_work_t *)comm), "not a valid handle");
@@ -25,6 +28,15 @@ static void handles(ringtree_comm_t *comm) {
     REFUSED(ringtree_all_reduce(&x, &x, 1, I32, SUM, other), "destroyed");
     REFUSED(ringtree_comm_abort(other, "no"), "destroyed");
     REFUSED(ringtree_comm_set_timeout_ms(other, 1), "destroyed");
+    ringtree_work_t *works[2] = {NULL, (ringtree_work_t *)comm};
+    REFUSED(ringtree_work_wait_any(works, 2, 0, &x), "not a valid handle");
+    CHECK(x == -1);
+    REFUSED(ringtree_work_wait_any(works, 2, 0, NULL), "NULL");
+    REFUSED(ringtree_work_wait_any(NULL, 2, 0, &x), "null address");
+    REFUSED(ringtree_work_wait_any(works, (size_t)-1, 0, &x), "exceeds the address space");
+    REFUSED(ringtree_work_wait_for(NULL, 0, &is_finished), "NULL");
+    REFUSED(ringtree_work_wait_for(works[1], 0, NULL), "NULL");
+    x = 1;
     OK(ringtree_comm_destroy(NULL));
     OK(ringtree_all_reduce_start(&x, &x, 1, I32, SUM, comm, &work));
     OK(ringtree_work_wait(work));
@@ -87,6 +99,11 @@ static void memory(ringtree_comm_t *comm) {
     size_t counts[8] = {most, most};
     REFUSED(ringtree_all_to_all_v(x, counts, x, counts, I32, comm), "exceeds the address space");
     REFUSED(ringtree_all_to_all_v(x, NULL, x, NULL, I32, comm), "null address");
+    REFUSED(ringtree_gather_v(x, x, counts, I32, 0, comm), "exceeds the address space");
+    REFUSED(ringtree_scatter_v(x, NULL, x, I32, 0, comm), "null address");
+    size_t few[8] = {1, 1, 1, 1, 1, 1, 1, 1};
+    REFUSED(ringtree_all_gather_v(x + (rank + 1) % ranks, x, few, I32, comm), "overlap");
+    REFUSED(ringtree_all_to_all_v(x, few, x, few, I32, comm), "overlap");
     /* Of no elements nothing is looked at. */
     OK(ringtree_all_reduce(NULL, NULL, 0, I32, SUM, comm));
     OK(ringtree_all_gather(NULL, NULL, 0, I32, comm));

@@ -5,13 +5,14 @@ use std::fs;
 use std::path::Path;
 
 /// In the order of the header.
-const SOURCES: [&str; 6] = [
+const SOURCES: [&str; 7] = [
     "types.rs",
     "door/results.rs",
     "door/communicators.rs",
     "door/collectives.rs",
     "door/messages.rs",
     "door/started.rs",
+    "door/work.rs",
 ];
 
 pub(crate) const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/ringtree.h");
@@ -19,7 +20,13 @@ pub(crate) const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../incl
 /// The header of the sources as they are.
 fn generated() -> String {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let config = Config::from_file(package.join("cbindgen.toml")).unwrap();
+    let mut config = Config::from_file(package.join("cbindgen.toml")).unwrap();
+    let macros = fs::read_to_string(package.join("src/macros.h")).unwrap();
+    let macros = macros
+        .replace("@MAJOR@", env!("CARGO_PKG_VERSION_MAJOR"))
+        .replace("@MINOR@", env!("CARGO_PKG_VERSION_MINOR"))
+        .replace("@PATCH@", env!("CARGO_PKG_VERSION_PATCH"));
+    config.after_includes = Some(format!("\n{}", macros.trim_end()));
     let sources = SOURCES.iter().map(|file| package.join("src").join(file));
     let builder = sources.fold(Builder::new().with_config(config), Builder::with_src);
     let mut text = Vec::new();

@@ -112,6 +112,14 @@ fn every_call_does_what_the_header_says() {
 }
 
 #[test]
+fn each_field_of_a_configuration_has_an_effect() {
+    let program = Program::new("tests/c/config.c", Build::Shared);
+    for ranks in [2, 3] {
+        assert_eq!(program.run(ranks), 0, "{ranks} ranks");
+    }
+}
+
+#[test]
 fn what_is_wrong_is_refused_and_does_no_harm() {
     let program = Program::new("tests/c/misuse.c", Build::Shared);
     for ranks in [2, 4] {
@@ -152,7 +160,7 @@ fn survivors_are_told_which_rank_was_killed_in_which_call() {
     assert!(!killed.status.success());
     for survivor in [first, last] {
         let told = finished("a survivor", &survivor);
-        let is_whole = told.starts_with("peer 1, all-reduce #2: rank 1 is gone");
+        let is_whole = told.starts_with("peer 1, all-reduce #3: rank 1 is gone");
         assert!(is_whole && told.contains("restart the job"), "{told}");
     }
 }
@@ -181,8 +189,16 @@ fn address_sanitizer_has_no_complaint() {
     if !is_there || !runs().is_ok_and(|end| end.status.success()) {
         return eprintln!("skipped: the compiler has no AddressSanitizer that runs here");
     }
-    for source in ["collectives", "misuse", "lifecycle"] {
-        let program = Program::new(&format!("tests/c/{source}.c"), Build::Sanitized);
+    let sources = [
+        "tests/c/collectives.c",
+        "tests/c/misuse.c",
+        "tests/c/lifecycle.c",
+    ];
+    for source in sources
+        .into_iter()
+        .chain(["tests/c/config.c", "examples/all_reduce.c"])
+    {
+        let program = Program::new(source, Build::Sanitized);
         assert_eq!(program.run(2), 0, "{source}");
     }
 }

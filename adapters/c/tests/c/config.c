@@ -1,0 +1,143 @@
+/* Communicators from a configuration: each field has an effect, and wrong fields are refused. */
+#include "check.h"
+#include <stddef.h>
+
+static ringtree_comm_t *world;
+static int rank, ranks;
+
+static const ringtree_config_t initial = RINGTREE_CONFIG_INITIALIZER;
+
+static void wrong(void) {
+    ringtree_comm_t *comm;
+    ringtree_config_t config = initial;
+    ringtree_unique_id_t id = {{1}};
+    REFUSED(ringtree_comm_init_config(&comm, NULL), "NULL");
+    REFUSED(ringtree_comm_init_config(NULL, &config), "NULL");
+    config.size = sizeof config + 8; /* a later version */
+    REFUSED(ringtree_comm_init_config(&comm, &config), "104 bytes, but version " );
+    const size_t sizes[] = {0, 4, sizeof config - 1};
+    for (int i = 0; i < 3; i++) {
+        config.size = sizes[i];
+        REFUSED(ringtree_comm_init_config(&comm, &config), "RINGTREE_CONFIG_INITIALIZER");
+    }
+    config = initial;
+    config.rank = 0;
+    REFUSED(ringtree_comm_init_config(&comm, &config), "only one of rank and world_size");
+    config.world_size = -2;
+    REFUSED(ringtree_comm_init_config(&comm, &config), "world_size -2");
+    config.world_size = 1;
+    config.transport = "pigeon";
+    REFUSED(ringtree_comm_init_config(&comm, &config), "pigeon");
+    config.transport = NULL;
+    config.timeout_ms = -5;
+    REFUSED(ringtree_comm_init_config(&comm, &config), "timeout_ms -5");
+    config.timeout_ms = 1;
+    config.stall_warning_ms = INT64_MIN;
+    REFUSED(ringtree_comm_init_config(&comm, &config), "stall_warning_ms");
+    config.stall_warning_ms = 0;
+    config.check_calls = 2;
+    REFUSED(ringtree_comm_init_config(&comm, &config), "check_calls 2");
+    config.check_calls = 0;
+    config.secret = "secret";
+    REFUSED(ringtree_comm_init_config(&comm, &config), "64 hexadecimal digits");
+    config.secret = NULL;
+    config.id = &id;
+    config.rendezvous = "127.0.0.1:1";
+    REFUSED(ringtree_comm_init_config(&comm, &config), "only one of them");
+    CHECK(comm == NULL);
+}
+
+/* A program with an older header has fewer fields: what follows them is ignored. */
+static void older(void) {
+    ringtree_comm_t *comm;
+    ringtree_config_t config = initial;
+    int count = 0;
+    config.world_size = 1;
+    config.rank = 0;
+    config.size = offsetof(ringtree_config_t, check_calls);
+    config.check_calls = config.reproducible = 99;
+    OK(ringtree_comm_init_config(&comm, &config));
+    OK(ringtree_comm_count(comm, &count));
+    CHECK(count == 1);
+    OK(ringtree_comm_destroy(comm));
+}
+
+/* Joins a new world with an id. */
+static ringtree_result_t join(ringtree_config_t config, ringtree_comm_t **comm) {
+    ringtree_unique_id_t id = {{0}};
+    if (rank == 0) {
+        OK(ringtree_get_unique_id(&id));
+    }
+    OK(ringtree_broadcast(&id, &id, sizeof id, RINGTREE_U8, 0, world));
+    config.id = &id;
+    config.rank = rank;
+    config.world_size = ranks;
+    return ringtree_comm_init_config(comm, &config);
+}
+
+static void fields(void) {
+    ringtree_comm_t *comm;
+    ringtree_config_t config = initial;
+    config.name = "losses";
+    config.interface = "lo";
+    config.site = "here";
+    config.transport = "tcp";
+    config.timeout_ms = 20000;
+    config.stall_warning_ms = 60000;
+    config.check_calls = 1;
+    config.reproducible = 1;
+    OK(join(config, &comm));
+    OK(ringtree_barrier(comm));
+    if (rank == 0) {
+        OK(ringtree_comm_set_timeout_ms(comm, 200));
+        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* no other rank calls it */
+        CHECK(strstr(ringtree_last_error(), "losses") != NULL);
+    }
+    OK(ringtree_barrier(world));
+    OK(ringtree_comm_destroy(comm));
+    config = initial;
+    config.timeout_ms = 300;
+    OK(join(config, &comm));
+    if (rank == 0) {
+        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE);
+    }
+    OK(ringtree_barrier(world));
+    OK(ringtree_comm_destroy(comm));
+}
+
+/* Settings that must be equal are compared, so they have reached the library. */
+static void differing(void) {
+    ringtree_comm_t *comm;
+    ringtree_config_t config = initial;
+    config.transport = rank == 0 ? "tcp" : "shm";
+    CHECK(join(config, &comm) == RINGTREE_JOIN && comm == NULL);
+    config = initial;
+    config.check_calls = rank == 0;
+    CHECK(join(config, &comm) == RINGTREE_JOIN);
+    config = initial;
+    config.reproducible = rank == 0;
+    CHECK(join(config, &comm) == RINGTREE_JOIN);
+}
+
+int main(void) {
+    ringtree_config_t config = initial;
+    char version[32];
+    CHECK(initial.size == sizeof initial && initial.name == NULL && initial.id == NULL);
+    CHECK(initial.timeout_ms == RINGTREE_UNSET && initial.reproducible == RINGTREE_UNSET);
+    snprintf(version, sizeof version, "%d.%d.%d", RINGTREE_VERSION_MAJOR, RINGTREE_VERSION_MINOR,
+             RINGTREE_VERSION_PATCH);
+    CHECK(strcmp(version, ringtree_version()) == 0);
+    CHECK(ringtree_version_code() == RINGTREE_VERSION_CODE);
+    wrong();
+    older();
+    config.timeout_ms = 0;
+    OK(ringtree_comm_init_config(&world, &config)); /* in the launcher's place */
+    OK(ringtree_comm_rank(world, &rank));
+    OK(ringtree_comm_count(world, &ranks));
+    fields();
+    if (ranks > 1) {
+        differing();
+    }
+    OK(ringtree_comm_destroy(world));
+    return 0;
+}
