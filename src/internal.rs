@@ -73,8 +73,7 @@ pub mod calls {
     use crate::comm::buffer::BufferMut;
     use crate::error::Result;
     use crate::op::ReduceOp;
-    use crate::plan::TuningTable;
-    use crate::plan::internal::spec::Collective;
+    use crate::plan::{Collective, TuningTable};
 
     /// Runs `collective`, which is known only at run time, in place. `op` and `root` are ignored if
     /// the collective does not use them.

@@ -6,8 +6,7 @@ use super::collectives::forced;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
-use crate::plan::Choice;
-use crate::plan::internal::spec::Collective;
+use crate::plan::{Choice, Collective};
 use crate::protocol::call::Call;
 
 impl Communicator {

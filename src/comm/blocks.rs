@@ -8,8 +8,7 @@ use crate::engine::bind::{Lengths, Placement};
 use crate::engine::cache::bytes_of;
 use crate::engine::group;
 use crate::error::{Error, Result};
-use crate::plan::internal::layout::{Blocks, Layout};
-use crate::plan::internal::spec::Collective;
+use crate::plan::{Blocks, Collective, Layout};
 use crate::protocol::call::{Call, Split, hash};
 use crate::sys::memory::lend;
 

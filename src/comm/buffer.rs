@@ -4,7 +4,7 @@
 use crate::device::{self, Stream};
 use crate::dtype::Element;
 use crate::error::{Error, Result};
-use crate::plan::internal::layout::Layout;
+use crate::plan::Layout;
 use std::sync::Arc;
 
 /// Device memory that a collective operates on.

@@ -6,7 +6,7 @@ use crate::dtype::Element;
 use crate::engine::cache::bytes_of;
 use crate::error::{Error, Result};
 use crate::limits::BUFFER_AREAS_MAX;
-use crate::plan::internal::layout::Layout;
+use crate::plan::Layout;
 use crate::sys::cuda::{Pinned, Rows};
 use std::fmt;
 use std::marker::PhantomData;

@@ -11,7 +11,7 @@ use super::scope::{Scope, ScopedWork};
 use super::work::{Work, WorkError};
 use crate::error::Result;
 use crate::op::ReduceOp;
-use crate::plan::internal::spec::Collective;
+use crate::plan::Collective;
 use crate::protocol::call::Call;
 
 /// The documentation of a method that starts a collective.

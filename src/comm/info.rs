@@ -3,7 +3,7 @@
 use super::Communicator;
 use super::tuning::TuningOrigin;
 use crate::engine::group::Group;
-use crate::plan::internal::spec::Algorithm;
+use crate::plan::Algorithm;
 use std::fmt;
 
 /// How a communicator is set up. Returned by [`Communicator::info`], and printed as one line.

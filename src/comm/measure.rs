@@ -13,8 +13,7 @@ use crate::op::ReduceOp;
 use crate::plan::internal::calibration::{
     Exercise, LinkClass, Number, Probe, probes, reach, rings, table_from,
 };
-use crate::plan::internal::spec::Algorithm;
-use crate::plan::{Topology, TuningTable};
+use crate::plan::{Algorithm, Topology, TuningTable};
 use crate::reduce::Kernel;
 
 impl Communicator {

@@ -3,9 +3,8 @@
 //! *May import* the same modules as its parent.
 
 use super::Communicator;
-use crate::plan::Request;
 use crate::plan::internal::cost::{Schedule, schedule};
-use crate::plan::internal::tuning::TuningTable;
+use crate::plan::{Request, TuningTable};
 use crate::protocol::call::{Call, Medium, Split};
 
 pub(crate) use crate::engine::log::{CallRecord, Recording, StepRecord, What};

@@ -5,7 +5,7 @@ use super::{Communicator, Parts};
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::shm::exposed::GONE;
-use crate::plan::internal::layout::Layout;
+use crate::plan::Layout;
 use crate::sys::generation::Generation;
 use crate::sys::shared::{OwnRegion, WriteWords};
 use std::fmt;

@@ -10,9 +10,11 @@ use crate::control::Membership;
 use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::internal::record::{TuningMismatch, TuningRecord};
 use crate::plan::internal::topology::Sharing;
-use crate::plan::{Algorithm, Collective, PlanError, Topology, TuningTable, choose_concurrent};
+use crate::plan::{
+    Algorithm, Collective, PlanError, Topology, TuningMismatch, TuningRecord, TuningTable,
+    choose_concurrent,
+};
 use crate::protocol::founding::FIRST_MADE;
 use crate::whole_file;
 use std::fmt;

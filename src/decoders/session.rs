@@ -6,7 +6,7 @@ use super::{Decoder, Input};
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::limits::{DEADLINE_DEFAULT, NAME_BYTES_MAX, PATIENT};
-use crate::plan::internal::spec::Collective;
+use crate::plan::Collective;
 use crate::protocol::call::Call;
 use crate::protocol::founding::{Notice, Registrar};
 use crate::protocol::message::{Clock, Message, PairPlace, Place, Wait};

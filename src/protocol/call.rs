@@ -4,7 +4,7 @@
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::op::ReduceOp;
-use crate::plan::internal::spec::{Algorithm, Collective};
+use crate::plan::{Algorithm, Collective};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 

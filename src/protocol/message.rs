@@ -230,7 +230,7 @@ impl Message {
 mod tests {
     use super::*;
     use crate::limits::{CONTROL_MESSAGE_BYTES_MAX, DEADLINE_DEFAULT, NAME_BYTES_MAX};
-    use crate::plan::internal::spec::Collective;
+    use crate::plan::Collective;
     use crate::protocol::session::Session;
 
     /// Rank 1 reports a wait with the longest title that fits a message. Rank 0 forwards it to

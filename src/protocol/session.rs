@@ -466,7 +466,7 @@ impl Session {
 mod tests {
     use super::*;
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
-    use crate::plan::internal::spec::Collective;
+    use crate::plan::Collective;
 
     #[test]
     fn what_is_told_of_causes_of_many_pages_fits_a_control_message() {

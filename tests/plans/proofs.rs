@@ -4,10 +4,9 @@ use super::formulas::{expected, longest_of_sites, path};
 use super::replay::replay;
 use super::{hosts, pieces, plans_like, plans_of, roots};
 use proptest::prelude::*;
-use ringtree::plan::internal::price::Cost;
 use ringtree::plan::internal::reproducible::is_in_rank_order;
 use ringtree::plan::{
-    Algorithm, Collective, Hosts, Plan, Proof, REGISTRY, Request, Source, Step, Topology,
+    Algorithm, Collective, Cost, Hosts, Plan, Proof, REGISTRY, Request, Source, Step, Topology,
     algorithms, verify,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};

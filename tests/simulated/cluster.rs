@@ -5,9 +5,9 @@ use ringtree::ErrorKind;
 use ringtree::internal::sim::SplitMix64;
 use ringtree::plan::algorithms::{self, entry, plan};
 use ringtree::plan::internal::cost::longest_path_between_sites_s;
-use ringtree::plan::internal::ir::Request;
-use ringtree::plan::internal::price::{LinkCost, UplinkCost};
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Topology, TuningTable};
+use ringtree::plan::{
+    Algorithm, Collective, Hosts, LinkCost, Plan, Request, Topology, TuningTable, UplinkCost,
+};
 use ringtree::sim::{Faults, Uplinks, World};
 use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree_kit::cluster::{Cluster, Moment, Outcome};

@@ -11,14 +11,14 @@ use ringtree::plan::algorithms::{plans, required};
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::export::{Report, exported};
-use ringtree::plan::internal::parts::Parts;
 use ringtree::plan::internal::player::{Played, html};
 use ringtree::plan::internal::select::{
     Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
 };
-use ringtree::plan::internal::topology::Topology;
 use ringtree::plan::internal::units::Bytes;
-use ringtree::plan::{Algorithm, Collective, Plan, PlanError, PlanErrorKind, Request, verify};
+use ringtree::plan::{
+    Algorithm, Collective, Parts, Plan, PlanError, PlanErrorKind, Request, Topology, verify,
+};
 use std::io::Write;
 use table::{rows, table};
 use world::{costs, links, topology};

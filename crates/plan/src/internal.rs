@@ -7,7 +7,7 @@ pub mod calibration {
     pub use crate::calibration::*;
 }
 
-/// See `cost.rs`.
+/// See `cost/mod.rs`.
 pub mod cost {
     pub use crate::cost::*;
 }
@@ -67,17 +67,17 @@ pub mod units {
     pub use crate::units::*;
 }
 
-/// See `select`.
+/// See `select.rs`.
 pub mod select {
     pub use crate::select::*;
 }
 
-/// See `export`.
+/// See `export.rs`.
 pub mod export {
     pub use crate::export::*;
 }
 
-/// See `verify`.
+/// See `verify/mod.rs`.
 pub mod verify {
     pub use crate::verify::*;
 }

@@ -33,7 +33,7 @@ use crate::limits::{
     DEVICE_CLOSE_MAX, DEVICE_ENTRIES_MAX, DEVICE_GRACE, DEVICE_PINNED_BYTES_MAX, DEVICE_SLEEP,
     PROGRAMS_CACHED_MAX,
 };
-use crate::plan::internal::spec::{Algorithm, Collective};
+use crate::plan::{Algorithm, Collective};
 use crate::protocol::call::{Call, Medium};
 use crate::sys::cuda::{Memory, Pinned};
 use crate::sys::memory::Region;

@@ -8,8 +8,8 @@
 
 use crate::device::staging::Piece;
 use crate::limits::{DEVICE_PIECE_BYTES_MAX, DEVICE_PIECE_BYTES_MIN, DEVICE_PIECES_MAX};
+use crate::plan::Collective;
 use crate::plan::internal::layout::part_start;
-use crate::plan::internal::spec::Collective;
 use crate::sys::cuda::Rows;
 
 /// The properties of a call that determine its pieces.

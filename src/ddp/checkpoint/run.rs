@@ -11,7 +11,7 @@ use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
 use crate::error::{Error, Printable, Result};
-use crate::plan::internal::record::TuningRecord;
+use crate::plan::TuningRecord;
 use crate::random;
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -319,7 +319,7 @@ fn is_same_place(one: &Call, other: &Call) -> bool {
 mod tests {
     use super::*;
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
-    use crate::plan::internal::spec::Collective;
+    use crate::plan::Collective;
     use crate::protocol::call::Split;
 
     /// Returns the error of rank 1 after rank 0 has received its data. Their calls differ in

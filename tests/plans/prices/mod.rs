@@ -8,10 +8,9 @@ use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
 use ringtree::plan::algorithms::Offer;
 use ringtree::plan::internal::cost::{Traffic, longest_path_s, payload_bytes, shared};
 use ringtree::plan::internal::layout::Division;
-use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::{
-    Algorithm, Choice, Collective, Hosts, Plan, REGISTRY, Request, Step, Topology, TuningTable,
-    algorithms, choose, plan,
+    Algorithm, Choice, Collective, Hosts, LinkCost, Plan, REGISTRY, Request, Step, Topology,
+    TuningTable, algorithms, choose, plan,
 };
 
 /// Divides evenly over every number of chunks used here.
@@ -80,7 +79,7 @@ fn over_tcp(tcp: LinkCost) -> TuningTable {
     }
 }
 
-fn entry_cost(request: &Request) -> ringtree::plan::internal::price::Cost {
+fn entry_cost(request: &Request) -> ringtree::plan::Cost {
     let entry = ringtree::plan::algorithms::entry(request.collective, request.algorithm);
     (entry.unwrap().cost)(request)
 }

@@ -5,10 +5,9 @@ use ringtree::internal::limits::TRACE_SPANS_MAX;
 use ringtree::plan::internal::cost::{
     MessageTimes, longest_path_s, payload_bytes, schedule, shared,
 };
-use ringtree::plan::internal::parts::Parts;
-use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::{
-    Algorithm, Collective, Hosts, Plan, Request, Step, Topology, TuningTable, choose, predicted_s,
+    Algorithm, Collective, Hosts, LinkCost, Parts, Plan, Request, Step, Topology, TuningTable,
+    choose, predicted_s,
 };
 use std::collections::{BTreeMap, BTreeSet};
 

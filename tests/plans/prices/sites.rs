@@ -1,9 +1,9 @@
 //! Ranks at several sites: what passes the uplinks, and what `auto` chooses.
 
 use super::{over_tcp, plans};
-use ringtree::plan::internal::price::{LinkCost, UplinkCost};
 use ringtree::plan::{
-    Algorithm, Collective, Hosts, Plan, Request, Step, Topology, TuningTable, choose,
+    Algorithm, Collective, Hosts, LinkCost, Plan, Request, Step, Topology, TuningTable, UplinkCost,
+    choose,
 };
 
 /// Chunks that leave each site and that come to each, by the plans of all ranks.

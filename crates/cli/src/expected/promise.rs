@@ -1,8 +1,7 @@
 //! Compares the result of a collective with the expected result.
 
 use crate::expected::exact::Inputs;
-use ringtree::plan::internal::layout::Layout;
-use ringtree::plan::internal::spec::Collective;
+use ringtree::plan::{Collective, Layout};
 
 /// A collective that every rank has issued with its part of `inputs`.
 ///

@@ -2,7 +2,7 @@
 
 use super::{Assessment, Inquiry, subject};
 use crate::format::csv;
-use ringtree::plan::internal::price::LinkCost;
+use ringtree::plan::LinkCost;
 use ringtree::plan::internal::topology::Sharing;
 use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
 use serde_json::Value;

@@ -3,10 +3,8 @@
 use super::Arguments;
 use ringtree::internal::bootstrap::TuningSource;
 use ringtree::internal::limits::WORLD_SIZE_MAX;
-use ringtree::plan::internal::price::LinkCost;
 use ringtree::plan::internal::topology::{Hosts, Sharing, Topology};
-use ringtree::plan::internal::units::Seconds;
-use ringtree::plan::{Collective, TuningTable};
+use ringtree::plan::{Collective, LinkCost, Seconds, TuningTable};
 
 /// Returns the number of ranks and their placement on hosts and sites.
 pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {

@@ -5,10 +5,11 @@ use ringtree::TuningTable;
 use ringtree::plan::draw::Caption;
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::holdings::Holdings;
-use ringtree::plan::internal::parts::Parts;
 use ringtree::plan::internal::player::{Played, html};
 use ringtree::plan::internal::verify::contributors;
-use ringtree::plan::{Collective, Hosts, Plan, Request, Topology, algorithms, choose, predicted_s};
+use ringtree::plan::{
+    Collective, Hosts, Parts, Plan, Request, Topology, algorithms, choose, predicted_s,
+};
 use serde_json::{Value, json};
 
 const BYTES: usize = 1 << 20;

@@ -2,7 +2,7 @@
 
 use crate::cluster::Outcome;
 use crate::script::Call;
-use ringtree::plan::internal::spec::Collective;
+use ringtree::plan::Collective;
 use std::collections::BTreeMap;
 use std::time::Duration;
 

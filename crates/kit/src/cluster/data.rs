@@ -3,8 +3,7 @@
 
 use crate::script::Call;
 use ringtree::op::ReduceOp;
-use ringtree::plan::internal::layout::Layout;
-use ringtree::plan::internal::spec::Collective;
+use ringtree::plan::{Collective, Layout};
 use ringtree_cli::expected::exact::Inputs;
 use ringtree_cli::expected::promise::Promise;
 use std::collections::VecDeque;
