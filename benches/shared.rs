@@ -7,7 +7,8 @@ use ringtree::internal::engine::{Cache, Group, Key, Links, Memory, Placement, Pr
 use ringtree::internal::link::shm::{Wake, links};
 use ringtree::internal::protocol::call::Call;
 use ringtree::internal::unchecked::{peer_region, region};
-use ringtree::plan::{Algorithm, Collective, Topology, TuningTable};
+use ringtree::plan::internal::topology::together;
+use ringtree::plan::{Algorithm, Collective, TuningTable};
 use std::sync::{Arc, Barrier, mpsc};
 use std::time::{Duration, Instant};
 
@@ -83,7 +84,7 @@ fn apart(count: usize) -> Vec<f32> {
 }
 
 fn prepared(algorithm: Algorithm, rank: usize, count: usize) -> Arc<Prepared> {
-    let topology = Topology::together(RANKS);
+    let topology = together(RANKS);
     let mut cache = Cache::new(rank, topology, TuningTable::default(), vec![1 - rank]);
     let key = Key {
         call: Call::new(Collective::AllReduce, count).by(algorithm),

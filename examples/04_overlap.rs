@@ -3,7 +3,8 @@
 //!
 //! `cargo run --release --example 04_overlap`
 
-use ringtree::{Communicator, Error, ErrorKind, ReduceOp, UniqueId};
+use ringtree::start::UniqueId;
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp};
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;

@@ -8,7 +8,8 @@
 //! Run it with `cargo run --release --example 10_inference`, or as processes with
 //! `ringtree run --nproc-per-node 4 -- target/release/examples/10_inference`.
 
-use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result, UniqueId};
+use ringtree::start::UniqueId;
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 /// Ranks, if `ringtree run` does not start them.

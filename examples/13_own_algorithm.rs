@@ -4,12 +4,12 @@
 //! `cargo run --example 13_own_algorithm`
 
 use ringtree::ReduceOp;
-use ringtree::plan::algorithms::{Entry, prove, required};
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::{
     Algorithm, ChunkRange, Collective, Cost, Hosts, LinkCost, Request, Round, Source, Step,
     Traffic, plan,
 };
+use ringtree::plan::{Entry, prove, required};
 
 const RANKS: usize = 12;
 const BYTES: usize = 1 << 10;

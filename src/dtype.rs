@@ -146,4 +146,16 @@ dtypes! {
     F64  f64,         "f64",  Float;
 }
 
+impl Dtype {
+    /// Returns the discriminant, for encoding.
+    pub(crate) const fn code(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the value whose discriminant is `code`, for decoding.
+    pub(crate) fn from_code(code: u8) -> Option<Self> {
+        Self::ALL.get(usize::from(code)).copied()
+    }
+}
+
 ringtree_plan::named!(Dtype, "dtype");

@@ -2,7 +2,7 @@
 //! import the base files, and `plan` for the names of the collectives.
 
 use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
-use crate::plan::{Collective, PlanError, UnknownName};
+use crate::plan::{Collective, PlanError};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::fmt;
 use std::io;
@@ -29,7 +29,8 @@ pub type Result<T, E = Error> = std::result::Result<T, E>;
 /// exceptions to this rule.
 ///
 /// ```
-/// use ringtree::{Collective, ErrorKind, sim::{World, sleep}};
+/// use ringtree::plan::Collective;
+/// use ringtree::{ErrorKind, sim::{World, sleep}};
 /// use std::time::Duration;
 /// let mut world = World::new(3);
 /// world.timeout = Duration::from_secs(2);
@@ -427,13 +428,6 @@ impl fmt::Display for Printable<'_> {
 /// An error of kind [`ErrorKind::Usage`].
 impl From<PlanError> for Error {
     fn from(error: PlanError) -> Self {
-        Self::usage(error)
-    }
-}
-
-/// An error of kind [`ErrorKind::Usage`].
-impl From<UnknownName> for Error {
-    fn from(error: UnknownName) -> Self {
         Self::usage(error)
     }
 }

@@ -109,9 +109,22 @@ pub mod calls {
         count: usize,
         dtype: crate::Dtype,
         root: usize,
-    ) -> Result<(crate::Algorithm, f64)> {
+    ) -> Result<(crate::plan::Algorithm, f64)> {
         comm.plan_on_device(collective, count, dtype, root)
     }
+}
+
+/// Data-parallel training with hooks of one's own, gradients outside host memory, and state that is
+/// saved without a [`Run`](crate::ddp::Run).
+#[cfg(feature = "ddp")]
+pub mod ddp {
+    pub use crate::ddp::backward::set_synchronising;
+    pub use crate::ddp::carried::{averaged_place, place, with_carrier};
+    pub use crate::ddp::carrier::{Carrier, Place};
+    pub use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next, Plain};
+    pub use crate::ddp::marks::{agreed_mark, mark};
+    pub use crate::ddp::state::{hook_state, order, restore, restore_hook};
+    pub use crate::ddp::values::Values;
 }
 
 /// Errors that only this repository's adapters create.
@@ -135,6 +148,20 @@ pub mod engine {
     pub use crate::engine::program::{
         Action, Arithmetic, Endpoint, Piece, Program, ProgramStep, Space,
     };
+}
+
+/// Functions of the launcher that the command needs too.
+#[cfg(feature = "launch")]
+pub mod launch {
+    pub use crate::launch::run::on_this_host;
+    pub use crate::launch::streams::tell;
+    pub use crate::sys::process::bind_to_parent;
+}
+
+/// Properties of GPUs, and kernels of other programs.
+#[cfg(feature = "cuda")]
+pub mod cuda {
+    pub use crate::device::{Description, description, load_kernels};
 }
 
 /// Links between two ranks.

@@ -44,8 +44,10 @@
 //! | [`launch`] | starting and supervising ranks | [`launch::run`], [`launch::spawn_self`] |
 //! | [`plan`] | collectives described as data | [`plan::plan`], [`plan::REGISTRY`] |
 //! | [`sim`] | simulated ranks in virtual time | [`simulate()`], [`sim::World`] |
+//! | [`start`] | starting a communicator | [`start::UniqueId`], [`start::Secret`] |
+//! | [`tuning`] | tables of link costs | [`tuning::TuningTable`] |
 //!
-//! The experimental `cuda` feature adds the `device` module, which provides memory and streams on
+//! The experimental `cuda` feature adds the `cuda` module, which provides memory and streams on
 //! NVIDIA GPUs.
 //!
 //! All other modules are private. The `ringtree` command is in the `ringtree-cli` package.
@@ -74,7 +76,7 @@ pub mod ddp;
 #[cfg(all(any(test, fuzzing), feature = "checkpoint", feature = "launch"))]
 pub mod decoders;
 #[cfg(feature = "cuda")]
-pub mod device;
+mod device;
 pub mod dtype;
 mod engine;
 pub mod error;
@@ -93,29 +95,13 @@ pub mod sim;
 mod sys;
 mod whole_file;
 
-pub use bootstrap::settings::{DevicePathChoice, TransportChoice};
-#[doc(inline)]
-pub use bootstrap::store::{Store, StoreError};
-#[doc(inline)]
-pub use bootstrap::unique_id::UniqueId;
-#[cfg(feature = "cuda")]
-#[doc(inline)]
-pub use comm::device_buffer::DeviceBuffer;
 #[doc(inline)]
 pub use comm::{
     Communicator,
     buffer::{Buffer, BufferMut},
     builder::Builder,
-    connecting::Connecting,
-    info::Info,
-    scope::{MessageBatch, Scope, ScopedWork},
-    shared_buffer::SharedBuffer,
-    tuning::TuningOrigin,
-    work::{Work, WorkError},
+    work::Work,
 };
-#[cfg(feature = "cuda")]
-#[doc(inline)]
-pub use device::{Device, Stream};
 #[doc(inline)]
 pub use dtype::{Dtype, Element};
 #[doc(inline)]
@@ -123,12 +109,33 @@ pub use error::{Error, ErrorKind, Result};
 #[doc(inline)]
 pub use op::ReduceOp;
 #[doc(inline)]
-pub use plan::{Algorithm, Blocks, Collective, Layout, TuningMismatch, TuningRecord, TuningTable};
-pub use protocol::handshake::Secret;
+pub use plan::{Blocks, Layout};
 #[doc(inline)]
 pub use ringtree_plan as plan;
 #[doc(inline)]
 pub use sim::simulate;
+
+/// Starting a communicator: shared secrets, identifiers, and key-value stores.
+pub mod start {
+    pub use crate::bootstrap::settings::{DevicePathChoice, TransportChoice};
+    pub use crate::bootstrap::store::{Store, StoreError};
+    pub use crate::bootstrap::unique_id::UniqueId;
+    pub use crate::comm::connecting::Connecting;
+    pub use crate::protocol::handshake::Secret;
+}
+
+/// Tables of link costs, which determine the algorithms that are chosen.
+pub mod tuning {
+    pub use crate::comm::tuning::TuningOrigin;
+    pub use crate::plan::{TuningMismatch, TuningRecord, TuningTable};
+}
+
+/// NVIDIA GPUs, their memory and their streams. Experimental.
+#[cfg(feature = "cuda")]
+pub mod cuda {
+    pub use crate::comm::device_buffer::DeviceBuffer;
+    pub use crate::device::{Device, Memory, Stream, count};
+}
 
 /// The programs from the README and the book, compiled and run as documentation tests.
 #[cfg(all(doctest, feature = "checkpoint", feature = "launch"))]

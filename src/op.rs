@@ -86,8 +86,7 @@ macro_rules! operators {
             }
 
             /// Returns the position of this operator in the table.
-            #[must_use]
-            pub const fn code(self) -> u8 {
+            pub(crate) const fn code(self) -> u8 {
                 match self {
                     $(ReduceOp::$variant => Position::$variant as u8,)*
                     ReduceOp::PreMulSum(_) => Position::PreMulSum as u8,
@@ -167,4 +166,4 @@ impl Ord for ReduceOp {
     }
 }
 
-ringtree_plan::named_text!(ReduceOp, "operator");
+ringtree_plan::named!(ReduceOp, "operator");

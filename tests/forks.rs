@@ -8,9 +8,9 @@
 mod ranks;
 
 use ranks::{Links, ROLE, Suite, concurrently, exit};
-use ringtree::{
-    Builder, Collective, Communicator, Error, ErrorKind, ReduceOp, Result, UniqueId, Work,
-};
+use ringtree::plan::Collective;
+use ringtree::start::UniqueId;
+use ringtree::{Builder, Communicator, Error, ErrorKind, ReduceOp, Result, Work};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -105,10 +105,10 @@ const CALLS: &[(&str, Call)] = &[
         comm.without_timeout().with_name("child").barrier()
     }),
     ("error", |comm| {
-        ringtree::ddp::mark(comm, 1 << 40);
+        ringtree::internal::ddp::mark(comm, 1 << 40);
         comm.abort(&Error::new(ErrorKind::System, "a child's disk is full"));
         assert_eq!(
-            ringtree::ddp::agreed_mark(comm, Duration::from_secs(60)),
+            ringtree::internal::ddp::agreed_mark(comm, Duration::from_secs(60)),
             None
         );
         comm.error().map_or(Ok(()), Err)

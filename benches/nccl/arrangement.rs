@@ -1,6 +1,7 @@
 //! Defines what is compared with what, and the settings that are required. Has no side effects.
 
 use ringtree::plan::Collective;
+use ringtree::plan::internal::spec::is_blocked;
 use std::fmt;
 
 /// Number of ranks in every comparison.
@@ -214,7 +215,7 @@ impl Case {
     /// Returns the number of elements in the complete buffer.
     pub(crate) fn count(self) -> usize {
         let count = (self.bytes / size_of::<f32>()).max(1);
-        if self.collective.is_blocked() {
+        if is_blocked(self.collective) {
             return (count / RANKS).max(1) * RANKS;
         }
         count

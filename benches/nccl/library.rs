@@ -5,7 +5,8 @@ use crate::arrangement::Version;
 use crate::rank::say;
 use crate::world::Players;
 use ringtree::ErrorKind;
-use ringtree::device::Device;
+use ringtree::cuda::Device;
+use ringtree::internal::cuda::description;
 use std::collections::HashSet;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -99,8 +100,8 @@ pub(crate) fn describe_gpu() -> Result<(), String> {
         }
         Err(error) => return Err(error.to_string()),
     };
-    let facts = gpu.description();
-    let count = ringtree::device::count().map_err(|error| error.to_string())?;
+    let facts = description(&gpu);
+    let count = ringtree::cuda::count().map_err(|error| error.to_string())?;
     say(&format!("{count} {} {}", facts.multiprocessors, facts.name));
     Ok(())
 }

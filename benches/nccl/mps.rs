@@ -7,7 +7,7 @@
 
 use crate::rank::say;
 use crate::world::Players;
-use ringtree::launch::bind_to_parent;
+use ringtree::internal::launch::bind_to_parent;
 use rustix::process::{Pid, Signal, kill_process_group};
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -2,8 +2,8 @@
 
 use crate::arrangement::Case;
 use crate::rank::{Library, own_gpu};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::{Device, Stream};
+use ringtree::cuda::DeviceBuffer;
+use ringtree::cuda::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::ops::Range;

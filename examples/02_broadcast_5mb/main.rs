@@ -16,7 +16,7 @@ mod measured;
 mod simulated;
 
 use drawing::lanes::{Panel, timeline};
-use ringtree::Algorithm;
+use ringtree::plan::Algorithm;
 use ringtree_network::{Network, Shape};
 use std::process::ExitCode;
 use std::time::Duration;

@@ -1,9 +1,10 @@
 //! Runs the broadcast over the simulated network, in virtual time.
 
 use super::{FILE_BYTES, HOSTS, LATENCY, LINK_BYTES_PER_S, OVERHEAD, Run, lanes};
+use ringtree::plan::Algorithm;
 use ringtree::plan::LinkCost;
 use ringtree::sim::World;
-use ringtree::{Algorithm, TuningTable};
+use ringtree::tuning::TuningTable;
 
 /// Broadcasts the file and checks it.
 pub(crate) fn run(algorithm: Option<Algorithm>) -> Result<Run, String> {

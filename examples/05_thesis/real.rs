@@ -2,7 +2,8 @@
 
 use super::{ALPHA, RATE_MBIT, simulated::choice};
 use crate::step::{BUCKETS, Link, MODELS, Model};
-use ringtree::{Algorithm, Communicator, Error, ErrorKind, ReduceOp};
+use ringtree::plan::Algorithm;
+use ringtree::{Communicator, Error, ErrorKind, ReduceOp};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,8 @@
 //! Describes the training step: models, timetable and links.
 
+use ringtree::plan::Algorithm;
 use ringtree::plan::LinkCost;
-use ringtree::{Algorithm, TuningTable};
+use ringtree::tuning::TuningTable;
 use std::time::Duration;
 
 /// Layers of a model.

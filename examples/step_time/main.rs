@@ -28,7 +28,8 @@ use clap::Parser;
 use options::{Command, Job, Measure, Options};
 use ringtree::plan::LinkCost;
 use ringtree::sim::World;
-use ringtree::{Communicator, Error, TuningTable};
+use ringtree::tuning::TuningTable;
+use ringtree::{Communicator, Error};
 use std::process::ExitCode;
 use std::time::Duration;
 

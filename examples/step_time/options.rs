@@ -1,8 +1,8 @@
 //! Defines the command line.
 
 use clap::{Args, Parser, Subcommand};
-use ringtree::Algorithm;
 use ringtree::ddp::BucketSize;
+use ringtree::plan::Algorithm;
 use std::path::PathBuf;
 
 /// Measure a data-parallel step of a synthetic model.

@@ -80,7 +80,7 @@ impl FromStr for TransportChoice {
     /// Returns a message if the name is unknown.
     ///
     /// ```
-    /// use ringtree::TransportChoice;
+    /// use ringtree::start::TransportChoice;
     /// assert_eq!("shm".parse(), Ok(TransportChoice::Shm));
     /// assert!("pigeon".parse::<TransportChoice>().is_err());
     /// ```
@@ -109,8 +109,7 @@ impl DevicePathChoice {
     const ALL: &[Self] = &[Self::Auto, Self::Staged, Self::Mapped];
 
     /// Returns the name used in settings.
-    #[must_use]
-    pub fn name(self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             DevicePathChoice::Auto => "auto",
             DevicePathChoice::Staged => "staged",

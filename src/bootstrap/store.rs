@@ -21,7 +21,8 @@ pub type StoreError = Box<dyn std::error::Error + Send + Sync>;
 /// sequence, all of the launches can use the same store.
 ///
 /// ```
-/// use ringtree::{Communicator, ReduceOp, Store, StoreError};
+/// use ringtree::start::{Store, StoreError};
+/// use ringtree::{Communicator, ReduceOp};
 /// use std::collections::HashMap;
 /// use std::sync::{Arc, Condvar, Mutex};
 /// use std::time::Duration;

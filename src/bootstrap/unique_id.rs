@@ -28,7 +28,8 @@ const SUMMED_BYTES: usize = 24 + NONCE_BYTES + SECRET_BYTES;
 /// created it. Keep the ID until rank 0 has connected.
 ///
 /// ```
-/// use ringtree::{Communicator, ReduceOp, UniqueId};
+/// use ringtree::start::UniqueId;
+/// use ringtree::{Communicator, ReduceOp};
 ///
 /// # fn main() -> ringtree::Result<()> {
 /// let id = UniqueId::on("127.0.0.1")?; // or `UniqueId::new()?`, which other hosts can reach
@@ -142,7 +143,7 @@ impl UniqueId {
     /// Decodes an ID from the bytes returned by [`UniqueId::to_bytes`].
     ///
     /// ```
-    /// use ringtree::UniqueId;
+    /// use ringtree::start::UniqueId;
     /// let id = UniqueId::on("127.0.0.1").unwrap();
     /// let mut bytes = id.to_bytes();
     /// assert_eq!(UniqueId::from_bytes(&bytes).unwrap().address(), id.address());

@@ -36,7 +36,8 @@ impl Communicator {
     /// choice. Pass 0 as `root` if the collective does not have a root.
     ///
     /// ```
-    /// use ringtree::{Collective, Dtype};
+    /// use ringtree::plan::Collective;
+    /// use ringtree::Dtype;
     /// let choices = ringtree::simulate(8, |comm| {
     ///     comm.plan_for(Collective::AllReduce, 2, Dtype::F32, 0)
     /// });

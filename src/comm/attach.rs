@@ -48,7 +48,8 @@ impl Communicator {
     /// all ranks get the same error.
     ///
     /// ```no_run
-    /// use ringtree::{Communicator, Device, DeviceBuffer, ReduceOp};
+    /// use ringtree::cuda::{Device, DeviceBuffer};
+    /// use ringtree::{Communicator, ReduceOp};
     ///
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::from_env()?;
@@ -105,7 +106,8 @@ impl Communicator {
     /// `stream`.
     ///
     /// ```no_run
-    /// use ringtree::{Communicator, Device, ReduceOp};
+    /// use ringtree::cuda::Device;
+    /// use ringtree::{Communicator, ReduceOp};
     ///
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::from_env()?;

@@ -8,6 +8,7 @@ use crate::engine::bind::{Lengths, Placement};
 use crate::engine::cache::bytes_of;
 use crate::engine::group;
 use crate::error::{Error, Result};
+use crate::plan::internal::spec::{is_blocked, moves_blocks};
 use crate::plan::{Blocks, Collective, Layout};
 use crate::protocol::call::{Call, Split, hash};
 use crate::sys::memory::lend;
@@ -241,8 +242,8 @@ impl Communicator {
     }
 
     fn division_of(&self, call: &Call, layout: Layout) -> Result<Split> {
-        let collective = call.collective().filter(|one| one.is_blocked());
-        let moves_blocks = collective.is_some_and(Collective::moves_blocks);
+        let collective = call.collective().filter(|one| is_blocked(*one));
+        let moves_blocks = collective.is_some_and(moves_blocks);
         match layout {
             _ if collective.is_none() => Ok(Split::Even),
             Layout::Counts(_) if moves_blocks => Err(Error::usage(

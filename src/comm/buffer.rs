@@ -42,16 +42,6 @@ pub enum MemoryMut<'a, T> {
 }
 
 impl<'a, T> Memory<'a, T> {
-    /// Returns the number of elements.
-    #[must_use]
-    pub fn count(&self) -> usize {
-        match self {
-            Self::Host(slice) => slice.len(),
-            #[cfg(feature = "cuda")]
-            Self::Device(memory) => memory.count,
-        }
-    }
-
     /// Returns the slice, for calls that support only host memory.
     pub(super) fn on_host(self) -> Result<&'a [T]> {
         match self {
@@ -64,8 +54,7 @@ impl<'a, T> Memory<'a, T> {
 
 impl<'a, T> MemoryMut<'a, T> {
     /// Returns the number of elements.
-    #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         match self {
             Self::Host(slice) => slice.len(),
             #[cfg(feature = "cuda")]
@@ -93,13 +82,13 @@ fn refused() -> Error {
 
 /// A buffer whose elements can be read.
 ///
-/// Slices, arrays, `Vec`, [`SharedBuffer`](crate::SharedBuffer) and device buffers implement this
-/// trait. So do references to a buffer, and a `Box` or an `Arc` that holds a buffer. You can also
-/// implement the trait for your own types. Calls rely only on the slice that `memory` returns, not
-/// on any other property of the type.
+/// Slices, arrays, `Vec`, [`SharedBuffer`](crate::comm::SharedBuffer) and device buffers implement
+/// this trait. So do references to a buffer, and a `Box` or an `Arc` that holds a buffer. You can
+/// also implement the trait for your own types. Calls rely only on the slice that `memory` returns,
+/// not on any other property of the type.
 ///
 /// ```
-/// use ringtree::comm::buffer::Memory;
+/// use ringtree::comm::Memory;
 /// use ringtree::{Buffer, Layout};
 /// use std::sync::Arc;
 ///

@@ -109,7 +109,8 @@ impl Builder {
     /// settings.
     ///
     /// ```no_run
-    /// use ringtree::{Builder, TransportChoice};
+    /// use ringtree::start::TransportChoice;
+    /// use ringtree::Builder;
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Builder::from_env()?.transport(TransportChoice::Tcp).connect()?;
     /// # Ok(()) }
@@ -418,7 +419,8 @@ impl Builder {
     /// table.
     ///
     /// ```no_run
-    /// use ringtree::{Communicator, TuningTable};
+    /// use ringtree::tuning::TuningTable;
+    /// use ringtree::Communicator;
     /// # fn main() -> ringtree::Result<()> {
     /// let comm = Communicator::builder().tuning(&TuningTable::default()).connect()?;
     /// # Ok(()) }

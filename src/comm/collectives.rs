@@ -15,7 +15,7 @@ use crate::engine::group::{Memory, Order, Start};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::plan::Algorithm;
-use crate::plan::algorithms::entry;
+use crate::plan::internal::algorithms::entry;
 use crate::plan::internal::layout::{Kept, Layout};
 use crate::protocol::call::{Call, Split};
 use crate::runtime::Runtime;

@@ -20,7 +20,8 @@ type Thread = JoinHandle<Result<Communicator>>;
 /// thread or file descriptor is left behind.
 ///
 /// ```
-/// use ringtree::{Communicator, UniqueId};
+/// use ringtree::start::UniqueId;
+/// use ringtree::Communicator;
 ///
 /// # fn main() -> ringtree::Result<()> {
 /// let id = UniqueId::on("127.0.0.1")?;

@@ -10,6 +10,7 @@ use crate::plan::Layout;
 use crate::sys::cuda::{Pinned, Rows};
 use std::fmt;
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A buffer of elements on a device, together with the stream on which the buffer is used.
@@ -19,7 +20,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// completed or failed.
 ///
 /// ```no_run
-/// use ringtree::{Device, DeviceBuffer};
+/// use ringtree::cuda::{Device, DeviceBuffer};
 ///
 /// # fn main() -> ringtree::Result<()> {
 /// let device = Device::open(0)?;
@@ -117,7 +118,8 @@ impl<T: Element> DeviceBuffer<T> {
     }
 
     /// Creates a buffer from the whole of `memory`, which can be a cudarc slice wrapped by
-    /// [`Device::wrap_slice`].
+    /// [`Device::wrap_slice`], or memory at an address
+    /// ([`Memory::from_raw`](device::Memory::from_raw)).
     #[must_use]
     pub fn from_memory(device: &Device, stream: &Stream, memory: device::Memory) -> Self {
         Self {
@@ -130,10 +132,23 @@ impl<T: Element> DeviceBuffer<T> {
         }
     }
 
-    /// Returns the memory of the buffer. The memory is freed when the last clone of it is dropped.
-    #[must_use]
-    pub fn device_memory(&self) -> &device::Memory {
-        &self.memory
+    /// Returns a buffer that consists of the elements in `range` of this buffer. Both buffers share
+    /// the memory, which lives until both are dropped.
+    ///
+    /// # Errors
+    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `range` is out
+    /// of range.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
+        let (start, count) = (range.start, range.len());
+        if range.end > self.count || range.start > range.end {
+            return Err(Error::usage(format!(
+                "elements {start} to {} are out of range: the buffer has {} elements",
+                range.end, self.count
+            )));
+        }
+        let size = size_of::<T>();
+        let memory = self.memory.part(start * size, count * size)?;
+        Ok(Self::from_memory(&self.device, &self.stream, memory))
     }
 
     /// Consumes the buffer and returns its memory. You can then, for example, recover a cudarc

@@ -76,6 +76,17 @@ impl Communicator {
         let has_color = u64::from(color.is_some());
         told[self.rank()] = [has_color, color.unwrap_or(0) as u64, key as u64];
         self.all_gather(told.as_flattened_mut())?;
+        let group = self.join_group(&told);
+        // A rank that returns may leave, but rank 0 of the world has to create the other groups. If
+        // the barrier fails, this communicator has failed, but the new group works.
+        if told.iter().any(|one| one[..2] != told[0][..2]) {
+            let _ = self.barrier();
+        }
+        group
+    }
+
+    /// Creates this rank's group of a split, given the words of all ranks.
+    fn join_group(&self, told: &[[u64; WORDS_OF_A_RANK]]) -> Result<Option<Self>> {
         let own = told[self.rank()];
         if own[0] == 0 {
             return Ok(None);

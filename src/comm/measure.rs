@@ -24,7 +24,7 @@ impl Communicator {
     /// must make this call in the same order relative to their other calls on this communicator.
     ///
     /// If the ranks are on several hosts, they also measure their links at startup, unless a
-    /// [setting or the launcher](crate::TuningOrigin) supplies the table. They then use the
+    /// [setting or the launcher](crate::tuning::TuningOrigin) supplies the table. They then use the
     /// [rounded](TuningTable::rounded) result of that measurement to choose algorithms.
     ///
     /// # Errors
@@ -270,8 +270,9 @@ fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)>
         // Neighbors on a host. The last of an odd number takes no part.
         Exercise::Pair => {
             let host = topology.host_of(rank);
-            let place = topology.place_of(rank) ^ 1;
-            let partner = (place < topology.size_of(host)).then(|| topology.rank_at(host, place));
+            let ranks = topology.ranks_of(host);
+            let place = ranks.partition_point(|one| *one < rank) ^ 1;
+            let partner = ranks.get(place).copied();
             partner
                 .map(|partner| (partner, partner))
                 .into_iter()

@@ -2,16 +2,16 @@
 //!
 //! *Purpose.* Training code makes all its calls on a [`Communicator`].
 //!
-//! - [`builder`] and [`connecting`]: connecting ranks. `groups`: creating communicators for some of
+//! - `builder` and `connecting`: connecting ranks. `groups`: creating communicators for some of
 //!   the ranks.
 //! - `forms`, `collectives`, `blocks` and `any`: running collectives. `own_operator`: all-reduce
 //!   with a custom function. `many`: lists of tensors. `pairs`: sending messages between two ranks.
 //!   `values`: sending serde values.
-//! - [`work`] and [`scope`]: running operations asynchronously. [`views`]: creating handles with a
+//! - `work` and `scope`: running operations asynchronously. `views`: creating handles with a
 //!   different timeout, tag or name.
-//! - [`buffer`]: defining the buffers that calls accept. [`shared_buffer`]: allocating buffers that
+//! - `buffer`: defining the buffers that calls accept. `shared_buffer`: allocating buffers that
 //!   peers can read in place.
-//! - [`info`]: describing a communicator. `measure`: measuring link speeds. [`tuning`]: using
+//! - `info`: describing a communicator. `measure`: measuring link speeds. `tuning`: using
 //!   tuning tables. `recording`: recording when collectives run.
 //!
 //! *Invariants.* A public function panics only if code that the program supplies panics or if a
@@ -26,17 +26,17 @@
 
 mod any;
 #[cfg(feature = "cuda")]
-pub mod attach;
+pub(crate) mod attach;
 mod blocks;
-pub mod buffer;
-pub mod builder;
+pub(crate) mod buffer;
+pub(crate) mod builder;
 mod collectives;
-pub mod connecting;
+pub(crate) mod connecting;
 #[cfg(feature = "cuda")]
-pub mod device_buffer;
+pub(crate) mod device_buffer;
 mod forms;
 mod groups;
-pub mod info;
+pub(crate) mod info;
 pub(crate) mod many;
 mod measure;
 #[cfg(feature = "cuda")]
@@ -45,18 +45,27 @@ mod own_operator;
 mod pairs;
 #[cfg(feature = "ddp")]
 pub(crate) mod recording;
-pub mod scope;
-pub mod shared_buffer;
-pub mod tuning;
+pub(crate) mod scope;
+pub(crate) mod shared_buffer;
+pub(crate) mod tuning;
 pub(crate) mod values;
-pub mod views;
-pub mod work;
+pub(crate) mod views;
+pub(crate) mod work;
+
+#[cfg(feature = "cuda")]
+pub use buffer::DeviceMemory;
+pub use buffer::{Memory, MemoryMut};
+pub use info::{DevicePath, Info};
+pub use scope::{MessageBatch, Scope, ScopedWork};
+pub use shared_buffer::SharedBuffer;
+pub use work::WorkError;
 
 use crate::bootstrap::settings::DevicePathChoice;
 use crate::engine::bind::Placement;
 use crate::engine::cache::Cache;
-use crate::engine::group::{Group, Memory};
+use crate::engine::group::{self, Group};
 use crate::error::{Error, Result};
+use crate::plan::internal::topology::at_sites;
 use crate::plan::{Algorithm, Topology, TuningTable};
 use crate::protocol::members::Members;
 use crate::runtime::Runtime;
@@ -106,7 +115,7 @@ impl Parts {
     }
 
     fn topology(&self) -> Topology {
-        Topology::at_sites(&self.hosts, &self.sites)
+        at_sites(&self.hosts, &self.sites)
     }
 }
 
@@ -229,7 +238,7 @@ struct Issued {
 impl Issued {
     /// Returns `true` if peers can read part of `memory` in place.
     #[inline]
-    fn exposes(&self, placement: Placement, memory: &Memory) -> bool {
+    fn exposes(&self, placement: Placement, memory: &group::Memory) -> bool {
         let input = memory.input.iter().filter(|_| placement == Placement::Into);
         let regions = || input.clone().chain(&memory.output).map(Region::bytes);
         let mut extents = self.extents.iter();
@@ -310,7 +319,8 @@ impl Communicator {
     /// `algorithm`.
     ///
     /// ```
-    /// use ringtree::{Algorithm, ReduceOp};
+    /// use ringtree::plan::Algorithm;
+    /// use ringtree::ReduceOp;
     /// let sums = ringtree::simulate(5, |comm| {
     ///     let mut sum = [comm.rank() as i64];
     ///     comm.use_algorithm(Some(Algorithm::RecursiveDoubling))?;

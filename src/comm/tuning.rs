@@ -10,7 +10,7 @@ use crate::control::Membership;
 use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use crate::plan::internal::topology::Sharing;
+use crate::plan::internal::topology::{Sharing, sharing};
 use crate::plan::{
     Algorithm, Collective, PlanError, Topology, TuningMismatch, TuningRecord, TuningTable,
     choose_concurrent,
@@ -64,7 +64,7 @@ impl Communicator {
     /// table, different algorithms may be chosen, and these may sum in a different order.
     ///
     /// ```
-    /// use ringtree::TuningTable;
+    /// use ringtree::tuning::TuningTable;
     /// let tables = ringtree::simulate(2, |comm| comm.tuning().table());
     /// assert_eq!(tables, [TuningTable::default(); 2]);
     /// ```
@@ -90,7 +90,7 @@ impl Communicator {
     /// of sums may differ.
     ///
     /// ```
-    /// use ringtree::TuningOrigin;
+    /// use ringtree::tuning::TuningOrigin;
     /// use ringtree::sim::World;
     ///
     /// let mut slow = World::new(3);
@@ -153,7 +153,7 @@ impl Communicator {
     ) -> Option<Algorithm> {
         let topology = self.core.parts.topology();
         let is_free = self.algorithm().is_none() && !self.core.parts.is_reproducible;
-        if !is_free || calls < 2 || topology.sharing() == Sharing::All {
+        if !is_free || calls < 2 || sharing(&topology) == Sharing::All {
             return None;
         }
         let (size, table) = (dtype.size(), self.table());

@@ -13,8 +13,8 @@ use std::time::Duration;
 
 /// An operation that is in flight and owns its buffer.
 ///
-/// The buffer can be a `Vec`, a `Box<[T]>`, a [`SharedBuffer`](crate::SharedBuffer) or any other
-/// [`Buffer`](crate::Buffer) that is `Send`. The operation advances in the background.
+/// The buffer can be a `Vec`, a `Box<[T]>`, a [`SharedBuffer`](crate::comm::SharedBuffer) or any
+/// other [`Buffer`](crate::Buffer) that is `Send`. The operation advances in the background.
 /// [`Work::wait`] returns the buffer. If the `Work` is dropped, the operation still completes, and
 /// then its buffer is dropped.
 ///

@@ -1,6 +1,5 @@
 //! Collects the gradients that are reported during the backward pass and launches full buckets.
 
-use super::carrier::Place;
 use super::parallel::{Content, DataParallel, Phase};
 use super::parameter::ParameterId;
 use crate::comm::values::broadcast_bytes;
@@ -140,19 +139,10 @@ impl DataParallel {
     /// assert_eq!(sums, vec![Ok(Some(vec![3.0])); 2]);
     /// ```
     pub fn no_sync<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R {
-        let before = self.set_synchronising(false);
+        let before = set_synchronising(self, false);
         let result = body(self);
-        self.set_synchronising(before);
+        set_synchronising(self, before);
         result
-    }
-
-    /// Sets whether reporting a gradient completes it (the default) or only accumulates it, as in
-    /// [`DataParallel::no_sync`].
-    ///
-    /// Returns the previous setting. This method is intended for adapters that cannot pass a
-    /// closure.
-    pub fn set_synchronising(&mut self, is_synchronising: bool) -> bool {
-        std::mem::replace(&mut self.is_synchronising, is_synchronising)
     }
 
     /// Returns the parameter's averaged gradient for the step that was ended by
@@ -189,44 +179,12 @@ impl DataParallel {
     }
 }
 
-/// Methods for gradients that a [`Carrier`](super::Carrier) stores.
-impl DataParallel {
-    /// Returns the place to which the parameter's gradient must be written or added, and marks the
-    /// parameter as used.
-    ///
-    /// Call [`DataParallel::ready`] once the gradient is complete.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`DataParallel::report`].
-    pub fn place(&mut self, parameter: usize) -> Result<Place<'_>> {
-        self.begin(parameter.into())?;
-        if self.readiness.is_ready(parameter) {
-            return Err(self.complete_already(parameter));
-        }
-        let is_first = !std::mem::replace(&mut self.is_used[parameter], true);
-        Ok(self.place_of(parameter, is_first))
-    }
-
-    /// Returns the place of the parameter's averaged gradient after [`DataParallel::wait`]. Returns
-    /// `None` if no rank reported a gradient for the parameter.
-    ///
-    /// # Errors
-    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if called before `wait` or if
-    /// `parameter` does not exist. If a step has failed, returns the first error that occurred.
-    pub fn averaged_place(&self, parameter: usize) -> Result<Option<Place<'_>>> {
-        self.number(parameter.into())?;
-        self.check_averaged()?;
-        Ok(self.is_used[parameter].then(|| self.place_of(parameter, false)))
-    }
-
-    fn place_of(&self, parameter: usize, is_first: bool) -> Place<'_> {
-        let place = &self.layout.places[parameter];
-        Place {
-            bucket: &self.infos[place.bucket],
-            range: place.range.clone(),
-            is_first,
-        }
-    }
+/// Sets whether reporting a gradient completes it (the default) or only accumulates it, as in
+/// [`DataParallel::no_sync`].
+///
+/// Returns the previous setting. This function is intended for adapters that cannot pass a closure.
+pub fn set_synchronising(model: &mut DataParallel, is_synchronising: bool) -> bool {
+    std::mem::replace(&mut model.is_synchronising, is_synchronising)
 }
 
 /// Methods that manage the state of the current step.
@@ -255,7 +213,7 @@ impl DataParallel {
     }
 
     /// Begins a step unless one is already in progress. Returns the parameter's number.
-    fn begin(&mut self, parameter: ParameterId<'_>) -> Result<usize> {
+    pub(super) fn begin(&mut self, parameter: ParameterId<'_>) -> Result<usize> {
         self.check_alive()?;
         let number = self.number(parameter)?;
         let result = self.begin_step();
@@ -329,7 +287,7 @@ impl DataParallel {
         result
     }
 
-    fn number(&self, parameter: ParameterId<'_>) -> Result<usize> {
+    pub(super) fn number(&self, parameter: ParameterId<'_>) -> Result<usize> {
         let wrong = match parameter {
             ParameterId::Number(number) if number < self.parameters.len() => return Ok(number),
             ParameterId::Number(number) => format!("parameter {number} is out of range"),
@@ -344,7 +302,7 @@ impl DataParallel {
         )))
     }
 
-    fn complete_already(&self, parameter: usize) -> Error {
+    pub(super) fn complete_already(&self, parameter: usize) -> Error {
         Error::usage(format!(
             "the gradient of {} is already complete in this step; accumulate inside `no_sync`, and \
              call `wait` once per step",

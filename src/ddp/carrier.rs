@@ -7,16 +7,17 @@ use std::ops::Range;
 
 /// Stores buckets of gradients outside host memory, for example on a GPU, and averages them there.
 ///
-/// Pass the carrier to [`DataParallel::with_carrier`](super::DataParallel::with_carrier). The
-/// resulting model decides when each bucket is launched and whether a step is valid. In every step,
-/// for each gradient, the training loop gets the gradient's place from
-/// [`DataParallel::place`](super::DataParallel::place), has the carrier write the gradient to that
-/// place, and calls [`DataParallel::ready`](super::DataParallel::ready).
+/// Pass the carrier to [`with_carrier`](super::carried::with_carrier). The resulting model decides
+/// when each bucket is launched and whether a step is valid. In every step, for each gradient, the
+/// training loop gets the gradient's place from [`place`](super::carried::place), has the carrier
+/// write the gradient to that place, and calls [`DataParallel::ready`](super::DataParallel::ready).
 ///
 #[cfg_attr(feature = "cuda", doc = "```no_run")]
 #[cfg_attr(not(feature = "cuda"), doc = "```ignore")]
-/// use ringtree::ddp::{BucketInfo, Carrier, DataParallel, Options, Parameter};
-/// use ringtree::{Communicator, Device, DeviceBuffer, Dtype, ReduceOp, Result, Stream};
+/// use ringtree::ddp::{DataParallel, Options, Parameter};
+/// use ringtree::internal::ddp::{BucketInfo, Carrier, place, with_carrier};
+/// use ringtree::cuda::{Device, DeviceBuffer, Stream};
+/// use ringtree::{Communicator, Dtype, ReduceOp, Result};
 /// use std::sync::{Arc, Mutex};
 ///
 /// /// Buckets of f32 on a device, shared with the training loop.
@@ -51,8 +52,8 @@ use std::ops::Range;
 /// let buckets = Arc::default();
 /// let carrier = OnDevice { device, stream, buckets: Arc::clone(&buckets) };
 /// let weight = vec![Parameter::new("weight", &[2], Dtype::F32)];
-/// let mut model = DataParallel::with_carrier(comm, weight, Options::new(), carrier)?;
-/// let bucket = model.place(0)?.bucket.index;
+/// let mut model = with_carrier(comm, weight, Options::new(), carrier)?;
+/// let bucket = place(&mut model, 0)?.bucket.index;
 /// // In a real program, a kernel writes the gradient there.
 /// buckets.lock().unwrap()[bucket].write(&[1.0, comm.rank() as f32])?;
 /// model.ready(0)?;

@@ -41,7 +41,7 @@ pub fn mark(comm: &Communicator, number: u64) {
 /// as committed, so the state of this rank is no longer usable.
 ///
 /// ```
-/// use ringtree::ddp::{agreed_mark, mark};
+/// use ringtree::internal::ddp::{agreed_mark, mark};
 /// use ringtree::{ReduceOp, sim::World};
 /// use std::time::Duration;
 ///

@@ -4,7 +4,7 @@
 //! # Overview
 //!
 //! - [`DataParallel`] averages gradients while the backward pass is running. [`Options`] control
-//!   how they are averaged. A [`Hook`] controls what is sent: for example, [`HalfHook`] sends
+//!   how they are averaged. A [hook](Options::hook) controls what is sent: [`HalfHook`] sends
 //!   16-bit values, and [`PowerSgd`] sends low-rank factors.
 //! - [`Optimizer`] updates the weights. Each rank updates all weights or, with
 //!   [`Options::sharded`], only its share of them. You can also write your own optimizer.
@@ -14,7 +14,6 @@
 //!   background.
 //! - [`Metrics`] writes one line of metrics per step. [`Trace`] records how the time in each step
 //!   was spent.
-//! - [`Carrier`] averages gradients that are stored outside host memory, such as on a GPU.
 //!
 //! `examples/15_training.rs` is a complete training program that uses most of these types.
 //!
@@ -87,15 +86,16 @@
 #![forbid(unsafe_code)]
 
 mod agree;
-mod backward;
-mod carrier;
+pub(crate) mod backward;
+pub(crate) mod carried;
+pub(crate) mod carrier;
 #[cfg(feature = "checkpoint")]
 pub mod checkpoint;
 mod flight;
-pub mod hooks;
+pub(crate) mod hooks;
 mod layout;
 mod local_steps;
-mod marks;
+pub(crate) mod marks;
 mod metrics;
 mod norm;
 mod optimizer;
@@ -106,19 +106,19 @@ mod random;
 mod readiness;
 mod sampler;
 mod size;
+pub(crate) mod state;
 mod statistics;
 mod step;
 pub(crate) mod trace;
-mod values;
+pub(crate) mod values;
 
 pub use backward::GradientMut;
-pub use carrier::{Carrier, Place};
 #[cfg(feature = "checkpoint")]
 pub use checkpoint::Run;
-pub use hooks::{BucketInfo, Exchange, HalfHook, Hook, Next, Plain, PowerSgd};
+pub use hooks::{HalfHook, PowerSgd};
 pub use layout::Bucket;
 pub use local_steps::{LocalSteps, Outer};
-pub use marks::{agreed_mark, mark};
+
 pub use metrics::{Line, Metrics};
 pub use optimizer::{AdamW, Optimizer, Part, UpdateRule, Weights};
 pub use options::{NonFinite, Options};
@@ -129,7 +129,6 @@ pub use sampler::DistributedSampler;
 pub use size::BucketSize;
 pub use statistics::BucketStatistics;
 pub use trace::{RankSpans, Span, Timeline, Trace};
-pub use values::Values;
 
 use crate::comm::Communicator;
 use crate::dtype::Element;

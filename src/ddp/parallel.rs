@@ -1,6 +1,6 @@
 //! Averages the gradients of a model across all ranks while the backward pass is running.
 
-use super::agree::{agree, broadcast_entries, compare};
+use super::agree::{broadcast_entries, compare};
 use super::carrier::Carrier;
 use super::flight::Flight;
 use super::hooks::{BucketInfo, Hook, Plain};
@@ -145,35 +145,7 @@ impl DataParallel {
         Self::register(comm, parameters, options, None)
     }
 
-    /// Like [`DataParallel::new`], but `carrier` stores and averages the gradients and no hook is
-    /// used.
-    ///
-    /// Use a carrier either on all ranks or on none of them.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`DataParallel::new`] and [`Carrier::attach`]. Also returns
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `options` sets a hook, `non_finite`,
-    /// `clip_norm` or `sharded`.
-    pub fn with_carrier(
-        comm: &Communicator,
-        parameters: Vec<Parameter>,
-        options: Options,
-        carrier: impl Carrier + 'static,
-    ) -> Result<Self> {
-        if options.hook.name() != Plain.name() {
-            return Err(Error::usage(format!(
-                "the hook {} requires gradients in host memory; remove the hook",
-                options.hook.name()
-            )));
-        }
-        let mut this = Self::register(comm, parameters, options, Some(Box::new(carrier)))?;
-        if let Some(carrier) = &mut this.carrier {
-            carrier.attach(&this.comms[0])?;
-        }
-        Ok(this)
-    }
-
-    fn register(
+    pub(super) fn register(
         comm: &Communicator,
         parameters: Vec<Parameter>,
         options: Options,
@@ -310,37 +282,6 @@ impl DataParallel {
         packed(weights, |flat| self.comms[0].broadcast(flat, 0))
     }
 
-    /// Returns the numbers of the parameters in bucket order, and the first step (counted from 0)
-    /// that uses this order.
-    ///
-    /// Returns `None` while the registration order is used. A checkpoint stores both values
-    /// because, with a different order, gradients may be summed in different buckets and with
-    /// different algorithms.
-    #[must_use]
-    pub fn order(&self) -> Option<(&[usize], u64)> {
-        let since = self.order_since?;
-        Some((self.next_order.as_deref().unwrap_or(&self.order), since))
-    }
-
-    /// Sets the number of completed steps and the bucket order to the values from a checkpoint.
-    ///
-    /// All ranks must call this method between steps, with the same values.
-    /// [`Run::resume`](super::checkpoint::Run::resume) restores these values as well as the hook's
-    /// state ([`DataParallel::restore_hook`]). Call `restore` and `restore_hook` yourself only if
-    /// you save the state without using `Run`.
-    ///
-    /// # Errors
-    /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `order` does not contain every
-    /// parameter exactly once. If a step has failed, returns the first error that occurred.
-    pub fn restore(&mut self, steps: u64, order: Option<(Vec<usize>, u64)>) -> Result<()> {
-        self.check_alive()?;
-        if let Some((order, since)) = order {
-            self.take_order(order, since)?;
-        }
-        self.steps = steps;
-        Ok(())
-    }
-
     /// Sets the bucket order to use from the next step on.
     pub(super) fn take_order(&mut self, order: Vec<usize>, since: u64) -> Result<()> {
         let mut sorted = order.clone();
@@ -357,30 +298,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Returns the hook's state on this rank, for use in a checkpoint.
-    ///
-    /// [`Run::save`](super::checkpoint::Run::save) saves this state automatically.
-    #[must_use]
-    pub fn hook_state(&self) -> Vec<(String, Vec<f32>)> {
-        self.hook.state()
-    }
-
-    /// Restores the hook state that was returned by [`DataParallel::hook_state`] in an earlier run.
-    ///
-    /// Any state that is the same on all ranks is taken from rank 0, because there may be more
-    /// ranks than before. All ranks must call this method between steps.
-    ///
-    /// # Errors
-    /// In addition to the [errors that all calls share](crate::Communicator#errors), returns
-    /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on every rank if the hook of any rank rejects
-    /// its state.
-    pub fn restore_hook(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        self.check_alive()?;
-        let taken = self.take_hook_state(state);
-        agree(&self.comms[0], taken)
-    }
-
-    /// Like [`DataParallel::restore_hook`], but may return an error only on this rank.
+    /// Like [`restore_hook`](super::state::restore_hook), but may return an error only on this
+    /// rank.
     pub(super) fn take_hook_state(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         let is_shared = |entry: &(String, Vec<f32>)| self.hook.is_shared(&entry.0);
         let (shared, mut own): (Vec<_>, Vec<_>) = state.into_iter().partition(is_shared);

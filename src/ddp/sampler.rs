@@ -181,14 +181,12 @@ impl DistributedSampler {
     }
 
     /// Returns the number of samples in the data set.
-    #[must_use]
-    pub fn samples(&self) -> usize {
+    pub(crate) fn samples(&self) -> usize {
         self.length
     }
 
     /// Returns the seed of the permutations.
-    #[must_use]
-    pub fn seed(&self) -> u64 {
+    pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 

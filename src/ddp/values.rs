@@ -16,7 +16,7 @@ macro_rules! values {
         ///
         /// ```
         /// use ringtree::Dtype;
-        /// use ringtree::ddp::Values;
+        /// use ringtree::internal::ddp::Values;
         /// let values = Values::from(vec![1.0f32, 2.0]);
         /// assert_eq!(values.dtype(), Dtype::F32);
         /// assert_eq!(values.as_slice::<f32>(), Some(&[1.0, 2.0][..]));

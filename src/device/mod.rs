@@ -57,7 +57,8 @@ impl Device {
     /// context.
     ///
     /// ```
-    /// use ringtree::{Device, ErrorKind};
+    /// use ringtree::cuda::Device;
+    /// use ringtree::ErrorKind;
     ///
     /// match Device::open(0) {
     ///     Ok(gpu) => println!("{gpu:?}"),
@@ -73,12 +74,6 @@ impl Device {
     /// of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the GPU cannot be used.
     pub fn open(ordinal: usize) -> Result<Self> {
         Gpu::open(ordinal).map(|gpu| Self { gpu })
-    }
-
-    /// Returns the properties of the GPU.
-    #[must_use]
-    pub fn description(&self) -> &Description {
-        self.gpu.facts()
     }
 
     /// Creates a stream that does not wait for any other stream.
@@ -132,18 +127,24 @@ impl Device {
         cuda::unwrap_slice(memory)
     }
 
-    /// Makes the driver compile kernels from PTX and load them permanently. Like the first launch
-    /// of a kernel, this call may wait for all work on the GPU.
-    ///
-    /// # Errors
-    /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the text is not
-    /// PTX, that is, does not start with a `.version` line. Returns an error of kind
-    /// [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver rejects the text.
-    pub fn load_kernels(&self, text: &str) -> Result<()> {
-        self.gpu.load_kernels(text)
-    }
-
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
+}
+
+/// Returns the properties of a GPU.
+#[must_use]
+pub fn description(device: &Device) -> &Description {
+    device.gpu.facts()
+}
+
+/// Makes the driver compile kernels from PTX and load them permanently. Like the first launch of a
+/// kernel, this call may wait for all work on the GPU.
+///
+/// # Errors
+/// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the text is not PTX,
+/// that is, does not start with a `.version` line. Returns an error of kind
+/// [`ErrorKind::Device`](crate::ErrorKind::Device) if the driver rejects the text.
+pub fn load_kernels(device: &Device, text: &str) -> Result<()> {
+    device.gpu.load_kernels(text)
 }

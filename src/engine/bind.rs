@@ -5,6 +5,7 @@ use super::program::{
 };
 use crate::plan::internal::layout::{Division, Layout};
 use crate::plan::internal::spec::{Collective, Demand};
+use crate::plan::internal::spec::{demands, is_blocked, moves_blocks};
 use crate::plan::{ChunkRange, Plan, Request, Source, Step};
 
 /// The location of a call's elements and of its result.
@@ -162,13 +163,13 @@ impl Places {
             Output::All => 0,
             Output::Own | Output::None => starts[plan.chunks],
         };
-        let by_counts = matches!(lengths.input, Layout::Counts(_)) && collective.moves_blocks();
+        let by_counts = matches!(lengths.input, Layout::Counts(_)) && moves_blocks(collective);
         Self {
             starts,
             input_starts,
             chunks: plan.chunks,
             placement,
-            block: match collective.is_blocked() {
+            block: match is_blocked(collective) {
                 true => rank * pieces..(rank + 1) * pieces,
                 false => 0..plan.chunks,
             },
@@ -437,14 +438,12 @@ impl Binder<'_> {
         let pieces = self.places.chunks / request.world_size.max(1);
         let round = self.plan.rounds.len();
         for chunk in 0..self.places.chunks {
-            let block = if request.collective.is_blocked() {
+            let block = if is_blocked(request.collective) {
                 chunk / pieces.max(1)
             } else {
                 0
             };
-            let demand = request
-                .collective
-                .demands(request.rank, request.root, block);
+            let demand = demands(request.collective, request.rank, request.root, block);
             if self.is_input(chunk) && demand != Demand::Anything {
                 let from = [ChunkRange::new(chunk, 1)];
                 let action = Action::Copy(self.sources(&from));

@@ -6,8 +6,9 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
-use crate::plan::algorithms::{REGISTRY, guarded, prove};
+use crate::plan::internal::algorithms::{REGISTRY, guarded, prove};
 use crate::plan::internal::select::{self, Choice, TuningTable};
+use crate::plan::internal::spec::whole_count;
 use crate::plan::{Algorithm, Collective, Layout, Plan, Request, Topology, plan};
 use crate::protocol::call::{Call, Split};
 use crate::reduce::Kernel;
@@ -153,7 +154,7 @@ impl Cache {
         };
         let bytes = bytes_of(call.count, call.dtype)?;
         let is_even = call.split == Split::Even;
-        if is_even && collective.whole_count(call.count, self.topology.world_size) != call.count {
+        if is_even && whole_count(collective, call.count, self.topology.world_size) != call.count {
             return Err(Error::usage(format!(
                 "cannot split {1} elements into {0} equal blocks; pad the buffer, or use \
                  all_to_all_into with counts",

@@ -25,18 +25,13 @@ mod output;
 mod record;
 mod restarts;
 mod route;
-mod run;
+pub(crate) mod run;
 mod secret;
-mod streams;
+pub(crate) mod streams;
 mod supervise;
 mod terminal;
 mod words;
 
 pub use job::{Job, Meeting, Output};
-#[doc(hidden)]
-pub use run::on_this_host;
-pub use run::{run, spawn, spawn_self};
-pub use streams::tell;
 
-#[doc(hidden)]
-pub use crate::sys::process::bind_to_parent;
+pub use run::{run, spawn, spawn_self};

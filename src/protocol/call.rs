@@ -4,6 +4,7 @@
 use crate::dtype::Dtype;
 use crate::error::Error;
 use crate::op::ReduceOp;
+use crate::plan::internal::spec::{moves_blocks, reduces};
 use crate::plan::{Algorithm, Collective};
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -127,7 +128,7 @@ impl Call {
             _ => (
                 count,
                 Dtype::F32,
-                collective.reduces().then_some(ReduceOp::Sum),
+                reduces(collective).then_some(ReduceOp::Sum),
             ),
         };
         Self {
@@ -284,7 +285,7 @@ impl Call {
     /// those two ranks.
     #[must_use]
     pub fn is_counted_by_pairs(&self) -> bool {
-        let moves_blocks = self.collective().is_some_and(Collective::moves_blocks);
+        let moves_blocks = self.collective().is_some_and(moves_blocks);
         moves_blocks && matches!(self.split, Split::Counts(_))
     }
 

@@ -71,7 +71,7 @@ impl Secret {
     /// if `text` is anything else.
     ///
     /// ```
-    /// use ringtree::Secret;
+    /// use ringtree::start::Secret;
     /// assert!(Secret::from_hex(&"a0".repeat(32)).is_some());
     /// assert!(Secret::from_hex("a0").is_none());
     /// ```
@@ -92,8 +92,7 @@ impl Secret {
 
     /// Returns the placeholder that a job without a secret uses. It proves nothing, so both ends of
     /// such a connection accept only loopback addresses.
-    #[must_use]
-    pub fn absent() -> Self {
+    pub(crate) fn absent() -> Self {
         Self([0; NONCE_BYTES])
     }
 

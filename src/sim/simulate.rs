@@ -177,6 +177,10 @@ impl World {
         let hosts: Vec<usize> = (0..self.world_size)
             .map(|rank| topology.host_of(rank))
             .collect();
+        let local_rank = hosts[..rank]
+            .iter()
+            .filter(|host| **host == hosts[rank])
+            .count();
         let sites: Vec<usize> = hosts.iter().map(|host| topology.site_of(*host)).collect();
         let runtime = own.get().expect("invariant: it was created here");
         runtime
@@ -187,7 +191,7 @@ impl World {
             hosts: hosts.into(),
             sites: sites.into(),
             members,
-            local_rank: topology.place_of(rank),
+            local_rank,
             group: GROUP,
             runtime: own,
             transport_name: "sim",

@@ -1,5 +1,6 @@
 //! Figures and tables in the documents match the code and the pages they come from.
 
+use ringtree::plan::internal::algorithms::{forms, has_any_radix};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use std::fmt::Write as _;
 
@@ -16,7 +17,7 @@ fn table() -> String {
     table.push_str(&":-:|".repeat(Collective::ALL.len()));
     table.push('\n');
     for entry in REGISTRY {
-        let radix = if entry.has_any_radix() { "/K" } else { "" };
+        let radix = if has_any_radix(entry) { "/K" } else { "" };
         let _ = write!(table, "| {}{radix} |", entry.name);
         for collective in Collective::ALL {
             let is_there = entry.collectives.contains(collective);
@@ -161,7 +162,7 @@ fn every_registry_entry_is_complete() {
             entry.name
         );
         assert!(!entry.source.is_empty(), "{}: no source", entry.name);
-        for form in entry.forms(&[2, 5, 64]) {
+        for form in forms(entry, &[2, 5, 64]) {
             assert_eq!(form.to_string().parse(), Ok(form));
         }
     }

@@ -1,6 +1,7 @@
 //! The formulas of the literature, written down a second time, in whole chunks. An algorithm
 //! without one here is still held to the closed form in its own file.
 
+use crate::hosts_at;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step};
 
 /// What a plan of n ranks and b pieces a block must amount to.
@@ -23,11 +24,11 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     let (&[g], sites, h) = (
         topology.sizes(),
         topology.site_count(),
-        topology.hosts_at(0),
+        hosts_at(&topology, 0).len(),
     ) else {
         return None;
     };
-    if (0..sites).any(|site| topology.hosts_at(site) != h) {
+    if (0..sites).any(|site| hosts_at(&topology, site).len() != h) {
         return None;
     }
     let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();

@@ -2,7 +2,8 @@
 //! move chunk by chunk over links that hold one chunk, in any order that the chunks allow: a step
 //! waits for earlier steps of its rank that touch what it touches, and for its links.
 
-use ringtree::plan::internal::spec::Demand;
+use ringtree::plan::internal::spec::{Demand, moves_blocks};
+use ringtree::plan::internal::spec::{contributes, demands, is_union};
 use ringtree::plan::{ChunkRange, Plan, Source, Step};
 use std::collections::HashMap;
 
@@ -130,7 +131,7 @@ impl<'a> Machine<'a> {
             for (chunk, held) in chunks[..plan.chunks].iter_mut().enumerate() {
                 let request = &plan.request;
                 let block = block_of(plan, chunk);
-                let contributes = request.collective.contributes(rank, request.root, block);
+                let contributes = contributes(request.collective, rank, request.root, block);
                 *held = contributes.then(|| contribution(plan, rank, chunk));
             }
             chunks
@@ -230,7 +231,7 @@ impl<'a> Machine<'a> {
             operands.push(Some(parcel.held));
             may_move.push(peer);
         }
-        let union = plan.request.collective.is_union();
+        let union = is_union(plan.request.collective);
         let folds = operands.len() > 1;
         let held = operands.into_iter().reduce(|one, other| {
             let (one, other) = (one?, other?);
@@ -266,15 +267,15 @@ impl<'a> Machine<'a> {
                 let all = || {
                     let numbers = (0..self.plans.len()).map(|one| contribution(plan, one, chunk));
                     let numbers = numbers.map(|held| held.number);
-                    match request.collective.is_union() {
+                    match is_union(request.collective) {
                         true => numbers.reduce(|one, other| one | other),
                         false => numbers.reduce(u64::wrapping_add),
                     }
                 };
                 let held = self.chunks[rank][chunk];
-                let is_right = match request.collective.demands(rank, request.root, block) {
+                let is_right = match demands(request.collective, rank, request.root, block) {
                     Demand::Anything => true,
-                    Demand::Of(owner) if request.collective.moves_blocks() => {
+                    Demand::Of(owner) if moves_blocks(request.collective) => {
                         let pieces = plan.chunks / request.world_size;
                         let left = rank * pieces + chunk % pieces;
                         held == Some(contribution(plan, owner, left))
@@ -283,7 +284,7 @@ impl<'a> Machine<'a> {
                     Demand::Everyone => held.is_some_and(|held| {
                         Some(held.number) == all()
                             && (held.divisions == 1
-                                || request.collective.is_union()
+                                || is_union(request.collective)
                                 || self.plans.len() == 1)
                     }),
                 };
@@ -309,7 +310,7 @@ fn peers(work: &Work) -> impl Iterator<Item = usize> {
 /// Chunks of one place are equally long.
 fn place_of(plan: &Plan, chunk: usize) -> usize {
     let request = &plan.request;
-    match request.collective.moves_blocks() {
+    match moves_blocks(request.collective) {
         true => chunk % (plan.chunks / request.world_size),
         false => chunk % plan.chunks,
     }
@@ -320,7 +321,7 @@ fn block_of(plan: &Plan, chunk: usize) -> usize {
 }
 
 fn contribution(plan: &Plan, rank: usize, chunk: usize) -> Held {
-    let number = match plan.request.collective.is_union() {
+    let number = match is_union(plan.request.collective) {
         true => 1 << rank,
         false => Random((rank * 1_000_003 + chunk) as u64).below(usize::MAX) as u64,
     };

@@ -16,8 +16,10 @@ mod proofs;
 mod replay;
 mod thesis;
 
+use ringtree::plan::internal::algorithms;
 use ringtree::plan::internal::price::{LinkCost, Question};
-use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology, algorithms};
+use ringtree::plan::internal::topology::in_sites_of;
+use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology};
 
 /// The plans of all ranks, each alone on its host.
 fn plans_of(
@@ -36,6 +38,14 @@ fn plans_of(
         pieces,
         hosts: Hosts::APART,
     })
+}
+
+/// The hosts at `site`.
+fn hosts_at(topology: &Topology, site: usize) -> Vec<usize> {
+    let hosts = 0..topology.host_count();
+    hosts
+        .filter(|host| topology.site_of(*host) == site)
+        .collect()
 }
 
 /// The plans of all ranks.
@@ -78,7 +88,7 @@ fn hosts(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec
 /// Hosts of one, of two and of ever more ranks, at sites of equally many hosts and of others.
 fn at_sites(world_size: usize) -> Vec<Hosts> {
     let growing: Vec<usize> = (0..world_size).map(|rank| (2 * rank).isqrt()).collect();
-    let mut all = vec![Hosts::APART.in_sites_of(&vec![1; world_size])];
+    let mut all = vec![in_sites_of(Hosts::APART, &vec![1; world_size])];
     for hosts in [Hosts::APART, Hosts::each(2), Hosts::of(&growing)] {
         let topology = Topology {
             world_size,

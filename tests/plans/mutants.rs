@@ -6,8 +6,9 @@
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
 use crate::long::short_or_long;
+use ringtree::plan::internal::algorithms;
 use ringtree::plan::{
-    Algorithm, ChunkRange, Collective, Fault, Plan, Request, Source, Step, algorithms, verify,
+    Algorithm, ChunkRange, Collective, Fault, Plan, Request, Source, Step, verify,
 };
 use std::collections::BTreeMap;
 

@@ -2,7 +2,8 @@
 
 use super::replay::replay;
 use super::{hosts, plans_like, plans_of};
-use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, algorithms, verify};
+use ringtree::plan::internal::algorithms;
+use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, verify};
 
 /// Where a step is: rank, round, index.
 type Place = (usize, usize, usize);

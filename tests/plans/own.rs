@@ -1,7 +1,7 @@
 //! Algorithms of a program's own.
 
 use ringtree::ErrorKind;
-use ringtree::plan::algorithms::Entry;
+use ringtree::plan::Entry;
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Step};
 
 fn all() -> Vec<ChunkRange> {

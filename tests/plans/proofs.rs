@@ -4,10 +4,13 @@ use super::formulas::{expected, longest_of_sites, path};
 use super::replay::replay;
 use super::{hosts, pieces, plans_like, plans_of, roots};
 use proptest::prelude::*;
+use ringtree::plan::internal::algorithms;
+use ringtree::plan::internal::algorithms::forms;
 use ringtree::plan::internal::reproducible::is_in_rank_order;
+use ringtree::plan::internal::topology::at_sites;
 use ringtree::plan::{
     Algorithm, Collective, Cost, Hosts, Plan, Proof, REGISTRY, Request, Source, Step, Topology,
-    algorithms, verify,
+    verify,
 };
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -50,7 +53,7 @@ proptest! {
     ) {
         let world_size = ranks.len();
         let (hosts, sites): (Vec<usize>, Vec<usize>) = ranks.into_iter().unzip();
-        let topology = Topology::at_sites(&hosts, &sites);
+        let topology = at_sites(&hosts, &sites);
         for entry in REGISTRY.iter().filter(|entry| entry.stages.is_some()) {
             for &collective in entry.collectives {
                 let request = Request {
@@ -154,9 +157,10 @@ fn check_cost(plans: &[Plan], proof: &Proof, cost: &Cost, name: &str) {
 /// Whether all sites have the same hosts, or there is one site.
 fn are_sites_alike(topology: &Topology) -> bool {
     let hosts = |site| {
-        let places = 0..topology.hosts_at(site);
-        let sizes = places.map(|place| topology.size_of(topology.host_at(site, place)));
-        sizes.collect::<Vec<_>>()
+        let hosts = crate::hosts_at(topology, site).into_iter();
+        hosts
+            .map(|host| topology.ranks_of(host).len())
+            .collect::<Vec<_>>()
     };
     (1..topology.site_count()).all(|site| hosts(site) == hosts(0))
 }
@@ -228,7 +232,7 @@ fn every_algorithm_of_the_registry_is_proven() {
         for _ in 0..threads {
             scope.spawn(|| {
                 while let Some(entry) = take() {
-                    entry.forms(&RADIXES).into_iter().for_each(sweep);
+                    forms(entry, &RADIXES).into_iter().for_each(sweep);
                 }
             });
         }

@@ -8,8 +8,10 @@ use crate::ranks::{
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
-use ringtree::plan::{REGISTRY, algorithms};
-use ringtree::{Algorithm, Communicator, Dtype, ReduceOp, Result, Work};
+use ringtree::plan::Algorithm;
+use ringtree::plan::REGISTRY;
+use ringtree::plan::internal::algorithms;
+use ringtree::{Communicator, Dtype, ReduceOp, Result, Work};
 use rustix::process::Signal;
 use std::future::Future;
 use std::pin::pin;
@@ -200,7 +202,7 @@ fn training() -> Result<String> {
             .all_reduce(&mut gradients, ReduceOp::Sum)
             .and_then(|()| {
                 completed = step;
-                ringtree::ddp::mark(&comm, step);
+                ringtree::internal::ddp::mark(&comm, step);
                 comm.barrier()
             });
         if ended.is_err() {
@@ -211,7 +213,7 @@ fn training() -> Result<String> {
             eprintln!("{MARK}started");
         }
     }
-    let agreed = ringtree::ddp::agreed_mark(&comm, Duration::from_secs(5));
+    let agreed = ringtree::internal::ddp::agreed_mark(&comm, Duration::from_secs(5));
     Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
 }
 

@@ -3,10 +3,11 @@
 
 use ringtree::ddp::{RankSpans, Span, Timeline, Trace};
 use ringtree::internal::limits::TRACE_SPANS_MAX;
-use ringtree::plan::algorithms::{self, entry};
+use ringtree::plan::internal::algorithms::{self, entry};
+use ringtree::plan::{Algorithm, Collective};
 use ringtree::plan::{Hosts, Request};
 use ringtree::sim::{World, sleep};
-use ringtree::{Algorithm, Collective, Layout, ReduceOp};
+use ringtree::{Layout, ReduceOp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

@@ -2,9 +2,8 @@
 //! worlds in one process, and starts that are cancelled.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit};
-use ringtree::{
-    Builder, Communicator, Error, ErrorKind, ReduceOp, Result, Store, StoreError, UniqueId,
-};
+use ringtree::start::{Store, StoreError, UniqueId};
+use ringtree::{Builder, Communicator, Error, ErrorKind, ReduceOp, Result};
 use rustix::process::Signal;
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};

@@ -4,9 +4,11 @@ use crate::long::short_or_long;
 use crate::ranks::own_address;
 use ringtree::internal::sim::Network;
 use ringtree::plan::internal::calibration::{LinkClass, probes};
+use ringtree::plan::internal::topology::{in_sites_of, of_sizes};
 use ringtree::plan::{Collective, Hosts, Topology, TuningTable};
 use ringtree::sim::{Uplinks, World};
-use ringtree::{Communicator, Dtype, ErrorKind, Result, TuningRecord};
+use ringtree::tuning::TuningRecord;
+use ringtree::{Communicator, Dtype, ErrorKind, Result};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -64,7 +66,7 @@ fn the_numbers_are_those_of_the_network() {
 #[test]
 fn at_several_sites_the_numbers_are_those_of_links_and_uplinks() {
     let mut world = World::new(8);
-    world.hosts = Hosts::APART.in_sites_of(&[4, 4]);
+    world.hosts = in_sites_of(Hosts::APART, &[4, 4]);
     world.network.latency = Duration::from_micros(100);
     world.network.overhead = Duration::from_micros(OVERHEAD_US as u64);
     world.network.quantum_bytes = 4 << 20;
@@ -92,7 +94,7 @@ fn all_ranks_measure_the_same_on_hosts_of_any_size() {
     for sizes in short_or_long(&some[..], &all) {
         let topology = Topology {
             world_size: sizes.iter().sum(),
-            hosts: Hosts::of_sizes(sizes),
+            hosts: of_sizes(sizes),
         };
         let mut world = World::new(topology.world_size);
         world.hosts = topology.hosts.clone();
@@ -159,7 +161,7 @@ fn real_ranks_agree_and_choose_by_what_they_agreed() {
 fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
     let kept = |world: &World| world.run(|comm| comm.tuning()).remove(0);
     let mut slow = World::new(5);
-    slow.hosts = Hosts::of_sizes(&[3, 2]);
+    slow.hosts = of_sizes(&[3, 2]);
     slow.tuning.tcp.alpha_s = 1e-2;
     let record = kept(&slow);
     let adopted = |world: &World, record: &TuningRecord| {
@@ -180,9 +182,9 @@ fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
         ends[0].clone().unwrap()
     };
     let mut plain = World::new(5);
-    plain.hosts = Hosts::of_sizes(&[3, 2]);
+    plain.hosts = of_sizes(&[3, 2]);
     assert_eq!(adopted(&plain, &record), Ok((slow.tuning, slow.tuning, 5)));
-    plain.hosts = Hosts::of_sizes(&[2, 3]);
+    plain.hosts = of_sizes(&[2, 3]);
     let why = adopted(&plain, &record).unwrap_err();
     assert!(why.contains("Placement { kept: 2, own: 2 }"), "{why}");
     let why = adopted(&World::new(4), &record).unwrap_err();

@@ -3,8 +3,9 @@
 //! is named at once by the messages that wait for it.
 
 use crate::threads::{LINKS, within, world};
-use ringtree::comm::buffer::{Memory, MemoryMut};
-use ringtree::comm::work::{Work, WorkError};
+use ringtree::Work;
+use ringtree::comm::WorkError;
+use ringtree::comm::{Memory, MemoryMut};
 use ringtree::{
     Buffer, BufferMut, Builder, Communicator, Error, ErrorKind, Layout, ReduceOp, Result,
 };
@@ -222,7 +223,7 @@ fn a_call_from_the_interrupt_callback_is_carried_out_or_ends_by_its_deadline() {
 }
 
 fn from_the_callback(
-    transport: ringtree::TransportChoice,
+    transport: ringtree::start::TransportChoice,
     answers: bool,
 ) -> (Result<()>, Duration) {
     let side = OnceLock::<Communicator>::new();

@@ -11,8 +11,10 @@ use ringtree::internal::engine::{
 use ringtree::internal::link::Link;
 use ringtree::internal::link::shm::{Allocation, Own, OwnRegion};
 use ringtree::internal::protocol::call::Call;
+use ringtree::plan::internal::algorithms;
 use ringtree::plan::internal::layout::part_start;
-use ringtree::plan::{Algorithm, Collective, Hosts, Request, algorithms, plan};
+use ringtree::plan::internal::spec::whole_count;
+use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
 use ringtree::{Dtype, Error, ErrorKind, Layout, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
@@ -100,7 +102,7 @@ impl Case {
 
     /// Elements of the whole buffer.
     fn count(&self, world_size: usize) -> usize {
-        self.collective.whole_count(self.count, world_size)
+        whole_count(self.collective, self.count, world_size)
     }
 
     /// The call's program for `rank`.

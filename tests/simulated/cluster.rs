@@ -3,8 +3,10 @@
 use crate::long::short_or_long;
 use ringtree::ErrorKind;
 use ringtree::internal::sim::SplitMix64;
-use ringtree::plan::algorithms::{self, entry, plan};
+use ringtree::plan::internal::algorithms::{self, entry, plan};
 use ringtree::plan::internal::cost::longest_path_between_sites_s;
+use ringtree::plan::internal::spec::whole_count;
+use ringtree::plan::internal::topology::{at_sites, in_sites_of};
 use ringtree::plan::{
     Algorithm, Collective, Hosts, LinkCost, Plan, Request, Topology, TuningTable, UplinkCost,
 };
@@ -178,7 +180,7 @@ fn between_sites_too_ranks_take_the_time_of_the_longest_path() {
     for (collective, algorithm) in algorithms::pairs(&[2, 4]) {
         for sites in [&[2, 2][..], &[4, 4], &[5, 3], &[3, 3, 3], &[8, 6, 2]] {
             let mut world = one_packet_a_message(sites.iter().sum());
-            world.hosts = Hosts::APART.in_sites_of(sites);
+            world.hosts = in_sites_of(Hosts::APART, sites);
             let topology = Topology {
                 world_size: world.world_size,
                 hosts: world.hosts.clone(),
@@ -220,7 +222,7 @@ fn rough(world_size: usize, seed: u64) -> World {
     let hosts = (0..world_size).map(|_| random.below(host_count) as usize);
     let hosts = hosts.collect::<Vec<_>>();
     let sites: Vec<usize> = hosts.iter().map(|host| host % 3).collect();
-    let topology = Topology::at_sites(&hosts, &sites);
+    let topology = at_sites(&hosts, &sites);
     world.hosts = topology.hosts.clone();
     if seed.is_multiple_of(2) {
         world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_micros(50), 1e7));
@@ -244,7 +246,7 @@ fn operations_in_flight_together_never_block_each_other() {
         let ranks = 2 + chance.below(11) as usize;
         let mut call = || {
             let (collective, algorithm) = all[chance.below(all.len() as u64) as usize];
-            let count = collective.whole_count(chance.below(400) as usize, ranks);
+            let count = whole_count(collective, chance.below(400) as usize, ranks);
             let root = chance.below(ranks as u64) as usize;
             let call = Call::new(collective, count).root(root).by(algorithm);
             match collective {
@@ -288,7 +290,7 @@ fn killed(pair: (Collective, Algorithm), seed: u64) -> Outcome {
     let mut chance = SplitMix64::new(seed);
     let ranks = 2 + chance.below(9) as usize;
     let root = chance.below(ranks as u64) as usize;
-    let count = collective.whole_count(ranks + chance.below(200) as usize, ranks);
+    let count = whole_count(collective, ranks + chance.below(200) as usize, ranks);
     let call = Call::new(collective, count).root(root).by(algorithm);
     let mut cluster = Cluster::new(rough(ranks, seed));
     for _ in 0..1 + chance.below(2) {

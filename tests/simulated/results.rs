@@ -5,7 +5,9 @@ use crate::checked::{Case, check};
 use crate::long::short_or_long;
 use proptest::prelude::*;
 use ringtree::internal::limits::{BUCKET_BYTES_MAX, SHARED_SEGMENT_BYTES};
-use ringtree::plan::{Algorithm, Collective, Hosts, Topology, algorithms};
+use ringtree::plan::internal::algorithms;
+use ringtree::plan::internal::topology::{at_sites, in_sites_of, of_sizes};
+use ringtree::plan::{Algorithm, Collective, Hosts};
 use ringtree::sim::{Faults, World};
 use ringtree::{Dtype, Error, ErrorKind, ReduceOp};
 use std::time::Duration;
@@ -26,7 +28,7 @@ fn hosts(algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     let sites: Vec<usize> = (0..world_size).map(|rank| rank / 2 % 3).collect();
     let of_turns = [
         Hosts::of(&turns),
-        Topology::at_sites(&turns, &sites).hosts,
+        at_sites(&turns, &sites).hosts,
         Hosts::APART.in_sites(&sites),
     ];
     equal.map(Hosts::each).chain(of_turns).collect()
@@ -76,9 +78,9 @@ fn large_calls_in_pieces_give_the_right_result() {
             let world_size = sizes.iter().sum();
             let mut world = World::new(world_size);
             world.algorithm = Some(algorithm);
-            world.hosts = Hosts::of_sizes(sizes);
+            world.hosts = of_sizes(sizes);
             if sizes.len() > 2 {
-                world.hosts = world.hosts.in_sites_of(&[2, 1]);
+                world.hosts = in_sites_of(world.hosts, &[2, 1]);
             }
             let ends = wrong(&world, collective, &[count]);
             let said = format!("{collective} by {algorithm}, hosts of {sizes:?}");

@@ -1,6 +1,6 @@
 //! Where the ranks of a test meet.
 
-use ringtree::UniqueId;
+use ringtree::start::UniqueId;
 use std::sync::{Mutex, PoisonError};
 
 /// What keeps the ports that this process has taken, for as long as it lives.

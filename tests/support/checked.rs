@@ -2,6 +2,7 @@
 //! collective does not take is rounded down.
 
 use ringtree::plan::Collective;
+use ringtree::plan::internal::spec::whole_count;
 use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result, with_element};
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
@@ -31,7 +32,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
         count,
         ..
     } = *case;
-    let count = collective.whole_count(count, comm.world_size());
+    let count = whole_count(collective, count, comm.world_size());
     let rank = comm.rank();
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
     // Some calls are on memory that peers read where it lies, if they can.

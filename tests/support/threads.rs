@@ -1,7 +1,8 @@
 //! Ranks as threads of this process, each with a runtime and a control thread of its own, over real
 //! shared memory or loopback TCP.
 
-use ringtree::{Builder, Communicator, TransportChoice, UniqueId};
+use ringtree::start::{TransportChoice, UniqueId};
+use ringtree::{Builder, Communicator};
 use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;

@@ -11,10 +11,12 @@
 use crate::memory::elements;
 use crate::types;
 use bytemuck::allocation::try_zeroed_vec;
-use ringtree::comm::buffer::{Memory, MemoryMut};
+use ringtree::comm::WorkError;
+use ringtree::comm::{Memory, MemoryMut};
+use ringtree::plan::Collective;
 use ringtree::{
-    Blocks, Buffer, BufferMut, Collective, Communicator, Dtype, Element, Error, ErrorKind, Layout,
-    ReduceOp, Result, Work, WorkError, with_element,
+    Blocks, Buffer, BufferMut, Communicator, Dtype, Element, Error, ErrorKind, Layout, ReduceOp,
+    Result, Work, with_element,
 };
 use ringtree_foreign::{ForeignBuffer, Operation};
 

@@ -4,7 +4,8 @@ use crate::memory::text;
 use crate::types::{
     RINGTREE_UNIQUE_ID_BYTES, RINGTREE_UNSET, rank, ringtree_config_t, ringtree_unique_id_t,
 };
-use ringtree::{Builder, Communicator, Error, ErrorKind, Result, Secret, UniqueId};
+use ringtree::start::{Secret, UniqueId};
+use ringtree::{Builder, Communicator, Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
 use std::ptr::null;

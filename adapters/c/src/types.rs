@@ -3,7 +3,8 @@
 #![allow(non_camel_case_types, unreachable_pub)]
 #![allow(dead_code, reason = "some of them are used only from C")]
 
-use ringtree::{Dtype, Error, ErrorKind, ReduceOp, Result, UniqueId};
+use ringtree::start::UniqueId;
+use ringtree::{Dtype, Error, ErrorKind, ReduceOp, Result};
 use std::ffi::{c_char, c_int};
 
 /// Length of a ringtree_unique_id_t, in bytes.
@@ -237,7 +238,9 @@ impl ringtree_result_t {
 /// # Errors
 /// Returns [`ErrorKind::Usage`] if there is no type with this number.
 pub(crate) fn dtype(number: dtype_from_c) -> Result<Dtype> {
-    let found = u8::try_from(number).ok().and_then(Dtype::from_code);
+    let found = usize::try_from(number)
+        .ok()
+        .and_then(|at| Dtype::ALL.get(at).copied());
     found.ok_or_else(|| {
         Error::new(
             ErrorKind::Usage,

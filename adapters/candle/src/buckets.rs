@@ -3,9 +3,9 @@
 use crate::elements::for_element;
 use crate::lane::Lane;
 use candle_core::{DType, Device, Result, Shape, Tensor};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::ddp::{BucketInfo, Carrier, Place};
-use ringtree::device::Memory;
+use ringtree::cuda::DeviceBuffer;
+use ringtree::cuda::Memory;
+use ringtree::internal::ddp::{BucketInfo, Carrier, Place};
 use ringtree::{Communicator, Dtype, Element, ReduceOp};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

@@ -6,7 +6,7 @@ use crate::lane::Lane;
 use candle_core::backend::BackendStorage;
 use candle_core::cuda_backend::CudaStorage;
 use candle_core::{CpuStorage, CudaDevice, InplaceOp1, Layout, Tensor};
-use ringtree::device::{Device, Memory, Stream};
+use ringtree::cuda::{Device, Memory, Stream};
 use std::sync::{Mutex, PoisonError};
 
 /// The GPU of a candle device, and its streams.
@@ -114,7 +114,8 @@ mod tests {
     use crate::buckets::Buckets;
     use crate::cuda::CudaLane;
     use candle_core::{Device, Tensor};
-    use ringtree::ddp::{DataParallel, Options, Parameter};
+    use ringtree::ddp::{Options, Parameter};
+    use ringtree::internal::ddp::{averaged_place, place, with_carrier};
     use ringtree::{Communicator, Dtype};
 
     /// Returns the gradient of parameter `number` on rank `rank`.
@@ -131,21 +132,20 @@ mod tests {
         let lane = CudaLane::new(device.as_cuda_device().unwrap()).unwrap();
         let buckets = Buckets::new(device, Box::new(lane));
         let mut parallel =
-            DataParallel::with_carrier(comm, parameters.collect(), Options::new(), buckets.clone())
-                .unwrap();
+            with_carrier(comm, parameters.collect(), Options::new(), buckets.clone()).unwrap();
         let mut averages = Vec::new();
         for _step in 0..2 {
             for number in [2, 0, 1] {
                 let values = gradient(comm.rank(), number, counts[number]);
                 let tensor = Tensor::from_vec(values, counts[number], device).unwrap();
-                let place = parallel.place(number).unwrap();
+                let place = place(&mut parallel, number).unwrap();
                 buckets.put(&place, &tensor).unwrap();
                 parallel.ready(number).unwrap();
             }
             parallel.wait().unwrap();
             averages = (0..3)
                 .map(|number| {
-                    let place = parallel.averaged_place(number).unwrap().unwrap();
+                    let place = averaged_place(&parallel, number).unwrap().unwrap();
                     let average = buckets.averaged(&place, &counts[number].into()).unwrap();
                     average.to_vec1().unwrap()
                 })
@@ -156,7 +156,7 @@ mod tests {
 
     #[test]
     fn tensors_on_a_gpu_are_averaged_where_they_lie() {
-        if let Err(error) = ringtree::device::count() {
+        if let Err(error) = ringtree::cuda::count() {
             eprintln!("skipped: {error}");
             return;
         }

@@ -1,12 +1,12 @@
 //! Defines how collectives access the device of a model.
 
 use candle_core::Tensor;
-use ringtree::device::{self, Memory, Stream};
+use ringtree::cuda::{self, Memory, Stream};
 
 /// A device on which collectives average tensors.
 pub(crate) trait Lane: Send {
     /// Returns the device.
-    fn device(&self) -> &device::Device;
+    fn device(&self) -> &cuda::Device;
 
     /// Returns the stream of the collectives, which is not the stream on which candle computes.
     fn stream(&self) -> &Stream;

@@ -73,7 +73,7 @@
 //! initial weights through host memory. Data that is sent between ranks that do not share a GPU
 //! passes through their hosts ([`Communicator::attach`](ringtree::Communicator::attach)).
 //!
-//! - Options that include a [hook](ringtree::ddp::Hook) cause an error, because gradients are sent
+//! - Options that include a [hook](ringtree::ddp::Options::hook) cause an error, because gradients are sent
 //!   unchanged.
 //! - Each step allocates new buckets on candle's device. These buckets live as long as the
 //!   gradients that were given to the optimizer.

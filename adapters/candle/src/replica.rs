@@ -12,6 +12,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::Optimizer;
 use ringtree::Communicator;
 use ringtree::ddp::{self, DataParallel, Options, Parameter, UpdateRule};
+use ringtree::internal::ddp::{averaged_place, set_synchronising, with_carrier};
 use std::time::Instant;
 
 /// Maximum number of names that a message lists. The message only counts the remaining names.
@@ -97,9 +98,7 @@ impl Replica {
         // `check_used` reports unused parameters instead, with candle's reasons.
         let options = options.allow_unused();
         let parallel = match &buckets {
-            Some(buckets) => {
-                DataParallel::with_carrier(comm, registered, options, buckets.clone())?
-            }
+            Some(buckets) => with_carrier(comm, registered, options, buckets.clone())?,
             None => DataParallel::new(comm, registered, options)?,
         };
         let replica = Self {
@@ -334,7 +333,7 @@ impl Replica {
     fn average(&self, number: usize, var: &Var) -> Result<Option<Tensor>> {
         let parallel = self.parallel()?;
         if let Some(buckets) = &self.buckets {
-            let place = parallel.averaged_place(number)?;
+            let place = averaged_place(parallel, number)?;
             let average = place.map(|place| buckets.averaged(&place, var.shape()));
             return Ok(average.transpose()?);
         }
@@ -361,14 +360,14 @@ impl Replica {
 
     fn reported_pass(&mut self, loss: &Tensor, is_last: bool) -> Result<GradStore> {
         let mut parallel = self.parallel.take().ok_or_else(broken)?;
-        let was_synchronising = parallel.set_synchronising(is_last);
+        let was_synchronising = set_synchronising(&mut parallel, is_last);
         parallel.start_backward();
         self.hooks
             .channel
             .open(Pass::new(parallel, self.buckets.clone()));
         let result = loss.backward();
         let mut pass = self.hooks.channel.close().ok_or_else(broken)?;
-        pass.parallel.set_synchronising(was_synchronising);
+        set_synchronising(&mut pass.parallel, was_synchronising);
         self.parallel = Some(pass.parallel);
         self.reports = pass.reports;
         if let Some(failure) = pass.failure {

@@ -8,6 +8,7 @@ use candle_core::{
     CpuStorage, CudaStorage, CustomOp1, Layout, MetalStorage, Result, Shape, Tensor,
 };
 use ringtree::ddp::DataParallel;
+use ringtree::internal::ddp::place;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
@@ -39,7 +40,7 @@ impl Pass {
             None => for_element!(gradient.dtype(), T => {
                 with_slice::<T, _>(gradient, |elements| parallel.report(parameter, elements))
             })?,
-            Some(buckets) => match parallel.place(parameter) {
+            Some(buckets) => match place(parallel, parameter) {
                 Ok(place) => {
                     buckets.put(&place, gradient)?;
                     parallel.ready(parameter)

@@ -47,7 +47,7 @@ fn trained(comm: &Communicator, device: &Device) -> Result<Vec<(String, Vec<f32>
 
 #[test]
 fn replicas_train_on_a_gpu_as_on_the_cpu() {
-    if let Err(error) = ringtree::device::count() {
+    if let Err(error) = ringtree::cuda::count() {
         eprintln!("skipped: {error}");
         return;
     }

@@ -2,7 +2,7 @@
 
 #![allow(unsafe_code)]
 
-use ringtree::comm::buffer::{Memory, MemoryMut};
+use ringtree::comm::{Memory, MemoryMut};
 use ringtree::{Buffer, BufferMut, Element, Error, ErrorKind, Layout, Result};
 use std::ptr::NonNull;
 

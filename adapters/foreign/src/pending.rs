@@ -1,6 +1,7 @@
 //! Lets any number of threads wait for a call in flight.
 
-use ringtree::{Error, ErrorKind, Result, Work, WorkError};
+use ringtree::comm::WorkError;
+use ringtree::{Error, ErrorKind, Result, Work};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::ThreadId;

@@ -2,10 +2,9 @@
 //! time.
 
 use crate::sys::Memory;
+use ringtree::plan::Collective;
 use ringtree::with_element;
-use ringtree::{
-    Collective, Communicator, Dtype, Element, Error, ErrorKind, Layout, ReduceOp, Result,
-};
+use ringtree::{Communicator, Dtype, Element, Error, ErrorKind, Layout, ReduceOp, Result};
 use ringtree_foreign::Operation;
 use std::borrow::Cow;
 

@@ -7,7 +7,7 @@ use crate::lane::carry_out;
 use crate::sys::Memory;
 use crate::work::Work;
 use pyo3::prelude::*;
-use ringtree::Collective;
+use ringtree::plan::Collective;
 use std::time::Duration;
 
 /// A buffer that a program passes.

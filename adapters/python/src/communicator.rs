@@ -13,7 +13,8 @@ use crate::timeout::{NO_TIMEOUT, duration, timed, timeout_of};
 use crate::work::Work;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
-use ringtree::{Collective, Error, ErrorKind};
+use ringtree::plan::Collective;
+use ringtree::{Error, ErrorKind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 

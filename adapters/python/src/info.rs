@@ -34,7 +34,7 @@ pub(crate) struct Info {
 }
 
 impl Info {
-    pub(crate) fn of(info: &ringtree::comm::info::Info) -> Self {
+    pub(crate) fn of(info: &ringtree::comm::Info) -> Self {
         Self {
             rank: info.rank,
             world_size: info.world_size,

@@ -5,7 +5,8 @@ use crate::error;
 use crate::interrupt;
 use crate::timeout::duration;
 use pyo3::prelude::*;
-use ringtree::{Builder, Communicator, Secret, Store, StoreError};
+use ringtree::start::{Secret, Store, StoreError};
+use ringtree::{Builder, Communicator};
 use std::time::Duration;
 
 /// Interval between checks of whether joining has finished.

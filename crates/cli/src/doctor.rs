@@ -3,9 +3,9 @@
 
 use crate::gpu;
 use crate::{FAILED, FINE, MISUSED};
-use ringtree::TransportChoice;
 use ringtree::internal::bootstrap::{Findings, TuningSource};
 use ringtree::plan::TuningTable;
+use ringtree::start::TransportChoice;
 use std::fmt::Display;
 use std::io::Write;
 

@@ -1,7 +1,8 @@
 //! Opens the GPUs used by a command.
 
 use crate::bench::case::Memory;
-use ringtree::device::{self, Device};
+use ringtree::cuda::{self, Device};
+use ringtree::internal::cuda::description;
 use ringtree::{Communicator, Result};
 
 /// The path that GPU buffers take, as shown by `ringtree doctor`.
@@ -13,7 +14,7 @@ pub(crate) const PATH: &str = "mapped if ranks can map each other's GPU memory, 
 /// # Errors
 /// Returns `ErrorKind::NoDevice` if it may not use one.
 pub(crate) fn find() -> Result<()> {
-    device::count().map(drop)
+    cuda::count().map(drop)
 }
 
 /// Opens the GPU for the rank with local rank `local_rank`. If there are more ranks than GPUs,
@@ -23,7 +24,7 @@ pub(crate) fn find() -> Result<()> {
 /// Returns `ErrorKind::NoDevice` if there is no GPU or if it
 /// cannot be opened.
 pub(crate) fn open(local_rank: usize) -> Result<Device> {
-    Device::open(local_rank % device::count()?)
+    Device::open(local_rank % cuda::count()?)
 }
 
 /// Attaches this rank's GPU and returns a stream for buffers on it.
@@ -52,7 +53,7 @@ pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
 pub(crate) fn listed() -> String {
     let one = |ordinal| match Device::open(ordinal) {
         Ok(gpu) => {
-            let found = gpu.description();
+            let found = description(&gpu);
             let (gib, version) = (found.memory_bytes >> 30, found.driver_version);
             format!(
                 "{ordinal}: {}, {gib} GiB, {} multiprocessors, driver supports CUDA {}.{}",
@@ -64,7 +65,7 @@ pub(crate) fn listed() -> String {
         }
         Err(error) => format!("{ordinal}: {error}"),
     };
-    match device::count() {
+    match cuda::count() {
         Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
         Err(error) => error.to_string(),
     }

@@ -30,7 +30,7 @@ pub use invocation::{Invocation, Program};
 use clap::error::{ContextKind, ErrorKind};
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use ringtree::internal::bootstrap::{check_environment, check_names, listed};
-use ringtree::launch::tell;
+use ringtree::internal::launch::tell;
 use std::ffi::OsString;
 use std::io::Write;
 

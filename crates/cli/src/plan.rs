@@ -7,7 +7,6 @@ use crate::{FAILED, FINE, MISUSED};
 use ringtree::internal::limits::{
     DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, RANKS_PER_HOST_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX,
 };
-use ringtree::plan::algorithms::{plans, required};
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::export::{Report, exported};
@@ -19,6 +18,7 @@ use ringtree::plan::internal::units::Bytes;
 use ringtree::plan::{
     Algorithm, Collective, Parts, Plan, PlanError, PlanErrorKind, Request, Topology, verify,
 };
+use ringtree::plan::{plans, required};
 use std::io::Write;
 use table::{rows, table};
 use world::{costs, links, topology};

@@ -2,6 +2,7 @@
 
 use crate::{FAILED, MISUSED};
 use clap::{Args, ValueEnum};
+use ringtree::internal::launch::tell;
 use ringtree::launch::{self, Job, Meeting, Output};
 use ringtree::{Error, ErrorKind};
 use std::ffi::OsString;
@@ -163,7 +164,7 @@ pub(crate) fn execute(arguments: Arguments) -> u8 {
     match job(arguments).and_then(|job| launch::run(&job)) {
         Ok(code) => u8::try_from(code).unwrap_or(FAILED),
         Err(error) => {
-            launch::tell(&error.to_string());
+            tell(&error.to_string());
             match error.kind() == ErrorKind::Usage || error.kind() == ErrorKind::Configuration {
                 true => MISUSED,
                 false => FAILED,

@@ -206,7 +206,7 @@ fn wrong_usage_is_refused() {
 /// Where there is a GPU, this is not the place to check it for minutes.
 #[test]
 fn without_a_gpu_there_is_one_line() {
-    if ringtree::device::count().is_ok() {
+    if ringtree::cuda::count().is_ok() {
         return;
     }
     let output = program().arg("check-gpu").output().unwrap();

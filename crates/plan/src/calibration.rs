@@ -17,7 +17,7 @@ use super::ir::Request;
 use super::price::LinkCost;
 use super::select::{choose, predicted_s};
 use super::spec::{Algorithm, Collective};
-use super::topology::{Sharing, Topology};
+use super::topology::{Sharing, Topology, at_sites, sharing, together};
 use super::tuning::TuningTable;
 use crate::error::PlanError;
 use crate::limits::{
@@ -159,9 +159,9 @@ const SITES: &[Probe] = &{
 ///
 /// ```
 /// use ringtree::plan::internal::calibration::{LinkClass, probes};
-/// use ringtree::plan::Topology;
+/// use ringtree::plan::internal::topology::together;
 ///
-/// let one_host = probes(&Topology::together(4));
+/// let one_host = probes(&together(4));
 /// assert!(one_host.iter().all(|probe| probe.class == LinkClass::Shm));
 /// ```
 #[must_use]
@@ -171,7 +171,7 @@ pub fn probes(topology: &Topology) -> Vec<Probe> {
     } else {
         &[]
     };
-    match topology.sharing() {
+    match sharing(topology) {
         _ if topology.world_size == 1 => Vec::new(),
         Sharing::All => ONE_HOST.to_vec(),
         Sharing::None => [HOSTS, sites].concat(),
@@ -186,10 +186,10 @@ pub fn probes(topology: &Topology) -> Vec<Probe> {
 ///
 /// ```
 /// use ringtree::plan::internal::calibration::{LinkClass, rings};
-/// use ringtree::plan::Topology;
+/// use ringtree::plan::internal::topology::at_sites;
 ///
 /// // Three hosts of one site, the first with two ranks, and one host of another site.
-/// let five = Topology::at_sites(&[0, 0, 1, 2, 3], &[7, 7, 7, 7, 8]);
+/// let five = at_sites(&[0, 0, 1, 2, 3], &[7, 7, 7, 7, 8]);
 /// assert_eq!(rings(&five, LinkClass::Tcp), [vec![0, 2, 3]]);
 /// assert_eq!(rings(&five, LinkClass::Uplink), [vec![0, 4]]);
 /// ```
@@ -237,10 +237,10 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 ///
 /// ```
 /// use ringtree::plan::internal::calibration::{probes, table_from};
-/// use ringtree::plan::Topology;
+/// use ringtree::plan::internal::topology::together;
 ///
 /// // Two ranks summed 8 bytes in 0.5 µs, and 512 KiB in 100 µs with both algorithms.
-/// let two = Topology::together(2);
+/// let two = together(2);
 /// let timed: Vec<_> = probes(&two).into_iter().zip([0.5e-6, 100e-6, 100e-6]).collect();
 /// let table = table_from(&two, &timed)?;
 /// // The short call takes 1.25 handoffs and almost nothing else.
@@ -467,7 +467,7 @@ impl Probe {
                 predicted_s(&request, bytes, table)
             }
             Exercise::Pair => {
-                let two = Topology::together(2);
+                let two = together(2);
                 let message = request(Collective::Broadcast, Algorithm::Flat, &two);
                 shared::time_s(&message, bytes, &table.shm)
             }
@@ -475,7 +475,7 @@ impl Probe {
                 let ranks = 1 + reach(&rings(topology, self.class), messages);
                 let numbers: Vec<usize> = (0..ranks).collect();
                 let all = match self.class {
-                    LinkClass::Uplink => Topology::at_sites(&numbers, &numbers),
+                    LinkClass::Uplink => at_sites(&numbers, &numbers),
                     LinkClass::Tcp | LinkClass::Shm => Topology::apart(ranks),
                 };
                 let messages = request(Collective::AllGather, Algorithm::Flat, &all);
@@ -493,7 +493,7 @@ impl Probe {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::topology::Hosts;
+    use crate::topology::of_sizes;
     use proptest::prelude::*;
 
     /// Tables with 0.2 to 50 times the built-in costs, each cost independently.
@@ -523,7 +523,7 @@ mod tests {
         let sites = prop::array::uniform5(0..2usize);
         (prop_oneof![even, uneven], sites).prop_map(|(sizes, sites)| Topology {
             world_size: sizes.iter().sum(),
-            hosts: Hosts::of_sizes(&sizes).in_sites(&sites[..sizes.len()]),
+            hosts: of_sizes(&sizes).in_sites(&sites[..sizes.len()]),
         })
     }
 
@@ -576,7 +576,7 @@ mod tests {
 
     #[test]
     fn a_disturbed_measurement_is_worth_nothing() {
-        let four = Topology::together(4);
+        let four = together(4);
         let table = table_from(&four, &timed(&four, &[20e-3, 30e-6, 30e-6])).unwrap();
         assert_eq!(table, TuningTable::default());
         // A measurement that is only unusual is used: here, two-shot is faster than possible.

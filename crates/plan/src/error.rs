@@ -62,21 +62,12 @@ impl From<PlanError> for String {
     }
 }
 
-/// A word that is not the name of any value of a type. `Display` prints one line that lists the
-/// names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct UnknownName(#[doc(hidden)] pub String);
-
-impl fmt::Display for UnknownName {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UnknownName {}
-
-impl From<UnknownName> for String {
-    fn from(error: UnknownName) -> Self {
-        error.0
-    }
+/// Returns the error for a word that is not one of `names`.
+#[must_use]
+pub fn unknown_name(what: &str, text: &str, names: &[&str]) -> PlanError {
+    refused!(
+        Invalid,
+        "unknown {what} '{text}'; use one of: {}",
+        names.join(" ")
+    )
 }

@@ -5,6 +5,7 @@ use super::cost::Traffic;
 use super::ir::{ChunkRange, Plan, Round, Source, Step};
 use super::spec::{Algorithm, Collective};
 use crate::error::PlanError;
+use crate::spec::moves_blocks;
 use serde::Serialize;
 use std::collections::{BTreeMap, VecDeque};
 
@@ -70,7 +71,7 @@ pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, PlanError> {
     let Some(first) = plans.first() else {
         return Ok(listed);
     };
-    if !first.request.collective.moves_blocks() {
+    if !moves_blocks(first.request.collective) {
         return Ok(listed);
     }
     let chunks = first.chunks;
@@ -328,7 +329,7 @@ impl Report {
         time_s: f64,
     ) -> Self {
         Self {
-            chunks: Some(traffic.chunks * if names.0.moves_blocks() { 2 } else { 1 }),
+            chunks: Some(traffic.chunks * if moves_blocks(names.0) { 2 } else { 1 }),
             scratch: Some(traffic.scratch),
             rounds: Some(traffic.rounds),
             messages: traffic.messages,

@@ -2,6 +2,11 @@
 //!
 //! This module is not part of the public API and can change in any version.
 
+/// See `algorithms/mod.rs`.
+pub mod algorithms {
+    pub use crate::algorithms::*;
+}
+
 /// See `calibration.rs`.
 pub mod calibration {
     pub use crate::calibration::*;
@@ -16,6 +21,9 @@ pub mod cost {
 pub mod ir {
     pub use crate::ir::*;
 }
+
+/// See `error.rs`.
+pub use crate::error::unknown_name;
 
 /// See `layout.rs`.
 pub mod layout {

@@ -113,8 +113,7 @@ impl Step {
     }
 
     /// Returns whether the step sends or receives a message. Local copies and reductions do not.
-    #[must_use]
-    pub const fn is_message(&self) -> bool {
+    pub(crate) const fn is_message(&self) -> bool {
         matches!(self, Step::Send { .. } | Step::Receive { .. })
     }
 }

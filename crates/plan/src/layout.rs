@@ -1,6 +1,7 @@
 //! Splits the elements of a buffer into blocks and chunks.
 
 use super::spec::Collective;
+use crate::spec::is_blocked;
 use std::ops::Range;
 
 /// The division of a buffer into one block per rank. All ranks use the same layout.
@@ -208,7 +209,7 @@ impl<'a> Division<'a> {
     /// ranks.
     #[must_use]
     pub fn new(collective: Collective, world_size: usize, chunks: usize, count: usize) -> Self {
-        let (blocks, pieces) = match collective.is_blocked() {
+        let (blocks, pieces) = match is_blocked(collective) {
             true => (world_size, chunks / world_size),
             false => (chunks, 1),
         };

@@ -5,7 +5,7 @@
 //!
 //! - `error`: errors. `ir`: plans and the steps that they consist of.
 //! - `spec`: the collectives and the result that each one must produce.
-//! - [`algorithms`]: the algorithms, one per file, and the registry that lists them.
+//! - `algorithms`: the algorithms, one per file, and the registry that lists them.
 //! - `layout`: how a buffer's elements are split into chunks.
 //! - `topology`: which ranks share a host, and which hosts share a site.
 //! - `verify`: verification of plans by symbolic execution.
@@ -30,7 +30,7 @@ mod error;
 #[macro_use]
 mod named;
 
-pub mod algorithms;
+mod algorithms;
 mod calibration;
 mod choice;
 mod cost;
@@ -53,11 +53,10 @@ mod tuning;
 mod units;
 mod verify;
 
-pub use algorithms::{REGISTRY, plan};
+pub use algorithms::{Entry, Offer, REGISTRY, plan, plans, prove, required};
 pub use choice::Choice;
 pub use cost::Traffic;
-pub use error::{PlanError, PlanErrorKind, UnknownName};
-pub use export::{Transfer, transfers};
+pub use error::{PlanError, PlanErrorKind};
 pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
 pub use layout::{Blocks, Layout};
 pub use parts::Parts;
@@ -65,7 +64,7 @@ pub use price::{Cost, LinkCost, UplinkCost};
 pub use record::{TuningMismatch, TuningRecord};
 pub use select::{choose, choose_concurrent, predicted_s};
 pub use spec::{Algorithm, Collective};
-pub use topology::{Hosts, Sharing, Topology};
+pub use topology::{Hosts, Topology};
 pub use tuning::TuningTable;
 pub use units::Seconds;
 pub use verify::{Fault, Proof, verify};

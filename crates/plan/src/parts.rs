@@ -11,7 +11,7 @@ use std::fmt;
 /// at several sites, the components are estimates.
 ///
 /// ```
-/// use ringtree::TuningTable;
+/// use ringtree::tuning::TuningTable;
 /// use ringtree::plan::Parts;
 /// use ringtree::plan::predicted_s;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
@@ -30,7 +30,8 @@ use std::fmt;
 /// // Six rounds in sequence.
 /// assert!((parts.way_s - 6.0 * table.tcp.alpha_s).abs() < 1e-9);
 /// let whole_s = predicted_s(&request, 1 << 20, &table)?;
-/// assert!((parts.sum_s() - whole_s).abs() < 1e-9);
+/// let sum_s = parts.way_s + parts.messages_s + parts.bytes_s + parts.folds_s;
+/// assert!((sum_s - whole_s).abs() < 1e-9);
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -47,8 +48,7 @@ pub struct Parts {
 
 impl Parts {
     /// Returns the sum of all components.
-    #[must_use]
-    pub fn sum_s(&self) -> f64 {
+    pub(crate) fn sum_s(&self) -> f64 {
         self.way_s + self.messages_s + self.bytes_s + self.folds_s
     }
 }

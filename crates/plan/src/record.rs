@@ -21,14 +21,15 @@ pub const TABLE_VERSION: u32 = 2;
 /// of ranks can sum in the same order (see `Communicator::with_tuning`).
 ///
 /// ```
-/// use ringtree::{TuningMismatch, TuningRecord, TuningTable, plan::Topology};
+/// use ringtree::plan::Topology;
+/// use ringtree::tuning::{TuningMismatch, TuningRecord, TuningTable};
 ///
-/// let kept = TuningRecord::new(TuningTable::default(), &Topology::together(4));
+/// let kept = TuningRecord::new(TuningTable::default(), &Topology::of(&[0; 4]));
 /// let read = kept.to_string().parse::<TuningRecord>().unwrap();
 /// assert_eq!((&read, read.table()), (&kept, TuningTable::default()));
-/// assert_eq!(read.fits(&Topology::together(4)), Ok(()));
+/// assert_eq!(read.fits(&Topology::of(&[0; 4])), Ok(()));
 /// let of_five = TuningMismatch::Ranks { kept: 4, own: 5 };
-/// assert_eq!(read.fits(&Topology::together(5)), Err(of_five));
+/// assert_eq!(read.fits(&Topology::of(&[0; 5])), Err(of_five));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -208,7 +209,7 @@ mod tests {
         assert_eq!(kept.fits(&Topology::of(&[5, 5, 2, 2])), Ok(()));
         let other = kept.fits(&Topology::of(&[0, 1, 0, 1]));
         assert_eq!(other, Err(TuningMismatch::Placement { kept: 2, own: 2 }));
-        let at_sites = kept.fits(&Topology::at_sites(&[0, 0, 1, 1], &[0, 0, 1, 1]));
+        let at_sites = kept.fits(&crate::topology::at_sites(&[0, 0, 1, 1], &[0, 0, 1, 1]));
         assert_eq!(at_sites, Err(TuningMismatch::Placement { kept: 2, own: 2 }));
         let older = TuningRecord { version: 0, ..kept };
         let why = older.fits(&Topology::of(&[0, 0, 1, 1])).unwrap_err();

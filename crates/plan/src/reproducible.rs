@@ -19,6 +19,7 @@ use super::topology::Hosts;
 use super::verify::verify;
 use crate::error::PlanError;
 use crate::limits::{IN_RANK_ORDER_PROVEN_RANKS, PROGRAMS_CACHED_MAX};
+use crate::spec::reduces;
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -55,7 +56,7 @@ static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 /// ```
 #[must_use]
 pub fn is_in_rank_order(request: &Request) -> bool {
-    let combines = request.collective.reduces() && request.collective != Collective::Barrier;
+    let combines = reduces(request.collective) && request.collective != Collective::Barrier;
     if !combines {
         return true;
     }

@@ -16,8 +16,10 @@ use super::reproducible;
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology};
 use super::units::Bytes;
+use crate::algorithms::forms;
 use crate::error::PlanError;
 use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_COUNTED_RANKS_MAX};
+use crate::topology::sharing;
 
 pub use super::choice::Choice;
 pub use super::tuning::TuningTable;
@@ -45,7 +47,7 @@ pub use super::tuning::TuningTable;
 /// println!("{choice}");
 /// assert!(choice.runner_up.is_some_and(|(_, seconds)| seconds >= 0.9 * choice.predicted_s));
 ///
-/// let choice = choose(Collective::AllReduce, &Topology::together(6), 25 << 20, 4, &table, None)?;
+/// let choice = choose(Collective::AllReduce, &Topology::of(&[0; 6]), 25 << 20, 4, &table, None)?;
 /// assert_eq!(choice.algorithm, Algorithm::TwoShot);
 /// # Ok::<(), String>(())
 /// ```
@@ -173,7 +175,7 @@ pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Resu
     let entry = required(collective, request.algorithm)?;
     let payload = payload_bytes(collective, bytes);
     let topology = request.topology();
-    let (sharing, is_at_one_site) = (topology.sharing(), topology.site_count() == 1);
+    let (sharing, is_at_one_site) = (sharing(&topology), topology.site_count() == 1);
     let is_beyond_counting = !is_at_one_site && request.world_size > SITES_COUNTED_RANKS_MAX;
     match entry.stages {
         _ if request.world_size == 1 => Ok(0.0),
@@ -276,7 +278,7 @@ impl<'a> Offers<'a> {
             choice.is_forced = true;
             return Ok(choice);
         }
-        let sharing = self.topology.sharing();
+        let sharing = sharing(self.topology);
         let mut candidates = self.candidates()?;
         let least = |candidates: &[Choice]| {
             let times = candidates
@@ -365,11 +367,11 @@ impl<'a> Offers<'a> {
     /// wait for a port, and flat plans achieve what a larger radix would.
     fn forms(&self, entry: &Entry) -> Vec<Algorithm> {
         let has_radix = (entry.has_radix)(self.question.collective);
-        if !has_radix || self.topology.sharing() == Sharing::All {
+        if !has_radix || sharing(self.topology) == Sharing::All {
             return vec![entry.algorithm];
         }
         let ranks = self.topology.world_size.max(2);
-        let mut forms = entry.forms(RADIXES);
+        let mut forms = forms(entry, RADIXES);
         forms.retain(|form| form.radix() <= ranks);
         forms
     }
@@ -405,7 +407,7 @@ impl<'a> Offers<'a> {
     fn predicted_s(&self, request: &Request) -> Result<f64, PlanError> {
         let bytes = self.question.bytes;
         let alone_s = predicted_s(request, bytes, self.table)?;
-        if self.calls == 1 || self.topology.sharing() == Sharing::All {
+        if self.calls == 1 || sharing(self.topology) == Sharing::All {
             return Ok(self.calls as f64 * alone_s);
         }
         let mut at_once = *self.table;
@@ -422,7 +424,7 @@ impl<'a> Offers<'a> {
     /// Returns the number of pieces that suits the links on which pieces are used.
     fn pieces(&self, entry: &Entry, request: &Request) -> usize {
         let bytes = self.question.bytes;
-        let wanted = match (self.topology.sharing(), entry.stages) {
+        let wanted = match (sharing(self.topology), entry.stages) {
             _ if request.world_size == 1 => 1,
             (Sharing::All, _) => shared::pieces(entry, request, bytes, self.dtype_size),
             (Sharing::Some, Some(stages)) => {

@@ -135,42 +135,6 @@ impl Collective {
             Collective::Broadcast | Collective::Reduce | Collective::Gather | Collective::Scatter
         )
     }
-
-    /// Returns whether the collective combines contributions.
-    #[must_use]
-    pub const fn reduces(self) -> bool {
-        matches!(
-            self,
-            Collective::AllReduce
-                | Collective::Reduce
-                | Collective::ReduceScatter
-                | Collective::Barrier
-        )
-    }
-
-    /// Returns whether the buffer consists of one block per rank. If it does, chunks `i·b..(i+1)·b`
-    /// form the block of rank i. In an all-to-all, these chunks initially hold the block for rank i
-    /// and, at the end, the block from rank i. The layout first splits the buffer into one block
-    /// per rank and then splits each block into pieces.
-    #[must_use]
-    pub const fn is_blocked(self) -> bool {
-        matches!(
-            self,
-            Collective::ReduceScatter
-                | Collective::AllGather
-                | Collective::Gather
-                | Collective::Scatter
-                | Collective::AllToAll
-        )
-    }
-
-    /// Returns whether content moves to a block with a different index. If so, all blocks have the
-    /// same length unless the caller specifies the length of each block that it sends and of each
-    /// block that it receives.
-    #[must_use]
-    pub const fn moves_blocks(self) -> bool {
-        matches!(self, Collective::AllToAll)
-    }
 }
 
 /// The content that a chunk is required to have when the collective completes.
@@ -185,51 +149,85 @@ pub enum Demand {
     Everyone,
 }
 
-impl Collective {
-    /// Returns the largest number of elements, up to `count`, that the collective accepts if the
-    /// caller does not specify block lengths.
-    #[must_use]
-    pub const fn whole_count(self, count: usize, world_size: usize) -> usize {
-        if self.moves_blocks() {
-            count - count % world_size
-        } else {
-            count
-        }
+/// Returns the largest number of elements, up to `count`, that `collective` accepts if the caller
+/// does not specify block lengths.
+#[must_use]
+pub const fn whole_count(collective: Collective, count: usize, world_size: usize) -> usize {
+    if moves_blocks(collective) {
+        count - count % world_size
+    } else {
+        count
     }
+}
 
-    /// Returns whether `rank` contributes to a chunk of `block` when the collective begins. Only
-    /// collectives with blocks use `block`.
-    #[must_use]
-    pub const fn contributes(self, rank: usize, root: usize, block: usize) -> bool {
-        match self {
-            Collective::Broadcast | Collective::Scatter => rank == root,
-            Collective::AllGather | Collective::Gather => rank == block,
-            _ => true,
-        }
+/// Returns whether `rank` contributes to a chunk of `block` when `collective` begins. Only
+/// collectives with blocks use `block`.
+#[must_use]
+pub const fn contributes(collective: Collective, rank: usize, root: usize, block: usize) -> bool {
+    match collective {
+        Collective::Broadcast | Collective::Scatter => rank == root,
+        Collective::AllGather | Collective::Gather => rank == block,
+        _ => true,
     }
+}
 
-    /// Returns what `rank` must hold in a chunk of `block` when the collective completes.
-    #[must_use]
-    pub const fn demands(self, rank: usize, root: usize, block: usize) -> Demand {
-        match self {
-            Collective::AllReduce | Collective::Barrier => Demand::Everyone,
-            Collective::Broadcast => Demand::Of(root),
-            Collective::Reduce if rank == root => Demand::Everyone,
-            Collective::ReduceScatter if rank == block => Demand::Everyone,
-            Collective::Gather if rank == root => Demand::Of(block),
-            Collective::Scatter if rank == block => Demand::Of(root),
-            Collective::Reduce
+/// Returns what `rank` must hold in a chunk of `block` when `collective` completes.
+#[must_use]
+pub const fn demands(collective: Collective, rank: usize, root: usize, block: usize) -> Demand {
+    match collective {
+        Collective::AllReduce | Collective::Barrier => Demand::Everyone,
+        Collective::Broadcast => Demand::Of(root),
+        Collective::Reduce if rank == root => Demand::Everyone,
+        Collective::ReduceScatter if rank == block => Demand::Everyone,
+        Collective::Gather if rank == root => Demand::Of(block),
+        Collective::Scatter if rank == block => Demand::Of(root),
+        Collective::Reduce
+        | Collective::ReduceScatter
+        | Collective::Gather
+        | Collective::Scatter => Demand::Anything,
+        Collective::AllGather | Collective::AllToAll => Demand::Of(block),
+    }
+}
+
+/// Returns whether a contribution may be combined more than once. This is the case for a barrier,
+/// which computes a union of sets, so combining a contribution twice is harmless.
+#[must_use]
+pub const fn is_union(collective: Collective) -> bool {
+    matches!(collective, Collective::Barrier)
+}
+
+/// Returns whether `collective` combines contributions.
+#[must_use]
+pub const fn reduces(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::AllReduce
+            | Collective::Reduce
             | Collective::ReduceScatter
-            | Collective::Gather
-            | Collective::Scatter => Demand::Anything,
-            Collective::AllGather | Collective::AllToAll => Demand::Of(block),
-        }
-    }
+            | Collective::Barrier
+    )
+}
 
-    /// Returns whether a contribution may be combined more than once. This is the case for a
-    /// barrier, which computes a union of sets, so combining a contribution twice is harmless.
-    #[must_use]
-    pub const fn is_union(self) -> bool {
-        matches!(self, Collective::Barrier)
-    }
+/// Returns whether the buffer consists of one block per rank. If it does, chunks `i·b..(i+1)·b`
+/// form the block of rank i. In an all-to-all, these chunks initially hold the block for rank i
+/// and, at the end, the block from rank i. The layout first splits the buffer into one block
+/// per rank and then splits each block into pieces.
+#[must_use]
+pub const fn is_blocked(collective: Collective) -> bool {
+    matches!(
+        collective,
+        Collective::ReduceScatter
+            | Collective::AllGather
+            | Collective::Gather
+            | Collective::Scatter
+            | Collective::AllToAll
+    )
+}
+
+/// Returns whether content moves to a block with a different index. If so, all blocks have the
+/// same length unless the caller specifies the length of each block that it sends and of each
+/// block that it receives.
+#[must_use]
+pub const fn moves_blocks(collective: Collective) -> bool {
+    matches!(collective, Collective::AllToAll)
 }

@@ -108,19 +108,6 @@ impl Hosts {
         }
     }
 
-    /// Creates hosts, each holding the given number of consecutive ranks.
-    ///
-    /// ```
-    /// use ringtree::plan::internal::topology::Hosts;
-    /// assert_eq!(Hosts::of_sizes(&[3, 1, 2]), Hosts::of(&[0, 0, 0, 1, 2, 2]));
-    /// ```
-    #[must_use]
-    pub fn of_sizes(sizes: &[usize]) -> Self {
-        let ranks = |(host, size): (usize, &usize)| vec![host; *size];
-        let hosts: Vec<usize> = sizes.iter().enumerate().flat_map(ranks).collect();
-        Self::of(&hosts)
-    }
-
     /// Assigns each host to a site. `sites` contains the name of each host's site, indexed by host.
     /// The names are arbitrary numbers.
     ///
@@ -128,7 +115,7 @@ impl Hosts {
     /// use ringtree::plan::internal::topology::{Hosts, Topology};
     /// let hosts = Hosts::each(2).in_sites(&[7, 4, 7]);
     /// let six = Topology { world_size: 6, hosts };
-    /// assert_eq!((six.site_count(), six.site_of(1), six.host_at(0, 1)), (2, 1, 2));
+    /// assert_eq!((six.site_count(), six.site_of(1), six.site_of(2)), (2, 1, 0));
     /// assert_eq!(Hosts::each(2).in_sites(&[5, 5]), Hosts::each(2));
     /// ```
     #[must_use]
@@ -148,19 +135,6 @@ impl Hosts {
             kind: self.kind,
             sites: several,
         }
-    }
-
-    /// Assigns consecutive hosts to sites, each containing the given number of hosts.
-    ///
-    /// ```
-    /// use ringtree::plan::internal::topology::Hosts;
-    /// assert_eq!(Hosts::APART.in_sites_of(&[2, 1]), Hosts::APART.in_sites(&[0, 0, 1]));
-    /// ```
-    #[must_use]
-    pub fn in_sites_of(self, hosts: &[usize]) -> Self {
-        let hosts = hosts.iter().enumerate();
-        let sites: Vec<usize> = hosts.flat_map(|(site, size)| vec![site; *size]).collect();
-        self.in_sites(&sites)
     }
 }
 
@@ -209,59 +183,12 @@ impl Topology {
         }
     }
 
-    /// Creates a topology in which all ranks are on one host.
-    #[must_use]
-    pub const fn together(world_size: usize) -> Self {
-        Self {
-            world_size,
-            hosts: Hosts::each(world_size),
-        }
-    }
-
     /// Creates a topology from a list that contains the name of each rank's host, indexed by rank.
     #[must_use]
     pub fn of(hosts: &[usize]) -> Self {
         Self {
             world_size: hosts.len(),
             hosts: Hosts::of(hosts),
-        }
-    }
-
-    /// Creates a topology from lists that contain the name of each rank's host and the name of each
-    /// rank's site, both indexed by rank. A host belongs to the site of its lowest rank.
-    ///
-    /// ```
-    /// use ringtree::plan::internal::topology::Topology;
-    /// let four = Topology::at_sites(&[0, 0, 1, 2], &[5, 5, 5, 6]);
-    /// assert_eq!((four.host_count(), four.site_count()), (3, 2));
-    /// ```
-    #[must_use]
-    pub fn at_sites(hosts: &[usize], sites: &[usize]) -> Self {
-        let topology = Self::of(hosts);
-        let of_host = |host| sites[topology.rank_at(host, 0)];
-        let sites: Vec<usize> = (0..topology.host_count()).map(of_host).collect();
-        Self {
-            world_size: topology.world_size,
-            hosts: topology.hosts.in_sites(&sites),
-        }
-    }
-
-    /// Returns the extent to which ranks share hosts. If there is only one rank, it does not share
-    /// its host.
-    ///
-    /// ```
-    /// use ringtree::plan::internal::topology::{Sharing, Topology};
-    ///
-    /// assert_eq!(Topology::of(&[0, 0, 0, 1]).sharing(), Sharing::Some);
-    /// assert_eq!(Topology::apart(8).sharing(), Sharing::None);
-    /// assert_eq!(Topology::together(8).sharing(), Sharing::All);
-    /// ```
-    #[must_use]
-    pub fn sharing(&self) -> Sharing {
-        match self.hosts.kind {
-            Kind::Each(1) => Sharing::None,
-            Kind::Each(ranks) if ranks == self.world_size => Sharing::All,
-            Kind::Each(_) | Kind::Listed(_) => Sharing::Some,
         }
     }
 
@@ -290,7 +217,7 @@ impl Topology {
     ///
     /// let hosts = Topology::of(&[7, 4, 4, 7, 4]);
     /// assert_eq!((hosts.ranks_of(0), hosts.ranks_of(1)), (vec![0, 3], vec![1, 2, 4]));
-    /// assert_eq!((hosts.host_of(4), hosts.place_of(4), hosts.rank_at(1, 2)), (1, 2, 4));
+    /// assert_eq!(hosts.host_of(4), 1);
     /// ```
     #[must_use]
     pub fn ranks_of(&self, host: usize) -> Vec<usize> {
@@ -300,8 +227,7 @@ impl Topology {
     }
 
     /// Returns the number of ranks on `host`.
-    #[must_use]
-    pub fn size_of(&self, host: usize) -> usize {
+    pub(crate) fn size_of(&self, host: usize) -> usize {
         match &self.hosts.kind {
             Kind::Each(ranks) => *ranks,
             Kind::Listed(list) => list.starts[host + 1] - list.starts[host],
@@ -309,8 +235,7 @@ impl Topology {
     }
 
     /// Returns the rank at position `place` on `host`.
-    #[must_use]
-    pub fn rank_at(&self, host: usize, place: usize) -> usize {
+    pub(crate) fn rank_at(&self, host: usize, place: usize) -> usize {
         match &self.hosts.kind {
             Kind::Each(ranks) => host * ranks + place,
             Kind::Listed(list) => list.ranks[list.starts[host] + place],
@@ -318,8 +243,7 @@ impl Topology {
     }
 
     /// Returns the position of `rank` among the ranks on its host.
-    #[must_use]
-    pub fn place_of(&self, rank: usize) -> usize {
+    pub(crate) fn place_of(&self, rank: usize) -> usize {
         match &self.hosts.kind {
             Kind::Each(ranks) => rank % ranks,
             Kind::Listed(list) => {
@@ -354,22 +278,19 @@ impl Topology {
     }
 
     /// Returns the number of hosts at `site`.
-    #[must_use]
-    pub fn hosts_at(&self, site: usize) -> usize {
+    pub(crate) fn hosts_at(&self, site: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or_else(|| self.host_count(), |sites| sites.hosts[site].len())
     }
 
     /// Returns the host at position `place` at `site`.
-    #[must_use]
-    pub fn host_at(&self, site: usize, place: usize) -> usize {
+    pub(crate) fn host_at(&self, site: usize, place: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or(place, |sites| sites.hosts[site][place])
     }
 
     /// Returns the position of `host` among the hosts at its site.
-    #[must_use]
-    pub fn place_of_host(&self, host: usize) -> usize {
+    pub(crate) fn place_of_host(&self, host: usize) -> usize {
         let sites = self.hosts.sites.as_ref();
         sites.map_or(host, |sites| {
             let hosts = &sites.hosts[sites.site_of[host]];
@@ -382,13 +303,6 @@ impl Topology {
     /// # Errors
     /// Returns an error if the number of ranks does not match the hosts, if a host has more
     /// than [`RANKS_PER_HOST_MAX`] ranks, or if the number of hosts does not match the sites.
-    ///
-    /// ```
-    /// use ringtree::plan::internal::topology::{Hosts, Topology};
-    ///
-    /// let not_full = Topology { world_size: 6, hosts: Hosts::each(4) };
-    /// assert!(not_full.check().unwrap_err().to_string().contains("must divide"));
-    /// ```
     pub fn check(&self) -> Result<(), PlanError> {
         let world_size = self.world_size;
         match &self.hosts.kind {
@@ -427,10 +341,94 @@ impl Topology {
     }
 }
 
+/// Creates hosts, each holding the given number of consecutive ranks.
+///
+/// ```
+/// use ringtree::plan::internal::topology::{Hosts, of_sizes};
+/// assert_eq!(of_sizes(&[3, 1, 2]), Hosts::of(&[0, 0, 0, 1, 2, 2]));
+/// ```
+#[must_use]
+pub fn of_sizes(sizes: &[usize]) -> Hosts {
+    let ranks = |(host, size): (usize, &usize)| vec![host; *size];
+    let hosts: Vec<usize> = sizes.iter().enumerate().flat_map(ranks).collect();
+    Hosts::of(&hosts)
+}
+
+/// Assigns consecutive hosts to sites, each containing the given number of hosts.
+///
+/// ```
+/// use ringtree::plan::internal::topology::{Hosts, in_sites_of};
+/// assert_eq!(in_sites_of(Hosts::APART, &[2, 1]), Hosts::APART.in_sites(&[0, 0, 1]));
+/// ```
+#[must_use]
+pub fn in_sites_of(placed: Hosts, hosts: &[usize]) -> Hosts {
+    let hosts = hosts.iter().enumerate();
+    let sites: Vec<usize> = hosts.flat_map(|(site, size)| vec![site; *size]).collect();
+    placed.in_sites(&sites)
+}
+
+/// Creates a topology in which all ranks are on one host.
+#[must_use]
+pub const fn together(world_size: usize) -> Topology {
+    Topology {
+        world_size,
+        hosts: Hosts::each(world_size),
+    }
+}
+
+/// Creates a topology from lists that contain the name of each rank's host and the name of each
+/// rank's site, both indexed by rank. A host belongs to the site of its lowest rank.
+///
+/// ```
+/// use ringtree::plan::internal::topology::at_sites;
+/// let four = at_sites(&[0, 0, 1, 2], &[5, 5, 5, 6]);
+/// assert_eq!((four.host_count(), four.site_count()), (3, 2));
+/// ```
+#[must_use]
+pub fn at_sites(hosts: &[usize], sites: &[usize]) -> Topology {
+    let topology = Topology::of(hosts);
+    let of_host = |host| sites[topology.rank_at(host, 0)];
+    let sites: Vec<usize> = (0..topology.host_count()).map(of_host).collect();
+    Topology {
+        world_size: topology.world_size,
+        hosts: topology.hosts.in_sites(&sites),
+    }
+}
+
+/// Returns the extent to which ranks share hosts. If there is only one rank, it does not share
+/// its host.
+///
+/// ```
+/// use ringtree::plan::Topology;
+/// use ringtree::plan::internal::topology::{Sharing, sharing, together};
+///
+/// assert_eq!(sharing(&Topology::of(&[0, 0, 0, 1])), Sharing::Some);
+/// assert_eq!(sharing(&Topology::apart(8)), Sharing::None);
+/// assert_eq!(sharing(&together(8)), Sharing::All);
+/// ```
+#[must_use]
+pub fn sharing(topology: &Topology) -> Sharing {
+    match topology.hosts.kind {
+        Kind::Each(1) => Sharing::None,
+        Kind::Each(ranks) if ranks == topology.world_size => Sharing::All,
+        Kind::Each(_) | Kind::Listed(_) => Sharing::Some,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn hosts_that_are_not_full_are_refused() {
+        let not_full = Topology {
+            world_size: 6,
+            hosts: Hosts::each(4),
+        };
+        let error = not_full.check().unwrap_err();
+        assert!(error.to_string().contains("must divide"));
+    }
 
     #[test]
     fn hosts_with_equal_runs_of_ranks_are_a_number() {
@@ -449,7 +447,7 @@ mod tests {
         // Unequal sizes, alternating hosts, and a host that appears twice.
         for hosts in [[1, 1, 2, 3], [1, 2, 1, 2], [1, 2, 2, 1], [1, 2, 2, 2]] {
             let topology = Topology::of(&hosts);
-            assert_eq!(topology.sharing(), Sharing::Some, "{hosts:?}");
+            assert_eq!(sharing(&topology), Sharing::Some, "{hosts:?}");
             assert_eq!(topology.check(), Ok(()));
         }
     }
@@ -485,7 +483,7 @@ mod tests {
             ranks in prop::collection::vec((0..6usize, 0..3usize), 1..30),
         ) {
             let (hosts, sites): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();
-            let topology = Topology::at_sites(&hosts, &sites);
+            let topology = at_sites(&hosts, &sites);
             prop_assert_eq!(topology.check(), Ok(()));
             let mut seen = 0;
             for site in 0..topology.site_count() {

@@ -42,7 +42,7 @@ const STEPS_BELOW: usize = 4;
 /// communicator, and the table does not change after that.
 ///
 /// ```
-/// use ringtree::TuningTable;
+/// use ringtree::tuning::TuningTable;
 ///
 /// let text = TuningTable::default().to_string();
 /// assert_eq!(TuningTable::parse(&text), Ok(TuningTable::default()));
@@ -105,7 +105,7 @@ impl TuningTable {
     /// latency and the time per byte are ten times those of `tcp`.
     ///
     /// ```
-    /// use ringtree::TuningTable;
+    /// use ringtree::tuning::TuningTable;
     /// let table = TuningTable::default();
     /// assert_eq!(table.between_sites().beta_s_per_byte, 10.0 * table.tcp.beta_s_per_byte);
     /// ```
@@ -126,7 +126,7 @@ impl TuningTable {
     /// midpoint between two steps.
     ///
     /// ```
-    /// use ringtree::TuningTable;
+    /// use ringtree::tuning::TuningTable;
     /// let built_in = TuningTable::default();
     /// let mut found = built_in;
     /// found.tcp.alpha_s *= 1.4; // less than half a step away

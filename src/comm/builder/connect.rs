@@ -8,7 +8,8 @@ use crate::control::Membership;
 use crate::control::notices::Warnings;
 use crate::error::{Error, Result};
 use crate::link::tcp::Reactor;
-use crate::plan::{Algorithm, Topology, TuningTable};
+use crate::plan::internal::topology::at_sites;
+use crate::plan::{Algorithm, TuningTable};
 use crate::protocol::members::Members;
 use crate::runtime::local::LocalRanks;
 use crate::runtime::own::OwnRuntime;
@@ -49,7 +50,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let (checks, at_most) = (settings.checks_calls, settings.timeout);
     runtime.add_group(WORLD, rank, &members, checks, at_most)?;
     let (hosts, sites) = (membership.hosts(), membership.sites()?);
-    let topology = Topology::at_sites(&hosts, &sites);
+    let topology = at_sites(&hosts, &sites);
     let known = table.known_by(&membership, &topology);
     if known.is_none() {
         runtime.add_group(MEASURING, rank, &members, false, at_most)?;

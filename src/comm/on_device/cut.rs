@@ -321,15 +321,17 @@ fn run(rows: &[Rows], at: usize) -> (usize, usize) {
 mod tests {
     use super::*;
     use crate::dtype::Dtype;
-    use crate::plan::algorithms::pairs;
-    use crate::plan::{Algorithm, Collective, Topology, TuningTable};
+    use crate::plan::internal::algorithms::pairs;
+    use crate::plan::internal::spec::whole_count;
+    use crate::plan::internal::topology::together;
+    use crate::plan::{Algorithm, Collective, TuningTable};
 
     const RANKS: usize = 4;
 
     /// Returns the scripts that `rank` enqueues, one per piece; `None` if the call is staged or
     /// invalid.
     fn enqueued_by(rank: usize, call: Call) -> Option<Vec<Arc<Script>>> {
-        let topology = Topology::together(RANKS);
+        let topology = together(RANKS);
         let mut cache = Cache::new(rank, topology, TuningTable::default(), Vec::new());
         let whole = Whole {
             collective: call.collective()?,
@@ -360,7 +362,7 @@ mod tests {
         for (dtype, count) in [(Dtype::F32, 16_777_212), (Dtype::Bf16, 33_554_412)] {
             let mut checked = 0;
             for (collective, algorithm) in pairs(&[2, 3]) {
-                let count = collective.whole_count(count, RANKS);
+                let count = whole_count(collective, count, RANKS);
                 let call = Call::new(collective, count).dtype(dtype).by(algorithm);
                 for rank in 0..RANKS {
                     let end = end_in_frames(&enqueued_by(rank, call).unwrap_or_default());

@@ -10,6 +10,7 @@ use crate::device::staging::Piece;
 use crate::limits::{DEVICE_PIECE_BYTES_MAX, DEVICE_PIECE_BYTES_MIN, DEVICE_PIECES_MAX};
 use crate::plan::Collective;
 use crate::plan::internal::layout::part_start;
+use crate::plan::internal::spec::is_blocked;
 use crate::sys::cuda::Rows;
 
 /// The properties of a call that determine its pieces.
@@ -54,7 +55,7 @@ impl Whole {
 /// Returns the pieces of a call in order, of about `piece_bytes` each.
 pub(super) fn pieces(whole: &Whole, piece_bytes: usize) -> Vec<Piece> {
     let bytes = whole.bytes();
-    match whole.collective.is_blocked() {
+    match is_blocked(whole.collective) {
         true => {
             let shortest = whole.count / whole.world_size;
             let parts = bytes.div_ceil(piece_bytes).clamp(1, shortest.max(1));

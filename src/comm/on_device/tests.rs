@@ -7,9 +7,11 @@ use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key};
 use crate::engine::medium::enqueued::{Entry, Place, Script, Where, fits, script};
 use crate::limits::{DEVICE_FRAME_BYTES, DEVICE_FRAMES, DEVICE_SOURCES_MAX};
-use crate::plan::algorithms::pairs;
+use crate::plan::internal::algorithms::pairs;
 use crate::plan::internal::layout::part_start;
-use crate::plan::{Algorithm, Collective, Topology, TuningTable};
+use crate::plan::internal::spec::whole_count;
+use crate::plan::internal::topology::together;
+use crate::plan::{Algorithm, Collective, TuningTable};
 use crate::protocol::call::Call;
 use std::collections::{HashMap, VecDeque};
 
@@ -40,7 +42,7 @@ struct Calls {
 /// Returns the chosen call and the script of each rank, or `None` if the algorithm does not support
 /// `world_size` ranks.
 fn prepare(call: Call, world_size: usize) -> Option<(Call, Vec<Script>)> {
-    let topology = Topology::together(world_size);
+    let topology = together(world_size);
     let mut cache = Cache::new(0, topology, TuningTable::default(), Vec::new());
     let key = Key {
         call,
@@ -232,7 +234,7 @@ fn check_all(streams: usize) {
     };
     for (collective, algorithm) in pairs(&[2, 3]) {
         for n in 1..=RANKS_MAX {
-            let count = collective.whole_count(5 * n + 2, n);
+            let count = whole_count(collective, 5 * n + 2, n);
             let call = Call::new(collective, count);
             let call = match collective {
                 Collective::Barrier => call,

@@ -114,11 +114,11 @@ pub struct State {
     /// The seed from which, together with the step and the rank,
     /// [`stream_seed`](crate::ddp::stream_seed) derives every rank's random numbers.
     pub seed: u64,
-    /// Order of the parameters in the gradient buckets and the first step that uses this order, as
-    /// returned by [`DataParallel::order`](crate::ddp::DataParallel::order).
+    /// Order of the parameters, by number, in the gradient buckets, and the first step that uses
+    /// this order.
     pub order: Option<(Vec<usize>, u64)>,
-    /// The tuning table, in the text form of a [`TuningRecord`](crate::TuningRecord). The same
-    /// table selects the same algorithms and therefore produces the same bits.
+    /// The tuning table, in the text form of a [`TuningRecord`](crate::tuning::TuningRecord). The
+    /// same table selects the same algorithms and therefore produces the same bits.
     pub tuning: Option<String>,
     /// The loss on validation data. [`Checkpoints::best`] compares these losses.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -197,7 +197,7 @@ impl Checkpoint {
     }
 
     /// Returns the state to pass to
-    /// [`DataParallel::restore_hook`](crate::ddp::DataParallel::restore_hook) on `rank`, as pairs
+    /// [`restore_hook`](crate::ddp::state::restore_hook) on `rank`, as pairs
     /// of names and values. The state is empty if the checkpoint was written by too few ranks to
     /// include `rank`.
     fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
@@ -212,18 +212,10 @@ impl Checkpoint {
     /// Returns the tensors whose names start with `prefix` followed by a slash. The prefix and the
     /// slash are removed from the returned names. For example, `under("model")` returns the
     /// weights, and `under("rank-3")` returns the tensors that belong to rank 3.
-    ///
-    /// ```
-    /// use ringtree::ddp::checkpoint::{Checkpoint, State};
-    /// # fn main() -> ringtree::Result<()> {
-    /// let mut checkpoint = Checkpoint::new(State::default());
-    /// checkpoint.insert("model/bias", &[1], &[0.5f32])?;
-    /// checkpoint.insert("models", &[1], &[0u8])?;
-    /// let names: Vec<_> = checkpoint.under("model").map(|(name, _)| name).collect();
-    /// assert_eq!(names, ["bias"]);
-    /// # Ok(()) }
-    /// ```
-    pub fn under<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
+    pub(crate) fn under<'a>(
+        &'a self,
+        prefix: &'a str,
+    ) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
         self.tensors.iter().filter_map(move |(name, tensor)| {
             let rest = name.strip_prefix(prefix)?.strip_prefix('/')?;
             Some((rest, tensor))

@@ -10,6 +10,7 @@ use crate::ddp::agree::{agree, gather_words};
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
+use crate::ddp::state::{hook_state, order, restore};
 use crate::error::{Error, Printable, Result};
 use crate::plan::TuningRecord;
 use crate::random;
@@ -269,7 +270,7 @@ impl Run {
         let state = &found.state;
         let own = found
             .overwrite_parts(rank, &mut parts)
-            .and_then(|()| model.restore(state.step, state.order.clone()))
+            .and_then(|()| restore(model, state.step, state.order.clone()))
             .and_then(|()| found.hook_state(rank));
         let own = agree(&self.channel, own)?;
         // The model may be on a group of these ranks, so its hook's result is shared on the
@@ -326,7 +327,7 @@ impl Run {
             false => Err("cannot save in the middle of a step; call `wait` first".to_owned()),
         };
         let mut contents = contents.map(|mut contents| {
-            for (name, values) in model.hook_state() {
+            for (name, values) in hook_state(model) {
                 let tensor = Tensor::new(&[values.len()], &values)
                     .expect("invariant: one dimension holds as many elements as it says");
                 contents.insert_own(rank, format!("rank-{rank}/{HOOK}/{name}"), tensor);
@@ -373,7 +374,7 @@ impl Run {
             samples: sampler.map(|sampler| sampler.samples() as u64),
             sampler_position: sampler.map_or(0, DistributedSampler::position),
             seed: sampler.map_or(0, DistributedSampler::seed),
-            order: model.order().map(|(order, since)| (order.to_vec(), since)),
+            order: order(model).map(|(order, since)| (order.to_vec(), since)),
             tuning: Some(self.comm.tuning().to_string()),
             ..State::default()
         }

@@ -36,7 +36,7 @@ impl Tensor {
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the number of bytes does not match
     /// `dtype` and `shape`.
-    pub fn from_bytes(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self> {
+    pub(crate) fn from_bytes(dtype: Dtype, shape: Vec<usize>, bytes: Vec<u8>) -> Result<Self> {
         if byte_count(dtype, &shape) == Some(bytes.len()) {
             return Ok(Self {
                 dtype,
@@ -63,8 +63,7 @@ impl Tensor {
     }
 
     /// Returns the number of elements.
-    #[must_use]
-    pub fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.bytes.len() / self.dtype.size()
     }
 

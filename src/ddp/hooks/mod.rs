@@ -65,7 +65,7 @@ pub enum Next {
 /// exactly once.
 ///
 /// ```
-/// use ringtree::ddp::{BucketInfo, Exchange, Hook, Next, Values};
+/// use ringtree::internal::ddp::{BucketInfo, Exchange, Hook, Next, Values};
 /// use ringtree::ReduceOp;
 ///
 /// /// Averages the signs of the gradients.

@@ -123,7 +123,7 @@ impl Trace {
     }
 
     /// Like [`Trace::span`], but also records named numbers that viewers show alongside the span.
-    pub fn span_with(
+    pub(crate) fn span_with(
         &self,
         track: &str,
         name: impl Display,

@@ -16,13 +16,13 @@ use std::time::Duration;
 /// The links between the sites of a simulated network.
 ///
 /// ```
-/// use ringtree::Algorithm;
+/// use ringtree::plan::Algorithm;
 /// use ringtree::plan::{Hosts, Topology};
 /// use ringtree::sim::{Uplinks, World};
 /// use std::time::Duration;
 ///
 /// let mut world = World::new(8);
-/// world.hosts = Hosts::APART.in_sites_of(&[4, 4]);
+/// world.hosts = Hosts::APART.in_sites(&[0, 0, 0, 0, 1, 1, 1, 1]);
 /// let topology = Topology { world_size: 8, hosts: world.hosts.clone() };
 /// world.network.uplinks = Some(Uplinks::of(&topology, Duration::from_millis(1), 1e6));
 /// let (ends, transfers) = world.run_recorded(|comm| {

@@ -2,6 +2,7 @@
 
 use super::driver::Address;
 use super::gpu::Gpu;
+use super::stream::Stream;
 use super::words::Registered;
 use super::{check, lock};
 use crate::error::{Error, Result};
@@ -38,7 +39,7 @@ impl Memory {
     ///
     /// # Errors
     /// Returns the driver's error.
-    pub fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
+    pub(crate) fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let _entered = gpu.enter()?;
         let mut address = 0;
         // SAFETY: the context is current, and there is room for the address. Zero is not a valid
@@ -64,6 +65,32 @@ impl Memory {
             bytes,
             user,
         }))
+    }
+
+    /// Wraps `bytes` bytes of device memory at `address`, for example memory that another library
+    /// has allocated. The memory is first used on `stream`, and is not freed.
+    ///
+    /// # Safety
+    /// The memory must belong to the primary context of the stream's GPU. It must live until the
+    /// returned value and all its clones are dropped and all collectives on it have ended.
+    #[must_use]
+    pub unsafe fn from_raw(address: u64, bytes: usize, stream: &Stream) -> Self {
+        Self::of(stream.gpu(), address, bytes, Some(Box::new(())))
+    }
+
+    /// Returns `bytes` bytes of this memory, starting at offset `at`. This memory lives as long as
+    /// the returned part.
+    ///
+    /// # Errors
+    /// Returns `ErrorKind::Usage` if the part is out of range.
+    pub(crate) fn part(&self, at: usize, bytes: usize) -> Result<Self> {
+        let address = self.address(at, bytes)?;
+        Ok(Self::of(
+            self.gpu(),
+            address,
+            bytes,
+            Some(Box::new(self.clone())),
+        ))
     }
 
     /// Wraps a user's memory, which is freed when `value` is dropped.

@@ -2,7 +2,7 @@
 
 use super::world::{Act, Rank, World, ok};
 use ringtree::ErrorKind;
-use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::cuda::DeviceBuffer;
 use ringtree::plan::Algorithm;
 use ringtree::{ReduceOp, Result};
 use std::time::Duration;

@@ -1,8 +1,9 @@
 //! Collectives on device buffers whose results are known exactly.
 
 use super::world::{Act, Rank};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::plan::algorithms::pairs;
+use ringtree::cuda::DeviceBuffer;
+use ringtree::plan::internal::algorithms::pairs;
+use ringtree::plan::internal::spec::whole_count;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result, with_element};
 use ringtree_kit::expected::exact::Inputs;
@@ -110,7 +111,7 @@ fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     } = rank;
     let (own, world_size) = (comm.rank(), comm.world_size());
     let inputs = Inputs::new(case.dtype, case.op, world_size, case.seed);
-    let count = case.collective.whole_count(case.count, world_size);
+    let count = whole_count(case.collective, case.count, world_size);
     let mut content = vec![T::zeroed(); count];
     inputs.fill(own, 0, bytemuck::cast_slice_mut(&mut content));
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;

@@ -2,8 +2,8 @@
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, sys};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::Device;
+use ringtree::cuda::Device;
+use ringtree::cuda::DeviceBuffer;
 use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::sync::Arc;

@@ -2,15 +2,18 @@
 //! it holds a collective up, whatever the driver does meanwhile.
 
 use super::world::{Act, PATHS, Rank, World, ok};
-use cudarc::driver::{CudaContext, sys};
+use cudarc::driver::{CudaContext, CudaStream, DevicePtr, sys};
 use ringtree::ErrorKind;
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::{ReduceOp, Result};
+use ringtree::comm::Memory as Found;
+use ringtree::cuda::{DeviceBuffer, Memory};
+use ringtree::internal::cuda::load_kernels;
+use ringtree::{Buffer, ReduceOp, Result};
+use std::sync::Arc;
 use std::time::Duration;
 
 const COUNT: usize = 400_003;
-const HABITS: [&str; 8] = [
-    "first", "nothing", "loss", "queue", "load", "free", "capture", "allocate",
+const HABITS: [&str; 9] = [
+    "address", "first", "nothing", "loss", "queue", "load", "free", "capture", "allocate",
 ];
 
 pub(crate) fn act(role: &str) -> Option<Act> {
@@ -89,9 +92,9 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
         "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
         // What a first launch does under lazy loading.
         "load" => {
-            let binary = device.load_kernels("\u{7f}ELF");
+            let binary = load_kernels(&device, "\u{7f}ELF");
             assert!(binary.is_err_and(|error| error.kind() == ErrorKind::Usage));
-            device.load_kernels(".version 8.4\n.visible .entry x(")?;
+            load_kernels(&device, ".version 8.4\n.visible .entry x(")?;
         }
         "free" => drop(unrelated),
         // Captures a graph on a stream that has nothing to do with it, and goes on meanwhile.
@@ -102,8 +105,10 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             let mut another = DeviceBuffer::new(device, &rank.stream, &[1.0f32; 5000])?;
             comm.all_reduce(&mut another, ReduceOp::Sum)?;
             let captured = device.wrap_stream(other.clone())?;
-            let memory = another.device_memory().clone();
-            let mut refused = DeviceBuffer::<f32>::from_memory(device, &captured, memory);
+            let Found::Device(found) = another.memory() else {
+                panic!("a device buffer is on a device");
+            };
+            let mut refused = DeviceBuffer::<f32>::from_memory(device, &captured, found.memory);
             let end = comm.all_reduce(&mut refused, ReduceOp::Sum);
             assert!(
                 matches!(&end, Err(error) if error.kind() == ErrorKind::Usage),
@@ -120,6 +125,8 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             let memory = user.alloc_zeros::<f32>(5000).unwrap();
             assert_eq!(user.clone_dtoh(&memory).unwrap(), [0.0; 5000]);
         }
+        // Sums a part of memory that is known only by its address.
+        "address" => part_of_an_address(rank, &user)?,
         _ => {}
     }
     comm.synchronize()?;
@@ -129,4 +136,26 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
     let wrong = (0..COUNT).find(|at| read[*at] != sum(*at));
     assert_eq!(wrong, None, "{habit}");
     comm.barrier()
+}
+
+fn part_of_an_address(rank: &Rank, user: &Arc<CudaStream>) -> Result<()> {
+    const HALF: usize = 5000;
+    let Rank { comm, device, .. } = rank;
+    let stream = device.wrap_stream(user.clone())?;
+    let owner = user.alloc_zeros::<f32>(2 * HALF).unwrap();
+    let (address, recording) = owner.device_ptr(user);
+    drop(recording);
+    // SAFETY: the owner is dropped at the end, after all work on the memory.
+    let memory = unsafe { Memory::from_raw(address, 2 * HALF * size_of::<f32>(), &stream) };
+    let whole = DeviceBuffer::<f32>::from_memory(device, &stream, memory);
+    let mut end = whole.slice(HALF..2 * HALF)?;
+    end.write(&[1.0; HALF])?;
+    comm.all_reduce(&mut end, ReduceOp::Sum)?;
+    comm.synchronize()?;
+    let read = user.clone_dtoh(&owner).unwrap();
+    assert_eq!(read[..HALF], [0.0; HALF]);
+    assert_eq!(read[HALF..], [2.0; HALF]);
+    let error = whole.slice(1..2 * HALF + 1).unwrap_err();
+    assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("out of range"));
+    Ok(())
 }

@@ -2,8 +2,8 @@
 
 use crate::address::own_address;
 use crate::driver;
-use ringtree::comm::builder::Builder;
-use ringtree::device::{Device, Stream};
+use ringtree::Builder;
+use ringtree::cuda::{Device, Stream};
 use ringtree::{Communicator, Result};
 use std::io::Read;
 use std::process::{Child, Command, Stdio};

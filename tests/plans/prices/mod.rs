@@ -5,12 +5,15 @@ mod sites;
 
 use proptest::prelude::*;
 use ringtree::internal::limits::SHARED_SEGMENT_BYTES;
-use ringtree::plan::algorithms::Offer;
+use ringtree::plan::Offer;
+use ringtree::plan::internal::algorithms;
 use ringtree::plan::internal::cost::{Traffic, longest_path_s, payload_bytes, shared};
 use ringtree::plan::internal::layout::Division;
+use ringtree::plan::internal::spec::is_blocked;
+use ringtree::plan::internal::topology::{at_sites, in_sites_of, of_sizes, together};
 use ringtree::plan::{
     Algorithm, Choice, Collective, Hosts, LinkCost, Plan, REGISTRY, Request, Step, Topology,
-    TuningTable, algorithms, choose, plan,
+    TuningTable, choose, plan,
 };
 
 /// Divides evenly over every number of chunks used here.
@@ -60,12 +63,12 @@ fn hosts(are_told_apart: bool, world_size: usize) -> Vec<Hosts> {
         all.push(Hosts::of(&hosts));
         if (3..=AT_SITES_MAX).contains(&world_size) {
             let sites: Vec<usize> = (0..world_size).map(|rank| rank / 2 % 3).collect();
-            all.push(Topology::at_sites(&hosts, &sites).hosts);
-            all.push(Hosts::APART.in_sites_of(&[world_size - 2, 1, 1]));
+            all.push(at_sites(&hosts, &sites).hosts);
+            all.push(in_sites_of(Hosts::APART, &[world_size - 2, 1, 1]));
         }
         if world_size <= AT_SITES_MAX && world_size.is_multiple_of(4) {
-            all.push(Hosts::APART.in_sites_of(&[world_size / 2; 2]));
-            all.push(Hosts::each(2).in_sites_of(&[world_size / 4; 2]));
+            all.push(in_sites_of(Hosts::APART, &[world_size / 2; 2]));
+            all.push(in_sites_of(Hosts::each(2), &[world_size / 4; 2]));
         }
     }
     all
@@ -80,7 +83,7 @@ fn over_tcp(tcp: LinkCost) -> TuningTable {
 }
 
 fn entry_cost(request: &Request) -> ringtree::plan::Cost {
-    let entry = ringtree::plan::algorithms::entry(request.collective, request.algorithm);
+    let entry = ringtree::plan::internal::algorithms::entry(request.collective, request.algorithm);
     (entry.unwrap().cost)(request)
 }
 
@@ -96,8 +99,8 @@ fn tolerance(request: &Request) -> (f64, f64) {
         .any(|one| one == n);
     let topology = request.topology();
     let uneven_hosts = topology.sizes().len() > 1;
-    let uneven_sites =
-        (1..topology.site_count()).any(|site| topology.hosts_at(site) != topology.hosts_at(0));
+    let hosts_at = |site| crate::hosts_at(&topology, site).len();
+    let uneven_sites = (1..topology.site_count()).any(|site| hosts_at(site) != hosts_at(0));
     match request.algorithm {
         Algorithm::ScatterAllgather => (0.43, 1.0),
         // Three slices of two rounds, whose latencies are counted one by one.
@@ -273,7 +276,7 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
             let optimum = match collective {
                 Collective::Barrier => continue,
                 Collective::AllReduce => 2.0 * (n - 1.0) / n,
-                _ if collective.is_blocked() => (n - 1.0) / n,
+                _ if is_blocked(collective) => (n - 1.0) / n,
                 _ => 1.0,
             };
             let least_s = optimum * f64::from(1 << 30) * table.tcp.beta_s_per_byte;
@@ -292,7 +295,7 @@ fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others()
     let table = TuningTable::default();
     for world_size in 2..=8 {
         let at = |bytes| {
-            let together = Topology::together(world_size);
+            let together = together(world_size);
             choose(Collective::AllReduce, &together, bytes, 4, &table, None).unwrap()
         };
         for bytes in [8, 256, 1 << 10] {
@@ -314,7 +317,7 @@ fn in_shared_memory_messages_fit_segments() {
         for &collective in entry.collectives {
             for (world_size, count) in [(2, 999_999), (3, 1 << 20), (8, 3_000_001), (8, 5)] {
                 let table = TuningTable::default();
-                let (together, forced) = (Topology::together(world_size), Some(entry.algorithm));
+                let (together, forced) = (together(world_size), Some(entry.algorithm));
                 let bytes = count * 8;
                 let choice = choose(collective, &together, bytes, 8, &table, forced);
                 // Too much scratch for so long a buffer.
@@ -383,10 +386,7 @@ fn hosts_that_are_not_full_are_refused() {
     let table = TuningTable::default();
     let each = |(world_size, ranks)| (world_size, Hosts::each(ranks));
     let equal = [(6, 4), (4, 8), (4, 0), (4096, 2048)].into_iter().map(each);
-    let others = [
-        (5, Hosts::of(&[0, 0, 1])),
-        (2048, Hosts::of_sizes(&[1025, 1023])),
-    ];
+    let others = [(5, Hosts::of(&[0, 0, 1])), (2048, of_sizes(&[1025, 1023]))];
     for (world_size, hosts) in equal.chain(others) {
         let topology = Topology { world_size, hosts };
         let refusal = choose(Collective::Barrier, &topology, 0, 1, &table, None).unwrap_err();
@@ -473,7 +473,7 @@ proptest! {
         let offer = Offer { collective, topology: apart.clone(), bytes, in_rank_order: false };
         for &algorithm in Algorithm::ALL {
             // Some are taken by name alone, even where they would be cheaper.
-            let entry = ringtree::plan::algorithms::entry(collective, algorithm);
+            let entry = ringtree::plan::internal::algorithms::entry(collective, algorithm);
             if !entry.is_some_and(|entry| (entry.is_offered)(&offer)) {
                 continue;
             }
@@ -497,7 +497,7 @@ fn long_buffers_in_shared_memory_go_in_pieces() {
     let mut table = TuningTable::default();
     table.shm.gamma_s_per_byte = table.shm.beta_s_per_byte / 4.0;
     let chosen = |bytes| {
-        let topology = Topology::together(2);
+        let topology = together(2);
         choose(Collective::AllReduce, &topology, bytes, 4, &table, None).unwrap()
     };
     assert_eq!(chosen(64 << 10).algorithm, Algorithm::Flat);

@@ -1,6 +1,7 @@
 //! Ranks at several sites: what passes the uplinks, and what `auto` chooses.
 
 use super::{over_tcp, plans};
+use ringtree::plan::internal::topology::{in_sites_of, of_sizes};
 use ringtree::plan::{
     Algorithm, Collective, Hosts, LinkCost, Plan, Request, Step, Topology, TuningTable, UplinkCost,
     choose,
@@ -32,10 +33,10 @@ fn across(plans: &[Plan]) -> (Vec<usize>, Vec<usize>) {
 #[test]
 fn uplinks_carry_no_more_than_they_must() {
     let hosts = [
-        Hosts::APART.in_sites_of(&[4, 4]),
-        Hosts::APART.in_sites_of(&[5, 2, 1]),
-        Hosts::of_sizes(&[3, 1, 2, 2]).in_sites_of(&[3, 1]),
-        Hosts::of_sizes(&[3, 1, 2, 2]).in_sites(&[0, 1, 2, 1]),
+        in_sites_of(Hosts::APART, &[4, 4]),
+        in_sites_of(Hosts::APART, &[5, 2, 1]),
+        in_sites_of(of_sizes(&[3, 1, 2, 2]), &[3, 1]),
+        of_sizes(&[3, 1, 2, 2]).in_sites(&[0, 1, 2, 1]),
         Hosts::each(2).in_sites(&[0, 1, 0, 1]),
     ];
     for hosts in hosts {
@@ -92,7 +93,7 @@ fn slow_uplink() -> TuningTable {
 fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
     let at_sites = |hosts: &[usize]| Topology {
         world_size: 8,
-        hosts: Hosts::APART.in_sites_of(hosts),
+        hosts: in_sites_of(Hosts::APART, hosts),
     };
     let eight = at_sites(&[4, 4]);
     let by = |collective, bytes, forced| {
@@ -141,8 +142,8 @@ fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
 #[test]
 fn many_ranks_at_sites_are_priced() {
     for hosts in [
-        Hosts::APART.in_sites_of(&[60_000, 40_000]),
-        Hosts::each(8).in_sites_of(&[5000, 5000, 2500]),
+        in_sites_of(Hosts::APART, &[60_000, 40_000]),
+        in_sites_of(Hosts::each(8), &[5000, 5000, 2500]),
     ] {
         let topology = Topology {
             world_size: 100_000,

@@ -1,8 +1,9 @@
 //! Every form of the calls on blocks, on every kind of buffer, has the layout of the buffer.
 
 use super::over_processes;
-use ringtree::comm::buffer::{Memory, MemoryMut};
+use ringtree::comm::{Memory, MemoryMut};
 use ringtree::plan::Collective;
+use ringtree::plan::internal::spec::is_blocked;
 use ringtree::{Buffer, BufferMut, Communicator, Dtype, Layout, ReduceOp, Result};
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
@@ -235,7 +236,7 @@ fn is_taken(collective: Collective, suffix: &str, layout: Layout, count: usize, 
 pub(crate) fn wrong(comm: &Communicator) -> Result<String> {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let mut wrong = String::new();
-    let blocked = Collective::ALL.iter().filter(|one| one.is_blocked());
+    let blocked = Collective::ALL.iter().filter(|one| is_blocked(**one));
     for &collective in blocked {
         for (layout, count) in layouts(world_size) {
             let inputs = Inputs::new(Dtype::F32, OP, world_size, count as u64);

@@ -2,6 +2,7 @@
 
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
 use ringtree::ddp::{DataParallel, Options, Parameter};
+use ringtree::plan::internal::topology::in_sites_of;
 use ringtree::plan::{Collective, Hosts};
 use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result, simulate};
@@ -49,6 +50,22 @@ fn members_alone_make_a_group_in_the_order_of_the_list_whatever_the_others_do() 
     });
     for rank in [1, 2, 4] {
         assert_eq!(ends[rank], Ok(vec![4, 1, 2]));
+    }
+}
+
+#[test]
+fn rank_zero_may_leave_as_soon_as_its_split_returns() {
+    for seed in 0..20 {
+        let mut world = World::new(4);
+        world.network.seed = seed;
+        let ends = world.run(|comm| {
+            let color = (comm.rank() > 0).then_some(comm.rank() % 2);
+            match comm.split_optional(color, 0)? {
+                Some(group) => gathered(&group, comm.rank()),
+                None => Ok(Vec::new()),
+            }
+        });
+        assert_eq!(ends[1..], [Ok(vec![1, 3]), Ok(vec![2]), Ok(vec![1, 3])]);
     }
 }
 
@@ -233,7 +250,7 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
             sleep(comm, Duration::from_secs(3));
         }
         let ended = pair.barrier();
-        let agreed = ringtree::ddp::agreed_mark(&pair, Duration::from_secs(1));
+        let agreed = ringtree::internal::ddp::agreed_mark(&pair, Duration::from_secs(1));
         assert_eq!(agreed.is_some(), ended.is_err());
         if comm.rank() < 2 {
             sleep(comm, Duration::from_secs(3));
@@ -290,14 +307,14 @@ fn a_rank_that_leaves_a_group_too_early_is_named() {
 fn marks_of_a_group_are_its_own() {
     let ends = simulate(4, |comm| {
         let group = comm.split(comm.rank() % 2, 3 - comm.rank())?;
-        ringtree::ddp::mark(comm, 9);
-        ringtree::ddp::mark(&group, 5 + comm.rank() as u64);
+        ringtree::internal::ddp::mark(comm, 9);
+        ringtree::internal::ddp::mark(&group, 5 + comm.rank() as u64);
         group.barrier()?;
         if comm.rank() == 3 {
             group.abort(&Error::new(ErrorKind::System, "rank 3 gives up"));
         }
         let ended = group.barrier();
-        let agreed = ringtree::ddp::agreed_mark(&group, Duration::from_secs(5));
+        let agreed = ringtree::internal::ddp::agreed_mark(&group, Duration::from_secs(5));
         Ok::<_, Error>((agreed, ended.is_err(), comm.barrier()))
     });
     for (rank, end) in ends.into_iter().enumerate() {
@@ -318,7 +335,7 @@ fn group_info_counts_hosts_of_its_members() {
 #[test]
 fn a_group_knows_which_of_its_ranks_share_a_host() {
     fn predicted_s(comm: &Communicator) -> Result<f64> {
-        comm.use_algorithm(Some(ringtree::Algorithm::Hierarchical))?;
+        comm.use_algorithm(Some(ringtree::plan::Algorithm::Hierarchical))?;
         let choice = comm.plan_for(Collective::AllReduce, 100_000, Dtype::F32, 0)?;
         Ok(choice.predicted_s)
     }
@@ -352,14 +369,14 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
     assert_eq!(ends, vec![alone(&[0, 0, 0, 1]); 8]);
     assert_ne!(alone(&[0, 0, 0, 1]), alone(&[0, 0, 1, 1]));
     // Four hosts of two at two sites: of a column, each rank is on a host of its own.
-    world.hosts = Hosts::each(2).in_sites_of(&[2, 2]);
+    world.hosts = in_sites_of(Hosts::each(2), &[2, 2]);
     let part = [6, 4, 2, 0];
     let ends = world.run(|comm| match part.contains(&comm.rank()) {
         true => predicted_s(&comm.subgroup(&part)?),
         false => Ok(0.0),
     });
     let mut column = World::new(4);
-    column.hosts = Hosts::APART.in_sites_of(&[2, 2]);
+    column.hosts = in_sites_of(Hosts::APART, &[2, 2]);
     assert_eq!(ends[0], column.run(predicted_s)[0]);
     assert_ne!(ends[0], alone(&[0, 1, 2, 3]));
 }

@@ -2,11 +2,15 @@
 
 use super::{Rounded, every_call};
 use half::bf16;
+use ringtree::plan::Algorithm;
+use ringtree::plan::internal::algorithms;
 use ringtree::plan::internal::reproducible::is_in_rank_order;
 use ringtree::plan::internal::select::choose_in_rank_order;
+use ringtree::plan::internal::topology::of_sizes;
 use ringtree::plan::{Collective, Hosts, REGISTRY, Request, Topology};
 use ringtree::sim::World;
-use ringtree::{Algorithm, Communicator, ErrorKind, ReduceOp, TuningTable};
+use ringtree::tuning::TuningTable;
+use ringtree::{Communicator, ErrorKind, ReduceOp};
 
 const WORLDS: [usize; 4] = [3, 4, 6, 8];
 const SUMMING: [Collective; 3] = [
@@ -23,7 +27,7 @@ fn hosts(world_size: usize) -> Vec<Hosts> {
     let several = several.filter(|ranks| world_size.is_multiple_of(*ranks) && *ranks < world_size);
     let all = [1, world_size].into_iter().chain(several);
     all.map(Hosts::each)
-        .chain([Hosts::of_sizes(&[1, world_size - 1])])
+        .chain([of_sizes(&[1, world_size - 1])])
         .collect()
 }
 
@@ -98,7 +102,9 @@ fn no_choice_changes_a_bit_of_a_bf16_mean() {
 
 /// All algorithms with several radixes.
 fn forms() -> Vec<Algorithm> {
-    let forms = REGISTRY.iter().flat_map(|entry| entry.forms(&[2, 3, 8]));
+    let forms = REGISTRY
+        .iter()
+        .flat_map(|entry| algorithms::forms(entry, &[2, 3, 8]));
     forms.collect()
 }
 
@@ -128,7 +134,7 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
         hosts: hosts.clone(),
     };
     let carried_out = |one: &Collective| {
-        let entry = ringtree::plan::algorithms::entry(*one, form);
+        let entry = ringtree::plan::internal::algorithms::entry(*one, form);
         entry.is_some()
     };
     let refused = SUMMING.iter().copied().filter(carried_out);

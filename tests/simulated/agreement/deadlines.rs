@@ -2,8 +2,9 @@
 
 use super::{registry, run_timed};
 use ringtree::plan::Algorithm;
+use ringtree::plan::Collective;
 use ringtree::sim::{World, sleep};
-use ringtree::{Collective, Communicator, ErrorKind, ReduceOp, Result};
+use ringtree::{Communicator, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);

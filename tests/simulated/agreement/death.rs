@@ -3,13 +3,14 @@
 use super::{registry, run_timed};
 use crate::long::short_or_long;
 use proptest::prelude::*;
+use ringtree::plan::internal::spec::whole_count;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::sim::World;
 use ringtree::{Communicator, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
-    let mut data = vec![1u8; collective.whole_count(3000, comm.world_size())];
+    let mut data = vec![1u8; whole_count(collective, 3000, comm.world_size())];
     ringtree::internal::calls::collective(comm, collective, &mut data, ReduceOp::Sum, 0)
 }
 

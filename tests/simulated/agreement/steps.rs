@@ -313,19 +313,22 @@ fn train(comm: &Communicator) -> End {
     let patience = Duration::from_secs(5);
     for step in 1.. {
         let Ok(sums) = gradients(comm, step) else {
-            assert!(ringtree::ddp::agreed_mark(comm, patience).is_none_or(|agreed| agreed < step));
+            assert!(
+                ringtree::internal::ddp::agreed_mark(comm, patience)
+                    .is_none_or(|agreed| agreed < step)
+            );
             return End {
                 updates: step - 1,
                 weights,
                 is_in_doubt: false,
             };
         };
-        ringtree::ddp::mark(comm, step);
+        ringtree::internal::ddp::mark(comm, step);
         if comm.barrier().is_ok() {
             update(&mut weights, &sums);
             continue;
         }
-        let agreed = ringtree::ddp::agreed_mark(comm, patience);
+        let agreed = ringtree::internal::ddp::agreed_mark(comm, patience);
         let counts = agreed == Some(step);
         assert!(agreed.is_none_or(|agreed| (step - 1..=step).contains(&agreed)));
         if counts {
@@ -384,13 +387,14 @@ fn the_first_rank_stays_until_the_others_have_their_answer() {
     world.network.faults.deaths = vec![(2, Duration::from_millis(1))];
     let agreed = world.run(|comm| {
         for step in 1.. {
-            ringtree::ddp::mark(comm, step);
+            ringtree::internal::ddp::mark(comm, step);
             if comm.barrier().is_err() {
                 break;
             }
         }
         // Rank 0 does not ask, but ends at once, as a program does that passes errors on.
-        (comm.rank() != 0).then(|| ringtree::ddp::agreed_mark(comm, Duration::from_secs(5)))
+        (comm.rank() != 0)
+            .then(|| ringtree::internal::ddp::agreed_mark(comm, Duration::from_secs(5)))
     });
     assert!(
         matches!(agreed[1], Some(Some(step)) if step > 1),
@@ -408,12 +412,15 @@ fn a_failure_elsewhere_ends_the_step_for_all() {
             if comm.rank() == 3 && step == 3 {
                 comm.abort(&cause);
             }
-            ringtree::ddp::mark(comm, step);
+            ringtree::internal::ddp::mark(comm, step);
             let Err(error) = comm.barrier() else {
                 continue;
             };
             assert_eq!(error, cause);
-            return Ok(ringtree::ddp::agreed_mark(comm, Duration::from_secs(5)));
+            return Ok(ringtree::internal::ddp::agreed_mark(
+                comm,
+                Duration::from_secs(5),
+            ));
         }
         Ok::<_, Error>(None)
     });

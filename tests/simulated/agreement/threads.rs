@@ -17,7 +17,7 @@ fn a_communicator_can_be_shared_and_works_handed_on() {
     fn handed_on<T: Send + Unpin>() {}
     shared::<Communicator>();
     handed_on::<Work<Vec<f32>>>();
-    handed_on::<ringtree::WorkError<Vec<f32>>>();
+    handed_on::<ringtree::comm::WorkError<Vec<f32>>>();
 }
 
 #[test]

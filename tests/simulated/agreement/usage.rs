@@ -1,6 +1,6 @@
 //! Wrong calls: refused before anything is sent, and the communicator is as good as before.
 
-use ringtree::comm::buffer::{Memory, MemoryMut};
+use ringtree::comm::{Memory, MemoryMut};
 use ringtree::plan::Collective;
 use ringtree::{
     Buffer, BufferMut, Communicator, Dtype, Element, Error, ErrorKind, Layout, ReduceOp, Result,

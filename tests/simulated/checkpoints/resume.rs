@@ -2,12 +2,11 @@
 
 use super::Memory;
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run, Store};
-use ringtree::ddp::{
-    BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, Next, Options, Parameter,
-    PowerSgd, Values,
-};
+use ringtree::ddp::{DataParallel, DistributedSampler, Options, Parameter, PowerSgd};
+use ringtree::internal::ddp::{BucketInfo, Exchange, Hook, Next, Values, hook_state, restore_hook};
 use ringtree::sim::World;
-use ringtree::{Communicator, Dtype, ErrorKind, ReduceOp, Result, TuningOrigin, simulate};
+use ringtree::tuning::TuningOrigin;
+use ringtree::{Communicator, Dtype, ErrorKind, ReduceOp, Result, simulate};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
@@ -376,7 +375,8 @@ fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
     // A program that keeps its state itself.
     let ends = simulate(2, |comm| {
         let (_, mut model) = set_up_picky(comm, &Memory::default(), false, comm.rank() != 1)?;
-        model.restore_hook(model.hook_state())
+        let state = hook_state(&model);
+        restore_hook(&mut model, state)
     });
     for end in ends {
         let line = end.unwrap_err().to_string();

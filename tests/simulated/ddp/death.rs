@@ -3,9 +3,8 @@
 use super::{HOOKS, Real, model, with_real};
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::ddp::{
-    BucketInfo, BucketSize, DataParallel, Exchange, Hook, Next, Options, Parameter, Values,
-};
+use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter};
+use ringtree::internal::ddp::{BucketInfo, Exchange, Hook, Next, Values, restore};
 use ringtree::sim::World;
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result};
 use std::sync::Arc;
@@ -20,7 +19,7 @@ fn what_counts_after_a_resumed_run_fails_is_counted_from_where_it_resumed() {
         let ends = world.run(|comm| {
             let parameters = vec![Parameter::new("weight", &[300], Dtype::F32)];
             let mut model = DataParallel::new(comm, parameters, Options::new())?;
-            model.restore(100, None)?;
+            restore(&mut model, 100, None)?;
             while model
                 .report(0, &[1.0f32; 300])
                 .and_then(|()| model.wait())

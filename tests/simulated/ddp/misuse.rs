@@ -3,8 +3,10 @@
 use super::{HOOKS, model};
 use half::f16;
 use ringtree::ddp::{
-    BucketInfo, DataParallel, DistributedSampler, Exchange, Hook, LocalSteps, Next, NonFinite,
-    Options, Outer, Parameter, Values,
+    DataParallel, DistributedSampler, LocalSteps, NonFinite, Options, Outer, Parameter,
+};
+use ringtree::internal::ddp::{
+    BucketInfo, Exchange, Hook, Next, Values, restore, set_synchronising,
 };
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result};
 
@@ -30,7 +32,7 @@ fn a_gradient_is_not_complete_inside_no_sync_even_if_said_so() {
     let ends = ringtree::simulate(2, |comm| {
         let mut model = two(comm, Options::new())?;
         for is_last in [false, true] {
-            model.set_synchronising(is_last);
+            set_synchronising(&mut model, is_last);
             let gradient = model.gradient_mut::<f32>(0)?;
             if gradient.is_first {
                 gradient.elements.fill(0.0);
@@ -227,7 +229,7 @@ fn a_refused_call_changes_nothing() {
                     model.no_sync(|model| model.report(0, &[5.0f32; 3])),
                     "already complete",
                 );
-                explained(model.restore(7, Some((vec![0, 0], 1))), "once");
+                explained(restore(&mut model, 7, Some((vec![0, 0], 1))), "once");
                 model.wait()?;
                 assert_eq!(model.gradient::<f32>(0)?, Some(&[2.0; 3][..]));
                 assert_eq!(model.gradient::<half::bf16>(1)?, None, "nobody used it");

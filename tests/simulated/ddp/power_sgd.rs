@@ -3,9 +3,9 @@
 use super::numbers;
 use crate::long::short_or_long;
 use proptest::prelude::*;
-use ringtree::ddp::{
-    BucketInfo, BucketSize, DataParallel, Exchange, Hook, Next, Options, Parameter, PowerSgd,
-    Values,
+use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter, PowerSgd};
+use ringtree::internal::ddp::{
+    BucketInfo, Exchange, Hook, Next, Values, hook_state, order, restore, restore_hook,
 };
 use ringtree::{Communicator, Dtype, Error, Result};
 use std::sync::{Arc, Mutex};
@@ -34,7 +34,7 @@ fn average(model: &mut DataParallel, gradient: &[f32]) -> Result<Vec<f32>> {
 }
 
 fn error_of(model: &DataParallel) -> Vec<f32> {
-    let mut state = model.hook_state().into_iter();
+    let mut state = hook_state(model).into_iter();
     let error = state.find(|(name, _)| name == "error/weight");
     error.expect("a matrix was compressed").1
 }
@@ -177,9 +177,9 @@ fn a_resumed_run_has_the_bits_of_the_undisturbed_one() {
                 average(&mut model, &gradient(step))?;
             }
             let mut resumed = make()?;
-            let order = model.order().map(|(order, since)| (order.to_vec(), since));
-            resumed.restore(model.steps(), order)?;
-            resumed.restore_hook(model.hook_state())?;
+            let order = order(&model).map(|(order, since)| (order.to_vec(), since));
+            restore(&mut resumed, model.steps(), order)?;
+            restore_hook(&mut resumed, hook_state(&model))?;
             for step in stop..8 {
                 let expected = average(&mut model, &gradient(step))?;
                 assert_eq!(
@@ -188,7 +188,7 @@ fn a_resumed_run_has_the_bits_of_the_undisturbed_one() {
                     "from {stop}: {step}"
                 );
             }
-            assert_eq!(resumed.hook_state(), model.hook_state());
+            assert_eq!(hook_state(&resumed), hook_state(&model));
         }
         Ok::<_, Error>(())
     });
@@ -204,12 +204,12 @@ fn ranks_that_were_not_there_before_go_on_with_the_others() {
         for step in 0..4 {
             average(&mut model, &gradient(comm, step)).unwrap();
         }
-        model.hook_state()
+        hook_state(&model)
     });
     let ends = ringtree::simulate(4, |comm| {
         let mut model = DataParallel::new(comm, weight(), options())?;
         let own = states.get(comm.rank()).cloned();
-        model.restore_hook(own.unwrap_or_default())?;
+        restore_hook(&mut model, own.unwrap_or_default())?;
         (4..7)
             .map(|step| average(&mut model, &gradient(comm, step)))
             .collect::<Result<Vec<_>>>()
@@ -292,7 +292,7 @@ fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
         let mut model = DataParallel::new(comm, parameters, options)?;
         let mut gradient = random(&[comm.rank() as u64]);
         average(&mut model, &gradient)?;
-        let before = model.hook_state();
+        let before = hook_state(&model);
         let clean = gradient.clone();
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
             if comm.rank() == 1 {
@@ -301,14 +301,14 @@ fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
             }
             let all = average(&mut model, &gradient)?;
             assert!(all.iter().all(|one| one.is_nan()), "{bad}");
-            assert_eq!(model.hook_state(), before);
+            assert_eq!(hook_state(&model), before);
         }
         // Nor does a step in which no rank uses the parameter.
         model.report(1, &[1.0f32])?;
         model.wait()?;
         assert_eq!(model.gradient::<f32>(0)?, None);
         assert_eq!(average(&mut model, &[0.0; COUNT])?, [0.0; COUNT]);
-        assert_eq!(model.hook_state(), before);
+        assert_eq!(hook_state(&model), before);
         average(&mut model, &clean)
     });
     let first = ends[0].as_ref().unwrap();

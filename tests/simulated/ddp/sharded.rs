@@ -1,10 +1,8 @@
 //! An optimizer whose state is spread over the ranks: the same bits as a replicated one.
 
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
-use ringtree::ddp::{
-    AdamW, BucketInfo, BucketSize, DataParallel, Exchange, Hook, Next, NonFinite, Optimizer,
-    Options, Parameter, Values,
-};
+use ringtree::ddp::{AdamW, BucketSize, DataParallel, NonFinite, Optimizer, Options, Parameter};
+use ringtree::internal::ddp::{BucketInfo, Exchange, Hook, Next, Values};
 use ringtree::{Communicator, Dtype, ErrorKind, ReduceOp, Result};
 use std::path::Path;
 

@@ -4,7 +4,8 @@ use crate::call::Call;
 use crate::error::answer;
 use crate::memory::{communicator, counts};
 use crate::types::{dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t};
-use ringtree::{Collective, Result};
+use ringtree::Result;
+use ringtree::plan::Collective;
 use std::ffi::{c_int, c_void};
 
 /// Runs a call, which `call` creates for the given number of ranks, and waits until it has

@@ -10,14 +10,14 @@ use crate::elements::with_slice;
 use crate::{Hooks, Replica, var_builder};
 use candle_core::Var;
 use candle_nn::{Module, Optimizer, SGD, VarBuilder, VarMap, linear, loss::mse};
+use ringtree::cuda::Stream;
 use ringtree::ddp::{BucketSize, HalfHook, Options};
-use ringtree::device::Stream;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
 
-type Gpu = ringtree::device::Device;
+type Gpu = ringtree::cuda::Device;
 
 /// The variable that names the test for which a process is a rank.
 const ROLE: &str = "RINGTREE_TEST_ROLE";

@@ -4,9 +4,9 @@ use super::case::Case;
 use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
 #[cfg(feature = "cuda")]
-use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::cuda::DeviceBuffer;
 #[cfg(feature = "cuda")]
-use ringtree::device::{Device, Stream};
+use ringtree::cuda::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Communicator, Element, Error, ErrorKind, Result};
 use std::ops::DerefMut;

@@ -1,7 +1,7 @@
 //! Describes what to measure, which is a single call on buffers of a given size.
 
 #[cfg(feature = "cuda")]
-use ringtree::device::{Device, Stream};
+use ringtree::cuda::{Device, Stream};
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
 

@@ -9,6 +9,7 @@ use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
 use ringtree::ddp::Trace;
 use ringtree::plan::Algorithm;
+use ringtree::plan::internal::spec::is_blocked;
 use ringtree::with_element;
 use ringtree::{Communicator, Element, Layout, ReduceOp, Result};
 use std::time::Instant;
@@ -73,7 +74,7 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case, trace: &Trace) -> Re
 /// equal blocks for collectives that use blocks.
 fn count(comm: &Communicator, case: &Case) -> usize {
     let (count, world_size) = (case.bytes / case.dtype.size(), comm.world_size());
-    match case.collective.is_blocked() {
+    match is_blocked(case.collective) {
         true => (count / world_size).max(1) * world_size,
         false => count.max(1),
     }

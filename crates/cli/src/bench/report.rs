@@ -7,6 +7,7 @@ use super::measure::Measurement;
 use crate::format::{Format, csv, object};
 use ringtree::Communicator;
 use ringtree::plan::Collective;
+use ringtree::plan::internal::spec::reduces;
 use serde_json::Value;
 use std::io::{self, Write};
 
@@ -90,7 +91,7 @@ pub(crate) fn cells(case: &Case, comm: &Communicator, measurement: &Measurement)
         moved_bytes.to_string(),
         count.to_string(),
         dtype,
-        if case.collective.reduces() {
+        if reduces(case.collective) {
             case.op.to_string()
         } else {
             "none".into()

@@ -3,7 +3,8 @@
 use super::said::{Rank, Said};
 use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
-use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::cuda::DeviceBuffer;
+use ringtree::plan::internal::spec::{reduces, whole_count};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::with_element;
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
@@ -79,7 +80,7 @@ fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
 fn pairs(collective: Collective) -> impl Iterator<Item = (Dtype, ReduceOp)> {
     let all = Dtype::ALL.iter();
     let all = all.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
-    all.filter(move |(dtype, op)| match collective.reduces() {
+    all.filter(move |(dtype, op)| match reduces(collective) {
         true => op.supports(*dtype),
         false => *op == ReduceOp::Max,
     })
@@ -116,7 +117,7 @@ fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
         stream,
     } = rank;
     let inputs = Inputs::new(case.dtype, case.op, comm.world_size(), case.seed);
-    let count = case.collective.whole_count(case.count, comm.world_size());
+    let count = whole_count(case.collective, case.count, comm.world_size());
     let mut content = vec![T::zeroed(); count];
     inputs.fill(comm.rank(), 0, bytemuck::cast_slice_mut(&mut content));
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;

@@ -2,7 +2,7 @@
 //! waiting for it.
 
 use super::said::{Orders, Part, Rank, Said};
-use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::cuda::DeviceBuffer;
 use ringtree::{ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 

@@ -2,8 +2,9 @@
 
 use super::said::Said;
 use crate::Program;
-use ringtree::launch::bind_to_parent;
-use ringtree::{Error, Result, UniqueId};
+use ringtree::internal::launch::bind_to_parent;
+use ringtree::start::UniqueId;
+use ringtree::{Error, Result};
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, ExitStatus, Stdio};

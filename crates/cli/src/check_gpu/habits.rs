@@ -6,8 +6,9 @@
 
 use super::said::{Rank, Said};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
-use ringtree::comm::device_buffer::DeviceBuffer;
-use ringtree::device::Device;
+use ringtree::cuda::Device;
+use ringtree::cuda::DeviceBuffer;
+use ringtree::internal::cuda::{description, load_kernels};
 use ringtree::{Error, ErrorKind, ReduceOp, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -58,7 +59,7 @@ pub(super) const HABITS: [Habit; 7] = [
         act: |user| {
             const KERNEL: &str =
                 ".version 8.4\n.target sm_80\n.address_size 64\n.visible .entry first() { ret; }";
-            user.device.load_kernels(KERNEL).map_err(text)
+            load_kernels(&user.device, KERNEL).map_err(text)
         },
     },
     Habit {
@@ -123,7 +124,7 @@ pub(super) fn check(rank: &Rank, number: usize) -> Result<()> {
 }
 
 fn user(device: &Device) -> std::result::Result<User, String> {
-    let context = CudaContext::new(device.description().ordinal).map_err(text)?;
+    let context = CudaContext::new(description(device).ordinal).map_err(text)?;
     let stream = context.new_stream().map_err(text)?;
     Ok(User {
         other: context.new_stream().map_err(text)?,

@@ -7,7 +7,7 @@
 //! it.
 
 use super::said::{Rank, Said};
-use ringtree::comm::device_buffer::DeviceBuffer;
+use ringtree::cuda::DeviceBuffer;
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::{Duration, Instant};
 

@@ -1,7 +1,7 @@
 //! Finds the GPU driver, its settings and MPS on this machine.
 
 use super::group;
-use ringtree::device;
+use ringtree::cuda;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::mpsc::channel;
@@ -14,7 +14,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// Checks that there is a GPU. Returns a message if there is none or if the driver does not answer.
 pub(super) fn find_gpu() -> Result<(), String> {
     let (tell, told) = channel();
-    std::thread::spawn(move || tell.send(device::count().map(drop)));
+    std::thread::spawn(move || tell.send(cuda::count().map(drop)));
     match told.recv_timeout(PATIENCE) {
         Ok(found) => found.map_err(|error| error.to_string()),
         Err(_) => Err(format!(

@@ -2,7 +2,8 @@
 
 use super::said::{Rank, Said};
 use ringtree::Result;
-use ringtree::device::{self, Device};
+use ringtree::cuda::{self, Device};
+use ringtree::internal::cuda::description;
 
 /// Runs the probe as one of the ranks. Only rank 0 reports.
 pub(super) fn tell(rank: &Rank) -> Result<()> {
@@ -10,9 +11,9 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
     if rank.comm.rank() > 0 {
         return rank.comm.barrier();
     }
-    for ordinal in 0..device::count()? {
+    for ordinal in 0..cuda::count()? {
         let device = Device::open(ordinal)?;
-        let found = device.description();
+        let found = description(&device);
         let version = found.driver_version;
         let version = format!("{}.{}", version / 1000, version % 1000 / 10);
         row(&format!("GPU {ordinal}"), &found.name, "");

@@ -1,8 +1,8 @@
 //! Exchanges orders and reports between the checker and the processes that it starts.
 
 use crate::gpu;
-use ringtree::comm::builder::Builder;
-use ringtree::device::{Device, Stream};
+use ringtree::Builder;
+use ringtree::cuda::{Device, Stream};
 use ringtree::{Communicator, Result};
 use std::io::Write;
 

@@ -5,7 +5,8 @@ use crate::bench::case::{Case, Memory};
 use crate::bench::measure::measure as measured;
 use ringtree::ddp::Trace;
 use ringtree::plan::Collective;
-use ringtree::{Communicator, DevicePathChoice, Dtype, ReduceOp, Result, UniqueId};
+use ringtree::start::{DevicePathChoice, UniqueId};
+use ringtree::{Communicator, Dtype, ReduceOp, Result};
 
 /// Buffer sizes in bytes.
 const SIZES: &[usize] = &[

@@ -8,7 +8,8 @@ use ringtree::plan::{Collective, Layout};
 /// ```
 /// use ringtree_cli::expected::exact::Inputs;
 /// use ringtree_cli::expected::promise::Promise;
-/// use ringtree::{Collective, Dtype, Layout, ReduceOp};
+/// use ringtree::plan::Collective;
+/// use ringtree::{Dtype, Layout, ReduceOp};
 ///
 /// let inputs = Inputs::new(Dtype::U8, ReduceOp::Sum, 2, 7);
 /// let mut content = [0; 4];

@@ -3,7 +3,7 @@
 use super::{Assessment, Inquiry, subject};
 use crate::format::csv;
 use ringtree::plan::LinkCost;
-use ringtree::plan::internal::topology::Sharing;
+use ringtree::plan::internal::topology::{Sharing, sharing};
 use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
 use serde_json::Value;
 
@@ -107,13 +107,12 @@ pub(super) fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
 fn heading(inquiry: &Inquiry) -> String {
     let topology = &inquiry.topology;
     let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
-    let links = match topology.sharing() {
+    let links = match sharing(topology) {
         Sharing::None => tcp,
         Sharing::Some => {
-            let sizes = topology.sizes();
-            let ranks = match (sizes.first(), sizes.last()) {
-                (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
-                _ => topology.size_of(0).to_string(),
+            let ranks: String = match topology.sizes() {
+                [least, .., most] => format!("{least} to {most}"),
+                same => same.iter().map(usize::to_string).collect(),
             };
             format!("{tcp}; {ranks} per host: {shm}")
         }

@@ -3,7 +3,10 @@
 use super::Arguments;
 use ringtree::internal::bootstrap::TuningSource;
 use ringtree::internal::limits::WORLD_SIZE_MAX;
-use ringtree::plan::internal::topology::{Hosts, Sharing, Topology};
+use ringtree::plan::internal::spec::reduces;
+use ringtree::plan::internal::topology::{
+    Hosts, Sharing, Topology, in_sites_of, of_sizes, sharing,
+};
 use ringtree::plan::{Collective, LinkCost, Seconds, TuningTable};
 
 /// Returns the number of ranks and their placement on hosts and sites.
@@ -20,7 +23,7 @@ pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {
     let hosts = match per_host {
         [] => Hosts::APART,
         [each] => Hosts::each(*each),
-        sizes => Hosts::of_sizes(sizes),
+        sizes => of_sizes(sizes),
     };
     let topology = Topology { world_size, hosts };
     topology
@@ -35,7 +38,7 @@ fn at_sites(topology: Topology, hosts: &[usize]) -> Result<Topology, String> {
     match named == there {
         _ if hosts.is_empty() => Ok(topology),
         true => Ok(Topology {
-            hosts: topology.hosts.in_sites_of(hosts),
+            hosts: in_sites_of(topology.hosts, hosts),
             ..topology
         }),
         false => Err(format!(
@@ -70,7 +73,7 @@ fn tuning() -> Result<TuningTable, String> {
 /// otherwise. Without options, `auto` makes the same choice as a call.
 pub(super) fn links(arguments: &Arguments, topology: &Topology) -> Result<TuningTable, String> {
     let mut table = tuning()?;
-    let link = match topology.sharing() {
+    let link = match sharing(topology) {
         Sharing::All => &mut table.shm,
         _ => &mut table.tcp,
     };
@@ -94,7 +97,7 @@ pub(super) fn costs(collective: Collective, topology: &Topology, table: &TuningT
     let kib = |s_per_byte: f64| Seconds(1024.0 * s_per_byte);
     let cost = |link: &LinkCost| {
         let (end, way) = (Seconds(link.overhead_s), Seconds(link.alpha_s));
-        let fold = match collective.reduces() {
+        let fold = match reduces(collective) {
             true => format!(", plus {} if it is reduced", kib(link.gamma_s_per_byte)),
             false => String::new(),
         };
@@ -105,7 +108,7 @@ pub(super) fn costs(collective: Collective, topology: &Topology, table: &TuningT
         format!("message takes {end} to send, {way} to arrive and {end} to receive{bytes}.")
     };
     let (tcp, shm) = (cost(&table.tcp), cost(&table.shm));
-    let mut sentences = match topology.sharing() {
+    let mut sentences = match sharing(topology) {
         Sharing::None => format!("Each {tcp}"),
         Sharing::Some => format!("Between hosts, each {tcp} Within a host, each {shm}"),
         Sharing::All => format!("All ranks are on one host. Each {shm}"),

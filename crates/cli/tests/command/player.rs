@@ -1,15 +1,16 @@
 //! The page that plays plans: its size, its texts, its clock, and the states that a browser must
 //! show.
 
-use ringtree::TuningTable;
 use ringtree::plan::draw::Caption;
+use ringtree::plan::internal::algorithms;
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::holdings::Holdings;
 use ringtree::plan::internal::player::{Played, html};
+use ringtree::plan::internal::spec::reduces;
+use ringtree::plan::internal::topology::of_sizes;
 use ringtree::plan::internal::verify::contributors;
-use ringtree::plan::{
-    Collective, Hosts, Parts, Plan, Request, Topology, algorithms, choose, predicted_s,
-};
+use ringtree::plan::{Collective, Hosts, Parts, Plan, Request, Topology, choose, predicted_s};
+use ringtree::tuning::TuningTable;
 use serde_json::{Value, json};
 
 const BYTES: usize = 1 << 20;
@@ -173,7 +174,7 @@ fn pictures_show_what_the_verifier_finds_after_every_round() {
         for one in all(world_size) {
             let plans = &one.plans;
             let (collective, chunks) = (plans[0].request.collective, plans[0].chunks);
-            if !collective.reduces() {
+            if !reduces(collective) {
                 continue;
             }
             for state in states(plans).as_array().unwrap() {
@@ -246,7 +247,7 @@ fn plans_of_line(line: &str, algorithm: &str, plan: &Value) -> Vec<Plan> {
     let hosts = match after("--ranks-per-host") {
         Some(sizes) => {
             let sizes: Vec<usize> = sizes.split(',').map(|size| size.parse().unwrap()).collect();
-            Hosts::of_sizes(&sizes)
+            of_sizes(&sizes)
         }
         None => Hosts::APART,
     };

@@ -14,7 +14,7 @@ use ringtree::internal::protocol::founding::RELAY;
 use ringtree::internal::protocol::session::{Agreement, ITS_PROCESS_ENDED, To};
 use ringtree::internal::sim::{Network, links, lock};
 use ringtree::plan::Topology;
-use ringtree::plan::algorithms::entry;
+use ringtree::plan::internal::algorithms::entry;
 use ringtree::sim::World;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;

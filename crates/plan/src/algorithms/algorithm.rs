@@ -1,6 +1,6 @@
 //! Names of algorithms, both those in the registry and those that a program adds.
 
-use super::{Entry, own};
+use super::own;
 use crate::error::PlanError;
 use crate::limits::RADIX_MAX;
 use crate::spec::{Algorithm, RADIX_DEFAULT};
@@ -28,7 +28,7 @@ impl Algorithm {
         }
         let number = self.number() as u8;
         let wanted = Self::with(number, radix as u8);
-        let has_radix = own::entry_of(self).is_some_and(Entry::has_any_radix);
+        let has_radix = own::entry_of(self).is_some_and(super::has_any_radix);
         if !has_radix && wanted != Self::numbered(number) {
             return Err(refused!(Unsupported, "{} has no radix", self.name()));
         }

@@ -27,7 +27,7 @@ use super::blocks::{
 };
 use crate::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::price::Cost;
-use crate::spec::Collective;
+use crate::spec::{Collective, is_blocked};
 
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -43,7 +43,7 @@ pub(super) const ENTRY: Entry = Entry {
     ],
     source: "Johnsson and Ho (IEEE ToC 1989), §3; Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4",
     has_radix: |_| true,
-    chunks: |request| match request.collective.is_blocked() {
+    chunks: |request| match is_blocked(request.collective) {
         true => request.world_size * request.pieces,
         false => request.pieces,
     },

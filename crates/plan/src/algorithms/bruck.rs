@@ -26,7 +26,7 @@ use super::blocks::{FREE, all_but_one, circle, distances, hops, messages, multip
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
-use crate::topology::Sharing;
+use crate::topology::{Sharing, sharing};
 
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -47,7 +47,7 @@ pub(super) const ENTRY: Entry = Entry {
     // With radix 2, circulant gathers the same bytes in as many rounds. In shared memory, ranks can
     // read blocks without rounds.
     is_offered: |offer| {
-        let is_shared = offer.topology.sharing() == Sharing::All;
+        let is_shared = sharing(&offer.topology) == Sharing::All;
         offer.collective == Collective::AllToAll && !is_shared
     },
     ..Entry::PLAIN

@@ -23,7 +23,7 @@ use super::blocks::{FREE, distances, hops, messages, multiples};
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
-use crate::topology::Sharing;
+use crate::topology::{Sharing, sharing};
 
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -42,7 +42,7 @@ pub(super) const ENTRY: Entry = Entry {
     cost,
     // In shared memory, ranks read all contributions in place, unless there are too many.
     is_offered: |offer| {
-        let reads_all = offer.topology.sharing() == Sharing::All
+        let reads_all = sharing(&offer.topology) == Sharing::All
             && offer.topology.world_size <= READ_AT_ONCE_MAX;
         offer.bytes <= SMALL_BYTES && !reads_all
     },

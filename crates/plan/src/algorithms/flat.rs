@@ -23,7 +23,7 @@ use super::Entry;
 use super::blocks::{FREE, all_but_one, block, whole};
 use crate::ir::{ChunkRange, Request, Round, Source, Step};
 use crate::price::Cost;
-use crate::spec::Collective;
+use crate::spec::{Collective, is_blocked};
 
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -53,7 +53,7 @@ pub(super) const ENTRY: Entry = Entry {
 fn chunks(request: &Request) -> usize {
     match request.collective {
         Collective::Barrier => 1,
-        collective if collective.is_blocked() => request.world_size * request.pieces,
+        collective if is_blocked(collective) => request.world_size * request.pieces,
         _ => request.pieces,
     }
 }

@@ -115,32 +115,33 @@ impl Entry {
         stages: None,
         is_offered: |_| true,
     };
+}
 
-    /// Returns whether the algorithm has a radix for any of the collectives that it implements.
-    #[must_use]
-    pub fn has_any_radix(&self) -> bool {
-        self.collectives.iter().any(|one| (self.has_radix)(*one))
+/// Returns the algorithm of `entry` with each of the given radixes, or only the algorithm itself if
+/// it has no radix.
+///
+/// ```
+/// use ringtree::plan::{Algorithm, Collective, internal::algorithms::forms, required};
+///
+/// let entry = required(Collective::AllReduce, Algorithm::Binomial)?;
+/// let names: Vec<_> = forms(entry, &[2, 4]).iter().map(ToString::to_string).collect();
+/// assert_eq!(names, ["binomial", "binomial/4"]);
+/// # Ok::<(), String>(())
+/// ```
+#[must_use]
+pub fn forms(entry: &Entry, radixes: &[usize]) -> Vec<Algorithm> {
+    if !has_any_radix(entry) {
+        return vec![entry.algorithm];
     }
+    let form = |radix: &usize| entry.algorithm.with_radix(*radix).ok();
+    radixes.iter().filter_map(form).collect()
+}
 
-    /// Returns the algorithm with each of the given radixes, or only the algorithm itself if it has
-    /// no radix.
-    ///
-    /// ```
-    /// use ringtree::plan::{Algorithm, Collective, algorithms::required};
-    ///
-    /// let entry = required(Collective::AllReduce, Algorithm::Binomial)?;
-    /// let names: Vec<_> = entry.forms(&[2, 4]).iter().map(ToString::to_string).collect();
-    /// assert_eq!(names, ["binomial", "binomial/4"]);
-    /// # Ok::<(), String>(())
-    /// ```
-    #[must_use]
-    pub fn forms(&self, radixes: &[usize]) -> Vec<Algorithm> {
-        if !self.has_any_radix() {
-            return vec![self.algorithm];
-        }
-        let form = |radix: &usize| self.algorithm.with_radix(*radix).ok();
-        radixes.iter().filter_map(form).collect()
-    }
+/// Returns whether the algorithm of `entry` has a radix for any of the collectives that it
+/// implements.
+#[must_use]
+pub fn has_any_radix(entry: &Entry) -> bool {
+    entry.collectives.iter().any(|one| (entry.has_radix)(*one))
 }
 
 /// A call for which an algorithm is considered.
@@ -260,7 +261,7 @@ registry! {
 /// radix are listed with each of the given `radixes`.
 ///
 /// ```
-/// use ringtree::plan::{Algorithm, Collective, algorithms::pairs};
+/// use ringtree::plan::{Algorithm, Collective, internal::algorithms::pairs};
 ///
 /// let by_four = Algorithm::Circulant.with_radix(4)?;
 /// assert!(pairs(&[2, 4]).contains(&(Collective::AllReduce, by_four)));
@@ -274,7 +275,7 @@ pub fn pairs(radixes: &[usize]) -> Vec<(Collective, Algorithm)> {
         let carried_out = collectives.filter(move |one| entry(*one, form).is_some());
         carried_out.map(move |one| (one, form))
     };
-    let forms = REGISTRY.iter().flat_map(|entry| entry.forms(radixes));
+    let forms = REGISTRY.iter().flat_map(|entry| forms(entry, radixes));
     forms.flat_map(of_form).collect()
 }
 
@@ -352,8 +353,7 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
 /// Builds the plans of all ranks. The rank in `request` is ignored.
 ///
 /// ```
-/// use ringtree::plan::algorithms::plans;
-/// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
+/// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plans};
 ///
 /// let plans = plans(&Request {
 ///     collective: Collective::Barrier,

@@ -44,7 +44,7 @@ impl Algorithm {
     ///
     /// ```
     /// use ringtree::ReduceOp;
-    /// use ringtree::plan::algorithms::Entry;
+    /// use ringtree::plan::Entry;
     /// use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Step};
     ///
     /// /// Each rank passes the sum to the next rank, and the last rank passes it back.

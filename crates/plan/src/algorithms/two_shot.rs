@@ -24,7 +24,7 @@ use super::flat::{all_gather_round, gather_round, reduce_scatter_round};
 use crate::ir::{Request, Round};
 use crate::price::Cost;
 use crate::spec::Collective;
-use crate::topology::Sharing;
+use crate::topology::{Sharing, sharing};
 
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -42,7 +42,7 @@ pub(super) const ENTRY: Entry = Entry {
     // port, if they may reduce in any order.
     is_offered: |offer| {
         offer.collective == Collective::AllReduce
-            || offer.topology.sharing() == Sharing::All
+            || sharing(&offer.topology) == Sharing::All
             || offer.in_rank_order
     },
     ..Entry::PLAIN

@@ -58,7 +58,7 @@ pub fn longest_path_s(plans: &[Plan], bytes: usize, link: &LinkCost) -> f64 {
 /// Like [`longest_path_s`], but supports ranks at several sites.
 ///
 /// ```
-/// use ringtree::TuningTable;
+/// use ringtree::tuning::TuningTable;
 /// use ringtree::plan::internal::cost::longest_path_between_sites_s;
 /// use ringtree::plan::{LinkCost, UplinkCost};
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};

@@ -7,7 +7,7 @@ use crate::algorithms::{plans, required};
 use crate::error::PlanError;
 use crate::ir::Request;
 use crate::limits::TRACE_SPANS_MAX;
-use crate::topology::Sharing;
+use crate::topology::{Sharing, sharing};
 use crate::tuning::TuningTable;
 
 /// Returns the times of each message in a call on `count` elements of `element_bytes` bytes each.
@@ -20,7 +20,7 @@ use crate::tuning::TuningTable;
 /// form or a bound.
 ///
 /// ```
-/// use ringtree::TuningTable;
+/// use ringtree::tuning::TuningTable;
 /// use ringtree::plan::internal::cost::schedule;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
@@ -67,7 +67,7 @@ pub fn schedule(
         ));
     }
     let plans = plans(request)?;
-    Ok(match request.topology().sharing() {
+    Ok(match sharing(&request.topology()) {
         Sharing::All => shared::schedule(&plans, count, element_bytes, &table.shm),
         sharing => {
             let shares = sharing == Sharing::Some && entry.stages.is_some();

@@ -268,16 +268,17 @@ fn segments(bytes: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use crate::Collective;
     use crate::select::choose;
+    use crate::topology::together;
     use crate::tuning::TuningTable;
-    use crate::{Collective, Topology};
 
     #[test]
     fn a_buffer_as_long_as_memory_has_a_price() {
         let (table, bytes) = (TuningTable::default(), isize::MAX as usize);
         for &collective in Collective::ALL {
             for ranks in 1..=9 {
-                let topology = Topology::together(ranks);
+                let topology = together(ranks);
                 let choice = choose(collective, &topology, bytes, 1, &table, None).unwrap();
                 assert!(choice.predicted_s.is_finite(), "{collective} of {ranks}");
             }

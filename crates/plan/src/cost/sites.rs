@@ -21,7 +21,7 @@ use crate::tuning::TuningTable;
 /// Returns an error if there is no plan for `request`.
 ///
 /// ```
-/// use ringtree::TuningTable;
+/// use ringtree::tuning::TuningTable;
 /// use ringtree::plan::internal::cost::sites::time_s;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
@@ -32,7 +32,7 @@ use crate::tuning::TuningTable;
 ///     rank: 0,
 ///     root: 0,
 ///     pieces: 1,
-///     hosts: Hosts::APART.in_sites_of(&[4, 4]),
+///     hosts: Hosts::APART.in_sites(&[0, 0, 0, 0, 1, 1, 1, 1]),
 /// };
 /// let table = TuningTable::default();
 /// // A ring crosses between the sites at two places, and a circulant graph at more.

@@ -4,7 +4,7 @@ use crate::error::PlanError;
 use crate::export::{Transfer, transfers};
 use crate::ir::{Plan, Request};
 use crate::limits::DRAWN_RANKS_MAX;
-use crate::spec::Collective;
+use crate::spec::{Collective, reduces};
 
 /// A replayed plan: its transfers, and what the ranks hold between rounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -180,7 +180,7 @@ impl Replay {
     fn step(&mut self, round: &[Transfer]) {
         let before = self.cells.clone();
         let is_reduction =
-            self.request.collective.reduces() && self.request.collective != Collective::Barrier;
+            reduces(self.request.collective) && self.request.collective != Collective::Barrier;
         if is_reduction {
             for one in round.iter().filter(|one| one.from != one.to) {
                 for chunk in one.from_chunk..one.from_chunk + one.chunks {

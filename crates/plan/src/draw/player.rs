@@ -42,8 +42,8 @@ pub struct Played {
 /// the costs of messages.
 ///
 /// ```
-/// use ringtree::TuningTable;
-/// use ringtree::plan::algorithms::plans;
+/// use ringtree::tuning::TuningTable;
+/// use ringtree::plan::plans;
 /// use ringtree::plan::internal::cost::{Traffic, schedule};
 /// use ringtree::plan::draw::Caption;
 /// use ringtree::plan::internal::player::{Played, html};

@@ -13,6 +13,7 @@
 use super::shape::peers_of;
 use super::{At, Fault};
 use crate::ir::{ChunkRange, Plan, Step};
+use crate::spec::moves_blocks;
 use std::collections::HashMap;
 
 /// A send without a receive, or a receive without a send.
@@ -164,7 +165,7 @@ fn same_chunks(
 /// length, so content may move between them.
 pub(super) fn place(plan: &Plan, chunk: usize) -> usize {
     let chunks = plan.chunks;
-    match plan.request.collective.moves_blocks() {
+    match moves_blocks(plan.request.collective) {
         true => chunk % (chunks / plan.request.world_size),
         false => chunk % chunks,
     }

@@ -5,6 +5,7 @@ use super::values::{Value, mix};
 use super::{At, Fault};
 use crate::ir::Plan;
 use crate::spec::Demand;
+use crate::spec::demands;
 
 /// Common properties of the association trees at the end.
 pub(super) struct Trees {
@@ -24,7 +25,7 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
     for (rank, plan) in plans.iter().enumerate() {
         for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
-            let demand = request.collective.demands(rank, request.root, block);
+            let demand = demands(request.collective, rank, request.root, block);
             let wanted = match demand {
                 Demand::Of(owner) => Some(finished.values.leaf(owner, rank)),
                 _ => None,

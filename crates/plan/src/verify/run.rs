@@ -6,6 +6,7 @@ use super::shape::peers_of;
 use super::values::{Value, Values};
 use super::{At, Fault};
 use crate::ir::{ChunkRange, Plan, Source, Step};
+use crate::spec::{contributes, is_union, moves_blocks, reduces};
 use std::collections::{HashMap, VecDeque};
 use std::rc::Rc;
 
@@ -116,15 +117,15 @@ pub(super) fn execute(plans: &[Plan]) -> Result<Finished, Fault> {
 
 fn at_the_start(plans: &[Plan]) -> Finished {
     let request = &plans[0].request;
-    let moves_blocks = request.collective.moves_blocks();
+    let moves_blocks = moves_blocks(request.collective);
     let blocks = if moves_blocks { plans.len() } else { 1 };
-    let values = Values::new(plans.len(), blocks, request.collective.is_union());
+    let values = Values::new(plans.len(), blocks, is_union(request.collective));
     let held = |(rank, plan): (usize, &Plan)| {
         let pieces = plan.chunks / plan.request.world_size;
         let mut chunks = vec![None; plan.chunks + plan.scratch];
         for (chunk, content) in chunks[..plan.chunks].iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
-            let contributes = request.collective.contributes(rank, request.root, block);
+            let contributes = contributes(request.collective, rank, request.root, block);
             *content = contributes.then(|| values.leaf(rank, block));
         }
         chunks
@@ -286,7 +287,7 @@ impl<'a> Run<'a> {
         let values = &mut self.state.values;
         let (value, is_complete) = match *operands {
             [stored] => (stored, false),
-            _ if !self.plans[at.rank].request.collective.reduces() => {
+            _ if !reduces(self.plans[at.rank].request.collective) => {
                 return Err(Fault::new(
                     at,
                     "this collective must not combine contributions",

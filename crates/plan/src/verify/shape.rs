@@ -2,6 +2,7 @@
 
 use super::{At, Fault};
 use crate::ir::{ChunkRange, Plan, Request, Round, Source, Step};
+use crate::spec::is_blocked;
 use std::collections::HashMap;
 
 type Checked = Result<(), Fault>;
@@ -31,7 +32,7 @@ fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
         rank,
         ..first.request.clone()
     };
-    let blocks = if expected.collective.is_blocked() {
+    let blocks = if is_blocked(expected.collective) {
         ranks
     } else {
         1

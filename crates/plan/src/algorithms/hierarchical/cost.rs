@@ -11,7 +11,7 @@ use crate::algorithms::{Across, Stages};
 use crate::ir::Request;
 use crate::price::Cost;
 use crate::spec::Collective;
-use crate::topology::{Hosts, Sharing, Topology};
+use crate::topology::{Hosts, Sharing, Topology, sharing};
 
 pub(super) fn stages(request: &Request) -> Stages {
     let of_size = |&size: &usize| Request {
@@ -65,7 +65,7 @@ fn share_of(size: usize, kind: &Kind) -> f64 {
 /// Returns the cost inside hosts. The largest host has the most to do, except for what cannot be
 /// divided evenly.
 fn cost_inside(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
-    if topology.sharing() == Sharing::None {
+    if sharing(topology) == Sharing::None {
         return FREE;
     }
     let others = |size: &usize| (size - 1) as f64;

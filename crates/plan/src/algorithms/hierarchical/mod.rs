@@ -52,7 +52,7 @@ use super::flat::{all_gather_round, broadcast_round, reduce_round, reduce_scatte
 use super::{Entry, REGISTRY};
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::spec::{Algorithm, Collective};
-use crate::topology::{Sharing, Topology};
+use crate::topology::{Sharing, Topology, sharing};
 use levels::{Cut, not_complete};
 
 /// The entry in the registry.
@@ -75,7 +75,7 @@ pub(super) const ENTRY: Entry = Entry {
     stages: Some(cost::stages),
     // On one host, or with one rank per host at one site, it equals one of its stages.
     is_offered: |offer| {
-        offer.topology.sharing() == Sharing::Some || offer.topology.site_count() > 1
+        sharing(&offer.topology) == Sharing::Some || offer.topology.site_count() > 1
     },
     ..Entry::PLAIN
 };
@@ -117,7 +117,7 @@ fn inside_rounds(
     topology: &Topology,
     round: impl Fn(&[usize], usize) -> Round,
 ) -> Vec<Round> {
-    if topology.sharing() == Sharing::None {
+    if sharing(topology) == Sharing::None {
         return Vec::new();
     }
     let ranks = topology.ranks_of(topology.host_of(request.rank));
