@@ -8,11 +8,12 @@
  * was supposed to write to are unspecified.
  *
  * Pointers. Each pointer must either be NULL or point to what the parameter's documentation
- * describes for as long as the call lasts. A buffer contains `count` elements of type `dtype`, is
- * in host memory, and is aligned for that type. Passing NULL is an error, except for a buffer
- * without elements and for a buffer that this rank ignores. The program owns all buffers. `send`
- * and `recv` must not overlap, except where the documentation of the function describes how a call
- * works in place. Any other overlap is an error.
+ * describes for as long as the call lasts. During this time, no thread may write to memory that the
+ * call reads, or use memory that the call writes. A buffer contains `count` elements of type
+ * `dtype`, is in host memory, and is aligned for that type. Passing NULL is an error, except for a
+ * buffer without elements and for a buffer that this rank ignores. The program owns all buffers.
+ * `send` and `recv` must not overlap, except where the documentation of the function describes how
+ * a call works in place. Any other overlap is an error.
  *
  * Handles. A ringtree_comm_t * or a ringtree_work_t * is a handle, not an address, so do not
  * dereference it. Using a handle that has been destroyed or was never created is an error of kind
@@ -25,8 +26,10 @@
  *
  * Forks. A process that calls fork() can continue as before. In the child process, calls on
  * inherited handles return RINGTREE_USAGE and do not reach any other rank, and destroying or
- * freeing the handles has no effect. A child that was created without the C library's fork(), for
- * example by a bare clone(), is not recognized as a forked child and must not make any calls.
+ * freeing the handles has no effect. The child can still ask for the rank, the local rank and the
+ * number of ranks of an inherited communicator. The same rules apply after the child has created
+ * its own communicators. A child that was created without the C library's fork(), for example by a
+ * bare clone(), is not recognized as a forked child and must not make any calls.
  */
 
 #ifndef RINGTREE_H
@@ -335,7 +338,8 @@ typedef struct {
     int world_size;
     /**
      * Rank of this process. If neither `rank` nor `world_size` is set, both come from the
-     * launcher, and a program without a launcher gets a communicator that consists of one rank.
+     * launcher. A program without a launcher then gets a communicator that consists of one rank, or
+     * RINGTREE_CONFIGURATION if `id` or `rendezvous` is set.
      */
     int rank;
     /**
@@ -373,18 +377,20 @@ int ringtree_version_code(void);
 const char *ringtree_result_string(ringtree_result_t result);
 
 /**
- * Returns a one-line description of the last failed call made by this thread. It names the ranks,
- * the call, the cause and the next step.
+ * Returns a one-line description of this thread's last error. It names the ranks, the call, the
+ * cause and the next step.
  *
- * Returns an empty string if no call made by this thread has failed. The library owns the string,
- * which remains valid until another call made by this thread fails or the thread exits.
+ * The last error is that of the last call made by this thread that failed, or that was
+ * ringtree_comm_get_async_error() and found an error. Returns an empty string if there was no such
+ * call. The library owns the string, which remains valid until the next such call or until the
+ * thread exits.
  */
 const char *ringtree_last_error(void);
 
 /**
- * Returns the fields of the error that ringtree_last_error() describes, or NULL if no call made by
- * this thread has failed. The library owns these fields, which remain valid for as long as the
- * string returned by ringtree_last_error().
+ * Returns the fields of the error that ringtree_last_error() describes, or NULL if there is no such
+ * error. The library owns these fields, which remain valid for as long as the string returned by
+ * ringtree_last_error().
  */
 const ringtree_error_t *ringtree_last_error_details(void);
 
@@ -439,8 +445,9 @@ ringtree_result_t ringtree_comm_init_at(ringtree_comm_t **comm,
                                         int rank);
 
 /**
- * Creates a communicator with the settings in `config`. Waits until every rank has joined. This
- * function can do the same as all other functions that create the communicator of all ranks.
+ * Creates a communicator with the settings in `config`. Waits until every rank has joined.
+ * Depending on the fields that are set, the ranks find each other like those of
+ * ringtree_comm_init_rank(), ringtree_comm_init_at() or ringtree_comm_init_from_env_or_alone().
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
  * ringtree_comm_destroy(). If the program was compiled with an older header, fields that it does
@@ -471,9 +478,10 @@ ringtree_result_t ringtree_comm_local_rank(ringtree_comm_t *comm, int *local_ran
  * this rank does not know of an error. Does not block and does not communicate.
  *
  * An error is known as soon as this rank learns that another rank has died or aborted, even if no
- * call is in flight. ringtree_last_error() then describes this error. The function itself returns
- * RINGTREE_SUCCESS in both cases. Programs need this function only while they make no calls,
- * because every call on a failed communicator returns the error as well.
+ * call is in flight. ringtree_last_error() then describes this error, and strings that it has
+ * returned before are no longer valid. The function itself returns RINGTREE_SUCCESS in both cases.
+ * Programs need this function only while they make no calls, because every call on a failed
+ * communicator returns the error as well.
  */
 ringtree_result_t ringtree_comm_get_async_error(ringtree_comm_t *comm,
                                                 ringtree_result_t *async_error);
@@ -732,7 +740,7 @@ ringtree_result_t ringtree_recv_start(void *recv,
 
 /**
  * Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
- * call in `work`.
+ * call in `work`, or NULL on failure.
  *
  * The program owns the handle. It must wait until the call has completed, with
  * ringtree_work_wait(), ringtree_work_wait_for(), ringtree_work_wait_any() or repeated calls of
@@ -898,7 +906,8 @@ ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
  * Does not block.
  *
  * If the call has completed, returns the result of that call, like ringtree_work_wait().
- * Otherwise, returns RINGTREE_SUCCESS.
+ * Otherwise, returns RINGTREE_SUCCESS. Also sets `is_finished` to 0 if the function returns
+ * RINGTREE_USAGE because an argument is invalid.
  */
 ringtree_result_t ringtree_work_test(ringtree_work_t *work, int *is_finished);
 

@@ -8,39 +8,41 @@
 //! *Forms.* Blocking and started calls use the same [`Buffers`]. No form copies a buffer, except
 //! that the root of a broadcast copies `send` to `recv`.
 
-use crate::memory::elements;
-use crate::types;
+use crate::memory::{counts, elements};
+use crate::types::{self, dtype_from_c, op_from_c};
 use bytemuck::allocation::try_zeroed_vec;
 use ringtree::comm::WorkError;
 use ringtree::comm::{Memory, MemoryMut};
 use ringtree::plan::Collective;
 use ringtree::{
-    Blocks, Buffer, BufferMut, Communicator, Dtype, Element, Error, ErrorKind, Layout, ReduceOp,
-    Result, Work, with_element,
+    Blocks, Buffer, BufferMut, Communicator, Element, Error, ErrorKind, Layout, ReduceOp, Result,
+    Work, with_element,
 };
 use ringtree_foreign::{ForeignBuffer, Operation};
+use std::ffi::{c_int, c_void};
 
-/// A collective that operates on C's memory.
+/// A collective that operates on C's memory, with the arguments as C passed them. They are checked
+/// when the call is run or started.
 pub(crate) struct Call {
     collective: Collective,
     /// Address of the elements to read.
     send: usize,
     /// Address of the elements to write.
     recv: usize,
-    lengths: Lengths,
-    dtype: Dtype,
-    op: ReduceOp,
-    root: usize,
+    lengths: Lengths<*const usize>,
+    dtype: dtype_from_c,
+    op: op_from_c,
+    root: c_int,
 }
 
-/// The lengths of a call's blocks, in elements.
-enum Lengths {
+/// The lengths of a call's blocks, in elements. `C` represents one number per rank.
+pub(crate) enum Lengths<C> {
     /// Length of each block, or of each buffer if the buffers are not divided into blocks.
     Even(usize),
     /// Lengths of the blocks of all ranks, in the buffer that contains one block per rank.
-    Counts(Vec<usize>),
+    Counts(C),
     /// Lengths of the blocks to and from each rank.
-    Both(Vec<usize>, Vec<usize>),
+    Both(C, C),
 }
 
 /// A contiguous range of elements.
@@ -94,71 +96,48 @@ enum Buffers<'a, T> {
 }
 
 impl Call {
-    /// Creates a collective from C's arguments, with root 0 and the operator `Sum`.
-    ///
-    /// # Errors
-    /// Returns [`ErrorKind::Usage`] if there is no type with the number
-    /// `dtype`.
+    /// Creates a collective with root 0 and the operator `Sum`.
     pub(crate) fn new(
         collective: Collective,
-        (send, recv, count): (usize, usize, usize),
-        dtype: types::dtype_from_c,
-    ) -> Result<Self> {
-        Ok(Self {
+        (send, recv): (*const c_void, *mut c_void),
+        lengths: Lengths<*const usize>,
+        dtype: dtype_from_c,
+    ) -> Self {
+        Self {
             collective,
-            send,
-            recv,
-            lengths: Lengths::Even(count),
-            dtype: types::dtype(dtype)?,
-            op: ReduceOp::Sum,
+            send: send.addr(),
+            recv: recv.addr(),
+            lengths,
+            dtype,
+            op: types::ringtree_op_t::RINGTREE_SUM as op_from_c,
             root: 0,
-        })
-    }
-
-    /// Sets the lengths of the blocks in the buffer that contains one block per rank.
-    pub(crate) fn counts(self, counts: Vec<usize>) -> Self {
-        let lengths = Lengths::Counts(counts);
-        Self { lengths, ..self }
-    }
-
-    /// Sets the lengths of the blocks to each rank and from each rank, for an all-to-all.
-    pub(crate) fn both_counts(self, send: Vec<usize>, recv: Vec<usize>) -> Self {
-        let lengths = Lengths::Both(send, recv);
-        Self { lengths, ..self }
+        }
     }
 
     /// Sets the operator.
-    ///
-    /// # Errors
-    /// Returns [`ErrorKind::Usage`] if there is no operator with this
-    /// number.
-    pub(crate) fn op(mut self, op: types::op_from_c) -> Result<Self> {
-        self.op = types::op(op)?;
-        Ok(self)
+    pub(crate) fn op(self, op: op_from_c) -> Self {
+        Self { op, ..self }
     }
 
     /// Sets the root.
-    ///
-    /// # Errors
-    /// Returns [`ErrorKind::Usage`] if the root is negative.
-    pub(crate) fn root(mut self, root: std::ffi::c_int) -> Result<Self> {
-        self.root = types::rank("root", root)?;
-        Ok(self)
+    pub(crate) fn root(self, root: c_int) -> Self {
+        Self { root, ..self }
     }
 
     /// Runs the call and returns when it has completed.
     pub(crate) fn run(&self, comm: &Communicator) -> Result<()> {
-        with_element!(self.dtype, T => self.run_as::<T>(comm))
+        with_element!(types::dtype(self.dtype)?, T => self.run_as::<T>(comm))
     }
 
     /// Starts the call. ringtree's own threads run it.
     pub(crate) fn start(&self, comm: &Communicator) -> Result<Box<dyn Operation>> {
-        with_element!(self.dtype, T => self.start_as::<T>(comm))
+        with_element!(types::dtype(self.dtype)?, T => self.start_as::<T>(comm))
     }
 
     fn run_as<T: Element>(&self, comm: &Communicator) -> Result<()> {
-        let (op, root) = (self.op, self.root);
-        let (input, mut output) = match self.buffers::<T>(comm)? {
+        let (op, root) = (types::op(self.op)?, types::rank("root", self.root)?);
+        let lengths = self.lengths.read(comm.world_size())?;
+        let (input, mut output) = match self.buffers::<T>(comm, root, &lengths)? {
             Buffers::Into(input, output) => (input, output),
             Buffers::InPlace(mut whole) => {
                 use ringtree::internal::calls::collective;
@@ -179,10 +158,13 @@ impl Call {
     }
 
     fn start_as<T: Element>(&self, comm: &Communicator) -> Result<Box<dyn Operation>> {
-        let (op, root) = (self.op, self.root);
-        let (input, output) = match self.buffers::<T>(comm)? {
+        let (op, root) = (types::op(self.op)?, types::rank("root", self.root)?);
+        let lengths = self.lengths.read(comm.world_size())?;
+        let (input, output) = match self.buffers::<T>(comm, root, &lengths)? {
             Buffers::Into(input, output) => (input.into_owned(), output.into_owned()),
-            Buffers::InPlace(whole) => return self.start_in_place(comm, whole.into_owned()),
+            Buffers::InPlace(whole) => {
+                return self.start_in_place(comm, whole.into_owned(), op, root);
+            }
         };
         boxed(match self.collective {
             Collective::AllReduce => comm.start_all_reduce_into(input, output, op),
@@ -200,8 +182,9 @@ impl Call {
         &self,
         comm: &Communicator,
         whole: Blocks<'static, Held<T>>,
+        op: ReduceOp,
+        root: usize,
     ) -> Result<Box<dyn Operation>> {
-        let (op, root) = (self.op, self.root);
         boxed(match self.collective {
             Collective::AllReduce => comm.start_all_reduce(whole, op),
             Collective::Broadcast => comm.start_broadcast(whole, root),
@@ -216,17 +199,22 @@ impl Call {
     }
 
     /// Checks this rank's buffers and returns them in the form in which the call uses them.
-    fn buffers<T: Element>(&self, comm: &Communicator) -> Result<Buffers<'_, T>> {
+    fn buffers<'a, T: Element>(
+        &self,
+        comm: &Communicator,
+        root: usize,
+        lengths: &'a Lengths<Vec<usize>>,
+    ) -> Result<Buffers<'a, T>> {
         let Places {
             send,
             recv,
             is_in_place,
-        } = self.places(comm)?;
+        } = self.places::<T>(comm, root, lengths)?;
         let has_blocks_in_send = matches!(
             self.collective,
             Collective::ReduceScatter | Collective::Scatter
         );
-        let (of_send, of_recv) = match &self.lengths {
+        let (of_send, of_recv) = match lengths {
             Lengths::Even(_) => (Layout::Even, Layout::Even),
             Lengths::Counts(counts) if has_blocks_in_send => (Layout::Counts(counts), Layout::Even),
             Lengths::Counts(counts) => (Layout::Even, Layout::Counts(counts)),
@@ -245,13 +233,13 @@ impl Call {
         let (input, mut output) = (send.elements::<T>()?, recv.elements::<T>()?);
         let output = match self.collective {
             Collective::Broadcast => {
-                if comm.rank() == self.root {
+                if comm.rank() == root {
                     output.as_mut_slice().copy_from_slice(input.as_slice());
                 }
                 return Ok(Buffers::InPlace(of_recv.of(Held::Foreign(output))));
             }
             // This rank needs memory for data that it forwards.
-            Collective::Reduce if comm.rank() != self.root => Held::Scratch(zeros(send.count)?),
+            Collective::Reduce if comm.rank() != root => Held::Scratch(zeros(comm, send.count)?),
             _ => Held::Foreign(output),
         };
         let input = of_send.of(Held::Foreign(input));
@@ -260,20 +248,24 @@ impl Call {
 
     /// Returns this rank's buffers with their lengths, and determines whether the call works in
     /// place.
-    fn places(&self, comm: &Communicator) -> Result<Places> {
+    fn places<T>(
+        &self,
+        comm: &Communicator,
+        root: usize,
+        lengths: &Lengths<Vec<usize>>,
+    ) -> Result<Places> {
         let (rank, ranks) = (comm.rank(), comm.world_size());
-        if self.root >= ranks {
+        if root >= ranks {
             return Err(Error::new(
                 ErrorKind::Usage,
                 format!(
-                    "root {} is out of range: valid ranks are 0 to {}",
-                    self.root,
+                    "root {root} is out of range: valid ranks are 0 to {}",
                     ranks - 1
                 ),
             ));
         }
-        let on_root = |count: usize| if rank == self.root { count } else { 0 };
-        let ([own, before], [to_all, from_all]) = self.lengths.on(rank, ranks)?;
+        let on_root = |count: usize| if rank == root { count } else { 0 };
+        let ([own, before], [to_all, from_all]) = lengths.on(rank, ranks)?;
         let (send, recv, before) = match self.collective {
             Collective::AllReduce => (own, own, 0),
             Collective::Broadcast => (on_root(own), own, 0),
@@ -285,10 +277,10 @@ impl Call {
             Collective::Scatter => (on_root(to_all), own, before),
             other => return Err(without_buffers(other)),
         };
-        let offset = before.checked_mul(self.dtype.size());
+        let offset = before.checked_mul(size_of::<T>());
         let at = |whole: usize| offset.and_then(|offset| whole.checked_add(offset));
         let is_in_place = match self.collective {
-            _ if send == 0 || recv == 0 || matches!(self.lengths, Lengths::Both(..)) => false,
+            _ if send == 0 || recv == 0 || matches!(lengths, Lengths::Both(..)) => false,
             Collective::ReduceScatter | Collective::Scatter => at(self.send) == Some(self.recv),
             _ => at(self.recv) == Some(self.send),
         };
@@ -301,7 +293,21 @@ impl Call {
     }
 }
 
-impl Lengths {
+impl Lengths<*const usize> {
+    /// Copies the numbers from C's memory.
+    ///
+    /// # Errors
+    /// Returns [`ErrorKind::Usage`] if the address of the numbers is null or not aligned.
+    fn read(&self, ranks: usize) -> Result<Lengths<Vec<usize>>> {
+        Ok(match *self {
+            Self::Even(count) => Lengths::Even(count),
+            Self::Counts(all) => Lengths::Counts(counts(all, ranks)?),
+            Self::Both(send, recv) => Lengths::Both(counts(send, ranks)?, counts(recv, ranks)?),
+        })
+    }
+}
+
+impl Lengths<Vec<usize>> {
     /// Returns the length of the block of `rank` and the number of elements before it, and then
     /// the lengths of a buffer to all ranks and of a buffer from all ranks.
     ///
@@ -369,18 +375,19 @@ fn boxed<B: Send + 'static>(
     Ok(Box::new(work?))
 }
 
-/// Allocates `count` elements with the value zero.
+/// Allocates `count` elements with the value zero. If the memory is exhausted, aborts the
+/// communicator, because the other ranks may have already started the call.
 ///
 /// # Errors
 /// Returns [`ErrorKind::System`] if the memory is exhausted.
-fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
-    let refused = |()| {
-        Error::new(
-            ErrorKind::System,
-            format!("cannot allocate {count} {}", T::DTYPE),
-        )
-    };
-    try_zeroed_vec(count).map_err(refused)
+fn zeros<T: Element>(comm: &Communicator, count: usize) -> Result<Vec<T>> {
+    try_zeroed_vec(count).map_err(|()| {
+        let (rank, dtype) = (comm.rank(), T::DTYPE);
+        let text = format!("rank {rank} cannot allocate {count} {dtype} for a reduce");
+        let error = Error::new(ErrorKind::System, text);
+        comm.abort(&error);
+        error
+    })
 }
 
 fn without_buffers(collective: Collective) -> Error {

@@ -4,6 +4,9 @@
 //! is never dereferenced, so using a stale or invented handle only causes an error. A call keeps
 //! its object alive until the call has completed, even if another thread destroys the handle in the
 //! meantime.
+//!
+//! *Forks.* A forked child inherits the tables. It may add its own entries, but it does not touch
+//! the inherited ones.
 
 use ringtree::{Communicator, Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
@@ -22,8 +25,11 @@ pub(crate) static COMMUNICATORS: Table<Communicator> =
     Table::new("ringtree_comm_t", "destroyed or aborted");
 pub(crate) static WORK: Table<Pending> = Table::new("ringtree_work_t", "freed");
 
+/// The objects by handle, each with the process that added it.
+type Entries<T> = BTreeMap<usize, (u32, Arc<T>)>;
+
 pub(crate) struct Table<T> {
-    entries: RwLock<BTreeMap<usize, Arc<T>>>,
+    entries: RwLock<Entries<T>>,
     /// The process that added the newest entry, or 0 if no entry has been added yet.
     process: AtomicU32,
     what: &'static str,
@@ -43,70 +49,83 @@ impl<T> Table<T> {
     /// Adds an object and returns its handle.
     pub(crate) fn insert(&self, one: T) -> usize {
         let handle = MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
-        self.process.store(std::process::id(), Ordering::Relaxed);
-        self.write().insert(handle, Arc::new(one));
+        let process = std::process::id();
+        self.process.store(process, Ordering::Relaxed);
+        self.write().insert(handle, (process, Arc::new(one)));
         handle
     }
 
-    /// Returns `true` if the entries were inherited through a fork. In the parent, another thread
-    /// may have been holding the lock at the time of the fork.
-    pub(crate) fn is_of_parent(&self) -> bool {
+    /// Returns `true` if this process has inherited all entries. In the parent, another thread may
+    /// have been holding the lock at the time of the fork.
+    fn is_inherited(&self) -> bool {
         let process = self.process.load(Ordering::Relaxed);
         process != 0 && process != std::process::id()
     }
 
-    /// Checks that this process created the entries.
-    ///
-    /// # Errors
-    /// Returns [`ErrorKind::Usage`] in a forked child.
-    pub(crate) fn refuse_children(&self) -> Result<()> {
-        match self.is_of_parent() {
-            false => Ok(()),
-            true => Err(Error::new(
-                ErrorKind::Usage,
-                "a forked child cannot use its parent's handles; make the calls in the parent, or \
-                 execute a new program in the child",
-            )),
-        }
-    }
-
-    /// Returns the object that a handle refers to.
+    /// Returns the object that a handle refers to, even if it was inherited through a fork. An
+    /// inherited communicator still returns its rank, but refuses calls.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`] if the handle is not in the table.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
-        let found = self.read()?.get(&handle).cloned();
+        let entries = match self.entries.try_read() {
+            Ok(entries) => entries,
+            Err(_) if self.is_inherited() => return Err(refusal()),
+            Err(_) => self.read(),
+        };
+        let found = entries.get(&handle).map(|(_, object)| object.clone());
         found.ok_or_else(|| self.missing(handle))
     }
 
-    /// Removes the object that a handle refers to if `may_go` returns `Ok`.
+    /// Returns the object that a handle refers to if this process added it.
     ///
     /// # Errors
-    /// Returns the same errors as [`Table::get`] and `may_go`. Also returns
-    /// [`ErrorKind::Usage`] in a forked child.
+    /// Returns [`ErrorKind::Usage`] if the handle is not in the table or was inherited through a
+    /// fork.
+    pub(crate) fn own(&self, handle: usize) -> Result<Arc<T>> {
+        if self.is_inherited() {
+            return Err(refusal());
+        }
+        match self.read().get(&handle) {
+            Some((process, object)) if *process == std::process::id() => Ok(object.clone()),
+            Some(_) => Err(refusal()),
+            None => Err(self.missing(handle)),
+        }
+    }
+
+    /// Removes the object that a handle refers to if `may_go` returns `Ok`. Returns `None` if the
+    /// handle was inherited through a fork.
+    ///
+    /// # Errors
+    /// Returns [`ErrorKind::Usage`] if the handle is not in the table. Also returns the same errors
+    /// as `may_go`.
     pub(crate) fn take(
         &self,
         handle: usize,
         may_go: impl FnOnce(&T) -> Result<()>,
-    ) -> Result<Arc<T>> {
-        self.refuse_children()?;
+    ) -> Result<Option<Arc<T>>> {
+        if self.is_inherited() {
+            return Ok(None);
+        }
         let mut entries = self.write();
-        let found = entries.get(&handle).ok_or_else(|| self.missing(handle))?;
-        may_go(found)?;
-        entries.remove(&handle).ok_or_else(|| self.missing(handle))
+        let found = entries.get(&handle);
+        let (process, object) = found.ok_or_else(|| self.missing(handle))?;
+        if *process != std::process::id() {
+            return Ok(None);
+        }
+        may_go(object)?;
+        Ok(entries.remove(&handle).map(|(_, object)| object))
     }
 
     /// Replaces the object that a handle refers to.
     ///
     /// # Errors
-    /// Returns the same errors as [`Table::get`]. Also returns [`ErrorKind::Usage`] in a forked
-    /// child.
+    /// Returns the same errors as [`Table::own`].
     pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
-        self.refuse_children()?;
-        let mut entries = self.write();
-        let place = entries.get_mut(&handle);
-        let place = place.ok_or_else(|| self.missing(handle))?;
-        *place = Arc::new(by(place));
+        let one = by(&*self.own(handle)?);
+        if let Some((_, object)) = self.write().get_mut(&handle) {
+            *object = Arc::new(one);
+        }
         Ok(())
     }
 
@@ -123,17 +142,22 @@ impl<T> Table<T> {
         )
     }
 
-    fn read(&self) -> Result<RwLockReadGuard<'_, BTreeMap<usize, Arc<T>>>> {
-        if let Ok(entries) = self.entries.try_read() {
-            return Ok(entries);
-        }
-        self.refuse_children()?;
-        Ok(self.entries.read().unwrap_or_else(PoisonError::into_inner))
+    fn read(&self) -> RwLockReadGuard<'_, Entries<T>> {
+        self.entries.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn write(&self) -> RwLockWriteGuard<'_, BTreeMap<usize, Arc<T>>> {
+    fn write(&self) -> RwLockWriteGuard<'_, Entries<T>> {
         self.entries.write().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Returns the error for a forked child that uses a handle of its parent.
+pub(crate) fn refusal() -> Error {
+    Error::new(
+        ErrorKind::Usage,
+        "a forked child cannot use its parent's handles; make the calls in the parent, or execute \
+         a new program in the child",
+    )
 }
 
 #[cfg(test)]
@@ -151,7 +175,7 @@ mod tests {
         numbers.replace(one, |one| one + 10).unwrap();
         let refusal = numbers.take(one, |_| Err(Error::new(ErrorKind::Usage, "busy")));
         assert_eq!(refusal.unwrap_err().to_string(), "busy");
-        assert_eq!(*numbers.take(one, |_| Ok(())).unwrap(), 11);
+        assert_eq!(*numbers.take(one, |_| Ok(())).unwrap().unwrap(), 11);
         for stale in [one, 0, 1, usize::MAX] {
             assert!(numbers.get(stale).unwrap_err().kind() == ErrorKind::Usage);
             assert!(numbers.take(stale, |_| Ok(())).is_err());

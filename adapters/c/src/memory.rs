@@ -21,9 +21,10 @@ use std::sync::Arc;
 /// # Errors
 /// Returns the same errors as [`first_element`].
 pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<ForeignBuffer<T>> {
-    // SAFETY: `ForeignBuffer::new` checks the address. The header obliges the program to keep
-    // `count` elements there until the call has completed, not to write to what the call reads, and
-    // not to use what the call writes. A blocking call drops the buffer before it returns. A
+    // SAFETY: `ForeignBuffer::new` checks the address. The header obliges all threads of the program
+    // to keep `count` elements there until the call has completed, not to write to what the call
+    // reads, and not to use what the call writes. A blocking call drops the buffer before it returns,
+    // and lists of counts, ranks and handles are copied and dropped before the call starts. A
     // started call passes the buffer to the engine, which uses it only until the operation ends.
     // Destroying or aborting the communicator does not change that. The functions that report
     // completion rely on `Pending`, which reports it only after the operation has ended; they

@@ -155,7 +155,8 @@ pub struct ringtree_config_t<'a> {
     /// Number of ranks. Must be set if `rank` is set.
     pub world_size: c_int,
     /// Rank of this process. If neither `rank` nor `world_size` is set, both come from the
-    /// launcher, and a program without a launcher gets a communicator that consists of one rank.
+    /// launcher. A program without a launcher then gets a communicator that consists of one rank, or
+    /// RINGTREE_CONFIGURATION if `id` or `rendezvous` is set.
     pub rank: c_int,
     /// 1 to compare the calls of all ranks before they start, like RINGTREE_CHECK=calls. Must be
     /// the same on all ranks.

@@ -1,20 +1,18 @@
 //! Exports the blocking collectives.
 
 use crate::call::Call;
+use crate::call::Lengths::{Both, Counts, Even};
 use crate::error::answer;
-use crate::memory::{communicator, counts};
+use crate::memory::communicator;
 use crate::types::{dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t};
-use ringtree::Result;
-use ringtree::plan::Collective;
+use ringtree::plan::Collective::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
 use std::ffi::{c_int, c_void};
 
-/// Runs a call, which `call` creates for the given number of ranks, and waits until it has
-/// completed.
-fn run(comm: *mut ringtree_comm_t, call: impl FnOnce(usize) -> Result<Call>) -> ringtree_result_t {
-    answer(|| {
-        let comm = communicator(comm)?;
-        call(comm.world_size())?.run(&comm)
-    })
+/// Runs a call and waits until it has completed.
+fn run(comm: *mut ringtree_comm_t, call: Call) -> ringtree_result_t {
+    answer(|| call.run(&*communicator(comm)?))
 }
 
 /// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on
@@ -28,10 +26,8 @@ pub extern "C" fn ringtree_all_reduce(
     op: op_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::AllReduce, memory, dtype)?.op(op)
-    })
+    let call = Call::new(AllReduce, (send, recv), Even(count), dtype);
+    run(comm, call.op(op))
 }
 
 /// Copies `count` elements of the root's `send` to `recv` on every rank. On all ranks except the
@@ -45,10 +41,8 @@ pub extern "C" fn ringtree_broadcast(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::Broadcast, memory, dtype)?.root(root)
-    })
+    let call = Call::new(Broadcast, (send, recv), Even(count), dtype);
+    run(comm, call.root(root))
 }
 
 /// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
@@ -64,12 +58,8 @@ pub extern "C" fn ringtree_reduce(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::Reduce, memory, dtype)?
-            .op(op)?
-            .root(root)
-    })
+    let call = Call::new(Reduce, (send, recv), Even(count), dtype);
+    run(comm, call.op(op).root(root))
 }
 
 /// Gathers `send_count` elements from every rank's `send` into `recv` on every rank, in rank order.
@@ -82,10 +72,8 @@ pub extern "C" fn ringtree_all_gather(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), send_count);
-        Call::new(Collective::AllGather, memory, dtype)
-    })
+    let call = Call::new(AllGather, (send, recv), Even(send_count), dtype);
+    run(comm, call)
 }
 
 /// Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
@@ -101,10 +89,8 @@ pub extern "C" fn ringtree_reduce_scatter(
     op: op_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), recv_count);
-        Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)
-    })
+    let call = Call::new(ReduceScatter, (send, recv), Even(recv_count), dtype);
+    run(comm, call.op(op))
 }
 
 /// Copies block j of rank i's `send` to block i of rank j's `recv`. Each block has `count`
@@ -117,10 +103,8 @@ pub extern "C" fn ringtree_all_to_all(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::AllToAll, memory, dtype)
-    })
+    let call = Call::new(AllToAll, (send, recv), Even(count), dtype);
+    run(comm, call)
 }
 
 /// Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
@@ -135,10 +119,8 @@ pub extern "C" fn ringtree_gather(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), send_count);
-        Call::new(Collective::Gather, memory, dtype)?.root(root)
-    })
+    let call = Call::new(Gather, (send, recv), Even(send_count), dtype);
+    run(comm, call.root(root))
 }
 
 /// Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
@@ -153,10 +135,8 @@ pub extern "C" fn ringtree_scatter(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |_| {
-        let memory = (send.addr(), recv.addr(), recv_count);
-        Call::new(Collective::Scatter, memory, dtype)?.root(root)
-    })
+    let call = Call::new(Scatter, (send, recv), Even(recv_count), dtype);
+    run(comm, call.root(root))
 }
 
 /// Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
@@ -170,11 +150,8 @@ pub extern "C" fn ringtree_all_gather_v(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::AllGather, memory, dtype)?;
-        Ok(call.counts(counts(recv_counts, ranks)?))
-    })
+    let call = Call::new(AllGather, (send, recv), Counts(recv_counts), dtype);
+    run(comm, call)
 }
 
 /// Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
@@ -189,11 +166,8 @@ pub extern "C" fn ringtree_reduce_scatter_v(
     op: op_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)?;
-        Ok(call.counts(counts(send_counts, ranks)?))
-    })
+    let call = Call::new(ReduceScatter, (send, recv), Counts(send_counts), dtype);
+    run(comm, call.op(op))
 }
 
 /// Like ringtree_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
@@ -208,11 +182,8 @@ pub extern "C" fn ringtree_gather_v(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::Gather, memory, dtype)?.root(root)?;
-        Ok(call.counts(counts(recv_counts, ranks)?))
-    })
+    let call = Call::new(Gather, (send, recv), Counts(recv_counts), dtype);
+    run(comm, call.root(root))
 }
 
 /// Like ringtree_scatter(), but the block of rank j has send_counts[j] elements. `send_counts`
@@ -227,11 +198,8 @@ pub extern "C" fn ringtree_scatter_v(
     root: c_int,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::Scatter, memory, dtype)?.root(root)?;
-        Ok(call.counts(counts(send_counts, ranks)?))
-    })
+    let call = Call::new(Scatter, (send, recv), Counts(send_counts), dtype);
+    run(comm, call.root(root))
 }
 
 /// Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
@@ -247,12 +215,13 @@ pub extern "C" fn ringtree_all_to_all_v(
     dtype: dtype_from_c,
     comm: *mut ringtree_comm_t,
 ) -> ringtree_result_t {
-    run(comm, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::AllToAll, memory, dtype)?;
-        let sent = counts(send_counts, ranks)?;
-        Ok(call.both_counts(sent, counts(recv_counts, ranks)?))
-    })
+    let call = Call::new(
+        AllToAll,
+        (send, recv),
+        Both(send_counts, recv_counts),
+        dtype,
+    );
+    run(comm, call)
 }
 
 /// Waits until every rank has called this function.

@@ -2,7 +2,7 @@
 
 use crate::config::{join, new_id, place_of};
 use crate::error::{answer, record};
-use crate::handles::COMMUNICATORS;
+use crate::handles::{COMMUNICATORS, refusal};
 use crate::memory::{self, as_pointer, communicator, place, ranks, text};
 use crate::types::{
     RINGTREE_SPLIT_NOCOLOR, number, rank, ringtree_comm_t, ringtree_config_t, ringtree_result_t,
@@ -112,8 +112,9 @@ pub extern "C" fn ringtree_comm_init_at(
     })
 }
 
-/// Creates a communicator with the settings in `config`. Waits until every rank has joined. This
-/// function can do the same as all other functions that create the communicator of all ranks.
+/// Creates a communicator with the settings in `config`. Waits until every rank has joined.
+/// Depending on the fields that are set, the ranks find each other like those of
+/// ringtree_comm_init_rank(), ringtree_comm_init_at() or ringtree_comm_init_from_env_or_alone().
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
 /// ringtree_comm_destroy(). If the program was compiled with an older header, fields that it does
@@ -173,9 +174,10 @@ pub extern "C" fn ringtree_comm_local_rank(
 /// this rank does not know of an error. Does not block and does not communicate.
 ///
 /// An error is known as soon as this rank learns that another rank has died or aborted, even if no
-/// call is in flight. ringtree_last_error() then describes this error. The function itself returns
-/// RINGTREE_SUCCESS in both cases. Programs need this function only while they make no calls,
-/// because every call on a failed communicator returns the error as well.
+/// call is in flight. ringtree_last_error() then describes this error, and strings that it has
+/// returned before are no longer valid. The function itself returns RINGTREE_SUCCESS in both cases.
+/// Programs need this function only while they make no calls, because every call on a failed
+/// communicator returns the error as well.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_get_async_error(
     comm: *mut ringtree_comm_t,
@@ -183,8 +185,7 @@ pub extern "C" fn ringtree_comm_get_async_error(
 ) -> ringtree_result_t {
     answer(|| {
         let out = place("async_error", async_error)?;
-        COMMUNICATORS.refuse_children()?;
-        let found = communicator(comm)?.error();
+        let found = COMMUNICATORS.own(comm.addr())?.error();
         out.write(found.map_or(ringtree_result_t::RINGTREE_SUCCESS, |error| record(&error)));
         Ok(())
     })
@@ -264,7 +265,8 @@ pub extern "C" fn ringtree_comm_abort(
     reason: *const c_char,
 ) -> ringtree_result_t {
     answer(|| {
-        let comm = COMMUNICATORS.take(comm.addr(), |_| Ok(()))?;
+        let taken = COMMUNICATORS.take(comm.addr(), |_| Ok(()))?;
+        let comm = taken.ok_or_else(refusal)?;
         let rank = comm.rank();
         let line = match text(reason) {
             Some(reason) => format!("rank {rank} aborted: {reason}"),
@@ -284,11 +286,8 @@ pub extern "C" fn ringtree_comm_abort(
 /// died. NULL is ignored. The function does nothing in a forked child of the process that joined.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_destroy(comm: *mut ringtree_comm_t) -> ringtree_result_t {
-    answer(|| {
-        // Only the parent process leaves.
-        if comm.is_null() || COMMUNICATORS.is_of_parent() {
-            return Ok(());
-        }
-        COMMUNICATORS.take(comm.addr(), |_| Ok(())).map(drop)
+    answer(|| match comm.is_null() {
+        true => Ok(()),
+        false => COMMUNICATORS.take(comm.addr(), |_| Ok(())).map(drop),
     })
 }

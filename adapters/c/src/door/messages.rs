@@ -1,12 +1,11 @@
 //! Exports the functions for messages between two ranks. Each function either blocks or starts
 //! sending or receiving a message in the background.
 
+use super::work::begin;
 use crate::error::answer;
-use crate::handles::WORK;
-use crate::memory::{as_pointer, communicator, elements, place};
+use crate::memory::{communicator, elements};
 use crate::types::{self, dtype_from_c, ringtree_comm_t, ringtree_result_t, ringtree_work_t};
 use ringtree::with_element;
-use ringtree_foreign::{Operation, Pending};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
@@ -83,18 +82,14 @@ fn start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    answer(|| {
-        let out = place("work", work)?;
+    begin(comm, work, |comm| {
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
-        let comm = communicator(comm)?;
-        let started: Box<dyn Operation> = with_element!(dtype, T => {
+        with_element!(dtype, T => {
             let memory = elements::<T>(address, count)?;
-            match is_sent {
+            Ok(match is_sent {
                 true => Box::new(comm.start_send(memory, peer)?),
                 false => Box::new(comm.start_recv(memory, peer)?),
-            }
-        });
-        out.write(as_pointer(WORK.insert(Pending::of_operation(started))));
-        Ok(())
+            })
+        })
     })
 }

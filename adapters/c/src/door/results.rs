@@ -36,19 +36,21 @@ pub extern "C" fn ringtree_result_string(result: result_from_c) -> *const c_char
         .as_ptr()
 }
 
-/// Returns a one-line description of the last failed call made by this thread. It names the ranks,
-/// the call, the cause and the next step.
+/// Returns a one-line description of this thread's last error. It names the ranks, the call, the
+/// cause and the next step.
 ///
-/// Returns an empty string if no call made by this thread has failed. The library owns the string,
-/// which remains valid until another call made by this thread fails or the thread exits.
+/// The last error is that of the last call made by this thread that failed, or that was
+/// ringtree_comm_get_async_error() and found an error. Returns an empty string if there was no such
+/// call. The library owns the string, which remains valid until the next such call or until the
+/// thread exits.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error() -> *const c_char {
     error::last_line()
 }
 
-/// Returns the fields of the error that ringtree_last_error() describes, or NULL if no call made by
-/// this thread has failed. The library owns these fields, which remain valid for as long as the
-/// string returned by ringtree_last_error().
+/// Returns the fields of the error that ringtree_last_error() describes, or NULL if there is no such
+/// error. The library owns these fields, which remain valid for as long as the string returned by
+/// ringtree_last_error().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error_details() -> *const ringtree_error_t {
     error::last()

@@ -1,34 +1,26 @@
 //! Exports the collectives that run in the background.
 
+use super::work::begin;
 use crate::call::Call;
-use crate::error::answer;
-use crate::handles::WORK;
-use crate::memory::{as_pointer, communicator, counts, place};
+use crate::call::Lengths::{Both, Counts, Even};
 use crate::types::{dtype_from_c, op_from_c, ringtree_comm_t, ringtree_result_t, ringtree_work_t};
-use ringtree::Result;
-use ringtree::plan::Collective;
-use ringtree_foreign::Pending;
+use ringtree::plan::Collective::{
+    AllGather, AllReduce, AllToAll, Broadcast, Gather, Reduce, ReduceScatter, Scatter,
+};
 use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
-/// Starts a call, which `call` creates for the given number of ranks, and stores its handle in
-/// `out`. ringtree's own threads then run the call.
+/// Starts a call and stores its handle in `out`. ringtree's own threads then run the call.
 fn start(
     comm: *mut ringtree_comm_t,
     out: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
-    call: impl FnOnce(usize) -> Result<Call>,
+    call: Call,
 ) -> ringtree_result_t {
-    answer(|| {
-        let out = place("work", out)?;
-        let comm = communicator(comm)?;
-        let started = call(comm.world_size())?.start(&comm)?;
-        out.write(as_pointer(WORK.insert(Pending::of_operation(started))));
-        Ok(())
-    })
+    begin(comm, out, |comm| call.start(comm))
 }
 
 /// Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
-/// call in `work`.
+/// call in `work`, or NULL on failure.
 ///
 /// The program owns the handle. It must wait until the call has completed, with
 /// ringtree_work_wait(), ringtree_work_wait_for(), ringtree_work_wait_any() or repeated calls of
@@ -51,10 +43,8 @@ pub extern "C" fn ringtree_all_reduce_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::AllReduce, memory, dtype)?.op(op)
-    })
+    let call = Call::new(AllReduce, (send, recv), Even(count), dtype);
+    start(comm, work, call.op(op))
 }
 
 /// Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start(). On the root, the
@@ -69,10 +59,8 @@ pub extern "C" fn ringtree_broadcast_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::Broadcast, memory, dtype)?.root(root)
-    })
+    let call = Call::new(Broadcast, (send, recv), Even(count), dtype);
+    start(comm, work, call.root(root))
 }
 
 /// Starts ringtree_reduce() in the background. See ringtree_all_reduce_start().
@@ -87,12 +75,8 @@ pub extern "C" fn ringtree_reduce_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::Reduce, memory, dtype)?
-            .op(op)?
-            .root(root)
-    })
+    let call = Call::new(Reduce, (send, recv), Even(count), dtype);
+    start(comm, work, call.op(op).root(root))
 }
 
 /// Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start().
@@ -105,10 +89,8 @@ pub extern "C" fn ringtree_all_gather_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), send_count);
-        Call::new(Collective::AllGather, memory, dtype)
-    })
+    let call = Call::new(AllGather, (send, recv), Even(send_count), dtype);
+    start(comm, work, call)
 }
 
 /// Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start().
@@ -122,10 +104,8 @@ pub extern "C" fn ringtree_reduce_scatter_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), recv_count);
-        Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)
-    })
+    let call = Call::new(ReduceScatter, (send, recv), Even(recv_count), dtype);
+    start(comm, work, call.op(op))
 }
 
 /// Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start().
@@ -138,10 +118,8 @@ pub extern "C" fn ringtree_all_to_all_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), count);
-        Call::new(Collective::AllToAll, memory, dtype)
-    })
+    let call = Call::new(AllToAll, (send, recv), Even(count), dtype);
+    start(comm, work, call)
 }
 
 /// Starts ringtree_gather() in the background. See ringtree_all_reduce_start().
@@ -155,10 +133,8 @@ pub extern "C" fn ringtree_gather_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), send_count);
-        Call::new(Collective::Gather, memory, dtype)?.root(root)
-    })
+    let call = Call::new(Gather, (send, recv), Even(send_count), dtype);
+    start(comm, work, call.root(root))
 }
 
 /// Starts ringtree_scatter() in the background. See ringtree_all_reduce_start().
@@ -172,10 +148,8 @@ pub extern "C" fn ringtree_scatter_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |_| {
-        let memory = (send.addr(), recv.addr(), recv_count);
-        Call::new(Collective::Scatter, memory, dtype)?.root(root)
-    })
+    let call = Call::new(Scatter, (send, recv), Even(recv_count), dtype);
+    start(comm, work, call.root(root))
 }
 
 /// Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start().
@@ -188,11 +162,8 @@ pub extern "C" fn ringtree_all_gather_v_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::AllGather, memory, dtype)?;
-        Ok(call.counts(counts(recv_counts, ranks)?))
-    })
+    let call = Call::new(AllGather, (send, recv), Counts(recv_counts), dtype);
+    start(comm, work, call)
 }
 
 /// Starts ringtree_reduce_scatter_v() in the background. See ringtree_all_reduce_start().
@@ -206,11 +177,8 @@ pub extern "C" fn ringtree_reduce_scatter_v_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::ReduceScatter, memory, dtype)?.op(op)?;
-        Ok(call.counts(counts(send_counts, ranks)?))
-    })
+    let call = Call::new(ReduceScatter, (send, recv), Counts(send_counts), dtype);
+    start(comm, work, call.op(op))
 }
 
 /// Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start().
@@ -224,11 +192,8 @@ pub extern "C" fn ringtree_gather_v_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::Gather, memory, dtype)?.root(root)?;
-        Ok(call.counts(counts(recv_counts, ranks)?))
-    })
+    let call = Call::new(Gather, (send, recv), Counts(recv_counts), dtype);
+    start(comm, work, call.root(root))
 }
 
 /// Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start().
@@ -242,11 +207,8 @@ pub extern "C" fn ringtree_scatter_v_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::Scatter, memory, dtype)?.root(root)?;
-        Ok(call.counts(counts(send_counts, ranks)?))
-    })
+    let call = Call::new(Scatter, (send, recv), Counts(send_counts), dtype);
+    start(comm, work, call.root(root))
 }
 
 /// Starts ringtree_all_to_all_v() in the background. See ringtree_all_reduce_start(). Unlike other
@@ -262,10 +224,11 @@ pub extern "C" fn ringtree_all_to_all_v_start(
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
-    start(comm, work, |ranks| {
-        let memory = (send.addr(), recv.addr(), 0);
-        let call = Call::new(Collective::AllToAll, memory, dtype)?;
-        let sent = counts(send_counts, ranks)?;
-        Ok(call.both_counts(sent, counts(recv_counts, ranks)?))
-    })
+    let call = Call::new(
+        AllToAll,
+        (send, recv),
+        Both(send_counts, recv_counts),
+        dtype,
+    );
+    start(comm, work, call)
 }

@@ -2,20 +2,34 @@
 
 use crate::error::answer;
 use crate::handles::WORK;
-use crate::memory::{handles, place};
-use crate::types::{number, ringtree_result_t, ringtree_work_t};
-use ringtree::{Error, ErrorKind, Result};
-use ringtree_foreign::Pending;
+use crate::memory::{as_pointer, communicator, handles, place};
+use crate::types::{number, ringtree_comm_t, ringtree_result_t, ringtree_work_t};
+use ringtree::{Communicator, Error, ErrorKind, Result};
+use ringtree_foreign::{Operation, Pending};
 use std::ffi::c_int;
 use std::mem::MaybeUninit;
+use std::ptr::null_mut;
 use std::sync::Arc;
 use std::time::Duration;
 
+/// Starts a call with `start` and stores its handle in `out`. Stores null on failure.
+pub(super) fn begin(
+    comm: *mut ringtree_comm_t,
+    out: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
+    start: impl FnOnce(&Communicator) -> Result<Box<dyn Operation>>,
+) -> ringtree_result_t {
+    answer(|| {
+        let out = place("work", out)?.write(null_mut());
+        let started = start(&*communicator(comm)?)?;
+        *out = as_pointer(WORK.insert(Pending::of_operation(started)));
+        Ok(())
+    })
+}
+
 /// Returns the calls that `works` refers to, with their indices. Skips null handles.
 fn calls(works: &[usize]) -> Result<Vec<(usize, Arc<Pending>)>> {
-    WORK.refuse_children()?;
     let used = works.iter().enumerate().filter(|(_, work)| **work != 0);
-    used.map(|(at, work)| Ok((at, WORK.get(*work)?))).collect()
+    used.map(|(at, work)| Ok((at, WORK.own(*work)?))).collect()
 }
 
 /// Converts a limit from C. A negative number means no limit.
@@ -27,17 +41,15 @@ fn limit(limit_ms: i64) -> Option<Duration> {
 /// Any thread may call this function, even repeatedly.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_result_t {
-    answer(|| {
-        WORK.refuse_children()?;
-        WORK.get(work.addr())?.wait()
-    })
+    answer(|| WORK.own(work.addr())?.wait())
 }
 
 /// Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise.
 /// Does not block.
 ///
 /// If the call has completed, returns the result of that call, like ringtree_work_wait().
-/// Otherwise, returns RINGTREE_SUCCESS.
+/// Otherwise, returns RINGTREE_SUCCESS. Also sets `is_finished` to 0 if the function returns
+/// RINGTREE_USAGE because an argument is invalid.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_test(
     work: *mut ringtree_work_t,
@@ -58,12 +70,13 @@ pub extern "C" fn ringtree_work_wait_for(
     is_finished: Option<&mut MaybeUninit<c_int>>,
 ) -> ringtree_result_t {
     answer(|| {
-        let out = place("is_finished", is_finished)?;
-        WORK.refuse_children()?;
-        let call = WORK.get(work.addr())?;
-        let is_finished = Pending::wait_any(&[&call], limit(limit_ms)).is_some();
-        out.write(c_int::from(is_finished));
-        if is_finished { call.wait() } else { Ok(()) }
+        let out = place("is_finished", is_finished)?.write(0);
+        let call = WORK.own(work.addr())?;
+        if Pending::wait_any(&[&call], limit(limit_ms)).is_none() {
+            return Ok(());
+        }
+        *out = 1;
+        call.wait()
     })
 }
 
@@ -104,18 +117,17 @@ pub extern "C" fn ringtree_work_wait_any(
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_free(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| {
-        if work.is_null() || WORK.is_of_parent() {
+        if work.is_null() {
             return Ok(());
         }
-        let ended = WORK.take(work.addr(), |work| match work.is_finished() {
+        let freed = WORK.take(work.addr(), |work| match work.is_finished() {
             true => Ok(()),
             false => Err(Error::new(
                 ErrorKind::Usage,
                 "cannot free the work handle of a call that is still in flight; wait for the call \
                  first",
             )),
-        })?;
-        drop(ended);
-        Ok(())
+        });
+        freed.map(drop)
     })
 }

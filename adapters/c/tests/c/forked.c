@@ -11,12 +11,11 @@
 
 static int rank;
 
-static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
+static void refused(ringtree_comm_t *comm, ringtree_work_t *work) {
     float x[4] = {100, 100, 100, 100};
     int own = -1, is_finished;
     ringtree_comm_t *other;
     ringtree_work_t *more;
-    alarm(20); /* a call that hangs ends this */
     OK(ringtree_comm_rank(comm, &own));
     CHECK(own == rank);
     REFUSED(ringtree_all_reduce(x, x, 4, F32, SUM, comm), "forked");
@@ -33,6 +32,24 @@ static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
     OK(ringtree_work_free(work));
     REFUSED(ringtree_comm_abort(comm, "a child"), "forked");
     OK(ringtree_comm_destroy(comm));
+}
+
+static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
+    ringtree_config_t alone = RINGTREE_CONFIG_INITIALIZER;
+    ringtree_comm_t *own;
+    ringtree_work_t *more;
+    float x = 1;
+    alarm(20); /* a call that hangs ends this */
+    refused(comm, work);
+    /* Handles of its own do not make the inherited ones valid. */
+    alone.rank = 0;
+    alone.world_size = 1;
+    OK(ringtree_comm_init_config(&own, &alone));
+    OK(ringtree_all_reduce_start(&x, &x, 1, F32, SUM, own, &more));
+    refused(comm, work);
+    OK(ringtree_work_wait(more));
+    OK(ringtree_work_free(more));
+    OK(ringtree_comm_destroy(own));
     exit(0);
 }
 

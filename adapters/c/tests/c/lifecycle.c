@@ -1,8 +1,10 @@
 /* Handles that end while others use them: work outlives its communicator, an abort ends the calls of
- * other threads, a deadline names who is missing. */
-#define _POSIX_C_SOURCE 199309L
+ * other threads, a deadline names who is missing, a rank without memory ends the calls of all. */
+#define _DEFAULT_SOURCE
 #include "check.h"
 #include <pthread.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <time.h>
 
 #define COUNT 300000
@@ -110,6 +112,33 @@ static void late(void) {
     OK(ringtree_comm_destroy(comm));
 }
 
+#ifndef __SANITIZE_ADDRESS__ /* which needs more addresses, and ends a program without memory */
+static void exhausted(void) {
+    ringtree_comm_t *comm = duplicate();
+    ringtree_result_t found;
+    const size_t many = (size_t)1 << 40;
+    if (rank == 1) {
+        int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+        char *zeros = mmap(NULL, many, PROT_READ, flags, -1, 0);
+        struct rlimit before, limit;
+        CHECK(zeros != MAP_FAILED && getrlimit(RLIMIT_AS, &before) == 0);
+        limit = before;
+        limit.rlim_cur = many + many / 2;
+        CHECK(setrlimit(RLIMIT_AS, &limit) == 0);
+        CHECK(ringtree_reduce(zeros, NULL, many, RINGTREE_U8, RINGTREE_MAX, 0, comm) ==
+              RINGTREE_SYSTEM);
+        CHECK(setrlimit(RLIMIT_AS, &before) == 0 && munmap(zeros, many) == 0);
+    }
+    CHECK(ringtree_barrier(comm) == RINGTREE_SYSTEM);
+    CHECK(strstr(ringtree_last_error(), "rank 1 cannot allocate") != NULL);
+    OK(ringtree_comm_get_async_error(comm, &found));
+    CHECK(found == RINGTREE_SYSTEM);
+    OK(ringtree_comm_destroy(comm));
+}
+#else
+static void exhausted(void) {}
+#endif
+
 int main(void) {
     OK(ringtree_comm_init_from_env(&world));
     OK(ringtree_comm_rank(world, &rank));
@@ -118,6 +147,7 @@ int main(void) {
     freed_under_way();
     aborted();
     late();
+    exhausted();
     OK(ringtree_comm_destroy(world));
     return 0;
 }

@@ -34,7 +34,9 @@ static void handles(ringtree_comm_t *comm) {
     REFUSED(ringtree_work_wait_any(works, 2, 0, NULL), "NULL");
     REFUSED(ringtree_work_wait_any(NULL, 2, 0, &x), "null address");
     REFUSED(ringtree_work_wait_any(works, (size_t)-1, 0, &x), "exceeds the address space");
+    is_finished = 7;
     REFUSED(ringtree_work_wait_for(NULL, 0, &is_finished), "NULL");
+    CHECK(!is_finished);
     REFUSED(ringtree_work_wait_for(works[1], 0, NULL), "NULL");
     x = 1;
     OK(ringtree_comm_destroy(NULL));
@@ -48,6 +50,12 @@ static void handles(ringtree_comm_t *comm) {
     REFUSED(ringtree_work_wait(work), "freed");
     OK(ringtree_work_free(NULL));
     REFUSED(ringtree_all_reduce_start(&x, &x, 1, I32, SUM, comm, NULL), "NULL");
+    work = (ringtree_work_t *)comm;
+    REFUSED(ringtree_all_reduce_start(NULL, &x, 1, I32, SUM, comm, &work), "null address");
+    CHECK(work == NULL);
+    work = (ringtree_work_t *)comm;
+    REFUSED(ringtree_send_start(&x, 1, I32, -1, comm, &work), "peer");
+    CHECK(work == NULL);
 }
 
 static void numbers(ringtree_comm_t *comm) {
