@@ -154,6 +154,7 @@ fn launch_messages() -> Vec<LaunchMessage> {
     let text = || "rank 3 was killed by SIGKILL".to_owned();
     let cause = Cause {
         text: text(),
+        blames: None,
         rank: Some(3),
         words: Some("its last output: step 4".to_owned()),
         log: Some("logs/rank-3.log".to_owned()),

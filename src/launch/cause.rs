@@ -21,6 +21,8 @@ pub(crate) struct Cause {
     pub(crate) text: String,
     /// The rank that failed, if it was a rank.
     pub(crate) rank: Option<usize>,
+    /// The rank that the failed rank's error blames.
+    pub(crate) blames: Option<u32>,
     /// A clause that quotes the rank's last output, if the launcher knows it.
     pub(crate) words: Option<String>,
     /// The rank's log file.
@@ -70,6 +72,7 @@ impl Cause {
         Cause {
             text,
             rank: None,
+            blames: None,
             words: None,
             log: None,
             then: None,
@@ -104,6 +107,19 @@ impl Cause {
         parts.into_iter().flatten().collect::<Vec<_>>().join("; ")
     }
 
+    /// Like [`Cause::line`], but also names the blamed rank, which was still running and whose last
+    /// output `last` quotes.
+    pub(super) fn line_with(&self, blamed: &str, last: String) -> String {
+        let text = &self.text;
+        let with_blamed = Cause {
+            text: format!("{text} because it lost {blamed}, which had not exited"),
+            words: Some(last),
+            log: None,
+            ..self.clone()
+        };
+        with_blamed.line(None)
+    }
+
     /// Creates the cause for rank `rank`, called `name`, which failed with `status`. `words` is the
     /// rank's output, or only a part of it if `is_partial` is `true`. `record` holds the errors
     /// that the rank reported.
@@ -129,13 +145,13 @@ impl Cause {
             None if is_partial => None,
             None => Some("it produced no output".to_owned()),
         };
-        let blames_another = record.blames_another(quote.map(|said| &*said.words));
+        let blames = record.blames(quote.map(|said| &*said.words));
         let is_unheard = is_partial && quote.is_none() && status.code() != Some(PANICKED);
         let standing = if status.signal().is_some() {
             Standing::Original
-        } else if blames_another == Some(true) {
+        } else if matches!(blames, Some(Some(_))) {
             Standing::Consequence
-        } else if is_unheard && blames_another.is_none() {
+        } else if is_unheard && blames.is_none() {
             Standing::Unknown
         } else if is_panic {
             Standing::Panic
@@ -145,6 +161,7 @@ impl Cause {
         Cause {
             text: format!("{name} {how}"),
             rank: Some(rank),
+            blames: blames.flatten(),
             words,
             log: None,
             then: None,
@@ -166,6 +183,11 @@ impl Cause {
 pub(super) fn quote(status: ExitStatus, words: &Words) -> Option<&Said> {
     let panic = words.panic().filter(|_| has_panicked(status));
     panic.or_else(|| words.last())
+}
+
+/// Returns a clause that quotes `said`.
+pub(super) fn last_output(said: &Said) -> String {
+    format!("its last output: {}", printable(&said.words))
 }
 
 /// Returns `true` if `status` is the exit status of a program that panicked.

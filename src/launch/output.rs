@@ -76,7 +76,7 @@ impl Noted {
     /// Returns `true` if the line contains a reported error that blames another rank.
     fn blames_another(&mut self, line: &[u8]) -> bool {
         let line = (line.len() <= ECHO_BYTES_MAX).then(|| String::from_utf8_lossy(line));
-        line.is_some_and(|line| self.record.blames_another(Some(&line)) == Some(true))
+        line.is_some_and(|line| matches!(self.record.blames(Some(&line)), Some(Some(_))))
     }
 
     fn has_kept(&self, said: &Said) -> bool {
@@ -179,23 +179,34 @@ impl Passing {
         let mut noted = self.heard.noted();
         let Noted { words, record, .. } = &mut *noted;
         let mut cause = Cause::of_rank(rank, status, (words, self.is_partial), record);
-        let words = &noted.words;
-        let quote = cause::quote(status, words);
+        let quote = cause::quote(status, &noted.words);
         cause.log = quote.and(self.log.as_ref()).map(|log| log.path());
-        let is_shown = |said| match self.show {
-            Show::Kept(_) => self.log.is_none() && noted.has_kept(said),
-            _ => words.is_shown(said),
-        };
-        let above = quote
-            .filter(|said| is_shown(said))
-            .map(|_| match &self.show {
-                Show::Lines(prefix) | Show::Kept(prefix) => {
-                    let prefix = prefix.trim_end_matches([':', ' ']);
-                    format!("its last output is above, after {prefix}")
-                }
-                Show::Unchanged => "its last output is above".to_owned(),
-            });
+        let above = quote.and_then(|said| self.above(&noted, said));
         (cause, above)
+    }
+
+    /// Returns a clause that refers to `said`, if the user has seen it.
+    fn above(&self, noted: &Noted, said: &Said) -> Option<String> {
+        let is_shown = match self.show {
+            Show::Kept(_) => self.log.is_none() && noted.has_kept(said),
+            _ => noted.words.is_shown(said),
+        };
+        is_shown.then(|| match &self.show {
+            Show::Lines(prefix) | Show::Kept(prefix) => {
+                let prefix = prefix.trim_end_matches([':', ' ']);
+                format!("its last output is above, after {prefix}")
+            }
+            Show::Unchanged => "its last output is above".to_owned(),
+        })
+    }
+
+    /// Returns a clause that quotes the last output of a rank that is still running, or refers to
+    /// it.
+    pub(super) fn last(&self) -> Option<String> {
+        let noted = self.heard.noted();
+        let said = noted.words.last()?;
+        let quoted = || cause::last_output(said);
+        Some(self.above(&noted, said).unwrap_or_else(quoted))
     }
 
     /// Returns the link speed table that the rank measured, for use in later attempts.

@@ -51,12 +51,12 @@ impl Record {
         &self.reports
     }
 
-    /// Returns `true` if the rank's failure blames another rank. This is decided by the reported
-    /// error that `words` contains or, without `words`, by the last reported error. Returns `None`
-    /// if no such error was reported.
-    pub(super) fn blames_another(&mut self, words: Option<&str>) -> Option<bool> {
+    /// Returns the rank that the rank's failure blames, or `Some(None)` if it blames no other rank.
+    /// This is decided by the reported error that `words` contains or, without `words`, by the last
+    /// reported error. Returns `None` if no such error was reported.
+    pub(super) fn blames(&mut self, words: Option<&str>) -> Option<Option<u32>> {
         let mut failures = self.reports().iter().filter_map(|report| match report {
-            Report::Failed { blames, text } => Some((text.as_str(), blames.is_some())),
+            Report::Failed { blames, text } => Some((text.as_str(), *blames)),
             Report::Table(_) => None,
         });
         let decides = match words {
@@ -66,7 +66,7 @@ impl Record {
                 .max_by_key(|(text, _)| text.len()),
             None => failures.next_back(),
         };
-        decides.map(|(_, blames_another)| blames_another)
+        decides.map(|(_, blames)| blames)
     }
 
     /// Returns the first reported table that can be the value of an environment variable. The ranks
@@ -113,17 +113,17 @@ pub(super) mod tests {
         ];
         let mut record = Record::of(&errors);
         for (words, expected) in [
-            ("train: no data", Some(false)),
-            ("train: farewell from 1: no data; sorry", Some(true)),
-            ("2 is off", Some(true)),
+            ("train: no data", Some(None)),
+            ("train: farewell from 1: no data; sorry", Some(Some(1))),
+            ("2 is off", Some(Some(2))),
             ("the disk is full", None),
         ] {
-            assert_eq!(record.blames_another(Some(words)), expected, "{words}");
+            assert_eq!(record.blames(Some(words)), expected, "{words}");
         }
         // An error that the program survived does not explain a later failure.
-        assert_eq!(record.blames_another(None), Some(false));
-        assert_eq!(Record::of(&errors[..3]).blames_another(None), Some(true));
-        assert_eq!(Record::default().blames_another(None), None);
+        assert_eq!(record.blames(None), Some(None));
+        assert_eq!(Record::of(&errors[..3]).blames(None), Some(Some(2)));
+        assert_eq!(Record::default().blames(None), None);
     }
 
     #[test]
@@ -138,9 +138,9 @@ pub(super) mod tests {
         let bytes = postcard::to_stdvec(&late).unwrap();
         let (begun, rest) = bytes.split_at(4);
         file.write_all(begun).unwrap();
-        assert_eq!(record.blames_another(None), Some(true));
+        assert_eq!(record.blames(None), Some(Some(1)));
         file.write_all(rest).unwrap();
-        assert_eq!(record.blames_another(None), Some(false));
+        assert_eq!(record.blames(None), Some(None));
     }
 
     #[test]
@@ -151,7 +151,7 @@ pub(super) mod tests {
         let descriptor = record.file().unwrap().as_raw_fd();
         append("{ }", descriptor).unwrap();
         assert!(append(&long, descriptor).is_err());
-        assert_eq!(record.blames_another(None), Some(false));
+        assert_eq!(record.blames(None), Some(None));
         assert_eq!(record.table().as_deref(), Some("{ }"));
         let other = tempfile::tempfile().unwrap();
         assert!(append("{ }", other.as_raw_fd()).is_err());

@@ -55,6 +55,8 @@ struct Rank {
     /// If the rank failed and the user has seen its last output, a clause that refers to this
     /// output.
     above: Option<String>,
+    /// `true` if this launcher ended the rank before the rank exited.
+    is_stopped: bool,
 }
 
 impl Rank {
@@ -228,6 +230,7 @@ impl Supervisor {
             running: true,
             output,
             above: None,
+            is_stopped: false,
         });
         let ended = self.sender.clone();
         spawn_thread("ringtree-rank", move || {
@@ -379,7 +382,9 @@ impl Supervisor {
             self.output_grace = self.output_grace.saturating_sub(began.elapsed());
             let (cause, above) = rank.output.judge((rank.number, &rank.name), status);
             rank.above = above;
-            if !self.is_own_doing(status.signal()) {
+            let is_stopped = self.is_own_doing(status.signal());
+            self.ranks[local_rank].is_stopped = is_stopped;
+            if !is_stopped {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
         } else if self
@@ -513,6 +518,15 @@ impl Supervisor {
     /// Returns the line that reports `cause`. Before that, shows the output that was held back for
     /// the rank that the line names.
     fn line(&self, cause: &Cause) -> String {
+        let is_blamed = |rank: &&Rank| u32::try_from(rank.number).ok() == cause.blames;
+        let blamed = self.ranks.iter().find(is_blamed);
+        if let Some(blamed) = blamed.filter(|rank| rank.running || rank.is_stopped)
+            && let Some(last) = blamed.output.last()
+        {
+            // The blamed rank has left the job, but takes longer to exit than the others.
+            blamed.output.show_kept();
+            return cause.line_with(&blamed.name, last);
+        }
         let is_named = |rank: &&Rank| Some(rank.number) == cause.rank;
         let rank = self.ranks.iter().find(is_named);
         let line = cause.line(rank.and_then(|rank| {

@@ -380,7 +380,9 @@ impl Session {
                 "every send needs a matching receive, and every receive needs a \
                              matching send"
             }
-            (None, false) => "all ranks must make the same calls",
+            (None, false) => {
+                "check that rank's last output for an error; all ranks must make the same calls"
+            }
         };
         let message = format!(
             "{} left after call #{calls}, but {} still needs it for {}; {why}",

@@ -198,6 +198,17 @@ fn rank() {
     }
     let mut sum = [f32::from(rank) + 1.0];
     comm.all_reduce(&mut sum, ReduceOp::Sum).unwrap();
+    if attempt == 0 && role == "leaves" {
+        if rank == 1 {
+            eprintln!("KeyError: 'my bug'");
+            drop(comm);
+            loop {
+                std::thread::park();
+            }
+        }
+        eprintln!("{}", comm.barrier().unwrap_err());
+        std::process::exit(1);
+    }
     if attempt == 0 {
         if role == "killed 0" && rank == 0 || role != "killed 0" && rank == 1 {
             std::process::abort();
@@ -385,6 +396,17 @@ fn so_many_ranks(count: usize, options: &[&str], role: &str) -> Command {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
     command
+}
+
+#[test]
+fn a_rank_that_leaves_and_does_not_exit_is_named_with_its_last_output() {
+    let end = wait(ranks(&[], "leaves").spawn().unwrap());
+    assert_eq!(end.code, Some(0), "{end:?}");
+    let line = "ringtree: rank 0 exited with code 1 because it lost rank 1, which had not exited; \
+                its last output is above, after [1]; restart 1 of 2";
+    let told = end.told();
+    let named = told.iter().filter(|told| told.starts_with(line));
+    assert_eq!(named.count(), 1, "{end:?}");
 }
 
 #[test]
