@@ -6,8 +6,7 @@
 use ringtree::ReduceOp;
 use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::{
-    Algorithm, ChunkRange, Collective, Cost, Hosts, LinkCost, Request, Round, Source, Step,
-    Traffic, plan,
+    Algorithm, ChunkRange, Collective, Cost, Hosts, LinkCost, Request, Source, Step, Traffic, plan,
 };
 use ringtree::plan::{Entry, prove, required};
 
@@ -26,7 +25,7 @@ const TWO_ROWS: Entry = Entry {
 
 /// Returns the rounds of one rank. In each round, it sends its chunks to all ranks that differ in
 /// one coordinate, and folds theirs with its chunks in the order of that coordinate.
-fn build(request: &Request) -> Vec<Round> {
+fn build(request: &Request) -> Vec<Vec<Step>> {
     let (n, rank) = (request.world_size, request.rank);
     let rows = if n.is_multiple_of(2) { 2 } else { 1 };
     let columns = n / rows;

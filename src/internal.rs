@@ -124,6 +124,7 @@ pub mod ddp {
     pub use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next, Plain};
     pub use crate::ddp::marks::{agreed_mark, mark};
     pub use crate::ddp::state::{hook_state, order, restore, restore_hook};
+    pub use crate::ddp::trace::{dropped, is_on};
     pub use crate::ddp::values::Values;
 }
 
@@ -161,7 +162,7 @@ pub mod launch {
 /// Properties of GPUs, and kernels of other programs.
 #[cfg(feature = "cuda")]
 pub mod cuda {
-    pub use crate::device::{Description, description, load_kernels};
+    pub use crate::device::{Description, allocate, description, load_kernels};
 }
 
 /// Links between two ranks.
@@ -196,7 +197,7 @@ pub mod limits {
 pub mod sim {
     pub use crate::sim::connector::{SimStream, links, links_among, lock};
     pub use crate::sim::faults::SplitMix64;
-    pub use crate::sim::network::{ControlMessage, Network};
+    pub use crate::sim::network::{ControlMessage, Network, Uplinks};
     pub use crate::sim::schedule::{Baton, Deadlock};
     use crate::{Communicator, sim::World};
     use std::sync::{Arc, Mutex};

@@ -60,10 +60,9 @@ impl Own {
 
 impl Library for Own {
     fn path(&self) -> String {
-        self.comm
-            .info()
-            .device_path
-            .map_or_else(String::new, |path| path.to_string())
+        let info = self.comm.info();
+        let path = info.device_path.unwrap_or_default();
+        format!("{path}: {}", info.device_path_reason)
     }
 
     fn prepare(&mut self, case: Case) -> Result<(), String> {

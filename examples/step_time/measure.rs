@@ -144,7 +144,7 @@ fn one_step(
 
 /// Returns the CSV fields about buckets, with the algorithm of the largest one.
 fn buckets(comm: &Communicator, job: &Job, reducer: &DataParallel, bytes: usize) -> Result<String> {
-    let largest = reducer.buckets().iter().map(|bucket| bucket.bytes()).max();
+    let largest = reducer.buckets().iter().map(|bucket| bucket.bytes).max();
     let largest = largest.unwrap_or_default();
     let elements = largest / Dtype::F32.size();
     let choice = comm.plan_for(Collective::AllReduce, elements, Dtype::F32, 0)?;
@@ -172,7 +172,7 @@ fn explain(statistics: &[BucketStatistics], start: Duration) {
             bucket.bytes,
             ms(bucket.launched_at.saturating_sub(start)),
             ms(bucket.ended_at.saturating_sub(start)),
-            ms(bucket.communication()),
+            ms(bucket.ended_at - bucket.launched_at),
             ms(bucket.exposed),
         );
     }

@@ -6,6 +6,7 @@ use super::collectives::forced;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
+use crate::plan::internal::select::with_breakdown;
 use crate::plan::{Choice, Collective};
 use crate::protocol::call::Call;
 
@@ -67,7 +68,7 @@ impl Communicator {
         let choice = issued.cache.choice(Call { algorithm, ..call })?;
         drop(issued);
         let parts = &self.core.parts;
-        let whole = choice.with_breakdown(&parts.topology().hosts, &parts.tuning);
+        let whole = with_breakdown(choice, &parts.topology().hosts, &parts.tuning);
         whole.map_err(Error::usage)
     }
 }

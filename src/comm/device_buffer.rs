@@ -111,7 +111,7 @@ impl<T: Element> DeviceBuffer<T> {
     /// Creates a buffer with undefined contents.
     fn allocate(device: &Device, stream: &Stream, count: usize) -> Result<Self> {
         // A device cannot allocate zero bytes.
-        let memory = device.allocate(bytes_of(count, T::DTYPE)?.max(1))?;
+        let memory = device::allocate(device, bytes_of(count, T::DTYPE)?.max(1))?;
         let mut buffer = Self::from_memory(device, stream, memory);
         buffer.count = count;
         Ok(buffer)

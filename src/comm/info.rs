@@ -20,30 +20,17 @@ pub struct Info {
     pub name: Option<String>,
     /// `"shm"`, `"tcp"`, `"shm+tcp"` or, for simulated ranks, `"sim"`.
     pub transport: &'static str,
-    /// The path for buffers on devices. `None` if no device is attached.
-    pub device_path: Option<DevicePath>,
+    /// How buffers on devices travel between ranks: `"mapped"` or `"staged"`. `None` if no device
+    /// is attached.
+    pub device_path: Option<&'static str>,
+    /// The effect of the device path and, for the staged path, the reason why it was selected.
+    pub device_path_reason: String,
     /// The source of the table from which algorithms are chosen.
     pub tuning_origin: TuningOrigin,
     /// The algorithm that a setting or [`Communicator::use_algorithm`] requires.
     pub algorithm: Option<Algorithm>,
     /// `true` if sums are [reproducible](super::builder::Builder::reproducible).
     pub is_reproducible: bool,
-}
-
-/// How buffers on devices travel between ranks. Prints as one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct DevicePath {
-    /// `"mapped"` or `"staged"`.
-    pub name: &'static str,
-    /// The effect of the path and, for the staged path, the reason why it was selected.
-    pub reason: String,
-}
-
-impl fmt::Display for DevicePath {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "{}: {}", self.name, self.reason)
-    }
 }
 
 impl fmt::Display for Info {
@@ -57,8 +44,9 @@ impl fmt::Display for Info {
             hosts => format!("{hosts} hosts"),
         };
         write!(formatter, ", {hosts}, over {}", self.transport)?;
-        if let Some(path) = &self.device_path {
-            write!(formatter, ", device buffers {path}")?;
+        if let Some(path) = self.device_path {
+            let reason = &self.device_path_reason;
+            write!(formatter, ", device buffers {path}: {reason}")?;
         }
         match self.algorithm {
             Some(algorithm) => write!(formatter, "; algorithm {algorithm}, as requested")?,
@@ -89,14 +77,15 @@ impl Communicator {
         #[cfg(feature = "cuda")]
         let device_path = self.device_path();
         #[cfg(not(feature = "cuda"))]
-        let device_path = None;
+        let device_path: Option<(&str, String)> = None;
         Info {
             rank: self.rank(),
             world_size: self.world_size(),
             hosts: parts.topology().host_count(),
             name,
             transport: parts.transport_name,
-            device_path,
+            device_path: device_path.as_ref().map(|path| path.0),
+            device_path_reason: device_path.map_or_else(String::new, |path| path.1),
             tuning_origin: parts.tuning_origin,
             algorithm: self.algorithm(),
             is_reproducible: parts.is_reproducible,

@@ -55,7 +55,7 @@ pub(crate) mod work;
 #[cfg(feature = "cuda")]
 pub use buffer::DeviceMemory;
 pub use buffer::{Memory, MemoryMut};
-pub use info::{DevicePath, Info};
+pub use info::Info;
 pub use scope::{MessageBatch, Scope, ScopedWork};
 pub use shared_buffer::SharedBuffer;
 pub use work::WorkError;

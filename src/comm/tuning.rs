@@ -10,7 +10,9 @@ use crate::control::Membership;
 use crate::control::report::Report;
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
+use crate::plan::internal::record::{self, fits};
 use crate::plan::internal::topology::{Sharing, sharing};
+use crate::plan::internal::tuning::rounded;
 use crate::plan::{
     Algorithm, Collective, PlanError, Topology, TuningMismatch, TuningRecord, TuningTable,
     choose_concurrent,
@@ -70,7 +72,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn tuning(&self) -> TuningRecord {
-        TuningRecord::new(self.table(), &self.core.parts.topology())
+        record::of(self.table(), &self.core.parts.topology())
     }
 
     /// Returns the table that is used to choose algorithms.
@@ -124,7 +126,7 @@ impl Communicator {
                  record on all ranks, such as the one from the checkpoint that they all loaded"
             )));
         }
-        if let Err(why) = kept.fits(&self.core.parts.topology()) {
+        if let Err(why) = fits(kept, &self.core.parts.topology()) {
             return Ok(Err(why));
         }
         let is_set = self.core.parts.tuning_origin == TuningOrigin::Setting;
@@ -212,7 +214,7 @@ impl Start {
         let built_in = (TuningTable::default(), TuningOrigin::BuiltIn);
         match self {
             Self::Set(table) => return Some((*table, TuningOrigin::Setting)),
-            Self::HandedOn(record) => match record.fits(topology) {
+            Self::HandedOn(record) => match fits(record, topology) {
                 Ok(()) => return Some((record.table(), TuningOrigin::Launcher)),
                 Err(why) if ranks.rank == 0 => eprintln!("ringtree: {why}"),
                 Err(_) => {}
@@ -242,9 +244,9 @@ pub(super) fn measured(
         keep(&measuring, path, writes.then_some(&table))?;
         return Ok((table, TuningOrigin::Setting));
     }
-    let table = table.rounded();
+    let table = rounded(&table);
     if ranks.rank == 0 {
-        tell(&TuningRecord::new(table, &parts.topology()), settings);
+        tell(&record::of(table, &parts.topology()), settings);
     }
     Ok((table, TuningOrigin::Measured))
 }

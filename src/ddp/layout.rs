@@ -21,14 +21,8 @@ pub struct Bucket {
     pub parameters: Vec<usize>,
     /// Total number of elements of all parameters.
     pub count: usize,
-}
-
-impl Bucket {
-    /// Returns the size of the bucket in bytes.
-    #[must_use]
-    pub fn bytes(&self) -> usize {
-        self.count * self.dtype.size()
-    }
+    /// Total size of these elements, in bytes.
+    pub bytes: usize,
 }
 
 /// Maximum bucket sizes, in bytes. A larger parameter gets its own bucket.
@@ -63,7 +57,7 @@ impl Layout {
             let same_type = |(_, bucket): &(usize, Bucket)| bucket.dtype == parameter.dtype;
             let index = open.iter().position(same_type);
             if let Some(index) = index
-                && open[index].1.bytes() + parameter.bytes() > limit
+                && open[index].1.bytes + parameter.bytes() > limit
             {
                 full.push(open.remove(index));
             }
@@ -72,6 +66,7 @@ impl Layout {
                     dtype: parameter.dtype,
                     parameters: Vec::new(),
                     count: 0,
+                    bytes: 0,
                 };
                 open.push((at, bucket));
                 open.len() - 1
@@ -80,6 +75,7 @@ impl Layout {
             *last = at;
             bucket.parameters.push(number);
             bucket.count += parameter.count();
+            bucket.bytes += parameter.bytes();
         }
         full.append(&mut open);
         full.sort_by_key(|(last, _)| *last);
@@ -140,7 +136,7 @@ mod tests {
             let mut seen = vec![0; parameters.len()];
             for (index, bucket) in layout.buckets.iter().enumerate() {
                 let filled = bucket.parameters.iter().filter(|one| parameters[**one].count() > 0);
-                prop_assert!(bucket.bytes() <= first.max(rest) || filled.count() == 1);
+                prop_assert!(bucket.bytes <= first.max(rest) || filled.count() == 1);
                 let mut end = 0;
                 for number in &bucket.parameters {
                     seen[*number] += 1;

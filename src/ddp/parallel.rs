@@ -244,7 +244,7 @@ impl DataParallel {
         };
         self.contents = self.layout.buckets.iter().map(content).collect();
         let statistics = |bucket: &Bucket| BucketStatistics {
-            bytes: bucket.bytes(),
+            bytes: bucket.bytes,
             parameters: bucket.parameters.len(),
             ..BucketStatistics::default()
         };

@@ -24,11 +24,3 @@ pub struct BucketStatistics {
     /// This is the part of the communication that the backward pass did not hide.
     pub exposed: Duration,
 }
-
-impl BucketStatistics {
-    /// Returns how long the communication took, whether or not it was hidden.
-    #[must_use]
-    pub fn communication(&self) -> Duration {
-        self.ended_at.saturating_sub(self.launched_at)
-    }
-}

@@ -85,15 +85,6 @@ impl Device {
         Stream::new(&self.gpu)
     }
 
-    /// Allocates memory on the device. The contents of the memory are undefined.
-    ///
-    /// # Errors
-    /// Returns an error of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the memory
-    /// cannot be allocated.
-    pub fn allocate(&self, bytes: usize) -> Result<Memory> {
-        Memory::new(&self.gpu, bytes)
-    }
-
     /// Wraps a cudarc stream and keeps it alive for as long as the returned stream exists.
     ///
     /// # Errors
@@ -130,6 +121,15 @@ impl Device {
     pub(crate) fn gpu(&self) -> &Arc<Gpu> {
         &self.gpu
     }
+}
+
+/// Allocates memory on a device. The contents of the memory are undefined.
+///
+/// # Errors
+/// Returns an error of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the memory cannot be
+/// allocated.
+pub fn allocate(device: &Device, bytes: usize) -> Result<Memory> {
+    Memory::new(&device.gpu, bytes)
 }
 
 /// Returns the properties of a GPU.

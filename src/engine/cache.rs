@@ -6,7 +6,7 @@ use crate::dtype::Dtype;
 use crate::error::{Error, Result};
 use crate::limits::{EXPOSED_BYTES_MIN, EXPOSED_OVERWRITTEN_BYTES_MIN, PROGRAMS_CACHED_MAX};
 use crate::op::ReduceOp;
-use crate::plan::internal::algorithms::{REGISTRY, guarded, prove};
+use crate::plan::internal::algorithms::{REGISTRY, guarded, is_own, prove};
 use crate::plan::internal::select::{self, Choice, TuningTable};
 use crate::plan::internal::spec::whole_count;
 use crate::plan::{Algorithm, Collective, Layout, Plan, Request, Topology, plan};
@@ -264,7 +264,7 @@ impl Cache {
             self.plans.clear();
         }
         // Plans of a custom algorithm are trusted only after verification.
-        if algorithm.is_own() {
+        if is_own(algorithm) {
             prove(request).map_err(Error::usage)?;
         }
         let plan = Arc::new(plan(request).map_err(Error::usage)?);

@@ -28,10 +28,12 @@
 //! Frames have fixed sizes, so an unauthenticated peer cannot make this process hold more than
 //! [`HELLO_BYTES`] bytes.
 
+use crate::error::{Error, Result};
 use ctutils::CtEq;
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::Sha256;
 use std::fmt;
+use std::str::FromStr;
 
 mod refusal;
 pub use refusal::Refusal;
@@ -69,14 +71,7 @@ impl Secret {
 
     /// Parses a secret from 64 hexadecimal digits, ignoring surrounding white space. Returns `None`
     /// if `text` is anything else.
-    ///
-    /// ```
-    /// use ringtree::start::Secret;
-    /// assert!(Secret::from_hex(&"a0".repeat(32)).is_some());
-    /// assert!(Secret::from_hex("a0").is_none());
-    /// ```
-    #[must_use]
-    pub fn from_hex(text: &str) -> Option<Self> {
+    pub(crate) fn from_hex(text: &str) -> Option<Self> {
         let digits = text.trim().as_bytes();
         if digits.len() != 2 * NONCE_BYTES {
             return None;
@@ -98,6 +93,27 @@ impl Secret {
 
     pub(super) fn mac(&self, parts: &[&[u8]]) -> Digest {
         mac(&self.0, parts)
+    }
+}
+
+/// Parses 64 hexadecimal digits. White space around them is ignored.
+///
+/// ```
+/// use ringtree::start::Secret;
+/// assert!("a0".repeat(32).parse::<Secret>().is_ok());
+/// assert!("a0".parse::<Secret>().is_err());
+/// ```
+impl FromStr for Secret {
+    type Err = Error;
+
+    /// The error does not contain the text, which may be the secret with a typo.
+    fn from_str(text: &str) -> Result<Self> {
+        Self::from_hex(text).ok_or_else(|| {
+            Error::usage(format!(
+                "a secret must be {} hexadecimal digits; generate one with `openssl rand -hex 32`",
+                2 * NONCE_BYTES
+            ))
+        })
     }
 }
 

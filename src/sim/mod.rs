@@ -24,5 +24,5 @@ pub(crate) mod schedule;
 mod simulate;
 
 pub use faults::Faults;
-pub use network::{NetworkConfig, Transfer, Uplinks};
+pub use network::{NetworkConfig, Transfer};
 pub use simulate::{World, simulate, sleep};

@@ -2,14 +2,14 @@
 
 use ringtree::ErrorKind;
 use ringtree::plan::Entry;
-use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Step};
+use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Step};
 
 fn all() -> Vec<ChunkRange> {
     vec![ChunkRange::new(0, 2)]
 }
 
 /// Right for a power of two of ranks alone: else contributions are combined twice.
-fn by_doubling(request: &Request) -> Vec<Round> {
+fn by_doubling(request: &Request) -> Vec<Vec<Step>> {
     let (n, rank) = (request.world_size, request.rank);
     let distances = std::iter::successors(Some(1), |one| Some(2 * one));
     let round = |distance: usize| {

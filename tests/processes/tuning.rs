@@ -3,10 +3,11 @@
 use crate::long::short_or_long;
 use crate::ranks::own_address;
 use ringtree::internal::sim::Network;
+use ringtree::internal::sim::Uplinks;
 use ringtree::plan::internal::calibration::{LinkClass, probes};
 use ringtree::plan::internal::topology::{in_sites_of, of_sizes};
 use ringtree::plan::{Collective, Hosts, Topology, TuningTable};
-use ringtree::sim::{Uplinks, World};
+use ringtree::sim::World;
 use ringtree::tuning::TuningRecord;
 use ringtree::{Communicator, Dtype, ErrorKind, Result};
 use std::sync::{Arc, Mutex};

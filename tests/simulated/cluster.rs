@@ -3,6 +3,7 @@
 use crate::long::short_or_long;
 use ringtree::ErrorKind;
 use ringtree::internal::sim::SplitMix64;
+use ringtree::internal::sim::Uplinks;
 use ringtree::plan::internal::algorithms::{self, entry, plan};
 use ringtree::plan::internal::cost::longest_path_between_sites_s;
 use ringtree::plan::internal::spec::whole_count;
@@ -10,7 +11,7 @@ use ringtree::plan::internal::topology::{at_sites, in_sites_of};
 use ringtree::plan::{
     Algorithm, Collective, Hosts, LinkCost, Plan, Request, Topology, TuningTable, UplinkCost,
 };
-use ringtree::sim::{Faults, Uplinks, World};
+use ringtree::sim::{Faults, World};
 use ringtree_kit::checkers::{agreement, exact, no_hang, order, same_error};
 use ringtree_kit::cluster::{Cluster, Moment, Outcome};
 use ringtree_kit::script::{Call, Script, Step};

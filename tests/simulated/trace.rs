@@ -2,6 +2,7 @@
 //! communication goes on while backward runs.
 
 use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter, Trace};
+use ringtree::internal::ddp::dropped;
 use ringtree::internal::limits::TRACE_SPANS_MAX;
 use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Dtype, Error, Result};
@@ -184,7 +185,7 @@ fn memory_is_bounded_and_what_is_dropped_is_said() {
             trace.span("track", "a \"name\"\n\u{7}", Duration::ZERO, Duration::ZERO);
         }
         trace.write(&path)?;
-        Ok::<_, Error>(trace.dropped())
+        Ok::<_, Error>(dropped(&trace))
     });
     assert_eq!(dropped, [Ok(0), Ok(5)]);
     let events = events(&path);

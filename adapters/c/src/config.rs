@@ -4,7 +4,7 @@ use crate::memory::text;
 use crate::types::{
     RINGTREE_UNIQUE_ID_BYTES, RINGTREE_UNSET, rank, ringtree_config_t, ringtree_unique_id_t,
 };
-use ringtree::start::{Secret, UniqueId};
+use ringtree::start::UniqueId;
 use ringtree::{Builder, Communicator, Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -114,14 +114,7 @@ impl ringtree_config_t<'_> {
             builder = builder.rendezvous(&address);
         }
         if let Some(digits) = text(self.secret) {
-            // The message omits the value, which may be the secret with a typo.
-            let wrong = || {
-                usage(
-                    "secret must be 64 hexadecimal digits; generate them with `openssl rand -hex \
-                     32`",
-                )
-            };
-            builder = builder.secret(Secret::from_hex(&digits).ok_or_else(wrong)?);
+            builder = builder.secret(digits.parse()?);
         }
         if let Some(interface) = text(self.interface) {
             builder = builder.interface(&interface);

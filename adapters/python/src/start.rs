@@ -40,13 +40,8 @@ impl Told {
             builder = builder.rendezvous(address);
         }
         if let Some(text) = &self.secret {
-            let secret = Secret::from_hex(text);
-            builder = builder.secret(secret.ok_or_else(|| {
-                error::usage(
-                    py,
-                    "secret must be 64 hexadecimal digits; generate it with `openssl rand -hex 32`",
-                )
-            })?);
+            let secret = text.parse::<Secret>();
+            builder = builder.secret(secret.map_err(|error| error::raised(py, &error))?);
         }
         if let Some(name) = &self.interface {
             builder = builder.interface(name);

@@ -37,12 +37,7 @@ pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
     comm.attach(&device)?;
     if comm.rank() == 0 {
         // This does not go to standard output, because a program may read the table from there.
-        eprintln!(
-            "device buffers are {}",
-            comm.info()
-                .device_path
-                .map_or_else(String::new, |path| path.to_string())
-        );
+        eprintln!("device buffers are {}", path_of(comm));
     }
     let stream = device.stream()?;
     Ok(Memory::Device((device, stream)))
@@ -69,4 +64,11 @@ pub(crate) fn listed() -> String {
         Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
         Err(error) => error.to_string(),
     }
+}
+
+/// Returns the path for device buffers and its reason.
+pub(crate) fn path_of(comm: &Communicator) -> String {
+    let info = comm.info();
+    let path = info.device_path.unwrap_or_default();
+    format!("{path}: {}", info.device_path_reason)
 }

@@ -11,12 +11,13 @@ use ringtree::plan::draw::{self, Caption};
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::export::{Report, exported};
 use ringtree::plan::internal::player::{Played, html};
+use ringtree::plan::internal::select::with_breakdown;
 use ringtree::plan::internal::select::{
-    Choice, TuningTable, choose, choose_in_rank_order, predicted_s, scratch_bytes,
+    Choice, TuningTable, choose, choose_in_rank_order, parts, predicted_s, scratch_bytes,
 };
 use ringtree::plan::internal::units::Bytes;
 use ringtree::plan::{
-    Algorithm, Collective, Parts, Plan, PlanError, PlanErrorKind, Request, Topology, verify,
+    Algorithm, Collective, Plan, PlanError, PlanErrorKind, Request, Topology, verify,
 };
 use ringtree::plan::{plans, required};
 use std::io::Write;
@@ -214,7 +215,7 @@ impl Inquiry {
             }
             Selection::Auto => {
                 let choice = self.choose(None)?;
-                let line = choice.with_breakdown(&self.topology.hosts, &self.table)?;
+                let line = with_breakdown(choice, &self.topology.hosts, &self.table)?;
                 Ok((vec![choice.algorithm], Some(line.to_string())))
             }
         }
@@ -420,7 +421,7 @@ fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, Str
             format!("--draw html: {algorithm}: {why_not}; pass fewer pieces with --chunks")
         })?;
         played.push(Played {
-            parts: Parts::of(request, inquiry.bytes, &inquiry.table)?,
+            parts: parts(request, inquiry.bytes, &inquiry.table)?,
             plans,
             caption,
             schedule,

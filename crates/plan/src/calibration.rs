@@ -23,6 +23,7 @@ use crate::error::PlanError;
 use crate::limits::{
     BOUNCE_BYTES, TUNING_FACTOR_MAX_SHM, TUNING_FACTOR_MAX_TCP, TUNING_FACTOR_MIN,
 };
+use crate::tuning::between_sites;
 
 /// Bytes per element in timed calls. Gradients most often have this size.
 const ELEMENT_BYTES: usize = 4;
@@ -382,7 +383,7 @@ impl Probe {
             LinkClass::Tcp => &mut table.tcp,
             LinkClass::Shm => &mut table.shm,
             LinkClass::Uplink => {
-                let usual = TuningTable::default().between_sites();
+                let usual = between_sites(&TuningTable::default());
                 let uplink = table.uplink.get_or_insert(usual);
                 return match self.number {
                     Number::Alpha | Number::Overhead => &mut uplink.alpha_s,

@@ -1,13 +1,9 @@
 //! Describes and explains the choice of an algorithm.
 
 use super::cost::payload_bytes;
-use super::ir::Request;
 use super::parts::Parts;
 use super::spec::{Algorithm, Collective};
-use super::topology::Hosts;
-use super::tuning::TuningTable;
 use super::units::{Bytes, Seconds};
-use crate::error::PlanError;
 use std::fmt;
 
 /// Largest relative difference between predictions that differ only by rounding.
@@ -35,7 +31,7 @@ pub struct Choice {
     pub runner_up: Option<(Algorithm, f64)>,
     /// `true` if the caller requested the algorithm.
     pub is_forced: bool,
-    /// The components of the predicted time, if [`Choice::with_breakdown`] has computed them.
+    /// The components of the predicted time, if they have been computed.
     pub breakdown: Option<Parts>,
 }
 
@@ -88,26 +84,5 @@ impl Choice {
                 }
             }
         }
-    }
-
-    /// Computes the components of the predicted time.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`predicted_s`](super::select::predicted_s).
-    pub fn with_breakdown(self, hosts: &Hosts, table: &TuningTable) -> Result<Self, PlanError> {
-        if self.world_size == 1 {
-            return Ok(self);
-        }
-        let request = Request {
-            collective: self.collective,
-            algorithm: self.algorithm,
-            world_size: self.world_size,
-            rank: 0,
-            root: 0,
-            pieces: self.pieces,
-            hosts: hosts.clone(),
-        };
-        let breakdown = Some(Parts::of(&request, self.bytes, table)?);
-        Ok(Self { breakdown, ..self })
     }
 }

@@ -57,7 +57,7 @@ pub use algorithms::{Entry, Offer, REGISTRY, plan, plans, prove, required};
 pub use choice::Choice;
 pub use cost::Traffic;
 pub use error::{PlanError, PlanErrorKind};
-pub use ir::{ChunkRange, Plan, Request, Round, Source, Step};
+pub use ir::{ChunkRange, Plan, Request, Source, Step};
 pub use layout::{Blocks, Layout};
 pub use parts::Parts;
 pub use price::{Cost, LinkCost, UplinkCost};

@@ -12,7 +12,7 @@ use std::fmt;
 ///
 /// ```
 /// use ringtree::tuning::TuningTable;
-/// use ringtree::plan::Parts;
+/// use ringtree::plan::internal::select::parts;
 /// use ringtree::plan::predicted_s;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
@@ -26,7 +26,7 @@ use std::fmt;
 ///     hosts: Hosts::APART,
 /// };
 /// let table = TuningTable::default();
-/// let parts = Parts::of(&request, 1 << 20, &table)?;
+/// let parts = parts(&request, 1 << 20, &table)?;
 /// // Six rounds in sequence.
 /// assert!((parts.way_s - 6.0 * table.tcp.alpha_s).abs() < 1e-9);
 /// let whole_s = predicted_s(&request, 1 << 20, &table)?;

@@ -22,14 +22,15 @@ pub const TABLE_VERSION: u32 = 2;
 ///
 /// ```
 /// use ringtree::plan::Topology;
+/// use ringtree::plan::internal::record::{fits, of};
 /// use ringtree::tuning::{TuningMismatch, TuningRecord, TuningTable};
 ///
-/// let kept = TuningRecord::new(TuningTable::default(), &Topology::of(&[0; 4]));
+/// let kept = of(TuningTable::default(), &Topology::of(&[0; 4]));
 /// let read = kept.to_string().parse::<TuningRecord>().unwrap();
 /// assert_eq!((&read, read.table()), (&kept, TuningTable::default()));
-/// assert_eq!(read.fits(&Topology::of(&[0; 4])), Ok(()));
+/// assert_eq!(fits(&read, &Topology::of(&[0; 4])), Ok(()));
 /// let of_five = TuningMismatch::Ranks { kept: 4, own: 5 };
-/// assert_eq!(read.fits(&Topology::of(&[0; 5])), Err(of_five));
+/// assert_eq!(fits(&read, &Topology::of(&[0; 5])), Err(of_five));
 /// ```
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -100,18 +101,6 @@ impl fmt::Display for TuningMismatch {
 }
 
 impl TuningRecord {
-    /// Creates a record of `table` for ranks that are placed according to `topology`.
-    #[must_use]
-    pub fn new(table: TuningTable, topology: &Topology) -> Self {
-        Self {
-            version: TABLE_VERSION,
-            ranks: topology.world_size,
-            hosts: topology.host_count(),
-            placement: placement(topology),
-            table,
-        }
-    }
-
     /// Returns the table.
     #[must_use]
     pub const fn table(&self) -> TuningTable {
@@ -124,40 +113,6 @@ impl TuningRecord {
     #[must_use]
     pub fn hash(&self) -> u64 {
         fnv_1a(self.to_string().into_bytes())
-    }
-
-    /// Checks that the table applies to ranks that are placed according to `topology`.
-    ///
-    /// # Errors
-    /// Returns the reason why the table does not apply.
-    pub fn fits(&self, topology: &Topology) -> Result<(), TuningMismatch> {
-        let Self {
-            version,
-            ranks,
-            hosts,
-            placement,
-            ..
-        } = *self;
-        let own = Self::new(self.table, topology);
-        if version != own.version {
-            return Err(TuningMismatch::Version {
-                kept: version,
-                own: own.version,
-            });
-        }
-        if ranks != own.ranks {
-            return Err(TuningMismatch::Ranks {
-                kept: ranks,
-                own: own.ranks,
-            });
-        }
-        if (hosts, placement) != (own.hosts, own.placement) {
-            return Err(TuningMismatch::Placement {
-                kept: hosts,
-                own: own.hosts,
-            });
-        }
-        Ok(())
     }
 }
 
@@ -183,6 +138,52 @@ impl FromStr for TuningRecord {
     }
 }
 
+/// Creates a record of `table` for ranks that are placed according to `topology`.
+#[must_use]
+pub fn of(table: TuningTable, topology: &Topology) -> TuningRecord {
+    TuningRecord {
+        version: TABLE_VERSION,
+        ranks: topology.world_size,
+        hosts: topology.host_count(),
+        placement: placement(topology),
+        table,
+    }
+}
+
+/// Checks that the table applies to ranks that are placed according to `topology`.
+///
+/// # Errors
+/// Returns the reason why the table does not apply.
+pub fn fits(record: &TuningRecord, topology: &Topology) -> Result<(), TuningMismatch> {
+    let TuningRecord {
+        version,
+        ranks,
+        hosts,
+        placement,
+        ..
+    } = *record;
+    let own = of(record.table, topology);
+    if version != own.version {
+        return Err(TuningMismatch::Version {
+            kept: version,
+            own: own.version,
+        });
+    }
+    if ranks != own.ranks {
+        return Err(TuningMismatch::Ranks {
+            kept: ranks,
+            own: own.ranks,
+        });
+    }
+    if (hosts, placement) != (own.hosts, own.placement) {
+        return Err(TuningMismatch::Placement {
+            kept: hosts,
+            own: own.hosts,
+        });
+    }
+    Ok(())
+}
+
 /// Hashes the host of each rank and, if there are several sites, the site of each host.
 fn placement(topology: &Topology) -> u64 {
     let hosts = (0..topology.world_size).map(|rank| topology.host_of(rank));
@@ -205,14 +206,17 @@ mod tests {
 
     #[test]
     fn what_does_not_fit_says_why() {
-        let kept = TuningRecord::new(TuningTable::default(), &Topology::of(&[0, 0, 1, 1]));
-        assert_eq!(kept.fits(&Topology::of(&[5, 5, 2, 2])), Ok(()));
-        let other = kept.fits(&Topology::of(&[0, 1, 0, 1]));
+        let kept = of(TuningTable::default(), &Topology::of(&[0, 0, 1, 1]));
+        assert_eq!(fits(&kept, &Topology::of(&[5, 5, 2, 2])), Ok(()));
+        let other = fits(&kept, &Topology::of(&[0, 1, 0, 1]));
         assert_eq!(other, Err(TuningMismatch::Placement { kept: 2, own: 2 }));
-        let at_sites = kept.fits(&crate::topology::at_sites(&[0, 0, 1, 1], &[0, 0, 1, 1]));
+        let at_sites = fits(
+            &kept,
+            &crate::topology::at_sites(&[0, 0, 1, 1], &[0, 0, 1, 1]),
+        );
         assert_eq!(at_sites, Err(TuningMismatch::Placement { kept: 2, own: 2 }));
         let older = TuningRecord { version: 0, ..kept };
-        let why = older.fits(&Topology::of(&[0, 0, 1, 1])).unwrap_err();
+        let why = fits(&older, &Topology::of(&[0, 0, 1, 1])).unwrap_err();
         let line = why.to_string();
         assert!(
             line.contains("version 0") && line.contains("last bits"),

@@ -17,6 +17,7 @@ use super::ir::Request;
 use super::spec::{Algorithm, Collective};
 use super::topology::Hosts;
 use super::verify::verify;
+use crate::algorithms::is_own;
 use crate::error::PlanError;
 use crate::limits::{IN_RANK_ORDER_PROVEN_RANKS, PROGRAMS_CACHED_MAX};
 use crate::spec::reduces;
@@ -61,7 +62,7 @@ pub fn is_in_rank_order(request: &Request) -> bool {
         return true;
     }
     let too_many = request.world_size > IN_RANK_ORDER_PROVEN_RANKS;
-    let proven = match too_many && !request.algorithm.is_own() {
+    let proven = match too_many && !is_own(request.algorithm) {
         true => Request {
             world_size: IN_RANK_ORDER_PROVEN_RANKS,
             hosts: Hosts::APART,

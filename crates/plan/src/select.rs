@@ -14,12 +14,12 @@ use super::parts::Parts;
 use super::price::{LinkCost, Question};
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
-use super::topology::{Sharing, Topology};
+use super::topology::{Hosts, Sharing, Topology, sharing};
 use super::units::Bytes;
 use crate::algorithms::forms;
 use crate::error::PlanError;
 use crate::limits::{PIECES_MAX, SCRATCH_BYTES_MAX, SHARED_SEGMENT_BYTES, SITES_COUNTED_RANKS_MAX};
-use crate::topology::sharing;
+use crate::tuning::between_sites;
 
 pub use super::choice::Choice;
 pub use super::tuning::TuningTable;
@@ -469,7 +469,7 @@ fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
         beta_s_per_byte: times(link.beta_s_per_byte, Part::Bytes),
         gamma_s_per_byte: times(link.gamma_s_per_byte, Part::Folds),
     };
-    let mut uplink = table.between_sites();
+    let mut uplink = between_sites(table);
     uplink.alpha_s = times(uplink.alpha_s, Part::Way);
     uplink.beta_s_per_byte = times(uplink.beta_s_per_byte, Part::Bytes);
     TuningTable {
@@ -479,37 +479,63 @@ fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
     }
 }
 
-impl Parts {
-    /// Returns the components of the time that [`predicted_s`] returns.
-    ///
-    /// # Errors
-    /// Returns the same errors as [`predicted_s`].
-    pub fn of(request: &Request, bytes: usize, table: &TuningTable) -> Result<Self, PlanError> {
-        let nudge = match request.topology().site_count() {
-            1 => NUDGE,
-            _ => NUDGE_BETWEEN_SITES,
-        };
-        let hangs_on = |part: Part| {
-            let with = |factor| predicted_s(request, bytes, &nudged(table, part, factor));
-            let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
-            Ok::<_, PlanError>(((more_s - less_s) / (2.0 * nudge)).max(0.0))
-        };
-        let parts = Self {
-            way_s: hangs_on(Part::Way)?,
-            messages_s: hangs_on(Part::Messages)?,
-            bytes_s: hangs_on(Part::Bytes)?,
-            folds_s: hangs_on(Part::Folds)?,
-        };
-        let sum_s = parts.sum_s();
-        let share = match sum_s > 0.0 {
-            true => predicted_s(request, bytes, table)? / sum_s,
-            false => 1.0,
-        };
-        Ok(Self {
-            way_s: parts.way_s * share,
-            messages_s: parts.messages_s * share,
-            bytes_s: parts.bytes_s * share,
-            folds_s: parts.folds_s * share,
-        })
+/// Computes the components of the predicted time of `choice`.
+///
+/// # Errors
+/// Returns the same errors as [`predicted_s`](super::select::predicted_s).
+pub fn with_breakdown(
+    choice: Choice,
+    hosts: &Hosts,
+    table: &TuningTable,
+) -> Result<Choice, PlanError> {
+    if choice.world_size == 1 {
+        return Ok(choice);
     }
+    let request = Request {
+        collective: choice.collective,
+        algorithm: choice.algorithm,
+        world_size: choice.world_size,
+        rank: 0,
+        root: 0,
+        pieces: choice.pieces,
+        hosts: hosts.clone(),
+    };
+    let breakdown = Some(parts(&request, choice.bytes, table)?);
+    Ok(Choice {
+        breakdown,
+        ..choice
+    })
+}
+
+/// Returns the components of the time that [`predicted_s`] returns.
+///
+/// # Errors
+/// Returns the same errors as [`predicted_s`].
+pub fn parts(request: &Request, bytes: usize, table: &TuningTable) -> Result<Parts, PlanError> {
+    let nudge = match request.topology().site_count() {
+        1 => NUDGE,
+        _ => NUDGE_BETWEEN_SITES,
+    };
+    let hangs_on = |part: Part| {
+        let with = |factor| predicted_s(request, bytes, &nudged(table, part, factor));
+        let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
+        Ok::<_, PlanError>(((more_s - less_s) / (2.0 * nudge)).max(0.0))
+    };
+    let parts = Parts {
+        way_s: hangs_on(Part::Way)?,
+        messages_s: hangs_on(Part::Messages)?,
+        bytes_s: hangs_on(Part::Bytes)?,
+        folds_s: hangs_on(Part::Folds)?,
+    };
+    let sum_s = parts.sum_s();
+    let share = match sum_s > 0.0 {
+        true => predicted_s(request, bytes, table)? / sum_s,
+        false => 1.0,
+    };
+    Ok(Parts {
+        way_s: parts.way_s * share,
+        messages_s: parts.messages_s * share,
+        bytes_s: parts.bytes_s * share,
+        folds_s: parts.folds_s * share,
+    })
 }

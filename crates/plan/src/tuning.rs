@@ -88,8 +88,8 @@ impl TuningTable {
     /// ```
     ///
     /// `shm` has the same fields as `tcp`. If `shm` is missing, the built-in shared-memory costs
-    /// are used. If `uplink` is missing, [`TuningTable::between_sites`] derives the uplink costs
-    /// from `tcp`.
+    /// are used. If `uplink` is missing, an uplink has ten times the latency and ten times the time
+    /// per byte of `tcp`.
     ///
     /// # Errors
     /// Returns an error if the text is not a valid table, or if a cost is negative or not
@@ -99,71 +99,6 @@ impl TuningTable {
             .map_err(|error| refused!(Invalid, "the tuning table is malformed: {error}"))?;
         table.check()?;
         Ok(table)
-    }
-
-    /// Returns the costs of the uplinks between sites. If the table has no `uplink` entry, the
-    /// latency and the time per byte are ten times those of `tcp`.
-    ///
-    /// ```
-    /// use ringtree::tuning::TuningTable;
-    /// let table = TuningTable::default();
-    /// assert_eq!(table.between_sites().beta_s_per_byte, 10.0 * table.tcp.beta_s_per_byte);
-    /// ```
-    #[must_use]
-    pub fn between_sites(&self) -> UplinkCost {
-        self.uplink.unwrap_or(UplinkCost {
-            alpha_s: UPLINK_FACTOR * self.tcp.alpha_s,
-            beta_s_per_byte: UPLINK_FACTOR * self.tcp.beta_s_per_byte,
-        })
-    }
-
-    /// Returns the table with its network costs rounded and with the built-in shared-memory costs.
-    ///
-    /// Each network cost is rounded to the nearest of a series of steps around the built-in cost.
-    /// There are three steps per power of ten, and the lowest step is about a twentieth of the
-    /// built-in cost. Choosing an algorithm seldom requires more precision. Two measurements of the
-    /// same network are rounded to the same table unless they differ greatly or are near the
-    /// midpoint between two steps.
-    ///
-    /// ```
-    /// use ringtree::tuning::TuningTable;
-    /// let built_in = TuningTable::default();
-    /// let mut found = built_in;
-    /// found.tcp.alpha_s *= 1.4; // less than half a step away
-    /// assert_eq!(found.rounded(), built_in);
-    /// found.tcp.alpha_s *= 1.4;
-    /// assert!((found.rounded().tcp.alpha_s / built_in.tcp.alpha_s - 2.154).abs() < 1e-3);
-    /// ```
-    #[must_use]
-    pub fn rounded(&self) -> Self {
-        // Use only products, so that all ranks get the same bits with any math library.
-        let near = |found: f64, usual: f64| {
-            let (found, half, mut near) = (found.max(0.0), STEP.sqrt(), usual);
-            for _ in 0..STEPS_BELOW {
-                if found < near / half {
-                    near /= STEP;
-                }
-            }
-            while found > near * half {
-                near *= STEP;
-            }
-            near
-        };
-        let (found, usual) = (self.tcp, TCP);
-        let uplink = |found: UplinkCost| UplinkCost {
-            alpha_s: near(found.alpha_s, usual.alpha_s),
-            beta_s_per_byte: near(found.beta_s_per_byte, usual.beta_s_per_byte),
-        };
-        Self {
-            tcp: LinkCost {
-                alpha_s: near(found.alpha_s, usual.alpha_s),
-                overhead_s: near(found.overhead_s, usual.overhead_s),
-                beta_s_per_byte: near(found.beta_s_per_byte, usual.beta_s_per_byte),
-                gamma_s_per_byte: near(found.gamma_s_per_byte, usual.gamma_s_per_byte),
-            },
-            shm: SHM,
-            uplink: self.uplink.map(uplink),
-        }
     }
 
     /// Checks that all costs are finite and not negative.
@@ -201,20 +136,88 @@ impl TuningTable {
             .chain(of_link("shm", self.shm));
         links.chain(self.uplink.into_iter().flat_map(of_uplink))
     }
+}
 
-    /// Returns a hash of the costs (64-bit FNV-1a over their bits). Equal tables have equal hashes
-    /// on all ranks, on every platform, and in every version with the same classes of link.
-    #[must_use]
-    pub fn hash(&self) -> u64 {
-        const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-        const PRIME: u64 = 0x0000_0100_0000_01b3;
-        self.numbers()
-            // Adding zero turns −0 into +0. The two compare equal, so they must have the same hash.
-            .flat_map(|(_, _, value)| (value + 0.0).to_bits().to_le_bytes())
-            .fold(OFFSET, |hash, byte| {
-                (hash ^ u64::from(byte)).wrapping_mul(PRIME)
-            })
+/// Returns the costs of the uplinks between sites. If the table has no `uplink` entry, the
+/// latency and the time per byte are ten times those of `tcp`.
+///
+/// ```
+/// use ringtree::plan::internal::tuning::between_sites;
+/// use ringtree::tuning::TuningTable;
+/// let table = TuningTable::default();
+/// assert_eq!(between_sites(&table).beta_s_per_byte, 10.0 * table.tcp.beta_s_per_byte);
+/// ```
+#[must_use]
+pub fn between_sites(table: &TuningTable) -> UplinkCost {
+    table.uplink.unwrap_or(UplinkCost {
+        alpha_s: UPLINK_FACTOR * table.tcp.alpha_s,
+        beta_s_per_byte: UPLINK_FACTOR * table.tcp.beta_s_per_byte,
+    })
+}
+
+/// Returns the table with its network costs rounded and with the built-in shared-memory costs.
+///
+/// Each network cost is rounded to the nearest of a series of steps around the built-in cost.
+/// There are three steps per power of ten, and the lowest step is about a twentieth of the
+/// built-in cost. Choosing an algorithm seldom requires more precision. Two measurements of the
+/// same network are rounded to the same table unless they differ greatly or are near the
+/// midpoint between two steps.
+///
+/// ```
+/// use ringtree::plan::internal::tuning::rounded;
+/// use ringtree::tuning::TuningTable;
+/// let built_in = TuningTable::default();
+/// let mut found = built_in;
+/// found.tcp.alpha_s *= 1.4; // less than half a step away
+/// assert_eq!(rounded(&found), built_in);
+/// found.tcp.alpha_s *= 1.4;
+/// assert!((rounded(&found).tcp.alpha_s / built_in.tcp.alpha_s - 2.154).abs() < 1e-3);
+/// ```
+#[must_use]
+pub fn rounded(table: &TuningTable) -> TuningTable {
+    // Use only products, so that all ranks get the same bits with any math library.
+    let near = |found: f64, usual: f64| {
+        let (found, half, mut near) = (found.max(0.0), STEP.sqrt(), usual);
+        for _ in 0..STEPS_BELOW {
+            if found < near / half {
+                near /= STEP;
+            }
+        }
+        while found > near * half {
+            near *= STEP;
+        }
+        near
+    };
+    let (found, usual) = (table.tcp, TCP);
+    let uplink = |found: UplinkCost| UplinkCost {
+        alpha_s: near(found.alpha_s, usual.alpha_s),
+        beta_s_per_byte: near(found.beta_s_per_byte, usual.beta_s_per_byte),
+    };
+    TuningTable {
+        tcp: LinkCost {
+            alpha_s: near(found.alpha_s, usual.alpha_s),
+            overhead_s: near(found.overhead_s, usual.overhead_s),
+            beta_s_per_byte: near(found.beta_s_per_byte, usual.beta_s_per_byte),
+            gamma_s_per_byte: near(found.gamma_s_per_byte, usual.gamma_s_per_byte),
+        },
+        shm: SHM,
+        uplink: table.uplink.map(uplink),
     }
+}
+
+/// Returns a hash of the costs (64-bit FNV-1a over their bits). Equal tables have equal hashes
+/// on all ranks, on every platform, and in every version with the same classes of link.
+#[must_use]
+pub fn hash(table: &TuningTable) -> u64 {
+    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
+    const PRIME: u64 = 0x0000_0100_0000_01b3;
+    table
+        .numbers()
+        // Adding zero turns −0 into +0. The two compare equal, so they must have the same hash.
+        .flat_map(|(_, _, value)| (value + 0.0).to_bits().to_le_bytes())
+        .fold(OFFSET, |hash, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(PRIME)
+        })
 }
 
 impl fmt::Display for TuningTable {

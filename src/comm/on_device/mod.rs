@@ -17,7 +17,6 @@ mod tests;
 
 use super::buffer::DeviceMemory;
 use super::collectives::forced;
-use super::info::DevicePath;
 use super::{Communicator, Issued, Parts};
 use crate::device::Device;
 use crate::device::lane::Lane;
@@ -151,21 +150,19 @@ impl Drop for Attached {
 }
 
 impl Communicator {
-    /// Returns the path for device buffers, or `None` if no device is attached.
-    pub(super) fn device_path(&self) -> Option<DevicePath> {
+    /// Returns the path for device buffers and its reason, or `None` if no device is attached.
+    pub(super) fn device_path(&self) -> Option<(&'static str, String)> {
         let issued = self.enter().ok()?;
         Some(match &issued.attached.as_ref()?.path {
-            Path::Mapped(_) => DevicePath {
-                name: "mapped",
-                reason: "the ranks' GPUs read each other's memory".to_owned(),
-            },
-            Path::Staged(why) => DevicePath {
-                name: "staged",
-                reason: format!(
-                    "through pinned host memory, over {}: {why}",
-                    self.core.parts.transport_name
-                ),
-            },
+            Path::Mapped(_) => {
+                let reason = "the ranks' GPUs read each other's memory";
+                ("mapped", reason.to_owned())
+            }
+            Path::Staged(why) => {
+                let over = self.core.parts.transport_name;
+                let reason = format!("through pinned host memory, over {over}: {why}");
+                ("staged", reason)
+            }
         })
     }
 

@@ -74,6 +74,20 @@ pub(crate) struct Recording {
     dropped: u64,
 }
 
+/// Returns `true` if the trace records spans.
+#[must_use]
+pub fn is_on(trace: &Trace) -> bool {
+    trace.0.is_some()
+}
+
+/// Returns the number of spans that this rank dropped because it had already recorded
+/// [`TRACE_SPANS_MAX`] spans.
+#[must_use]
+pub fn dropped(trace: &Trace) -> u64 {
+    let active = trace.0.as_ref();
+    active.map_or(0, |active| active.recording().dropped)
+}
+
 impl Trace {
     /// Creates a trace of all ranks of `comm`. The trace uses a separate communicator. Rank 0 reads
     /// the clock of every rank several times and uses the answer that arrives fastest. The maximum
@@ -97,16 +111,6 @@ impl Trace {
     #[must_use]
     pub fn off() -> Self {
         Self(None)
-    }
-
-    /// Returns `true` if the trace records spans.
-    ///
-    /// ```
-    /// assert!(!ringtree::ddp::Trace::off().is_on());
-    /// ```
-    #[must_use]
-    pub fn is_on(&self) -> bool {
-        self.0.is_some()
     }
 
     /// Returns the current time on this rank's clock (see [`Communicator::clock`]), for use as the
@@ -179,14 +183,6 @@ impl Trace {
                 &numbers,
             );
         }
-    }
-
-    /// Returns the number of spans that this rank dropped because it had already recorded
-    /// [`TRACE_SPANS_MAX`] spans.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        let active = self.0.as_ref();
-        active.map_or(0, |active| active.recording().dropped)
     }
 
     /// Gathers on rank 0 the spans that all ranks have recorded so far, and converts their times to

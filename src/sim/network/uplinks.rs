@@ -18,7 +18,8 @@ use std::time::Duration;
 /// ```
 /// use ringtree::plan::Algorithm;
 /// use ringtree::plan::{Hosts, Topology};
-/// use ringtree::sim::{Uplinks, World};
+/// use ringtree::internal::sim::Uplinks;
+/// use ringtree::sim::World;
 /// use std::time::Duration;
 ///
 /// let mut world = World::new(8);

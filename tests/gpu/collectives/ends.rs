@@ -4,6 +4,7 @@ use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use ringtree::cuda::Device;
 use ringtree::cuda::DeviceBuffer;
+use ringtree::internal::cuda::allocate;
 use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::sync::Arc;
@@ -267,7 +268,7 @@ fn strange(rank: &Rank) -> Result<String> {
         (alone.info().device_path, alone.synchronize()),
         (None, Ok(()))
     );
-    let Err(error) = rank.device.allocate(100) else {
+    let Err(error) = allocate(&rank.device, 100) else {
         return Ok("no error".into());
     };
     assert!(error.kind() == ErrorKind::Device, "{error:?}");

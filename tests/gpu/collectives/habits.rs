@@ -92,9 +92,9 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
         "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
         // What a first launch does under lazy loading.
         "load" => {
-            let binary = load_kernels(&device, "\u{7f}ELF");
+            let binary = load_kernels(device, "\u{7f}ELF");
             assert!(binary.is_err_and(|error| error.kind() == ErrorKind::Usage));
-            load_kernels(&device, ".version 8.4\n.visible .entry x(")?;
+            load_kernels(device, ".version 8.4\n.visible .entry x(")?;
         }
         "free" => drop(unrelated),
         // Captures a graph on a stream that has nothing to do with it, and goes on meanwhile.

@@ -181,5 +181,5 @@ pub(crate) fn transport(comm: &Communicator) -> Option<String> {
             info.transport
         }
     };
-    info.device_path.map(|path| over(path.name).to_owned())
+    info.device_path.map(|path| over(path).to_owned())
 }

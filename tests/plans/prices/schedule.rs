@@ -5,9 +5,11 @@ use ringtree::internal::limits::TRACE_SPANS_MAX;
 use ringtree::plan::internal::cost::{
     MessageTimes, longest_path_s, payload_bytes, schedule, shared,
 };
+use ringtree::plan::internal::select::parts;
+use ringtree::plan::internal::select::with_breakdown;
 use ringtree::plan::{
-    Algorithm, Collective, Hosts, LinkCost, Parts, Plan, Request, Step, Topology, TuningTable,
-    choose, predicted_s,
+    Algorithm, Collective, Hosts, LinkCost, Plan, Request, Step, Topology, TuningTable, choose,
+    predicted_s,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -188,7 +190,7 @@ fn the_parts_of_a_predicted_time_are_those_of_the_closed_form() {
     let bytes = 25 << 20;
     for request in requests(16) {
         let whole_s = predicted_s(&request, bytes, &table).unwrap();
-        let parts = Parts::of(&request, bytes, &table).unwrap();
+        let parts = parts(&request, bytes, &table).unwrap();
         let sum_s = parts.way_s + parts.messages_s + parts.bytes_s + parts.folds_s;
         assert!(
             (sum_s - whole_s).abs() <= 1e-9 * whole_s,
@@ -230,10 +232,8 @@ fn a_line_says_of_what_the_time_is_made_and_by_how_much_the_next_is_dearer() {
         let choice = choose(Collective::AllReduce, &eight, bytes, 4, &table, None).unwrap();
         let (_, next_s) = choice.runner_up.unwrap();
         let percent = format!(" ({:+.0} %)", 100.0 * (next_s / choice.predicted_s - 1.0));
-        let line = choice
-            .with_breakdown(&eight.hosts, &table)
-            .unwrap()
-            .to_string();
+        let choice = with_breakdown(choice, &eight.hosts, &table).unwrap();
+        let line = choice.to_string();
         assert!(line.contains(&percent) && !line.contains('\n'), "{line}");
         line
     };

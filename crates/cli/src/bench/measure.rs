@@ -8,6 +8,7 @@ use super::case::{Case, Memory};
 use crate::expected::exact::Inputs;
 use crate::expected::promise::Promise;
 use ringtree::ddp::Trace;
+use ringtree::internal::ddp::is_on;
 use ringtree::plan::Algorithm;
 use ringtree::plan::internal::spec::is_blocked;
 use ringtree::with_element;
@@ -171,7 +172,7 @@ impl<B: Buffers> Bench<'_, B> {
 
     /// If the trace is on, issues one additional call after a barrier and records it.
     fn traced_call(&mut self, trace: &Trace) -> Result<()> {
-        if !trace.is_on() {
+        if !is_on(trace) {
             return Ok(());
         }
         self.buffers.fill_with_zeros()?;

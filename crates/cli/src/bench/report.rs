@@ -119,7 +119,7 @@ impl Case {
             Memory::Device(_) if self.collective != Collective::Barrier => {
                 let info = comm.info();
                 match info.device_path {
-                    Some(path) if path.name == "mapped" => path.name.to_owned(),
+                    Some(path) if path == "mapped" => path.to_owned(),
                     _ => info.transport.to_owned(),
                 }
             }

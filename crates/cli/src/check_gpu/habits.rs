@@ -8,7 +8,7 @@ use super::said::{Rank, Said};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use ringtree::cuda::Device;
 use ringtree::cuda::DeviceBuffer;
-use ringtree::internal::cuda::{description, load_kernels};
+use ringtree::internal::cuda::{allocate, description, load_kernels};
 use ringtree::{Error, ErrorKind, ReduceOp, Result};
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -50,7 +50,7 @@ pub(super) const HABITS: [Habit; 7] = [
         act: |user| {
             // This frees through `cuMemFree`, which may wait for every stream. If the GPU has a
             // memory pool, cudarc would return a slice to it without waiting.
-            drop(user.device.allocate(4000).map_err(text)?);
+            drop(allocate(&user.device, 4000).map_err(text)?);
             user.other.synchronize().map_err(text)
         },
     },
@@ -84,7 +84,7 @@ pub(super) const HABITS: [Habit; 7] = [
         name: "allocates memory",
         act: |user| {
             // Allocate first through `cuMemAlloc`, and then as cudarc does.
-            let _memory = user.device.allocate(4 << 20).map_err(text)?;
+            let _memory = allocate(&user.device, 4 << 20).map_err(text)?;
             let slice = user.stream.alloc_zeros::<f32>(1 << 20).map_err(text)?;
             user.stream.clone_dtoh(&slice).map(drop).map_err(text)
         },

@@ -1,6 +1,7 @@
 //! Reports the GPUs on this machine.
 
 use super::said::{Rank, Said};
+use crate::gpu::path_of;
 use ringtree::Result;
 use ringtree::cuda::{self, Device};
 use ringtree::internal::cuda::description;
@@ -21,12 +22,7 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
         row("memory", &(found.memory_bytes >> 30).to_string(), "GiB");
         row("multiprocessors", &found.multiprocessors.to_string(), "");
     }
-    let path = rank
-        .comm
-        .info()
-        .device_path
-        .map_or_else(String::new, |path| path.to_string());
-    row("device buffer path", &path, "");
+    row("device buffer path", &path_of(&rank.comm), "");
     rank.comm.barrier()
 }
 

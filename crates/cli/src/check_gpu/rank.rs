@@ -19,15 +19,9 @@ impl Orders {
     }
 
     fn act(&self, rank: &Rank) -> Result<()> {
-        let path = rank
-            .comm
-            .info()
-            .device_path
-            .map_or_else(String::new, |path| path.to_string());
-        if self.is_mapped && !path.starts_with("mapped") {
-            // In `path`, the reason follows the path that is used instead.
-            let why = path.splitn(3, ": ").last().unwrap_or_default();
-            Said::NotHere(why.into()).say();
+        let info = rank.comm.info();
+        if self.is_mapped && info.device_path != Some("mapped") {
+            Said::NotHere(info.device_path_reason).say();
             return Ok(());
         }
         match self.part {

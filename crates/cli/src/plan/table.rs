@@ -4,6 +4,7 @@ use super::{Assessment, Inquiry, subject};
 use crate::format::csv;
 use ringtree::plan::LinkCost;
 use ringtree::plan::internal::topology::{Sharing, sharing};
+use ringtree::plan::internal::tuning::between_sites;
 use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
 use serde_json::Value;
 
@@ -121,7 +122,7 @@ fn heading(inquiry: &Inquiry) -> String {
     let uplinks = match topology.site_count() {
         1 => String::new(),
         sites => {
-            let uplink = inquiry.table.between_sites();
+            let uplink = between_sites(&inquiry.table);
             let rate = Rate(8.0 / uplink.beta_s_per_byte);
             let way = Seconds(uplink.alpha_s);
             format!("; between {sites} sites: {way} latency, {rate} per uplink")

@@ -7,6 +7,7 @@ use ringtree::plan::internal::spec::reduces;
 use ringtree::plan::internal::topology::{
     Hosts, Sharing, Topology, in_sites_of, of_sizes, sharing,
 };
+use ringtree::plan::internal::tuning::between_sites;
 use ringtree::plan::{Collective, LinkCost, Seconds, TuningTable};
 
 /// Returns the number of ranks and their placement on hosts and sites.
@@ -83,7 +84,7 @@ pub(super) fn links(arguments: &Arguments, topology: &Topology) -> Result<Tuning
     link.beta_s_per_byte = arguments.bandwidth.map_or(link.beta_s_per_byte, beta);
     let (latency, bandwidth) = (arguments.uplink_latency, arguments.uplink_bandwidth);
     if latency.or(bandwidth).is_some() {
-        let mut link = table.between_sites();
+        let mut link = between_sites(&table);
         link.alpha_s = latency.unwrap_or(link.alpha_s);
         link.beta_s_per_byte = bandwidth.map_or(link.beta_s_per_byte, beta);
         table.uplink = Some(link);
@@ -114,7 +115,7 @@ pub(super) fn costs(collective: Collective, topology: &Topology, table: &TuningT
         Sharing::All => format!("All ranks are on one host. Each {shm}"),
     };
     if topology.site_count() > 1 {
-        let uplink = table.between_sites();
+        let uplink = between_sites(table);
         let (way, bytes) = (Seconds(uplink.alpha_s), kib(uplink.beta_s_per_byte));
         sentences += &format!(
             " Between sites, a message takes {way} to arrive, and each KiB adds {bytes} at the \

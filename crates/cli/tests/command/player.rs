@@ -6,10 +6,11 @@ use ringtree::plan::internal::algorithms;
 use ringtree::plan::internal::cost::{Traffic, schedule};
 use ringtree::plan::internal::holdings::Holdings;
 use ringtree::plan::internal::player::{Played, html};
+use ringtree::plan::internal::select::parts;
 use ringtree::plan::internal::spec::reduces;
 use ringtree::plan::internal::topology::of_sizes;
 use ringtree::plan::internal::verify::contributors;
-use ringtree::plan::{Collective, Hosts, Parts, Plan, Request, Topology, choose, predicted_s};
+use ringtree::plan::{Collective, Hosts, Plan, Request, Topology, choose, predicted_s};
 use ringtree::tuning::TuningTable;
 use serde_json::{Value, json};
 
@@ -40,7 +41,7 @@ fn played(topology: &Topology, request: &Request) -> Option<Played> {
         plans: algorithms::plans(&request).unwrap(),
         caption,
         schedule: schedule(&request, BYTES, 1, &table).unwrap(),
-        parts: Parts::of(&request, BYTES, &table).unwrap(),
+        parts: parts(&request, BYTES, &table).unwrap(),
     })
 }
 

@@ -28,9 +28,9 @@ mod ring;
 mod scatter_allgather;
 mod two_shot;
 
-#[doc(hidden)]
-pub use own::guarded;
 pub use own::prove;
+#[doc(hidden)]
+pub use own::{guarded, is_own};
 
 use super::ir::{Plan, Request, Round};
 use super::price::{Cost, LinkCost};
@@ -38,6 +38,7 @@ use super::spec::{Algorithm, Collective};
 use super::topology::Topology;
 use super::tuning::TuningTable;
 use crate::error::PlanError;
+use crate::tuning::between_sites;
 
 /// A description of an algorithm: its name, its capabilities, and the functions that build its
 /// plans and predict their cost.
@@ -183,7 +184,7 @@ impl Across {
     /// Returns the predicted seconds for a buffer of `bytes` bytes. The bytes take the time that
     /// they need at the ports or at an uplink, whichever is longer.
     pub(super) fn time_s(&self, bytes: usize, table: &TuningTable) -> f64 {
-        let (cost, uplink) = (&self.cost, table.between_sites());
+        let (cost, uplink) = (&self.cost, between_sites(table));
         let port_s = cost.volume_on_path * table.tcp.beta_s_per_byte;
         let uplink_s = self.uplink_volume * uplink.beta_s_per_byte;
         let others = Cost {
@@ -263,7 +264,7 @@ registry! {
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, internal::algorithms::pairs};
 ///
-/// let by_four = Algorithm::Circulant.with_radix(4)?;
+/// let by_four = "circulant/4".parse()?;
 /// assert!(pairs(&[2, 4]).contains(&(Collective::AllReduce, by_four)));
 /// assert!(!pairs(&[2, 4]).contains(&(Collective::Broadcast, by_four)));
 /// # Ok::<(), String>(())

@@ -126,12 +126,12 @@ impl Algorithm {
         }
         proven.map(|()| entry.algorithm)
     }
+}
 
-    /// Returns whether the algorithm is a custom algorithm.
-    #[must_use]
-    pub fn is_own(self) -> bool {
-        self.number() >= REGISTRY.len()
-    }
+/// Returns whether `algorithm` is a custom algorithm.
+#[must_use]
+pub fn is_own(algorithm: Algorithm) -> bool {
+    algorithm.number() >= REGISTRY.len()
 }
 
 /// Calls `act`, which in turn calls functions of `algorithm`. Converts a panic in a custom
@@ -141,7 +141,7 @@ impl Algorithm {
 /// Returns an error if the algorithm is custom and one of its functions panicked.
 #[doc(hidden)]
 pub fn guarded<R>(algorithm: Option<Algorithm>, act: impl FnOnce() -> R) -> Result<R, PlanError> {
-    match algorithm.filter(|one| one.is_own()) {
+    match algorithm.filter(|one| is_own(*one)) {
         None => Ok(act()),
         Some(own) => catch_unwind(AssertUnwindSafe(act)).map_err(|_| {
             refused!(

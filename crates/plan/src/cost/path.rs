@@ -14,7 +14,7 @@
 use super::{ChunkBytes, MessageTimes, Schedule};
 use crate::ir::{ChunkRange, Plan, Source, Step};
 use crate::price::{LinkCost, UplinkCost};
-use crate::tuning::TuningTable;
+use crate::tuning::{TuningTable, between_sites};
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
@@ -208,7 +208,7 @@ impl Uplinks {
         let topology = plan.request.topology();
         let ranks = 0..topology.world_size;
         Self {
-            link: table.between_sites(),
+            link: between_sites(table),
             site_of: ranks
                 .map(|rank| topology.site_of(topology.host_of(rank)))
                 .collect(),

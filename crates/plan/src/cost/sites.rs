@@ -13,7 +13,7 @@ use crate::error::PlanError;
 use crate::ir::Request;
 use crate::limits::SITES_COUNTED_RANKS_MAX;
 use crate::topology::Topology;
-use crate::tuning::TuningTable;
+use crate::tuning::{TuningTable, between_sites};
 
 /// Returns the predicted time, in seconds, for a buffer of `bytes` bytes.
 ///
@@ -57,7 +57,7 @@ pub fn time_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f6
 /// send to the same peer are neighbors, so only one rank of a site sends to a different site.
 fn bound_s(entry: &Entry, request: &Request, bytes: usize, table: &TuningTable) -> f64 {
     let topology = request.topology();
-    let (cost, uplink) = ((entry.cost)(request), table.between_sites());
+    let (cost, uplink) = ((entry.cost)(request), between_sites(table));
     let payload = payload_bytes(request.collective, bytes);
     let leaves_site = |ranks: usize| {
         let elsewhere = (request.world_size - ranks) as f64 / request.world_size as f64;

@@ -47,7 +47,7 @@ pub struct Played {
 /// use ringtree::plan::internal::cost::{Traffic, schedule};
 /// use ringtree::plan::draw::Caption;
 /// use ringtree::plan::internal::player::{Played, html};
-/// use ringtree::plan::Parts;
+/// use ringtree::plan::internal::select::parts;
 /// use ringtree::plan::{Algorithm, Collective, Hosts, Request};
 ///
 /// let request = Request {
@@ -65,7 +65,7 @@ pub struct Played {
 ///     time_s: schedule.end_s,
 ///     traffic: Traffic::of(&request, 1 << 20)?,
 /// };
-/// let parts = Parts::of(&request, 1 << 20, &TuningTable::default())?;
+/// let parts = parts(&request, 1 << 20, &TuningTable::default())?;
 /// let plans = plans(&request)?;
 /// let played = Played { plans, caption, schedule, parts };
 /// let page = html("broadcast of 1 MiB over 8 ranks", "Each message costs 3 µs.", &[played])?;
