@@ -45,10 +45,10 @@ impl Algorithm {
     /// ```
     /// use ringtree::ReduceOp;
     /// use ringtree::plan::Entry;
-    /// use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Round, Step};
+    /// use ringtree::plan::{Algorithm, ChunkRange, Collective, Request, Step};
     ///
     /// /// Each rank passes the sum to the next rank, and the last rank passes it back.
-    /// fn build(request: &Request) -> Vec<Round> {
+    /// fn build(request: &Request) -> Vec<Vec<Step>> {
     ///     let (n, rank) = (request.world_size, request.rank);
     ///     let all = || vec![ChunkRange::new(0, request.pieces)];
     ///     let round = |edge: usize| match (edge < n - 1, edge % (n - 1)) {
