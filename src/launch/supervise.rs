@@ -24,6 +24,7 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::iterator::{Handle, Signals};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -216,7 +217,10 @@ impl Supervisor {
             .watchdog
             .spawn(command, &inherited, self.sessions)
             .map_err(|error| {
-                Error::configuration(format!("cannot start the program '{program}': {error}"))
+                let hint = hint(&program);
+                Error::configuration(format!(
+                    "cannot start the program '{program}': {error}{hint}"
+                ))
             })?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
@@ -591,5 +595,16 @@ impl Drop for Supervisor {
             self.watchdog.release(rank.child.id().cast_signed());
             let _ = rank.child.wait();
         }
+    }
+}
+
+/// Returns the next step for a program that could not be started, or an empty text.
+fn hint(program: &str) -> String {
+    match Path::new(program).is_file() {
+        true if program.ends_with(".py") => {
+            format!("; to run a Python script, write `python3 {program}`")
+        }
+        true if !program.contains('/') => format!("; try ./{program}"),
+        _ => String::new(),
     }
 }

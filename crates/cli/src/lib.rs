@@ -80,15 +80,7 @@ pub fn execute(invocation: Invocation) -> u8 {
 fn carried_out(invocation: Invocation) -> u8 {
     let name = OsString::from("ringtree");
     let words = [&name].into_iter().chain(&invocation.arguments);
-    // Negative numbers are values that are out of range, not unknown options.
-    let command = CommandLine::command().mut_subcommands(|command| {
-        command.mut_args(|arg| {
-            let takes_values = arg.get_action().takes_values();
-            arg.allow_negative_numbers(takes_values)
-        })
-    });
-    let matches = command.try_get_matches_from(words);
-    let line = match matches.and_then(|found| CommandLine::from_arg_matches(&found)) {
+    let line = match read(words.cloned().collect()) {
         Ok(line) => line,
         Err(error) => return misread(&error, &invocation),
     };
@@ -106,6 +98,28 @@ fn carried_out(invocation: Invocation) -> u8 {
         Command::Doctor(arguments) => doctor::execute(&arguments),
         Command::CheckGpu(arguments) => check_gpu::execute(&arguments, &invocation),
     }
+}
+
+/// Parses the command line. Also accepts `-np 4`, as mpirun does.
+fn read(mut words: Vec<OsString>) -> Result<CommandLine, clap::Error> {
+    // Negative numbers are values that are out of range, not unknown options.
+    let mut command = CommandLine::command().mut_subcommands(|command| {
+        command.mut_args(|arg| {
+            let takes_values = arg.get_action().takes_values();
+            arg.allow_negative_numbers(takes_values)
+        })
+    });
+    let mut matches = command.try_get_matches_from_mut(&words);
+    // clap reads `-np` as `-n p`.
+    let is_np = matches.as_ref().is_err_and(|error| {
+        let value = error.get(ContextKind::InvalidValue);
+        value.is_some_and(|value| value.to_string() == "p")
+    });
+    if is_np && let Some(word) = words.iter_mut().find(|word| *word == "-np") {
+        *word = "-n".into();
+        matches = command.try_get_matches_from_mut(&words);
+    }
+    CommandLine::from_arg_matches(&matches?)
 }
 
 /// Prints the requested help or version, or reports a usage error in one line. Returns the exit
@@ -135,12 +149,16 @@ fn misread(error: &clap::Error, invocation: &Invocation) -> u8 {
         .arguments
         .first()
         .is_some_and(|word| word == "run");
-    match unknown
-        .filter(|_| is_run)
-        .and_then(|option| run::instead_of(&option))
-    {
-        Some(instead) => tell(&format!("{what}: {instead}")),
-        None => tell(&format!("{what}; see `--help`")),
+    let instead = unknown.filter(|_| is_run);
+    let instead = instead.and_then(|option| run::instead_of(&option));
+    let nearest = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand];
+    let nearest = nearest.into_iter().find_map(|kind| error.get(kind));
+    match (instead, nearest) {
+        (Some(instead), _) => tell(&format!("{what}: {instead}")),
+        (None, Some(nearest)) => tell(&format!(
+            "{what}; the closest match is {nearest}; see `--help`"
+        )),
+        (None, None) => tell(&format!("{what}; see `--help`")),
     }
     MISUSED
 }

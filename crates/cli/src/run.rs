@@ -13,8 +13,11 @@ use std::path::PathBuf;
 /// torchrun's.
 const MASTER_PORT: u16 = 29_500;
 
-/// torchrun options that are not supported, and what to use instead.
-const TORCHRUN_ALONE: &[(&str, &str)] = &[
+const ON_EACH_HOST: &str =
+    "start the same command on every host, with --nnodes and --rdzv-endpoint";
+
+/// Options of torchrun and mpirun that are not supported, and what to use instead.
+const ELSEWHERE: &[(&str, &str)] = &[
     (
         "--rdzv-conf",
         "set RINGTREE_TIMEOUT_MS to limit the startup time",
@@ -52,13 +55,28 @@ const TORCHRUN_ALONE: &[(&str, &str)] = &[
     ),
     ("--module", "name the interpreter: `-- python3 -m MODULE`"),
     ("-m", "name the interpreter: `-- python3 -m MODULE`"),
+    ("--hostfile", ON_EACH_HOST),
+    ("--machinefile", ON_EACH_HOST),
+    ("--host", ON_EACH_HOST),
+    ("-H", ON_EACH_HOST),
+    (
+        "-x",
+        "export the variable, because the ranks inherit the launcher's environment",
+    ),
+    ("--bind-to", "start the program with numactl or taskset"),
+    ("--map-by", "start the program with numactl or taskset"),
+    (
+        "--oversubscribe",
+        "omit it, because a host can have any number of ranks",
+    ),
+    ("--timeout", "set RINGTREE_TIMEOUT_MS"),
 ];
 
 /// The arguments of `ringtree run`. torchrun's spellings with underscores also work.
 #[derive(Args, Debug)]
 pub(crate) struct Arguments {
     /// Number of ranks on this host; `auto` starts one per available core
-    #[arg(short = 'n', long, aliases = ["nproc_per_node", "ranks"], value_name = "N|auto")]
+    #[arg(short = 'n', long, aliases = ["nproc_per_node", "ranks", "np"], value_name = "N|auto")]
     #[arg(value_parser = parse_ranks)]
     nproc_per_node: NonZeroUsize,
 
@@ -215,13 +233,13 @@ fn endpoint(arguments: &Arguments) -> Option<String> {
     })
 }
 
-/// Returns what to use instead of `option`, if it is an unsupported option of torchrun.
+/// Returns what to use instead of `option`, if it is an unsupported option of torchrun or mpirun.
 pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
     let name = match option.strip_prefix("--") {
         Some(long) => format!("--{}", long.replace('_', "-")),
         None => option.to_owned(),
     };
-    let found = TORCHRUN_ALONE.iter().find(|(known, _)| *known == name);
+    let found = ELSEWHERE.iter().find(|(known, _)| *known == name);
     found.map(|(_, instead)| *instead)
 }
 

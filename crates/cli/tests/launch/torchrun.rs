@@ -1,4 +1,4 @@
-//! Lines that were written for torchrun.
+//! Lines that were written for torchrun and mpirun.
 
 use super::*;
 
@@ -57,6 +57,16 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
         ("--local-addr=10.0.0.1", "RINGTREE_INTERFACE"),
         ("--output=all", "prefixed, rank0, inherit"),
         ("--frobnicate", "--frobnicate"),
+        (
+            "--max-restart=1",
+            "the closest match is --max-restarts; see",
+        ),
+        // mpirun's options.
+        ("--hostfile=hosts", "--rdzv-endpoint"),
+        ("-H", "--rdzv-endpoint"),
+        ("-x", "inherit"),
+        ("--bind-to=core", "taskset"),
+        ("--timeout=9", "RINGTREE_TIMEOUT_MS"),
     ];
     for (option, instead) in cases {
         let ranks = if option.contains("nproc") {
@@ -83,5 +93,59 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
             end.stderr.contains(options[0].split('=').next().unwrap()),
             "{end:?}"
         );
+    }
+}
+
+#[test]
+fn mpiruns_number_of_ranks_works_and_a_programs_own_option_is_kept() {
+    for options in [
+        &["-np", "2"][..],
+        &["--np", "2"],
+        &["--sessions", "-np", "2"],
+    ] {
+        let mut command = launcher(options, "echo $WORLD_SIZE $0 $1");
+        let end = wait(command.args(["-np", "7"]).spawn().unwrap());
+        let expected = ["[0]: 2 -np 7", "[1]: 2 -np 7"];
+        assert_eq!(end.code, Some(0), "{end:?}");
+        assert_eq!(end.lines(), expected.into(), "{end:?}");
+    }
+    let mut command = launcher(&["-n", "p"], "true");
+    let end = wait(command.args(["-np", "7"]).spawn().unwrap());
+    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+}
+
+#[test]
+fn a_misspelled_command_is_corrected() {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+    let output = command.args(["runn", "-n", "2", "true"]).output().unwrap();
+    let text = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), text.lines().count()), (Some(2), 1));
+    assert!(text.contains("closest match is run; see"), "{text}");
+}
+
+#[test]
+fn a_program_in_the_working_directory_is_named_in_the_error() {
+    let folder = tempfile::tempdir().unwrap();
+    for name in ["grad", "sums.py"] {
+        fs::write(folder.path().join(name), "").unwrap();
+    }
+    for (program, hint) in [
+        ("grad", "; try ./grad"),
+        (
+            "sums.py",
+            "; to run a Python script, write `python3 sums.py`",
+        ),
+        (
+            "./sums.py",
+            "; to run a Python script, write `python3 ./sums.py`",
+        ),
+        ("nowhere", "(os error 2)"),
+    ] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+        command.args(["run", "-n", "2", program]);
+        let output = command.current_dir(folder.path()).output().unwrap();
+        let text = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{text}");
+        assert!(text.trim_end().ends_with(hint), "{text}");
     }
 }
