@@ -193,9 +193,10 @@ kinds! {
     /// A peer sent data that no plan accounts for. Check that all ranks are running the same build.
     /// If they do, report a bug. See `docs/errors.md#protocol`.
     Protocol protocol,
-    /// The operating system refused a request. The message names the system call and the cause. In
-    /// the process where the error occurred, [`source`](std::error::Error::source) usually returns
-    /// the I/O error. Fix the cause. See `docs/errors.md#system`.
+    /// Something that the call needs is unavailable: in most cases, the operating system refused a
+    /// request. The message names the cause. In the process where the error occurred,
+    /// [`source`](std::error::Error::source) returns the I/O error if there is one. Fix the cause.
+    /// See `docs/errors.md#system`.
     System system,
     /// There is no usable GPU on this host. Fix the cause that the message names, or use host
     /// memory instead. See `docs/errors.md#nodevice`.

@@ -295,7 +295,7 @@ impl Communicator {
         self.check_peer("peer", peer)?;
         if peer == self.rank() {
             return Err(Error::usage(format!(
-                "rank {peer} cannot send to or receive from itself"
+                "rank {peer} cannot send to or receive from itself; copy the data instead"
             )));
         }
         Ok(())

@@ -423,7 +423,10 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
     };
     let story = held_up(slot, call, awaited, session);
     let advice = match story.is_circle {
-        true => "issue calls in the same order on all ranks; use sendrecv or group for messages",
+        true => {
+            "issue calls in the same order on all ranks; for messages, use sendrecv, a batch or a \
+             started send"
+        }
         false => "find out why, or raise the timeout if the call is merely slow",
     };
     let (name, on, who) = (session.name(rank), session.on(), story.words);

@@ -139,7 +139,7 @@ fn two_ranks_that_are_both_in_send_are_told_so() {
     let text = deadline(&ends[0]);
     assert!(text.contains("they wait for each other"), "{text}");
     assert!(
-        text.ends_with("use sendrecv or group for messages"),
+        text.ends_with("use sendrecv, a batch or a started send"),
         "{text}"
     );
     assert!(!text.contains("made no call"), "{text}");

@@ -137,7 +137,10 @@ fn wrong_calls(comm: &Communicator) {
         comm.reduce(&mut floats, ReduceOp::Sum, usize::MAX),
         "is out of range",
     );
-    refused(comm.send(&floats, rank), "to or receive from itself");
+    refused(
+        comm.send(&floats, rank),
+        "from itself; copy the data instead",
+    );
     refused(comm.recv(&mut floats, rank), "to or receive from itself");
     refused(comm.send(&floats, 7), "peer 7 is out of range");
     assert_eq!(floats, [1.5; 4]);
