@@ -21,8 +21,9 @@
  *
  * Threads. Any thread may call any function, even while other threads are calling functions. Calls
  * on a communicator start in the order in which they are made. This order must be the same on all
- * ranks. If several threads share a communicator, the program itself must ensure this. Each thread
- * has its own last error. No function may be called from a signal handler.
+ * ranks, except that sends and receives may come anywhere among the other calls. If several threads
+ * share a communicator, the program itself must ensure this. Each thread has its own last error. No
+ * function may be called from a signal handler.
  *
  * Forks. A process that calls fork() can continue as before. In the child process, calls on
  * inherited handles return RINGTREE_USAGE and do not reach any other rank, and destroying or
@@ -54,6 +55,7 @@
 
 /**
  * The color that a rank passes to ringtree_comm_split() if it should not join any group.
+ * Corresponds to MPI_UNDEFINED and NCCL_SPLIT_NOCOLOR.
  */
 #define RINGTREE_SPLIT_NOCOLOR (-1)
 
@@ -116,7 +118,8 @@ typedef enum {
      */
     RINGTREE_PROTOCOL = 7,
     /**
-     * The operating system refused a request. The message names the request and the cause.
+     * Something that the call needs is unavailable: in most cases, the operating system refused a
+     * request. Errors that fit no other kind have this result too. The message names the cause.
      */
     RINGTREE_SYSTEM = 8,
 } ringtree_result_t;
@@ -360,25 +363,27 @@ extern "C" {
 
 /**
  * Returns the version of the loaded library, such as "0.1.0". The string is static and must not be
- * freed.
+ * freed. Corresponds to MPI_Get_library_version.
  */
 const char *ringtree_version(void);
 
 /**
  * Returns the version of the loaded library in the form of RINGTREE_VERSION_CODE. A program can
- * compare the two to check that it was compiled for this version.
+ * compare the two to check that it was compiled for this version. Corresponds to ncclGetVersion.
  */
 int ringtree_version_code(void);
 
 /**
  * Returns a short description of `result`. The string is static and must not be freed. For a
- * description of the error in a particular call, see ringtree_last_error().
+ * description of the error in a particular call, see ringtree_last_error(). Corresponds to
+ * MPI_Error_string and ncclGetErrorString.
  */
 const char *ringtree_result_string(ringtree_result_t result);
 
 /**
  * Returns a one-line description of this thread's last error. It names the ranks, the call, the
- * cause and the next step.
+ * cause and the next step. Corresponds to ncclGetLastError. The line is complete without
+ * ringtree_result_string().
  *
  * The last error is that of the last call made by this thread that failed, or that was
  * ringtree_comm_get_async_error() and found an error. Returns an empty string if there was no such
@@ -397,7 +402,7 @@ const ringtree_error_t *ringtree_last_error_details(void);
 /**
  * Creates the communicator that contains all ranks, using the environment variables that `ringtree
  * run` and torchrun set. Waits until every rank has joined, but no longer than
- * RINGTREE_TIMEOUT_MS.
+ * RINGTREE_TIMEOUT_MS. Corresponds to MPI_Init.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
  * ringtree_comm_destroy().
@@ -412,6 +417,7 @@ ringtree_result_t ringtree_comm_init_from_env_or_alone(ringtree_comm_t **comm);
 
 /**
  * Creates an ID for a new world and stores it in `id`. Call this function on rank 0's host.
+ * Corresponds to ncclGetUniqueId.
  *
  * The program must send the ID to all ranks, and each rank must pass it to
  * ringtree_comm_init_rank(). Each world needs its own ID. This process keeps the port given in the
@@ -421,7 +427,7 @@ ringtree_result_t ringtree_get_unique_id(ringtree_unique_id_t *id);
 
 /**
  * Joins the world identified by `id` as rank `rank` of `world_size` ranks. Waits until every rank
- * has joined.
+ * has joined. Corresponds to ncclCommInitRank.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
  * ringtree_comm_destroy().
@@ -448,6 +454,7 @@ ringtree_result_t ringtree_comm_init_at(ringtree_comm_t **comm,
  * Creates a communicator with the settings in `config`. Waits until every rank has joined.
  * Depending on the fields that are set, the ranks find each other like those of
  * ringtree_comm_init_rank(), ringtree_comm_init_at() or ringtree_comm_init_from_env_or_alone().
+ * Corresponds to ncclCommInitRankConfig.
  *
  * Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
  * ringtree_comm_destroy(). If the program was compiled with an older header, fields that it does
@@ -459,11 +466,13 @@ ringtree_result_t ringtree_comm_init_config(ringtree_comm_t **comm,
 
 /**
  * Sets `rank` to the rank of this process in the communicator. Ranks are counted from 0.
+ * Corresponds to MPI_Comm_rank and ncclCommUserRank.
  */
 ringtree_result_t ringtree_comm_rank(ringtree_comm_t *comm, int *rank);
 
 /**
- * Sets `count` to the number of ranks in the communicator.
+ * Sets `count` to the number of ranks in the communicator. Corresponds to MPI_Comm_size and
+ * ncclCommCount.
  */
 ringtree_result_t ringtree_comm_count(ringtree_comm_t *comm, int *count);
 
@@ -475,7 +484,8 @@ ringtree_result_t ringtree_comm_local_rank(ringtree_comm_t *comm, int *local_ran
 
 /**
  * Sets `async_error` to the result of the communicator's first error, or to RINGTREE_SUCCESS if
- * this rank does not know of an error. Does not block and does not communicate.
+ * this rank does not know of an error. Does not block and does not communicate. Corresponds to
+ * ncclCommGetAsyncError.
  *
  * An error is known as soon as this rank learns that another rank has died or aborted, even if no
  * call is in flight. ringtree_last_error() then describes this error, and strings that it has
@@ -495,7 +505,7 @@ ringtree_result_t ringtree_comm_set_timeout_ms(ringtree_comm_t *comm, uint64_t t
 
 /**
  * Creates one communicator for each color and stores the one that contains this rank in
- * `new_comm`.
+ * `new_comm`. Corresponds to MPI_Comm_split and ncclCommSplit.
  *
  * The members of each new communicator are the ranks that pass the same `color`, ordered by `key`.
  * Ranks with equal keys keep their relative order in `comm`. All ranks of `comm` must call this
@@ -510,7 +520,8 @@ ringtree_result_t ringtree_comm_split(ringtree_comm_t *comm,
 /**
  * Creates a communicator that consists of the `count` ranks in `members`, numbered in the order of
  * the list, and stores it in `new_comm`. Only these ranks may call this function, and all of them
- * must call it. The program must destroy `new_comm` with ringtree_comm_destroy().
+ * must call it. The program must destroy `new_comm` with ringtree_comm_destroy(). Corresponds to
+ * MPI_Comm_create_group and ncclCommShrink.
  */
 ringtree_result_t ringtree_comm_subgroup(ringtree_comm_t *comm,
                                          const int *members,
@@ -520,13 +531,15 @@ ringtree_result_t ringtree_comm_subgroup(ringtree_comm_t *comm,
 /**
  * Aborts the communicator and destroys the handle. Every call in flight and every subsequent call
  * fails on all ranks with an error that names this rank and `reason`, which may be NULL. Any
- * thread may call this function, even while other threads are waiting in calls.
+ * thread may call this function, even while other threads are waiting in calls. Corresponds to
+ * ncclCommAbort and MPI_Abort, but does not end any process.
  */
 ringtree_result_t ringtree_comm_abort(ringtree_comm_t *comm, const char *reason);
 
 /**
  * Leaves the communicator and destroys the handle. Delivers everything that has been sent, and
- * then notifies the other ranks that this rank is leaving.
+ * then notifies the other ranks that this rank is leaving. Corresponds to MPI_Finalize,
+ * MPI_Comm_free and ncclCommDestroy.
  *
  * Calls from other threads and work in flight still complete, and the other ranks are notified
  * only after the last of them has completed. The program must still wait for that work and free
@@ -537,7 +550,8 @@ ringtree_result_t ringtree_comm_destroy(ringtree_comm_t *comm);
 
 /**
  * Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on
- * every rank. The call works in place if `send` and `recv` are equal.
+ * every rank. The call works in place if `send` and `recv` are equal, which replaces MPI_IN_PLACE.
+ * Corresponds to MPI_Allreduce and ncclAllReduce.
  */
 ringtree_result_t ringtree_all_reduce(const void *send,
                                       void *recv,
@@ -548,7 +562,8 @@ ringtree_result_t ringtree_all_reduce(const void *send,
 
 /**
  * Copies `count` elements of the root's `send` to `recv` on every rank. On all ranks except the
- * root, `send` is ignored. The call works in place if `send` and `recv` are equal.
+ * root, `send` is ignored. The call works in place if `send` and `recv` are equal. Corresponds to
+ * MPI_Bcast and ncclBroadcast.
  */
 ringtree_result_t ringtree_broadcast(const void *send,
                                      void *recv,
@@ -560,7 +575,7 @@ ringtree_result_t ringtree_broadcast(const void *send,
 /**
  * Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
  * root. On all ranks except the root, `recv` is ignored. The call works in place if `send` and
- * `recv` are equal.
+ * `recv` are equal. Corresponds to MPI_Reduce and ncclReduce.
  */
 ringtree_result_t ringtree_reduce(const void *send,
                                   void *recv,
@@ -572,7 +587,8 @@ ringtree_result_t ringtree_reduce(const void *send,
 
 /**
  * Gathers `send_count` elements from every rank's `send` into `recv` on every rank, in rank order.
- * The call works in place if `send` is this rank's block of `recv`.
+ * The call works in place if `send` is this rank's block of `recv`. Corresponds to MPI_Allgather
+ * and ncclAllGather.
  */
 ringtree_result_t ringtree_all_gather(const void *send,
                                       void *recv,
@@ -584,7 +600,7 @@ ringtree_result_t ringtree_all_gather(const void *send,
  * Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
  * `send` contains one block of `recv_count` elements per rank. The call works in place if `recv`
  * is this rank's block of `send`. In that case, the contents of the other blocks are unspecified
- * after the call.
+ * after the call. Corresponds to MPI_Reduce_scatter_block and ncclReduceScatter.
  */
 ringtree_result_t ringtree_reduce_scatter(const void *send,
                                           void *recv,
@@ -595,7 +611,8 @@ ringtree_result_t ringtree_reduce_scatter(const void *send,
 
 /**
  * Copies block j of rank i's `send` to block i of rank j's `recv`. Each block has `count`
- * elements. The call works in place if `send` and `recv` are equal.
+ * elements. The call works in place if `send` and `recv` are equal. Corresponds to MPI_Alltoall
+ * and ncclAlltoAll.
  */
 ringtree_result_t ringtree_all_to_all(const void *send,
                                       void *recv,
@@ -606,7 +623,7 @@ ringtree_result_t ringtree_all_to_all(const void *send,
 /**
  * Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
  * On all ranks except the root, `recv` is ignored. The call works in place if, on the root, `send`
- * is the root's block of `recv`.
+ * is the root's block of `recv`. Corresponds to MPI_Gather and ncclGather.
  */
 ringtree_result_t ringtree_gather(const void *send,
                                   void *recv,
@@ -618,7 +635,7 @@ ringtree_result_t ringtree_gather(const void *send,
 /**
  * Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
  * On all ranks except the root, `send` is ignored. The call works in place if, on the root, `recv`
- * is the root's block of `send`.
+ * is the root's block of `send`. Corresponds to MPI_Scatter and ncclScatter.
  */
 ringtree_result_t ringtree_scatter(const void *send,
                                    void *recv,
@@ -630,7 +647,7 @@ ringtree_result_t ringtree_scatter(const void *send,
 /**
  * Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
  * contains one number per rank and must be the same on all ranks. `send` must be as long as this
- * rank's block.
+ * rank's block. Corresponds to MPI_Allgatherv.
  */
 ringtree_result_t ringtree_all_gather_v(const void *send,
                                         void *recv,
@@ -641,7 +658,7 @@ ringtree_result_t ringtree_all_gather_v(const void *send,
 /**
  * Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
  * `send_counts` contains one number per rank and must be the same on all ranks. `recv` must be as
- * long as this rank's block.
+ * long as this rank's block. Corresponds to MPI_Reduce_scatter.
  */
 ringtree_result_t ringtree_reduce_scatter_v(const void *send,
                                             const size_t *send_counts,
@@ -653,7 +670,7 @@ ringtree_result_t ringtree_reduce_scatter_v(const void *send,
 /**
  * Like ringtree_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
  * contains one number per rank and must be the same on all ranks, not only on the root. `send`
- * must be as long as this rank's block.
+ * must be as long as this rank's block. Corresponds to MPI_Gatherv.
  */
 ringtree_result_t ringtree_gather_v(const void *send,
                                     void *recv,
@@ -665,7 +682,7 @@ ringtree_result_t ringtree_gather_v(const void *send,
 /**
  * Like ringtree_scatter(), but the block of rank j has send_counts[j] elements. `send_counts`
  * contains one number per rank and must be the same on all ranks, not only on the root. `recv`
- * must be as long as this rank's block.
+ * must be as long as this rank's block. Corresponds to MPI_Scatterv.
  */
 ringtree_result_t ringtree_scatter_v(const void *send,
                                      const size_t *send_counts,
@@ -678,7 +695,7 @@ ringtree_result_t ringtree_scatter_v(const void *send,
  * Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
  * from rank i has recv_counts[i] elements. Blocks are contiguous. Each rank passes only its own
  * counts. If the counts passed by two ranks do not match, the call returns RINGTREE_MISMATCH on
- * all ranks. This function cannot work in place.
+ * all ranks. This function cannot work in place. Corresponds to MPI_Alltoallv.
  */
 ringtree_result_t ringtree_all_to_all_v(const void *send,
                                         const size_t *send_counts,
@@ -688,13 +705,13 @@ ringtree_result_t ringtree_all_to_all_v(const void *send,
                                         ringtree_comm_t *comm);
 
 /**
- * Waits until every rank has called this function.
+ * Waits until every rank has called this function. Corresponds to MPI_Barrier.
  */
 ringtree_result_t ringtree_barrier(ringtree_comm_t *comm);
 
 /**
  * Sends `count` elements to `peer`, which must receive the same number of elements of the same
- * type.
+ * type. Corresponds to MPI_Send and ncclSend.
  *
  * The function may return before the peer receives the elements, or it may block until the peer
  * does so. Messages from one rank to another are received in the order in which they were sent. If
@@ -708,7 +725,8 @@ ringtree_result_t ringtree_send(const void *send,
                                 ringtree_comm_t *comm);
 
 /**
- * Receives `count` elements from `peer` into `recv`. Waits until they have arrived.
+ * Receives `count` elements from `peer` into `recv`. Waits until they have arrived. Corresponds to
+ * MPI_Recv and ncclRecv.
  */
 ringtree_result_t ringtree_recv(void *recv,
                                 size_t count,
@@ -719,6 +737,7 @@ ringtree_result_t ringtree_recv(void *recv,
 /**
  * Starts ringtree_send() in the background. Any number of messages may be in flight at the same
  * time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
+ * Corresponds to MPI_Isend. Together with ringtree_recv(), it replaces MPI_Sendrecv.
  */
 ringtree_result_t ringtree_send_start(const void *send,
                                       size_t count,
@@ -730,6 +749,7 @@ ringtree_result_t ringtree_send_start(const void *send,
 /**
  * Starts ringtree_recv() in the background. Any number of messages may be in flight at the same
  * time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
+ * Corresponds to MPI_Irecv.
  */
 ringtree_result_t ringtree_recv_start(void *recv,
                                       size_t count,
@@ -740,7 +760,7 @@ ringtree_result_t ringtree_recv_start(void *recv,
 
 /**
  * Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
- * call in `work`, or NULL on failure.
+ * call in `work`, or NULL on failure. Corresponds to MPI_Iallreduce.
  *
  * The program owns the handle. It must wait until the call has completed, with
  * ringtree_work_wait(), ringtree_work_wait_for(), ringtree_work_wait_any() or repeated calls of
@@ -764,7 +784,8 @@ ringtree_result_t ringtree_all_reduce_start(const void *send,
 
 /**
  * Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start(). On the root, the
- * function first copies `send` to `recv`, unless the call works in place.
+ * function first copies `send` to `recv`, unless the call works in place. Corresponds to
+ * MPI_Ibcast.
  */
 ringtree_result_t ringtree_broadcast_start(const void *send,
                                            void *recv,
@@ -775,7 +796,8 @@ ringtree_result_t ringtree_broadcast_start(const void *send,
                                            ringtree_work_t **work);
 
 /**
- * Starts ringtree_reduce() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_reduce() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Ireduce.
  */
 ringtree_result_t ringtree_reduce_start(const void *send,
                                         void *recv,
@@ -787,7 +809,8 @@ ringtree_result_t ringtree_reduce_start(const void *send,
                                         ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Iallgather.
  */
 ringtree_result_t ringtree_all_gather_start(const void *send,
                                             void *recv,
@@ -797,7 +820,8 @@ ringtree_result_t ringtree_all_gather_start(const void *send,
                                             ringtree_work_t **work);
 
 /**
- * Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start(). Corresponds
+ * to MPI_Ireduce_scatter_block.
  */
 ringtree_result_t ringtree_reduce_scatter_start(const void *send,
                                                 void *recv,
@@ -808,7 +832,8 @@ ringtree_result_t ringtree_reduce_scatter_start(const void *send,
                                                 ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Ialltoall.
  */
 ringtree_result_t ringtree_all_to_all_start(const void *send,
                                             void *recv,
@@ -818,7 +843,8 @@ ringtree_result_t ringtree_all_to_all_start(const void *send,
                                             ringtree_work_t **work);
 
 /**
- * Starts ringtree_gather() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_gather() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Igather.
  */
 ringtree_result_t ringtree_gather_start(const void *send,
                                         void *recv,
@@ -829,7 +855,8 @@ ringtree_result_t ringtree_gather_start(const void *send,
                                         ringtree_work_t **work);
 
 /**
- * Starts ringtree_scatter() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_scatter() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Iscatter.
  */
 ringtree_result_t ringtree_scatter_start(const void *send,
                                          void *recv,
@@ -840,7 +867,8 @@ ringtree_result_t ringtree_scatter_start(const void *send,
                                          ringtree_work_t **work);
 
 /**
- * Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start(). Corresponds
+ * to MPI_Iallgatherv.
  */
 ringtree_result_t ringtree_all_gather_v_start(const void *send,
                                               void *recv,
@@ -851,6 +879,7 @@ ringtree_result_t ringtree_all_gather_v_start(const void *send,
 
 /**
  * Starts ringtree_reduce_scatter_v() in the background. See ringtree_all_reduce_start().
+ * Corresponds to MPI_Ireduce_scatter.
  */
 ringtree_result_t ringtree_reduce_scatter_v_start(const void *send,
                                                   const size_t *send_counts,
@@ -861,7 +890,8 @@ ringtree_result_t ringtree_reduce_scatter_v_start(const void *send,
                                                   ringtree_work_t **work);
 
 /**
- * Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Igatherv.
  */
 ringtree_result_t ringtree_gather_v_start(const void *send,
                                           void *recv,
@@ -872,7 +902,8 @@ ringtree_result_t ringtree_gather_v_start(const void *send,
                                           ringtree_work_t **work);
 
 /**
- * Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start().
+ * Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start(). Corresponds to
+ * MPI_Iscatterv.
  */
 ringtree_result_t ringtree_scatter_v_start(const void *send,
                                            const size_t *send_counts,
@@ -885,7 +916,7 @@ ringtree_result_t ringtree_scatter_v_start(const void *send,
 /**
  * Starts ringtree_all_to_all_v() in the background. See ringtree_all_reduce_start(). Unlike other
  * started calls, this function first waits until all ranks have called it and have compared their
- * counts.
+ * counts. Corresponds to MPI_Ialltoallv.
  */
 ringtree_result_t ringtree_all_to_all_v_start(const void *send,
                                               const size_t *send_counts,
@@ -897,13 +928,14 @@ ringtree_result_t ringtree_all_to_all_v_start(const void *send,
 
 /**
  * Waits until the call that `work` represents has completed, and returns the result of that call.
- * Any thread may call this function, even repeatedly.
+ * Any thread may call this function, even repeatedly. Corresponds to MPI_Wait and, if called for
+ * each of several calls, to MPI_Waitall.
  */
 ringtree_result_t ringtree_work_wait(ringtree_work_t *work);
 
 /**
  * Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise.
- * Does not block.
+ * Does not block. Corresponds to MPI_Test.
  *
  * If the call has completed, returns the result of that call, like ringtree_work_wait().
  * Otherwise, returns RINGTREE_SUCCESS. Also sets `is_finished` to 0 if the function returns
@@ -923,7 +955,7 @@ ringtree_result_t ringtree_work_wait_for(ringtree_work_t *work, int64_t limit_ms
 /**
  * Waits for up to `limit_ms` milliseconds until one of the `count` calls in `works` has completed,
  * and sets `index` to its position. If `limit_ms` is negative, waits without a limit. If several
- * calls have completed, sets `index` to the first of them.
+ * calls have completed, sets `index` to the first of them. Corresponds to MPI_Waitany.
  *
  * Returns the result of that call, like ringtree_work_wait(). NULL handles are ignored, so a
  * program can free the handle, set it to NULL and wait for the next call. If the limit expires
@@ -938,7 +970,8 @@ ringtree_result_t ringtree_work_wait_any(ringtree_work_t *const *works,
                                          int *index);
 
 /**
- * Destroys the handle of a completed call. Does not free the call's buffers.
+ * Destroys the handle of a completed call. Does not free the call's buffers. Corresponds to
+ * MPI_Request_free, but never frees a call in flight.
  *
  * Returns RINGTREE_USAGE if the call is still in flight, because the program would otherwise have
  * no way to find out when it may use the buffers again. NULL is ignored. The function does nothing

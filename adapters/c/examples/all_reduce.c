@@ -2,6 +2,8 @@
  *
  *   cc all_reduce.c $(pkg-config --cflags --libs ringtree) -o all_reduce
  *   ringtree run --nproc-per-node 4 -- ./all_reduce
+ *
+ * adapters/c/README.md explains how to install the library so that these commands find it.
  */
 #include <ringtree.h>
 #include <stdio.h>

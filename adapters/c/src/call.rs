@@ -48,6 +48,8 @@ pub(crate) enum Lengths<C> {
 /// A contiguous range of elements.
 #[derive(Clone, Copy)]
 struct Span {
+    /// Name of the parameter.
+    what: &'static str,
     address: usize,
     count: usize,
 }
@@ -59,7 +61,7 @@ impl Span {
     /// Returns [`ErrorKind::Usage`] if the address is null or not aligned,
     /// or if the elements exceed the address space.
     fn elements<T: Element>(self) -> Result<ForeignBuffer<T>> {
-        elements(self.address, self.count)
+        elements(self.what, (self.address, self.count))
     }
 
     /// Checks that both ranges are valid and do not overlap.
@@ -134,9 +136,17 @@ impl Call {
         with_element!(types::dtype(self.dtype)?, T => self.start_as::<T>(comm))
     }
 
+    /// Whether `send`, rather than `recv`, contains one block per rank.
+    fn has_blocks_in_send(&self) -> bool {
+        let (scatter, reduce_scatter) = (Collective::Scatter, Collective::ReduceScatter);
+        self.collective == scatter || self.collective == reduce_scatter
+    }
+
     fn run_as<T: Element>(&self, comm: &Communicator) -> Result<()> {
         let (op, root) = (types::op(self.op)?, types::rank("root", self.root)?);
-        let lengths = self.lengths.read(comm.world_size())?;
+        let lengths = self
+            .lengths
+            .read(comm.world_size(), self.has_blocks_in_send())?;
         let (input, mut output) = match self.buffers::<T>(comm, root, &lengths)? {
             Buffers::Into(input, output) => (input, output),
             Buffers::InPlace(mut whole) => {
@@ -159,7 +169,9 @@ impl Call {
 
     fn start_as<T: Element>(&self, comm: &Communicator) -> Result<Box<dyn Operation>> {
         let (op, root) = (types::op(self.op)?, types::rank("root", self.root)?);
-        let lengths = self.lengths.read(comm.world_size())?;
+        let lengths = self
+            .lengths
+            .read(comm.world_size(), self.has_blocks_in_send())?;
         let (input, output) = match self.buffers::<T>(comm, root, &lengths)? {
             Buffers::Into(input, output) => (input.into_owned(), output.into_owned()),
             Buffers::InPlace(whole) => {
@@ -210,10 +222,7 @@ impl Call {
             recv,
             is_in_place,
         } = self.places::<T>(comm, root, lengths)?;
-        let has_blocks_in_send = matches!(
-            self.collective,
-            Collective::ReduceScatter | Collective::Scatter
-        );
+        let has_blocks_in_send = self.has_blocks_in_send();
         let (of_send, of_recv) = match lengths {
             Lengths::Even(_) => (Layout::Even, Layout::Even),
             Lengths::Counts(counts) if has_blocks_in_send => (Layout::Counts(counts), Layout::Even),
@@ -279,30 +288,39 @@ impl Call {
         };
         let offset = before.checked_mul(size_of::<T>());
         let at = |whole: usize| offset.and_then(|offset| whole.checked_add(offset));
-        let is_in_place = match self.collective {
-            _ if send == 0 || recv == 0 || matches!(lengths, Lengths::Both(..)) => false,
-            Collective::ReduceScatter | Collective::Scatter => at(self.send) == Some(self.recv),
-            _ => at(self.recv) == Some(self.send),
+        let is_in_place = if send == 0 || recv == 0 || matches!(lengths, Lengths::Both(..)) {
+            false
+        } else if self.has_blocks_in_send() {
+            at(self.send) == Some(self.recv)
+        } else {
+            at(self.recv) == Some(self.send)
         };
-        let span = |address, count| Span { address, count };
+        let span = |what, address, count| Span {
+            what,
+            address,
+            count,
+        };
         Ok(Places {
-            send: span(self.send, send),
-            recv: span(self.recv, recv),
+            send: span("send", self.send, send),
+            recv: span("recv", self.recv, recv),
             is_in_place,
         })
     }
 }
 
 impl Lengths<*const usize> {
-    /// Copies the numbers from C's memory.
+    /// Copies the numbers from C's memory. If `is_send`, they are the lengths of blocks of `send`.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`] if the address of the numbers is null or not aligned.
-    fn read(&self, ranks: usize) -> Result<Lengths<Vec<usize>>> {
+    fn read(&self, ranks: usize, is_send: bool) -> Result<Lengths<Vec<usize>>> {
+        let send_counts = |all| counts("send_counts", all, ranks);
+        let recv_counts = |all| counts("recv_counts", all, ranks);
         Ok(match *self {
             Self::Even(count) => Lengths::Even(count),
-            Self::Counts(all) => Lengths::Counts(counts(all, ranks)?),
-            Self::Both(send, recv) => Lengths::Both(counts(send, ranks)?, counts(recv, ranks)?),
+            Self::Counts(all) if is_send => Lengths::Counts(send_counts(all)?),
+            Self::Counts(all) => Lengths::Counts(recv_counts(all)?),
+            Self::Both(send, recv) => Lengths::Both(send_counts(send)?, recv_counts(recv)?),
         })
     }
 }

@@ -14,6 +14,7 @@
 
 /**
  * The color that a rank passes to ringtree_comm_split() if it should not join any group.
+ * Corresponds to MPI_UNDEFINED and NCCL_SPLIT_NOCOLOR.
  */
 #define RINGTREE_SPLIT_NOCOLOR (-1)
 

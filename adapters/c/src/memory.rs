@@ -17,10 +17,21 @@ use std::ptr::without_provenance_mut;
 use std::sync::Arc;
 
 /// Returns a buffer that consists of the `count` elements at the given address in C's memory.
+/// Errors call the parameter `what`.
 ///
 /// # Errors
-/// Returns the same errors as [`first_element`].
-pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<ForeignBuffer<T>> {
+/// Returns [`ErrorKind::Usage`] if the address is null or not aligned, or if the elements exceed
+/// the address space.
+pub(crate) fn elements<T: Element>(
+    what: &str,
+    (address, count): (usize, usize),
+) -> Result<ForeignBuffer<T>> {
+    let usage = |text: String| Error::new(ErrorKind::Usage, text);
+    if address == 0 && count > 0 {
+        return Err(usage(format!(
+            "{what} is NULL, but its length is {count}; pass valid memory"
+        )));
+    }
     // SAFETY: `ForeignBuffer::new` checks the address. The header obliges all threads of the program
     // to keep `count` elements there until the call has completed, not to write to what the call
     // reads, and not to use what the call writes. A blocking call drops the buffer before it returns,
@@ -31,30 +42,31 @@ pub(crate) fn elements<T: Element>(address: usize, count: usize) -> Result<Forei
     // return an error in a forked child, where `Pending` cannot know. `call` writes only to `recv`
     // or to the buffer of an in-place call, and it never creates two buffers that overlap if one of
     // them is written. All bit patterns are valid elements (`Element` is `Pod`).
-    unsafe { ForeignBuffer::new(address, count, ()) }
+    let buffer = unsafe { ForeignBuffer::new(address, count, ()) };
+    buffer.map_err(|error| usage(format!("{what}: {error}")))
 }
 
 /// Returns a copy of the numbers at the given address in C's memory. There is one number per rank.
 ///
 /// # Errors
 /// Returns [`ErrorKind::Usage`] if the address is null or not aligned.
-pub(crate) fn counts(address: *const usize, ranks: usize) -> Result<Vec<usize>> {
-    words(address.addr(), ranks)
+pub(crate) fn counts(what: &str, address: *const usize, ranks: usize) -> Result<Vec<usize>> {
+    words(what, (address.addr(), ranks))
 }
 
-/// Returns the numbers of the `count` handles at the given address in C's memory.
+/// Returns the numbers of the `count` started calls at the given address in C's memory.
 ///
 /// # Errors
 /// Returns the same errors as [`counts`].
 pub(crate) fn handles<T>(address: *const *mut T, count: usize) -> Result<Vec<usize>> {
-    words(address.addr(), count)
+    words("works", (address.addr(), count))
 }
 
 /// Returns a copy of the `count` words at the given address in C's memory.
-fn words(address: usize, count: usize) -> Result<Vec<usize>> {
+fn words(what: &str, at: (usize, usize)) -> Result<Vec<usize>> {
     // A `size_t` and a pointer are as long as a `u64`: the library supports only such machines.
     const { assert!(size_of::<usize>() == size_of::<u64>()) };
-    let numbers = elements::<u64>(address, count)?;
+    let numbers = elements::<u64>(what, at)?;
     Ok(numbers.as_slice().iter().map(|one| *one as usize).collect())
 }
 
@@ -63,7 +75,8 @@ fn words(address: usize, count: usize) -> Result<Vec<usize>> {
 /// # Errors
 /// Returns the same errors as [`counts`].
 pub(crate) fn ranks(address: *const i32, count: usize) -> Result<Vec<i32>> {
-    Ok(elements::<i32>(address.addr(), count)?.as_slice().to_vec())
+    let members = elements::<i32>("members", (address.addr(), count))?;
+    Ok(members.as_slice().to_vec())
 }
 
 /// Returns a copy of the text at the given address in C's memory, or `None` if the address is null.

@@ -42,7 +42,8 @@ pub enum ringtree_result_t {
     /// A peer sent data that does not belong to any call. Check that all ranks are running the same
     /// build. If they are, report a bug.
     RINGTREE_PROTOCOL = 7,
-    /// The operating system refused a request. The message names the request and the cause.
+    /// Something that the call needs is unavailable: in most cases, the operating system refused a
+    /// request. Errors that fit no other kind have this result too. The message names the cause.
     RINGTREE_SYSTEM = 8,
 }
 
@@ -209,13 +210,13 @@ impl ringtree_result_t {
         (Self::RINGTREE_USAGE, c"invalid call"),
         (Self::RINGTREE_CONFIGURATION, c"invalid configuration"),
         (Self::RINGTREE_JOIN, c"the ranks could not connect"),
-        (Self::RINGTREE_MISMATCH, c"the ranks made different calls"),
+        (Self::RINGTREE_MISMATCH, c"mismatched calls"),
         (Self::RINGTREE_PEER_LOST, c"a rank was lost"),
         (Self::RINGTREE_DEADLINE, c"a call timed out"),
         (Self::RINGTREE_PROTOCOL, c"a peer sent invalid data"),
         (
             Self::RINGTREE_SYSTEM,
-            c"the operating system refused a request",
+            c"something that the call needs is unavailable",
         ),
     ];
 

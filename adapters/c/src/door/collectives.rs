@@ -16,7 +16,8 @@ fn run(comm: *mut ringtree_comm_t, call: Call) -> ringtree_result_t {
 }
 
 /// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on
-/// every rank. The call works in place if `send` and `recv` are equal.
+/// every rank. The call works in place if `send` and `recv` are equal, which replaces MPI_IN_PLACE.
+/// Corresponds to MPI_Allreduce and ncclAllReduce.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_reduce(
     send: *const c_void,
@@ -31,7 +32,8 @@ pub extern "C" fn ringtree_all_reduce(
 }
 
 /// Copies `count` elements of the root's `send` to `recv` on every rank. On all ranks except the
-/// root, `send` is ignored. The call works in place if `send` and `recv` are equal.
+/// root, `send` is ignored. The call works in place if `send` and `recv` are equal. Corresponds to
+/// MPI_Bcast and ncclBroadcast.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_broadcast(
     send: *const c_void,
@@ -47,7 +49,7 @@ pub extern "C" fn ringtree_broadcast(
 
 /// Reduces `count` elements of every rank's `send` with `op` and writes the result to `recv` on the
 /// root. On all ranks except the root, `recv` is ignored. The call works in place if `send` and
-/// `recv` are equal.
+/// `recv` are equal. Corresponds to MPI_Reduce and ncclReduce.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce(
     send: *const c_void,
@@ -63,7 +65,8 @@ pub extern "C" fn ringtree_reduce(
 }
 
 /// Gathers `send_count` elements from every rank's `send` into `recv` on every rank, in rank order.
-/// The call works in place if `send` is this rank's block of `recv`.
+/// The call works in place if `send` is this rank's block of `recv`. Corresponds to MPI_Allgather
+/// and ncclAllGather.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather(
     send: *const c_void,
@@ -79,7 +82,7 @@ pub extern "C" fn ringtree_all_gather(
 /// Reduces every rank's `send` with `op` and writes block i of the result to `recv` on rank i.
 /// `send` contains one block of `recv_count` elements per rank. The call works in place if `recv`
 /// is this rank's block of `send`. In that case, the contents of the other blocks are unspecified
-/// after the call.
+/// after the call. Corresponds to MPI_Reduce_scatter_block and ncclReduceScatter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter(
     send: *const c_void,
@@ -94,7 +97,8 @@ pub extern "C" fn ringtree_reduce_scatter(
 }
 
 /// Copies block j of rank i's `send` to block i of rank j's `recv`. Each block has `count`
-/// elements. The call works in place if `send` and `recv` are equal.
+/// elements. The call works in place if `send` and `recv` are equal. Corresponds to MPI_Alltoall
+/// and ncclAlltoAll.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all(
     send: *const c_void,
@@ -109,7 +113,7 @@ pub extern "C" fn ringtree_all_to_all(
 
 /// Gathers `send_count` elements from every rank's `send` into `recv` on the root, in rank order.
 /// On all ranks except the root, `recv` is ignored. The call works in place if, on the root, `send`
-/// is the root's block of `recv`.
+/// is the root's block of `recv`. Corresponds to MPI_Gather and ncclGather.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather(
     send: *const c_void,
@@ -125,7 +129,7 @@ pub extern "C" fn ringtree_gather(
 
 /// Copies block i of the root's `send` to `recv` on rank i. Each block has `recv_count` elements.
 /// On all ranks except the root, `send` is ignored. The call works in place if, on the root, `recv`
-/// is the root's block of `send`.
+/// is the root's block of `send`. Corresponds to MPI_Scatter and ncclScatter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter(
     send: *const c_void,
@@ -141,7 +145,7 @@ pub extern "C" fn ringtree_scatter(
 
 /// Like ringtree_all_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
 /// contains one number per rank and must be the same on all ranks. `send` must be as long as this
-/// rank's block.
+/// rank's block. Corresponds to MPI_Allgatherv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_v(
     send: *const c_void,
@@ -156,7 +160,7 @@ pub extern "C" fn ringtree_all_gather_v(
 
 /// Like ringtree_reduce_scatter(), but the block of rank j has send_counts[j] elements.
 /// `send_counts` contains one number per rank and must be the same on all ranks. `recv` must be as
-/// long as this rank's block.
+/// long as this rank's block. Corresponds to MPI_Reduce_scatter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_v(
     send: *const c_void,
@@ -172,7 +176,7 @@ pub extern "C" fn ringtree_reduce_scatter_v(
 
 /// Like ringtree_gather(), but the block of rank j has recv_counts[j] elements. `recv_counts`
 /// contains one number per rank and must be the same on all ranks, not only on the root. `send`
-/// must be as long as this rank's block.
+/// must be as long as this rank's block. Corresponds to MPI_Gatherv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather_v(
     send: *const c_void,
@@ -188,7 +192,7 @@ pub extern "C" fn ringtree_gather_v(
 
 /// Like ringtree_scatter(), but the block of rank j has send_counts[j] elements. `send_counts`
 /// contains one number per rank and must be the same on all ranks, not only on the root. `recv`
-/// must be as long as this rank's block.
+/// must be as long as this rank's block. Corresponds to MPI_Scatterv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter_v(
     send: *const c_void,
@@ -205,7 +209,7 @@ pub extern "C" fn ringtree_scatter_v(
 /// Like ringtree_all_to_all(), but the block for rank j has send_counts[j] elements and the block
 /// from rank i has recv_counts[i] elements. Blocks are contiguous. Each rank passes only its own
 /// counts. If the counts passed by two ranks do not match, the call returns RINGTREE_MISMATCH on
-/// all ranks. This function cannot work in place.
+/// all ranks. This function cannot work in place. Corresponds to MPI_Alltoallv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all_v(
     send: *const c_void,
@@ -224,7 +228,7 @@ pub extern "C" fn ringtree_all_to_all_v(
     run(comm, call)
 }
 
-/// Waits until every rank has called this function.
+/// Waits until every rank has called this function. Corresponds to MPI_Barrier.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_barrier(comm: *mut ringtree_comm_t) -> ringtree_result_t {
     answer(|| communicator(comm)?.barrier())

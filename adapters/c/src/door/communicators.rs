@@ -32,7 +32,7 @@ fn make(out: Place<'_>, start: impl FnOnce() -> Result<Option<Communicator>>) ->
 
 /// Creates the communicator that contains all ranks, using the environment variables that `ringtree
 /// run` and torchrun set. Waits until every rank has joined, but no longer than
-/// RINGTREE_TIMEOUT_MS.
+/// RINGTREE_TIMEOUT_MS. Corresponds to MPI_Init.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
 /// ringtree_comm_destroy().
@@ -53,6 +53,7 @@ pub extern "C" fn ringtree_comm_init_from_env_or_alone(
 }
 
 /// Creates an ID for a new world and stores it in `id`. Call this function on rank 0's host.
+/// Corresponds to ncclGetUniqueId.
 ///
 /// The program must send the ID to all ranks, and each rank must pass it to
 /// ringtree_comm_init_rank(). Each world needs its own ID. This process keeps the port given in the
@@ -69,7 +70,7 @@ pub extern "C" fn ringtree_get_unique_id(
 }
 
 /// Joins the world identified by `id` as rank `rank` of `world_size` ranks. Waits until every rank
-/// has joined.
+/// has joined. Corresponds to ncclCommInitRank.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
 /// ringtree_comm_destroy().
@@ -115,6 +116,7 @@ pub extern "C" fn ringtree_comm_init_at(
 /// Creates a communicator with the settings in `config`. Waits until every rank has joined.
 /// Depending on the fields that are set, the ranks find each other like those of
 /// ringtree_comm_init_rank(), ringtree_comm_init_at() or ringtree_comm_init_from_env_or_alone().
+/// Corresponds to ncclCommInitRankConfig.
 ///
 /// Stores the communicator in `comm`, or NULL on failure. The program must destroy it with
 /// ringtree_comm_destroy(). If the program was compiled with an older header, fields that it does
@@ -143,6 +145,7 @@ fn ask(
 }
 
 /// Sets `rank` to the rank of this process in the communicator. Ranks are counted from 0.
+/// Corresponds to MPI_Comm_rank and ncclCommUserRank.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_rank(
     comm: *mut ringtree_comm_t,
@@ -151,7 +154,8 @@ pub extern "C" fn ringtree_comm_rank(
     ask(comm, ("rank", rank), Communicator::rank)
 }
 
-/// Sets `count` to the number of ranks in the communicator.
+/// Sets `count` to the number of ranks in the communicator. Corresponds to MPI_Comm_size and
+/// ncclCommCount.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_count(
     comm: *mut ringtree_comm_t,
@@ -171,7 +175,8 @@ pub extern "C" fn ringtree_comm_local_rank(
 }
 
 /// Sets `async_error` to the result of the communicator's first error, or to RINGTREE_SUCCESS if
-/// this rank does not know of an error. Does not block and does not communicate.
+/// this rank does not know of an error. Does not block and does not communicate. Corresponds to
+/// ncclCommGetAsyncError.
 ///
 /// An error is known as soon as this rank learns that another rank has died or aborted, even if no
 /// call is in flight. ringtree_last_error() then describes this error, and strings that it has
@@ -208,7 +213,7 @@ pub extern "C" fn ringtree_comm_set_timeout_ms(
 }
 
 /// Creates one communicator for each color and stores the one that contains this rank in
-/// `new_comm`.
+/// `new_comm`. Corresponds to MPI_Comm_split and ncclCommSplit.
 ///
 /// The members of each new communicator are the ranks that pass the same `color`, ordered by `key`.
 /// Ranks with equal keys keep their relative order in `comm`. All ranks of `comm` must call this
@@ -240,7 +245,8 @@ pub extern "C" fn ringtree_comm_split(
 
 /// Creates a communicator that consists of the `count` ranks in `members`, numbered in the order of
 /// the list, and stores it in `new_comm`. Only these ranks may call this function, and all of them
-/// must call it. The program must destroy `new_comm` with ringtree_comm_destroy().
+/// must call it. The program must destroy `new_comm` with ringtree_comm_destroy(). Corresponds to
+/// MPI_Comm_create_group and ncclCommShrink.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_subgroup(
     comm: *mut ringtree_comm_t,
@@ -258,7 +264,8 @@ pub extern "C" fn ringtree_comm_subgroup(
 
 /// Aborts the communicator and destroys the handle. Every call in flight and every subsequent call
 /// fails on all ranks with an error that names this rank and `reason`, which may be NULL. Any
-/// thread may call this function, even while other threads are waiting in calls.
+/// thread may call this function, even while other threads are waiting in calls. Corresponds to
+/// ncclCommAbort and MPI_Abort, but does not end any process.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_comm_abort(
     comm: *mut ringtree_comm_t,
@@ -278,7 +285,8 @@ pub extern "C" fn ringtree_comm_abort(
 }
 
 /// Leaves the communicator and destroys the handle. Delivers everything that has been sent, and
-/// then notifies the other ranks that this rank is leaving.
+/// then notifies the other ranks that this rank is leaving. Corresponds to MPI_Finalize,
+/// MPI_Comm_free and ncclCommDestroy.
 ///
 /// Calls from other threads and work in flight still complete, and the other ranks are notified
 /// only after the last of them has completed. The program must still wait for that work and free

@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 
 /// Sends `count` elements to `peer`, which must receive the same number of elements of the same
-/// type.
+/// type. Corresponds to MPI_Send and ncclSend.
 ///
 /// The function may return before the peer receives the elements, or it may block until the peer
 /// does so. Messages from one rank to another are received in the order in which they were sent. If
@@ -27,11 +27,12 @@ pub extern "C" fn ringtree_send(
     answer(|| {
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
         let comm = communicator(comm)?;
-        with_element!(dtype, T => comm.send(&elements::<T>(send.addr(), count)?, peer))
+        with_element!(dtype, T => comm.send(&elements::<T>("send", (send.addr(), count))?, peer))
     })
 }
 
-/// Receives `count` elements from `peer` into `recv`. Waits until they have arrived.
+/// Receives `count` elements from `peer` into `recv`. Waits until they have arrived. Corresponds to
+/// MPI_Recv and ncclRecv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_recv(
     recv: *mut c_void,
@@ -43,12 +44,14 @@ pub extern "C" fn ringtree_recv(
     answer(|| {
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
         let comm = communicator(comm)?;
-        with_element!(dtype, T => comm.recv(&mut elements::<T>(recv.addr(), count)?, peer))
+        let memory = (recv.addr(), count);
+        with_element!(dtype, T => comm.recv(&mut elements::<T>("recv", memory)?, peer))
     })
 }
 
 /// Starts ringtree_send() in the background. Any number of messages may be in flight at the same
 /// time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
+/// Corresponds to MPI_Isend. Together with ringtree_recv(), it replaces MPI_Sendrecv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_send_start(
     send: *const c_void,
@@ -63,6 +66,7 @@ pub extern "C" fn ringtree_send_start(
 
 /// Starts ringtree_recv() in the background. Any number of messages may be in flight at the same
 /// time. The rules for buffers and work are the same as for ringtree_all_reduce_start().
+/// Corresponds to MPI_Irecv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_recv_start(
     recv: *mut c_void,
@@ -78,14 +82,14 @@ pub extern "C" fn ringtree_recv_start(
 /// Starts a message. The first parameter contains the address and the count, the element type, the
 /// peer, and `true` if the message is sent.
 fn start(
-    ((address, count), dtype, peer, is_sent): ((usize, usize), dtype_from_c, c_int, bool),
+    (memory, dtype, peer, is_sent): ((usize, usize), dtype_from_c, c_int, bool),
     comm: *mut ringtree_comm_t,
     work: Option<&mut MaybeUninit<*mut ringtree_work_t>>,
 ) -> ringtree_result_t {
     begin(comm, work, |comm| {
         let (dtype, peer) = (types::dtype(dtype)?, types::rank("peer", peer)?);
         with_element!(dtype, T => {
-            let memory = elements::<T>(address, count)?;
+            let memory = elements::<T>(if is_sent { "send" } else { "recv" }, memory)?;
             Ok(match is_sent {
                 true => Box::new(comm.start_send(memory, peer)?),
                 false => Box::new(comm.start_recv(memory, peer)?),

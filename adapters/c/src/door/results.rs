@@ -11,14 +11,14 @@ const VERSION: &CStr =
     };
 
 /// Returns the version of the loaded library, such as "0.1.0". The string is static and must not be
-/// freed.
+/// freed. Corresponds to MPI_Get_library_version.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_version() -> *const c_char {
     VERSION.as_ptr()
 }
 
 /// Returns the version of the loaded library in the form of RINGTREE_VERSION_CODE. A program can
-/// compare the two to check that it was compiled for this version.
+/// compare the two to check that it was compiled for this version. Corresponds to ncclGetVersion.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_version_code() -> c_int {
     let parts = env!("CARGO_PKG_VERSION").split(['.', '-', '+']).take(3);
@@ -26,7 +26,8 @@ pub extern "C" fn ringtree_version_code() -> c_int {
 }
 
 /// Returns a short description of `result`. The string is static and must not be freed. For a
-/// description of the error in a particular call, see ringtree_last_error().
+/// description of the error in a particular call, see ringtree_last_error(). Corresponds to
+/// MPI_Error_string and ncclGetErrorString.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_result_string(result: result_from_c) -> *const c_char {
     let found = usize::try_from(result).ok();
@@ -37,7 +38,8 @@ pub extern "C" fn ringtree_result_string(result: result_from_c) -> *const c_char
 }
 
 /// Returns a one-line description of this thread's last error. It names the ranks, the call, the
-/// cause and the next step.
+/// cause and the next step. Corresponds to ncclGetLastError. The line is complete without
+/// ringtree_result_string().
 ///
 /// The last error is that of the last call made by this thread that failed, or that was
 /// ringtree_comm_get_async_error() and found an error. Returns an empty string if there was no such

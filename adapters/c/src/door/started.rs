@@ -20,7 +20,7 @@ fn start(
 }
 
 /// Starts ringtree_all_reduce() in the background and returns immediately. Stores a handle to the
-/// call in `work`, or NULL on failure.
+/// call in `work`, or NULL on failure. Corresponds to MPI_Iallreduce.
 ///
 /// The program owns the handle. It must wait until the call has completed, with
 /// ringtree_work_wait(), ringtree_work_wait_for(), ringtree_work_wait_any() or repeated calls of
@@ -48,7 +48,8 @@ pub extern "C" fn ringtree_all_reduce_start(
 }
 
 /// Starts ringtree_broadcast() in the background. See ringtree_all_reduce_start(). On the root, the
-/// function first copies `send` to `recv`, unless the call works in place.
+/// function first copies `send` to `recv`, unless the call works in place. Corresponds to
+/// MPI_Ibcast.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_broadcast_start(
     send: *const c_void,
@@ -63,7 +64,8 @@ pub extern "C" fn ringtree_broadcast_start(
     start(comm, work, call.root(root))
 }
 
-/// Starts ringtree_reduce() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_reduce() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Ireduce.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_start(
     send: *const c_void,
@@ -79,7 +81,8 @@ pub extern "C" fn ringtree_reduce_start(
     start(comm, work, call.op(op).root(root))
 }
 
-/// Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_all_gather() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Iallgather.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_start(
     send: *const c_void,
@@ -93,7 +96,8 @@ pub extern "C" fn ringtree_all_gather_start(
     start(comm, work, call)
 }
 
-/// Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_reduce_scatter() in the background. See ringtree_all_reduce_start(). Corresponds
+/// to MPI_Ireduce_scatter_block.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_start(
     send: *const c_void,
@@ -108,7 +112,8 @@ pub extern "C" fn ringtree_reduce_scatter_start(
     start(comm, work, call.op(op))
 }
 
-/// Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_all_to_all() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Ialltoall.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all_start(
     send: *const c_void,
@@ -122,7 +127,8 @@ pub extern "C" fn ringtree_all_to_all_start(
     start(comm, work, call)
 }
 
-/// Starts ringtree_gather() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_gather() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Igather.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather_start(
     send: *const c_void,
@@ -137,7 +143,8 @@ pub extern "C" fn ringtree_gather_start(
     start(comm, work, call.root(root))
 }
 
-/// Starts ringtree_scatter() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_scatter() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Iscatter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter_start(
     send: *const c_void,
@@ -152,7 +159,8 @@ pub extern "C" fn ringtree_scatter_start(
     start(comm, work, call.root(root))
 }
 
-/// Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_all_gather_v() in the background. See ringtree_all_reduce_start(). Corresponds
+/// to MPI_Iallgatherv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_gather_v_start(
     send: *const c_void,
@@ -167,6 +175,7 @@ pub extern "C" fn ringtree_all_gather_v_start(
 }
 
 /// Starts ringtree_reduce_scatter_v() in the background. See ringtree_all_reduce_start().
+/// Corresponds to MPI_Ireduce_scatter.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_reduce_scatter_v_start(
     send: *const c_void,
@@ -181,7 +190,8 @@ pub extern "C" fn ringtree_reduce_scatter_v_start(
     start(comm, work, call.op(op))
 }
 
-/// Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_gather_v() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Igatherv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_gather_v_start(
     send: *const c_void,
@@ -196,7 +206,8 @@ pub extern "C" fn ringtree_gather_v_start(
     start(comm, work, call.root(root))
 }
 
-/// Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start().
+/// Starts ringtree_scatter_v() in the background. See ringtree_all_reduce_start(). Corresponds to
+/// MPI_Iscatterv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_scatter_v_start(
     send: *const c_void,
@@ -213,7 +224,7 @@ pub extern "C" fn ringtree_scatter_v_start(
 
 /// Starts ringtree_all_to_all_v() in the background. See ringtree_all_reduce_start(). Unlike other
 /// started calls, this function first waits until all ranks have called it and have compared their
-/// counts.
+/// counts. Corresponds to MPI_Ialltoallv.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_all_to_all_v_start(
     send: *const c_void,

@@ -38,14 +38,15 @@ fn limit(limit_ms: i64) -> Option<Duration> {
 }
 
 /// Waits until the call that `work` represents has completed, and returns the result of that call.
-/// Any thread may call this function, even repeatedly.
+/// Any thread may call this function, even repeatedly. Corresponds to MPI_Wait and, if called for
+/// each of several calls, to MPI_Waitall.
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_work_wait(work: *mut ringtree_work_t) -> ringtree_result_t {
     answer(|| WORK.own(work.addr())?.wait())
 }
 
 /// Sets `is_finished` to 1 if the call that `work` represents has completed, and to 0 otherwise.
-/// Does not block.
+/// Does not block. Corresponds to MPI_Test.
 ///
 /// If the call has completed, returns the result of that call, like ringtree_work_wait().
 /// Otherwise, returns RINGTREE_SUCCESS. Also sets `is_finished` to 0 if the function returns
@@ -82,7 +83,7 @@ pub extern "C" fn ringtree_work_wait_for(
 
 /// Waits for up to `limit_ms` milliseconds until one of the `count` calls in `works` has completed,
 /// and sets `index` to its position. If `limit_ms` is negative, waits without a limit. If several
-/// calls have completed, sets `index` to the first of them.
+/// calls have completed, sets `index` to the first of them. Corresponds to MPI_Waitany.
 ///
 /// Returns the result of that call, like ringtree_work_wait(). NULL handles are ignored, so a
 /// program can free the handle, set it to NULL and wait for the next call. If the limit expires
@@ -109,7 +110,8 @@ pub extern "C" fn ringtree_work_wait_any(
     })
 }
 
-/// Destroys the handle of a completed call. Does not free the call's buffers.
+/// Destroys the handle of a completed call. Does not free the call's buffers. Corresponds to
+/// MPI_Request_free, but never frees a call in flight.
 ///
 /// Returns RINGTREE_USAGE if the call is still in flight, because the program would otherwise have
 /// no way to find out when it may use the buffers again. NULL is ignored. The function does nothing

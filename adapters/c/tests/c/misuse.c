@@ -32,7 +32,7 @@ static void handles(ringtree_comm_t *comm) {
     REFUSED(ringtree_work_wait_any(works, 2, 0, &x), "not a valid handle");
     CHECK(x == -1);
     REFUSED(ringtree_work_wait_any(works, 2, 0, NULL), "NULL");
-    REFUSED(ringtree_work_wait_any(NULL, 2, 0, &x), "null address");
+    REFUSED(ringtree_work_wait_any(NULL, 2, 0, &x), "works is NULL");
     REFUSED(ringtree_work_wait_any(works, (size_t)-1, 0, &x), "exceeds the address space");
     is_finished = 7;
     REFUSED(ringtree_work_wait_for(NULL, 0, &is_finished), "NULL");
@@ -51,7 +51,7 @@ static void handles(ringtree_comm_t *comm) {
     OK(ringtree_work_free(NULL));
     REFUSED(ringtree_all_reduce_start(&x, &x, 1, I32, SUM, comm, NULL), "NULL");
     work = (ringtree_work_t *)comm;
-    REFUSED(ringtree_all_reduce_start(NULL, &x, 1, I32, SUM, comm, &work), "null address");
+    REFUSED(ringtree_all_reduce_start(NULL, &x, 1, I32, SUM, comm, &work), "send is NULL");
     CHECK(work == NULL);
     work = (ringtree_work_t *)comm;
     REFUSED(ringtree_send_start(&x, 1, I32, -1, comm, &work), "peer");
@@ -70,6 +70,7 @@ static void numbers(ringtree_comm_t *comm) {
         REFUSED(ringtree_send(x, 1, I32, roots[i], comm), "peer");
         REFUSED(ringtree_recv(x, 1, I32, roots[i], comm), "peer");
         REFUSED(ringtree_comm_subgroup(comm, &roots[i], 1, &none), "member");
+        REFUSED(ringtree_comm_subgroup(comm, NULL, 1, &none), "members is NULL");
     }
     REFUSED(ringtree_send(x, 1, I32, rank, comm), "itself");
     const int types[] = {-1, 12, 266, 1 << 30};
@@ -84,16 +85,19 @@ static void numbers(ringtree_comm_t *comm) {
     REFUSED(ringtree_all_reduce(f, f, 2, RINGTREE_F32, RINGTREE_BOR, comm), "bor");
     REFUSED(ringtree_comm_split(comm, -2, 0, &none), "color");
     CHECK(strcmp(ringtree_result_string(RINGTREE_PEER_LOST), "a rank was lost") == 0);
+    CHECK(strstr(ringtree_result_string(RINGTREE_SYSTEM), "unavailable") != NULL);
     CHECK(strstr(ringtree_result_string((ringtree_result_t)wrong(77)), "not a ") != NULL);
 }
 
 static void memory(ringtree_comm_t *comm) {
     int x[16] = {0};
     const size_t most = (size_t)-1;
-    REFUSED(ringtree_all_reduce(NULL, x, 4, I32, SUM, comm), "null address");
-    REFUSED(ringtree_all_reduce(x, NULL, 4, I32, SUM, comm), "null address");
-    REFUSED(ringtree_broadcast(NULL, NULL, 4, I32, 0, comm), "null address");
-    REFUSED(ringtree_recv(NULL, 4, I32, rank ^ 1, comm), "null address");
+    REFUSED(ringtree_all_reduce(NULL, x, 4, I32, SUM, comm), "send is NULL");
+    REFUSED(ringtree_all_reduce(x, NULL, 4, I32, SUM, comm), "recv is NULL");
+    REFUSED(ringtree_broadcast(NULL, NULL, 4, I32, 0, comm), "recv is NULL");
+    REFUSED(ringtree_send(NULL, 4, I32, rank ^ 1, comm), "send is NULL");
+    REFUSED(ringtree_recv(NULL, 4, I32, rank ^ 1, comm), "recv is NULL");
+    REFUSED(ringtree_all_reduce((char *)x + 1, x, 4, I32, SUM, comm), "send: the buffer at ");
     REFUSED(ringtree_all_reduce((char *)x + 1, (char *)x + 1, 4, I32, SUM, comm), "aligned");
     REFUSED(ringtree_all_reduce(x, x + 1, 4, I32, SUM, comm), "overlap");
     REFUSED(ringtree_all_reduce(x + 3, x, 4, I32, SUM, comm), "overlap");
@@ -106,9 +110,11 @@ static void memory(ringtree_comm_t *comm) {
     REFUSED(ringtree_all_gather(x, x, most, RINGTREE_U8, comm), "exceeds the address space");
     size_t counts[8] = {most, most};
     REFUSED(ringtree_all_to_all_v(x, counts, x, counts, I32, comm), "exceeds the address space");
-    REFUSED(ringtree_all_to_all_v(x, NULL, x, NULL, I32, comm), "null address");
+    REFUSED(ringtree_all_to_all_v(x, NULL, x, counts, I32, comm), "send_counts is NULL");
+    REFUSED(ringtree_all_to_all_v(x, counts, x, NULL, I32, comm), "recv_counts is NULL");
+    REFUSED(ringtree_gather_v(x, x, NULL, I32, 0, comm), "recv_counts is NULL");
     REFUSED(ringtree_gather_v(x, x, counts, I32, 0, comm), "exceeds the address space");
-    REFUSED(ringtree_scatter_v(x, NULL, x, I32, 0, comm), "null address");
+    REFUSED(ringtree_scatter_v(x, NULL, x, I32, 0, comm), "send_counts is NULL");
     size_t few[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     REFUSED(ringtree_all_gather_v(x + (rank + 1) % ranks, x, few, I32, comm), "overlap");
     REFUSED(ringtree_all_to_all_v(x, few, x, few, I32, comm), "overlap");
@@ -120,6 +126,19 @@ static void memory(ringtree_comm_t *comm) {
     OK(ringtree_work_wait(work));
     OK(ringtree_work_free(work));
     REFUSED(ringtree_gather_start(x, x, most / 8, I32, rank, comm, &work), "address space");
+}
+
+/* A program may print the kind of the error before the line, which must not repeat it. */
+static void mismatch(ringtree_comm_t *comm) {
+    ringtree_comm_t *group;
+    int x = 1;
+    OK(ringtree_comm_split(comm, 0, 0, &group));
+    ringtree_result_t result = rank == 0 ? ringtree_all_reduce(&x, &x, 1, I32, SUM, group)
+                                         : ringtree_barrier(group);
+    CHECK(result == RINGTREE_MISMATCH);
+    CHECK(strstr(ringtree_last_error(), "the ranks made different calls: ") != NULL);
+    CHECK(strstr(ringtree_last_error(), ringtree_result_string(result)) == NULL);
+    OK(ringtree_comm_destroy(group));
 }
 
 int main(void) {
@@ -141,6 +160,7 @@ int main(void) {
     handles(comm);
     numbers(comm);
     memory(comm);
+    mismatch(comm);
     int one = 1;
     OK(ringtree_all_reduce(&one, &one, 1, I32, SUM, comm));
     CHECK(one == ranks);

@@ -9,17 +9,23 @@ use std::sync::LazyLock;
 pub(crate) fn prefix() -> &'static Path {
     static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
-        let built = std::env::current_exe().unwrap();
-        let install = Command::new(package().join("install"))
-            .arg("--prefix")
-            .arg(&prefix)
-            .arg("--from")
-            .arg(built.parent().unwrap())
-            .output();
-        finished("install", &install.unwrap());
+        install(&prefix, &built());
         prefix
     });
     &PREFIX
+}
+
+/// Returns the folder that contains this test and the libraries that were built with it.
+fn built() -> PathBuf {
+    let test = std::env::current_exe().unwrap();
+    test.parent().unwrap().to_owned()
+}
+
+/// Installs what is in the folder `from`, and returns what was printed.
+fn install(prefix: &Path, from: &Path) -> String {
+    let mut install = Command::new(package().join("install"));
+    let install = install.arg("--prefix").arg(prefix).arg("--from").arg(from);
+    finished("install", &install.output().unwrap())
 }
 
 pub(crate) fn package() -> PathBuf {
@@ -77,6 +83,44 @@ fn pkg_config_finds_the_version_that_the_library_says() {
         .output();
     let told = finished("pkg-config", &told.unwrap());
     assert_eq!(told.trim(), env!("CARGO_PKG_VERSION"));
+}
+
+#[test]
+fn the_lines_that_the_installation_prints_compile_and_run_a_program() {
+    if !has("pkg-config", "the lines were not entered") {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let [from, prefix] = ["from", "prefix"].map(|name| folder.path().join(name));
+    std::fs::create_dir(&from).unwrap();
+    for library in ["libringtree_c.so", "libringtree_c.a"] {
+        std::fs::copy(built().join(library), from.join(library)).unwrap();
+    }
+    // Stands for the command: starts the program once.
+    let command = "#include <stdio.h>\n#include <unistd.h>\n\
+                   int main(int count, char **words) {\n\
+                   printf(\"%s %s %s %s\\n\", words[1], words[2], words[3], words[4]);\n\
+                   return fflush(stdout) || execv(words[count - 1], words + count - 1); }\n";
+    let source = folder.path().join("command.c");
+    std::fs::write(&source, command).unwrap();
+    let mut compiler = Command::new("cc");
+    let compiler = compiler.arg(source).arg("-o").arg(from.join("ringtree"));
+    finished("cc", &compiler.output().unwrap());
+    let printed = install(&prefix, &from);
+
+    let example = package().join("examples/all_reduce.c");
+    std::fs::copy(example, folder.path().join("train.c")).unwrap();
+    let lines: Vec<&str> = printed
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .collect();
+    let mut shell = Command::new("/bin/sh");
+    shell.args(["-ec", &lines.join("\n")]);
+    shell.env_remove("LD_LIBRARY_PATH");
+    let output = shell.current_dir(folder.path()).output();
+    let text = finished(&printed, &output.unwrap());
+    let expected = "run --nproc-per-node 4 --\n1 ranks: the largest sum is 999, the mean loss 1\n";
+    assert_eq!(text, expected);
 }
 
 #[test]
