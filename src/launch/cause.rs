@@ -2,8 +2,11 @@
 
 use super::record::Record;
 use super::words::{Said, Words};
+use crate::error::Error;
 use serde::{Deserialize, Serialize};
+use std::io;
 use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
 use std::process::ExitStatus;
 
 /// Maximum number of characters that a message quotes from a rank's output.
@@ -183,6 +186,21 @@ impl Cause {
 pub(super) fn quote(status: ExitStatus, words: &Words) -> Option<&Said> {
     let panic = words.panic().filter(|_| has_panicked(status));
     panic.or_else(|| words.last())
+}
+
+/// Returns the error for a program that cannot be started. The error names the next step if the
+/// program is in the working directory.
+pub(super) fn not_started(program: &str, error: &io::Error) -> Error {
+    let hint = match Path::new(program).is_file() {
+        true if program.ends_with(".py") => {
+            format!("; to run a Python script, write `python3 {program}`")
+        }
+        true if !program.contains('/') => format!("; try ./{program}"),
+        _ => String::new(),
+    };
+    Error::configuration(format!(
+        "cannot start the program '{program}': {error}{hint}"
+    ))
 }
 
 /// Returns a clause that quotes `said`.

@@ -6,7 +6,7 @@
 //! signals a process that it has already reaped because the kernel may have reused the process ID.
 
 use super::attempt::Attempt;
-use super::cause::{Cause, Remedy, Standing};
+use super::cause::{self, Cause, Remedy, Standing};
 use super::event::{Event, Events, Peers, Status, spawn_thread};
 use super::output::{Echoes, Passing};
 use super::record::Record;
@@ -24,7 +24,6 @@ use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGTSTP, SIGWINCH};
 use signal_hook::iterator::{Handle, Signals};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::process::ExitStatusExt;
-use std::path::Path;
 use std::process::{Child, Command};
 use std::time::{Duration, Instant};
 
@@ -216,12 +215,7 @@ impl Supervisor {
         let mut child = self
             .watchdog
             .spawn(command, &inherited, self.sessions)
-            .map_err(|error| {
-                let hint = hint(&program);
-                Error::configuration(format!(
-                    "cannot start the program '{program}': {error}{hint}"
-                ))
-            })?;
+            .map_err(|error| cause::not_started(&program, &error))?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
         let output = Passing::start(&mut child, record, route, &self.echoes);
@@ -595,16 +589,5 @@ impl Drop for Supervisor {
             self.watchdog.release(rank.child.id().cast_signed());
             let _ = rank.child.wait();
         }
-    }
-}
-
-/// Returns the next step for a program that could not be started, or an empty text.
-fn hint(program: &str) -> String {
-    match Path::new(program).is_file() {
-        true if program.ends_with(".py") => {
-            format!("; to run a Python script, write `python3 {program}`")
-        }
-        true if !program.contains('/') => format!("; try ./{program}"),
-        _ => String::new(),
     }
 }
