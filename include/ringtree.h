@@ -270,6 +270,11 @@ typedef struct {
      * step.
      */
     const char *message;
+    /**
+     * Number of ranks that were holding up the call, as far as this rank knew. `missing` contains
+     * the first of them.
+     */
+    int missing_total;
 } ringtree_error_t;
 
 /**

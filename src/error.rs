@@ -59,6 +59,8 @@ struct Details {
     peer: Option<usize>,
     /// At most [`PLACES_MAX`] ranks.
     missing: Vec<usize>,
+    /// Number of ranks in `missing`, and of those beyond [`PLACES_MAX`].
+    missing_count: u32,
     elapsed: Option<Duration>,
     /// Text of the error of another communicator that caused this error. It is appended to the
     /// line.
@@ -224,6 +226,7 @@ impl Error {
             rank: None,
             peer: None,
             missing: Vec::new(),
+            missing_count: 0,
             elapsed: None,
             origin: None,
             source: Source::default(),
@@ -306,10 +309,18 @@ impl Error {
     }
 
     /// Returns the ranks that were holding up the call that timed out, if they are known. The list
-    /// contains at most the first [`PLACES_MAX`] of these ranks.
+    /// contains at most the first [`PLACES_MAX`] of these ranks. [`Error::missing_count`] counts
+    /// all of them.
     #[must_use]
     pub fn missing(&self) -> &[usize] {
         &self.0.missing
+    }
+
+    /// Returns the number of ranks that this rank knew to be holding up the call that timed out. If
+    /// the group is large, there may have been more.
+    #[must_use]
+    pub fn missing_count(&self) -> usize {
+        self.0.missing_count as usize
     }
 
     /// Returns how long the call had been in flight, if it timed out.
@@ -338,9 +349,14 @@ impl Error {
         self
     }
 
-    /// Sets the ranks that were holding up the call. Only the first [`PLACES_MAX`] ranks are kept.
+    /// Sets the ranks that were holding up the call. Only the first [`PLACES_MAX`] ranks are kept,
+    /// but all of them are counted.
     pub(crate) fn with_missing(mut self, ranks: impl IntoIterator<Item = usize>) -> Self {
-        self.0.missing = ranks.into_iter().take(PLACES_MAX).collect();
+        let mut ranks = ranks.into_iter();
+        let missing: Vec<usize> = ranks.by_ref().take(PLACES_MAX).collect();
+        let count = missing.len() + ranks.count();
+        self.0.missing = missing;
+        self.0.missing_count = u32::try_from(count).unwrap_or(u32::MAX);
         self
     }
 
@@ -379,7 +395,9 @@ impl Error {
     /// Returns `true` if the error can have come from a world of `world_size` ranks. An error
     /// received from a peer can contain arbitrary numbers.
     pub(crate) fn is_possible(&self, world_size: usize) -> bool {
-        self.0.missing.len() <= PLACES_MAX && self.ranks().all(|rank| rank < world_size)
+        self.0.missing.len() <= PLACES_MAX
+            && self.0.missing_count as usize <= world_size
+            && self.ranks().all(|rank| rank < world_size)
     }
 
     /// Renumbers the ranks and appends `note` to the text, which keeps the old numbers. Removes
@@ -405,6 +423,7 @@ impl Error {
             self.0.rank = None;
             self.0.peer = None;
             self.0.missing.clear();
+            self.0.missing_count = 0;
         }
         self
     }
@@ -468,6 +487,8 @@ impl fmt::Debug for Error {
         known("peer", details.peer.as_ref().map(|one| one as _));
         let missing = Some(&details.missing).filter(|missing| !missing.is_empty());
         known("missing", missing.map(|one| one as _));
+        let count = Some(&details.missing_count).filter(|count| **count as usize > PLACES_MAX);
+        known("missing_count", count.map(|one| one as _));
         known("elapsed", details.elapsed.as_ref().map(|one| one as _));
         let origin = details.origin.as_ref().map(|origin| &origin.0);
         known("origin", origin.map(|one| one as _));
@@ -515,6 +536,7 @@ mod tests {
         let told: Error = postcard::from_bytes(&bytes).unwrap();
         assert_eq!(told, error);
         assert_eq!(told.missing(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(told.missing_count(), 100);
         use std::error::Error as _;
         assert!(told.source().is_none() && error.source().is_some());
     }

@@ -8,6 +8,7 @@
 mod ranks;
 
 use ranks::{Links, ROLE, Suite, concurrently, exit};
+use ringtree::internal::calls;
 use ringtree::plan::Collective;
 use ringtree::start::UniqueId;
 use ringtree::{Builder, Communicator, Error, ErrorKind, ReduceOp, Result, Work};
@@ -327,7 +328,7 @@ fn buffers() -> Result<String> {
     for _ in 0..CHILDREN {
         let own = buffer.as_mut().unwrap();
         own.fill(1.0);
-        let (is_shared, before) = (own.is_shared(), mapped());
+        let (is_shared, before) = (calls::is_shared(own), mapped());
         if comm.rank() == 0 {
             child(|| {
                 let own = buffer.take().unwrap();

@@ -29,12 +29,10 @@ enum Home<T> {
     Private(Vec<T>),
 }
 
-impl<T: Element> SharedBuffer<T> {
-    /// Returns `true` if the other ranks on this host can read the buffer in place.
-    #[must_use]
-    pub fn is_shared(&self) -> bool {
-        matches!(self.home, Home::Shared(..))
-    }
+/// Returns `true` if the other ranks on this host can read the buffer in place.
+#[must_use]
+pub fn is_shared<T: Element>(buffer: &SharedBuffer<T>) -> bool {
+    matches!(buffer.home, Home::Shared(..))
 }
 
 impl<T: Element> Deref for SharedBuffer<T> {

@@ -169,6 +169,7 @@ fn messages() -> Vec<Message> {
         Message::AllEntered(1),
         Message::Posted(Call::message(10, Dtype::F32, 1).numbered(1)),
         Message::PostedAny(true),
+        Message::Asking,
     ]
 }
 

@@ -40,7 +40,7 @@ pub use refusal::Refusal;
 
 /// Version of all formats in which ranks exchange data. Ranks with different versions reject each
 /// other. The first ten bytes of a hello and the first six bytes of an answer never change.
-pub const WIRE_VERSION: u16 = 10;
+pub const WIRE_VERSION: u16 = 11;
 /// Length of the initiator's first frame in bytes.
 pub const HELLO_BYTES: usize = 64;
 /// Length of a nonce, a proof or a secret in bytes.

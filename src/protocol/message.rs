@@ -137,6 +137,8 @@ pub enum Message {
     /// "My call differs from yours. Its blocks have these lengths." Contains at most the first
     /// [`COUNTS_TOLD_MAX`] blocks.
     Counts(Call, Vec<u64>),
+    /// To the coordinator: "I am waiting for another rank in a message. What is your position?"
+    Asking,
 }
 
 impl Message {
@@ -185,7 +187,9 @@ impl Message {
             }
             Message::Ended(rank) => is_rank(*rank as usize),
             Message::Clock(clock) => is_rank(clock.rank as usize),
-            Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) => true,
+            Message::Goodbye { .. } | Message::Mark(_) | Message::Agreed(_) | Message::Asking => {
+                true
+            }
             Message::Patient(_) | Message::AllEntered(_) | Message::PostedAny(_) => true,
         }
     }

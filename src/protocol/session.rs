@@ -243,6 +243,7 @@ impl Session {
             Message::AllEntered(number) => self.all_entered(number),
             Message::Posted(call) => self.posted(from, call),
             Message::PostedAny(waits) => self.posted_any(from, waits),
+            Message::Asking => self.answer(from),
         }
     }
 

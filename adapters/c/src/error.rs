@@ -38,6 +38,7 @@ impl Told {
             sequence: error.sequence().unwrap_or(0),
             elapsed_ms: u64::try_from(elapsed).unwrap_or(u64::MAX),
             message: line.as_ptr(),
+            missing_total: number(error.missing_count()),
         };
         Self {
             fields: Box::new(fields),

@@ -36,6 +36,7 @@ fn exception(py: Python<'_>, error: &Error) -> PyResult<PyErr> {
     exception.setattr("operation", operation)?;
     exception.setattr("sequence", error.sequence())?;
     exception.setattr("missing", missing)?;
+    exception.setattr("missing_count", error.missing_count())?;
     exception.setattr("elapsed", error.elapsed().map(|time| time.as_secs_f64()))?;
     Ok(PyErr::from_value(exception))
 }

@@ -96,7 +96,11 @@ impl Session {
     pub(super) fn answer_with_first_error(&mut self, from: usize, message: &Message) {
         let does_not_know = matches!(
             message,
-            Message::Waiting(_) | Message::Report(_) | Message::Ended(_) | Message::Patient(_)
+            Message::Waiting(_)
+                | Message::Asking
+                | Message::Report(_)
+                | Message::Ended(_)
+                | Message::Patient(_)
         );
         if let Some(error) = self.first_error.as_ref().filter(|_| does_not_know) {
             let told = Message::FirstError(error.clone());

@@ -34,21 +34,24 @@ impl Session {
     pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
         let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
-            self.ask(*peer, call);
+            self.ask(*peer, Message::Waiting(*call));
         }
         let coordinator = self.coordinator;
         if self.rank != coordinator && !peers.contains(&coordinator) {
-            self.ask(coordinator, call);
+            // The coordinator would compare a message with its own message of the same number.
+            let question = match call.is_pair() {
+                true => Message::Asking,
+                false => Message::Waiting(*call),
+            };
+            self.ask(coordinator, question);
         }
         self.has_asked_coordinator = true;
     }
 
-    /// Notifies `peer` that this rank is waiting in `call`. The peer answers with its position.
-    /// Discards the last answer from a peer that has left more than [`ANSWERS_MISSED_MAX`]
-    /// questions unanswered.
-    fn ask(&mut self, peer: usize, call: &Call) {
-        self.outbox
-            .push_back((To::Rank(peer), Message::Waiting(*call)));
+    /// Sends `question` to `peer`, which answers with its position. Discards the last answer from a
+    /// peer that has left more than [`ANSWERS_MISSED_MAX`] questions unanswered.
+    fn ask(&mut self, peer: usize, question: Message) {
+        self.outbox.push_back((To::Rank(peer), question));
         if let Some(position) = self.positions.get_mut(&peer) {
             position.asked += 1;
             if position.asked > ANSWERS_MISSED_MAX {
@@ -62,12 +65,10 @@ impl Session {
     /// are waiting for.
     #[must_use]
     pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
-        let (waiting, mut blamed) = self.waiting_and_blamed(awaited);
-        if blamed.is_empty() {
-            blamed = waiting;
+        match self.waiting_and_blamed(awaited) {
+            (waiting, blamed) if blamed.is_empty() => waiting,
+            (_, blamed) => blamed,
         }
-        blamed.truncate(PLACES_MAX);
-        blamed
     }
 
     fn waiting_and_blamed(&self, awaited: &[usize]) -> (Vec<Place>, Vec<Place>) {
@@ -160,9 +161,11 @@ impl Session {
             pair_calls: self.pairs_made,
             pair: self.pair,
         };
+        let mut held_up_by = self.held_up_by(&self.awaited);
+        held_up_by.truncate(PLACES_MAX);
         let position = Message::Position {
             place,
-            held_up_by: self.held_up_by(&self.awaited),
+            held_up_by,
             waits: self.waits.clone(),
         };
         self.outbox.push_back((To::Rank(peer), position));

@@ -45,7 +45,7 @@ impl Session {
         let circle = circle(&told);
         let places = self.held_up_by(awaited);
         let (mut beside, mut words) = (Vec::new(), Vec::new());
-        for place in &places {
+        for place in places.iter().take(PLACES_MAX) {
             let wait = told
                 .iter()
                 .find(|wait| wait.rank == self.of_world(place.rank));
@@ -65,6 +65,9 @@ impl Session {
             words.insert(0, format!("{others}; they wait for each other"));
         } else if words.is_empty() {
             words.push("no rank is holding it up".to_owned());
+        }
+        if let Some(more @ 1..) = places.len().checked_sub(PLACES_MAX) {
+            words.push(format!("and {more} more ranks"));
         }
         Story {
             words: words.join(", "),

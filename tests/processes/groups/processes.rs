@@ -1,6 +1,7 @@
 //! Groups of real processes.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, concurrently, exit};
+use ringtree::internal::calls;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use rustix::process::Signal;
 use std::fs;
@@ -96,7 +97,7 @@ fn registered() -> Result<String> {
     let mut is_shared = Vec::new();
     for count in [10, 1 << 20] {
         let mut buffer = group.alloc::<f32>(count)?;
-        is_shared.push(buffer.is_shared());
+        is_shared.push(calls::is_shared(&buffer));
         for _ in 0..3 {
             buffer.fill(1.0);
             group.all_reduce(&mut buffer, ReduceOp::Sum)?;

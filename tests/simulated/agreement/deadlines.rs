@@ -56,6 +56,24 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
 }
 
 #[test]
+fn a_deadline_counts_all_ranks_that_are_missing_and_lists_the_first() {
+    let mut world = World::new(12);
+    world.timeout = TIMEOUT;
+    world.algorithm = Some(Algorithm::Flat);
+    let ends = world.run(|comm| {
+        if comm.rank() > 0 {
+            sleep(comm, 2 * TIMEOUT);
+            return Ok(());
+        }
+        comm.all_reduce(&mut [1u8; 9], ReduceOp::Sum)
+    });
+    let error = ends[0].as_ref().unwrap_err();
+    assert_eq!(error.missing(), [1, 2, 3, 4, 5, 6, 7, 8], "{error}");
+    assert_eq!(error.missing_count(), 11, "{error}");
+    assert!(deadline(&ends[0]).contains("and 3 more ranks"), "{error}");
+}
+
+#[test]
 fn no_algorithm_waits_longer_than_its_timeout() {
     for (_, algorithm) in registry() {
         for missing in [0, 4] {

@@ -372,6 +372,28 @@ proptest! {
 }
 
 #[test]
+fn messages_with_equal_numbers_from_two_ranks_are_not_compared() {
+    let ends = World::new(3).run(|comm| match comm.rank() {
+        0 => {
+            comm.send(&[7u32], 2)?;
+            comm.barrier()
+        }
+        1 => {
+            // Long enough for rank 2 to ask the coordinator, rank 0, for its position.
+            sleep(comm, Duration::from_secs(30));
+            comm.send(&[1u32; 20_000], 2)?;
+            comm.barrier()
+        }
+        _ => {
+            comm.recv(&mut [0u32], 0)?;
+            comm.recv(&mut vec![0u32; 20_000], 1)?;
+            comm.barrier()
+        }
+    });
+    assert_eq!(ends, [Ok(()), Ok(()), Ok(())]);
+}
+
+#[test]
 fn a_rank_that_waits_for_any_message_hears_that_the_last_sender_has_left() {
     let ends = World::new(2).run(|comm| match comm.rank() {
         0 => comm.recv_any(&mut [0u8; 4]).map(drop),

@@ -23,7 +23,9 @@ class Error(RuntimeError):
     sequence: int | None = None
     """The number of the call in which the error occurred, counted from 1."""
     missing: tuple[int, ...] = ()
-    """The ranks that were holding up the call that timed out."""
+    """The first ranks that were holding up the call that timed out."""
+    missing_count: int = 0
+    """The number of ranks that were holding up the call, as far as this rank knew."""
     elapsed: float | None = None
     """The number of seconds for which the call had been in flight when it timed out."""
 
