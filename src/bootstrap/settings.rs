@@ -478,18 +478,47 @@ fn is_reproducible(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {
     }
 }
 
+/// Returns the rendezvous in `value`, or an error in which the setting has the name `name`.
+fn rendezvous_of(name: &str, value: &str) -> Result<String> {
+    let value = value.trim();
+    let port = value
+        .rsplit_once(':')
+        .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
+    match port {
+        Some(_) => Ok(value.to_owned()),
+        None => Err(malformed(
+            name,
+            value,
+            "the HOST:PORT at which rank 0 listens",
+        )),
+    }
+}
+
+/// Checks the rendezvous of a program that sets it, or that sets its rank. The errors name what the
+/// program can set. `told` returns what the program has set, and `said` also returns variables.
+pub(crate) fn check_rendezvous<'a>(
+    told: impl Fn(&str) -> Option<&'a String>,
+    said: impl Fn(&str) -> Option<String>,
+) -> Result<()> {
+    if let Some(address) = told("RINGTREE_RENDEZVOUS") {
+        return rendezvous_of("rendezvous", address).map(drop);
+    }
+    let is_set = |name: &str| said(name).is_some_and(|value| !value.trim().is_empty());
+    let is_found = is_set("RINGTREE_RENDEZVOUS") || is_set("MASTER_ADDR");
+    let is_alone = said("WORLD_SIZE").is_none_or(|size| size.trim() == "1");
+    if told("RANK").is_none() || is_found || is_alone {
+        return Ok(());
+    }
+    Err(Error::configuration(
+        "MASTER_ADDR is not set; pass `rendezvous` or `store`, or start the program with `ringtree \
+         run` or torchrun",
+    ))
+}
+
 /// Returns the rendezvous, and `true` if the next port must be tried as well.
 fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Result<(String, bool)> {
-    let meaning = "the HOST:PORT at which rank 0 listens";
     if let Some(value) = set("RINGTREE_RENDEZVOUS") {
-        let value = value.trim();
-        let port = value
-            .rsplit_once(':')
-            .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
-        return match port {
-            Some(_) => Ok((value.to_owned(), false)),
-            None => Err(malformed("RINGTREE_RENDEZVOUS", value, meaning)),
-        };
+        return Ok((rendezvous_of("RINGTREE_RENDEZVOUS", &value)?, false));
     }
     if world_size == 1 && set("MASTER_ADDR").is_none() {
         return Ok(("127.0.0.1:0".to_owned(), false));

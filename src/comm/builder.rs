@@ -8,7 +8,7 @@ use super::Communicator;
 use super::connecting::Connecting;
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::environment::Environment;
-use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice};
+use crate::bootstrap::settings::{DevicePathChoice, Settings, TransportChoice, check_rendezvous};
 use crate::bootstrap::store::Store;
 use crate::bootstrap::unique_id::UniqueId;
 use crate::control::cancel::Cancel;
@@ -77,6 +77,7 @@ impl Builder {
     fn placed(&self) -> Result<Settings> {
         let lookup = |name: &str| self.environment.get(name);
         let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
+        check_rendezvous(|name| self.place.get(name), said)?;
         let place = Settings::from_env_or_alone(said)?;
         // The launcher's socket is only for the rank and world size that the launcher has set.
         let as_launched = |name: &str| {

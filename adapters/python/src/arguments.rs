@@ -19,14 +19,15 @@ impl Operator {
     /// The placeholder for calls without an operator.
     pub(crate) const NONE: Self = Self(ReduceOp::Sum);
 
-    /// Converts the name of an operator. If `factor` is given, this rank's contribution is
-    /// multiplied by it.
+    /// Converts the name of an operator, which may be in capitals. If `factor` is given, this
+    /// rank's contribution is multiplied by it.
     ///
     /// # Errors
     /// Returns a `UsageError` if there is no operator with this name, or if the operator does not
     /// support a factor.
     pub(crate) fn new(py: Python<'_>, name: &str, factor: Option<f64>) -> PyResult<Self> {
-        match (named(py, name)?, factor) {
+        let op = named(py, name).or_else(|_| named(py, &name.to_ascii_lowercase()))?;
+        match (op, factor) {
             (op, None) => Ok(Self(op)),
             (ReduceOp::Sum, Some(factor)) => Ok(Self(ReduceOp::PreMulSum(factor))),
             (op, Some(_)) => {
@@ -73,8 +74,8 @@ pub(crate) type Counts = Option<Number<Vec<usize>>>;
 pub(crate) struct Buffers {
     /// The element type that the program passed. It replaces the element type of the buffers.
     told: Option<Dtype>,
-    /// The element type of the buffers so far.
-    dtype: Option<Dtype>,
+    /// The element type of the buffers so far, and `true` if it is bool.
+    dtype: Option<(Dtype, bool)>,
 }
 
 impl Buffers {
@@ -93,9 +94,12 @@ impl Buffers {
     /// Returns the same errors as [`Memory::of_buffer`]. Also returns a `BufferUsageError` if an
     /// earlier buffer has a different element type.
     pub(crate) fn take(&mut self, object: &Bound<'_, PyAny>, is_written: bool) -> PyResult<Memory> {
-        let (found, memory) = Memory::of_buffer(object, self.told, is_written)?;
+        let (dtype, is_bool, memory) = Memory::of_buffer(object, self.told, is_written)?;
+        let found = (dtype, is_bool);
+        let name = |(dtype, is_bool): (Dtype, bool)| if is_bool { "bool" } else { dtype.name() };
         match self.dtype.replace(found) {
             Some(other) if other != found => {
+                let (other, found) = (name(other), name(found));
                 let line = format!("the buffers must have the same type; got {other} and {found}");
                 Err(unsuitable(object.py(), line))
             }
@@ -105,7 +109,26 @@ impl Buffers {
 
     /// Returns the element type of the buffers.
     pub(crate) fn dtype(&self) -> Dtype {
-        self.dtype.unwrap_or(Dtype::U8)
+        self.dtype.map_or(Dtype::U8, |(dtype, _)| dtype)
+    }
+
+    /// Returns the operator for the elements of the buffers. A bool is a byte that must remain 0 or
+    /// 1, so its sum is "any" and its product is "all", as in torch.
+    ///
+    /// # Errors
+    /// Returns a `BufferUsageError` if the operator is not defined for bool.
+    pub(crate) fn operator(&self, py: Python<'_>, op: Operator) -> PyResult<ReduceOp> {
+        match op.0 {
+            op if !self.dtype.is_some_and(|(_, is_bool)| is_bool) => Ok(op),
+            ReduceOp::Sum | ReduceOp::Max | ReduceOp::Bor => Ok(ReduceOp::Bor),
+            ReduceOp::Prod | ReduceOp::Min | ReduceOp::Band => Ok(ReduceOp::Band),
+            ReduceOp::Bxor => Ok(ReduceOp::Bxor),
+            op => {
+                let name = op.name();
+                let line = format!("{name} of bool is not defined; pass an array of numbers");
+                Err(unsuitable(py, line))
+            }
+        }
     }
 }
 

@@ -7,6 +7,7 @@ use crate::lane::carry_out;
 use crate::sys::Memory;
 use crate::work::Work;
 use pyo3::prelude::*;
+use ringtree::ReduceOp;
 use ringtree::plan::Collective;
 use std::time::Duration;
 
@@ -80,7 +81,8 @@ impl What {
     fn in_place(self, buffer: Object<'_, '_>, name: Name<'_>) -> PyResult<Call> {
         let mut buffers = Buffers::of(buffer.py(), name)?;
         let output = buffers.take(buffer, true)?;
-        Ok(self.call(&buffers, (Memory::none(), output), true))
+        let op = buffers.operator(buffer.py(), self.op)?;
+        Ok(self.call(&buffers, op, (Memory::none(), output), true))
     }
 
     /// Creates the call from one buffer into another.
@@ -96,14 +98,21 @@ impl What {
             None => Ok(Memory::none()),
         };
         let memory = (take(input, false)?, take(output, true)?);
-        Ok(self.call(&buffers, memory, false))
+        let op = buffers.operator(py, self.op)?;
+        Ok(self.call(&buffers, op, memory, false))
     }
 
-    fn call(self, buffers: &Buffers, (input, output): (Memory, Memory), is_in_place: bool) -> Call {
+    fn call(
+        self,
+        buffers: &Buffers,
+        op: ReduceOp,
+        (input, output): (Memory, Memory),
+        is_in_place: bool,
+    ) -> Call {
         Call {
             collective: self.collective,
             dtype: buffers.dtype(),
-            op: self.op.0,
+            op,
             root: self.root,
             is_in_place,
             input,
@@ -134,9 +143,9 @@ macro_rules! collectives {
             }
 
             #[doc = concat!(
-                "Start `", stringify!($name), "` and return a Work. After `wait()` returns, the ",
-                "buffers can be used again.\n\nThe calls of a communicator run in the order in ",
-                "which they were started."
+                "Start `", stringify!($name), "` and return a Work. When `wait()` returns, the ",
+                "call has completed, and its buffers, if any, can be used again.\n\nThe calls of a ",
+                "communicator run in the order in which they were started."
             )]
             #[pyo3(signature = ($($signature)*))]
             fn $start(&self, $($argument: $type),*) -> PyResult<Work> {

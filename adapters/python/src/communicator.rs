@@ -23,6 +23,7 @@ use std::time::Duration;
 /// A buffer is an object with contiguous memory, such as a NumPy array, array.array, bytearray or
 /// memoryview. Its elements have one of the types i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64. If you
 /// pass `dtype`, such as dtype="bf16", the bytes of a buffer are treated as elements of that type.
+/// Elements can also be bool. Their sum is then "any", and their product is "all".
 ///
 /// A call that fails raises ringtree.Error or one of its subclasses: UsageError if the call is
 /// invalid, MismatchError if different ranks made different calls, PeerLostError if a rank is lost,
@@ -342,18 +343,24 @@ impl Communicator {
         interrupt::raise()
     }
 
+    /// Return the communicator. When the `with` statement ends, the communicator is closed. If an
+    /// exception ends the statement, the communicator is aborted first, and the other ranks get a
+    /// PeerLostError that contains the exception. SystemExit does not abort it.
     fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
         this
     }
 
     fn __exit__(
-        &self,
-        py: Python<'_>,
+        this: &Bound<'_, Self>,
         _kind: &Bound<'_, PyAny>,
-        _error: &Bound<'_, PyAny>,
+        error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        self.close(py)
+        let py = this.py();
+        let package = py.import("ringtree");
+        let aborted = package.and_then(|all| all.call_method1("_abort_because_of", (this, error)));
+        this.get().close(py)?;
+        aborted.map(drop)
     }
 
     fn __repr__(&self) -> String {

@@ -23,6 +23,14 @@ pub(crate) fn unsuitable(py: Python<'_>, line: impl Display) -> PyErr {
     made.map_or_else(|instead| instead, PyErr::from_value)
 }
 
+/// Creates a `BufferUsageError` for an object whose memory is not accessible because of `error`.
+pub(crate) fn bufferless(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+    let py = object.py();
+    let module = py.import("ringtree.errors");
+    let made = module.and_then(|all| all.call_method1("_bufferless", (object, error.value(py))));
+    made.map_or_else(|instead| instead, PyErr::from_value)
+}
+
 fn of_class<'py>(py: Python<'py>, name: &str, line: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("ringtree.errors")?.getattr(name)?.call1((line,))
 }

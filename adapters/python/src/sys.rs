@@ -11,7 +11,7 @@
 
 #![allow(unsafe_code)]
 
-use crate::error::unsuitable;
+use crate::error::{bufferless, unsuitable};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
@@ -99,7 +99,8 @@ impl Memory {
     }
 
     /// Returns the element type and the memory of an object with the buffer protocol. The type is
-    /// `dtype`, or the type that the object's format specifies if `dtype` is `None`.
+    /// `dtype`, or the type that the object's format specifies if `dtype` is `None`. The second
+    /// value is `true` if the format specifies bool.
     ///
     /// # Errors
     /// Returns a `BufferUsageError` if the object has no contiguous memory, if the memory is
@@ -108,10 +109,10 @@ impl Memory {
         object: &Bound<'_, PyAny>,
         dtype: Option<Dtype>,
         is_written: bool,
-    ) -> PyResult<(Dtype, Self)> {
+    ) -> PyResult<(Dtype, bool, Self)> {
         let py = object.py();
         let refused = |error: PyErr| unsuitable(py, error.value(py));
-        let view = PyMemoryView::from(object).map_err(refused)?;
+        let view = PyMemoryView::from(object).map_err(|error| bufferless(object, &error))?;
         let export = PyUntypedBuffer::get(&view).map_err(refused)?;
         if !export.is_c_contiguous() {
             let line = "the buffer is not contiguous; pass a contiguous copy \
@@ -123,6 +124,7 @@ impl Memory {
             return Err(unsuitable(py, line));
         }
         let found = dtype_of(export.format().to_bytes(), export.item_size());
+        let is_bool = dtype.is_none() && export.format().to_bytes().ends_with(b"?");
         let dtype = dtype.or(found).ok_or_else(|| {
             let format = export.format().to_string_lossy();
             let line = format!(
@@ -147,7 +149,7 @@ impl Memory {
             parts: Parts::One(span),
             _keeper: Some(view.into_any().unbind()),
         };
-        Ok((dtype, memory))
+        Ok((dtype, is_bool, memory))
     }
 
     /// Returns the number of elements in each part.

@@ -136,6 +136,45 @@ def _():
     assert weighted[0] == sum(range(1, comm.world_size + 1))
 
 
+@case("bools remain 0 or 1")
+def _():
+    """As in torch: a sum is "any", and a product is "all"."""
+    rank, ranks = comm.rank, comm.world_size
+    own = np.array([True, rank == 0, False] * 5)
+    any_of, all_of = np.array([True, True, False] * 5), np.array([True, False, False] * 5)
+    odd = np.array([ranks % 2, 1, 0] * 5, bool)
+    for op, expected in {
+        **dict.fromkeys(["sum", "max", "bor"], any_of),
+        **dict.fromkeys(["prod", "min", "band"], all_of),
+        "bxor": odd,
+    }.items():
+        buffer = own.copy()
+        comm.all_reduce(buffer, op)
+        assert buffer.view(np.uint8).tolist() == expected.astype(np.uint8).tolist(), op
+        output = np.empty(15, bool)
+        comm.start_all_reduce_into(own, output, op).wait()
+        assert output.view(np.uint8).tolist() == expected.astype(np.uint8).tolist(), op
+    buffer = own.copy()
+    comm.reduce_scatter(memoryview(buffer))
+    start, end = comm.block(15)
+    np.testing.assert_array_equal(buffer.view(np.uint8)[start:end], any_of[start:end])
+    comm.broadcast(buffer, 0)
+    comm.all_reduce(buffer, dtype="u8")
+    assert buffer.view(np.uint8).max() == ranks
+    refused(ValueError, "avg of bool is not defined", lambda: comm.all_reduce(own, "avg"))
+    refused(TypeError, "pre-mul-sum of bool", lambda: comm.all_reduce(own, factor=2))
+    other = np.zeros(15, np.uint8)
+    refused(TypeError, "got u8 and bool", lambda: comm.all_reduce_into(other, own))
+
+
+@case("names of operators in capitals")
+def _():
+    for op in ["SUM", "Sum"]:
+        buffer = np.ones(3)
+        comm.all_reduce(buffer, op)
+        assert buffer[0] == comm.world_size
+
+
 def refused(kind, words, act):
     try:
         act()
@@ -154,8 +193,11 @@ def _():
     refused(BufferError, "read-only", lambda: comm.all_reduce(b"bytes"))
     refused(TypeError, "format 'Zd'", lambda: comm.all_reduce(np.zeros(3, complex)))
     refused(TypeError, "format '>f'", lambda: comm.all_reduce(np.zeros(3, ">f4")))
-    refused(TypeError, "bytes-like", lambda: comm.all_reduce([1, 2, 3]))
-    refused(ValueError, "unknown operator 'mean'", lambda: comm.all_reduce(numbers, "mean"))
+    for wrong in [[1, 2, 3], 1.5, None]:
+        words = f"'{type(wrong).__name__}' is not a buffer; pass a NumPy array or array.array"
+        refused(TypeError, words, lambda: comm.all_reduce(wrong))
+    names = "unknown operator 'mean'; use one of: sum prod min max avg band bor bxor"
+    refused(ValueError, names, lambda: comm.all_reduce(numbers, "Mean"))
     refused(ValueError, "must be 'sum'", lambda: comm.all_reduce(numbers, "max", factor=2))
     refused(ringtree.UsageError, "band", lambda: comm.all_reduce(numbers, "band"))
     refused(ringtree.UsageError, "99 is out of range", lambda: comm.broadcast(numbers, 99))

@@ -176,12 +176,39 @@ def autograd_passes_it_by_and_torch_warns_as_for_its_own():
 
 @case
 def torch_compile_traces_it():
-    def layer(tensor):
-        return all_reduce_(tensor * 2) + 1
-
     own = torch.full((64,), float(dist.get_rank()))
-    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
-    assert torch.equal(compiled(own.clone()), layer(own.clone()))
+    for op in ("sum", "MAX", dist.ReduceOp.MAX):
+
+        def layer(tensor, op=op):
+            return all_reduce_(tensor * 2, op) + 1
+
+        compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+        assert torch.equal(compiled(own.clone()), layer(own.clone()))
+
+
+@case
+def operators_of_torch_and_capitals():
+    size, rank = dist.get_world_size(), dist.get_rank()
+    for op in ("max", "MAX", dist.ReduceOp.MAX, dist.ReduceOp(dist.ReduceOp.MAX)):
+        for tensor in (torch.tensor([float(rank)]), torch.tensor([rank, 0]).t()[:1]):
+            assert all_reduce_(tensor, op)[0] == size - 1
+        assert all_reduce_(torch.tensor([rank == 1]), op).item()
+    names = "sum prod min max avg band bor bxor"
+    refused(names, lambda: all_reduce_(torch.ones(1), "mean"))
+    for op in (dist.ReduceOp.PREMUL_SUM, "mean", 3):
+        refused("use one of", lambda: all_reduce_(torch.ones(1), op))
+        refused("use one of", lambda: all_reduce_(torch.tensor([True]), op))
+
+
+@case
+def tensors_as_buffers():
+    comm = communicator()
+    for tensor in (torch.ones(3), torch.nn.Parameter(torch.ones(3))):
+        words = f"'{type(tensor).__name__}' is not a buffer; pass tensor.numpy(), or use "
+        refused(words + "ringtree.torch.all_reduce_", lambda: comm.all_reduce(tensor))
+    halves = torch.ones(3, dtype=torch.bfloat16)
+    comm.all_reduce(halves.view(torch.uint16).numpy(), dtype="bf16")
+    assert halves.tolist() == [dist.get_world_size()] * 3
 
 
 @case

@@ -71,6 +71,13 @@ def killed_in_training():
         model(torch.ones(2, 4)).sum().backward()
     except RuntimeError as error:
         print("text|" + str(error))
+    from ringtree.torch import communicator
+
+    shown(communicator().error())
+    try:
+        dist.barrier()
+    except ringtree.PeerLostError as error:
+        shown(error)
 
 
 def mismatched():
@@ -341,6 +348,63 @@ def failed_with_calls_under_way():
     try:
         for _ in range(20):
             dist.all_gather([torch.empty(3)] * dist_size(), torch.ones(3))
+    except ringtree.Error as error:
+        shown(error)
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+RAISED = {
+    "plain": KeyError("my bug"),
+    "long": ValueError("my\nbug " * 1000),
+    "unprintable": Unprintable(),
+    "exit": SystemExit(3),
+}
+
+
+def raised_in_with():
+    """Rank 1 raises an exception within the statement, and catches it."""
+    import ringtree
+
+    with ringtree.init() as whole:
+        part = whole.duplicate()
+        try:
+            with part:
+                part.barrier()
+                if part.rank == 1:
+                    raise RAISED[sys.argv[2]]
+                part.barrier()
+        except ringtree.Error as error:
+            shown(error)
+        except (KeyError, ValueError, Unprintable, SystemExit):
+            print("text|own")
+        # The other communicator still works.
+        whole.barrier()
+
+
+def raised_uncaught():
+    """Rank 1's program ends because of an exception."""
+    if "torch" in sys.argv:
+        dist = torch_group()
+        barrier, rank = dist.barrier, dist.get_rank()
+    import ringtree
+
+    if "torch" not in sys.argv:
+        comm = ringtree.init()
+        part = comm.split(0)
+        barrier, rank = part.barrier, comm.rank
+    barrier()
+    if rank == 1:
+        sys.excepthook = lambda *_: print("text|own hook")
+        if "interactive" in sys.argv:
+            # Python sets this for a user who types.
+            sys.ps1 = "> "
+        raise RAISED[sys.argv[2]]
+    try:
+        barrier()
     except ringtree.Error as error:
         shown(error)
 

@@ -101,6 +101,13 @@ def test_keywords_that_do_not_fit_are_refused():
         ringtree.init(transport="shm")
     with pytest.raises(ringtree.UsageError, match="unknown transport"):
         ringtree.init(0, 1, transport="pigeon")
+    for wrong in ["localhost", "", ":1", "localhost:http"]:
+        words = f'^rendezvous="{wrong}" is malformed; set it to the HOST:PORT'
+        with pytest.raises(ringtree.ConfigurationError, match=words):
+            ringtree.init(rank=0, world_size=2, rendezvous=wrong)
+    words = "^MASTER_ADDR is not set; pass `rendezvous` or `store`, or start the program with"
+    with pytest.raises(ringtree.ConfigurationError, match=words):
+        ringtree.init(rank=0, world_size=2)
     with pytest.raises(ringtree.ConfigurationError, match="RANK=3 is out of range"):
         ringtree.init(3, 2, rendezvous="127.0.0.1:1")
     with pytest.raises(ringtree.UsageError, match="not a valid timeout"):

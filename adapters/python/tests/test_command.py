@@ -71,6 +71,11 @@ def test_what_is_wrong_is_said_in_one_line(arguments, code, says):
     assert says in end.stderr
 
 
+def test_the_doctor_says_where_gpu_support_is():
+    out = ended(*COMMAND, "doctor").stdout
+    assert "not included in this build or in the Python package; build the command from a" in out
+
+
 def test_the_package_has_its_version():
     import ringtree
 

@@ -33,7 +33,11 @@ def test_a_rank_that_is_killed_ends_a_training():
     ends = Job("ends.py", 2, "killed_in_training").end()
     code, out, errors = ends[0]
     assert code == 0, errors
-    assert "rank 1 is gone" in out
+    assert out.splitlines()[0].startswith("text|") and "PeerLostError: rank 1 is gone" in out
+    # torch turns the error of a bucket into a RuntimeError, and ringtree still has the real one.
+    real, *_, text = out[out.index("\nPeerLostError|") :].strip().splitlines()
+    assert out.count("\n" + real) == 2 and real.startswith("PeerLostError|0|1|"), out
+    assert text.startswith("text|rank 1 is gone")
 
 
 def test_calls_that_differ_are_named_in_full():
@@ -110,8 +114,48 @@ def test_a_forked_child_ends_and_harms_nobody():
 def test_a_rank_that_raises_ends_and_the_others_hear_of_it():
     ends = Job("ends.py", 2, "failed_with_calls_under_way").end()
     assert ends[1][0] == 1 and "no such sample" in ends[1][2]
-    (kind, _, peer, *_), _ = fields(ends[0][1])
+    (kind, _, peer, *_), text = fields(ends[0][1])
     assert (kind, peer) == ("PeerLostError", "1"), ends[0]
+    assert "rank 1 raised ValueError: no such sample" in text
+
+
+HOW = {
+    "plain": "rank 1 raised KeyError: 'my bug'",
+    "long": "rank 1 raised ValueError: my bug my bug ",
+    "unprintable": "rank 1 raised Unprintable",
+    "exit": "rank 1 left",
+}
+
+
+def others_hear(ends, how):
+    for rank in (0, 2):
+        code, out, errors = ends[rank]
+        assert code == 0, errors
+        (kind, _, peer, *_), text = fields(out)
+        assert (kind, peer) == ("PeerLostError", "1"), out
+        assert HOW[how] in text and len(text) < 400, text
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_an_exception_that_ends_a_with_statement_reaches_the_others(how):
+    ends = Job("ends.py", 3, "raised_in_with", how).end()
+    assert ends[1][:2] == (0, "text|own\n"), ends[1]
+    others_hear(ends, how)
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("through", ["torch", "ringtree"])
+def test_an_uncaught_exception_reaches_the_others(how, through):
+    ends = Job("ends.py", 3, "raised_uncaught", how, through).end()
+    code, out, _ = ends[1]
+    assert (code, out) == ((3, "") if how == "exit" else (1, "text|own hook\n")), ends[1]
+    others_hear(ends, how)
+
+
+def test_an_exception_that_an_interactive_user_has_seen_is_not_the_end():
+    ends = Job("ends.py", 3, "raised_uncaught", "plain", "interactive").end()
+    assert "own hook" in ends[1][1], ends[1]
+    others_hear(ends, "exit")
 
 
 def test_what_is_not_offered_is_refused_in_one_line():

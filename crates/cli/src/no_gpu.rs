@@ -4,8 +4,9 @@ use crate::bench::case::Memory;
 use ringtree::{Communicator, Error, ErrorKind, Result};
 
 /// The path that GPU buffers take, as shown by `ringtree doctor`.
-pub(crate) const PATH: &str = "not included in this build; build with `cargo build --release -p \
-                               ringtree-cli --features cuda`";
+pub(crate) const PATH: &str = "not included in this build or in the Python package; build the \
+                               command from a checkout of the repository with `cargo build \
+                               --release -p ringtree-cli --features cuda`";
 
 fn absent() -> Error {
     Error::new(ErrorKind::NoDevice, format!("GPU support: {PATH}"))

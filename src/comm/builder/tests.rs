@@ -88,6 +88,33 @@ fn a_builder_alone_is_one_rank_and_a_part_of_a_place_is_refused() {
     assert_eq!(told.placed().unwrap().rank, 1);
 }
 
+#[test]
+fn a_malformed_or_missing_rendezvous_is_named_as_the_program_knows_it() {
+    let line = |one: Builder| one.placed().unwrap_err().to_string();
+    let begun = |all: &'static [(&str, &str)]| Builder::begun(of(&[all]));
+    for wrong in ["localhost", "", ":1", "h:http"] {
+        for builder in [begun(&[]), begun(PLACE)] {
+            let line = line(builder.rank(0).world_size(2).rendezvous(wrong));
+            let start = format!("rendezvous={wrong:?} is malformed; set it to the HOST:PORT");
+            assert!(line.starts_with(&start), "{line}");
+        }
+    }
+    let line_of_none = line(begun(&[]).rank(0).world_size(2));
+    let start = "MASTER_ADDR is not set; pass `rendezvous` or `store`, or";
+    assert!(line_of_none.starts_with(start), "{line_of_none}");
+    let variable = line(
+        begun(&[("RINGTREE_RENDEZVOUS", "localhost")])
+            .rank(0)
+            .world_size(2),
+    );
+    assert!(
+        variable.starts_with("RINGTREE_RENDEZVOUS=\"localhost\" is malformed"),
+        "{variable}"
+    );
+    assert!(begun(PLACE).rank(0).world_size(2).placed().is_ok());
+    assert!(begun(&[]).rank(0).world_size(1).placed().is_ok());
+}
+
 type Say = fn(Builder) -> Builder;
 type Look = fn(&Settings) -> String;
 

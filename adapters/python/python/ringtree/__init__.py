@@ -12,6 +12,7 @@
 import atexit as _atexit
 import contextlib as _contextlib
 import os as _os
+import sys as _sys
 import weakref as _weakref
 from typing import Protocol as _Protocol
 
@@ -120,11 +121,45 @@ def _leave_at_exit(comm: Communicator) -> None:
     _open.add(comm)
 
 
+def _abort_because_of(comm: Communicator, error: BaseException | None) -> None:
+    """Abort `comm` because of an exception, so that the errors of the other ranks contain it.
+
+    Do nothing if there is no exception, or if it is one with which programs end normally.
+    """
+    if error is None or isinstance(error, (SystemExit, GeneratorExit)):
+        return
+    line = type(error).__name__
+    # The exception is the program's own, so even its text may raise an exception.
+    with _contextlib.suppress(Exception):
+        line = " ".join(f"{line}: {error}".split()).removesuffix(":")
+    if len(line) > _LINE_MAX:
+        line = line[:_LINE_MAX] + "..."
+    line = line.encode(errors="replace").decode()
+    # The communicator may be closed, or the parent's.
+    with _contextlib.suppress(UsageError):
+        comm.abort(f"rank {comm.rank} raised {line}")
+
+
+# Number of characters of an exception that other ranks get.
+_LINE_MAX = 300
+
+
 @_atexit.register
 def _leave() -> None:
-    """Close all communicators. Otherwise, other ranks would consider this rank dead."""
-    for comm in list(_open):
-        # The program is exiting in any case and must close every communicator.
+    """Close all communicators. Otherwise, other ranks would consider this rank dead.
+
+    If an uncaught exception has ended the program, abort the communicators first. Python keeps this
+    exception. It also keeps the exceptions that an interactive user has seen, and those do not end
+    the program.
+    """
+    is_interactive = hasattr(_sys, "ps1")
+    error = None if is_interactive else getattr(_sys, "last_value", None)
+    every = list(_open)
+    # The program is exiting in any case and must close every communicator.
+    for comm in every:
+        with _contextlib.suppress(KeyboardInterrupt):
+            _abort_because_of(comm, error)
+    for comm in every:
         with _contextlib.suppress(KeyboardInterrupt):
             comm.close()
 

@@ -13,6 +13,7 @@ from ._plan import OPERATORS, refuse_lazy
 from .errors import UsageError
 
 _CPU = torch.device("cpu")
+_NAMES = {op: name for name, op in OPERATORS.items()}
 Communicator._tensors_are(torch.Tensor)
 
 _communicators = weakref.WeakKeyDictionary()
@@ -47,14 +48,16 @@ def communicator(group: dist.ProcessGroup | None = None) -> Communicator:
 
 
 def all_reduce_(
-    tensor: torch.Tensor, op: str = "sum", group: dist.ProcessGroup | None = None
+    tensor: torch.Tensor,
+    op: str | dist.ReduceOp | dist.ReduceOp.RedOpType = "sum",
+    group: dist.ProcessGroup | None = None,
 ) -> torch.Tensor:
     """Reduce `tensor` in place across all ranks of `group`, and return it.
 
     This function does the same as `torch.distributed.all_reduce` but bypasses torch's dispatch. Use
     it for calls that are short compared with the dispatch, such as those of a model whose layers
     are split across ranks. `op` is one of "sum", "avg", "prod", "min", "max", "band", "bor" and
-    "bxor".
+    "bxor", or the same operator of torch.distributed.ReduceOp.
 
     The dispatch is bypassed if the tensor's class is torch.Tensor itself and the tensor is
     contiguous in host memory, contains integers, f16, bf16, f32 or f64, and does not require grad.
@@ -69,6 +72,8 @@ def all_reduce_(
     backend for tensors in host memory. Like every call, this function can also raise other
     subclasses of ringtree.Error.
     """
+    if not isinstance(op, str):
+        op = _name_of(op)
     if not is_dynamo_compiling():
         over = group or internals.default_group()
         known, reduce = _last
@@ -80,8 +85,17 @@ def all_reduce_(
         torch.ops.ringtree.all_reduce_(tensor, op, "" if group is None else group.group_name)
     else:
         refuse_lazy(tensor)
-        dist.all_reduce(tensor, OPERATORS[op], group)
+        dist.all_reduce(tensor, OPERATORS[op.lower()], group)
     return tensor
+
+
+def _name_of(op):
+    """Return ringtree's name of an operator of torch."""
+    kind = getattr(op, "op", op)
+    # A number equals an operator.
+    if isinstance(kind, dist.ReduceOp.RedOpType) and kind in _NAMES:
+        return _NAMES[kind]
+    raise UsageError(f"unknown operator {op}; use one of: {' '.join(OPERATORS)}")
 
 
 def _reduction_of(group):
@@ -95,7 +109,7 @@ def _reduction_of(group):
 def _operator(tensor, op, name):
     group = internals.group_named(name) if name else dist.group.WORLD
     if not communicator(group)._all_reduce(tensor, op):
-        dist.all_reduce(tensor, OPERATORS[op], group)
+        dist.all_reduce(tensor, OPERATORS[op.lower()], group)
 
 
 _library = torch.library.Library("ringtree", "DEF")

@@ -9,7 +9,10 @@ from typing_extensions import Self, TypeAlias
 
 from .errors import Error
 
-_Op: TypeAlias = Literal["sum", "prod", "min", "max", "avg", "band", "bor", "bxor"]
+_Op: TypeAlias = Literal[
+    "sum", "prod", "min", "max", "avg", "band", "bor", "bxor",
+    "SUM", "PROD", "MIN", "MAX", "AVG", "BAND", "BOR", "BXOR",
+]
 _Dtype: TypeAlias = Literal[
     "i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64", "f16", "bf16", "f32", "f64"
 ]
@@ -124,6 +127,7 @@ class Communicator:
     A buffer is an object with contiguous memory, such as a NumPy array, array.array, bytearray or
     memoryview. Its elements have one of the types i8 u8 i16 u16 i32 u32 i64 u64 f16 f32 f64. If you
     pass `dtype`, such as dtype="bf16", the bytes of a buffer are treated as elements of that type.
+    Elements can also be bool. Their sum is then "any", and their product is "all".
 
     A call that fails raises ringtree.Error or one of its subclasses: UsageError if the call is
     invalid, MismatchError if different ranks made different calls, PeerLostError if a rank is lost,
@@ -392,7 +396,7 @@ class Communicator:
         factor: float | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `all_reduce` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `all_reduce` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -406,13 +410,13 @@ class Communicator:
         factor: float | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `all_reduce_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `all_reduce_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
 
     def start_broadcast(self, buffer: _Buffer, root: int, *, dtype: _Dtype | None = None) -> Work:
-        """Start `broadcast` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `broadcast` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -426,7 +430,7 @@ class Communicator:
         factor: float | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `reduce` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `reduce` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -441,7 +445,7 @@ class Communicator:
         factor: float | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `reduce_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `reduce_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -455,7 +459,7 @@ class Communicator:
         factor: float | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `reduce_scatter` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `reduce_scatter` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -470,7 +474,7 @@ class Communicator:
         factor: float | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `reduce_scatter_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `reduce_scatter_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -478,7 +482,7 @@ class Communicator:
     def start_all_gather(
         self, buffer: _Buffer, *, counts: list[int] | None = None, dtype: _Dtype | None = None
     ) -> Work:
-        """Start `all_gather` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `all_gather` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -491,7 +495,7 @@ class Communicator:
         counts: list[int] | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `all_gather_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `all_gather_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -504,7 +508,7 @@ class Communicator:
         counts: list[int] | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `gather` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `gather` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -518,7 +522,7 @@ class Communicator:
         counts: list[int] | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `gather_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `gather_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -531,7 +535,7 @@ class Communicator:
         counts: list[int] | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `scatter` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `scatter` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -545,13 +549,13 @@ class Communicator:
         counts: list[int] | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `scatter_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `scatter_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
 
     def start_all_to_all(self, buffer: _Buffer, *, dtype: _Dtype | None = None) -> Work:
-        """Start `all_to_all` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `all_to_all` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
@@ -565,13 +569,13 @@ class Communicator:
         receive: list[int] | None = None,
         dtype: _Dtype | None = None,
     ) -> Work:
-        """Start `all_to_all_into` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `all_to_all_into` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """
 
     def start_barrier(self) -> Work:
-        """Start `barrier` and return a Work. After `wait()` returns, the buffers can be used again.
+        """Start `barrier` and return a Work. When `wait()` returns, the call has completed, and its buffers, if any, can be used again.
 
         The calls of a communicator run in the order in which they were started.
         """

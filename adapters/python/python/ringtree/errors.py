@@ -38,6 +38,16 @@ class BufferUsageError(UsageError, TypeError, BufferError):
     """A buffer that was passed to a call cannot be used."""
 
 
+def _bufferless(object: object, error: Exception) -> BufferUsageError:
+    """Return the exception for an object whose memory is not accessible because of `error`."""
+    if not isinstance(error, TypeError):
+        return BufferUsageError(str(error))
+    instead = "a NumPy array or array.array"
+    if hasattr(object, "numpy"):
+        instead = "tensor.numpy(), or use ringtree.torch.all_reduce_"
+    return BufferUsageError(f"'{type(object).__name__}' is not a buffer; pass {instead}")
+
+
 class ConfigurationError(Error, ValueError):
     """A setting is missing or malformed."""
 
