@@ -271,8 +271,7 @@ typedef struct {
      */
     const char *message;
     /**
-     * Number of ranks that were holding up the call, as far as this rank knew. `missing` contains
-     * the first of them.
+     * Number of ranks that were known to hold up the call. `missing` contains the first of them.
      */
     int missing_total;
 } ringtree_error_t;

@@ -137,7 +137,7 @@ pub enum Message {
     /// "My call differs from yours. Its blocks have these lengths." Contains at most the first
     /// [`COUNTS_TOLD_MAX`] blocks.
     Counts(Call, Vec<u64>),
-    /// To the coordinator: "I am waiting for another rank in a message. What is your position?"
+    /// To the coordinator: "I am waiting for another rank in a message. Send me your position."
     Asking,
 }
 

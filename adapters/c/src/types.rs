@@ -201,8 +201,7 @@ pub struct ringtree_error_t {
     /// A human-readable line that contains all of the above, as well as the cause and the next
     /// step.
     pub message: *const c_char,
-    /// Number of ranks that were holding up the call, as far as this rank knew. `missing` contains
-    /// the first of them.
+    /// Number of ranks that were known to hold up the call. `missing` contains the first of them.
     pub missing_total: c_int,
 }
 

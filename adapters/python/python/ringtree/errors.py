@@ -25,7 +25,7 @@ class Error(RuntimeError):
     missing: tuple[int, ...] = ()
     """The first ranks that were holding up the call that timed out."""
     missing_count: int = 0
-    """The number of ranks that were holding up the call, as far as this rank knew."""
+    """The number of ranks that were known to hold up the call."""
     elapsed: float | None = None
     """The number of seconds for which the call had been in flight when it timed out."""
 
