@@ -33,6 +33,11 @@ mod sealed {
 /// });
 /// assert_eq!(ends, vec![Ok(([[2.0, -0.5]; 3], true)); 2]);
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an element type of collectives",
+    note = "elements are integers, f16, bf16, f32 and f64; send a `bool` as `u8`, arrays with \
+            `as_flattened_mut()`, and other values with `broadcast_value` or `all_gather_value`"
+)]
 pub trait Element: bytemuck::Pod + Send + Sync + fmt::Debug + PartialEq + sealed::Sealed {
     /// The [`Dtype`] of this element type.
     const DTYPE: Dtype;
@@ -117,7 +122,7 @@ macro_rules! dtypes {
             ($dtype:expr, $element:ident => $body:expr) => {
                 match $dtype {
                     $($crate::Dtype::$variant => {
-                        type $element = $crate::dtype::rust::$variant;
+                        type $element = $crate::internal::rust::$variant;
                         $body
                     })*
                 }

@@ -1,5 +1,6 @@
-//! Defines the error type, which reports the rank, the call, the cause and the next step. It may
-//! import the base files, and `plan` for the names of the collectives.
+//! Defines the error type, which reports the rank, the call, the cause and the next step.
+//!
+//! *May import* the base files, and `plan` for the names of the collectives.
 
 use crate::limits::{ERROR_BYTES_MAX, NAME_BYTES_MAX, PLACES_MAX};
 use crate::plan::{Collective, PlanError};

@@ -166,6 +166,8 @@ pub mod cuda {
     pub use crate::device::{Description, allocate, description, load_kernels};
 }
 
+pub use crate::dtype::rust;
+
 /// Links between two ranks.
 pub mod link {
     pub use crate::link::frame::Header;

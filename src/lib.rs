@@ -47,8 +47,17 @@
 //! | [`start`] | starting a communicator | [`start::UniqueId`], [`start::Secret`] |
 //! | [`tuning`] | tables of link costs | [`tuning::TuningTable`] |
 //!
-//! The experimental `cuda` feature adds the `cuda` module, which provides memory and streams on
-//! NVIDIA GPUs.
+//! # Features
+//!
+//! All features except `cuda` are on by default.
+//!
+//! | Feature | Adds |
+//! |---|---|
+//! | `ddp` | [`ddp`], without checkpoints |
+//! | `checkpoint` | `ddp::checkpoint` and `ddp::Run` |
+//! | `launch` | [`launch`] |
+//! | `draw` | [`plan::draw`] |
+//! | `cuda` | `cuda`: memory and streams on NVIDIA GPUs. Experimental. |
 //!
 //! All other modules are private. The `ringtree` command is in the `ringtree-cli` package.
 //! `DESIGN.md` lists all modules and packages.
@@ -77,16 +86,16 @@ pub mod ddp;
 pub mod decoders;
 #[cfg(feature = "cuda")]
 mod device;
-pub mod dtype;
+mod dtype;
 mod engine;
-pub mod error;
+mod error;
 #[doc(hidden)]
 pub mod internal;
 #[cfg(feature = "launch")]
 pub mod launch;
 mod limits;
 mod link;
-pub mod op;
+mod op;
 mod protocol;
 mod random;
 mod reduce;

@@ -115,6 +115,10 @@ fn refused() -> Error {
 /// });
 /// assert_eq!(received[1], Ok([2.0, 3.0]));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer",
+    note = "pass a slice, an array or a `Vec` of elements; a single number is an array: `[number]`"
+)]
 pub trait Buffer {
     /// The type of the elements.
     type Element: Element;
@@ -129,6 +133,10 @@ pub trait Buffer {
 }
 
 /// A buffer whose elements can be read and written.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a buffer that can be written",
+    note = "pass `&mut` of a slice, an array or a `Vec` of elements"
+)]
 pub trait BufferMut: Buffer {
     /// Returns the same memory as [`Buffer::memory`].
     ///

@@ -24,7 +24,8 @@ macro_rules! started {
             $waits,
             "`] returns ",
             $buffers,
-            ".\n\n# Errors\nReturns an error if the call is invalid or the communicator has ",
+            ". [`Layout`](crate::Layout) describes blocks of different lengths.",
+            "\n\n# Errors\nReturns an error if the call is invalid or the communicator has ",
             "failed. [`",
             $waits,
             "`] returns all other [errors](Communicator#errors)."

@@ -1,26 +1,41 @@
-//! Provides the public API: communicators, collectives and point-to-point messages.
+//! The calls that training code makes.
 //!
-//! *Purpose.* Training code makes all its calls on a [`Communicator`].
+//! A [`Communicator`] has collectives, messages between two ranks, calls that send serde values,
+//! and groups. [`Communicator::builder`] configures how it connects.
 //!
-//! - `builder` and `connecting`: connecting ranks. `groups`: creating communicators for some of
-//!   the ranks.
-//! - `forms`, `collectives`, `blocks` and `any`: running collectives. `own_operator`: all-reduce
-//!   with a custom function. `many`: lists of tensors. `pairs`: sending messages between two ranks.
-//!   `values`: sending serde values.
-//! - `work` and `scope`: running operations asynchronously. `views`: creating handles with a
-//!   different timeout, tag or name.
-//! - `buffer`: defining the buffers that calls accept. `shared_buffer`: allocating buffers that
-//!   peers can read in place.
-//! - `info`: describing a communicator. `measure`: measuring link speeds. `tuning`: using
-//!   tuning tables. `recording`: recording when collectives run.
+//! A collective comes in several forms:
 //!
-//! *Invariants.* A public function panics only if code that the program supplies panics or if a
-//! completed [`Work`](work::Work) is polled again. Every call has a timeout, unless it is made
-//! through a handle from [`Communicator::without_timeout`]. All ranks must issue the operations of
-//! a communicator in the same order. If they do not, they get an error that quotes the calls.
+//! - `all_reduce` blocks, and works in place. `all_reduce_into` reads one buffer and writes
+//!   another.
+//! - `start_all_reduce` returns a [`Work`](crate::Work), which owns the buffer until the call ends.
+//! - [`Communicator::scope`] provides a [`Scope`], whose calls borrow their buffers.
 //!
-//! *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`,
-//! `plan`, `protocol` and the base files.
+//! Buffers are slices, arrays, vectors, [shared memory](SharedBuffer) or device buffers.
+//! [`Layout`](crate::Layout) gives the blocks of a buffer different lengths.
+
+// For contributors.
+//
+// *Purpose.* Training code makes all its calls on a `Communicator`.
+//
+// - `builder` and `connecting`: connecting ranks. `groups`: creating communicators for some of
+//   the ranks.
+// - `forms`, `collectives`, `blocks` and `any`: running collectives. `own_operator`: all-reduce
+//   with a custom function. `many`: lists of tensors. `pairs`: sending messages between two ranks.
+//   `values`: sending serde values.
+// - `work` and `scope`: running operations asynchronously. `views`: creating handles with a
+//   different timeout, tag or name.
+// - `buffer`: defining the buffers that calls accept. `shared_buffer`: allocating buffers that
+//   peers can read in place.
+// - `info`: describing a communicator. `measure`: measuring link speeds. `tuning`: using
+//   tuning tables. `recording`: recording when collectives run.
+//
+// *Invariants.* A public function panics only if code that the program supplies panics or if a
+// completed `Work` is polled again. Every call has a timeout, unless it is made
+// through a handle from `Communicator::without_timeout`. All ranks must issue the operations of
+// a communicator in the same order. If they do not, they get an error that quotes the calls.
+//
+// *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`,
+// `plan`, `protocol` and the base files.
 
 #![forbid(unsafe_code)]
 

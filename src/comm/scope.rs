@@ -16,7 +16,8 @@ impl Communicator {
     /// Runs `body`, which can start operations on borrowed buffers and compute while they are in
     /// flight.
     ///
-    /// All operations have completed when `scope` returns, even if `body` panics.
+    /// All operations have completed when `scope` returns, even if `body` panics. Create the
+    /// buffers, including those of a [`Layout`](crate::Layout), before the scope.
     ///
     /// ```
     /// use ringtree::ReduceOp;

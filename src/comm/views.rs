@@ -99,7 +99,7 @@ impl Communicator {
     /// Sets the name that identifies this communicator in errors, in stall warnings, and in reports
     /// about ranks that are waiting for each other. The name applies to all handles of the
     /// communicator. Set the same name on all ranks. Names are
-    /// truncated to [`COMMUNICATOR_NAME_BYTES_MAX`] bytes. The training layer names its
+    /// truncated to 64 bytes. The training layer names its
     /// communicators "gradients", and a trace names its communicator "trace".
     ///
     /// If ranks are waiting for each other in different communicators, both the stall warning and

@@ -16,7 +16,8 @@ use std::time::Duration;
 /// The buffer can be a `Vec`, a `Box<[T]>`, a [`SharedBuffer`](crate::comm::SharedBuffer) or any
 /// other [`Buffer`](crate::Buffer) that is `Send`. The operation advances in the background.
 /// [`Work::wait`] returns the buffer. If the `Work` is dropped, the operation still completes, and
-/// then its buffer is dropped.
+/// then its buffer is dropped. To lend buffers to a call instead, use
+/// [`Communicator::scope`](crate::Communicator::scope).
 ///
 /// `Work` is also a [`Future`] and works with any executor. When the operation completes, the task
 /// that is awaiting it is woken. Dropping the future does not cancel the operation, which then

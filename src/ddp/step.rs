@@ -243,7 +243,7 @@ impl DataParallel {
     ///
     /// Returns `None` if the ranks do not agree within `at_most` or if rank 0 is lost. In that
     /// case, it is unknown whether the step is committed. See
-    /// [`agreed_mark`](super::marks::agreed_mark).
+    /// `agreed_mark`.
     ///
     /// ```
     /// use ringtree::ddp::{DataParallel, Options, Parameter};

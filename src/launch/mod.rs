@@ -1,17 +1,22 @@
 //! Starts ranks and supervises them until the last one exits.
 //!
-//! *Purpose.* Implements `ringtree run` and supports programs that spawn themselves. A launcher
-//! starts the ranks on one host, sets torchrun's environment variables for them, and forwards their
-//! output and signals. When a rank fails, the launcher stops the job and names the rank and the
-//! cause. If a job runs on several hosts, their launchers first connect to each other (see
-//! [`Meeting`]) and stop together. A failed job is restarted on all hosts as often as the user
-//! allows.
-//!
-//! *Invariants.* No process outlives the job, no matter which process is killed. A failure stops
-//! the job within two seconds and is reported in a single line. The launchers of a job on several
-//! hosts act only on messages that are authenticated with the job's secret.
-//!
-//! *May import* `bootstrap`, `control`, `protocol`, `sys` and the base files.
+//! [`spawn_self`] starts the running program once per rank, and [`spawn`] another program. [`run`]
+//! does what the command `ringtree run` does.
+
+// For contributors.
+//
+// *Purpose.* Implements `ringtree run` and supports programs that spawn themselves. A launcher
+// starts the ranks on one host, sets torchrun's environment variables for them, and forwards their
+// output and signals. When a rank fails, the launcher stops the job and names the rank and the
+// cause. If a job runs on several hosts, their launchers first connect to each other (see
+// `Meeting`) and stop together. A failed job is restarted on all hosts as often as the user
+// allows.
+//
+// *Invariants.* No process outlives the job, no matter which process is killed. A failure stops
+// the job within two seconds and is reported in a single line. The launchers of a job on several
+// hosts act only on messages that are authenticated with the job's secret.
+//
+// *May import* `bootstrap`, `control`, `protocol`, `sys` and the base files.
 
 mod alone;
 mod attempt;

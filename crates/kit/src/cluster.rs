@@ -15,7 +15,7 @@ mod rank;
 use super::script::{Call, Script};
 use data::Data;
 use rank::{Rank, Shared};
-use ringtree::error::Result;
+use ringtree::Result;
 use ringtree::internal::sim::{Network, lock};
 use ringtree::sim::World;
 use std::collections::BTreeSet;

@@ -1,7 +1,7 @@
 //! Describes the steps of scripted ranks as data: calls, computation and waiting.
 
-use ringtree::error::{Error, ErrorKind, Result};
 pub use ringtree::internal::protocol::call::Call;
+use ringtree::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,26 +1,38 @@
 //! Collective algorithms as data.
 //!
-//! *Purpose.* A plan describes what one rank does in a collective. It is a plain value that
-//! contains no bytes, pointers, sockets or dtypes.
+//! A [`Plan`] describes what one rank does in a collective. It is a plain value that contains no
+//! bytes, pointers, sockets or dtypes.
 //!
-//! - `error`: errors. `ir`: plans and the steps that they consist of.
-//! - `spec`: the collectives and the result that each one must produce.
-//! - `algorithms`: the algorithms, one per file, and the registry that lists them.
-//! - `layout`: how a buffer's elements are split into chunks.
-//! - `topology`: which ranks share a host, and which hosts share a site.
-//! - `verify`: verification of plans by symbolic execution.
-//! - `cost` and `price`: how times are predicted. `parts`: the components of a predicted time.
-//! - `tuning`: the table of link costs. `calibration`: how the table is computed from measurements.
-//!   `record`: how the table is saved.
-//! - `select`: how an algorithm is chosen. `reproducible`: which algorithms always produce the
-//!   same bits.
-//! - [`draw`]: diagrams of plans. `export`: the transfers of plans. `units`: human-readable times
-//!   and sizes.
-//!
-//! *Invariants.* A plan is a pure function of its [`Request`]. In each round, a rank's sends
-//! precede its receives, so the steps can be executed in list order.
-//!
-//! *May import* nothing of the library: no clock, no I/O, no threads.
+//! - [`plan()`] builds the plan of one rank, and [`plans`] the plans of all ranks.
+//! - [`verify()`] checks that plans produce the result of their [`Collective`].
+//! - [`predicted_s`] predicts how long plans take, given a [`TuningTable`] of link costs.
+//!   [`choose`] returns the fastest algorithm.
+//! - [`draw`] draws plans.
+//! - [`REGISTRY`] lists the algorithms. [`Algorithm::register`] adds your own.
+
+// For contributors.
+//
+// *Purpose.* A plan describes what one rank does in a collective. It is a plain value that
+// contains no bytes, pointers, sockets or dtypes.
+//
+// - `error`: errors. `ir`: plans and the steps that they consist of.
+// - `spec`: the collectives and the result that each one must produce.
+// - `algorithms`: the algorithms, one per file, and the registry that lists them.
+// - `layout`: how a buffer's elements are split into chunks.
+// - `topology`: which ranks share a host, and which hosts share a site.
+// - `verify`: verification of plans by symbolic execution.
+// - `cost` and `price`: how times are predicted. `parts`: the components of a predicted time.
+// - `tuning`: the table of link costs. `calibration`: how the table is computed from measurements.
+//   `record`: how the table is saved.
+// - `select`: how an algorithm is chosen. `reproducible`: which algorithms always produce the
+//   same bits.
+// - `draw`: diagrams of plans. `export`: the transfers of plans. `units`: human-readable times
+//   and sizes.
+//
+// *Invariants.* A plan is a pure function of its `Request`. In each round, a rank's sends
+// precede its receives, so the steps can be executed in list order.
+//
+// *May import* nothing of the library: no clock, no I/O, no threads.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]

@@ -87,7 +87,7 @@ pub struct Part<'a> {
 
 /// Access to a model's weights.
 ///
-/// This trait is implemented for slices of f32 vectors and for slices of mutable f32 slices. These
+/// This trait is implemented for slices and vectors of f32 vectors or of mutable f32 slices. These
 /// must have one entry per parameter, in the order of the parameters' numbers.
 pub trait Weights {
     /// Calls `visit` with the weights of the parameter whose number is `number`.
@@ -108,6 +108,12 @@ impl<S: AsMut<[f32]>> Weights for [S] {
         })?;
         visit(weights.as_mut());
         Ok(())
+    }
+}
+
+impl<S: AsMut<[f32]>> Weights for Vec<S> {
+    fn visit(&mut self, number: usize, visit: &mut dyn FnMut(&mut [f32])) -> Result<()> {
+        self.as_mut_slice().visit(number, visit)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Checks that all ranks that fail report the same first error.
 
 use crate::cluster::Outcome;
-use ringtree::error::{Error, ErrorKind};
+use ringtree::{Error, ErrorKind};
 
 /// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
 /// rank, whichever rank saw it. Other errors must be equal.

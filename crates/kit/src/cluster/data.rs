@@ -2,7 +2,7 @@
 //! kept per rank.
 
 use crate::script::Call;
-use ringtree::op::ReduceOp;
+use ringtree::ReduceOp;
 use ringtree::plan::{Collective, Layout};
 use ringtree_cli::expected::exact::Inputs;
 use ringtree_cli::expected::promise::Promise;

@@ -3,7 +3,6 @@
 use super::data::Data;
 use super::{Moment, Record};
 use crate::script::Step;
-use ringtree::error::{Error, ErrorKind, Result};
 use ringtree::internal::compute::Region;
 use ringtree::internal::engine::{
     Cache, Engine, Group, Key, Memory, Order, Placement, Prepared, Start,
@@ -16,6 +15,7 @@ use ringtree::internal::sim::{Network, links, lock};
 use ringtree::plan::Topology;
 use ringtree::plan::internal::algorithms::entry;
 use ringtree::sim::World;
+use ringtree::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

@@ -1,13 +1,17 @@
 //! Draws plans: the messages of each round, and what each rank holds after the round.
 //!
-//! *Purpose.* [`text`] draws plans for the terminal, and [`svg`] draws them for web pages. Both
-//! draw what `holdings` determines by replaying the plan. `player` writes a page that itself
-//! replays the plan, step by step.
-//!
-//! *Invariants.* Drawings are pure functions of the plans. An SVG or a page is a single
-//! self-contained file that is legible on both light and dark backgrounds.
-//!
-//! *May import* the plan's own files and `limits`.
+//! [`text`] draws plans for the terminal, and [`svg`] draws them for web pages.
+
+// For contributors.
+//
+// *Purpose.* `text` draws plans for the terminal, and `svg` draws them for web pages. Both
+// draw what `holdings` determines by replaying the plan. `player` writes a page that itself
+// replays the plan, step by step.
+//
+// *Invariants.* Drawings are pure functions of the plans. An SVG or a page is a single
+// self-contained file that is legible on both light and dark backgrounds.
+//
+// *May import* the plan's own files and `limits`.
 
 pub(crate) mod holdings;
 pub(crate) mod player;
