@@ -51,22 +51,14 @@ pub(super) fn listen(settings: &Settings, deadline: Instant) -> Result<(TcpListe
     )))
 }
 
-/// Returns the listener that the program or its launcher provided, unless an earlier join has
-/// already taken it.
+/// Returns the listener that the launcher provided, unless an earlier join has already taken it.
 fn passed_on(settings: &Settings) -> Result<Option<(TcpListener, SocketAddr)>> {
-    let own = settings.start.take_listener();
-    let name = match (&own, settings.listener_fd) {
-        (Some(_), _) => "the program's listener".to_owned(),
-        (None, Some(descriptor)) => format!("RINGTREE_LISTENER_FD={descriptor}"),
-        (None, None) => return Ok(None),
+    let Some(descriptor) = settings.listener_fd else {
+        return Ok(None);
     };
+    let name = format!("RINGTREE_LISTENER_FD={descriptor}");
     let unusable = |error: std::io::Error| Error::configuration(format!("{name}: {error}"));
-    let inherited = || settings.listener_fd.map(inherit::take_listener);
-    let listener = match own {
-        Some(own) => Some(own),
-        None => inherited().transpose().map_err(unusable)?.flatten(),
-    };
-    let Some(listener) = listener else {
+    let Some(listener) = inherit::take_listener(descriptor).map_err(unusable)? else {
         return Ok(None);
     };
     listener.set_nonblocking(true).map_err(unusable)?;

@@ -490,12 +490,17 @@ impl Gathering<'_> {
                 self.strangers
             ),
         };
+        let (given, at) = (&self.settings.rendezvous, self.at.to_string());
+        let resolved = if *given == at {
+            String::new()
+        } else {
+            format!(" ({at})")
+        };
         format!(
-            "{} of {} did not reach the rendezvous {} ({}) within {} ms{strangers}{}{}",
+            "{} of {} did not reach the rendezvous {given}{resolved} within {} ms; check that they \
+             were started and have this address{strangers}{}{}",
             self.missing_line(),
             self.settings.world_size,
-            self.settings.rendezvous,
-            self.at,
             self.settings.timeout.as_millis(),
             by_id::found_line(self.settings),
             listen::loopback_hint(self.settings, self.at.ip()),

@@ -4,16 +4,13 @@ use super::store::Store;
 use super::unique_id::UniqueId;
 use crate::control::cancel::Cancel;
 use std::fmt;
-use std::net::TcpListener;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 /// Values that a program provides for its join. All are unset by default.
 #[derive(Clone, Default)]
 pub(crate) struct Start {
     /// The store through which the ranks receive the unique ID.
     pub(crate) store: Option<Arc<dyn Store>>,
-    /// Rank 0's listener, until a join takes it.
-    listener: Option<Arc<Mutex<Option<TcpListener>>>>,
     /// The unique ID, which reserves its port while ranks join.
     pub(super) id: Option<UniqueId>,
     /// Cancels the join.
@@ -30,24 +27,12 @@ impl Start {
     pub(super) fn has_id(&self) -> bool {
         self.id.is_some()
     }
-
-    /// Sets rank 0's listener. `None` removes it.
-    pub(crate) fn listen_at(&mut self, listener: Option<TcpListener>) {
-        self.listener = listener.map(|one| Arc::new(Mutex::new(Some(one))));
-    }
-
-    /// Takes the listener unless a join has already taken it.
-    pub(super) fn take_listener(&self) -> Option<TcpListener> {
-        let listener = self.listener.as_ref()?.lock();
-        listener.unwrap_or_else(PoisonError::into_inner).take()
-    }
 }
 
 impl fmt::Debug for Start {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             store,
-            listener,
             id,
             cancel,
             interrupt,
@@ -56,7 +41,7 @@ impl fmt::Debug for Start {
         let interrupt = interrupt.as_ref().map(|_| "an interrupt");
         write!(
             formatter,
-            "Start({store:?}, {listener:?}, {id:?}, {cancel:?}, {interrupt:?})"
+            "Start({store:?}, {id:?}, {cancel:?}, {interrupt:?})"
         )
     }
 }

@@ -71,6 +71,7 @@ impl UniqueId {
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::System`](crate::ErrorKind::System) if no port is
     /// available or random numbers cannot be obtained.
+    #[doc(alias("ncclGetUniqueId"))]
     pub fn new() -> Result<Self> {
         Self::at(address::outward())
     }

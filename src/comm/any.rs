@@ -53,7 +53,7 @@ impl Communicator {
     /// # Errors
     /// Returns [`Usage`](crate::ErrorKind::Usage) if `root` is out of range or the collective does
     /// not support `count` elements.
-    #[doc(alias = "explain")]
+    #[doc(alias("explain"))]
     pub fn plan_for(
         &self,
         collective: Collective,

@@ -17,7 +17,6 @@ use crate::limits::TIMEOUT_MAX;
 use crate::plan::TuningTable;
 use crate::protocol::handshake::Secret;
 use std::collections::BTreeMap;
-use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -95,15 +94,6 @@ impl Builder {
             listener_fd: place.listener_fd.filter(|_| is_launched),
             ..self.settings.clone()
         })
-    }
-
-    /// Makes the ranks meet at `host_and_port` instead of at the rendezvous set in the environment.
-    fn meet_at(&mut self, host_and_port: &str) {
-        self.place
-            .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
-        // The launcher's socket belongs to the rendezvous that is replaced.
-        self.place.insert("RINGTREE_LISTENER_FD", String::new());
-        self.settings.start.listen_at(None);
     }
 
     /// Creates a builder with the settings from the environment. You can then change these
@@ -195,11 +185,11 @@ impl Builder {
     /// and [`Builder::secret`]. Create the ID on the host of rank 0 and send it to every rank. See
     /// [`UniqueId`] for an example.
     #[must_use]
-    pub fn unique_id(mut self, id: &UniqueId) -> Self {
-        self.meet_at(&id.address().to_string());
-        self.settings.use_id(id);
-        self.settings.start.store = None;
-        self
+    pub fn unique_id(self, id: &UniqueId) -> Self {
+        let mut this = self.rendezvous(&id.address().to_string());
+        this.settings.use_id(id);
+        this.settings.start.store = None;
+        this
     }
 
     /// Connects the ranks through a key-value store that the program provides. Use this instead of
@@ -207,11 +197,11 @@ impl Builder {
     /// [`UniqueId`] and puts it into the store, so the store must be trusted. See [`Store`] for an
     /// example.
     #[must_use]
-    pub fn store(mut self, store: impl Store + 'static) -> Self {
+    pub fn store(self, store: impl Store + 'static) -> Self {
         // A placeholder: the store holds the rendezvous.
-        self.meet_at("127.0.0.1:0");
-        self.settings.start.store = Some(Arc::new(store));
-        self
+        let mut this = self.rendezvous("127.0.0.1:0");
+        this.settings.start.store = Some(Arc::new(store));
+        this
     }
 
     /// Sets the network interface for data connections. The interface is given by its name or by
@@ -241,39 +231,11 @@ impl Builder {
     /// Sets the address, in the form `host:port`, at which rank 0 waits for the other ranks.
     #[must_use]
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
-        self.meet_at(host_and_port);
+        self.place
+            .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
+        // The launcher's socket belongs to the rendezvous that is replaced.
+        self.place.insert("RINGTREE_LISTENER_FD", String::new());
         self
-    }
-
-    /// Makes rank 0 wait for the other ranks on `listener`, which the program has bound to an
-    /// address. Pass that address to the other ranks, for example by using [`Builder::rendezvous`]
-    /// there. Because the port is already bound, no other process can take it before startup.
-    ///
-    /// ```
-    /// use ringtree::{Communicator, Result};
-    /// use std::net::TcpListener;
-    ///
-    /// # fn main() -> Result<()> {
-    /// let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    /// let address = listener.local_addr().expect("it is bound").to_string();
-    /// let of = |rank| Communicator::builder().rank(rank).world_size(2);
-    /// let other = of(1).rendezvous(&address);
-    /// let other = std::thread::spawn(move || other.connect()?.barrier());
-    /// of(0).listener(listener)?.connect()?.barrier()?;
-    /// other.join().unwrap()
-    /// # }
-    /// ```
-    ///
-    /// # Errors
-    /// Returns an [`Error`] of kind [`ErrorKind::System`](crate::ErrorKind::System) if the
-    /// listener's address cannot be read.
-    pub fn listener(mut self, listener: TcpListener) -> Result<Self> {
-        let address = listener.local_addr();
-        let address =
-            address.map_err(|error| Error::io("cannot read a listener's address", &error))?;
-        self.meet_at(&address.to_string());
-        self.settings.start.listen_at(Some(listener));
-        Ok(self)
     }
 
     /// Sets the secret of the job, which must be the same on all ranks. Without a secret, only
@@ -476,6 +438,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns the same errors as [`Builder::from_env`] and [`Builder::connect`].
+    #[doc(alias("MPI_Init", "init_process_group"))]
     pub fn from_env() -> Result<Self> {
         Builder::from_env()?.connect()
     }
@@ -501,6 +464,44 @@ impl Communicator {
     /// each process would otherwise run as a single rank.
     pub fn from_env_or_alone() -> Result<Self> {
         Builder::from_env_or_alone()?.connect()
+    }
+
+    /// Creates a world of `count` ranks in this process, and returns its communicators in rank
+    /// order. Use each one in a separate thread. The ranks exchange data through shared
+    /// memory, as ranks in separate processes do. Use this function for tests, and for servers that
+    /// run one thread per model part. [`simulate`](crate::simulate()) runs ranks without threads.
+    ///
+    /// ```
+    /// use ringtree::{Communicator, ReduceOp};
+    ///
+    /// # fn main() -> ringtree::Result<()> {
+    /// let threads = Communicator::local(4)?.into_iter().map(|comm| {
+    ///     std::thread::spawn(move || {
+    ///         let mut numbers = [comm.rank() as f32; 1000];
+    ///         comm.all_reduce(&mut numbers, ReduceOp::Sum).map(|()| numbers[0])
+    ///     })
+    /// });
+    /// for thread in threads.collect::<Vec<_>>() {
+    ///     assert_eq!(thread.join().unwrap()?, 6.0);
+    /// }
+    /// # Ok(()) }
+    /// ```
+    ///
+    /// # Errors
+    /// Returns the same errors as [`Builder::for_rank`] and [`Builder::connect`].
+    #[doc(alias("ncclCommInitAll"))]
+    pub fn local(count: usize) -> Result<Vec<Self>> {
+        let id = UniqueId::on("127.0.0.1")?;
+        let connect = |rank| Builder::for_rank(rank, count)?.unique_id(&id).connect();
+        std::thread::scope(|scope| {
+            let ranks = (0..count).map(|rank| scope.spawn(move || connect(rank)));
+            let ranks: Vec<_> = ranks.collect();
+            let panicked = |_| Err(Error::join("a thread panicked while connecting"));
+            let joined = ranks
+                .into_iter()
+                .map(|rank| rank.join().unwrap_or_else(panicked));
+            joined.collect()
+        })
     }
 
     /// Returns a builder. Values that you set on the builder take precedence. All other values come

@@ -74,7 +74,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Barrier")]
+    #[doc(alias("MPI_Barrier"))]
     pub fn barrier(&self) -> Result<()> {
         self.in_place(Call::barrier(), &mut [0u8])
     }
@@ -94,7 +94,7 @@ impl Communicator {
     /// # Errors
     /// Returns an error if the communicator has failed. [`Work::wait`] returns all other
     /// [errors](Communicator#errors).
-    #[doc(alias = "MPI_Ibarrier")]
+    #[doc(alias("MPI_Ibarrier"))]
     pub fn start_barrier(&self) -> Result<Work<()>, WorkError<()>> {
         let started = self.start_in_place(Call::barrier(), [0u8]);
         started

@@ -139,15 +139,8 @@ impl<T: Element> DeviceBuffer<T> {
     /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `range` is out
     /// of range.
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
-        let (start, count) = (range.start, range.len());
-        if range.end > self.count || range.start > range.end {
-            return Err(Error::usage(format!(
-                "elements {start} to {} are out of range: the buffer has {} elements",
-                range.end, self.count
-            )));
-        }
-        let size = size_of::<T>();
-        let memory = self.memory.part(start * size, count * size)?;
+        let bytes = |count: usize| count.saturating_mul(size_of::<T>());
+        let memory = self.memory.part(bytes(range.start), bytes(range.len()))?;
         Ok(Self::from_memory(&self.device, &self.stream, memory))
     }
 

@@ -169,10 +169,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Allreduce")]
-    #[doc(alias = "ncclAllReduce")]
+    #[doc(alias("MPI_Allreduce", "ncclAllReduce"))]
     all_reduce(op: ReduceOp),
-    #[doc(alias = "MPI_Iallreduce")]
+    #[doc(alias("MPI_Iallreduce"))]
     start_all_reduce: AllReduce;
 
     /// Replaces `buffer` on every rank with the buffer of `root`.
@@ -187,10 +186,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Bcast")]
-    #[doc(alias = "ncclBroadcast")]
+    #[doc(alias("MPI_Bcast", "ncclBroadcast"))]
     broadcast(root: usize),
-    #[doc(alias = "MPI_Ibcast")]
+    #[doc(alias("MPI_Ibcast"))]
     start_broadcast: Broadcast;
 
     /// Replaces `buffer` on `root` with the reduction of all ranks' buffers. Afterwards, the
@@ -207,10 +205,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Reduce")]
-    #[doc(alias = "ncclReduce")]
+    #[doc(alias("MPI_Reduce", "ncclReduce"))]
     reduce(op: ReduceOp, root: usize),
-    #[doc(alias = "MPI_Ireduce")]
+    #[doc(alias("MPI_Ireduce"))]
     start_reduce: Reduce;
 
     /// Replaces this rank's own block of `buffer` with the reduction of that block across all
@@ -228,10 +225,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Reduce_scatter")]
-    #[doc(alias = "ncclReduceScatter")]
+    #[doc(alias("MPI_Reduce_scatter", "ncclReduceScatter"))]
     reduce_scatter(op: ReduceOp),
-    #[doc(alias = "MPI_Ireduce_scatter")]
+    #[doc(alias("MPI_Ireduce_scatter"))]
     start_reduce_scatter: ReduceScatter;
 
     /// Replaces `buffer` on every rank with the blocks of all ranks, in rank order. Each rank
@@ -248,10 +244,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Allgather")]
-    #[doc(alias = "ncclAllGather")]
+    #[doc(alias("MPI_Allgather", "ncclAllGather"))]
     all_gather(),
-    #[doc(alias = "MPI_Iallgather")]
+    #[doc(alias("MPI_Iallgather"))]
     start_all_gather: AllGather;
 
     /// Replaces `buffer` on `root` with the blocks of all ranks, in rank order. Each rank
@@ -269,10 +264,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Gather")]
-    #[doc(alias = "ncclGather")]
+    #[doc(alias("MPI_Gather", "ncclGather"))]
     gather(root: usize),
-    #[doc(alias = "MPI_Igather")]
+    #[doc(alias("MPI_Igather"))]
     start_gather: Gather;
 
     /// Replaces each rank's own block of `buffer` with the corresponding block of the buffer on
@@ -293,10 +287,9 @@ in_place! {
     ///
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors).
-    #[doc(alias = "MPI_Scatter")]
-    #[doc(alias = "ncclScatter")]
+    #[doc(alias("MPI_Scatter", "ncclScatter"))]
     scatter(root: usize),
-    #[doc(alias = "MPI_Iscatter")]
+    #[doc(alias("MPI_Iscatter"))]
     start_scatter: Scatter;
 
     /// Exchanges blocks between all ranks. Block j of rank i becomes block i of rank j. All blocks
@@ -314,10 +307,9 @@ in_place! {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Usage`](crate::ErrorKind::Usage) if the length is not a multiple of the number of ranks.
-    #[doc(alias = "MPI_Alltoall")]
-    #[doc(alias = "ncclAlltoAll")]
+    #[doc(alias("MPI_Alltoall", "ncclAlltoAll"))]
     all_to_all(),
-    #[doc(alias = "MPI_Ialltoall")]
+    #[doc(alias("MPI_Ialltoall"))]
     start_all_to_all: AllToAll;
 }
 
@@ -374,8 +366,7 @@ into! {
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Usage`](crate::ErrorKind::Usage) if the length of `output` differs from that of the block,
     /// or if `op` is [`ReduceOp::PreMulSum`].
-    #[doc(alias = "MPI_Reduce_scatter_block")]
-    #[doc(alias = "reduce_scatter_tensor")]
+    #[doc(alias("MPI_Reduce_scatter_block", "reduce_scatter_tensor"))]
     reduce_scatter_into(op: ReduceOp),
     start_reduce_scatter_into: ReduceScatter;
 
@@ -393,10 +384,9 @@ into! {
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Usage`](crate::ErrorKind::Usage) if `input` and this rank's block of `output` have
     /// different lengths.
-    #[doc(alias = "MPI_Allgatherv")]
-    #[doc(alias = "all_gather_into_tensor")]
+    #[doc(alias("MPI_Allgatherv", "all_gather_into_tensor"))]
     all_gather_into(),
-    #[doc(alias = "MPI_Iallgatherv")]
+    #[doc(alias("MPI_Iallgatherv"))]
     start_all_gather_into: AllGather;
 
     /// Replaces `output` on `root` with the inputs of all ranks, in rank order.
@@ -422,9 +412,9 @@ into! {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Usage`](crate::ErrorKind::Usage) if a length does not match the layout.
-    #[doc(alias = "MPI_Gatherv")]
+    #[doc(alias("MPI_Gatherv"))]
     gather_into(root: usize),
-    #[doc(alias = "MPI_Igatherv")]
+    #[doc(alias("MPI_Igatherv"))]
     start_gather_into: Gather;
 
     /// Replaces `output` on every rank with that rank's block of the `input` passed by `root`.
@@ -445,9 +435,9 @@ into! {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Usage`](crate::ErrorKind::Usage) if a length does not match the layout.
-    #[doc(alias = "MPI_Scatterv")]
+    #[doc(alias("MPI_Scatterv"))]
     scatter_into(root: usize),
-    #[doc(alias = "MPI_Iscatterv")]
+    #[doc(alias("MPI_Iscatterv"))]
     start_scatter_into: Scatter;
 
     /// Like [`Communicator::all_to_all`], but reads from `input`, writes to `output`, and accepts
@@ -484,9 +474,8 @@ into! {
     ///   not match the buffers, or if `send` and `receive` give different lengths for this rank's
     ///   own block.
     /// - [`Mismatch`](crate::ErrorKind::Mismatch) if the counts of two ranks do not match.
-    #[doc(alias = "MPI_Alltoallv")]
-    #[doc(alias = "all_to_all_single")]
+    #[doc(alias("MPI_Alltoallv", "all_to_all_single"))]
     all_to_all_into(),
-    #[doc(alias = "MPI_Ialltoallv")]
+    #[doc(alias("MPI_Ialltoallv"))]
     start_all_to_all_into: AllToAll;
 }

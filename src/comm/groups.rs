@@ -47,9 +47,7 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), or one of the errors
     /// that [`Communicator::subgroup`] returns.
-    #[doc(alias = "MPI_Comm_split")]
-    #[doc(alias = "ncclCommSplit")]
-    #[doc(alias = "new_group")]
+    #[doc(alias("MPI_Comm_split", "ncclCommSplit", "new_group"))]
     pub fn split(&self, color: usize, key: usize) -> Result<Self> {
         let group = self.split_optional(Some(color), key)?;
         Ok(group.expect("invariant: a rank with a color joins a group"))
@@ -69,8 +67,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns the same errors as [`Communicator::split`].
-    #[doc(alias = "MPI_UNDEFINED")]
-    #[doc(alias = "NCCL_SPLIT_NOCOLOR")]
+    #[doc(alias("MPI_UNDEFINED", "NCCL_SPLIT_NOCOLOR"))]
     pub fn split_optional(&self, color: Option<usize>, key: usize) -> Result<Option<Self>> {
         let mut told = vec![[0u64; WORDS_OF_A_RANK]; self.world_size()];
         let has_color = u64::from(color.is_some());
@@ -146,6 +143,7 @@ impl Communicator {
     /// parent communicator is not affected. If the user
     /// [interrupted](super::builder::Builder::interrupt) this process, the error reports the
     /// interruption.
+    #[doc(alias("MPI_Comm_create_group", "ncclCommShrink"))]
     pub fn subgroup(&self, ranks: &[usize]) -> Result<Self> {
         self.make_group(ranks, false)
     }
@@ -153,11 +151,16 @@ impl Communicator {
     /// Creates a group of `ranks`. If `ends_with` is `true`, returns an error if this communicator
     /// fails in the meantime.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
-        let made = Self::assemble(self.parts_of_group(ranks, ends_with)?);
-        Ok(Self {
+        let parts = self.parts_of_group(ranks, ends_with)?;
+        Ok(self.made_of(parts))
+    }
+
+    /// Creates a communicator of `parts` with the timeout of this handle.
+    fn made_of(&self, parts: Parts) -> Self {
+        Self {
             timeout: self.timeout,
-            ..made
-        })
+            ..Self::assemble(parts)
+        }
     }
 
     /// Returns the parts of a group of `ranks`; see [`Communicator::make_group`].
@@ -214,6 +217,7 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns the same errors as [`Communicator::split`].
+    #[doc(alias("MPI_Comm_dup"))]
     pub fn duplicate(&self) -> Result<Self> {
         self.split(0, 0)
     }
@@ -223,15 +227,11 @@ impl Communicator {
         let all: Vec<usize> = (0..self.world_size()).collect();
         let parts = self.parts_of_group(&all, true);
         let parts = parts.map_err(|error| self.first_cause(error))?;
-        let made = Self::assemble(Parts {
+        Ok(self.made_of(Parts {
             tuning: table,
             tuning_origin: origin,
             ..parts
-        });
-        Ok(Self {
-            timeout: self.timeout,
-            ..made
-        })
+        }))
     }
 
     /// Returns this rank's index in the list of a new group's members.

@@ -27,8 +27,7 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors). After an error, some
     /// tensors may already contain results.
-    #[doc(alias = "MPI_Allreduce")]
-    #[doc(alias = "all_reduce_coalesced")]
+    #[doc(alias("MPI_Allreduce", "all_reduce_coalesced"))]
     pub fn all_reduce_many<T: Element>(
         &self,
         tensors: &mut [&mut [T]],

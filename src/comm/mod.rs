@@ -292,12 +292,14 @@ impl Communicator {
     }
 
     /// Returns the rank of this process in the group, counted from 0.
+    #[doc(alias("MPI_Comm_rank", "ncclCommUserRank", "get_rank"))]
     #[must_use]
     pub fn rank(&self) -> usize {
         self.core.parts.rank
     }
 
     /// Returns the number of ranks in the group.
+    #[doc(alias("MPI_Comm_size", "ncclCommCount", "get_world_size", "size"))]
     #[must_use]
     pub fn world_size(&self) -> usize {
         self.core.parts.world_size()
@@ -378,6 +380,7 @@ impl Communicator {
     /// assert_eq!(ends[0], Err(Error::new(ErrorKind::System, "rank 1 has no room on its disk")));
     /// assert!(ends[1] == ends[0] && ends[2] == ends[0]);
     /// ```
+    #[doc(alias("MPI_Abort", "ncclCommAbort"))]
     pub fn abort(&self, cause: &Error) {
         if let Ok(runtime) = self.core.parts.runtime.get() {
             runtime.fail(self.core.parts.group, cause);
@@ -399,6 +402,7 @@ impl Communicator {
     /// });
     /// assert_eq!(found, [(None, true), (None, true)]);
     /// ```
+    #[doc(alias("ncclCommGetAsyncError"))]
     #[must_use]
     pub fn error(&self) -> Option<Error> {
         let first = |group: &mut Group| group.first_error().cloned();
@@ -421,6 +425,7 @@ impl Communicator {
 
     /// Returns the time on this rank's clock. The clock starts at an arbitrary value and never goes
     /// backward. Simulated ranks use the simulation's clock.
+    #[doc(alias("MPI_Wtime"))]
     #[must_use]
     pub fn clock(&self) -> Duration {
         self.core.parts.runtime.now()

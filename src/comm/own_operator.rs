@@ -51,6 +51,7 @@ impl Communicator {
     ///   than 64 bytes.
     /// - [`Usage`](crate::ErrorKind::Usage) if `combine` panics. Only the rank on which it panics
     ///   gets this error, and the contents of that rank's buffer are then unspecified.
+    #[doc(alias("MPI_Op_create"))]
     pub fn all_reduce_with<B>(
         &self,
         buffer: &mut B,

@@ -40,6 +40,7 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if `peer` expects a different length or type.
+    #[doc(alias("MPI_Send", "ncclSend"))]
     pub fn send<B: Buffer + ?Sized>(&self, buffer: &B, peer: usize) -> Result<()> {
         let slice = buffer.memory().on_host()?;
         lend_shared(slice, |region| {
@@ -70,6 +71,7 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if `peer` sends a different length or type.
+    #[doc(alias("MPI_Recv", "ncclRecv"))]
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
         let slice = written_on_host(buffer)?;
         lend(slice, |region| {
@@ -108,6 +110,7 @@ impl Communicator {
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if the message has a different length or type, or
     /// [`Usage`](crate::ErrorKind::Usage) if `buffer` is empty, because empty messages are not
     /// sent.
+    #[doc(alias("MPI_ANY_SOURCE"))]
     pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
         let slice = written_on_host(buffer)?;
         if slice.is_empty() || self.world_size() == 1 {
@@ -151,6 +154,7 @@ impl Communicator {
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if either peer sends or expects a different length
     /// or type.
+    #[doc(alias("MPI_Sendrecv"))]
     pub fn sendrecv<I, O>(&self, input: &I, to: usize, output: &mut O, from: usize) -> Result<()>
     where
         I: Buffer + ?Sized,
@@ -205,6 +209,7 @@ impl Communicator {
     /// # Errors
     /// Returns [`WorkError`], which contains the buffer, if the call is invalid or the communicator
     /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
+    #[doc(alias("MPI_Isend", "isend"))]
     pub fn start_send<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, WorkError<B>>
     where
         B: Buffer + Send + 'static,
@@ -231,6 +236,7 @@ impl Communicator {
     /// # Errors
     /// Returns [`WorkError`], which contains the buffer, if the call is invalid or the communicator
     /// has failed. [`Work::wait`] returns all other [errors](Communicator#errors).
+    #[doc(alias("MPI_Irecv", "irecv"))]
     pub fn start_recv<B>(&self, buffer: B, peer: usize) -> Result<Work<B>, WorkError<B>>
     where
         B: BufferMut + Send + 'static,

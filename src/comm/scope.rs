@@ -81,6 +81,7 @@ impl Communicator {
     /// # Errors
     /// If `body` fails, returns its error. Otherwise, returns the first error from any of the
     /// messages. Even if `body` fails, this method waits for the messages that `body` has issued.
+    #[doc(alias("ncclGroupStart", "batch_isend_irecv", "MPI_Waitall"))]
     pub fn batch<'buffers, R>(
         &self,
         body: impl FnOnce(&MessageBatch<'_, 'buffers>) -> Result<R>,

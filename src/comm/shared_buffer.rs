@@ -130,6 +130,7 @@ impl Communicator {
     ///   some ranks did not take part in the call. The error names these ranks.
     /// - [`System`](crate::ErrorKind::System) if the operating system refused to provide the
     ///   memory.
+    #[doc(alias("ncclMemAlloc", "MPI_Alloc_mem"))]
     pub fn alloc<T: Element>(&self, count: usize) -> Result<SharedBuffer<T>> {
         let bytes = count
             .checked_mul(size_of::<T>())

@@ -56,6 +56,7 @@ impl Communicator {
     /// - on every rank, if `root` is out of range, passes `None`, or passes a value that cannot be
     ///   encoded.
     /// - on a rank whose type `T` differs from the type on `root`.
+    #[doc(alias("broadcast_object_list"))]
     pub fn broadcast_value<T>(&self, value: Option<T>, root: usize) -> Result<T>
     where
         T: Serialize + DeserializeOwned,
@@ -87,6 +88,7 @@ impl Communicator {
     ///
     /// - on every rank, if any rank's value cannot be encoded.
     /// - on a rank whose type `T` differs from the type on another rank.
+    #[doc(alias("all_gather_object"))]
     pub fn all_gather_value<T>(&self, value: &T) -> Result<Vec<T>>
     where
         T: Serialize + DeserializeOwned,
@@ -114,6 +116,7 @@ impl Communicator {
     ///
     /// - on every rank, if `root` is out of range or any rank's value cannot be encoded.
     /// - on `root`, if its type `T` differs from the type on another rank.
+    #[doc(alias("gather_object"))]
     pub fn gather_value<T>(&self, value: &T, root: usize) -> Result<Option<Vec<T>>>
     where
         T: Serialize + DeserializeOwned,

@@ -118,6 +118,7 @@ impl Communicator {
     /// let told = r#"rank 0 waits for rank 1 in barrier #2 of 1 u8, by flat, on "losses""#;
     /// assert!(text.contains(told) && text.contains("they wait for each other"), "{text}");
     /// ```
+    #[doc(alias("MPI_Comm_set_name"))]
     #[must_use]
     pub fn with_name(self, name: &str) -> Self {
         let fits = |at: &usize| *at <= COMMUNICATOR_NAME_BYTES_MAX && name.is_char_boundary(*at);

@@ -127,6 +127,7 @@ impl<B> Work<B> {
     /// # Errors
     /// Returns [`WorkError`], which contains the buffer and one of the [errors that all calls
     /// share](crate::Communicator#errors). The contents of the buffer are then unspecified.
+    #[doc(alias("MPI_Wait"))]
     pub fn wait(self) -> Result<B, WorkError<B>> {
         self.wait_timed().map(|(buffer, _)| buffer)
     }
@@ -146,6 +147,7 @@ impl<B> Work<B> {
     /// });
     /// assert_eq!(ends, vec![Ok(vec![2.0]); 2]);
     /// ```
+    #[doc(alias("MPI_Test", "is_completed"))]
     #[must_use]
     pub fn is_finished(&self) -> bool {
         let under_way = self

@@ -13,6 +13,8 @@ use std::sync::Arc;
 /// assert_eq!(members.name(0).to_string(), "rank 0 (world rank 5)");
 /// assert_eq!(members.name(2).to_string(), "rank 2");
 /// assert_eq!(Members::of(vec![0, 1], 2), Members::everyone(2));
+/// let hosts = ["red", "blue"].map(String::from);
+/// assert_eq!(Members::everyone(2).on_hosts(hosts).name(1).to_string(), "rank 1 (host blue)");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Members {
@@ -20,6 +22,8 @@ pub struct Members {
     world_size: usize,
     /// `None` if the group ranks equal the world ranks.
     ranks: Option<Arc<[usize]>>,
+    /// Name of each world rank's host, or `None` if the names are equal or not known.
+    hosts: Option<Arc<[String]>>,
 }
 
 impl Members {
@@ -30,6 +34,18 @@ impl Members {
             count: world_size,
             world_size,
             ranks: None,
+            hosts: None,
+        }
+    }
+
+    /// Sets the names of the world ranks' hosts, for messages. They are not used if all are equal.
+    #[must_use]
+    pub fn on_hosts(self, names: impl IntoIterator<Item = String>) -> Self {
+        let names: Arc<[String]> = names.into_iter().collect();
+        let differ = names.iter().any(|name| *name != names[0]);
+        Self {
+            hosts: differ.then_some(names),
+            ..self
         }
     }
 
@@ -44,6 +60,7 @@ impl Members {
             count: ranks.len(),
             world_size,
             ranks: Some(ranks.into()),
+            hosts: None,
         }
     }
 
@@ -51,7 +68,10 @@ impl Members {
     #[must_use]
     pub fn part(&self, ranks: &[usize]) -> Self {
         let ranks = ranks.iter().map(|rank| self.world_rank(*rank)).collect();
-        Self::of(ranks, self.world_size)
+        Self {
+            hosts: self.hosts.clone(),
+            ..Self::of(ranks, self.world_size)
+        }
     }
 
     /// Returns the number of ranks in the group.
@@ -107,23 +127,39 @@ impl Members {
     }
 
     /// Returns the name that messages use for the group's rank `rank`. The name includes the world
-    /// rank if it is different.
+    /// rank if it is different, and the host if there are several.
     #[must_use]
     pub fn name(&self, rank: usize) -> Name {
-        Name(rank, self.world_rank(rank))
+        Name {
+            rank,
+            world_rank: self.world_rank(rank),
+            hosts: self.hosts.clone(),
+        }
     }
 }
 
 /// The name that messages use for a rank; see [`Members::name`].
-#[derive(Clone, Copy, Debug)]
-pub struct Name(usize, usize);
+#[derive(Clone, Debug)]
+pub struct Name {
+    rank: usize,
+    world_rank: usize,
+    hosts: Option<Arc<[String]>>,
+}
 
 impl fmt::Display for Name {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self(rank, world_rank) = self;
-        match rank == world_rank {
-            true => write!(formatter, "rank {rank}"),
-            false => write!(formatter, "rank {rank} (world rank {world_rank})"),
+        let Self {
+            rank,
+            world_rank,
+            hosts,
+        } = self;
+        write!(formatter, "rank {rank}")?;
+        let host = hosts.as_ref().and_then(|hosts| hosts.get(*world_rank));
+        match (rank == world_rank, host) {
+            (true, None) => Ok(()),
+            (true, Some(host)) => write!(formatter, " (host {host})"),
+            (false, None) => write!(formatter, " (world rank {world_rank})"),
+            (false, Some(host)) => write!(formatter, " (world rank {world_rank}, host {host})"),
         }
     }
 }

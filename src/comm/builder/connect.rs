@@ -46,7 +46,8 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let runtime = own.get()?;
     runtime.warn_after(settings.stall_warning);
     shared.connect(membership.control.clone(), own.downgrade());
-    let members = Members::everyone(world_size);
+    let host_names = membership.peers.iter().map(|peer| peer.host_name.clone());
+    let members = Members::everyone(world_size).on_hosts(host_names);
     let (checks, at_most) = (settings.checks_calls, settings.timeout);
     runtime.add_group(WORLD, rank, &members, checks, at_most)?;
     let (hosts, sites) = (membership.hosts(), membership.sites()?);

@@ -238,12 +238,8 @@ impl ControlThread {
     }
 
     /// Reports that the control connection of `rank` is lost.
-    pub(super) fn lost(&self, rank: usize, mut why: String) {
+    pub(super) fn lost(&self, rank: usize, why: String) {
         if self.leaving_until.is_none() {
-            let (here, there) = (&self.peers[self.rank], &self.peers[rank]);
-            if here.host_id != there.host_id {
-                why = format!("{why} (it runs on host {})", there.host_name);
-            }
             self.handler.control_lost(rank, why);
         }
     }
