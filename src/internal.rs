@@ -71,6 +71,7 @@ pub mod values {
 pub mod calls {
     use crate::comm::Communicator;
     use crate::comm::buffer::BufferMut;
+    pub use crate::comm::info::device_path_line;
     pub use crate::comm::shared_buffer::is_shared;
     use crate::error::Result;
     use crate::op::ReduceOp;

@@ -4,6 +4,7 @@ use crate::arrangement::Case;
 use crate::rank::{Library, own_gpu};
 use ringtree::cuda::DeviceBuffer;
 use ringtree::cuda::{Device, Stream};
+use ringtree::internal::calls::device_path_line;
 use ringtree::plan::Collective;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::ops::Range;
@@ -60,9 +61,7 @@ impl Own {
 
 impl Library for Own {
     fn path(&self) -> String {
-        let info = self.comm.info();
-        let path = info.device_path.unwrap_or_default();
-        format!("{path}: {}", info.device_path_reason)
+        device_path_line(&self.comm.info())
     }
 
     fn prepare(&mut self, case: Case) -> Result<(), String> {

@@ -23,7 +23,7 @@ pub struct Info {
     /// How buffers on devices travel between ranks: `"mapped"` or `"staged"`. `None` if no device
     /// is attached.
     pub device_path: Option<&'static str>,
-    /// The effect of the device path and, for the staged path, the reason why it was selected.
+    /// The reason why the device path is used.
     pub device_path_reason: String,
     /// The source of the table from which algorithms are chosen.
     pub tuning_origin: TuningOrigin,
@@ -44,9 +44,8 @@ impl fmt::Display for Info {
             hosts => format!("{hosts} hosts"),
         };
         write!(formatter, ", {hosts}, over {}", self.transport)?;
-        if let Some(path) = self.device_path {
-            let reason = &self.device_path_reason;
-            write!(formatter, ", device buffers {path}: {reason}")?;
+        if self.device_path.is_some() {
+            write!(formatter, ", device buffers {}", device_path_line(self))?;
         }
         match self.algorithm {
             Some(algorithm) => write!(formatter, "; algorithm {algorithm}, as requested")?,
@@ -56,6 +55,17 @@ impl fmt::Display for Info {
             true => formatter.write_str("; reproducible sums"),
             false => Ok(()),
         }
+    }
+}
+
+/// Returns how buffers on devices travel between ranks, and why, on one line.
+#[must_use]
+pub fn device_path_line(info: &Info) -> String {
+    let (over, reason) = (info.transport, &info.device_path_reason);
+    match info.device_path {
+        Some("staged") => format!("staged: through pinned host memory, over {over}: {reason}"),
+        Some(path) => format!("{path}: {reason}"),
+        None => String::new(),
     }
 }
 

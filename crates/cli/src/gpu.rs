@@ -2,6 +2,7 @@
 
 use crate::bench::case::Memory;
 use ringtree::cuda::{self, Device};
+use ringtree::internal::calls::device_path_line;
 use ringtree::internal::cuda::description;
 use ringtree::{Communicator, Result};
 
@@ -37,7 +38,7 @@ pub(crate) fn memory(comm: &Communicator) -> Result<Memory> {
     comm.attach(&device)?;
     if comm.rank() == 0 {
         // This does not go to standard output, because a program may read the table from there.
-        eprintln!("device buffers are {}", path_of(comm));
+        eprintln!("device buffers are {}", device_path_line(&comm.info()));
     }
     let stream = device.stream()?;
     Ok(Memory::Device((device, stream)))
@@ -64,11 +65,4 @@ pub(crate) fn listed() -> String {
         Ok(count) => (0..count).map(one).collect::<Vec<_>>().join("; "),
         Err(error) => error.to_string(),
     }
-}
-
-/// Returns the path for device buffers and its reason.
-pub(crate) fn path_of(comm: &Communicator) -> String {
-    let info = comm.info();
-    let path = info.device_path.unwrap_or_default();
-    format!("{path}: {}", info.device_path_reason)
 }

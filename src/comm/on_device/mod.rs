@@ -154,15 +154,8 @@ impl Communicator {
     pub(super) fn device_path(&self) -> Option<(&'static str, String)> {
         let issued = self.enter().ok()?;
         Some(match &issued.attached.as_ref()?.path {
-            Path::Mapped(_) => {
-                let reason = "the ranks' GPUs read each other's memory";
-                ("mapped", reason.to_owned())
-            }
-            Path::Staged(why) => {
-                let over = self.core.parts.transport_name;
-                let reason = format!("through pinned host memory, over {over}: {why}");
-                ("staged", reason)
-            }
+            Path::Mapped(_) => ("mapped", "the GPUs read each other's memory".to_owned()),
+            Path::Staged(why) => ("staged", why.clone()),
         })
     }
 

@@ -4,6 +4,7 @@ use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, sys};
 use ringtree::cuda::Device;
 use ringtree::cuda::DeviceBuffer;
+use ringtree::internal::calls::device_path_line;
 use ringtree::internal::cuda::allocate;
 use ringtree::plan::Algorithm;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
@@ -337,7 +338,7 @@ fn refused(rank: &Rank) -> Result<String> {
     comm.all_reduce(&mut own, ReduceOp::Sum)?;
     comm.synchronize()?;
     assert_eq!(own.read()?, [2.0; 3000]);
-    let path = comm.info().device_path.unwrap().to_string();
+    let path = device_path_line(&comm.info());
     let staged = "staged: through pinned host memory, over ";
     let expected = match super::world::transport(comm).unwrap().as_str() {
         "mapped" => "mapped: ".to_owned(),

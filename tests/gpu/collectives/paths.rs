@@ -11,7 +11,11 @@ const SETTING: &str = "RINGTREE_DEVICE_PATH";
 
 pub(crate) fn act(role: &str) -> Option<Act> {
     match role {
-        "path" => Some(|rank| Ok(rank.comm.info().device_path.unwrap().to_string())),
+        "path" => Some(|rank| {
+            Ok(ringtree::internal::calls::device_path_line(
+                &rank.comm.info(),
+            ))
+        }),
         "zeros" => Some(zeros),
         _ => None,
     }

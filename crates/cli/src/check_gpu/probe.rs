@@ -1,9 +1,9 @@
 //! Reports the GPUs on this machine.
 
 use super::said::{Rank, Said};
-use crate::gpu::path_of;
 use ringtree::Result;
 use ringtree::cuda::{self, Device};
+use ringtree::internal::calls::device_path_line;
 use ringtree::internal::cuda::description;
 
 /// Runs the probe as one of the ranks. Only rank 0 reports.
@@ -22,7 +22,11 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
         row("memory", &(found.memory_bytes >> 30).to_string(), "GiB");
         row("multiprocessors", &found.multiprocessors.to_string(), "");
     }
-    row("device buffer path", &path_of(&rank.comm), "");
+    row(
+        "device buffer path",
+        &device_path_line(&rank.comm.info()),
+        "",
+    );
     rank.comm.barrier()
 }
 
