@@ -396,14 +396,15 @@ def raised_uncaught():
         comm = ringtree.init()
         part = comm.split(0)
         barrier, rank = part.barrier, comm.rank
-    barrier()
-    if rank == 1:
-        sys.excepthook = lambda *_: print("text|own hook")
-        if "interactive" in sys.argv:
-            # Python sets this for a user who types.
-            sys.ps1 = "> "
-        raise RAISED[sys.argv[2]]
     try:
+        # The abort may arrive before the others have left this barrier.
+        barrier()
+        if rank == 1:
+            sys.excepthook = lambda *_: print("text|own hook")
+            if "interactive" in sys.argv:
+                # Python sets this for a user who types.
+                sys.ps1 = "> "
+            raise RAISED[sys.argv[2]]
         barrier()
     except ringtree.Error as error:
         shown(error)
