@@ -142,9 +142,9 @@ impl Cause {
         };
         let quote = quote(status, words);
         let is_panic = has_panicked(status) && words.panic().is_some();
-        let words = match quote.map(|said| printable(&said.words)) {
-            Some(panic) if is_panic => Some(format!("it {panic}")),
-            Some(last) => Some(format!("its last output: {last}")),
+        let words = match quote {
+            Some(panic) if is_panic => Some(format!("it {}", printable(&panic.words))),
+            Some(said) => Some(last_output(said)),
             None if is_partial => None,
             None => Some("it produced no output".to_owned()),
         };
