@@ -23,7 +23,8 @@
  * on a communicator start in the order in which they are made. This order must be the same on all
  * ranks, except that sends and receives may come anywhere among the other calls. If several threads
  * share a communicator, the program itself must ensure this. Each thread has its own last error. No
- * function may be called from a signal handler.
+ * function may be called from a signal handler. Canceling a thread with pthread_cancel() while it
+ * is in a call aborts the process.
  *
  * Forks. A process that calls fork() can continue as before. In the child process, calls on
  * inherited handles return RINGTREE_USAGE and do not reach any other rank, and destroying or
@@ -199,7 +200,7 @@ typedef enum {
      */
     RINGTREE_MAX = 3,
     /**
-     * The mean. Integer results are truncated.
+     * The mean. Integer sums wrap around on overflow, and the quotient is truncated.
      */
     RINGTREE_AVG = 4,
     /**

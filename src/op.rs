@@ -17,7 +17,8 @@ macro_rules! for_each_operator {
             Min,  "min",  Any,     "The minimum.";
             Max,  "max",  Any,     "The maximum.";
             Avg,  "avg",  Any,     "The mean. The last reduction divides the sum by the number of \
-                                    ranks. Integer results are truncated.";
+                                    ranks. Integer sums wrap on overflow, and the quotient is \
+                                    truncated.";
             Band, "band", Integer, "The bitwise AND, for integers only.";
             Bor,  "bor",  Integer, "The bitwise OR, for integers only.";
             Bxor, "bxor", Integer, "The bitwise exclusive OR, for integers only.";

@@ -5,14 +5,17 @@
 //! its object alive until the call has completed, even if another thread destroys the handle in the
 //! meantime.
 //!
-//! *Forks.* A forked child inherits the tables. It may add its own entries, but it does not touch
-//! the inherited ones.
+//! *Forks.* A forked child inherits the tables, but in the parent another thread may have been
+//! holding a lock at the time of the fork. Therefore each process adds its entries to a separate
+//! table and waits only for that table's lock. A child never removes an inherited entry.
 
 use ringtree::{Communicator, Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::sync::{
+    Arc, OnceLock, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard, TryLockError,
+};
 
 /// Upper bits of every handle. The upper bits of a memory address are all equal, but these are not,
 /// so a handle is never a memory address.
@@ -25,15 +28,25 @@ pub(crate) static COMMUNICATORS: Table<Communicator> =
     Table::new("ringtree_comm_t", "destroyed or aborted");
 pub(crate) static WORK: Table<Pending> = Table::new("ringtree_work_t", "freed");
 
-/// The objects by handle, each with the process that added it.
-type Entries<T> = BTreeMap<usize, (u32, Arc<T>)>;
+type Entries<T> = BTreeMap<usize, Arc<T>>;
 
 pub(crate) struct Table<T> {
     entries: RwLock<Entries<T>>,
-    /// The process that added the newest entry, or 0 if no entry has been added yet.
+    /// The process that added the entries, or 0 if there are none yet.
     process: AtomicU32,
+    /// The table of a forked child of that process.
+    in_child: OnceLock<Box<Self>>,
     what: &'static str,
     ended: &'static str,
+}
+
+/// The result of a lookup.
+enum Found<T> {
+    Own(Arc<T>),
+    /// A handle that was inherited through a fork. `None` if the object is out of reach because the
+    /// parent's table was locked.
+    Inherited(Option<Arc<T>>),
+    Nowhere,
 }
 
 impl<T> Table<T> {
@@ -41,6 +54,7 @@ impl<T> Table<T> {
         Self {
             entries: RwLock::new(BTreeMap::new()),
             process: AtomicU32::new(0),
+            in_child: OnceLock::new(),
             what,
             ended,
         }
@@ -49,17 +63,40 @@ impl<T> Table<T> {
     /// Adds an object and returns its handle.
     pub(crate) fn insert(&self, one: T) -> usize {
         let handle = MARK | (GIVEN.fetch_add(1, Ordering::Relaxed) + 1);
-        let process = std::process::id();
-        self.process.store(process, Ordering::Relaxed);
-        self.write().insert(handle, (process, Arc::new(one)));
+        self.of_this_process().write().insert(handle, Arc::new(one));
         handle
     }
 
-    /// Returns `true` if this process has inherited all entries. In the parent, another thread may
-    /// have been holding the lock at the time of the fork.
-    fn is_inherited(&self) -> bool {
-        let process = self.process.load(Ordering::Relaxed);
-        process != 0 && process != std::process::id()
+    fn of_this_process(&self) -> &Self {
+        let own = std::process::id();
+        let set = self
+            .process
+            .compare_exchange(0, own, Ordering::AcqRel, Ordering::Acquire);
+        match set {
+            Err(other) if other != own => self
+                .in_child
+                .get_or_init(|| Box::new(Self::new(self.what, self.ended)))
+                .of_this_process(),
+            _ => self,
+        }
+    }
+
+    fn find(&self, handle: usize) -> Found<T> {
+        let process = self.process.load(Ordering::Acquire);
+        if process == 0 {
+            return Found::Nowhere;
+        }
+        if process == std::process::id() {
+            let found = self.read().get(&handle).cloned();
+            return found.map_or(Found::Nowhere, Found::Own);
+        }
+        let own = self.in_child.get().map(|child| child.find(handle));
+        match (own, self.entries.try_read()) {
+            (Some(found @ (Found::Own(_) | Found::Inherited(_))), _) => found,
+            (_, Err(TryLockError::WouldBlock)) => Found::Inherited(None),
+            (_, Ok(entries)) => inherited(&entries, handle),
+            (_, Err(TryLockError::Poisoned(entries))) => inherited(&entries.into_inner(), handle),
+        }
     }
 
     /// Returns the object that a handle refers to, even if it was inherited through a fork. An
@@ -68,13 +105,11 @@ impl<T> Table<T> {
     /// # Errors
     /// Returns [`ErrorKind::Usage`] if the handle is not in the table.
     pub(crate) fn get(&self, handle: usize) -> Result<Arc<T>> {
-        let entries = match self.entries.try_read() {
-            Ok(entries) => entries,
-            Err(_) if self.is_inherited() => return Err(refusal()),
-            Err(_) => self.read(),
-        };
-        let found = entries.get(&handle).map(|(_, object)| object.clone());
-        found.ok_or_else(|| self.missing(handle))
+        match self.find(handle) {
+            Found::Own(object) | Found::Inherited(Some(object)) => Ok(object),
+            Found::Inherited(None) => Err(refusal()),
+            Found::Nowhere => Err(self.missing(handle)),
+        }
     }
 
     /// Returns the object that a handle refers to if this process added it.
@@ -83,13 +118,10 @@ impl<T> Table<T> {
     /// Returns [`ErrorKind::Usage`] if the handle is not in the table or was inherited through a
     /// fork.
     pub(crate) fn own(&self, handle: usize) -> Result<Arc<T>> {
-        if self.is_inherited() {
-            return Err(refusal());
-        }
-        match self.read().get(&handle) {
-            Some((process, object)) if *process == std::process::id() => Ok(object.clone()),
-            Some(_) => Err(refusal()),
-            None => Err(self.missing(handle)),
+        match self.find(handle) {
+            Found::Own(object) => Ok(object),
+            Found::Inherited(_) => Err(refusal()),
+            Found::Nowhere => Err(self.missing(handle)),
         }
     }
 
@@ -104,17 +136,12 @@ impl<T> Table<T> {
         handle: usize,
         may_go: impl FnOnce(&T) -> Result<()>,
     ) -> Result<Option<Arc<T>>> {
-        if self.is_inherited() {
+        if let Found::Inherited(_) = self.find(handle) {
             return Ok(None);
         }
-        let mut entries = self.write();
-        let found = entries.get(&handle);
-        let (process, object) = found.ok_or_else(|| self.missing(handle))?;
-        if *process != std::process::id() {
-            return Ok(None);
-        }
-        may_go(object)?;
-        Ok(entries.remove(&handle).map(|(_, object)| object))
+        let mut entries = self.of_this_process().write();
+        may_go(entries.get(&handle).ok_or_else(|| self.missing(handle))?)?;
+        Ok(entries.remove(&handle))
     }
 
     /// Replaces the object that a handle refers to.
@@ -123,7 +150,7 @@ impl<T> Table<T> {
     /// Returns the same errors as [`Table::own`].
     pub(crate) fn replace(&self, handle: usize, by: impl FnOnce(&T) -> T) -> Result<()> {
         let one = by(&*self.own(handle)?);
-        if let Some((_, object)) = self.write().get_mut(&handle) {
+        if let Some(object) = self.of_this_process().write().get_mut(&handle) {
             *object = Arc::new(one);
         }
         Ok(())
@@ -148,6 +175,13 @@ impl<T> Table<T> {
 
     fn write(&self) -> RwLockWriteGuard<'_, Entries<T>> {
         self.entries.write().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn inherited<T>(entries: &Entries<T>, handle: usize) -> Found<T> {
+    match entries.get(&handle) {
+        Some(object) => Found::Inherited(Some(object.clone())),
+        None => Found::Nowhere,
     }
 }
 

@@ -89,7 +89,7 @@ pub enum ringtree_op_t {
     RINGTREE_MIN = 2,
     /// The maximum.
     RINGTREE_MAX = 3,
-    /// The mean. Integer results are truncated.
+    /// The mean. Integer sums wrap around on overflow, and the quotient is truncated.
     RINGTREE_AVG = 4,
     /// Bitwise AND, for integers only.
     RINGTREE_BAND = 5,

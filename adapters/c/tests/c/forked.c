@@ -1,7 +1,8 @@
 /* A forked child, such as a data loader's worker, that uses what it has inherited: it is refused, and
  * its parent goes on unharmed. */
-#define _POSIX_C_SOURCE 199309L
+#define _POSIX_C_SOURCE 200809L
 #include "check.h"
+#include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -10,6 +11,17 @@
 #define SUM RINGTREE_SUM
 
 static int rank;
+static ringtree_comm_t *world;
+static volatile int is_over;
+
+/* Looks up a handle again and again, so that the table is often locked when the process forks. */
+static void *look_up(void *nothing) {
+    int own;
+    while (!is_over) {
+        OK(ringtree_comm_rank(world, &own));
+    }
+    return nothing;
+}
 
 static void refused(ringtree_comm_t *comm, ringtree_work_t *work) {
     float x[4] = {100, 100, 100, 100};
@@ -57,9 +69,12 @@ int main(void) {
     ringtree_comm_t *comm;
     ringtree_work_t *work;
     float *many = malloc(COUNT * sizeof *many), one = 1;
+    pthread_t thread;
     OK(ringtree_comm_init_from_env(&comm));
     OK(ringtree_comm_rank(comm, &rank));
-    for (int round = 0; round < 5; round++) {
+    world = comm;
+    CHECK(pthread_create(&thread, NULL, look_up, NULL) == 0);
+    for (int round = 0; round < 10; round++) {
         for (int i = 0; i < COUNT; i++) {
             many[i] = 1;
         }
@@ -80,6 +95,8 @@ int main(void) {
         OK(ringtree_all_reduce(&one, &one, 1, F32, SUM, comm));
         CHECK(one == 2);
     }
+    is_over = 1;
+    CHECK(pthread_join(thread, NULL) == 0);
     OK(ringtree_comm_destroy(comm));
     free(many);
     return 0;
