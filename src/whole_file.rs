@@ -61,7 +61,7 @@ fn write(mut file: File, parts: &[&[u8]]) -> io::Result<()> {
 }
 
 /// Returns the directory that contains `path`.
-fn parent(path: &Path) -> &Path {
+pub(crate) fn parent(path: &Path) -> &Path {
     match path.parent() {
         Some(parent) if !parent.as_os_str().is_empty() => parent,
         Some(_) => Path::new("."),

@@ -5,7 +5,7 @@ use crate::dtype::Dtype;
 use std::ops::Range;
 
 /// Location of a parameter's gradient.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) bucket: usize,
     /// The parameter's elements in the bucket.
@@ -45,41 +45,35 @@ impl Layout {
     /// All elements of a bucket have the same type. Buckets are launched in the order of their last
     /// parameters because a bucket is full when the gradient of its last parameter is complete.
     pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
-        let mut full: Vec<(usize, Bucket)> = Vec::new();
-        let mut open: Vec<(usize, Bucket)> = Vec::new();
+        // Each bucket with the position of its last parameter.
+        let mut buckets: Vec<(usize, Bucket)> = Vec::new();
+        let mut limit = limits.first_bytes;
         for (at, number) in order.iter().copied().enumerate() {
             let parameter = &parameters[number];
-            let limit = if full.is_empty() {
-                limits.first_bytes
-            } else {
-                limits.bytes
-            };
             let same_type = |(_, bucket): &(usize, Bucket)| bucket.dtype == parameter.dtype;
-            let index = open.iter().position(same_type);
-            if let Some(index) = index
-                && open[index].1.bytes + parameter.bytes() > limit
-            {
-                full.push(open.remove(index));
+            let mut open = buckets.iter().rposition(same_type);
+            if open.is_some_and(|open| buckets[open].1.bytes + parameter.bytes() > limit) {
+                open = None;
+                limit = limits.bytes;
             }
-            let index = open.iter().position(same_type).unwrap_or_else(|| {
+            let index = open.unwrap_or(buckets.len());
+            if open.is_none() {
                 let bucket = Bucket {
                     dtype: parameter.dtype,
                     parameters: Vec::new(),
                     count: 0,
                     bytes: 0,
                 };
-                open.push((at, bucket));
-                open.len() - 1
-            });
-            let (last, bucket) = &mut open[index];
+                buckets.push((at, bucket));
+            }
+            let (last, bucket) = &mut buckets[index];
             *last = at;
             bucket.parameters.push(number);
             bucket.count += parameter.count();
             bucket.bytes += parameter.bytes();
         }
-        full.append(&mut open);
-        full.sort_by_key(|(last, _)| *last);
-        let buckets: Vec<_> = full.into_iter().map(|(_, bucket)| bucket).collect();
+        buckets.sort_by_key(|(last, _)| *last);
+        let buckets: Vec<_> = buckets.into_iter().map(|(_, bucket)| bucket).collect();
         Self {
             places: places(parameters, &buckets),
             buckets,
@@ -88,20 +82,19 @@ impl Layout {
 }
 
 fn places(parameters: &[Parameter], buckets: &[Bucket]) -> Vec<Place> {
-    let nowhere = Place {
-        bucket: 0,
-        range: 0..0,
-    };
-    let mut places = vec![nowhere; parameters.len()];
-    for (index, bucket) in buckets.iter().enumerate() {
-        let mut start = 0;
-        for number in &bucket.parameters {
-            let end = start + parameters[*number].count();
-            places[*number] = Place {
-                bucket: index,
-                range: start..end,
-            };
-            start = end;
+    let mut places = vec![Place::default(); parameters.len()];
+    for (
+        bucket,
+        Bucket {
+            parameters: all, ..
+        },
+    ) in buckets.iter().enumerate()
+    {
+        let mut end = 0;
+        for number in all {
+            let range = end..end + parameters[*number].count();
+            end = range.end;
+            places[*number] = Place { bucket, range };
         }
     }
     places

@@ -170,12 +170,7 @@ fn open(path: &Path, run: &str, step: u64) -> Result<File> {
         .filter(|line| !is_outdated(line, run, step))
         .flat_map(|line| [line.trim_end_matches('\n'), "\n"])
         .collect();
-    if let Some(folder) = path
-        .parent()
-        .filter(|folder| !folder.as_os_str().is_empty())
-    {
-        whole_file::make_folder(folder).map_err(failed)?;
-    }
+    whole_file::make_folder(whole_file::parent(path)).map_err(failed)?;
     if kept != old {
         // Replaced atomically, so that a kill does not lose the lines.
         whole_file::replace(path, &[kept.as_bytes()]).map_err(failed)?;

@@ -47,7 +47,7 @@ pub fn stream_seed(seed: u64, step: u64, rank: usize) -> u64 {
 /// Returns the numbers in 0..`length` in an order determined by `seed` and `epoch`. Uses the
 /// Fisher–Yates algorithm from the last position down (Durstenfeld's version) with SplitMix64.
 pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
-    let mut generator = SplitMix64::new(mix(mix(seed ^ SHUFFLE).wrapping_add(epoch)));
+    let mut generator = SplitMix64(mix(mix(seed ^ SHUFFLE).wrapping_add(epoch)));
     let mut order: Vec<_> = (0..length).collect();
     for last in (1..length).rev() {
         order.swap(last, generator.below(last as u64 + 1) as usize);
@@ -59,7 +59,7 @@ pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
 /// determined by `seed` and `name`.
 pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     let named = |state: u64, byte: u8| mix(state.wrapping_add(u64::from(byte) + 1));
-    let mut generator = SplitMix64::new(name.bytes().fold(mix(seed), named));
+    let mut generator = SplitMix64(name.bytes().fold(mix(seed), named));
     for number in numbers {
         // The highest 24 bits, because an f32 holds 24 bits exactly.
         let fraction = (generator.next() >> 40) as f32 / (1 << 24) as f32;
@@ -67,19 +67,13 @@ pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     }
 }
 
-/// The generator of Steele, Lea and Flood (OOPSLA 2014).
-struct SplitMix64 {
-    state: u64,
-}
+/// The generator of Steele, Lea and Flood (OOPSLA 2014), with its state.
+struct SplitMix64(u64);
 
 impl SplitMix64 {
-    fn new(seed: u64) -> Self {
-        Self { state: seed }
-    }
-
     fn next(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(GOLDEN);
-        mix(self.state)
+        self.0 = self.0.wrapping_add(GOLDEN);
+        mix(self.0)
     }
 
     /// Returns a number below `bound`. All such numbers are equally likely. `bound` must not be 0.
@@ -105,7 +99,7 @@ mod tests {
     #[test]
     fn the_numbers_of_today_stay() {
         // Many publications of the generator list the first outputs for seed 1234567.
-        let mut generator = SplitMix64::new(1_234_567);
+        let mut generator = SplitMix64(1_234_567);
         assert_eq!(generator.next(), 6_457_827_717_110_365_317);
         assert_eq!(generator.next(), 3_203_168_211_198_807_973);
         assert_eq!(permutation(10, 42, 3), [1, 4, 7, 0, 8, 5, 2, 9, 3, 6]);

@@ -6,6 +6,7 @@ use crate::dtype::Dtype;
 use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use half::slice::HalfFloatSliceExt;
+use std::collections::BTreeMap;
 
 /// A hook that exchanges f32 gradients as 16-bit values, which halves the number of bytes.
 ///
@@ -38,8 +39,8 @@ use half::slice::HalfFloatSliceExt;
 #[derive(Clone, Debug)]
 pub struct HalfHook {
     dtype: Dtype,
-    /// Vectors kept from the last step for reuse, indexed by bucket.
-    spare: Vec<Spare>,
+    /// Vectors kept from the last step for reuse, by bucket.
+    spare: BTreeMap<usize, Spare>,
 }
 
 /// Reusable memory of a bucket.
@@ -53,26 +54,18 @@ impl HalfHook {
     /// Creates a hook that sends gradients as bfloat16.
     #[must_use]
     pub fn bf16() -> Self {
-        Self {
-            dtype: Dtype::Bf16,
-            spare: Vec::new(),
-        }
+        Self::new(Dtype::Bf16)
     }
 
     /// Creates a hook that sends gradients in IEEE half precision.
     #[must_use]
     pub fn f16() -> Self {
-        Self {
-            dtype: Dtype::F16,
-            spare: Vec::new(),
-        }
+        Self::new(Dtype::F16)
     }
 
-    fn spare(&mut self, bucket: &BucketInfo) -> &mut Spare {
-        if self.spare.len() <= bucket.index {
-            self.spare.resize_with(bucket.index + 1, Spare::default);
-        }
-        &mut self.spare[bucket.index]
+    fn new(dtype: Dtype) -> Self {
+        let spare = BTreeMap::new();
+        Self { dtype, spare }
     }
 }
 
@@ -82,12 +75,11 @@ impl Hook for HalfHook {
     }
 
     fn start(&mut self, bucket: &BucketInfo, gradients: Vec<f32>) -> Exchange {
-        let dtype = self.dtype;
-        let spare = self.spare(bucket);
+        let spare = self.spare.entry(bucket.index).or_default();
         let narrow = spare.narrow.take();
         let mut narrow = narrow
             .filter(|values| values.count() == gradients.len())
-            .unwrap_or_else(|| Values::zeros(dtype, gradients.len()));
+            .unwrap_or_else(|| Values::zeros(self.dtype, gradients.len()));
         match &mut narrow {
             Values::Bf16(values) => values.convert_from_f32_slice(&gradients),
             Values::F16(values) => values.convert_from_f32_slice(&gradients),
@@ -100,7 +92,7 @@ impl Hook for HalfHook {
     }
 
     fn resume(&mut self, bucket: &BucketInfo, _: usize, averaged: Values) -> Next {
-        let spare = self.spare(bucket);
+        let spare = self.spare.entry(bucket.index).or_default();
         let mut wide = std::mem::take(&mut spare.wide);
         wide.resize(bucket.count, 0.0);
         match &averaged {

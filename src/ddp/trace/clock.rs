@@ -65,17 +65,16 @@ pub(super) fn read_all(comm: &Communicator) -> Result<Vec<Reading>> {
 }
 
 fn read(comm: &Communicator, rank: usize) -> Result<Reading> {
-    let mut best: Option<Reading> = None;
-    for _ in 0..CLOCK_QUESTIONS {
+    let ask = |_| {
         let asked_ns = nanoseconds(comm.clock());
         comm.send(&[0u8], rank)?;
         let mut its_ns = [0u64];
         comm.recv(&mut its_ns, rank)?;
-        let reading = Reading::new(asked_ns, its_ns[0].into(), nanoseconds(comm.clock()));
-        if best.is_none_or(|best| reading.error_ns < best.error_ns) {
-            best = Some(reading);
-        }
-    }
+        let answered_ns = nanoseconds(comm.clock());
+        Ok(Reading::new(asked_ns, its_ns[0].into(), answered_ns))
+    };
+    let readings: Vec<_> = (0..CLOCK_QUESTIONS).map(ask).collect::<Result<_>>()?;
+    let best = readings.into_iter().min_by_key(|reading| reading.error_ns);
     Ok(best.unwrap_or_default())
 }
 

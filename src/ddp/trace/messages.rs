@@ -142,24 +142,13 @@ impl Predicted {
                 round, from, to, ..
             } = *message;
             let numbers = numbers(round, message.bytes);
-            let time =
-                |[begin_s, end_s]: [f64; 2]| start + seconds(begin_s)..start + seconds(end_s);
-            let (there, back) = (name(round, "→", &[to]), name(round, "←", &[from]));
-            let ranks = &mut timeline.ranks;
-            add(
-                &mut ranks[from],
-                SEND,
-                &there,
-                time(message.sends_s),
-                &numbers,
-            );
-            add(
-                &mut ranks[to],
-                RECEIVE,
-                &back,
-                time(message.receives_s),
-                &numbers,
-            );
+            for (rank, track, name, [begin_s, end_s]) in [
+                (from, SEND, name(round, "→", &[to]), message.sends_s),
+                (to, RECEIVE, name(round, "←", &[from]), message.receives_s),
+            ] {
+                let time = start + seconds(begin_s)..start + seconds(end_s);
+                add(&mut timeline.ranks[rank], track, &name, time, &numbers);
+            }
         }
     }
 }

@@ -175,13 +175,9 @@ impl Trace {
                 ("parameters", bucket.parameters as u64),
                 ("exposed_us", exposed_us),
             ];
+            let name = format_args!("bucket {index}");
             let time = bucket.launched_at..bucket.ended_at;
-            self.span_with(
-                COMMUNICATION,
-                format_args!("bucket {index}"),
-                time,
-                &numbers,
-            );
+            self.span_with(COMMUNICATION, name, time, &numbers);
         }
     }
 
@@ -220,7 +216,7 @@ impl Trace {
     /// Gathers the spans on rank 0, runs `what` there, and returns any error from it on all ranks.
     fn hand_in(
         &self,
-        what: impl FnOnce(&Timeline) -> std::result::Result<(), String>,
+        what: impl FnOnce(&Timeline) -> Result<(), String>,
     ) -> Result<Option<Timeline>> {
         let Some(active) = &self.0 else {
             return Ok(None);
@@ -249,7 +245,7 @@ impl Active {
 
     /// Gathers all recordings on rank 0, with times on rank 0's clock. The inner error explains why
     /// a recording cannot be decoded.
-    fn gather(&self) -> Result<Option<std::result::Result<Timeline, String>>> {
+    fn gather(&self) -> Result<Option<Result<Timeline, String>>> {
         let comm = &self.comm;
         let end = clock::read_all(comm)?;
         let own = serde_json::to_vec(&*self.recording())
@@ -259,13 +255,12 @@ impl Active {
             return Ok(None);
         };
         let parts = parts.iter().enumerate();
-        let recordings = parts.map(|(rank, part)| decode(rank, part)).collect();
-        let join = |recordings| {
+        let recordings: Result<Vec<_>, _> = parts.map(|(rank, part)| decode(rank, part)).collect();
+        Ok(Some(recordings.map(|recordings| {
             let mut timeline = Timeline::new(recordings, &self.begin, &end);
             messages::predict(&lock(&self.predicted), &mut timeline);
             timeline
-        };
-        Ok(Some(std::result::Result::map(recordings, join)))
+        })))
     }
 }
 
@@ -273,7 +268,7 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(crate) fn decode(rank: usize, bytes: &[u8]) -> std::result::Result<Recording, String> {
+pub(crate) fn decode(rank: usize, bytes: &[u8]) -> Result<Recording, String> {
     serde_json::from_slice(bytes).map_err(|error| {
         format!("cannot decode rank {rank}'s trace: {error}; use the same version on all ranks")
     })

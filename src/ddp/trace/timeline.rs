@@ -98,10 +98,9 @@ impl Timeline {
                 end: place(rank, span.end),
                 ..span
             };
-            let spans = recording.spans.into_iter().map(on_our_clock).collect();
             let error_ns = begin[rank].error_ns.max(end[rank].error_ns);
             let mut spans = RankSpans {
-                spans,
+                spans: recording.spans.into_iter().map(on_our_clock).collect(),
                 dropped: recording.dropped,
                 clock_error: Duration::from_nanos(u64::try_from(error_ns).unwrap_or(u64::MAX)),
             };
@@ -186,12 +185,9 @@ fn events((rank, spans): (usize, &RankSpans)) -> Vec<Value> {
             0 => row.track.to_owned(),
             number => format!("{} {}", row.track, number + 1),
         };
+        let order = json!({"sort_index": thread});
         events.push(about(thread, "thread_name", json!({"name": name})));
-        events.push(about(
-            thread,
-            "thread_sort_index",
-            json!({"sort_index": thread}),
-        ));
+        events.push(about(thread, "thread_sort_index", order));
         events.extend(row.spans.iter().map(|span| complete(rank, thread, span)));
     }
     events
