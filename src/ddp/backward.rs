@@ -1,6 +1,7 @@
 //! Collects the gradients that are reported during the backward pass and launches full buckets.
 
-use super::parallel::{Content, DataParallel, Phase};
+use super::flight::Content;
+use super::parallel::{DataParallel, Phase};
 use super::parameter::ParameterId;
 use crate::comm::values::broadcast_bytes;
 use crate::dtype::Element;
@@ -162,7 +163,7 @@ impl DataParallel {
     ) -> Result<Option<&[T]>> {
         let parameter = self.number(parameter.into())?;
         self.check_averaged()?;
-        if self.is_sharded {
+        if self.options.is_sharded {
             return Err(Error::usage(
                 "cannot read a gradient when `sharded` is set, because each rank has only its \
                  share of the averages; update the weights with `ddp::Optimizer`",

@@ -1,12 +1,23 @@
 //! Runs the stages of a bucket's exchange.
 
 use super::hooks::{BucketInfo, Exchange, Hook, Next};
+use super::options::Options;
 use super::values::{Pending, Values};
 use crate::comm::Communicator;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use std::time::Duration;
+
+/// Location of a bucket's gradients.
+pub(super) enum Content {
+    Here(Values),
+    Flying(Flight),
+    /// Stored by the carrier.
+    Carried,
+    /// Lost because of an error.
+    Lost,
+}
 
 /// The exchange of one bucket in its current stage.
 pub(super) struct Flight {
@@ -17,49 +28,32 @@ pub(super) struct Flight {
     is_hooked: bool,
 }
 
-/// Outcome of [`Flight::proceed`].
-pub(super) enum Landing {
-    /// In flight, in the next stage.
-    Flying(Flight),
-    /// The averaged gradients, and the time at which the last exchange completed.
-    Landed(Values, Duration),
-}
-
 impl Flight {
     /// Issues the first exchange of the bucket. If this is an all-reduce of all of the bucket's
-    /// elements, it uses `algorithm`, unless the hook names an algorithm.
+    /// elements, it uses `algorithm`, unless the hook names an algorithm. If the averages are
+    /// sharded, the only exchange gives each rank its block.
     pub(super) fn launch(
         comm: &Communicator,
-        hook: &mut dyn Hook,
+        options: &mut Options,
         bucket: &BucketInfo,
         gradients: Values,
         algorithm: Option<Algorithm>,
     ) -> Result<Self> {
-        let whole = |values: Values, op| Exchange::AllReduce(values, op, algorithm);
         let (exchange, is_hooked) = match gradients {
-            Values::F32(gradients) => match hook.start(bucket, gradients) {
-                Exchange::AllReduce(values, op, None) if is_whole(&values, bucket) => {
-                    (whole(values, op), true)
-                }
-                other => (other, true),
-            },
-            others => (whole(others, ReduceOp::Avg), false),
+            values if options.is_sharded => (Exchange::ReduceScatter(values, ReduceOp::Avg), false),
+            Values::F32(values) => (options.hook.start(bucket, values), true),
+            values => (Exchange::AllReduce(values, ReduceOp::Avg, None), false),
         };
-        let pending = issue(comm, exchange)?;
+        let exchange = match exchange {
+            Exchange::AllReduce(values, op, None) if values.count() == bucket.count => {
+                Exchange::AllReduce(values, op, algorithm)
+            }
+            other => other,
+        };
         Ok(Self {
-            pending,
+            pending: issue(comm, exchange)?,
             stage: 0,
             is_hooked,
-        })
-    }
-
-    /// Issues the only exchange of a bucket whose averages are sharded. The exchange gives each
-    /// rank its block.
-    pub(super) fn scatter(comm: &Communicator, gradients: Values) -> Result<Self> {
-        Ok(Self {
-            pending: gradients.reduce_scatter(comm, ReduceOp::Avg)?,
-            stage: 0,
-            is_hooked: false,
         })
     }
 
@@ -68,21 +62,24 @@ impl Flight {
         self.pending.is_finished()
     }
 
-    /// Waits for the current exchange, and issues the next one if the hook requests it.
+    /// Waits for the current exchange, and issues the next one if the hook requests it. Sets
+    /// `ended_at` to the time at which the current exchange completed.
     pub(super) fn proceed(
         self,
         comms: &[Communicator],
         hook: &mut dyn Hook,
         bucket: &BucketInfo,
-    ) -> Result<Landing> {
-        let (values, ended_at) = self.pending.wait()?;
+        ended_at: &mut Duration,
+    ) -> Result<Content> {
+        let values;
+        (values, *ended_at) = self.pending.wait()?;
         if !self.is_hooked {
-            return Ok(Landing::Landed(values, ended_at));
+            return Ok(Content::Here(values));
         }
         let stage = self.stage + 1;
         match hook.resume(bucket, self.stage, values) {
             Next::Done(gradients) if gradients.len() == bucket.count => {
-                Ok(Landing::Landed(gradients.into(), ended_at))
+                Ok(Content::Here(gradients.into()))
             }
             Next::Done(gradients) => Err(Error::usage(format!(
                 "the hook '{}' returned {} gradients, expected {}; return one gradient per element",
@@ -91,7 +88,7 @@ impl Flight {
                 bucket.count
             ))),
             Next::Exchange(exchange) => match comms.get(stage) {
-                Some(comm) => Ok(Landing::Flying(Self {
+                Some(comm) => Ok(Content::Flying(Self {
                     pending: issue(comm, exchange)?,
                     stage,
                     is_hooked: true,
@@ -104,10 +101,6 @@ impl Flight {
             },
         }
     }
-}
-
-fn is_whole(values: &Values, bucket: &BucketInfo) -> bool {
-    values.bytes().len() == bucket.count * values.dtype().size()
 }
 
 fn issue(comm: &Communicator, exchange: Exchange) -> Result<Pending> {

@@ -4,7 +4,7 @@
 use super::agree::compare;
 #[cfg(feature = "checkpoint")]
 use super::checkpoint::Parts;
-use super::optimizer::{Weights, check_length};
+use super::optimizer::{Weights, visit};
 use super::parameter::Parameter;
 use crate::comm::Communicator;
 use crate::dtype::Dtype;
@@ -223,15 +223,9 @@ impl LocalSteps {
             start = place.end;
             let common = &mut self.common[place.clone()];
             let velocity = &mut self.velocity[place.clone()];
-            let mut visited = Err(Error::usage(format!(
-                "`Weights::visit` did not call its closure for {parameter}; call it with the \
-                 parameter's weights"
-            )));
-            weights.visit(number, &mut |weights| {
-                visited = check_length(parameter, weights)
-                    .map(|()| each(place.clone(), common, velocity, weights));
+            visit(weights, (number, parameter), |weights| {
+                each(place.clone(), common, velocity, weights);
             })?;
-            visited?;
         }
         Ok(())
     }
@@ -243,14 +237,9 @@ fn check(parameters: &[Parameter], outer: &Outer) -> Result<()> {
             "local steps require f32 parameters; found {parameter}"
         )));
     }
-    let Outer {
-        every,
-        learning_rate,
-        momentum,
-    } = *outer;
-    let is_sound =
-        learning_rate > 0.0 && learning_rate.is_finite() && (0.0..1.0).contains(&momentum);
-    if every > 0 && is_sound {
+    let rate = outer.learning_rate;
+    let is_sound = rate > 0.0 && rate.is_finite() && (0.0..1.0).contains(&outer.momentum);
+    if outer.every > 0 && is_sound {
         return Ok(());
     }
     Err(Error::usage(format!(

@@ -8,8 +8,9 @@
 //! ([`Options::sharded`](super::Options::sharded)) computes the same norm as a rank that has all
 //! blocks.
 
+use super::flight::Content;
 use super::options::NonFinite;
-use super::parallel::{Content, DataParallel};
+use super::parallel::DataParallel;
 use super::values::Values;
 use crate::error::{Error, Result};
 
@@ -28,7 +29,7 @@ impl DataParallel {
     /// bucket.
     pub(super) fn agree_on_norm(&mut self) -> Result<()> {
         self.norm = None;
-        if self.clip.is_none() {
+        if self.options.clip.is_none() {
             return Ok(());
         }
         let comm = &self.comms[0];
@@ -49,7 +50,7 @@ impl DataParallel {
     /// Scales this rank's gradient down to the maximum norm if its norm is larger. If the norm is
     /// not finite, applies [`NonFinite`].
     pub(super) fn clip(&mut self) -> Result<()> {
-        let (Some(longest), Some(norm)) = (self.clip, self.norm) else {
+        let (Some(longest), Some(norm)) = (self.options.clip, self.norm) else {
             return Ok(());
         };
         if !norm.is_finite() {
@@ -58,12 +59,9 @@ impl DataParallel {
         if norm <= longest {
             return Ok(());
         }
-        for (content, bucket) in self.contents.iter_mut().zip(&self.layout.buckets) {
-            let range = match self.is_sharded {
-                true => self.comms[0].block(bucket.count),
-                false => 0..bucket.count,
-            };
-            if let Content::Here(values) = content {
+        for index in 0..self.contents.len() {
+            let range = self.own_range(&self.layout.buckets[index]);
+            if let Content::Here(values) = &mut self.contents[index] {
                 values.scale(range, longest / norm);
             }
         }
@@ -72,7 +70,7 @@ impl DataParallel {
 
     /// Handles a norm that is infinite or NaN on all ranks.
     fn without_norm(&mut self, norm: f64) -> Result<()> {
-        match self.on_non_finite {
+        match self.options.non_finite {
             NonFinite::Ignore => {}
             NonFinite::Skip => self.leave_out(),
             NonFinite::Fail => {

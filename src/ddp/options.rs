@@ -63,23 +63,15 @@ impl Options {
 
     /// Returns the options as human-readable lines, which the ranks compare.
     pub(super) fn lines(&self, is_carried: bool) -> impl Iterator<Item = String> {
-        let Self {
-            size,
-            hook,
-            has_uneven_data,
-            allows_unused,
-            non_finite,
-            clip,
-            is_sharded,
-        } = self;
+        let hook = &self.hook;
         [
-            format!("bucket size {size:?}"),
+            format!("bucket size {:?}", self.size),
             format!("hook {} with {} stages", hook.name(), hook.stages()),
-            format!("uneven data: {has_uneven_data}"),
-            format!("unused parameters allowed: {allows_unused}"),
-            format!("treatment of non-finite gradients: {non_finite:?}"),
-            format!("maximum norm: {clip:?}"),
-            format!("sharded averages: {is_sharded}"),
+            format!("uneven data: {}", self.has_uneven_data),
+            format!("unused parameters allowed: {}", self.allows_unused),
+            format!("treatment of non-finite gradients: {:?}", self.non_finite),
+            format!("maximum norm: {:?}", self.clip),
+            format!("sharded averages: {}", self.is_sharded),
             format!("gradients in host memory: {}", !is_carried),
         ]
         .into_iter()
@@ -93,11 +85,9 @@ impl Options {
 
     /// Sets the hook that processes the f32 gradients.
     #[must_use]
-    pub fn hook(self, hook: impl Hook + 'static) -> Self {
-        Self {
-            hook: Box::new(hook),
-            ..self
-        }
+    pub fn hook(mut self, hook: impl Hook + 'static) -> Self {
+        self.hook = Box::new(hook);
+        self
     }
 
     /// Allows steps in which some or all ranks report no gradient for a parameter. Without this
@@ -109,11 +99,9 @@ impl Options {
     /// called [`DataParallel::join`](super::DataParallel::join) never report gradients, with or
     /// without this option.
     #[must_use]
-    pub fn allow_unused(self) -> Self {
-        Self {
-            allows_unused: true,
-            ..self
-        }
+    pub fn allow_unused(mut self) -> Self {
+        self.allows_unused = true;
+        self
     }
 
     /// Sets how to treat steps in which a rank's gradient is infinite or NaN.
@@ -164,11 +152,9 @@ impl Options {
     /// assert_eq!(ends, vec![Ok((Some(5.0), Some(vec![0.6, 0.8]))); 2]);
     /// ```
     #[must_use]
-    pub fn clip_norm(self, longest: f64) -> Self {
-        Self {
-            clip: Some(longest),
-            ..self
-        }
+    pub fn clip_norm(mut self, longest: f64) -> Self {
+        self.clip = Some(longest);
+        self
     }
 
     /// Gives each rank only its share of the averages. The rank uses this share to update its share
@@ -180,11 +166,9 @@ impl Options {
     /// 2020). This option cannot be combined with hooks and requires that the gradients are in host
     /// memory.
     #[must_use]
-    pub fn sharded(self) -> Self {
-        Self {
-            is_sharded: true,
-            ..self
-        }
+    pub fn sharded(mut self) -> Self {
+        self.is_sharded = true;
+        self
     }
 
     /// Allows some ranks to run out of data before others.
@@ -192,10 +176,8 @@ impl Options {
     /// With this option, every step starts with a small additional all-reduce. A rank that has no
     /// data left calls [`DataParallel::join`](super::DataParallel::join).
     #[must_use]
-    pub fn uneven_data(self) -> Self {
-        Self {
-            has_uneven_data: true,
-            ..self
-        }
+    pub fn uneven_data(mut self) -> Self {
+        self.has_uneven_data = true;
+        self
     }
 }

@@ -2,7 +2,7 @@
 
 use super::agree::{broadcast_entries, compare};
 use super::carrier::Carrier;
-use super::flight::Flight;
+use super::flight::Content;
 use super::hooks::{BucketInfo, Hook, Plain};
 use super::layout::{Bucket, Layout, Limits};
 use super::options::{NonFinite, Options};
@@ -17,17 +17,8 @@ use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 use crate::plan::{Algorithm, Collective};
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::Duration;
-
-/// Location of a bucket's gradients.
-pub(super) enum Content {
-    Here(Values),
-    Flying(Flight),
-    /// Stored by the carrier.
-    Carried,
-    /// Lost because of an error.
-    Lost,
-}
 
 /// Phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -77,11 +68,8 @@ pub struct DataParallel {
     /// Best algorithm for each bucket's all-reduce when all buckets are in flight, indexed by
     /// bucket. `None` if the call itself chooses.
     pub(super) algorithms: Vec<Option<Algorithm>>,
-    pub(super) hook: Box<dyn Hook>,
+    pub(super) options: Options,
     pub(super) carrier: Option<Box<dyn Carrier>>,
-    pub(super) has_uneven_data: bool,
-    pub(super) allows_unused: bool,
-    pub(super) on_non_finite: NonFinite,
     pub(super) contents: Vec<Content>,
     pub(super) readiness: Readiness,
     pub(super) phase: Phase,
@@ -99,12 +87,8 @@ pub struct DataParallel {
     /// Rank and parameter of a gradient in the last step that was not finite.
     pub(super) found_non_finite: Option<(usize, usize)>,
     pub(super) skipped: u64,
-    /// Maximum norm of the averaged gradient.
-    pub(super) clip: Option<f64>,
     /// Norm of the last step's averages before clipping.
     pub(super) norm: Option<f64>,
-    /// `true` if each rank gets only its block of each bucket.
-    pub(super) is_sharded: bool,
     /// All-reduce that counts the ranks with data, with [`Options::uneven_data`].
     pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
@@ -156,21 +140,11 @@ impl DataParallel {
         let lines = options.lines(carrier.is_some());
         let named = parameters.iter().map(|one| format!("parameter {one}"));
         compare(comm, &lines.chain(named).collect::<Vec<_>>())?;
-        let Options {
-            size,
-            hook,
-            has_uneven_data,
-            allows_unused,
-            non_finite,
-            clip,
-            is_sharded,
-        } = options;
-        let stages = 0..hook.stages().max(1);
-        let comms = stages
-            .map(|stage| own_comm(comm, stage))
-            .collect::<Result<_>>()?;
+        let stages = 0..options.hook.stages().max(1);
+        let comms = stages.map(|stage| own_comm(comm, stage));
+        let comms = comms.collect::<Result<_>>()?;
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
-        let limits = size.limits(total_bytes, |bytes| {
+        let limits = options.size.limits(total_bytes, |bytes| {
             let choice = comm.plan_for(Collective::AllReduce, bytes / 4, Dtype::F32, 0);
             choice.map_or(f64::INFINITY, |choice| choice.predicted_s)
         });
@@ -184,17 +158,12 @@ impl DataParallel {
             limits,
             infos: Vec::new(),
             algorithms: Vec::new(),
-            hook,
+            options,
             carrier,
-            has_uneven_data,
-            allows_unused,
-            on_non_finite: non_finite,
             own_non_finite: None,
             found_non_finite: None,
             skipped: 0,
-            clip,
             norm: None,
-            is_sharded,
             contents: Vec::new(),
             readiness: Readiness::default(),
             phase: Phase::Averaged,
@@ -220,19 +189,16 @@ impl DataParallel {
     pub(super) fn lay_out(&mut self) {
         self.layout = Layout::new(&self.parameters, &self.order, self.limits);
         let comm = &self.comms[0];
+        let part = |number: &usize| {
+            let range = self.layout.places[*number].range.clone();
+            (range, self.parameters[*number].clone())
+        };
         let info = |(index, bucket): (usize, &Bucket)| BucketInfo {
             index,
             rank: comm.rank(),
             world_size: comm.world_size(),
             count: bucket.count,
-            parameters: bucket
-                .parameters
-                .iter()
-                .map(|number| {
-                    let range = self.layout.places[*number].range.clone();
-                    (range, self.parameters[*number].clone())
-                })
-                .collect(),
+            parameters: bucket.parameters.iter().map(part).collect(),
         };
         self.infos = self.layout.buckets.iter().enumerate().map(info).collect();
         let buckets = self.layout.buckets.iter();
@@ -261,6 +227,14 @@ impl DataParallel {
     #[must_use]
     pub fn buckets(&self) -> &[Bucket] {
         &self.layout.buckets
+    }
+
+    /// Returns the elements of `bucket` whose averages this rank gets.
+    pub(super) fn own_range(&self, bucket: &Bucket) -> Range<usize> {
+        match self.options.is_sharded {
+            true => self.comms[0].block(bucket.count),
+            false => 0..bucket.count,
+        }
     }
 
     /// Replaces `weights` on all ranks with the weights of rank 0.
@@ -301,11 +275,11 @@ impl DataParallel {
     /// Like [`restore_hook`](super::state::restore_hook), but may return an error only on this
     /// rank.
     pub(super) fn take_hook_state(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
-        let is_shared = |entry: &(String, Vec<f32>)| self.hook.is_shared(&entry.0);
+        let is_shared = |entry: &(String, Vec<f32>)| self.options.hook.is_shared(&entry.0);
         let (shared, mut own): (Vec<_>, Vec<_>) = state.into_iter().partition(is_shared);
         own.extend(broadcast_entries(&self.comms[0], shared)?);
-        let name = self.hook.name();
-        let restored = self.hook.restore(own);
+        let name = self.options.hook.name();
+        let restored = self.options.hook.restore(own);
         let wrong = |what| format!("cannot restore the state of the hook {name}: {what}");
         restored.map_err(|what| Error::usage(wrong(what)))
     }

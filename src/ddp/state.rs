@@ -42,7 +42,7 @@ pub fn restore(
 /// `Run::save` saves this state automatically.
 #[must_use]
 pub fn hook_state(model: &DataParallel) -> Vec<(String, Vec<f32>)> {
-    model.hook.state()
+    model.options.hook.state()
 }
 
 /// Restores the hook state that was returned by [`hook_state`] in an earlier run.

@@ -6,9 +6,9 @@
 //! leaves the commit before every rank has entered it. Therefore, a rank that updates its weights
 //! knows that every rank has all gradients of this step.
 
-use super::flight::{Flight, Landing};
+use super::flight::{Content, Flight};
 use super::options::NonFinite;
-use super::parallel::{Content, DataParallel, Phase};
+use super::parallel::{DataParallel, Phase};
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use std::ops::Range;
@@ -79,7 +79,7 @@ impl DataParallel {
     /// in the middle of a step. Also returns any error that `on_step` returns.
     pub fn join(&mut self, mut on_step: impl FnMut(&mut Self) -> Result<()>) -> Result<()> {
         self.check_alive()?;
-        if !self.has_uneven_data || self.phase != Phase::Averaged {
+        if !self.options.has_uneven_data || self.phase != Phase::Averaged {
             return Err(Error::usage(
                 "`join` must be called between two steps and requires the option `uneven_data`",
             ));
@@ -100,7 +100,7 @@ impl DataParallel {
 
     /// Announces that this rank has data, once per step.
     pub(super) fn announce(&mut self) -> Result<()> {
-        if self.has_uneven_data && self.active.is_none() {
+        if self.options.has_uneven_data && self.active.is_none() {
             let active = self.comms[0].start_all_reduce(vec![1u32], ReduceOp::Sum)?;
             self.active = Some(active);
         }
@@ -126,24 +126,19 @@ impl DataParallel {
             return Err(Error::usage("the bucket is already in flight"));
         };
         let element_bytes = values.dtype().size();
+        let is_checked = self.options.non_finite != NonFinite::Ignore;
         for number in &self.layout.buckets[index].parameters {
             if !self.is_used[*number] {
                 let Range { start, end } = self.layout.places[*number].range;
                 values.bytes_mut()[start * element_bytes..end * element_bytes].fill(0);
-            } else if self.on_non_finite != NonFinite::Ignore && self.own_non_finite.is_none() {
+            } else if is_checked && self.own_non_finite.is_none() {
                 let range = self.layout.places[*number].range.clone();
                 self.own_non_finite = (!values.are_finite(range)).then_some(*number);
             }
         }
         self.count_launch(index);
-        let info = &self.infos[index];
-        let flight = match self.is_sharded {
-            true => Flight::scatter(&self.comms[0], values)?,
-            false => {
-                let algorithm = self.algorithms[index];
-                Flight::launch(&self.comms[0], &mut *self.hook, info, values, algorithm)?
-            }
-        };
+        let (info, algorithm) = (&self.infos[index], self.algorithms[index]);
+        let flight = Flight::launch(&self.comms[0], &mut self.options, info, values, algorithm)?;
         self.contents[index] = Content::Flying(flight);
         Ok(())
     }
@@ -184,14 +179,9 @@ impl DataParallel {
         let content = std::mem::replace(&mut self.contents[index], Content::Lost);
         self.contents[index] = match content {
             Content::Flying(flight) => {
-                let info = &self.infos[index];
-                match flight.proceed(&self.comms, &mut *self.hook, info)? {
-                    Landing::Flying(flight) => Content::Flying(flight),
-                    Landing::Landed(values, at) => {
-                        self.statistics[index].ended_at = at;
-                        Content::Here(values)
-                    }
-                }
+                let (hook, info) = (&mut *self.options.hook, &self.infos[index]);
+                let ended_at = &mut self.statistics[index].ended_at;
+                flight.proceed(&self.comms, hook, info, ended_at)?
             }
             other => other,
         };
@@ -308,7 +298,7 @@ impl DataParallel {
         }
         self.check_used()?;
         let forgotten = (0..count).find(|at| any(*at) && any(count + at));
-        match forgotten.filter(|_| !self.allows_unused) {
+        match forgotten.filter(|_| !self.options.allows_unused) {
             Some(parameter) => Err(self.forgotten(parameter, own[parameter], has_data)?),
             None => self.clip(),
         }
@@ -341,10 +331,9 @@ impl DataParallel {
             first[comm.rank()] = parameter as u64;
         }
         comm.all_gather(&mut first)?;
-        let mut found = first.iter().enumerate();
-        let found = found.find(|(_, parameter)| **parameter != u64::MAX);
-        self.found_non_finite = found.map(|(rank, parameter)| (rank, *parameter as usize));
-        if self.on_non_finite == NonFinite::Fail
+        let rank = first.iter().position(|parameter| *parameter != u64::MAX);
+        self.found_non_finite = rank.map(|rank| (rank, first[rank] as usize));
+        if self.options.non_finite == NonFinite::Fail
             && let Some((rank, parameter)) = self.found_non_finite
         {
             return Err(Error::usage(format!(
@@ -368,7 +357,7 @@ impl DataParallel {
     fn check_used(&self) -> Result<()> {
         let unused = self.unused();
         let all = self.parameters.len();
-        if unused.is_empty() || (self.allows_unused && unused.len() < all) {
+        if unused.is_empty() || (self.options.allows_unused && unused.len() < all) {
             return Ok(());
         }
         if unused.len() == all {

@@ -14,8 +14,9 @@ mod state;
 pub use adamw::AdamW;
 
 use super::agree::compare;
+use super::flight::Content;
 use super::layout::Layout;
-use super::parallel::{Content, DataParallel};
+use super::parallel::DataParallel;
 use super::parameter::Parameter;
 use super::values::Values;
 use crate::comm::work::Work;
@@ -187,7 +188,7 @@ impl<R: UpdateRule> Optimizer<R> {
             rule,
             steps: 0,
             parameters: model.parameters.clone(),
-            is_sharded: model.is_sharded,
+            is_sharded: model.options.is_sharded,
             shares,
         })
     }
@@ -275,30 +276,23 @@ impl<R: UpdateRule> Optimizer<R> {
             let (rule, step, kept) = (&self.rule, self.steps, &mut self.state);
             let start = self.shares.layout.places[*number].range.start;
             let averages = &mut values[start + part.start..start + part.end];
-            let mut visited = Err(Error::usage(format!(
-                "`Weights::visit` did not call its closure for {parameter}; call it with the \
-                 parameter's weights"
-            )));
-            weights.visit(*number, &mut |weights| {
-                visited = check_length(parameter, weights).map(|()| {
-                    let weights = &mut weights[part.clone()];
-                    if model.is_used[*number] {
-                        let kept = kept.iter_mut();
-                        rule.update(Part {
-                            parameter,
-                            step,
-                            learning_rate,
-                            weights,
-                            gradient: averages,
-                            state: kept.map(|one| &mut one[at..at + part.len()]).collect(),
-                        });
-                    }
-                    if self.is_sharded {
-                        averages.copy_from_slice(weights);
-                    }
-                });
+            visit(weights, (*number, parameter), |weights| {
+                let weights = &mut weights[part.clone()];
+                if model.is_used[*number] {
+                    let kept = kept.iter_mut();
+                    rule.update(Part {
+                        parameter,
+                        step,
+                        learning_rate,
+                        weights,
+                        gradient: averages,
+                        state: kept.map(|one| &mut one[at..at + part.len()]).collect(),
+                    });
+                }
+                if self.is_sharded {
+                    averages.copy_from_slice(weights);
+                }
             })?;
-            visited?;
         }
         Ok(())
     }
@@ -327,15 +321,30 @@ fn both(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     start..one.end.min(other.end).max(start)
 }
 
-pub(super) fn check_length(parameter: &Parameter, weights: &[f32]) -> Result<()> {
-    if weights.len() == parameter.count() {
-        return Ok(());
-    }
-    Err(Error::usage(format!(
-        "parameter {parameter} has {} weights, but {} weights were passed for it",
-        parameter.count(),
-        weights.len()
-    )))
+/// Calls `each` with the weights of the parameter whose number is `number`. Returns an error if the
+/// model has no weights for it, or too few or too many.
+pub(super) fn visit(
+    weights: &mut (impl Weights + ?Sized),
+    (number, parameter): (usize, &Parameter),
+    mut each: impl FnMut(&mut [f32]),
+) -> Result<()> {
+    let mut visited = Err(Error::usage(format!(
+        "`Weights::visit` did not call its closure for {parameter}; call it with the parameter's \
+         weights"
+    )));
+    weights.visit(number, &mut |weights| {
+        visited = if weights.len() == parameter.count() {
+            each(weights);
+            Ok(())
+        } else {
+            Err(Error::usage(format!(
+                "parameter {parameter} has {} weights, but {} weights were passed for it",
+                parameter.count(),
+                weights.len()
+            )))
+        };
+    })?;
+    visited
 }
 
 /// Moves the averages of a bucket out of the model until they are put back.

@@ -107,13 +107,9 @@ impl<R: UpdateRule> Optimizer<R> {
 impl Shares {
     /// Returns this rank's shares of the model's current buckets.
     pub(super) fn of_model(model: &DataParallel) -> Self {
-        let own = |count| match model.is_sharded {
-            true => model.comms[0].block(count),
-            false => 0..count,
-        };
         let buckets = model.layout.buckets.iter();
         Self {
-            own: buckets.map(|bucket| own(bucket.count)).collect(),
+            own: buckets.map(|bucket| model.own_range(bucket)).collect(),
             layout: model.layout.clone(),
         }
     }
