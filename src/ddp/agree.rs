@@ -14,19 +14,10 @@ pub(super) fn broadcast_entries(
     comm: &Communicator,
     entries: Vec<(String, Vec<f32>)>,
 ) -> Result<Vec<(String, Vec<f32>)>> {
-    let names: Vec<_> = entries
+    let names = entries
         .iter()
-        .map(|(name, values)| (name, values.len()))
-        .collect();
-    let names = serde_json::to_vec(&names).expect("invariant: names and numbers are valid JSON");
-    let names = broadcast_bytes(comm, names, 0)?;
-    // The other ranks continue with what rank 0 sent, so an error on this rank only must fail the
-    // communicator.
-    let names: Vec<(String, usize)> = serde_json::from_slice(&names).map_err(|error| {
-        comm.first_cause(Error::protocol(format!(
-            "cannot decode the list of states from rank 0: {error}"
-        )))
-    })?;
+        .map(|(name, values)| (name.clone(), values.len()));
+    let names: Vec<(String, usize)> = share(comm, 0, &names.collect())?;
     let mut mine = entries.into_iter().map(|(_, values)| values);
     let one = |(name, count): (String, usize)| {
         let own = mine.next().filter(|_| comm.rank() == 0);
@@ -63,11 +54,9 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let expected = String::from_utf8_lossy(&expected).into_owned();
     let expected: Vec<_> = expected.split('\n').collect();
     let line = |at: usize| lines.get(at).map_or("nothing", String::as_str);
-    let differs = (0..expected.len().max(lines.len())).find(|at| {
-        expected
-            .get(*at)
-            .is_none_or(|expected| *expected != line(*at))
-    });
+    let expected_line = |at: usize| expected.get(at).copied().unwrap_or("nothing");
+    let mut all = 0..expected.len().max(lines.len());
+    let differs = all.find(|at| line(*at) != expected_line(*at));
     // The first line that differs and, among the ranks where it differs, the lowest.
     let (world_size, rank) = (comm.world_size() as u64, comm.rank() as u64);
     let mut first = [differs.map_or(u64::MAX, |at| at as u64 * world_size + rank)];
@@ -82,7 +71,7 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
         "rank {culprit} has {}, but rank 0 has {}; pass the same parameters in the same order, and \
          the same options, on all ranks",
         String::from_utf8_lossy(&its),
-        expected.get(at).copied().unwrap_or("nothing"),
+        expected_line(at),
     ))
     .with_rank(0)
     .with_peer(culprit))
@@ -123,6 +112,14 @@ pub(super) fn agree<T>(comm: &Communicator, own: Result<T>) -> Result<T> {
             words.join("; ")
         ))),
     }
+}
+
+/// Broadcasts `own` from `root` and returns it on every rank.
+pub(super) fn share<T>(comm: &Communicator, root: usize, own: &T) -> Result<T>
+where
+    T: Serialize + DeserializeOwned,
+{
+    from_json(comm, &broadcast_bytes(comm, to_json(own), root)?)
 }
 
 /// Returns the value of every rank, indexed by rank.

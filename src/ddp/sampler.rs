@@ -3,15 +3,6 @@
 use super::random::permutation;
 use crate::error::{Error, Result};
 
-/// How to treat samples that cannot be divided evenly among the ranks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Tail {
-    /// The first samples of the epoch are repeated at its end.
-    Pad,
-    /// The last samples of the epoch are dropped.
-    Drop,
-}
-
 /// An iterator over this rank's samples in a data set. The order is different in every epoch.
 ///
 /// In each epoch, all samples form a sequence, which is a permutation that depends only on the
@@ -50,11 +41,15 @@ enum Tail {
 /// ```
 #[derive(Clone, Debug)]
 pub struct DistributedSampler {
-    length: usize,
-    seed: u64,
+    /// Number of samples in the data set.
+    pub(crate) length: usize,
+    /// Seed of the permutations.
+    pub(crate) seed: u64,
     rank: usize,
     world_size: usize,
-    tail: Tail,
+    /// `true` if the last samples of an epoch are dropped when they cannot be divided evenly among
+    /// the ranks. `false` if the first samples are repeated instead.
+    drops_last: bool,
     is_shuffled: bool,
     /// Number of samples per global batch, which is a multiple of the world size. `None` means one
     /// sample per rank.
@@ -100,7 +95,7 @@ impl DistributedSampler {
             seed,
             rank,
             world_size,
-            tail: Tail::Pad,
+            drops_last: false,
             is_shuffled: true,
             global_batch: None,
             epoch: 0,
@@ -116,7 +111,7 @@ impl DistributedSampler {
     /// Makes the sampler drop samples at the end of each epoch instead of repeating samples.
     #[must_use]
     pub fn drop_last(mut self) -> Self {
-        self.tail = Tail::Drop;
+        self.drops_last = true;
         self.end = self.find_end();
         self
     }
@@ -180,16 +175,6 @@ impl DistributedSampler {
         self.epoch
     }
 
-    /// Returns the number of samples in the data set.
-    pub(crate) fn samples(&self) -> usize {
-        self.length
-    }
-
-    /// Returns the seed of the permutations.
-    pub(crate) fn seed(&self) -> u64 {
-        self.seed
-    }
-
     /// Returns how many entries of the epoch's sequence have been taken by all ranks together,
     /// assuming that each rank has taken as many as this rank.
     ///
@@ -246,9 +231,9 @@ impl DistributedSampler {
         if start >= self.length {
             return self.position;
         }
-        let round = |count: usize, unit: usize| match self.tail {
-            Tail::Pad => count.next_multiple_of(unit),
-            Tail::Drop => count - count % unit,
+        let round = |count: usize, unit: usize| match self.drops_last {
+            true => count - count % unit,
+            false => count.next_multiple_of(unit),
         };
         let end = start + round(self.length - start, self.global_batch.unwrap_or(1));
         self.position + round(end.saturating_sub(self.position), self.world_size)

@@ -1,7 +1,7 @@
 //! Decoders of files: tuning tables, recordings, and manifests, tensors and names of checkpoints.
 
 use super::{Decoder, Input};
-use crate::ddp::checkpoint::manifest::{Manifest, TensorFile, end};
+use crate::ddp::checkpoint::manifest::{FORMAT, Manifest, TensorFile, end};
 use crate::ddp::checkpoint::tensor_file::{decode, header_and_order};
 use crate::ddp::checkpoint::{State, Tensor, names};
 use crate::ddp::trace::{self, Timeline, clock::Reading};
@@ -100,6 +100,7 @@ fn manifest(bytes: &[u8]) {
 
 fn manifests() -> Vec<Vec<u8>> {
     let manifest = Manifest {
+        format: FORMAT,
         state: State {
             run_id: "a \"name\"".to_owned(),
             world_size: 4,

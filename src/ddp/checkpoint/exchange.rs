@@ -2,11 +2,11 @@
 
 use super::tensor::Tensor;
 use crate::comm::Communicator;
-use crate::comm::values::{broadcast_bytes, receive_bytes, send_bytes};
+use crate::comm::values::{receive_bytes, send_bytes};
 use crate::ddp::agree::{from_json, to_json};
 use crate::dtype::Dtype;
 use crate::error::{Error, Result};
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -14,7 +14,7 @@ use std::ops::Range;
 pub(super) const WRITER: usize = 0;
 
 /// The description of a tensor, without its bytes.
-#[derive(Clone, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: u8,
@@ -31,39 +31,24 @@ pub(super) struct Whole {
     pub(super) start: usize,
 }
 
-/// A tensor, or a part of a tensor, that a rank contributes to the checkpoint.
-pub(super) struct Piece<'a> {
-    pub(super) name: &'a str,
-    pub(super) tensor: &'a Tensor,
-    pub(super) part_of: Option<&'a Whole>,
-}
-
-impl Piece<'_> {
-    fn entry(&self) -> Entry {
-        Entry {
-            part_of: self.part_of.cloned(),
-            ..entry(self.name, self.tensor)
-        }
-    }
-}
-
-/// The contribution of a rank, or a message if the contribution is invalid.
-pub(super) type Own<'a> = std::result::Result<Vec<Piece<'a>>, String>;
+/// The tensors, and parts of tensors, that a rank contributes to the checkpoint, or a message if the
+/// contribution is invalid.
+pub(super) type Own<'a> = Result<Vec<(Entry, &'a Tensor)>, String>;
 
 /// Gathers the contributions of all ranks on the writer. Other ranks get an empty map. The inner
 /// error describes the first contribution that is invalid.
 pub(super) fn gather_own(
     comm: &Communicator,
     own: Own<'_>,
-) -> Result<std::result::Result<BTreeMap<String, Tensor>, String>> {
+) -> Result<Result<BTreeMap<String, Tensor>, String>> {
     if comm.rank() != WRITER {
         send_pieces(comm, own)?;
         return Ok(Ok(BTreeMap::new()));
     }
     let mut assembly = Assembly::default();
     let mut outcome = own.and_then(|own| {
-        let mut parts = own.iter().filter(|piece| piece.part_of.is_some());
-        parts.try_for_each(|part| assembly.add(WRITER, part.entry(), part.tensor.clone()))
+        let mut parts = own.into_iter().filter(|(entry, _)| entry.part_of.is_some());
+        parts.try_for_each(|(entry, tensor)| assembly.add(WRITER, entry, tensor.clone()))
     });
     for rank in (0..comm.world_size()).filter(|rank| *rank != WRITER) {
         let received = receive_pieces(comm, rank, &mut assembly)?;
@@ -74,14 +59,13 @@ pub(super) fn gather_own(
 
 /// Sends this rank's contribution to the writer, or a message if the contribution is invalid.
 fn send_pieces(comm: &Communicator, own: Own<'_>) -> Result<()> {
-    let entries: std::result::Result<Vec<Entry>, &String> = match &own {
-        Ok(own) => Ok(own.iter().map(Piece::entry).collect()),
-        Err(what) => Err(what),
-    };
+    let entries = own
+        .as_ref()
+        .map(|own| own.iter().map(|(entry, _)| entry).collect::<Vec<_>>());
     send_bytes(comm, to_json(&entries), WRITER)?;
-    for piece in own.iter().flatten() {
-        if !piece.tensor.bytes().is_empty() {
-            comm.send(piece.tensor.bytes(), WRITER)?;
+    for (_, tensor) in own.iter().flatten() {
+        if !tensor.bytes().is_empty() {
+            comm.send(tensor.bytes(), WRITER)?;
         }
     }
     Ok(())
@@ -91,9 +75,8 @@ fn receive_pieces(
     comm: &Communicator,
     rank: usize,
     assembly: &mut Assembly,
-) -> Result<std::result::Result<(), String>> {
-    let entries: std::result::Result<Vec<Entry>, String> =
-        from_json(comm, &receive_bytes(comm, rank)?)?;
+) -> Result<Result<(), String>> {
+    let entries: Result<Vec<Entry>, String> = from_json(comm, &receive_bytes(comm, rank)?)?;
     let entries = match entries {
         Ok(entries) => entries,
         Err(what) => return Ok(Err(what)),
@@ -118,12 +101,7 @@ struct Assembly {
 }
 
 impl Assembly {
-    fn add(
-        &mut self,
-        rank: usize,
-        entry: Entry,
-        tensor: Tensor,
-    ) -> std::result::Result<(), String> {
+    fn add(&mut self, rank: usize, entry: Entry, tensor: Tensor) -> Result<(), String> {
         let Entry { name, part_of, .. } = entry;
         let Some(Whole { shape, start }) = part_of else {
             self.tensors.insert(name, tensor);
@@ -155,7 +133,7 @@ impl Assembly {
     }
 
     /// Returns the tensors if the parts of each tensor cover every element exactly once.
-    fn finish(self) -> std::result::Result<BTreeMap<String, Tensor>, String> {
+    fn finish(self) -> Result<BTreeMap<String, Tensor>, String> {
         for (name, mut parts) in self.parts {
             let count = self.tensors.get(&name).map_or(0, Tensor::count);
             parts.retain(|(part, _)| !part.is_empty());
@@ -181,14 +159,6 @@ impl Assembly {
         }
         Ok(self.tensors)
     }
-}
-
-/// Broadcasts `own` from `root` and returns it on every rank.
-pub(super) fn share<T>(comm: &Communicator, root: usize, own: &T) -> Result<T>
-where
-    T: Serialize + DeserializeOwned,
-{
-    from_json(comm, &broadcast_bytes(comm, to_json(own), root)?)
 }
 
 pub(super) fn entry(name: &str, tensor: &Tensor) -> Entry {

@@ -9,11 +9,13 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The format that this version writes. It is also the only format that this version reads.
-const FORMAT: u32 = 1;
+pub(crate) const FORMAT: u32 = 1;
 
 /// The content of a manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Manifest {
+    #[serde(rename = "ringtree_checkpoint")]
+    pub(crate) format: u32,
     pub(crate) state: State,
     pub(crate) tensors: TensorFile,
 }
@@ -26,14 +28,6 @@ pub(crate) struct TensorFile {
     pub(crate) sha256: String,
 }
 
-/// The JSON object without its checksum.
-#[derive(Serialize)]
-struct Written<'a> {
-    ringtree_checkpoint: u32,
-    #[serde(flatten)]
-    manifest: &'a Manifest,
-}
-
 /// The field that every format has.
 #[derive(Deserialize)]
 struct AnyFormat {
@@ -43,11 +37,7 @@ struct AnyFormat {
 impl Manifest {
     /// Returns the bytes of the file, or a message if the state cannot be encoded as JSON.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
-        let written = Written {
-            ringtree_checkpoint: FORMAT,
-            manifest: self,
-        };
-        let mut text = serde_json::to_vec_pretty(&written).map_err(|error| error.to_string())?;
+        let mut text = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         let body = text.len() - b"\n}".len();
         text.truncate(body);
         let end = end(&text);
@@ -104,6 +94,7 @@ mod tests {
 
     fn manifest() -> Manifest {
         Manifest {
+            format: FORMAT,
             state: State {
                 run_id: "a \"name\"".to_owned(),
                 step: 7,

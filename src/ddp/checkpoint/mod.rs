@@ -137,17 +137,14 @@ impl State {
     /// such value or if the value has a different type.
     pub fn value<T: DeserializeOwned>(&self, name: &str) -> Result<T> {
         let step = self.step;
-        let lacks = || {
-            Error::usage(format!(
-                "the checkpoint of step {step} has no value '{name}'"
-            ))
-        };
-        let json = self.user.get(name).ok_or_else(lacks)?;
-        T::deserialize(json).map_err(|error| {
-            Error::usage(format!(
-                "cannot decode value '{name}' of the checkpoint of step {step}: {error}"
-            ))
-        })
+        let lacks = || format!("the checkpoint of step {step} has no value '{name}'");
+        let json = self.user.get(name).ok_or_else(lacks);
+        let value = json.and_then(|json| {
+            T::deserialize(json).map_err(|error| {
+                format!("cannot decode value '{name}' of the checkpoint of step {step}: {error}")
+            })
+        });
+        value.map_err(Error::usage)
     }
 }
 
@@ -155,10 +152,8 @@ impl Checkpoint {
     /// Creates a checkpoint without tensors.
     #[must_use]
     pub fn new(state: State) -> Self {
-        Self {
-            state,
-            tensors: BTreeMap::new(),
-        }
+        let tensors = BTreeMap::new();
+        Self { state, tensors }
     }
 
     /// Inserts a copy of `values` as the tensor `name`, replacing any existing tensor with that

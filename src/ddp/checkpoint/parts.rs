@@ -2,7 +2,7 @@
 //! loading.
 
 use super::Checkpoint;
-use super::exchange::{Own, Piece, WRITER, Whole};
+use super::exchange::{Entry, Own, WRITER, Whole, entry};
 use super::tensor::Tensor;
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
@@ -54,7 +54,7 @@ pub struct Parts<'a> {
 #[derive(Debug)]
 enum Mode<'a> {
     Saving(&'a mut Contents),
-    Comparing(&'a Checkpoint, Findings),
+    Comparing(&'a Checkpoint, &'a mut Findings),
     Loading(&'a Checkpoint),
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Contents {
     /// Complete tensors, on the writer only.
     pub(super) tensors: BTreeMap<String, Tensor>,
     /// Per-rank tensors (except on the writer) and parts of tensors (on every rank).
-    own: Vec<(String, Tensor, Option<Whole>)>,
+    own: Vec<(Entry, Tensor)>,
     pub(super) values: serde_json::Map<String, serde_json::Value>,
     names: BTreeSet<String>,
 }
@@ -76,21 +76,15 @@ impl Contents {
         name_all: impl FnOnce(&mut Parts<'_>) -> Result<()>,
     ) -> Result<Self> {
         let mut contents = Self::default();
-        name_all(&mut Parts {
-            rank,
-            mode: Mode::Saving(&mut contents),
-        })?;
+        let mode = Mode::Saving(&mut contents);
+        name_all(&mut Parts { rank, mode })?;
         Ok(contents)
     }
 
     /// Returns this rank's contribution to the writer's checkpoint.
     pub(super) fn own(&self) -> Own<'_> {
-        let own = self.own.iter().map(|(name, tensor, part_of)| Piece {
-            name,
-            tensor,
-            part_of: part_of.as_ref(),
-        });
-        Ok(own.collect())
+        let own = self.own.iter();
+        Ok(own.map(|(entry, tensor)| (entry.clone(), tensor)).collect())
     }
 
     /// Adds a tensor that belongs to this rank only.
@@ -98,7 +92,7 @@ impl Contents {
         if rank == WRITER {
             self.tensors.insert(name, tensor);
         } else {
-            self.own.push((name, tensor, None));
+            self.own.push((entry(&name, &tensor), tensor));
         }
     }
 }
@@ -135,10 +129,12 @@ impl Parts<'_> {
     ) -> Result<()> {
         check_common(name)?;
         let rank = self.rank;
-        self.whole(name, shape, values, |contents, tensor| {
+        self.whole(name, shape, values, |contents, values| {
             if rank == WRITER {
-                contents.tensors.insert(name.to_owned(), tensor());
+                let tensor = Tensor::new(shape, values)?;
+                contents.tensors.insert(name.to_owned(), tensor);
             }
+            Ok(())
         })
     }
 
@@ -157,8 +153,9 @@ impl Parts<'_> {
         {
             return Ok(());
         }
-        self.whole(&name, shape, values, |contents, tensor| {
-            contents.insert_own(rank, name.clone(), tensor());
+        self.whole(&name, shape, values, |contents, values| {
+            contents.insert_own(rank, name.clone(), Tensor::new(shape, values)?);
+            Ok(())
         })
     }
 
@@ -208,32 +205,23 @@ impl Parts<'_> {
     ) -> Result<()> {
         check_common(name)?;
         let all = shape.iter().product::<usize>();
-        let Some(end) = start.checked_add(values.len()).filter(|end| *end <= all) else {
+        if start.checked_add(values.len()).is_none_or(|end| end > all) {
             return Err(Error::usage(format!(
                 "a part of tensor '{name}' is out of range: it has {} elements starting at index \
                  {start}, but the tensor has only {all}",
                 values.len()
             )));
-        };
-        match &mut self.mode {
-            Mode::Saving(contents) => {
-                contents.name(name)?;
-                let tensor = Tensor::new(&[values.len()], values)?;
-                let whole = Whole {
-                    shape: shape.to_vec(),
-                    start,
-                };
-                contents.own.push((name.to_owned(), tensor, Some(whole)));
-            }
-            Mode::Comparing(checkpoint, findings) => {
-                findings.compare(checkpoint, name, shape, T::DTYPE)?;
-            }
-            Mode::Loading(checkpoint) => {
-                let place = start * size_of::<T>()..end * size_of::<T>();
-                copy(checkpoint, name, values, |all| all.get(place))?;
-            }
         }
-        Ok(())
+        self.elements(name, shape, start, values, |contents, values| {
+            let tensor = Tensor::new(&[values.len()], values)?;
+            let shape = shape.to_vec();
+            let part = Entry {
+                part_of: Some(Whole { shape, start }),
+                ..entry(name, &tensor)
+            };
+            contents.own.push((part, tensor));
+            Ok(())
+        })
     }
 
     /// Names a value of any type that serde supports, such as settings, a counter or the best loss.
@@ -250,13 +238,13 @@ impl Parts<'_> {
     ) -> Result<()> {
         match &mut self.mode {
             Mode::Saving(contents) => {
-                contents.name(name)?;
+                once(&mut contents.names, name)?;
                 let json = serde_json::to_value(value)
                     .map_err(|error| Error::usage(format!("cannot encode '{name}': {error}")))?;
                 contents.values.insert(name.to_owned(), json);
             }
             Mode::Comparing(checkpoint, findings) => {
-                findings.name(name)?;
+                once(&mut findings.named, name)?;
                 match checkpoint.state.user.get(name) {
                     None => findings.lacking.push(name.to_owned()),
                     Some(json) => {
@@ -276,7 +264,7 @@ impl Parts<'_> {
         name: &str,
         shape: &[usize],
         values: &mut [T],
-        save: impl FnOnce(&mut Contents, &dyn Fn() -> Tensor),
+        save: impl FnOnce(&mut Contents, &[T]) -> Result<()>,
     ) -> Result<()> {
         let count = shape.iter().product::<usize>();
         if count != values.len() {
@@ -285,37 +273,33 @@ impl Parts<'_> {
                 values.len()
             )));
         }
+        self.elements(name, shape, 0, values, save)
+    }
+
+    /// Names the elements starting at index `start` of a tensor of the shape `shape`. `save` adds
+    /// them to the contents.
+    fn elements<T: Element>(
+        &mut self,
+        name: &str,
+        shape: &[usize],
+        start: usize,
+        values: &mut [T],
+        save: impl FnOnce(&mut Contents, &[T]) -> Result<()>,
+    ) -> Result<()> {
         match &mut self.mode {
             Mode::Saving(contents) => {
-                contents.name(name)?;
-                let copy = || {
-                    let tensor = Tensor::new(shape, values);
-                    tensor.expect("invariant: the number of elements was compared")
-                };
-                save(contents, &copy);
+                once(&mut contents.names, name)?;
+                save(contents, values)
             }
             Mode::Comparing(checkpoint, findings) => {
-                findings.compare(checkpoint, name, shape, T::DTYPE)?;
+                findings.compare(checkpoint, name, shape, T::DTYPE)
             }
-            Mode::Loading(checkpoint) => {
-                copy(checkpoint, name, values, |all| Some(all))?;
-            }
+            Mode::Loading(checkpoint) => copy(checkpoint, name, shape, start, values),
         }
-        Ok(())
-    }
-}
-
-impl Contents {
-    fn name(&mut self, name: &str) -> Result<()> {
-        once(&mut self.names, name)
     }
 }
 
 impl Findings {
-    fn name(&mut self, name: &str) -> Result<()> {
-        once(&mut self.named, name)
-    }
-
     fn compare(
         &mut self,
         checkpoint: &Checkpoint,
@@ -323,10 +307,10 @@ impl Findings {
         shape: &[usize],
         dtype: Dtype,
     ) -> Result<()> {
-        self.name(name)?;
+        once(&mut self.named, name)?;
         match checkpoint.tensors.get(name) {
             None => self.lacking.push(format!("{name} {shape:?} {dtype}")),
-            Some(tensor) if tensor.shape() == shape && tensor.dtype() == dtype => {}
+            Some(tensor) if tensor.is(shape, dtype) => {}
             Some(tensor) => self.different.push(format!(
                 "{name} as {:?} {} instead of {shape:?} {dtype}",
                 tensor.shape(),
@@ -466,15 +450,10 @@ impl Checkpoint {
         prefix: &str,
         name_all: &mut dyn FnMut(&mut Parts<'_>) -> Result<()>,
     ) -> Result<Option<String>> {
-        let mut parts = Parts {
-            rank,
-            mode: Mode::Comparing(self, Findings::default()),
-        };
-        name_all(&mut parts)?;
-        match parts.mode {
-            Mode::Comparing(_, findings) => Ok(findings.line(rank, self, prefix)),
-            _ => Ok(None),
-        }
+        let mut findings = Findings::default();
+        let mode = Mode::Comparing(self, &mut findings);
+        name_all(&mut Parts { rank, mode })?;
+        Ok(findings.line(rank, self, prefix))
     }
 
     pub(super) fn overwrite_parts(
@@ -487,20 +466,20 @@ impl Checkpoint {
     }
 }
 
-/// Copies the bytes that `some` selects from the tensor `name` to `values`. The tensor has already
-/// been compared.
+/// Copies the elements starting at index `start` of the tensor `name` to `values`. The tensor has
+/// already been compared.
 fn copy<T: Element>(
     checkpoint: &Checkpoint,
     name: &str,
+    shape: &[usize],
+    start: usize,
     values: &mut [T],
-    some: impl FnOnce(&[u8]) -> Option<&[u8]>,
 ) -> Result<()> {
     let values: &mut [u8] = bytemuck::cast_slice_mut(values);
-    let bytes = checkpoint
-        .tensors
-        .get(name)
-        .and_then(|tensor| some(tensor.bytes()));
-    let Some(bytes) = bytes.filter(|bytes| bytes.len() == values.len()) else {
+    let place = start * size_of::<T>()..start * size_of::<T>() + values.len();
+    let tensor = checkpoint.tensors.get(name);
+    let tensor = tensor.filter(|tensor| tensor.is(shape, T::DTYPE));
+    let Some(bytes) = tensor.and_then(|tensor| tensor.bytes().get(place)) else {
         return Err(Error::usage(format!(
             "cannot load tensor '{name}': it was described differently when the checkpoint was \
              compared; name the same parts in every call"

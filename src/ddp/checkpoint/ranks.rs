@@ -4,11 +4,11 @@
 //! all of them have exchanged, so they all make the same decisions. A rank that cannot read or
 //! write sends its error to the other ranks, which would otherwise keep waiting.
 
-use super::exchange::{Entry, Own, Piece, WRITER, empty, entry, gather_own, share};
+use super::exchange::{Entry, Own, WRITER, empty, entry, gather_own};
 use super::series::{Checkpoints, Found, none_whole};
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::{gather_json, gather_words};
+use crate::ddp::agree::{gather_json, gather_words, share};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -120,10 +120,8 @@ impl Checkpoints {
 
     fn search(&self, comm: &Communicator, mut search: Search<'_>) -> Result<Option<Found>> {
         let found = search.run(comm)?;
-        let handed = match found {
-            Some((root, loaded)) => Some(hand_out(comm, root, loaded)?),
-            None => None,
-        };
+        let handed = found.map(|(root, loaded)| hand_out(comm, root, loaded));
+        let handed = handed.transpose()?;
         let mut warnings = gather_words(comm, &search.warnings)?;
         let unseen = gather_words(comm, &search.unseen)?;
         let Some((checkpoint, word)) = handed else {
@@ -176,15 +174,17 @@ impl<'a> Search<'a> {
                 return Ok(None);
             };
             check_runs(&offers)?;
-            let has_newest = |offer: &Offer| offer.step == step;
-            let ranks =
-                (0..offers.len()).filter(|rank| offers[*rank].as_ref().is_some_and(has_newest));
-            let holders: Vec<_> = ranks.collect();
+            let ranks = (0..offers.len()).zip(&offers);
+            let newest =
+                ranks.filter(|(_, offer)| offer.as_ref().map(|one| one.step) == Some(step));
+            let holders: Vec<_> = newest.map(|(rank, _)| rank).collect();
             // One reader is enough. If its copy is damaged, the others read theirs.
             let (first, others) = holders.split_at(1);
             for readers in [first, others] {
                 let reads = readers.contains(&comm.rank());
-                let loaded = reads.then(|| self.load(step)).flatten();
+                let read = reads.then(|| self.checkpoints.read(step)).transpose();
+                let read = read.map_err(|warning| self.warnings.push(warning));
+                let loaded = read.unwrap_or_default();
                 let mut whole = vec![0u8; comm.world_size()];
                 whole[comm.rank()] = u8::from(loaded.is_some());
                 comm.all_gather(&mut whole)?;
@@ -212,16 +212,6 @@ impl<'a> Search<'a> {
             self.steps.pop();
         }
         None
-    }
-
-    fn load(&mut self, step: u64) -> Option<Checkpoint> {
-        match self.checkpoints.read(step) {
-            Ok(checkpoint) => Some(checkpoint),
-            Err(warning) => {
-                self.warnings.push(warning);
-                None
-            }
-        }
     }
 }
 
@@ -257,11 +247,7 @@ fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
     let mut own = Vec::new();
     for (name, tensor) in &checkpoint.tensors {
         match owner(name) {
-            Some(rank) if rank == comm.rank() => own.push(Piece {
-                name,
-                tensor,
-                part_of: None,
-            }),
+            Some(rank) if rank == comm.rank() => own.push((entry(name, tensor), tensor)),
             Some(_) => {
                 let rank = comm.rank();
                 return Err(format!(

@@ -1,12 +1,12 @@
 //! Resumes training with a single call, and saves checkpoints in the background.
 
-use super::exchange::{WRITER, gather_own, share};
+use super::exchange::{WRITER, gather_own};
 use super::parts::{Contents, Parts};
 use super::series::{Checkpoints, Found};
 use super::tensor::Tensor;
 use super::{Checkpoint, HOOK, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::{agree, gather_words};
+use crate::ddp::agree::{agree, gather_words, share};
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
@@ -151,12 +151,11 @@ impl Run {
         checkpoints: Option<Checkpoints>,
         found: Option<Found>,
     ) -> Result<Self> {
-        let (found, warnings) = match found {
-            Some(found) => (Some(found.checkpoint), found.warnings),
-            None => (None, Vec::new()),
-        };
-        warn(comm, &warnings);
-        let state = found.as_ref().map(|checkpoint| &checkpoint.state);
+        let (found, warnings) = found.map(|one| (one.checkpoint, one.warnings)).unzip();
+        warn(comm, &warnings.unwrap_or_default());
+        let state = found
+            .as_ref()
+            .map(|checkpoint: &Checkpoint| &checkpoint.state);
         let id = match state {
             Some(state) => state.run_id.clone(),
             None => share(comm, WRITER, &new_id())??,
@@ -207,8 +206,7 @@ impl Run {
     /// # Errors
     /// Returns the same errors as [`DistributedSampler::new`].
     pub fn sampler(&self, samples: usize, seed: u64) -> Result<DistributedSampler> {
-        let (rank, ranks) = (self.comm.rank(), self.comm.world_size());
-        DistributedSampler::new(samples, seed, rank, ranks)
+        DistributedSampler::new(samples, seed, self.comm.rank(), self.comm.world_size())
     }
 
     /// Opens the run's metrics file and removes the lines for steps after [`Run::step`].
@@ -336,9 +334,8 @@ impl Run {
         });
         let own = contents.as_ref().map_err(Clone::clone);
         let gathered = gather_own(&self.channel, own.and_then(Contents::own))?;
-        let wrong: Option<String> =
-            share(&self.channel, WRITER, &gathered.as_ref().err().cloned())?;
-        if let Some(what) = wrong {
+        let wrong = gathered.as_ref().err().cloned();
+        if let Some(what) = share(&self.channel, WRITER, &wrong)? {
             return Err(Error::usage(what));
         }
         if let (WRITER, Ok(contents), Ok(gathered)) = (rank, &mut contents, gathered) {
@@ -371,9 +368,9 @@ impl Run {
             world_size: self.comm.world_size(),
             step: model.steps(),
             epoch: sampler.map_or(0, DistributedSampler::epoch),
-            samples: sampler.map(|sampler| sampler.samples() as u64),
+            samples: sampler.map(|sampler| sampler.length as u64),
             sampler_position: sampler.map_or(0, DistributedSampler::position),
-            seed: sampler.map_or(0, DistributedSampler::seed),
+            seed: sampler.map_or(0, |sampler| sampler.seed),
             order: order(model).map(|(order, since)| (order.to_vec(), since)),
             tuning: Some(self.comm.tuning().to_string()),
             ..State::default()
@@ -393,12 +390,8 @@ impl Run {
 
     /// Waits for the save in progress, if any, and shares its outcome with all ranks.
     fn settle(&mut self) -> Result<()> {
-        let outcome = share(
-            &self.channel,
-            WRITER,
-            &joined(&self.comm, self.saving.take()),
-        )?;
-        warn(&self.comm, &outcome?);
+        let outcome = joined(&self.comm, self.saving.take());
+        warn(&self.comm, &share(&self.channel, WRITER, &outcome)??);
         Ok(())
     }
 }
@@ -441,9 +434,8 @@ fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
 /// Returns a communicator that has the same ranks and uses the checkpoint's tuning table if it
 /// applies.
 fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communicator> {
-    let same = || comm.clone();
     let Some(text) = state.and_then(|state| state.tuning.as_ref()) else {
-        return Ok(same());
+        return Ok(comm.clone());
     };
     let word = match text.parse::<TuningRecord>() {
         Ok(record) => match comm.duplicate_with(&record)? {
@@ -456,13 +448,13 @@ fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communica
         ),
     };
     warn(comm, &[word]);
-    Ok(same())
+    Ok(comm.clone())
 }
 
 /// Returns a message if the data set or the seed differs from the checkpoint's.
 fn other_data(state: &State, sampler: Option<&DistributedSampler>) -> Option<String> {
     let (had, sampler) = (state.samples?, sampler?);
-    let (has, seed) = (sampler.samples() as u64, sampler.seed());
+    let (has, seed) = (sampler.length as u64, sampler.seed);
     if had != has {
         return Some(format!(
             "the data set has {has} samples, but the checkpoint of step {} was saved with a data \

@@ -4,7 +4,7 @@
 use super::claim::Claim;
 use super::cleanup::CleanUp;
 use super::directory::Directory;
-use super::manifest::{Manifest, TensorFile, sha256};
+use super::manifest::{FORMAT, Manifest, TensorFile, sha256};
 use super::store::Store;
 use super::tensor::Tensor;
 use super::{Checkpoint, State, names, tensor_file};
@@ -141,10 +141,8 @@ impl Checkpoints {
     ///   to the store
     pub fn save(&self, checkpoint: &Checkpoint) -> Result<()> {
         let tensors = checkpoint.tensors.iter();
-        self.write(
-            &checkpoint.state,
-            tensors.map(|(name, tensor)| (&**name, tensor)),
-        )
+        let tensors = tensors.map(|(name, tensor)| (&**name, tensor));
+        self.write(&checkpoint.state, tensors)
     }
 
     pub(super) fn write<'a>(
@@ -168,6 +166,7 @@ impl Checkpoints {
         let mut parts = vec![&header[..]];
         parts.extend(order.iter().map(|tensor| tensor.bytes()));
         let manifest = Manifest {
+            format: FORMAT,
             state: state.clone(),
             tensors: TensorFile {
                 file: names::tensors(state.step, &present),
@@ -256,9 +255,11 @@ impl Checkpoints {
     /// # Errors
     /// Returns the same errors as [`Checkpoints::list`].
     pub fn best(&self) -> Result<Option<State>> {
-        let states = self.list()?;
-        let best = best(&states);
-        Ok(best.and_then(|step| states.into_iter().find(|state| state.step == step)))
+        // If losses are equal, the first one is the minimum, which is the latest checkpoint.
+        let newest_first = self.list()?.into_iter().rev();
+        let with_loss = newest_first.filter_map(|state| Some((state.loss?, state)));
+        let best = with_loss.min_by(|(one, _), (other, _)| one.total_cmp(other));
+        Ok(best.map(|(_, state)| state))
     }
 
     /// Loads the checkpoint for `step`.
@@ -308,7 +309,7 @@ impl Checkpoints {
     }
 
     /// Reads the manifest of `step`. Returns a message that names the file if it is damaged.
-    pub(super) fn manifest(&self, step: u64) -> std::result::Result<Manifest, String> {
+    pub(super) fn manifest(&self, step: u64) -> Result<Manifest, String> {
         let name = names::manifest(step);
         let bytes = self.bytes(&name)?;
         let manifest = Manifest::decode(&bytes).map_err(|what| self.passed_over(&name, &what))?;
@@ -321,8 +322,8 @@ impl Checkpoints {
     }
 
     /// Reads the checkpoint of `step`. Returns a message that names the file if it is damaged.
-    pub(super) fn read(&self, step: u64) -> std::result::Result<Checkpoint, String> {
-        let Manifest { state, tensors } = self.manifest(step)?;
+    pub(super) fn read(&self, step: u64) -> Result<Checkpoint, String> {
+        let Manifest { state, tensors, .. } = self.manifest(step)?;
         let bytes = self.bytes(&tensors.file)?;
         let damaged = |what: String| self.passed_over(&tensors.file, &what);
         if bytes.len() as u64 != tensors.bytes {
@@ -339,7 +340,7 @@ impl Checkpoints {
         Ok(Checkpoint { state, tensors })
     }
 
-    fn bytes(&self, name: &str) -> std::result::Result<Vec<u8>, String> {
+    fn bytes(&self, name: &str) -> Result<Vec<u8>, String> {
         match self.store.read(name) {
             Ok(Some(bytes)) => Ok(bytes),
             Ok(None) => Err(self.passed_over(name, "it is missing")),
@@ -399,10 +400,8 @@ impl Checkpoints {
         let newest_first = steps.range(..=saved).rev().copied();
         let whole = newest_first.filter(|step| *step == saved || self.manifest(*step).is_ok());
         let oldest = whole.take(self.keep).last().unwrap_or(saved);
-        let best = self
-            .keeps_best
-            .then(|| best(&self.list().unwrap_or_default()));
-        let best = best.flatten();
+        let best = self.keeps_best.then(|| self.best().unwrap_or_default());
+        let best = best.flatten().map(|state| state.step);
         // Manifests first: a reader must not find a manifest without its tensors.
         let old = steps.range(..oldest).copied();
         let stays: BTreeSet<_> = old
@@ -442,18 +441,6 @@ pub(super) fn none_whole<T>(warnings: Vec<String>) -> Result<Option<T>> {
         "no valid checkpoint was found: {}; to start from scratch, move the files away",
         warnings.join("; ")
     )))
-}
-
-/// Returns the step with the lowest loss. If losses are equal, returns the latest step.
-fn best(states: &[State]) -> Option<u64> {
-    let with_loss = states
-        .iter()
-        .filter_map(|state| Some((state.loss?, state.step)));
-    let best = with_loss.min_by(|one, other| {
-        let by_loss = one.0.total_cmp(&other.0);
-        by_loss.then(other.1.cmp(&one.1))
-    });
-    best.map(|(_, step)| step)
 }
 
 fn manifest_steps(names: &[String]) -> BTreeSet<u64> {

@@ -62,6 +62,11 @@ impl Tensor {
         &self.shape
     }
 
+    /// Returns `true` if the tensor has this shape and element type.
+    pub(super) fn is(&self, shape: &[usize], dtype: Dtype) -> bool {
+        self.shape == shape && self.dtype == dtype
+    }
+
     /// Returns the number of elements.
     pub(crate) fn count(&self) -> usize {
         self.bytes.len() / self.dtype.size()
