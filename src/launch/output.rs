@@ -1,11 +1,9 @@
 //! Forwards the ranks' output line by line.
 
 use super::cause::{self, Cause};
-use super::log::Log;
 use super::record::Record;
 use super::route::{Route, Show};
 use super::streams::{self, Target};
-use super::terminal::PseudoTerminal;
 use super::words::{Said, Words};
 use crossbeam_channel::{self as channel, Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
@@ -90,11 +88,8 @@ impl Noted {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Echoes(Arc<Mutex<VecDeque<Told>>>);
 
-#[derive(Debug)]
-struct Told {
-    line: Vec<u8>,
-    at: Instant,
-}
+/// A line, and the time at which it was written.
+type Told = (Vec<u8>, Instant);
 
 impl Echoes {
     /// Returns `true` if the same line was written within the last [`ECHO`]. Otherwise, remembers
@@ -102,11 +97,10 @@ impl Echoes {
     fn repeat(&self, line: &[u8]) -> bool {
         let now = Instant::now();
         let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        told.retain(|known| now.duration_since(known.at) < ECHO);
-        let is_known = told.iter().any(|known| known.line == line);
+        told.retain(|(_, at)| now.duration_since(*at) < ECHO);
+        let is_known = told.iter().any(|(known, _)| known == line);
         if !is_known {
-            let line = line.to_vec();
-            told.push_back(Told { line, at: now });
+            told.push_back((line.to_vec(), now));
             if told.len() > ECHOES_MAX {
                 told.pop_front();
             }
@@ -118,11 +112,7 @@ impl Echoes {
 /// The threads that forward a rank's output. Dropping this value discards any output that they have
 /// not forwarded yet.
 pub(super) struct Passing {
-    show: Show,
-    is_partial: bool,
-    log: Option<Arc<Log>>,
-    /// The pseudo terminals that stand in for the launcher's terminal.
-    pub(super) terminals: Vec<PseudoTerminal>,
+    pub(super) route: Route,
     heard: Heard,
     /// Disconnected once all streams have ended.
     ended: Receiver<Infallible>,
@@ -142,20 +132,18 @@ impl Passing {
         let heard = Heard::default();
         heard.noted().record = record;
         let passing = Passing {
-            show: route.show,
-            is_partial: route.is_partial,
-            log: route.log,
-            terminals: route.terminals,
+            route,
             heard,
             ended,
             is_abandoned: Arc::default(),
         };
         let lines = |stream| {
-            let mut lines = Lines::new(passing.show.clone(), stream, passing.heard.clone());
+            let show = passing.route.show.clone();
+            let mut lines = Lines::new(show, stream, passing.heard.clone());
             lines.echoes = (stream == Target::Stderr).then(|| echoes.clone());
             lines
         };
-        for terminal in &passing.terminals {
+        for terminal in &passing.route.terminals {
             let source = File::from(terminal.own.try_clone()?);
             passing.forward(source, lines(terminal.target), alive.clone())?;
         }
@@ -178,20 +166,20 @@ impl Passing {
     pub(super) fn judge(&self, rank: (usize, &str), status: ExitStatus) -> (Cause, Option<String>) {
         let mut noted = self.heard.noted();
         let Noted { words, record, .. } = &mut *noted;
-        let mut cause = Cause::of_rank(rank, status, (words, self.is_partial), record);
+        let mut cause = Cause::of_rank(rank, status, (words, self.route.is_partial), record);
         let quote = cause::quote(status, &noted.words);
-        cause.log = quote.and(self.log.as_ref()).map(|log| log.path());
+        cause.log = quote.and(self.route.log.as_ref()).map(|log| log.path());
         let above = quote.and_then(|said| self.above(&noted, said));
         (cause, above)
     }
 
     /// Returns a clause that refers to `said`, if the user has seen it.
     fn above(&self, noted: &Noted, said: &Said) -> Option<String> {
-        let is_shown = match self.show {
-            Show::Kept(_) => self.log.is_none() && noted.has_kept(said),
+        let is_shown = match self.route.show {
+            Show::Kept(_) => self.route.log.is_none() && noted.has_kept(said),
             _ => noted.words.is_shown(said),
         };
-        is_shown.then(|| match &self.show {
+        is_shown.then(|| match &self.route.show {
             Show::Lines(prefix) | Show::Kept(prefix) => {
                 let prefix = prefix.trim_end_matches([':', ' ']);
                 format!("its last output is above, after {prefix}")
@@ -216,7 +204,7 @@ impl Passing {
 
     /// Shows the kept lines unless a log contains all of the output.
     pub(super) fn show_kept(&self) {
-        if let (Show::Kept(prefix), None) = (&self.show, &self.log) {
+        if let (Show::Kept(prefix), None) = (&self.route.show, &self.route.log) {
             let mut lines = Vec::new();
             for (_, line) in self.heard.noted().kept.drain(..) {
                 lines.extend_from_slice(prefix.as_bytes());
@@ -235,7 +223,7 @@ impl Passing {
         alive: Sender<Infallible>,
     ) -> io::Result<()> {
         let is_abandoned = Arc::clone(&self.is_abandoned);
-        let log = self.log.clone();
+        let log = self.route.log.clone();
         let pass = move || {
             let mut buffer = vec![0; READ_BYTES];
             loop {

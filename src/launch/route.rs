@@ -4,6 +4,7 @@ use super::job::Output;
 use super::log::Log;
 use super::streams::{self, Target};
 use super::terminal::PseudoTerminal;
+use std::io;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -39,15 +40,16 @@ impl Route {
         log: Option<Arc<Log>>,
         command: &mut Command,
     ) -> Self {
-        let prefix = || format!("[{rank}]: ");
-        let (stdout, stderr, show) = match output {
-            Output::Prefixed => (Stdio::piped(), Stdio::piped(), Show::Lines(prefix())),
-            Output::Rank0 if local_rank > 0 => {
-                (Stdio::piped(), Stdio::piped(), Show::Kept(prefix()))
-            }
-            Output::Rank0 => (Stdio::piped(), Stdio::piped(), Show::Unchanged),
-            Output::Inherit => (Stdio::inherit(), Stdio::inherit(), Show::Unchanged),
-            Output::Plain => (Stdio::inherit(), Stdio::piped(), Show::Unchanged),
+        let prefix = format!("[{rank}]: ");
+        let show = match output {
+            Output::Prefixed => Show::Lines(prefix),
+            Output::Rank0 if local_rank > 0 => Show::Kept(prefix),
+            Output::Rank0 | Output::Inherit | Output::Plain => Show::Unchanged,
+        };
+        let (stdout, stderr) = match output {
+            Output::Prefixed | Output::Rank0 => (Stdio::piped(), Stdio::piped()),
+            Output::Inherit => (Stdio::inherit(), Stdio::inherit()),
+            Output::Plain => (Stdio::inherit(), Stdio::piped()),
         };
         command.stdin(Stdio::null()).stdout(stdout).stderr(stderr);
         let mut route = Route {
@@ -69,21 +71,17 @@ impl Route {
     /// Gives the rank a pseudo terminal for each stream that is a terminal in the launcher. If both
     /// streams are the same terminal, the rank gets a single pseudo terminal for both, which keeps
     /// its output in order.
-    fn lead_to_terminals(&mut self, command: &mut Command) -> rustix::io::Result<()> {
-        let is_stderr = Target::Stderr.is_terminal();
-        if is_stderr && streams::are_one() {
+    fn lead_to_terminals(&mut self, command: &mut Command) -> io::Result<()> {
+        let are_one = streams::are_one();
+        if Target::Stderr.is_terminal() {
             let (terminal, ranks) = PseudoTerminal::open(Target::Stderr)?;
-            command.stdout(ranks.try_clone().map_err(|_| rustix::io::Errno::MFILE)?);
-            command.stderr(ranks);
-            self.terminals.push(terminal);
-            return Ok(());
-        }
-        if is_stderr {
-            let (terminal, ranks) = PseudoTerminal::open(Target::Stderr)?;
+            if are_one {
+                command.stdout(ranks.try_clone()?);
+            }
             command.stderr(ranks);
             self.terminals.push(terminal);
         }
-        if Target::Stdout.is_terminal() {
+        if Target::Stdout.is_terminal() && !are_one {
             let (terminal, ranks) = PseudoTerminal::open(Target::Stdout)?;
             command.stdout(ranks);
             self.terminals.push(terminal);

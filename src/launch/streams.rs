@@ -194,12 +194,10 @@ impl Stream {
                 queue = self.wait(queue);
             }
         }
-        let room = QUEUE_BYTES_MAX
-            + if is_abandoned.is_some() {
-                0
-            } else {
-                LINES_BYTES_MAX
-            };
+        let room = match is_abandoned {
+            Some(_) => QUEUE_BYTES_MAX,
+            None => QUEUE_BYTES_MAX + LINES_BYTES_MAX,
+        };
         if queue.is_closed {
             return false;
         }
@@ -222,13 +220,9 @@ impl Stream {
     /// Runs the writer thread until a write fails.
     fn write(&self, to: BorrowedFd<'_>) {
         loop {
-            let mut queue = self.lock();
-            while queue.pieces.is_empty() {
-                queue = self
-                    .changed
-                    .wait(queue)
-                    .unwrap_or_else(PoisonError::into_inner);
-            }
+            let is_idle = |queue: &mut Queue| queue.pieces.is_empty();
+            let waited = self.changed.wait_while(self.lock(), is_idle);
+            let mut queue = waited.unwrap_or_else(PoisonError::into_inner);
             let piece = queue.pieces.pop_front().unwrap_or_default();
             drop(queue);
             if !self.write_piece(to, &piece) {

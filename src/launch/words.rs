@@ -145,11 +145,8 @@ impl Words {
         let is_announced = told.words.ends_with(':') || told.words.contains(": assertion `left ");
         if is_announced && told.words.len() + line.len() < WORDS_BYTES_MAX {
             told.words = format!("{} {}", told.words, line.trim());
-            if let Some(panic) = self
-                .panic
-                .as_mut()
-                .filter(|panic| told.words.starts_with(&panic.words))
-            {
+            let panic = self.panic.as_mut();
+            if let Some(panic) = panic.filter(|panic| told.words.starts_with(&panic.words)) {
                 panic.words.clone_from(&told.words);
             }
         }
@@ -170,10 +167,8 @@ impl Words {
         let Some(told) = &mut self.told else {
             return;
         };
-        let is_first = self
-            .panic
-            .as_ref()
-            .is_some_and(|first| first.words == told.words);
+        let panic = self.panic.as_ref();
+        let is_first = panic.is_some_and(|first| first.words == told.words);
         told.words = format!("{} {message}", told.words);
         told.at = at;
         if is_first {
