@@ -17,8 +17,6 @@ const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 pub(super) struct Alone {
     endpoint: Option<String>,
     restarts: Restarts,
-    /// The link speed table from the first attempt in which rank 0 measured one.
-    tuning: Option<String>,
 }
 
 impl Alone {
@@ -28,7 +26,6 @@ impl Alone {
         Alone {
             endpoint: endpoint.map(str::to_owned),
             restarts: Restarts::new(max_restarts),
-            tuning: None,
         }
     }
 }
@@ -57,9 +54,8 @@ impl Peers for Alone {
     }
 
     fn again(&mut self, table: Option<String>) -> Result<Attempt> {
-        self.tuning = self.tuning.take().or(table);
-        let (number, endpoint) = (self.restarts.attempt(), self.endpoint.as_deref());
-        Attempt::alone(number, endpoint, self.tuning.clone())
+        let (number, tuning) = self.restarts.next(table);
+        Attempt::alone(number, self.endpoint.as_deref(), tuning)
     }
 
     fn awaited(&self) -> String {

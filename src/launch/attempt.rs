@@ -82,7 +82,10 @@ impl Attempt {
             let rendezvous = listener.local_addr().map_err(refused)?;
             let above = above(rendezvous);
             if above.is_some_and(|above| TcpListener::bind(above).is_ok()) {
-                return Ok(Self::elsewhere(number, rendezvous, tuning).listening(listener));
+                return Ok(Attempt {
+                    listener: Some(listener),
+                    ..Self::elsewhere(number, rendezvous, tuning)
+                });
             }
         }
         Err(Error::system(format!(
@@ -122,15 +125,8 @@ impl Attempt {
         })
     }
 
-    fn listening(self, listener: TcpListener) -> Self {
-        Attempt {
-            listener: Some(listener),
-            ..self
-        }
-    }
-
-    /// Returns the command that starts the rank with local rank `local_rank`. Its streams are not
-    /// set yet.
+    /// Returns the command that starts the rank with local rank `local_rank`, with torchrun's and
+    /// ringtree's variables. Its streams are not set yet.
     pub(super) fn command(&self, job: &Job, placement: &Placement, local_rank: usize) -> Command {
         let mut command = Command::new(&job.program);
         command.args(&job.arguments);
@@ -138,45 +134,28 @@ impl Attempt {
         for variable in [LISTENER_VARIABLE, REPORT_FD, JOB_TUNING] {
             command.env_remove(variable);
         }
-        command.envs(self.environment(job, placement, local_rank));
-        command
-    }
-
-    /// Returns torchrun's and ringtree's variables for one rank.
-    fn environment(
-        &self,
-        job: &Job,
-        placement: &Placement,
-        local_rank: usize,
-    ) -> Vec<(&'static str, String)> {
-        let Attempt {
-            number,
-            rendezvous,
-            master,
-            ..
-        } = self;
-        let mut variables = vec![
+        command.envs([
             ("RANK", (placement.first_rank + local_rank).to_string()),
             ("WORLD_SIZE", placement.world_size.to_string()),
             ("LOCAL_RANK", local_rank.to_string()),
             ("LOCAL_WORLD_SIZE", job.ranks.to_string()),
             ("GROUP_RANK", placement.node.to_string()),
             ("GROUP_WORLD_SIZE", placement.nodes.to_string()),
-            ("MASTER_ADDR", master.ip().to_string()),
-            ("MASTER_PORT", master.port().to_string()),
-            ("RINGTREE_RENDEZVOUS", rendezvous.to_string()),
-            ("RINGTREE_ATTEMPT", number.to_string()),
+            ("MASTER_ADDR", self.master.ip().to_string()),
+            ("MASTER_PORT", self.master.port().to_string()),
+            ("RINGTREE_RENDEZVOUS", self.rendezvous.to_string()),
+            ("RINGTREE_ATTEMPT", self.number.to_string()),
             ("TORCHELASTIC_RUN_ID", placement.run_id.clone()),
-            ("TORCHELASTIC_RESTART_COUNT", number.to_string()),
+            ("TORCHELASTIC_RESTART_COUNT", self.number.to_string()),
             ("TORCHELASTIC_MAX_RESTARTS", job.max_restarts.to_string()),
-        ];
+        ]);
         if job.ranks > 1 && env::var_os("OMP_NUM_THREADS").is_none() {
-            variables.push(("OMP_NUM_THREADS", "1".to_owned()));
+            command.env("OMP_NUM_THREADS", "1");
         }
         if let Some(table) = &self.tuning {
-            variables.push((JOB_TUNING, table.clone()));
+            command.env(JOB_TUNING, table);
         }
-        variables
+        command
     }
 }
 

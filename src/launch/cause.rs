@@ -162,14 +162,12 @@ impl Cause {
             Standing::Exit
         };
         Cause {
-            text: format!("{name} {how}"),
             rank: Some(rank),
             blames: blames.flatten(),
             words,
-            log: None,
-            then: None,
             standing,
             remedy,
+            ..Cause::last(format!("{name} {how}"))
         }
     }
 
@@ -215,45 +213,14 @@ fn has_panicked(status: ExitStatus) -> bool {
 
 /// Returns the beginning of `text` as one line without control characters.
 pub(super) fn printable(text: &str) -> String {
-    text.trim()
-        .chars()
-        .map(|character| {
-            if character.is_control() {
-                ' '
-            } else {
-                character
-            }
-        })
-        .take(QUOTE_CHARACTERS_MAX)
-        .collect()
+    let text = text.trim().replace(char::is_control, " ");
+    text.chars().take(QUOTE_CHARACTERS_MAX).collect()
 }
 
 /// Returns the name of a signal, such as `SIGKILL`.
 fn signal_name(signal: i32) -> String {
-    const NAMES: &[(i32, &str)] = &[
-        (libc::SIGHUP, "SIGHUP"),
-        (libc::SIGINT, "SIGINT"),
-        (libc::SIGQUIT, "SIGQUIT"),
-        (libc::SIGILL, "SIGILL"),
-        (libc::SIGTRAP, "SIGTRAP"),
-        (libc::SIGABRT, "SIGABRT"),
-        (libc::SIGBUS, "SIGBUS"),
-        (libc::SIGFPE, "SIGFPE"),
-        (libc::SIGKILL, "SIGKILL"),
-        (libc::SIGUSR1, "SIGUSR1"),
-        (libc::SIGSEGV, "SIGSEGV"),
-        (libc::SIGUSR2, "SIGUSR2"),
-        (libc::SIGPIPE, "SIGPIPE"),
-        (libc::SIGALRM, "SIGALRM"),
-        (libc::SIGTERM, "SIGTERM"),
-        (libc::SIGXCPU, "SIGXCPU"),
-        (libc::SIGXFSZ, "SIGXFSZ"),
-        (libc::SIGSYS, "SIGSYS"),
-    ];
-    match NAMES.iter().find(|(number, _)| *number == signal) {
-        Some((_, name)) => (*name).to_owned(),
-        None => format!("signal {signal}"),
-    }
+    let name = signal_hook::low_level::signal_name(signal);
+    name.map_or_else(|| format!("signal {signal}"), str::to_owned)
 }
 
 #[cfg(test)]

@@ -40,31 +40,20 @@ impl Join {
     /// Returns a message if two launchers cannot belong to the same job.
     pub(crate) fn contradiction(first: &Join, second: &Join) -> Option<String> {
         let both = [first, second];
-        let place = |join: &Join| match join.node_rank {
-            Some(node_rank) => node_rank.to_string(),
-            None => "none".to_owned(),
-        };
         let is_placed = first.node_rank.is_some();
         let is_one_placed = is_placed != second.node_rank.is_some();
         let have_one_place = is_placed && first.node_rank == second.node_rank;
-        let settings = [
-            (
-                "--nnodes",
-                first.nodes != second.nodes,
-                both.map(|join| join.nodes.to_string()),
-            ),
-            (
-                "--max-restarts",
-                first.max_restarts != second.max_restarts,
-                both.map(|join| join.max_restarts.to_string()),
-            ),
-            (
-                "--node-rank",
-                is_one_placed || have_one_place,
-                both.map(place),
-            ),
-        ];
-        for (what, is_contradiction, [one, other]) in settings {
+        let nodes = both.map(|join| join.nodes.to_string());
+        let restarts = both.map(|join| join.max_restarts.to_string());
+        let places = both.map(|join| match join.node_rank {
+            Some(node_rank) => node_rank.to_string(),
+            None => "none".to_owned(),
+        });
+        for (what, is_contradiction, [one, other]) in [
+            ("--nnodes", nodes[0] != nodes[1], nodes),
+            ("--max-restarts", restarts[0] != restarts[1], restarts),
+            ("--node-rank", is_one_placed || have_one_place, places),
+        ] {
             if is_contradiction {
                 let (first, second) = (first.who(), second.who());
                 return Some(format!(

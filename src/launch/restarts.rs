@@ -15,17 +15,25 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) struct Restarts {
     allowed: u16,
     done: u16,
+    /// The link speed table from the first attempt in which rank 0 measured one.
+    tuning: Option<String>,
 }
 
 impl Restarts {
     /// Creates the counter for a job that may restart `allowed` times.
     pub(super) fn new(allowed: u16) -> Self {
-        Restarts { allowed, done: 0 }
+        Restarts {
+            allowed,
+            done: 0,
+            tuning: None,
+        }
     }
 
-    /// Returns the number of the current attempt, from 0.
-    pub(super) fn attempt(&self) -> u16 {
-        self.done
+    /// Returns the number of the next attempt and the link speed table for it. `table` is the table
+    /// that rank 0 measured in the last attempt, if it measured one.
+    pub(super) fn next(&mut self, table: Option<String>) -> (u16, Option<String>) {
+        self.tuning = self.tuning.take().or(table);
+        (self.done, self.tuning.clone())
     }
 
     /// Returns what happens after the failure `cause`: a restart or the end of the job.
@@ -90,7 +98,7 @@ mod tests {
             ("rank 1 failed".to_owned(), false)
         );
         assert!(told(restarts.after(&cause(Remedy::Restart))).1);
-        assert_eq!(restarts.attempt(), 2);
+        assert_eq!(restarts.next(None).0, 2);
         assert_eq!(
             told(restarts.after(&cause(Remedy::Restart))),
             ("rank 1 failed; no restarts left".to_owned(), false)

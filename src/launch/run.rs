@@ -190,31 +190,24 @@ fn supervise(job: &Job, met: Met, made: Option<&str>, events: Events) -> Result<
         peers,
     } = met;
     let mut supervisor = Supervisor::new(placement.launcher_name(), peers, events, job.sessions)?;
-    let logs = match Log::open_all(job.log_folder.as_deref(), &placement, job.ranks) {
-        Ok(logs) => logs,
-        Err(error) => {
-            supervisor.abandon(&error);
-            return Err(error);
+    let attempts = || -> Result<i32> {
+        let logs = Log::open_all(job.log_folder.as_deref(), &placement, job.ranks)?;
+        loop {
+            start(job, &placement, attempt, (made, &logs), &mut supervisor)?;
+            match supervisor.run()? {
+                End::Succeeded => {
+                    streams::settle();
+                    return Ok(0);
+                }
+                End::Failed { line, exit_code } => {
+                    streams::tell(&line);
+                    return Ok(exit_code);
+                }
+                End::Again(next) => attempt = next,
+            }
         }
     };
-    loop {
-        let end = start(job, &placement, attempt, (made, &logs), &mut supervisor);
-        match end.and_then(|()| supervisor.run()) {
-            Ok(End::Succeeded) => {
-                streams::settle();
-                return Ok(0);
-            }
-            Ok(End::Failed { line, exit_code }) => {
-                streams::tell(&line);
-                return Ok(exit_code);
-            }
-            Ok(End::Again(next)) => attempt = next,
-            Err(error) => {
-                supervisor.abandon(&error);
-                return Err(error);
-            }
-        }
-    }
+    attempts().inspect_err(|error| supervisor.abandon(error))
 }
 
 /// Starts the ranks on this host.

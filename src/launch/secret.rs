@@ -3,7 +3,6 @@
 
 use crate::error::{Error, Result};
 use crate::random;
-use std::fmt::Write;
 
 /// The variable that holds the secret as 64 hexadecimal digits.
 pub(super) const VARIABLE: &str = "RINGTREE_SECRET";
@@ -14,11 +13,7 @@ const FILE_VARIABLE: &str = "RINGTREE_SECRET_FILE";
 pub(super) fn random() -> Result<String> {
     let bytes: [u8; 32] =
         random::bytes().map_err(|error| Error::io("cannot get random bytes", &error))?;
-    let mut text = String::new();
-    for byte in bytes {
-        write!(text, "{byte:02x}").expect("invariant: writing to a String does not fail");
-    }
-    Ok(text)
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Returns the error for a job on several hosts that has no secret.

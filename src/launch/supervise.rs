@@ -281,7 +281,7 @@ impl Supervisor {
     }
 
     /// Reports to the other launchers that this launcher failed with `error`.
-    pub(super) fn abandon(mut self, error: &Error) {
+    pub(super) fn abandon(&mut self, error: &Error) {
         let cause = Cause::last(format!("{}: {error}", self.name));
         self.peers.failed(&cause);
         self.peers.settled(&cause);
@@ -293,8 +293,11 @@ impl Supervisor {
 
     /// Returns `true` if the cause is decided and no other attempt follows.
     fn is_final(&self) -> bool {
-        let is_final = |ending: &Ending| matches!(ending.decision, Decision::Final);
-        self.ending.as_ref().is_some_and(is_final)
+        matches!(self.decision(), Some(Decision::Final))
+    }
+
+    fn decision(&self) -> Option<&Decision> {
+        self.ending.as_ref().map(|ending| &ending.decision)
     }
 
     /// Returns `true` if no rank is left on this host.
@@ -329,10 +332,8 @@ impl Supervisor {
         let is_empty = self.is_empty();
         let Some(ending) = &mut self.ending else {
             if self.early.tell_at.take_if(|at| now >= *at).is_some() {
-                streams::say(&format!(
-                    "{}; other ranks are still running",
-                    self.early.line()
-                ));
+                let line = self.early.line();
+                streams::say(&format!("{line}; other ranks are still running"));
             }
             return;
         };
@@ -368,10 +369,9 @@ impl Supervisor {
         rank.signal(Signal::KILL);
         self.watchdog.release(rank.child.id().cast_signed());
         rank.running = false;
-        let status = rank
-            .child
-            .wait()
-            .unwrap_or_else(|_| ExitStatusExt::from_raw(1 << 8));
+        let status = rank.child.wait();
+        let status = status.unwrap_or_else(|_| ExitStatusExt::from_raw(1 << 8));
+        let ending = self.ending.as_ref();
         if !status.success() {
             // All failed ranks share this grace period, so that many failures do not delay the end
             // of the job.
@@ -385,11 +385,7 @@ impl Supervisor {
             if !is_stopped {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
-        } else if self
-            .ending
-            .as_ref()
-            .is_none_or(|ending| ending.signal.is_some())
-        {
+        } else if ending.is_none_or(|ending| ending.signal.is_some()) {
             // The rank exited before any signal to stop.
             self.early.names.push(rank.name.clone());
             if self.early.names.len() == 1 {
@@ -407,10 +403,9 @@ impl Supervisor {
     fn hasten(&mut self) {
         let is_empty = self.is_empty();
         if let Some(Ending {
-            cause,
-            decision: Decision::Open { until },
-            ..
+            cause, decision, ..
         }) = &mut self.ending
+            && let Decision::Open { until } = decision
         {
             *until = (*until).min(Instant::now() + self.peers.settling_time(cause, is_empty));
         }
@@ -451,7 +446,6 @@ impl Supervisor {
 
     fn take(&mut self, status: Status) {
         match status {
-            Status::Undecided => {}
             // The coordinator exits after its decision. Its exit must not replace the decision.
             Status::Final(_) | Status::Restart { .. } if self.is_final() => {}
             Status::Succeeded => self.state = State::Succeeded,
@@ -460,13 +454,10 @@ impl Supervisor {
                 self.stop(FAILURE_GRACE, Signal::TERM, cause, Decision::Final);
             }
             Status::Restart { cause, pause } => self.restart(cause, pause),
-            Status::Stopped => {
-                let restarts =
-                    |ending: &Ending| matches!(ending.decision, Decision::Restart { .. });
-                if self.ending.as_ref().is_some_and(restarts) {
-                    self.state = State::Stopped;
-                }
+            Status::Stopped if matches!(self.decision(), Some(Decision::Restart { .. })) => {
+                self.state = State::Stopped;
             }
+            Status::Undecided | Status::Stopped => {}
         }
     }
 
@@ -540,7 +531,11 @@ impl Supervisor {
     /// Passes the size of the launcher's terminal on to the ranks' terminals.
     fn fit(&self) {
         for rank in &self.ranks {
-            rank.output.terminals.iter().for_each(PseudoTerminal::fit);
+            rank.output
+                .route
+                .terminals
+                .iter()
+                .for_each(PseudoTerminal::fit);
         }
         self.signal_all(Signal::WINCH);
     }

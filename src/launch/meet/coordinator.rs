@@ -57,8 +57,6 @@ pub(super) struct Coordinator {
     links: Links,
     /// The address at which rank 0 listens in every attempt.
     address: IpAddr,
-    /// The link speed table from the first attempt in which rank 0 measured one.
-    tuning: Option<String>,
     /// The state of the ranks on this host.
     state: State,
     restarts: Restarts,
@@ -76,7 +74,6 @@ impl Coordinator {
             nodes,
             links,
             address,
-            tuning: None,
             state: State::Running,
             restarting: false,
         }
@@ -90,21 +87,17 @@ impl Coordinator {
 
     /// Returns the status of the job and, if all ranks succeeded, notifies the members.
     fn status(&mut self) -> Status {
-        let states = self.nodes.iter().map(|node| node.state);
-        let all = |sought| {
-            states
-                .clone()
-                .chain([self.state])
-                .all(|state| state == sought)
-        };
-        if all(State::Stopped) {
-            return Status::Stopped;
-        }
-        if !all(State::Finished) {
+        if self.nodes.iter().any(|node| node.state != self.state) {
             return Status::Undecided;
         }
-        self.tell_all(&Message::Done);
-        Status::Succeeded
+        match self.state {
+            State::Running => Status::Undecided,
+            State::Stopped => Status::Stopped,
+            State::Finished => {
+                self.tell_all(&Message::Done);
+                Status::Succeeded
+            }
+        }
     }
 
     fn note(&mut self, connection: usize, state: State) -> Status {
@@ -173,8 +166,7 @@ impl Peers for Coordinator {
     }
 
     fn again(&mut self, table: Option<String>) -> Result<Attempt> {
-        self.tuning = self.tuning.take().or(table);
-        let (number, tuning) = (self.restarts.attempt(), self.tuning.clone());
+        let (number, tuning) = self.restarts.next(table);
         let attempt = Attempt::at(number, self.address, tuning)?;
         self.tell_all(&Message::Again {
             attempt: attempt.number,
