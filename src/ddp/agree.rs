@@ -114,6 +114,15 @@ pub(super) fn agree<T>(comm: &Communicator, own: Result<T>) -> Result<T> {
     }
 }
 
+/// Lists `names` for a message. Names beyond the first `count_max` are only counted.
+pub(super) fn listed<S: AsRef<str>>(names: &[S], count_max: usize) -> String {
+    let shown: Vec<_> = names.iter().take(count_max).map(AsRef::as_ref).collect();
+    match names.len() - shown.len() {
+        0 => shown.join(", "),
+        more => format!("{} and {more} more", shown.join(", ")),
+    }
+}
+
 /// Broadcasts `own` from `root` and returns it on every rank.
 pub(super) fn share<T>(comm: &Communicator, root: usize, own: &T) -> Result<T>
 where

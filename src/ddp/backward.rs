@@ -262,17 +262,14 @@ impl DataParallel {
     /// from the next step on.
     pub(super) fn agree_on_order(&mut self) -> Result<()> {
         let mut order = self.readiness.order.clone();
-        let late = self
-            .order
-            .iter()
-            .filter(|each| !self.readiness.is_ready(**each));
-        order.extend(late);
+        let registered = self.order.iter().copied();
+        order.extend(registered.filter(|each| !self.readiness.is_ready(*each)));
         let bytes = order.iter().flat_map(|each| (*each as u64).to_le_bytes());
         let bytes = broadcast_bytes(&self.comms[0], bytes.collect(), 0)?;
-        let numbers = bytes.chunks_exact(8).map(|each| {
-            let number = u64::from_le_bytes(each.try_into().unwrap_or_default());
-            usize::try_from(number).unwrap_or(usize::MAX)
-        });
+        let (numbers, _) = bytes.as_chunks();
+        let numbers = numbers
+            .iter()
+            .map(|each| u64::from_le_bytes(*each) as usize);
         self.take_order(numbers.collect(), self.steps + 1)
     }
 

@@ -6,6 +6,7 @@
 //! leaves the commit before every rank has entered it. Therefore, a rank that updates its weights
 //! knows that every rank has all gradients of this step.
 
+use super::agree::listed;
 use super::flight::{Content, Flight};
 use super::options::NonFinite;
 use super::parallel::{DataParallel, Phase};
@@ -366,18 +367,15 @@ impl DataParallel {
                  `report`",
             ));
         }
-        let names: Vec<_> = unused.iter().take(UNUSED_NAMED).collect();
-        let names = names.iter().map(|one| self.parameters[**one].name.as_str());
-        let names: Vec<&str> = names.collect();
-        let others = match unused.len() - names.len() {
-            0 => String::new(),
-            others => format!(" and {others} more"),
-        };
+        let names: Vec<_> = unused
+            .iter()
+            .map(|one| &self.parameters[*one].name)
+            .collect();
         Err(Error::usage(format!(
-            "no rank reported a gradient for {} of {all} parameters: {}{others}; if the model does \
-             not use them in every step, set `Options::allow_unused`",
+            "no rank reported a gradient for {} of {all} parameters: {}; if the model does not use \
+             them in every step, set `Options::allow_unused`",
             unused.len(),
-            names.join(", ")
+            listed(&names, UNUSED_NAMED)
         )))
     }
 }

@@ -99,10 +99,7 @@ impl Store for Directory {
         match fs::read(&path) {
             Ok(bytes) => Ok(Some(bytes)),
             Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
-            Err(error) => Err(Error::io(
-                format_args!("cannot read {}", path.display()),
-                &error,
-            )),
+            Err(error) => Err(failed("read", &path, &error)),
         }
     }
 
@@ -121,10 +118,9 @@ impl Store for Directory {
     fn remove(&self, name: &str) -> Result<()> {
         let path = self.path.join(name);
         match fs::remove_file(&path) {
-            Err(error) if error.kind() != ErrorKind::NotFound => Err(Error::io(
-                format_args!("cannot remove {}", path.display()),
-                &error,
-            )),
+            Err(error) if error.kind() != ErrorKind::NotFound => {
+                Err(failed("remove", &path, &error))
+            }
             _ => Ok(()),
         }
     }
@@ -132,7 +128,7 @@ impl Store for Directory {
     fn lock(&self) -> Result<Box<dyn Send + Sync>> {
         self.make()?;
         let path = self.path.join(LOCK_FILE);
-        let failed = |error| Error::io(format_args!("cannot lock {}", path.display()), &error);
+        let failed = |error| failed("lock", &path, &error);
         // Do not follow a link, which could lead to a file that must not be overwritten.
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
         let mut options = File::options();
@@ -168,6 +164,10 @@ impl Store for Directory {
         }
         Ok(())
     }
+}
+
+fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
+    Error::io(format_args!("cannot {what} {}", path.display()), error)
 }
 
 /// Returns the name of this process, for use in the error messages of other processes.

@@ -196,24 +196,10 @@ impl Checkpoint {
     /// of names and values. The state is empty if the checkpoint was written by too few ranks to
     /// include `rank`.
     fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
-        let prefix = format!("rank-{rank}/{HOOK}");
-        let state = self.under(&prefix).map(|(name, _)| {
-            let values = self.values(&format!("{prefix}/{name}"))?;
-            Ok((name.to_owned(), values))
-        });
+        let prefix = format!("rank-{rank}/{HOOK}/");
+        let names = self.tensors.keys();
+        let state = names.filter_map(|name| Some((name, name.strip_prefix(&prefix)?)));
+        let state = state.map(|(name, rest)| Ok((rest.to_owned(), self.values(name)?)));
         state.collect()
-    }
-
-    /// Returns the tensors whose names start with `prefix` followed by a slash. The prefix and the
-    /// slash are removed from the returned names. For example, `under("model")` returns the
-    /// weights, and `under("rank-3")` returns the tensors that belong to rank 3.
-    pub(crate) fn under<'a>(
-        &'a self,
-        prefix: &'a str,
-    ) -> impl Iterator<Item = (&'a str, &'a Tensor)> {
-        self.tensors.iter().filter_map(move |(name, tensor)| {
-            let rest = name.strip_prefix(prefix)?.strip_prefix('/')?;
-            Some((rest, tensor))
-        })
     }
 }

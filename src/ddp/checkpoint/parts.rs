@@ -4,6 +4,7 @@
 use super::Checkpoint;
 use super::exchange::{Entry, Own, WRITER, Whole, entry};
 use super::tensor::Tensor;
+use crate::ddp::agree::listed;
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 use serde::{Serialize, de::DeserializeOwned};
@@ -335,10 +336,10 @@ impl Findings {
         let beyond: Vec<_> = tensors.chain(values).filter(is_ours).collect();
         let mut said = Vec::new();
         if !self.lacking.is_empty() {
-            said.push(format!("it lacks {}", listed(&self.lacking)));
+            said.push(format!("it lacks {}", listed(&self.lacking, NAMES_LISTED)));
         }
         if !self.different.is_empty() {
-            said.push(format!("it has {}", listed(&self.different)));
+            said.push(format!("it has {}", listed(&self.different, NAMES_LISTED)));
         }
         match &beyond[..] {
             [] => {}
@@ -347,7 +348,7 @@ impl Findings {
             )),
             some => said.push(format!(
                 "it has parts that the program does not expect: {}",
-                listed(some)
+                listed(some, NAMES_LISTED)
             )),
         }
         let step = checkpoint.state.step;
@@ -376,14 +377,6 @@ fn once(names: &mut BTreeSet<String>, name: &str) -> Result<()> {
         false => Err(Error::usage(format!(
             "two parts of the checkpoint have the name '{name}'; use unique names"
         ))),
-    }
-}
-
-fn listed<S: AsRef<str>>(names: &[S]) -> String {
-    let shown: Vec<_> = names.iter().take(NAMES_LISTED).map(AsRef::as_ref).collect();
-    match names.len().saturating_sub(NAMES_LISTED) {
-        0 => shown.join(", "),
-        more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 

@@ -254,12 +254,10 @@ impl Run {
             return Ok(0);
         };
         let rank = self.comm.rank();
-        let mut complaints = Vec::new();
-        match found.compare_parts(rank, "", &mut parts) {
-            Ok(line) => complaints.extend(line),
-            Err(error) => complaints.push(error.to_string()),
-        }
-        complaints.extend(other_data(&found.state, sampler.as_deref()));
+        let compared = found.compare_parts(rank, "", &mut parts);
+        let complaint = compared.unwrap_or_else(|error| Some(error.to_string()));
+        let other_data = other_data(&found.state, sampler.as_deref());
+        let complaints: Vec<_> = complaint.into_iter().chain(other_data).collect();
         let complaints = gather_words(&self.channel, &complaints)?;
         if !complaints.is_empty() {
             return Err(Error::usage(complaints.join("; ")));

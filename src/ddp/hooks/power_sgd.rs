@@ -179,22 +179,16 @@ impl PowerSgd {
     ) -> Exchange {
         let Travelling { values, matrices } = travelling;
         let mut rest = averaged;
-        let mut take = |count: usize| {
-            let (now, later) = rest.split_at(count.min(rest.len()));
-            rest = later;
-            now
-        };
+        let mut take = |count: usize| rest.split_off(..count).unwrap_or_default();
         let mut sent = Vec::new();
         for matrix in matrices.iter_mut() {
             let shape = matrix.shape;
             let is_zero = take(1) == [0.0];
             matrix.left = take(shape.left_count()).to_vec();
-            matrix.fate = if is_zero {
-                Fate::Rests
-            } else if matrix.left.iter().all(|one| one.is_finite()) {
-                Fate::Moves
-            } else {
-                Fate::Spoiled
+            matrix.fate = match matrix.left.iter().all(|one| one.is_finite()) {
+                _ if is_zero => Fate::Rests,
+                true => Fate::Moves,
+                false => Fate::Spoiled,
             };
             matrix.right = vec![0.0; shape.right_count()];
             if matrix.fate == Fate::Moves {
@@ -216,22 +210,18 @@ impl PowerSgd {
     fn finish(
         &mut self,
         bucket: &BucketInfo,
-        travelling: Travelling,
-        averaged: &[f32],
+        mut travelling: Travelling,
+        mut rest: &[f32],
     ) -> Vec<f32> {
-        let Travelling {
-            mut values,
-            matrices,
-        } = travelling;
-        let mut rest = averaged;
-        for mut matrix in matrices {
-            let (right, later) = rest.split_at(matrix.shape.right_count());
-            rest = later;
+        for mut matrix in travelling.matrices {
+            let right = rest
+                .split_off(..matrix.shape.right_count())
+                .unwrap_or_default();
             if !right.iter().all(|one| one.is_finite()) {
                 matrix.fate = Fate::Spoiled;
             }
             let (range, parameter) = &bucket.parameters[matrix.number];
-            let values = &mut values[range.clone()];
+            let values = &mut travelling.values[range.clone()];
             match matrix.fate {
                 Fate::Rests => values.fill(0.0),
                 Fate::Spoiled => values.fill(f32::NAN),
@@ -241,7 +231,7 @@ impl PowerSgd {
                 }
             }
         }
-        values
+        travelling.values
     }
 }
 
@@ -261,18 +251,15 @@ impl Memory {
     /// computed from the average Q. The new error is the part that is missing from the
     /// approximation computed from this rank's Q.
     fn take_over(&mut self, matrix: &Matrix, average: &[f32], values: &mut [f32]) {
-        let Matrix {
-            shape, left, right, ..
-        } = matrix;
-        let columns = shape.columns;
+        let (shape, columns) = (matrix.shape, matrix.shape.columns);
         let mut own = vec![0.0; columns];
         let rows = values.chunks_exact_mut(columns);
         for (at, (values, error)) in rows.zip(self.error.chunks_exact_mut(columns)).enumerate() {
-            product_row(*shape, at, left, right, &mut own);
+            product_row(shape, at, &matrix.left, &matrix.right, &mut own);
             for ((error, value), own) in error.iter_mut().zip(&*values).zip(&own) {
                 *error = value - own;
             }
-            product_row(*shape, at, left, average, values);
+            product_row(shape, at, &matrix.left, average, values);
         }
         let bases = self.basis.chunks_exact_mut(columns);
         for (basis, average) in bases.zip(average.chunks_exact(columns)) {
@@ -286,13 +273,10 @@ impl Memory {
 
 impl Hook for PowerSgd {
     fn name(&self) -> String {
-        let Self {
-            rank,
-            seed,
-            start_after,
-            ..
-        } = self;
-        format!("PowerSGD of rank {rank} with seed {seed} after {start_after} steps")
+        format!(
+            "PowerSGD of rank {} with seed {} after {} steps",
+            self.rank, self.seed, self.start_after
+        )
     }
 
     fn stages(&self) -> usize {

@@ -147,13 +147,13 @@ impl RankSpans {
         let mut rows: Vec<Row<'a>> = Vec::new();
         for span in self.spans.iter().filter(|span| span.track == track) {
             let is_free = |row: &Row<'_>| row.spans.last().is_none_or(|one| one.end <= span.start);
-            let free = rows.iter().position(is_free);
-            let number = free.unwrap_or(rows.len());
-            if free.is_none() {
+            let number = rows.iter().position(is_free).unwrap_or(rows.len());
+            if number == rows.len() {
+                let spans = Vec::new();
                 rows.push(Row {
                     track,
                     number,
-                    spans: Vec::new(),
+                    spans,
                 });
             }
             rows[number].spans.push(span);
