@@ -95,6 +95,7 @@ pub mod internal;
 pub mod launch;
 mod limits;
 mod link;
+mod lock;
 mod op;
 mod protocol;
 mod random;

@@ -3,6 +3,7 @@
 
 use crate::comm::Communicator;
 use crate::comm::values::{all_gather_bytes, broadcast_bytes};
+use crate::dtype::Element;
 use crate::error::{Error, Result};
 use crate::op::ReduceOp;
 use serde::Serialize;
@@ -129,6 +130,13 @@ where
     T: Serialize + DeserializeOwned,
 {
     from_json(comm, &broadcast_bytes(comm, to_json(own), root)?)
+}
+
+/// Returns the number of every rank, indexed by rank.
+pub(super) fn gather_number<T: Element>(comm: &Communicator, own: T) -> Result<Vec<T>> {
+    let mut all = vec![own; comm.world_size()];
+    comm.all_gather(&mut all)?;
+    Ok(all)
 }
 
 /// Returns the value of every rank, indexed by rank.

@@ -6,7 +6,7 @@
 //! leaves the commit before every rank has entered it. Therefore, a rank that updates its weights
 //! knows that every rank has all gradients of this step.
 
-use super::agree::listed;
+use super::agree::{gather_number, listed};
 use super::flight::{Content, Flight};
 use super::options::NonFinite;
 use super::parallel::{DataParallel, Phase};
@@ -308,10 +308,7 @@ impl DataParallel {
     /// Returns the error for a `parameter` that was reported by some ranks but not by other ranks
     /// that have data. An all-gather determines the ranks to name.
     fn forgotten(&self, parameter: usize, is_used: bool, has_data: bool) -> Result<Error> {
-        let comm = &self.comms[0];
-        let mut all = vec![0u8; comm.world_size()];
-        all[comm.rank()] = u8::from(has_data) + u8::from(is_used);
-        comm.all_gather(&mut all)?;
+        let all = gather_number(&self.comms[0], u8::from(has_data) + u8::from(is_used))?;
         let [without, with] = [1, 2].map(|state| all.iter().position(|one| *one == state));
         Ok(Error::usage(format!(
             "rank {} reported no gradient for {} in step {}, but rank {} did; report it on every \
@@ -326,12 +323,9 @@ impl DataParallel {
     /// Determines together with all ranks which gradient is not finite. Then skips the step or
     /// returns an error.
     fn left_out(&mut self) -> Result<()> {
-        let comm = &self.comms[0];
-        let mut first = vec![u64::MAX; comm.world_size()];
-        if let Some(parameter) = self.own_non_finite {
-            first[comm.rank()] = parameter as u64;
-        }
-        comm.all_gather(&mut first)?;
+        let own = self.own_non_finite;
+        let own = own.map_or(u64::MAX, |parameter| parameter as u64);
+        let first = gather_number(&self.comms[0], own)?;
         let rank = first.iter().position(|parameter| *parameter != u64::MAX);
         self.found_non_finite = rank.map(|rank| (rank, first[rank] as usize));
         if self.options.non_finite == NonFinite::Fail

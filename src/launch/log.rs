@@ -7,13 +7,14 @@
 use super::attempt::Placement;
 use super::streams;
 use crate::error::{Error, Printable, Result};
+use crate::lock::lock;
 use rustix::io::Errno;
 use rustix::process::{Resource, getrlimit};
 use std::fs::{self, File};
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The log file of one rank.
 #[derive(Debug)]
@@ -94,7 +95,7 @@ impl Log {
 
     /// Appends `bytes`. If that fails, prints a warning and stops logging this rank.
     pub(super) fn write(&self, bytes: &[u8]) {
-        let mut file = self.file.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut file = lock(&self.file);
         let Some(open) = &mut *file else {
             return;
         };

@@ -5,6 +5,7 @@ use super::record::Record;
 use super::route::{Route, Show};
 use super::streams::{self, Target};
 use super::words::{Said, Words};
+use crate::lock::lock;
 use crossbeam_channel::{self as channel, Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -12,7 +13,7 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::process::{Child, ExitStatus};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -47,7 +48,7 @@ struct Noted {
 
 impl Heard {
     fn noted(&self) -> MutexGuard<'_, Noted> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -96,7 +97,7 @@ impl Echoes {
     /// the line.
     fn repeat(&self, line: &[u8]) -> bool {
         let now = Instant::now();
-        let mut told = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut told = lock(&self.0);
         told.retain(|(_, at)| now.duration_since(*at) < ECHO);
         let is_known = told.iter().any(|(known, _)| known == line);
         if !is_known {

@@ -242,7 +242,7 @@ impl Supervisor {
     /// Supervises the ranks until none is left and the outcome of the attempt is decided.
     pub(super) fn run(&mut self) -> Result<End> {
         while !self.is_over() {
-            match self.events.recv_timeout(self.patience()) {
+            match self.events.recv_deadline(self.next_timer()) {
                 Ok(Event::Ended(local_rank)) => self.reap(local_rank),
                 Ok(Event::Signalled(SIGTSTP)) => self.suspend(),
                 Ok(Event::Signalled(SIGCONT)) => self.signal_all(Signal::CONT),
@@ -305,12 +305,11 @@ impl Supervisor {
         self.ranks.iter().all(|rank| !rank.running)
     }
 
-    /// Returns the time until the next timer is due.
-    fn patience(&self) -> Duration {
-        let idle = Duration::from_secs(3600);
-        let until = |at: Instant| at.saturating_duration_since(Instant::now());
+    /// Returns the time at which the next timer is due.
+    fn next_timer(&self) -> Instant {
+        let idle = Instant::now() + Duration::from_secs(3600);
         let Some(ending) = &self.ending else {
-            return self.early.tell_at.map_or(idle, until);
+            return self.early.tell_at.unwrap_or(idle);
         };
         let decides_at = match ending.decision {
             Decision::Open { until } => Some(until),
@@ -322,8 +321,7 @@ impl Supervisor {
         };
         let signals_at = ending.signal.map(|(_, at)| at);
         let next = [decides_at, signals_at, ending.kill_at];
-        let next = next.into_iter().flatten().min();
-        next.map_or(idle, until)
+        next.into_iter().flatten().min().unwrap_or(idle)
     }
 
     /// Runs the timers that are due.

@@ -8,7 +8,7 @@ use super::exchange::{Entry, Own, WRITER, empty, entry, gather_own};
 use super::series::{Checkpoints, Found, none_whole};
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::{gather_json, gather_words, share};
+use crate::ddp::agree::{gather_json, gather_number, gather_words, share};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -185,9 +185,7 @@ impl<'a> Search<'a> {
                 let read = reads.then(|| self.checkpoints.read(step)).transpose();
                 let read = read.map_err(|warning| self.warnings.push(warning));
                 let loaded = read.unwrap_or_default();
-                let mut whole = vec![0u8; comm.world_size()];
-                whole[comm.rank()] = u8::from(loaded.is_some());
-                comm.all_gather(&mut whole)?;
+                let whole = gather_number(comm, u8::from(loaded.is_some()))?;
                 if let Some(root) = whole.iter().position(|is_whole| *is_whole == 1) {
                     return Ok(Some((root, loaded)));
                 }

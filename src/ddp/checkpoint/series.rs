@@ -10,9 +10,10 @@ use super::tensor::Tensor;
 use super::{Checkpoint, State, names, tensor_file};
 use crate::error::{Error, Result};
 use crate::limits::CHECKPOINT_LOOKS_MAX;
+use crate::lock::lock;
 use std::collections::BTreeSet;
 use std::path::Path;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 /// The checkpoints of one run in one store.
 ///
@@ -90,16 +91,12 @@ impl Checkpoints {
     /// Takes the store's lock. If this method is not called, the first [`Checkpoints::save`] takes
     /// the lock.
     pub(super) fn claim(&self) -> Result<()> {
-        self.lock_claim().lock(&*self.store)
+        lock(&self.claim).lock(&*self.store)
     }
 
     /// Records that training resumes from `step`. The next save removes the later checkpoints.
     pub(super) fn go_behind(&self, step: u64) {
-        self.lock_claim().go_behind(step);
-    }
-
-    fn lock_claim(&self) -> MutexGuard<'_, Claim> {
-        self.claim.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.claim).go_behind(step);
     }
 
     /// Returns the location of the checkpoints, for use in messages.
@@ -113,15 +110,11 @@ impl Checkpoints {
     /// warnings are available on every rank.
     #[must_use]
     pub fn warnings(&self) -> Vec<String> {
-        self.lock_warnings().clone()
+        lock(&self.warnings).clone()
     }
 
     pub(super) fn set_warnings(&self, warnings: Vec<String>) {
-        *self.lock_warnings() = warnings;
-    }
-
-    fn lock_warnings(&self) -> MutexGuard<'_, Vec<String>> {
-        self.warnings.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.warnings) = warnings;
     }
 
     /// Saves `checkpoint` and then removes checkpoints that are too old to keep. If a file cannot
@@ -152,7 +145,7 @@ impl Checkpoints {
     ) -> Result<()> {
         // Cleanup never fails, because a checkpoint that exists must not be reported as failed.
         self.set_warnings(Vec::new());
-        let mut claim = self.lock_claim();
+        let mut claim = lock(&self.claim);
         claim.lock(&*self.store)?;
         let present = self.store.list()?;
         self.check_run(state, &present)?;
@@ -297,8 +290,7 @@ impl Checkpoints {
     /// Lists the files, and records their steps as known.
     fn look(&self) -> Result<Vec<String>> {
         let files = self.files()?;
-        self.lock_claim()
-            .seen(&manifest_steps(&files), &*self.store);
+        lock(&self.claim).seen(&manifest_steps(&files), &*self.store);
         Ok(files)
     }
 

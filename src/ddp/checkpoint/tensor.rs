@@ -107,11 +107,7 @@ impl Tensor {
         let mut bytes = Vec::new();
         bytes.try_reserve_exact(byte_count).ok()?;
         bytes.resize(byte_count, 0);
-        Some(Self {
-            dtype,
-            shape,
-            bytes,
-        })
+        Self::from_bytes(dtype, shape, bytes).ok()
     }
 }
 

@@ -1,10 +1,11 @@
 //! Records when the messages of collectives are sent and received, and adds the times that the cost
 //! model predicts for the plan.
 
-use super::{Active, RankSpans, Span, Timeline, Trace, lock};
+use super::{Active, RankSpans, Span, Timeline, Trace};
 use crate::comm::Communicator;
 use crate::comm::recording::{CallRecord, Question, StepRecord, What};
 use crate::limits::TRACE_SPANS_MAX;
+use crate::lock::lock;
 use crate::plan::internal::cost::{MessageTimes, Schedule};
 use std::collections::HashMap;
 use std::ops::Range;

@@ -12,13 +12,14 @@ use crate::comm::Communicator;
 use crate::comm::values::{broadcast_bytes, gather_bytes};
 use crate::error::{Error, Result};
 use crate::limits::TRACE_SPANS_MAX;
+use crate::lock::lock;
 use crate::whole_file;
 use clock::Reading;
 use messages::Predicted;
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 /// The track of [`Trace::buckets`].
@@ -239,7 +240,7 @@ impl Trace {
 }
 
 impl Active {
-    fn recording(&self) -> std::sync::MutexGuard<'_, Recording> {
+    fn recording(&self) -> MutexGuard<'_, Recording> {
         lock(&self.recording)
     }
 
@@ -262,10 +263,6 @@ impl Active {
             timeline
         })))
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub(crate) fn decode(rank: usize, bytes: &[u8]) -> Result<Recording, String> {

@@ -8,11 +8,12 @@ use crate::launch::cause::Cause;
 use crate::launch::event::{Event, Heard, spawn_thread};
 use crate::launch::message::{Join, Message, Start};
 use crate::limits::ERROR_BYTES_MAX;
+use crate::lock::lock;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Secret};
 use crossbeam_channel::Sender;
 use mio::net::TcpListener;
 use mio::{Events, Poll, Token, Waker};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// The waker's token.
 const WAKER: Token = Token(0);
@@ -84,11 +85,6 @@ impl Drop for Links {
         lock(&self.connections).close();
         self.wake();
     }
-}
-
-fn lock(connections: &Mutex<Connections>) -> MutexGuard<'_, Connections> {
-    // The connections are consistent after every statement, even if another holder panicked.
-    connections.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the message with all of its texts shortened and stripped of control characters.
