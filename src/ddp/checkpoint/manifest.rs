@@ -71,7 +71,7 @@ impl Manifest {
 
 /// Returns the bytes that follow `body` in a valid manifest.
 pub(crate) fn end(body: &[u8]) -> Vec<u8> {
-    let checksum = hexadecimal(&Sha256::digest(body));
+    let checksum = sha256([body]);
     format!(",\n  \"sha256\": \"{checksum}\"\n}}\n").into_bytes()
 }
 
@@ -81,11 +81,8 @@ pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     for part in parts {
         hash.update(part);
     }
-    hexadecimal(&hash.finalize())
-}
-
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+    let digest = hash.finalize();
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 #[cfg(test)]

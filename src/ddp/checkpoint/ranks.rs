@@ -174,10 +174,9 @@ impl<'a> Search<'a> {
                 return Ok(None);
             };
             check_runs(&offers)?;
-            let ranks = (0..offers.len()).zip(&offers);
-            let newest =
-                ranks.filter(|(_, offer)| offer.as_ref().map(|one| one.step) == Some(step));
-            let holders: Vec<_> = newest.map(|(rank, _)| rank).collect();
+            let offered = |rank: usize| offers[rank].as_ref().map(|offer| offer.step);
+            let ranks = 0..offers.len();
+            let holders: Vec<_> = ranks.filter(|rank| offered(*rank) == Some(step)).collect();
             // One reader is enough. If its copy is damaged, the others read theirs.
             let (first, others) = holders.split_at(1);
             for readers in [first, others] {

@@ -170,42 +170,6 @@ impl PowerSgd {
         matrices
     }
 
-    /// Returns the second exchange, after storing the averages of P and of everything uncompressed.
-    fn second(
-        &self,
-        bucket: &BucketInfo,
-        travelling: &mut Travelling,
-        averaged: &[f32],
-    ) -> Exchange {
-        let Travelling { values, matrices } = travelling;
-        let mut rest = averaged;
-        let mut take = |count: usize| rest.split_off(..count).unwrap_or_default();
-        let mut sent = Vec::new();
-        for matrix in matrices.iter_mut() {
-            let shape = matrix.shape;
-            let is_zero = take(1) == [0.0];
-            matrix.left = take(shape.left_count()).to_vec();
-            matrix.fate = match matrix.left.iter().all(|one| one.is_finite()) {
-                _ if is_zero => Fate::Rests,
-                true => Fate::Moves,
-                false => Fate::Spoiled,
-            };
-            matrix.right = vec![0.0; shape.right_count()];
-            if matrix.fate == Fate::Moves {
-                orthonormalise(shape.rows, &mut matrix.left);
-                let range = bucket.parameters[matrix.number].0.clone();
-                right_of(shape, &values[range], &matrix.left, &mut matrix.right);
-            }
-            sent.extend_from_slice(&matrix.right);
-        }
-        for (number, (range, _)) in bucket.parameters.iter().enumerate() {
-            if !matrices.iter().any(|matrix| matrix.number == number) {
-                values[range.clone()].copy_from_slice(take(range.len()));
-            }
-        }
-        Exchange::AllReduce(sent.into(), ReduceOp::Avg, None)
-    }
-
     /// Returns the gradients, computed from the averages of Q.
     fn finish(
         &mut self,
@@ -232,6 +196,38 @@ impl PowerSgd {
             }
         }
         travelling.values
+    }
+}
+
+impl Travelling {
+    /// Returns the second exchange, after storing the averages of P and of everything uncompressed.
+    fn second(&mut self, bucket: &BucketInfo, mut averaged: &[f32]) -> Exchange {
+        let Self { values, matrices } = self;
+        let mut take = |count: usize| averaged.split_off(..count).unwrap_or_default();
+        let mut sent = Vec::new();
+        for matrix in matrices.iter_mut() {
+            let shape = matrix.shape;
+            let is_zero = take(1) == [0.0];
+            matrix.left = take(shape.left_count()).to_vec();
+            matrix.fate = match matrix.left.iter().all(|one| one.is_finite()) {
+                _ if is_zero => Fate::Rests,
+                true => Fate::Moves,
+                false => Fate::Spoiled,
+            };
+            matrix.right = vec![0.0; shape.right_count()];
+            if matrix.fate == Fate::Moves {
+                orthonormalise(shape.rows, &mut matrix.left);
+                let range = bucket.parameters[matrix.number].0.clone();
+                right_of(shape, &values[range], &matrix.left, &mut matrix.right);
+            }
+            sent.extend_from_slice(&matrix.right);
+        }
+        for (number, (range, _)) in bucket.parameters.iter().enumerate() {
+            if !matrices.iter().any(|matrix| matrix.number == number) {
+                values[range.clone()].copy_from_slice(take(range.len()));
+            }
+        }
+        Exchange::AllReduce(sent.into(), ReduceOp::Avg, None)
     }
 }
 
@@ -322,7 +318,7 @@ impl Hook for PowerSgd {
         if stage > 0 {
             return Next::Done(self.finish(bucket, travelling, &averaged));
         }
-        let exchange = self.second(bucket, &mut travelling, &averaged);
+        let exchange = travelling.second(bucket, &averaged);
         self.travelling.insert(bucket.index, travelling);
         Next::Exchange(exchange)
     }
