@@ -31,7 +31,7 @@ pub(super) struct Whole {
     pub(super) start: usize,
 }
 
-/// The tensors, and parts of tensors, that a rank contributes to the checkpoint, or a message if the
+/// The tensors, and parts of tensors, that a rank contributes to the checkpoint. A message if the
 /// contribution is invalid.
 pub(super) type Own<'a> = Result<Vec<(Entry, &'a Tensor)>, String>;
 
