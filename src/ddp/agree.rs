@@ -50,14 +50,10 @@ fn room(name: &str, count: usize) -> Result<Vec<f32>> {
 /// Returns [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) on every rank if the lines differ.
 /// The error contains the first line that differs from rank 0's.
 pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
-    let own = lines.join("\n").into_bytes();
-    let expected = broadcast_bytes(comm, own, 0)?;
-    let expected = String::from_utf8_lossy(&expected).into_owned();
-    let expected: Vec<_> = expected.split('\n').collect();
-    let line = |at: usize| lines.get(at).map_or("nothing", String::as_str);
-    let expected_line = |at: usize| expected.get(at).copied().unwrap_or("nothing");
+    let expected = share(comm, 0, &lines.to_vec())?;
+    let line = |of: &[String], at: usize| of.get(at).map_or("nothing".to_owned(), String::clone);
     let mut all = 0..expected.len().max(lines.len());
-    let differs = all.find(|at| line(*at) != expected_line(*at));
+    let differs = all.find(|at| lines.get(*at) != expected.get(*at));
     // The first line that differs and, among the ranks where it differs, the lowest.
     let (world_size, rank) = (comm.world_size() as u64, comm.rank() as u64);
     let mut first = [differs.map_or(u64::MAX, |at| at as u64 * world_size + rank)];
@@ -67,12 +63,12 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     }
     let at = usize::try_from(first[0] / world_size).unwrap_or(usize::MAX);
     let culprit = usize::try_from(first[0] % world_size).unwrap_or(0);
-    let its = broadcast_bytes(comm, line(at).into(), culprit)?;
+    let its = broadcast_bytes(comm, line(lines, at).into(), culprit)?;
     Err(Error::mismatch(format!(
         "rank {culprit} has {}, but rank 0 has {}; pass the same parameters in the same order, and \
          the same options, on all ranks",
         String::from_utf8_lossy(&its),
-        expected_line(at),
+        line(&expected, at),
     ))
     .with_rank(0)
     .with_peer(culprit))

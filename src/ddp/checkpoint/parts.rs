@@ -42,7 +42,8 @@ const NAMES_LISTED: usize = 5;
 ///
 /// let other = checkpoint.load_parts("", |all| all.tensor("model/weights", &[3], &mut [0f32; 3]));
 /// let line = "the checkpoint of step 0 does not match the program: it has model/weights as \
-///     [2, 3] f32 instead of [3] f32; it has a part that the program does not expect: best loss";
+///     [2, 3] f32 instead of [3] f32; it has a part that the program does not expect: best loss; \
+///     name the same parts as the program that saved it";
 /// assert_eq!(other.unwrap_err().to_string(), line);
 /// # Ok::<(), ringtree::Error>(())
 /// ```
@@ -354,7 +355,8 @@ impl Findings {
         let step = checkpoint.state.step;
         (!said.is_empty()).then(|| {
             format!(
-                "the checkpoint of step {step} does not match the program: {}",
+                "the checkpoint of step {step} does not match the program: {}; name the same parts \
+                 as the program that saved it",
                 said.join("; ")
             )
         })

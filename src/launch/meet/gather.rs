@@ -14,7 +14,7 @@ use crate::launch::message::{Join, Message, Start};
 use crate::launch::streams;
 use crate::protocol::handshake::{Refusal, Secret};
 use mio::net::TcpListener;
-use std::collections::{BTreeSet, HashSet};
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::Instant;
 
@@ -131,7 +131,7 @@ fn refuse_all(links: &Links, arrivals: &[Arrival], error: Error) -> Error {
 }
 
 fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away: usize) -> Error {
-    let came: HashSet<_> = arrivals
+    let came: BTreeSet<_> = arrivals
         .iter()
         .map(|arrival| arrival.join.host.as_str())
         .collect();

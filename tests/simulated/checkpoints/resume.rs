@@ -237,7 +237,8 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
     });
     let expected = "the checkpoint of step 7 does not match the program: it lacks model/bias [1] \
                     f64, settings; it has model/weight as [8, 8] f32 instead of [2, 8] f32; it has \
-                    parts that the program does not expect: optimizer/momentum, best";
+                    parts that the program does not expect: optimizer/momentum, best; name the \
+                    same parts as the program that saved it";
     assert_eq!(ends, vec![Ok(expected.to_owned()); 2]);
     // One rank alone that names other parts is an error on all, with its number.
     let ends = simulate(2, |comm| {

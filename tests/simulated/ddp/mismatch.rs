@@ -131,6 +131,16 @@ fn weights_of_equal_sum_and_other_lengths_are_told_before_they_are_replaced() {
 }
 
 #[test]
+fn a_name_may_contain_any_character() {
+    let ends = ringtree::simulate(2, |comm| {
+        let (mut parameters, options) = usual();
+        parameters[0].name = "two\nlines".into();
+        DataParallel::new(comm, parameters, options).map(drop)
+    });
+    assert_eq!(ends, vec![Ok(()); 2]);
+}
+
+#[test]
 fn if_rank_0_is_the_odd_one_the_first_other_is_named() {
     let ends = ringtree::simulate(3, |comm| {
         let (mut parameters, options) = usual();
