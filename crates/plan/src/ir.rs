@@ -105,8 +105,18 @@ impl Step {
     /// Creates a receive that reduces the message from one rank into the existing content.
     #[must_use]
     pub fn reduce(peer: usize, ranges: Vec<ChunkRange>, completes: bool) -> Self {
+        Step::reduce_all([peer].into_iter(), ranges, completes)
+    }
+
+    /// Creates a receive that reduces one message from each of `peers` into the existing content.
+    pub(crate) fn reduce_all(
+        peers: impl Iterator<Item = usize>,
+        ranges: Vec<ChunkRange>,
+        completes: bool,
+    ) -> Self {
+        let peers = peers.map(Source::Peer);
         Step::Receive {
-            sources: vec![Source::Own, Source::Peer(peer)],
+            sources: [Source::Own].into_iter().chain(peers).collect(),
             ranges,
             completes,
         }
@@ -147,6 +157,21 @@ pub struct Request {
 }
 
 impl Request {
+    /// Creates the request of rank 0, with rank 0 as the root and one piece per block.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn new(collective: Collective, algorithm: Algorithm, topology: &Topology) -> Self {
+        Self {
+            collective,
+            algorithm,
+            world_size: topology.world_size,
+            rank: 0,
+            root: 0,
+            pieces: 1,
+            hosts: topology.hosts.clone(),
+        }
+    }
+
     /// Returns the number of ranks and their hosts.
     #[must_use]
     pub fn topology(&self) -> Topology {

@@ -20,6 +20,35 @@ pub struct LinkCost {
     pub gamma_s_per_byte: f64,
 }
 
+/// One of the costs of a link ([`LinkCost`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Number {
+    /// L: latency in seconds or, in shared memory, the time that a handoff takes.
+    Alpha,
+    /// o: overhead in seconds per message at each end. In shared memory, this is a quarter of the
+    /// handoff time.
+    Overhead,
+    /// G: time in seconds per byte moved.
+    Beta,
+    /// γ: time in seconds per byte reduced.
+    Gamma,
+}
+
+impl Number {
+    /// All costs of a link.
+    pub(crate) const ALL: [Self; 4] = [Self::Alpha, Self::Overhead, Self::Beta, Self::Gamma];
+
+    /// Returns a reference to this cost of `link`.
+    pub(crate) fn of(self, link: &mut LinkCost) -> &mut f64 {
+        match self {
+            Number::Alpha => &mut link.alpha_s,
+            Number::Overhead => &mut link.overhead_s,
+            Number::Beta => &mut link.beta_s_per_byte,
+            Number::Gamma => &mut link.gamma_s_per_byte,
+        }
+    }
+}
+
 /// The costs of the path between two sites, in addition to the costs of the ports at both ends.
 /// Each site has one uplink with two directions. In each direction, the bytes from all ranks at the
 /// site pass through the uplink in sequence.
@@ -53,6 +82,18 @@ pub struct Cost {
 }
 
 impl Cost {
+    /// Returns the cost of this stage followed by `next`. The bytes that a rank sends add up.
+    pub(crate) fn then(&self, next: &Self) -> Self {
+        Self {
+            rounds: self.rounds + next.rounds,
+            hops: self.hops + next.hops,
+            messages_on_path: self.messages_on_path + next.messages_on_path,
+            volume_on_path: self.volume_on_path + next.volume_on_path,
+            folded_on_path: self.folded_on_path + next.folded_on_path,
+            max_sent_per_rank: self.max_sent_per_rank + next.max_sent_per_rank,
+        }
+    }
+
     /// Returns the predicted time, in seconds, for a buffer of `bytes` bytes:
     ///
     /// L·hops + o·(messages + hops) + bytes·(G·volume + γ·folded)

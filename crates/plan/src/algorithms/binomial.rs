@@ -25,7 +25,7 @@ use super::Entry;
 use super::blocks::{
     FREE, all_but_one, circle, distances, messages, multiples, real_rank, virtual_rank, whole,
 };
-use crate::ir::{ChunkRange, Request, Round, Source, Step};
+use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::{Collective, is_blocked};
 
@@ -76,20 +76,9 @@ fn build(request: &Request) -> Vec<Round> {
 /// Returns a function that maps a first member and a number of members to the chunks of their
 /// blocks.
 fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
-    let Request {
-        world_size,
-        root,
-        pieces,
-        ..
-    } = *request;
-    move |first, count| {
-        circle(
-            real_rank(first, root, world_size),
-            count,
-            world_size,
-            pieces,
-        )
-    }
+    let (n, root, pieces) = (request.world_size, request.root, request.pieces);
+    let begin = move |block| block * pieces;
+    move |first, count| circle(real_rank(first, root, n), count, n, begin)
 }
 
 /// Returns the number of ranks to which `member` sends in a radix-2 broadcast among `members`.
@@ -135,14 +124,9 @@ impl<F: Fn(usize) -> usize> Tree<F> {
     pub(super) fn reduce(&self, chunks: usize) -> Vec<Round> {
         let round = |stride: usize| match self.role(stride) {
             Role::Lower(above) => {
-                let peers = above
-                    .into_iter()
-                    .map(|one| Source::Peer((self.rank_of)(one)));
-                vec![Step::Receive {
-                    sources: [Source::Own].into_iter().chain(peers).collect(),
-                    ranges: whole(chunks),
-                    completes: stride.saturating_mul(self.radix) >= self.members,
-                }]
+                let peers = above.into_iter().map(&self.rank_of);
+                let completes = stride.saturating_mul(self.radix) >= self.members;
+                vec![Step::reduce_all(peers, whole(chunks), completes)]
             }
             Role::Upper(below) => vec![Step::send((self.rank_of)(below), whole(chunks))],
             Role::Idle => Vec::new(),
@@ -235,12 +219,8 @@ fn cost(request: &Request) -> Cost {
             ..one_way(0.0, most_blocks_sent(request) as f64 / n as f64)
         },
         _ => Cost {
-            rounds: 2 * rounds,
-            hops: 2.0 * hops as f64,
-            messages_on_path: 2.0 * of_root,
-            volume_on_path: 2.0 * of_root,
-            folded_on_path: of_root,
             max_sent_per_rank: of_root,
+            ..one_way(of_root, 1.0).then(&one_way(0.0, of_root))
         },
     }
 }

@@ -1,7 +1,8 @@
 //! Helpers for the algorithms: logarithms, runs of blocks on a circle, and virtual ranks.
 
 use crate::ir::{ChunkRange, Request, Round};
-use crate::price::Cost;
+use crate::limits::PIECES_MAX;
+use crate::price::{Cost, Question};
 use crate::spec::Collective;
 
 /// The cost of a plan without messages.
@@ -47,7 +48,7 @@ pub(super) fn messages(n: usize, radix: usize) -> usize {
 /// which the sender may have had long before.
 pub(super) fn hops(n: usize, radix: usize) -> f64 {
     let distances = distances(n, radix);
-    let (rounds, last) = (distances.len(), distances.last().copied().unwrap_or(n));
+    let (rounds, last) = (distances.len(), distances.last().copied().unwrap_or(0));
     let hops = match n < 2 * last {
         true => (rounds - 1).max(1 + self::distances(n - last, radix).len()),
         false => rounds,
@@ -71,19 +72,38 @@ pub(super) fn block(index: usize, pieces: usize) -> Vec<ChunkRange> {
 }
 
 /// Returns the chunks of `count` blocks from block `first` on a circle of `n` blocks: one range, or
-/// two if the run passes the end. `count` is 1 to `n`.
+/// two if the run passes the end. `count` is 1 to `n`, and `begin` returns the first chunk of a block.
 ///
 /// ```text
 /// n = 6, first = 4, count = 3:   [0] 1 2 3 [4 5]   →   4..6, 0..1
 /// ```
-pub(super) fn circle(first: usize, count: usize, n: usize, pieces: usize) -> Vec<ChunkRange> {
+pub(super) fn circle(
+    first: usize,
+    count: usize,
+    n: usize,
+    begin: impl Fn(usize) -> usize,
+) -> Vec<ChunkRange> {
     let first = first % n;
     let before_the_end = count.min(n - first);
-    let mut ranges = vec![ChunkRange::new(first * pieces, before_the_end * pieces)];
+    let range = |first, count| ChunkRange::new(begin(first), begin(first + count) - begin(first));
+    let mut ranges = vec![range(first, before_the_end)];
     if count > before_the_end {
-        ranges.push(ChunkRange::new(0, (count - before_the_end) * pieces));
+        ranges.push(range(0, count - before_the_end));
     }
     ranges
+}
+
+/// Returns the number of pieces b at which the derivative of the cost of a pipeline is zero, if the
+/// pipeline has `rounds` + b rounds.
+pub(super) fn pipeline_pieces(question: &Question, rounds: f64) -> usize {
+    let link = question.link;
+    let seconds_per_byte = match question.collective {
+        Collective::Broadcast => link.beta_s_per_byte,
+        _ => link.beta_s_per_byte + link.gamma_s_per_byte,
+    };
+    let whole_s = question.bytes as f64 * seconds_per_byte;
+    let best = (rounds * whole_s / link.overhead_s).sqrt();
+    (best.round() as usize).clamp(1, PIECES_MAX)
 }
 
 /// Returns the number of `rank`, counted from the root.

@@ -22,7 +22,7 @@
 //! and §3, the index operation.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, circle, distances, hops, messages, multiples};
+use super::blocks::{all_but_one, circle, distances, hops, messages, multiples};
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
@@ -63,7 +63,7 @@ fn build(request: &Request) -> Vec<Round> {
 fn all_gather(request: &Request) -> Vec<Round> {
     let (rank, n) = (request.rank, request.world_size);
     let radix = request.algorithm.radix();
-    let blocks = |first, count| circle(first, count, n, request.pieces);
+    let blocks = |first, count| circle(first, count, n, |block| block * request.pieces);
     let round = |distance: usize| {
         let skips = || multiples(distance, n, radix).map(|skip| (skip, distance.min(n - skip)));
         let send = |(skip, count)| Step::send((rank + n - skip) % n, blocks(rank, count));
@@ -112,9 +112,6 @@ fn all_to_all(request: &Request) -> Vec<Round> {
 
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    if n == 1 {
-        return FREE;
-    }
     let radix = request.algorithm.radix();
     let passed = match request.collective {
         Collective::AllToAll => blocks_moved(n, radix) as f64 / n as f64,

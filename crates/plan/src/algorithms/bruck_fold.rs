@@ -19,7 +19,7 @@
 //! Communications in Multiport Message-Passing Systems" (IEEE TPDS 1997), §4, the concatenation.
 
 use super::Entry;
-use super::blocks::{FREE, distances, hops, messages, multiples};
+use super::blocks::{distances, hops, messages, multiples};
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
@@ -88,9 +88,6 @@ fn build(request: &Request) -> Vec<Round> {
 
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    if n == 1 {
-        return FREE;
-    }
     let radix = request.algorithm.radix();
     let others = (n - 1) as f64;
     Cost {

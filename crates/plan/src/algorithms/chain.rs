@@ -21,10 +21,9 @@
 //! MPI Collective Operations" (Cluster Computing 2007), §3, pipeline.
 
 use super::Entry;
-use super::blocks::{FREE, block, real_rank, to_and_from_the_root, virtual_rank};
+use super::blocks::{FREE, block, pipeline_pieces, real_rank, to_and_from_the_root, virtual_rank};
 use crate::ir::{Request, Round, Step};
-use crate::limits::PIECES_MAX;
-use crate::price::{Cost, Question};
+use crate::price::Cost;
 use crate::spec::Collective;
 
 /// The entry in the registry.
@@ -40,7 +39,7 @@ pub(super) const ENTRY: Entry = Entry {
     has_one_sender: true,
     build,
     cost,
-    pieces,
+    pieces: |question| pipeline_pieces(question, question.world_size as f64 - 2.0),
     is_pipelined: |_| true,
     // At one site, the pipeline of circulant has fewer rounds for every number of pieces. Between
     // sites, a chain crosses each uplink once, and the reduce and the broadcast use it in opposite
@@ -119,27 +118,8 @@ fn cost(request: &Request) -> Cost {
         Collective::Broadcast => one_way(0.0),
         Collective::Reduce => one_way(passed),
         _ => Cost {
-            rounds: 2 * rounds,
-            hops: 2.0 * (n - 1) as f64,
-            messages_on_path: 2.0 * rounds as f64,
-            volume_on_path: 2.0 * passed,
-            folded_on_path: passed,
             max_sent_per_rank: if n == 2 { 1.0 } else { 2.0 },
+            ..one_way(passed).then(&one_way(0.0))
         },
     }
-}
-
-/// Returns the number of pieces b at which the derivative of the cost is zero.
-fn pieces(question: &Question) -> usize {
-    if question.world_size < 3 {
-        return 1;
-    }
-    let link = question.link;
-    let seconds_per_byte = match question.collective {
-        Collective::Broadcast => link.beta_s_per_byte,
-        _ => link.beta_s_per_byte + link.gamma_s_per_byte,
-    };
-    let whole_s = question.bytes as f64 * seconds_per_byte;
-    let best = ((question.world_size - 2) as f64 * whole_s / link.overhead_s).sqrt();
-    (best.round() as usize).clamp(1, PIECES_MAX)
 }

@@ -14,7 +14,7 @@
 
 use super::Entry;
 use super::blocks::{distances, messages, multiples, whole};
-use crate::ir::{Request, Round, Source, Step};
+use crate::ir::{Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
 
@@ -39,12 +39,9 @@ fn build(request: &Request) -> Vec<Round> {
     let round = |distance: usize| {
         let skips = || multiples(distance, n, radix);
         let sends = skips().map(|skip| Step::send((rank + skip) % n, whole(1)));
-        let peers = skips().map(|skip| Source::Peer((rank + n - skip) % n));
-        let fold = Step::Receive {
-            sources: [Source::Own].into_iter().chain(peers).collect(),
-            ranges: whole(1),
-            completes: distance.saturating_mul(radix) >= n,
-        };
+        let peers = skips().map(|skip| (rank + n - skip) % n);
+        let completes = distance.saturating_mul(radix) >= n;
+        let fold = Step::reduce_all(peers, whole(1), completes);
         sends.chain([fold]).collect()
     };
     distances(n, radix).into_iter().map(round).collect()

@@ -19,10 +19,9 @@
 //! scan" (Parallel Computing 2009), §2 and §3.
 
 use super::Entry;
-use super::blocks::{FREE, block, real_rank, to_and_from_the_root, virtual_rank};
-use crate::ir::{Request, Round, Source, Step};
-use crate::limits::PIECES_MAX;
-use crate::price::{Cost, Question};
+use super::blocks::{FREE, block, pipeline_pieces, real_rank, to_and_from_the_root, virtual_rank};
+use crate::ir::{Request, Round, Step};
+use crate::price::Cost;
 use crate::spec::Collective;
 
 /// The entry in the registry.
@@ -39,7 +38,10 @@ pub(super) const ENTRY: Entry = Entry {
     chunks: |request| 2 * request.pieces,
     build,
     cost,
-    pieces,
+    pieces: |question| {
+        let levels = (question.world_size - 1).max(1).ilog2();
+        pipeline_pieces(question, f64::from(levels) / 2.0)
+    },
     is_pipelined: |_| true,
     // Circulant has as many rounds, and they are half as long.
     is_offered: |_| false,
@@ -134,67 +136,53 @@ fn build(request: &Request) -> Vec<Round> {
     to_and_from_the_root(request, reduce, broadcast)
 }
 
-/// Returns the rounds away from the root.
 fn broadcast(request: &Request) -> Vec<Round> {
-    let (n, root, pieces) = (request.world_size, request.root, request.pieces);
-    let own = virtual_rank(request.rank, root, n);
-    let mut sends = vec![Vec::new(); rounds(request)];
-    let mut stores = sends.clone();
-    for (half, tree) in Tree::both(n).iter().enumerate() {
-        let depth = tree.depth(own);
-        let children = tree.children(own);
-        for piece in 0..pieces {
-            let chunk = || block(half * pieces + piece, 1);
-            let of = |child: &usize| Step::send(real_rank(*child, root, n), chunk());
-            if !children.is_empty() {
-                sends[tree.round(depth, piece)].extend(children.iter().map(of));
-            }
-            if own > 0 {
-                let parent = real_rank(tree.parent(own), root, n);
-                stores[tree.round(depth - 1, piece)].push(Step::store(parent, chunk()));
-            }
-        }
-    }
-    joined(sends, stores)
+    away_from_the_root(request, false)
 }
 
-/// Returns the rounds of the broadcast in reverse.
 fn reduce(request: &Request) -> Vec<Round> {
+    let mut rounds = away_from_the_root(request, true);
+    rounds.reverse();
+    rounds
+}
+
+/// Returns the rounds of a broadcast. If `reverses` is set, each message goes the other way, and
+/// its receiver reduces it.
+fn away_from_the_root(request: &Request, reverses: bool) -> Vec<Round> {
     let (n, root, pieces) = (request.world_size, request.root, request.pieces);
     let own = virtual_rank(request.rank, root, n);
+    let real = |node| real_rank(node, root, n);
     let mut sends = vec![Vec::new(); rounds(request)];
-    let mut folds = sends.clone();
-    let last = sends.len() - 1;
+    let mut receives = sends.clone();
     for (half, tree) in Tree::both(n).iter().enumerate() {
         let depth = tree.depth(own);
-        let children = tree.children(own);
+        let children: Vec<usize> = tree.children(own).into_iter().map(real).collect();
         for piece in 0..pieces {
             let chunk = || block(half * pieces + piece, 1);
-            let peers = children.iter();
-            let peers = peers.map(|child| Source::Peer(real_rank(*child, root, n)));
-            if !children.is_empty() {
-                folds[last - tree.round(depth, piece)].push(Step::Receive {
-                    sources: [Source::Own].into_iter().chain(peers).collect(),
-                    ranges: chunk(),
-                    // The root has one child in each tree.
-                    completes: own == 0,
-                });
+            let round = tree.round(depth, piece);
+            match reverses {
+                _ if children.is_empty() => {}
+                false => sends[round].extend(children.iter().map(|one| Step::send(*one, chunk()))),
+                // The root has one child in each tree.
+                true => receives[round].push(Step::reduce_all(
+                    children.iter().copied(),
+                    chunk(),
+                    own == 0,
+                )),
             }
             if own > 0 {
-                let parent = real_rank(tree.parent(own), root, n);
-                sends[last - tree.round(depth - 1, piece)].push(Step::send(parent, chunk()));
+                let parent = real(tree.parent(own));
+                let round = tree.round(depth - 1, piece);
+                match reverses {
+                    false => receives[round].push(Step::store(parent, chunk())),
+                    true => sends[round].push(Step::send(parent, chunk())),
+                }
             }
         }
     }
-    joined(sends, folds)
-}
-
-/// Joins the sends and the receives of every round.
-fn joined(mut sends: Vec<Round>, receives: Vec<Round>) -> Vec<Round> {
-    for (round, receives) in sends.iter_mut().zip(receives) {
-        round.extend(receives);
-    }
-    sends
+    let both = sends.into_iter().zip(receives);
+    both.map(|(sends, receives)| [sends, receives].concat())
+        .collect()
 }
 
 fn cost(request: &Request) -> Cost {
@@ -222,33 +210,13 @@ fn cost(request: &Request) -> Cost {
         Collective::Broadcast => one_way(0.0),
         Collective::Reduce => one_way(passed),
         _ => Cost {
-            rounds: 2 * rounds,
-            hops: 2.0 * hops as f64,
-            messages_on_path: 2.0 * messages as f64,
-            volume_on_path: 2.0 * passed,
-            folded_on_path: passed,
             // A rank sends to its parent in both trees, and down to as many children as it has.
             max_sent_per_rank: match n {
                 2 => 1.0,
                 3 => 1.5,
                 _ => 2.0,
             },
+            ..one_way(passed).then(&one_way(0.0))
         },
     }
-}
-
-/// Returns the number of pieces b at which the derivative of the cost is zero.
-fn pieces(question: &Question) -> usize {
-    let n = question.world_size;
-    if n < 3 {
-        return 1;
-    }
-    let link = question.link;
-    let seconds_per_byte = match question.collective {
-        Collective::Broadcast => link.beta_s_per_byte,
-        _ => link.beta_s_per_byte + link.gamma_s_per_byte,
-    };
-    let half_s = question.bytes as f64 * seconds_per_byte / 2.0;
-    let best = (f64::from((n - 1).ilog2()) * half_s / link.overhead_s).sqrt();
-    (best.round() as usize).clamp(1, PIECES_MAX)
 }

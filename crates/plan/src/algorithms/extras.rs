@@ -12,7 +12,7 @@
 //! (IJHPCA 2005), §4.5.
 
 use super::blocks::whole;
-use crate::ir::{Request, Round, Source, Step};
+use crate::ir::{Request, Round, Step};
 use crate::layout::part_start;
 use std::ops::Range;
 
@@ -108,12 +108,7 @@ impl Members {
         let extras = self.extras_of(member);
         let (mut first, mut last) = (Vec::new(), Vec::new());
         if !extras.is_empty() {
-            let peers = extras.clone().map(Source::Peer);
-            first.push(Step::Receive {
-                sources: [Source::Own].into_iter().chain(peers).collect(),
-                ranges: whole(chunks),
-                completes: false,
-            });
+            first.push(Step::reduce_all(extras.clone(), whole(chunks), false));
             last.extend(extras.map(|extra| Step::send(extra, whole(chunks))));
         }
         let mut rounds = vec![first];

@@ -5,7 +5,7 @@ use crate::error::PlanError;
 use crate::ir::Request;
 use crate::limits::{OWN_ALGORITHM_PROVEN_RANKS, VERIFY_RANKS_MAX};
 use crate::spec::Algorithm;
-use crate::topology::Hosts;
+use crate::topology::Topology;
 use crate::verify::verify;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock};
@@ -105,18 +105,15 @@ impl Algorithm {
         drop(own);
         let proven = entry.collectives.iter().try_for_each(|&collective| {
             (1..=OWN_ALGORITHM_PROVEN_RANKS).try_for_each(|world_size| {
+                let ranks = Topology::apart(world_size);
                 prove(&Request {
-                    collective,
-                    algorithm: entry.algorithm,
-                    world_size,
-                    rank: 0,
                     root: if collective.is_rooted() {
                         world_size - 1
                     } else {
                         0
                     },
                     pieces: 2,
-                    hosts: Hosts::APART,
+                    ..Request::new(collective, entry.algorithm, &ranks)
                 })
             })
         });

@@ -16,7 +16,7 @@
 //! Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one};
+use super::blocks::all_but_one;
 use super::extras::Members;
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
@@ -90,9 +90,6 @@ fn halvings(members: &Members, member: usize, chunks: usize) -> Vec<Halving> {
 
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    if n == 1 {
-        return FREE;
-    }
     let members = Members::new(n, 2);
     let extra = members.extras_max();
     let rounds = 2 * (members.groups.len() + extra);

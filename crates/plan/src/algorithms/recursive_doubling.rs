@@ -14,7 +14,7 @@
 //! Source: Thakur, Rabenseifner, Gropp (IJHPCA 2005), §4.5.
 
 use super::Entry;
-use super::blocks::{FREE, whole};
+use super::blocks::whole;
 use super::extras::Members;
 use crate::ir::{Request, Round, Source, Step};
 use crate::price::Cost;
@@ -63,9 +63,6 @@ fn build(request: &Request) -> Vec<Round> {
 
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    if n == 1 {
-        return FREE;
-    }
     let members = Members::new(n, request.algorithm.radix());
     let exchanged: usize = members.groups.iter().map(|group| group - 1).sum();
     let extras = members.extras_max();

@@ -14,7 +14,7 @@
 //! workstations" (JPDC 2009), §4.
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, circle};
+use super::blocks::{all_but_one, block};
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::price::Cost;
 use crate::spec::Collective;
@@ -77,7 +77,7 @@ fn all_gather(request: &Request) -> Vec<Round> {
 }
 
 fn blocks(index: usize, request: &Request) -> Vec<ChunkRange> {
-    circle(index, 1, request.world_size, request.pieces)
+    block(index % request.world_size, request.pieces)
 }
 
 fn next(request: &Request) -> usize {
@@ -90,9 +90,6 @@ fn previous(request: &Request) -> usize {
 
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    if n == 1 {
-        return FREE;
-    }
     let (passes, folds) = match request.collective {
         Collective::ReduceScatter => (1, 1.0),
         Collective::AllGather => (1, 0.0),

@@ -15,7 +15,7 @@
 
 use super::Entry;
 use super::binomial::Tree;
-use super::blocks::{FREE, all_but_one, ceil_log2, circle, real_rank, virtual_rank};
+use super::blocks::{all_but_one, ceil_log2, circle, real_rank, virtual_rank};
 use super::circulant::exchange::Circle;
 use crate::ir::{Request, Round, Step};
 use crate::price::Cost;
@@ -44,12 +44,13 @@ fn build(request: &Request) -> Vec<Round> {
         rank_of: |place| real_rank(place, root, n),
     };
     // Blocks are numbered from the root.
-    let mut rounds = tree.scatter(|first, count| circle(first, count, n, request.pieces));
+    let begin = |block| block * request.pieces;
+    let mut rounds = tree.scatter(|first, count| circle(first, count, n, begin));
     let circle = Circle {
         places: n,
         radix: 2,
         own,
-        begin: |block| block * request.pieces,
+        begin,
         rank_in: |place| real_rank(place, root, n),
     };
     let useful = |step: &Step| match step {
@@ -65,9 +66,6 @@ fn build(request: &Request) -> Vec<Round> {
 
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
-    if n == 1 {
-        return FREE;
-    }
     let rounds = 2 * ceil_log2(n);
     Cost {
         rounds,

@@ -12,20 +12,21 @@
 //! receives in the previous round.
 
 use super::skips;
-use crate::ir::{ChunkRange, Round, Source, Step};
+use crate::algorithms::blocks::circle;
+use crate::ir::{ChunkRange, Round, Step};
 
 /// Ranks on a circle as seen by one of them, and the blocks that they exchange, one per place.
-pub(in crate::algorithms) struct Circle<F, G> {
+pub(in super::super) struct Circle<F, G> {
     /// Number of places.
-    pub(in crate::algorithms) places: usize,
+    pub(in super::super) places: usize,
     /// Number of parts into which a round divides the remaining blocks.
-    pub(in crate::algorithms) radix: usize,
+    pub(in super::super) radix: usize,
     /// The place whose rounds are built.
-    pub(in crate::algorithms) own: usize,
+    pub(in super::super) own: usize,
     /// Returns the first chunk of a block or, for the number of places, the end of the last block.
-    pub(in crate::algorithms) begin: G,
+    pub(in super::super) begin: G,
     /// Returns the rank at a place.
-    pub(in crate::algorithms) rank_in: F,
+    pub(in super::super) rank_in: F,
 }
 
 /// Blocks that go to the rank at a distance.
@@ -45,16 +46,16 @@ fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
 }
 
 /// Rounds and messages of one pass through the skips, in the reduce-scatter and in the all-gather.
-pub(in crate::algorithms) struct Counts {
-    pub(in crate::algorithms) levels: usize,
-    pub(in crate::algorithms) rounds_reducing: usize,
-    pub(in crate::algorithms) messages: usize,
+pub(in super::super) struct Counts {
+    pub(in super::super) levels: usize,
+    pub(in super::super) rounds_reducing: usize,
+    pub(in super::super) messages: usize,
     /// Length of the longest chain of messages that wait for one another.
-    pub(in crate::algorithms) hops: usize,
+    pub(in super::super) hops: usize,
 }
 
 /// Counts the rounds and messages for `places` places.
-pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
+pub(in super::super) fn counts(places: usize, radix: usize) -> Counts {
     let skips = skips(places, radix);
     let mut counts = Counts {
         levels: skips.len() - 1,
@@ -93,7 +94,7 @@ fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
 
 impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
     /// Returns the rounds after which each place holds its own block of the reduction.
-    pub(in crate::algorithms) fn reduce_scatter(&self) -> Vec<Round> {
+    pub(in super::super) fn reduce_scatter(&self) -> Vec<Round> {
         let mut rounds = Vec::new();
         for pair in skips(self.places, self.radix).windows(2).rev() {
             let (skip, left) = (pair[0], pair[1]);
@@ -111,20 +112,14 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
             let blocks = self.blocks(self.own + part.distance, part.blocks);
             Step::send(self.after(part.distance), blocks)
         };
-        let peer = |part: &Part| Source::Peer(self.before(part.distance));
-        let fold = Step::Receive {
-            sources: [Source::Own]
-                .into_iter()
-                .chain(parts.iter().map(peer))
-                .collect(),
-            ranges: self.blocks(self.own, parts[0].blocks),
-            completes,
-        };
+        let peers = parts.iter().map(|part| self.before(part.distance));
+        let ranges = self.blocks(self.own, parts[0].blocks);
+        let fold = Step::reduce_all(peers, ranges, completes);
         parts.iter().map(send).chain([fold]).collect()
     }
 
     /// Returns the rounds after which each place holds all blocks. Each begins with its own block.
-    pub(in crate::algorithms) fn all_gather(&self) -> Vec<Round> {
+    pub(in super::super) fn all_gather(&self) -> Vec<Round> {
         let round = |skip: usize, left: usize| {
             let send = |part: Part| {
                 let blocks = self.blocks(self.own, part.blocks);
@@ -150,18 +145,8 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         (self.rank_in)((self.own + self.places - skip) % self.places)
     }
 
-    /// Returns `count` blocks from block `first`: one range, or two if the run passes the end.
+    /// Returns the chunks of `count` blocks from block `first`.
     fn blocks(&self, first: usize, count: usize) -> Vec<ChunkRange> {
-        let first = first % self.places;
-        let before_the_end = count.min(self.places - first);
-        let range = |first: usize, count: usize| {
-            let (start, end) = ((self.begin)(first), (self.begin)(first + count));
-            ChunkRange::new(start, end - start)
-        };
-        let mut ranges = vec![range(first, before_the_end)];
-        if count > before_the_end {
-            ranges.push(range(0, count - before_the_end));
-        }
-        ranges
+        circle(first, count, self.places, &self.begin)
     }
 }

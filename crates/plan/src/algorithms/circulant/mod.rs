@@ -33,9 +33,8 @@ mod schedule;
 mod slices;
 
 use super::Entry;
-use super::blocks::{FREE, all_but_one, ceil_log2};
+use super::blocks::{FREE, all_but_one, ceil_log2, pipeline_pieces};
 use crate::ir::{Request, Round};
-use crate::limits::PIECES_MAX;
 use crate::price::{Cost, Question};
 use crate::spec::Collective;
 use exchange::Circle;
@@ -170,16 +169,8 @@ fn tree_depth(world_size: usize) -> usize {
 /// Returns the number of pieces b at which the derivative of the pipeline's cost is zero or, for
 /// exchanges, the number of slices.
 fn pieces(question: &Question) -> usize {
-    let levels = ceil_log2(question.world_size);
-    let seconds_per_byte = match question.collective {
-        Collective::Broadcast => question.link.beta_s_per_byte,
-        Collective::Reduce => question.link.beta_s_per_byte + question.link.gamma_s_per_byte,
-        _ => return slices::count(question),
-    };
-    if levels < 2 {
-        return 1;
+    match question.collective.is_rooted() {
+        true => pipeline_pieces(question, ceil_log2(question.world_size) as f64 - 1.0),
+        false => slices::count(question),
     }
-    let whole_s = question.bytes as f64 * seconds_per_byte;
-    let best = ((levels - 1) as f64 * whole_s / question.link.overhead_s).sqrt();
-    (best.round() as usize).clamp(1, PIECES_MAX)
 }

@@ -102,11 +102,9 @@ impl Schedule {
             if left == self.skips[level] {
                 return level;
             }
-            left -= if left > self.skips[level] {
-                self.skips[level]
-            } else {
-                0
-            };
+            if left > self.skips[level] {
+                left -= self.skips[level];
+            }
         }
         self.levels()
     }

@@ -41,14 +41,9 @@ pub(super) fn cost(request: &Request) -> Cost {
     let inside = cost_inside(request, &topology, &cut);
     let between = between(request, &topology, &cut);
     let across = across(request, &topology, &cut).map_or(FREE, |across| across.cost);
-    let sum = |of: fn(&Cost) -> f64| of(&inside) + of(&between) + of(&across);
     Cost {
-        rounds: inside.rounds + between.rounds + across.rounds,
-        hops: sum(|cost| cost.hops),
-        messages_on_path: sum(|cost| cost.messages_on_path),
-        volume_on_path: sum(|cost| cost.volume_on_path),
-        folded_on_path: sum(|cost| cost.folded_on_path),
         max_sent_per_rank: max_sent(request, &topology, &cut),
+        ..inside.then(&between).then(&across)
     }
 }
 
@@ -101,16 +96,7 @@ fn between(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
     let hosts_of = |kind: &Kind| topology.hosts_at(kind.site);
     let hosts = cut.kinds.iter().map(hosts_of).max().unwrap_or(1);
     if request.collective != Collective::AllReduce {
-        let rounds = ceil_log2(hosts);
-        let folds = request.collective == Collective::Reduce;
-        return Cost {
-            rounds,
-            hops: depth(hosts, 2) as f64,
-            messages_on_path: rounds as f64,
-            volume_on_path: rounds as f64,
-            folded_on_path: if folds { rounds as f64 } else { 0.0 },
-            max_sent_per_rank: 0.0,
-        };
+        return rooted(request, ceil_log2(hosts), depth(hosts, 2));
     }
     let moved = most(cut, |kind| {
         all_but_one(hosts_of(kind)) * share_of(kind.sizes[0], kind)
@@ -122,6 +108,21 @@ fn between(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Cost {
         messages(hosts_of(kind), is_one_size, kind.common, share)
     });
     exchange(hosts, messages, moved)
+}
+
+/// Returns the cost of a stage of a broadcast or a reduce. The busiest rank sends or receives the
+/// buffer in each of `rounds` rounds.
+fn rooted(request: &Request, rounds: usize, hops: usize) -> Cost {
+    let passed = rounds as f64;
+    let folds = request.collective == Collective::Reduce;
+    Cost {
+        rounds,
+        hops: hops as f64,
+        messages_on_path: passed,
+        volume_on_path: passed,
+        folded_on_path: if folds { passed } else { 0.0 },
+        max_sent_per_rank: 0.0,
+    }
 }
 
 /// Returns the cost of reducing and distributing among `groups` groups, if a rank sends `messages`
@@ -143,20 +144,10 @@ fn across(request: &Request, topology: &Topology, cut: &Cut<'_>) -> Option<Acros
     if sites == 1 {
         return None;
     }
-    let edges = (sites - 1) as f64;
     if request.collective != Collective::AllReduce {
-        let folds = request.collective == Collective::Reduce;
-        let cost = Cost {
-            rounds: sites - 1,
-            hops: edges,
-            messages_on_path: edges,
-            volume_on_path: edges,
-            folded_on_path: if folds { edges } else { 0.0 },
-            max_sent_per_rank: 0.0,
-        };
         return Some(Across {
-            cost,
-            uplink_volume: edges,
+            cost: rooted(request, sites - 1, sites - 1),
+            uplink_volume: (sites - 1) as f64,
         });
     }
     let share = most(cut, |kind| held_at_most(kind, cut));
