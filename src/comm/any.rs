@@ -68,7 +68,7 @@ impl Communicator {
         let choice = issued.cache.choice(Call { algorithm, ..call })?;
         drop(issued);
         let parts = &self.core.parts;
-        let whole = with_breakdown(choice, &parts.topology().hosts, &parts.tuning);
+        let whole = with_breakdown(choice, &parts.topology(), &parts.tuning);
         whole.map_err(Error::usage)
     }
 }

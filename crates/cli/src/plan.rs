@@ -215,7 +215,7 @@ impl Inquiry {
             }
             Selection::Auto => {
                 let choice = self.choose(None)?;
-                let line = with_breakdown(choice, &self.topology.hosts, &self.table)?;
+                let line = with_breakdown(choice, &self.topology, &self.table)?;
                 Ok((vec![choice.algorithm], Some(line.to_string())))
             }
         }

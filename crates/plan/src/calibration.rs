@@ -15,6 +15,7 @@
 use super::cost::shared;
 use super::ir::Request;
 use super::price::LinkCost;
+pub use super::price::Number;
 use super::select::{choose, predicted_s};
 use super::spec::{Algorithm, Collective};
 use super::topology::{Sharing, Topology, at_sites, sharing, together};
@@ -46,20 +47,6 @@ pub enum LinkClass {
     Shm,
     /// The path between two sites, which is shared by the ranks at each site.
     Uplink,
-}
-
-/// One of the costs of a link ([`LinkCost`]).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Number {
-    /// L: latency in seconds or, in shared memory, the time that a handoff takes.
-    Alpha,
-    /// o: overhead in seconds per message at each end. In shared memory, this is a quarter of the
-    /// handoff time.
-    Overhead,
-    /// G: time in seconds per byte moved.
-    Beta,
-    /// γ: time in seconds per byte reduced.
-    Gamma,
 }
 
 /// An operation to time.
@@ -391,12 +378,7 @@ impl Probe {
                 };
             }
         };
-        match self.number {
-            Number::Alpha => &mut link.alpha_s,
-            Number::Overhead => &mut link.overhead_s,
-            Number::Beta => &mut link.beta_s_per_byte,
-            Number::Gamma => &mut link.gamma_s_per_byte,
-        }
+        self.number.of(link)
     }
 
     /// Sets this probe's cost in `table`.
@@ -438,38 +420,21 @@ impl Probe {
     /// Returns the predicted time of the exercise in seconds.
     fn price_s(&self, topology: &Topology, table: &TuningTable) -> Result<f64, PlanError> {
         let bytes = self.bytes;
-        let request = |collective, algorithm, topology: &Topology| Request {
-            collective,
-            algorithm,
-            world_size: topology.world_size,
-            rank: 0,
-            root: 0,
-            pieces: 1,
-            hosts: topology.hosts.clone(),
-        };
         match self.exercise {
             Exercise::AllReduce(algorithm) => {
                 let collective = Collective::AllReduce;
                 // Calls are timed with the built-in table, so it determines the number of pieces.
-                let built_in = TuningTable::default();
-                let forced = Some(algorithm);
-                let made = choose(
-                    collective,
-                    topology,
-                    bytes,
-                    ELEMENT_BYTES,
-                    &built_in,
-                    forced,
-                )?;
+                let (built_in, forced) = (&TuningTable::default(), Some(algorithm));
+                let made = choose(collective, topology, bytes, ELEMENT_BYTES, built_in, forced)?;
                 let request = Request {
                     pieces: made.pieces,
-                    ..request(collective, algorithm, topology)
+                    ..Request::new(collective, algorithm, topology)
                 };
                 predicted_s(&request, bytes, table)
             }
             Exercise::Pair => {
                 let two = together(2);
-                let message = request(Collective::Broadcast, Algorithm::Flat, &two);
+                let message = Request::new(Collective::Broadcast, Algorithm::Flat, &two);
                 shared::time_s(&message, bytes, &table.shm)
             }
             Exercise::Shift(messages) => {
@@ -479,7 +444,7 @@ impl Probe {
                     LinkClass::Uplink => at_sites(&numbers, &numbers),
                     LinkClass::Tcp | LinkClass::Shm => Topology::apart(ranks),
                 };
-                let messages = request(Collective::AllGather, Algorithm::Flat, &all);
+                let messages = Request::new(Collective::AllGather, Algorithm::Flat, &all);
                 predicted_s(&messages, ranks * bytes, table)
             }
             Exercise::Fold => Ok(match self.class {
@@ -505,7 +470,7 @@ mod tests {
             let mut table = TuningTable::default();
             let mut factors = factors.into_iter();
             for class in [LinkClass::Tcp, LinkClass::Shm] {
-                for number in NUMBERS {
+                for number in Number::ALL {
                     if (class, number) == (LinkClass::Shm, Number::Overhead) {
                         continue;
                     }
@@ -533,12 +498,11 @@ mod tests {
         probes(topology).into_iter().zip(times_s).collect()
     }
 
-    const NUMBERS: [Number; 4] = [Number::Alpha, Number::Overhead, Number::Beta, Number::Gamma];
-
     fn numbers(table: &TuningTable) -> Vec<f64> {
         let classes = [LinkClass::Tcp, LinkClass::Shm].into_iter();
         let all = classes.flat_map(|class| {
-            NUMBERS.map(|number| *probe(Exercise::Fold, 0, class, number).place(&mut table.clone()))
+            Number::ALL
+                .map(|number| *probe(Exercise::Fold, 0, class, number).place(&mut table.clone()))
         });
         all.collect()
     }

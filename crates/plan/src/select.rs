@@ -11,10 +11,10 @@ use super::choice::TIE_TOLERANCE;
 use super::cost::{payload_bytes, reuse, shared, sites};
 use super::ir::Request;
 use super::parts::Parts;
-use super::price::{LinkCost, Question};
+use super::price::{Number, Question};
 use super::reproducible;
 use super::spec::{Algorithm, Collective};
-use super::topology::{Hosts, Sharing, Topology, sharing};
+use super::topology::{Sharing, Topology, sharing};
 use super::units::Bytes;
 use crate::algorithms::forms;
 use crate::error::PlanError;
@@ -324,13 +324,8 @@ impl<'a> Offers<'a> {
 
     fn request(&self, algorithm: Algorithm, pieces: usize) -> Request {
         Request {
-            collective: self.question.collective,
-            algorithm,
-            world_size: self.topology.world_size,
-            rank: 0,
-            root: 0,
             pieces,
-            hosts: self.topology.hosts.clone(),
+            ..Request::new(self.question.collective, algorithm, self.topology)
         }
     }
 
@@ -452,31 +447,18 @@ const NUDGE: f64 = 1.0 / 64.0;
 /// uplink and make the predicted time jump.
 const NUDGE_BETWEEN_SITES: f64 = 1.0 / 4.0;
 
-#[derive(Clone, Copy, PartialEq)]
-enum Part {
-    Way,
-    Messages,
-    Bytes,
-    Folds,
-}
-
 /// Returns the table with one of its costs multiplied by `factor` in every class of link.
-fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
-    let times = |number: f64, of: Part| if of == part { number * factor } else { number };
-    let link = |link: LinkCost| LinkCost {
-        alpha_s: times(link.alpha_s, Part::Way),
-        overhead_s: times(link.overhead_s, Part::Messages),
-        beta_s_per_byte: times(link.beta_s_per_byte, Part::Bytes),
-        gamma_s_per_byte: times(link.gamma_s_per_byte, Part::Folds),
-    };
-    let mut uplink = between_sites(table);
-    uplink.alpha_s = times(uplink.alpha_s, Part::Way);
-    uplink.beta_s_per_byte = times(uplink.beta_s_per_byte, Part::Bytes);
-    TuningTable {
-        tcp: link(table.tcp),
-        shm: link(table.shm),
-        uplink: Some(uplink),
+fn nudged(table: &TuningTable, number: Number, factor: f64) -> TuningTable {
+    let (mut nudged, mut uplink) = (*table, between_sites(table));
+    *number.of(&mut nudged.tcp) *= factor;
+    *number.of(&mut nudged.shm) *= factor;
+    match number {
+        Number::Alpha => uplink.alpha_s *= factor,
+        Number::Beta => uplink.beta_s_per_byte *= factor,
+        Number::Overhead | Number::Gamma => {}
     }
+    nudged.uplink = Some(uplink);
+    nudged
 }
 
 /// Computes the components of the predicted time of `choice`.
@@ -485,20 +467,15 @@ fn nudged(table: &TuningTable, part: Part, factor: f64) -> TuningTable {
 /// Returns the same errors as [`predicted_s`](super::select::predicted_s).
 pub fn with_breakdown(
     choice: Choice,
-    hosts: &Hosts,
+    topology: &Topology,
     table: &TuningTable,
 ) -> Result<Choice, PlanError> {
     if choice.world_size == 1 {
         return Ok(choice);
     }
     let request = Request {
-        collective: choice.collective,
-        algorithm: choice.algorithm,
-        world_size: choice.world_size,
-        rank: 0,
-        root: 0,
         pieces: choice.pieces,
-        hosts: hosts.clone(),
+        ..Request::new(choice.collective, choice.algorithm, topology)
     };
     let breakdown = Some(parts(&request, choice.bytes, table)?);
     Ok(Choice {
@@ -516,26 +493,22 @@ pub fn parts(request: &Request, bytes: usize, table: &TuningTable) -> Result<Par
         1 => NUDGE,
         _ => NUDGE_BETWEEN_SITES,
     };
-    let hangs_on = |part: Part| {
-        let with = |factor| predicted_s(request, bytes, &nudged(table, part, factor));
+    let mut parts_s = [0.0; 4];
+    for (part_s, number) in parts_s.iter_mut().zip(Number::ALL) {
+        let with = |factor| predicted_s(request, bytes, &nudged(table, number, factor));
         let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
-        Ok::<_, PlanError>(((more_s - less_s) / (2.0 * nudge)).max(0.0))
-    };
-    let parts = Parts {
-        way_s: hangs_on(Part::Way)?,
-        messages_s: hangs_on(Part::Messages)?,
-        bytes_s: hangs_on(Part::Bytes)?,
-        folds_s: hangs_on(Part::Folds)?,
-    };
-    let sum_s = parts.sum_s();
+        *part_s = f64::max((more_s - less_s) / (2.0 * nudge), 0.0);
+    }
+    let sum_s: f64 = parts_s.iter().sum();
     let share = match sum_s > 0.0 {
         true => predicted_s(request, bytes, table)? / sum_s,
         false => 1.0,
     };
+    let [way_s, messages_s, bytes_s, folds_s] = parts_s.map(|part_s| part_s * share);
     Ok(Parts {
-        way_s: parts.way_s * share,
-        messages_s: parts.messages_s * share,
-        bytes_s: parts.bytes_s * share,
-        folds_s: parts.folds_s * share,
+        way_s,
+        messages_s,
+        bytes_s,
+        folds_s,
     })
 }

@@ -232,7 +232,7 @@ fn a_line_says_of_what_the_time_is_made_and_by_how_much_the_next_is_dearer() {
         let choice = choose(Collective::AllReduce, &eight, bytes, 4, &table, None).unwrap();
         let (_, next_s) = choice.runner_up.unwrap();
         let percent = format!(" ({:+.0} %)", 100.0 * (next_s / choice.predicted_s - 1.0));
-        let choice = with_breakdown(choice, &eight.hosts, &table).unwrap();
+        let choice = with_breakdown(choice, &eight, &table).unwrap();
         let line = choice.to_string();
         assert!(line.contains(&percent) && !line.contains('\n'), "{line}");
         line
