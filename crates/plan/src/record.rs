@@ -4,7 +4,7 @@
 //! *May import* `plan` and the base files.
 
 use super::topology::Topology;
-use super::tuning::TuningTable;
+use super::tuning::{TuningTable, fnv_1a};
 use crate::error::PlanError;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -155,31 +155,18 @@ pub fn of(table: TuningTable, topology: &Topology) -> TuningRecord {
 /// # Errors
 /// Returns the reason why the table does not apply.
 pub fn fits(record: &TuningRecord, topology: &Topology) -> Result<(), TuningMismatch> {
-    let TuningRecord {
-        version,
-        ranks,
-        hosts,
-        placement,
-        ..
-    } = *record;
     let own = of(record.table, topology);
-    if version != own.version {
-        return Err(TuningMismatch::Version {
-            kept: version,
-            own: own.version,
-        });
+    if record.version != own.version {
+        let (kept, own) = (record.version, own.version);
+        return Err(TuningMismatch::Version { kept, own });
     }
-    if ranks != own.ranks {
-        return Err(TuningMismatch::Ranks {
-            kept: ranks,
-            own: own.ranks,
-        });
+    if record.ranks != own.ranks {
+        let (kept, own) = (record.ranks, own.ranks);
+        return Err(TuningMismatch::Ranks { kept, own });
     }
-    if (hosts, placement) != (own.hosts, own.placement) {
-        return Err(TuningMismatch::Placement {
-            kept: hosts,
-            own: own.hosts,
-        });
+    if (record.hosts, record.placement) != (own.hosts, own.placement) {
+        let (kept, own) = (record.hosts, own.hosts);
+        return Err(TuningMismatch::Placement { kept, own });
     }
     Ok(())
 }
@@ -191,13 +178,6 @@ fn placement(topology: &Topology) -> u64 {
     let sites = sites.filter(|_| topology.site_count() > 1);
     let numbers = hosts.chain(sites).map(|number| number as u64);
     fnv_1a(numbers.flat_map(u64::to_le_bytes))
-}
-
-/// Returns the 64-bit FNV-1a hash of `bytes`.
-fn fnv_1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
-    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
-    })
 }
 
 #[cfg(test)]

@@ -209,15 +209,16 @@ pub fn rounded(table: &TuningTable) -> TuningTable {
 /// on all ranks, on every platform, and in every version with the same classes of link.
 #[must_use]
 pub fn hash(table: &TuningTable) -> u64 {
-    const OFFSET: u64 = 0xcbf2_9ce4_8422_2325;
-    const PRIME: u64 = 0x0000_0100_0000_01b3;
-    table
-        .numbers()
-        // Adding zero turns −0 into +0. The two compare equal, so they must have the same hash.
-        .flat_map(|(_, _, value)| (value + 0.0).to_bits().to_le_bytes())
-        .fold(OFFSET, |hash, byte| {
-            (hash ^ u64::from(byte)).wrapping_mul(PRIME)
-        })
+    // Adding zero turns −0 into +0. The two compare equal, so they must have the same hash.
+    let bytes = |(_, _, value): (_, _, f64)| (value + 0.0).to_bits().to_le_bytes();
+    fnv_1a(table.numbers().flat_map(bytes))
+}
+
+/// Returns the 64-bit FNV-1a hash of `bytes`.
+pub(crate) fn fnv_1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+    bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    })
 }
 
 impl fmt::Display for TuningTable {
