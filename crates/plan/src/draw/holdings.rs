@@ -4,7 +4,7 @@ use crate::error::PlanError;
 use crate::export::{Transfer, transfers};
 use crate::ir::{Plan, Request};
 use crate::limits::DRAWN_RANKS_MAX;
-use crate::spec::{Collective, reduces};
+use crate::spec::{Collective, Demand, contributes, demands, reduces};
 
 /// A replayed plan: its transfers, and what the ranks hold between rounds.
 #[derive(Clone, Debug, PartialEq)]
@@ -38,9 +38,9 @@ impl Holdings {
     /// Returns an error if there are no plans, if there are too many ranks to draw, or if
     /// the plans are not consistent with each other.
     pub fn of(plans: &[Plan]) -> Result<Self, PlanError> {
-        let Some(first) = plans.first() else {
+        if plans.is_empty() {
             return Err(refused!(Invalid, "there are no plans to draw"));
-        };
+        }
         if plans.len() > DRAWN_RANKS_MAX {
             return Err(refused!(
                 Invalid,
@@ -55,7 +55,7 @@ impl Holdings {
             }
             rounds[transfer.round].push(transfer);
         }
-        let mut replay = Replay::new(first.request.clone(), first.chunks, plans);
+        let mut replay = Replay::new(plans);
         let mut states = vec![replay.state()];
         for round in &rounds {
             replay.step(round);
@@ -74,27 +74,25 @@ struct Cell {
     is_passed_on: bool,
 }
 
-struct Replay {
-    request: Request,
+struct Replay<'a> {
+    request: &'a Request,
     chunks: usize,
     /// Cells, including scratch, indexed by rank and chunk.
     cells: Vec<Vec<Cell>>,
 }
 
-impl Replay {
-    fn new(request: Request, chunks: usize, plans: &[Plan]) -> Self {
-        let cells = plans
-            .iter()
-            .map(|plan| vec![Cell::default(); plan.chunks + plan.scratch])
-            .collect();
+impl<'a> Replay<'a> {
+    fn new(plans: &'a [Plan]) -> Self {
+        let blank = |plan: &Plan| vec![Cell::default(); plan.chunks + plan.scratch];
         let mut replay = Self {
-            request,
-            chunks,
-            cells,
+            request: &plans[0].request,
+            chunks: plans[0].chunks,
+            cells: plans.iter().map(blank).collect(),
         };
+        let (collective, root) = (replay.request.collective, replay.request.root);
         for rank in 0..plans.len() {
-            for chunk in 0..chunks {
-                if replay.starts_with(rank, chunk) {
+            for chunk in 0..replay.chunks {
+                if contributes(collective, rank, root, replay.owner(chunk)) {
                     replay.cells[rank][chunk].holds = 1 << rank;
                 }
             }
@@ -106,21 +104,10 @@ impl Replay {
         chunk * self.request.world_size / self.chunks
     }
 
-    fn starts_with(&self, rank: usize, chunk: usize) -> bool {
-        match self.request.collective {
-            Collective::Broadcast | Collective::Scatter => rank == self.request.root,
-            Collective::AllGather | Collective::Gather => rank == self.owner(chunk),
-            _ => true,
-        }
-    }
-
     /// Returns whether the collective owes `rank` the final content of `chunk`.
     fn is_owed(&self, rank: usize, chunk: usize) -> bool {
-        match self.request.collective {
-            Collective::Reduce | Collective::Gather => rank == self.request.root,
-            Collective::ReduceScatter | Collective::Scatter => rank == self.owner(chunk),
-            _ => true,
-        }
+        let (collective, root) = (self.request.collective, self.request.root);
+        demands(collective, rank, root, self.owner(chunk)) != Demand::Anything
     }
 
     /// Returns the contributions that a complete chunk holds.
@@ -144,37 +131,23 @@ impl Replay {
     }
 
     fn state(&self) -> State {
-        let ranks = 0..self.request.world_size;
-        let parts: Vec<Vec<f32>> = ranks
-            .clone()
-            .map(|rank| {
-                (0..self.chunks)
-                    .map(|chunk| self.part(rank, chunk))
-                    .collect()
-            })
-            .collect();
-        let mut state = State {
-            parts,
-            complete_part: 0.0,
-            ranks_done: 0,
-            ranks_owed: 0,
+        let ranks = || 0..self.request.world_size;
+        let parts = |rank| (0..self.chunks).map(move |chunk| self.part(rank, chunk));
+        let are_complete = |rank: usize| {
+            let owed = (0..self.chunks).filter(|chunk| self.is_owed(rank, *chunk));
+            let is_complete = |chunk: usize| self.cells[rank][chunk].holds == self.wanted(chunk);
+            owed.map(is_complete).collect::<Vec<bool>>()
         };
-        let (mut chunks_owed, mut chunks_complete) = (0, 0);
-        for rank in ranks {
-            let owed: Vec<usize> = (0..self.chunks)
-                .filter(|chunk| self.is_owed(rank, *chunk))
-                .collect();
-            let complete = owed
-                .iter()
-                .filter(|chunk| self.cells[rank][**chunk].holds == self.wanted(**chunk))
-                .count();
-            chunks_owed += owed.len();
-            chunks_complete += complete;
-            state.ranks_owed += usize::from(!owed.is_empty());
-            state.ranks_done += usize::from(!owed.is_empty() && complete == owed.len());
+        let owed = ranks().map(are_complete).filter(|owed| !owed.is_empty());
+        let owed: Vec<Vec<bool>> = owed.collect();
+        let chunks = || owed.iter().flatten();
+        let complete = chunks().filter(|is_complete| **is_complete).count();
+        State {
+            parts: ranks().map(|rank| parts(rank).collect()).collect(),
+            complete_part: complete as f32 / chunks().count().max(1) as f32,
+            ranks_done: owed.iter().filter(|rank| !rank.contains(&false)).count(),
+            ranks_owed: owed.len(),
         }
-        state.complete_part = chunks_complete as f32 / chunks_owed.max(1) as f32;
-        state
     }
 
     fn step(&mut self, round: &[Transfer]) {
