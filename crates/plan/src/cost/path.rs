@@ -15,7 +15,7 @@ use super::{ChunkBytes, MessageTimes, Schedule};
 use crate::ir::{ChunkRange, Plan, Source, Step};
 use crate::price::{LinkCost, UplinkCost};
 use crate::tuning::{TuningTable, between_sites};
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 
 /// Returns the time, in seconds, from the common start of all ranks until the last rank finishes,
@@ -119,16 +119,8 @@ pub(super) fn schedule(
         });
     }
     let end_s = graph.run();
-    let tasks = graph.tasks.iter().zip(&graph.passes);
-    let messages = tasks.filter_map(|(task, passes)| match task.work {
-        Work::Send(message) => Some(MessageTimes {
-            round: message.round,
-            from: message.from,
-            to: message.to,
-            bytes: message.bytes,
-            sends_s: passes.sends_s,
-            receives_s: passes.receives_s,
-        }),
+    let messages = graph.tasks.iter().filter_map(|task| match task.work {
+        Work::Send(message) => Some(message),
         Work::Local { .. } => None,
     });
     Schedule {
@@ -156,33 +148,18 @@ struct Task {
 
 #[derive(Clone, Copy)]
 enum Work {
-    Send(Message),
-    Local { seconds: f64 },
+    /// The times of the message are zero until it passes through the ports.
+    Send(MessageTimes),
+    Local {
+        seconds: f64,
+    },
 }
 
-#[derive(Clone, Copy)]
-struct Message {
-    round: usize,
-    from: usize,
-    to: usize,
-    bytes: usize,
-}
+/// An event at a time and its number. Simultaneous events happen in the order in which they were
+/// scheduled. Times are not negative, so they have the same order as their bits.
+type Event = Reverse<(u64, usize, What)>;
 
-/// Start and end of the time in which a message occupies its sender's port, and of the time in
-/// which it occupies its receiver's port.
-#[derive(Clone, Copy, Default)]
-struct Passes {
-    sends_s: [f64; 2],
-    receives_s: [f64; 2],
-}
-
-/// An event at a time. Simultaneous events happen in the order in which they were scheduled.
-struct Event {
-    at_s: f64,
-    number: usize,
-    what: What,
-}
-
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum What {
     /// The message is at the uplink of its sender's site.
     AtUplink(usize),
@@ -230,8 +207,6 @@ struct Graph {
     uplinks: Option<Uplinks>,
     inside: Option<Inside>,
     tasks: Vec<Task>,
-    /// Times of each task. The times are zero for tasks that are not messages.
-    passes: Vec<Passes>,
     events: BinaryHeap<Event>,
     events_made: usize,
     sending_until_s: Vec<f64>,
@@ -246,7 +221,6 @@ impl Graph {
             uplinks: None,
             inside: None,
             tasks: Vec::new(),
-            passes: Vec::new(),
             events: BinaryHeap::new(),
             events_made: 0,
             sending_until_s: vec![0.0; plans.len()],
@@ -262,11 +236,13 @@ impl Graph {
                     Step::Send { peers, ranges } => {
                         let bytes = lengths.of(ranges);
                         for &to in peers {
-                            let task = graph.add(Work::Send(Message {
+                            let task = graph.add(Work::Send(MessageTimes {
                                 round,
                                 from: rank,
                                 to,
                                 bytes,
+                                sends_s: [0.0; 2],
+                                receives_s: [0.0; 2],
                             }));
                             graph.follow(task, &writers, ranges);
                             let queue = messages.entry((rank, to)).or_default();
@@ -324,7 +300,6 @@ impl Graph {
             next: Vec::new(),
             behind: None,
         });
-        self.passes.push(Passes::default());
         self.tasks.len() - 1
     }
 
@@ -365,7 +340,8 @@ impl Graph {
             self.begin(task, 0.0);
         }
         let mut end_s = 0.0_f64;
-        while let Some(Event { at_s, what, .. }) = self.events.pop() {
+        while let Some(Reverse((bits, _, what))) = self.events.pop() {
+            let at_s = f64::from_bits(bits);
             match what {
                 What::AtUplink(task) => self.leave_site(task, at_s),
                 What::AtOtherUplink(task) => self.enter_site(task, at_s),
@@ -391,15 +367,15 @@ impl Graph {
     fn begin(&mut self, task: usize, at_s: f64) {
         match self.tasks[task].work {
             Work::Local { seconds } => self.schedule(at_s + seconds, What::Ended(task)),
-            Work::Send(Message {
-                from, to, bytes, ..
-            }) => {
+            Work::Send(mut message) => {
+                let (from, to) = (message.from, message.to);
                 let link = self.between(from, to);
                 let port = &mut self.sending_until_s[from];
                 let begins_s = port.max(at_s);
                 let leaves_s = begins_s + link.overhead_s;
-                *port = leaves_s + bytes as f64 * link.beta_s_per_byte;
-                self.passes[task].sends_s = [begins_s, *port];
+                *port = leaves_s + message.bytes as f64 * link.beta_s_per_byte;
+                message.sends_s = [begins_s, *port];
+                self.tasks[task].work = Work::Send(message);
                 let crosses = self.uplinks.as_ref().is_some_and(|uplinks| {
                     let site_of = &uplinks.site_of;
                     site_of[from] != site_of[to]
@@ -444,16 +420,14 @@ impl Graph {
     }
 
     fn arrive(&mut self, task: usize, at_s: f64) {
-        if let Work::Send(Message {
-            from, to, bytes, ..
-        }) = self.tasks[task].work
-        {
-            let link = self.between(from, to);
-            let port = &mut self.receiving_until_s[to];
+        if let Work::Send(mut message) = self.tasks[task].work {
+            let link = self.between(message.from, message.to);
+            let port = &mut self.receiving_until_s[message.to];
             let begins_s = port.max(at_s);
-            *port = begins_s + bytes as f64 * link.beta_s_per_byte + link.overhead_s;
-            let end_s = *port;
-            self.passes[task].receives_s = [begins_s, end_s];
+            let end_s = begins_s + message.bytes as f64 * link.beta_s_per_byte + link.overhead_s;
+            *port = end_s;
+            message.receives_s = [begins_s, end_s];
+            self.tasks[task].work = Work::Send(message);
             self.schedule(end_s, What::Ended(task));
         }
     }
@@ -467,11 +441,8 @@ impl Graph {
     }
 
     fn schedule(&mut self, at_s: f64, what: What) {
-        self.events.push(Event {
-            at_s,
-            number: self.events_made,
-            what,
-        });
+        let event = (at_s.to_bits(), self.events_made, what);
+        self.events.push(Reverse(event));
         self.events_made += 1;
     }
 }
@@ -481,25 +452,3 @@ fn write(writers: &mut [Option<usize>], ranges: &[ChunkRange], task: usize) {
         writers[range.first..range.end()].fill(Some(task));
     }
 }
-
-/// Orders events such that the earliest is the greatest, because the heap returns the greatest.
-impl Ord for Event {
-    fn cmp(&self, other: &Self) -> Ordering {
-        let by_time = other.at_s.total_cmp(&self.at_s);
-        by_time.then(other.number.cmp(&self.number))
-    }
-}
-
-impl PartialOrd for Event {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Event {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other) == Ordering::Equal
-    }
-}
-
-impl Eq for Event {}
