@@ -14,7 +14,7 @@ pub(super) struct Values {
     /// Number of contributions of the same rank that are distinguished from each other.
     blocks: usize,
     trees: Vec<Tree>,
-    pairs: HashMap<(Value, Value), Value>,
+    /// Reductions of two operands have them in ascending order.
     folds: HashMap<Box<[Value]>, Value>,
     unions: HashMap<Runs, Value>,
 }
@@ -42,7 +42,6 @@ impl Values {
             world_size,
             blocks,
             trees: leaves.map(leaf).collect(),
-            pairs: HashMap::new(),
             folds: HashMap::new(),
             unions: HashMap::new(),
         };
@@ -67,16 +66,14 @@ impl Values {
         if self.is_union {
             return self.union(operands);
         }
-        if let [one, other] = *operands {
-            let pair = (one.min(other), one.max(other));
-            if let Some(&known) = self.pairs.get(&pair) {
-                return Ok(known);
+        let pair;
+        let operands = match *operands {
+            [one, other] => {
+                pair = [one.min(other), one.max(other)];
+                &pair
             }
-            let tree = self.combined(operands)?;
-            let value = self.insert(tree);
-            self.pairs.insert(pair, value);
-            return Ok(value);
-        }
+            _ => operands,
+        };
         if let Some(&known) = self.folds.get(operands) {
             return Ok(known);
         }
@@ -106,11 +103,7 @@ impl Values {
     }
 
     fn combined(&self, operands: &[Value]) -> Result<Tree, usize> {
-        let mut contributors = Runs::new();
-        for &operand in operands {
-            let more = &self.trees[operand as usize].contributors;
-            contributors = unite(&contributors, more, false)?;
-        }
+        let contributors = self.united(operands)?;
         let mut prints: Vec<u64> = operands.iter().map(|&one| self.fingerprint(one)).collect();
         if prints.len() == 2 {
             prints.sort_unstable();
@@ -124,12 +117,16 @@ impl Values {
         })
     }
 
-    fn union(&mut self, operands: &[Value]) -> Result<Value, usize> {
-        let mut contributors = Runs::new();
-        for &operand in operands {
+    /// Returns the contributors to the operands, or an error with a rank that would count twice.
+    fn united(&self, operands: &[Value]) -> Result<Runs, usize> {
+        operands.iter().try_fold(Runs::new(), |united, &operand| {
             let more = &self.trees[operand as usize].contributors;
-            contributors = unite(&contributors, more, true)?;
-        }
+            unite(&united, more, self.is_union)
+        })
+    }
+
+    fn union(&mut self, operands: &[Value]) -> Result<Value, usize> {
+        let contributors = self.united(operands)?;
         if let Some(&known) = self.unions.get(&contributors) {
             return Ok(known);
         }
