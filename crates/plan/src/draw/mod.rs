@@ -22,6 +22,7 @@ pub use svg::svg;
 pub use text::text;
 
 use super::cost::Traffic;
+use super::export::Transfer;
 use super::ir::Plan;
 use super::spec::Collective;
 use super::units::{Bytes, Seconds};
@@ -72,6 +73,21 @@ fn counts(collective: Collective, caption: &Caption) -> String {
         ));
     }
     facts.join(" · ")
+}
+
+/// Returns the first transfer of each message and of each local step, in the order of the messages.
+fn arrows_of(round: &[Transfer]) -> Vec<Transfer> {
+    let mut arrows = round.to_vec();
+    arrows.sort_by_key(|one| one.message);
+    arrows.dedup_by_key(|one| (one.message, one.from, one.to));
+    arrows
+}
+
+/// Returns `text` with the characters replaced that have a meaning in HTML and SVG.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;")
+        .replace('<', "&lt;")
+        .replace('>', "&gt;")
 }
 
 fn count(number: usize, what: &str) -> String {

@@ -3,7 +3,7 @@
 //! The page is a single file that contains its style sheet, its script, and the plans as JSON. The
 //! script replays the transfers. The code in this module determines when each message is sent.
 
-use super::{Caption, counts, title};
+use super::{Caption, counts, escaped, title};
 use crate::algorithms::own::entry_of;
 use crate::cost::{MessageTimes, Schedule};
 use crate::error::PlanError;
@@ -127,12 +127,6 @@ fn filled(parts: &[(&str, &str)]) -> String {
         rest = after;
     }
     out + rest
-}
-
-fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
 }
 
 /// The data for the script.

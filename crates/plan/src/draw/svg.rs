@@ -1,7 +1,7 @@
 //! Draws plans for web pages, with one row per rank, one band per round, and one arrow per message.
 
 use super::holdings::{Holdings, State};
-use super::{Caption, facts, title};
+use super::{Caption, arrows_of, escaped, facts, title};
 use crate::error::PlanError;
 use crate::export::Transfer;
 use crate::ir::Plan;
@@ -109,10 +109,7 @@ fn write_text(out: &mut String, (x, y): (f64, f64), class: &str, text: &str) {
 }
 
 fn write_anchored(out: &mut String, (x, y): (f64, f64), class: &str, anchor: &str, text: &str) {
-    let text = text
-        .replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;");
+    let text = escaped(text);
     let _ = writeln!(
         out,
         "<text class=\"{class}\" x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\">{text}</text>"
@@ -307,39 +304,25 @@ impl Line<'_> {
         for (rank, parts) in state.parts.iter().enumerate() {
             let (x, y) = (self.x(index), self.y(rank) - STATE_HEIGHT / 2.0);
             let chunk_width = self.frame.state_width / parts.len() as f64;
-            let shade = |chunk: usize| shade(parts[chunk], self.frame.ranks);
+            let shade = |part: &f32| shade(*part, self.frame.ranks);
             let is_fine = chunk_width < 4.0;
+            let (gap, radius) = match parts.len() {
+                1 => (0.0, 4.0),
+                _ if is_fine => (0.0, 1.5),
+                _ => (1.0, 1.5),
+            };
             let mut begin = 0;
-            while begin < parts.len() {
-                let class = shade(begin);
-                let mut end = begin + 1;
-                while is_fine && end < parts.len() && shade(end) == class {
-                    end += 1;
-                }
-                let gap = if is_fine || parts.len() == 1 {
-                    0.0
-                } else {
-                    1.0
-                };
-                let width = (end - begin) as f64 * chunk_width - gap;
+            for cell in parts.chunk_by(|one, next| is_fine && shade(one) == shade(next)) {
+                let width = cell.len() as f64 * chunk_width - gap;
                 let place = (x + begin as f64 * chunk_width, y);
-                let radius = if parts.len() == 1 { 4.0 } else { 1.5 };
-                write_rect(out, class, place, (width, STATE_HEIGHT), radius);
-                begin = end;
+                write_rect(out, shade(&cell[0]), place, (width, STATE_HEIGHT), radius);
+                begin += cell.len();
             }
         }
     }
 
     fn arrows(&self, out: &mut String, index: usize, round: &[Transfer]) {
-        let mut last = None;
-        let mut round = round.to_vec();
-        round.sort_by_key(|one| one.message);
-        for one in &round {
-            let arrow = (one.message, one.from, one.to);
-            if last == Some(arrow) {
-                continue;
-            }
-            last = Some(arrow);
+        for one in arrows_of(round) {
             let begin = self.x(index) + self.frame.state_width + 2.0;
             let end = self.x(index + 1) - 3.0;
             let (from, to) = (self.y(one.from), self.y(one.to));
@@ -350,10 +333,9 @@ impl Line<'_> {
                 );
                 continue;
             }
-            let class = if is_folded(one, &round) {
-                "fold"
-            } else {
-                "store"
+            let class = match is_folded(&one, round) {
+                true => "fold",
+                false => "store",
             };
             let bend = (end - begin) * 0.5;
             let _ = writeln!(

@@ -1,7 +1,7 @@
 //! Draws plans for the terminal.
 
 use super::holdings::{Holdings, State};
-use super::{Caption, facts, title};
+use super::{Caption, arrows_of, facts, title};
 use crate::error::PlanError;
 use crate::export::Transfer;
 use crate::ir::Plan;
@@ -64,10 +64,9 @@ fn grid(out: &mut String, holdings: &Holdings) {
             append(&mut lines, &start);
         }
         while let Some((column, others)) = rest.split_first() {
-            let line = lines.iter().map(|line| line.chars().count()).max();
-            let width = column.iter().map(|cell| cell.chars().count()).max();
-            let is_first = line.unwrap_or(0) <= labels[1].len() + 8;
-            if !is_first && line.unwrap_or(0) + width.unwrap_or(0) > WIDTH_MAX {
+            let filled = width(&lines);
+            let is_first = filled <= labels[1].len() + 8;
+            if !is_first && filled + width(column) > WIDTH_MAX {
                 break;
             }
             append(&mut lines, column);
@@ -83,10 +82,16 @@ fn grid(out: &mut String, holdings: &Holdings) {
     }
 }
 
+/// Returns the number of terminal columns that the longest of the cells fills.
+fn width(cells: &[String]) -> usize {
+    let widths = cells.iter().map(|cell| cell.chars().count());
+    widths.max().unwrap_or(0)
+}
+
 fn append(lines: &mut [String], column: &[String]) {
-    let width = column.iter().map(|cell| cell.chars().count()).max();
+    let width = width(column);
     for (line, cell) in lines.iter_mut().zip(column) {
-        line.push_str(&pad(cell, width.unwrap_or(0)));
+        line.push_str(&pad(cell, width));
         line.push_str("   ");
     }
 }
@@ -97,8 +102,7 @@ fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
     let deeds: Vec<String> = (0..after.parts.len())
         .map(|rank| deeds(rank, round))
         .collect();
-    let width = deeds.iter().map(|deed| deed.chars().count()).max();
-    let width = width.unwrap_or(0).max(2);
+    let width = width(&deeds).max(2);
     let mut cells = vec![format!("round {}", index + 1)];
     for (deed, parts) in deeds.iter().zip(&after.parts) {
         cells.push(format!("{} {}", pad(deed, width), bar(parts)));
@@ -148,23 +152,16 @@ fn deeds(rank: usize, round: &[Transfer]) -> String {
 fn runs(mut numbers: Vec<usize>) -> String {
     numbers.sort_unstable();
     numbers.dedup();
-    let mut words: Vec<String> = Vec::new();
-    let mut index = 0;
-    while index < numbers.len() {
-        let begin = numbers[index];
-        let mut end = begin;
-        while index + 1 < numbers.len() && numbers[index + 1] == end + 1 {
-            index += 1;
-            end += 1;
-        }
-        words.push(match end - begin {
-            0 => format!("{begin}"),
-            1 => format!("{begin},{end}"),
-            _ => format!("{begin}-{end}"),
-        });
-        index += 1;
-    }
-    words.join(",")
+    let runs = numbers.chunk_by(|one, next| one + 1 == *next);
+    let words = runs.map(|run| match run {
+        [first, .., last] if run.len() > 2 => format!("{first}-{last}"),
+        _ => run
+            .iter()
+            .map(usize::to_string)
+            .collect::<Vec<_>>()
+            .join(","),
+    });
+    words.collect::<Vec<_>>().join(",")
 }
 
 /// Returns what a rank holds, one character per chunk or group of chunks.
@@ -238,20 +235,9 @@ fn mean_shade(parts: &[f32]) -> char {
 
 /// Returns "0→4" for each message and "3 own" for local work.
 fn arrows(round: &[Transfer]) -> Vec<String> {
-    let mut last = None;
-    let mut words = Vec::new();
-    let mut round = round.to_vec();
-    round.sort_by_key(|one| one.message);
-    for one in round {
-        let word = (one.message, one.from, one.to);
-        if last != Some(word) {
-            words.push(if one.from == one.to {
-                format!("{} own", one.to)
-            } else {
-                format!("{}→{}", one.from, one.to)
-            });
-        }
-        last = Some(word);
-    }
-    words
+    let word = |one: Transfer| match one.from == one.to {
+        true => format!("{} own", one.to),
+        false => format!("{}→{}", one.from, one.to),
+    };
+    arrows_of(round).into_iter().map(word).collect()
 }
