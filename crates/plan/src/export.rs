@@ -257,7 +257,7 @@ impl List {
 }
 
 /// The JSON object that `ringtree plan --format json` prints on a single line for each algorithm.
-#[derive(Clone, Debug, PartialEq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct Report {
     /// The collective.
     pub collective: &'static str,
@@ -306,16 +306,8 @@ impl Report {
             algorithm: algorithm.to_string(),
             ranks,
             root,
-            chunks: None,
-            scratch: None,
-            rounds: None,
-            messages: None,
-            max_bytes_sent_per_rank: None,
-            time_us: None,
-            verified: None,
-            bits_agree: None,
             why_not: Some(why_not),
-            sends: None,
+            ..Self::default()
         }
     }
 

@@ -15,7 +15,7 @@
 use super::algorithms::{REGISTRY, plans};
 use super::ir::Request;
 use super::spec::{Algorithm, Collective};
-use super::topology::Hosts;
+use super::topology::Topology;
 use super::verify::verify;
 use crate::algorithms::is_own;
 use crate::error::PlanError;
@@ -62,20 +62,11 @@ pub fn is_in_rank_order(request: &Request) -> bool {
         return true;
     }
     let too_many = request.world_size > IN_RANK_ORDER_PROVEN_RANKS;
-    let proven = match too_many && !is_own(request.algorithm) {
-        true => Request {
-            world_size: IN_RANK_ORDER_PROVEN_RANKS,
-            hosts: Hosts::APART,
-            ..request.clone()
-        },
-        false => request.clone(),
+    let topology = match too_many && !is_own(request.algorithm) {
+        true => Topology::apart(IN_RANK_ORDER_PROVEN_RANKS),
+        false => request.topology(),
     };
-    let proven = Request {
-        rank: 0,
-        root: 0,
-        pieces: 1,
-        ..proven
-    };
+    let proven = Request::new(request.collective, request.algorithm, &topology);
     let mut all = PROVEN.lock().unwrap_or_else(PoisonError::into_inner);
     let all = all.get_or_insert_default();
     if all.len() >= PROGRAMS_CACHED_MAX {

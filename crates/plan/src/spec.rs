@@ -75,6 +75,17 @@ pub struct Algorithm {
     radix: u8,
 }
 
+/// Returns the radix if it is in range.
+pub(crate) fn checked_radix(radix: usize) -> Result<u8, PlanError> {
+    match radix {
+        2..=RADIX_MAX => Ok(radix as u8),
+        _ => Err(refused!(
+            Invalid,
+            "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
+        )),
+    }
+}
+
 /// The radix of an algorithm whose name specifies none.
 pub(crate) const RADIX_DEFAULT: u8 = 2;
 
@@ -116,13 +127,7 @@ impl TryFrom<(u8, u8)> for Algorithm {
     fn try_from((number, radix): (u8, u8)) -> Result<Self, PlanError> {
         // Any number is valid, because a peer may have registered algorithms that this process has
         // not.
-        match (2..=RADIX_MAX).contains(&usize::from(radix)) {
-            true => Ok(Self { number, radix }),
-            false => Err(refused!(
-                Invalid,
-                "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
-            )),
-        }
+        checked_radix(radix.into()).map(|radix| Self { number, radix })
     }
 }
 

@@ -79,12 +79,7 @@ impl Hosts {
     /// ```
     #[must_use]
     pub fn of(hosts: &[usize]) -> Self {
-        let mut numbers = HashMap::new();
-        let number = |host: &usize| {
-            let next = numbers.len();
-            *numbers.entry(*host).or_insert(next)
-        };
-        let host_of: Vec<usize> = hosts.iter().map(number).collect();
+        let host_of = numbered(hosts);
         let mut ranks: Vec<usize> = (0..hosts.len()).collect();
         ranks.sort_by_key(|rank| host_of[*rank]);
         let begins = |at: &usize| *at == 0 || host_of[ranks[*at]] != host_of[ranks[*at - 1]];
@@ -120,21 +115,14 @@ impl Hosts {
     /// ```
     #[must_use]
     pub fn in_sites(self, sites: &[usize]) -> Self {
-        let mut numbers = HashMap::new();
-        let number = |site: &usize| {
-            let next = numbers.len();
-            *numbers.entry(*site).or_insert(next)
-        };
-        let site_of: Vec<usize> = sites.iter().map(number).collect();
-        let mut hosts = vec![Vec::new(); numbers.len()];
+        let site_of = numbered(sites);
+        let count = site_of.iter().max().map_or(0, |last| last + 1);
+        let mut hosts = vec![Vec::new(); count];
         for (host, site) in site_of.iter().enumerate() {
             hosts[*site].push(host);
         }
-        let several = (hosts.len() > 1).then(|| Arc::new(Sites { site_of, hosts }));
-        Self {
-            kind: self.kind,
-            sites: several,
-        }
+        let sites = (hosts.len() > 1).then(|| Arc::new(Sites { site_of, hosts }));
+        Self { sites, ..self }
     }
 }
 
@@ -339,6 +327,16 @@ impl Topology {
             _ => Ok(()),
         }
     }
+}
+
+/// Replaces each name by its number, in the order in which the names first appear.
+fn numbered(names: &[usize]) -> Vec<usize> {
+    let mut numbers = HashMap::new();
+    let number = |name: &usize| {
+        let next = numbers.len();
+        *numbers.entry(*name).or_insert(next)
+    };
+    names.iter().map(number).collect()
 }
 
 /// Creates hosts, each holding the given number of consecutive ranks.

@@ -1,9 +1,9 @@
 //! Names of algorithms, both those in the registry and those that a program adds.
 
 use super::own;
-use crate::error::PlanError;
+use crate::error::{PlanError, unknown_name};
 use crate::limits::RADIX_MAX;
-use crate::spec::{Algorithm, RADIX_DEFAULT};
+use crate::spec::{Algorithm, RADIX_DEFAULT, checked_radix};
 use std::fmt;
 use std::str::FromStr;
 
@@ -20,14 +20,8 @@ impl Algorithm {
     /// Returns an error if the radix is out of range or if the algorithm does not have a
     /// radix.
     pub fn with_radix(self, radix: usize) -> Result<Self, PlanError> {
-        if !(2..=RADIX_MAX).contains(&radix) {
-            return Err(refused!(
-                Invalid,
-                "radix {radix} is out of range: expected 2 to {RADIX_MAX}"
-            ));
-        }
         let number = self.number() as u8;
-        let wanted = Self::with(number, radix as u8);
+        let wanted = Self::with(number, checked_radix(radix)?);
         let has_radix = own::entry_of(self).is_some_and(super::has_any_radix);
         if !has_radix && wanted != Self::numbered(number) {
             return Err(refused!(Unsupported, "{} has no radix", self.name()));
@@ -56,25 +50,20 @@ impl FromStr for Algorithm {
     type Err = PlanError;
 
     fn from_str(text: &str) -> Result<Self, PlanError> {
-        let (name, radix) = match text.split_once('/') {
-            Some((name, radix)) => (name, Some(radix)),
-            None => (text, None),
-        };
+        let parts = text.split_once('/');
+        let (name, radix) = parts.map_or((text, None), |(name, radix)| (name, Some(radix)));
         let found = own::named(name).ok_or_else(|| {
             let names: Vec<_> = Self::ALL.iter().map(|one| one.name()).collect();
+            unknown_name("algorithm", name, &names)
+        })?;
+        let Some(radix) = radix else {
+            return Ok(found);
+        };
+        found.with_radix(radix.parse().map_err(|_| {
             refused!(
                 Invalid,
-                "unknown algorithm '{name}'; use one of: {}",
-                names.join(" ")
-            )
-        })?;
-        match radix.map(|radix| (radix, radix.parse())) {
-            None => Ok(found),
-            Some((_, Ok(radix))) => found.with_radix(radix),
-            Some((radix, Err(_))) => Err(refused!(
-                Invalid,
                 "radix '{radix}' is not a number: expected 2 to {RADIX_MAX}"
-            )),
-        }
+            )
+        })?)
     }
 }

@@ -372,11 +372,14 @@ pub fn plan(request: &Request) -> Result<Plan, PlanError> {
 /// # Errors
 /// Returns the same errors as [`plan`].
 pub fn plans(request: &Request) -> Result<Vec<Plan>, PlanError> {
-    let of_rank = |rank| {
-        plan(&Request {
-            rank,
-            ..request.clone()
-        })
-    };
+    let of_rank = |rank| plan_of(request, rank);
     (0..request.world_size).map(of_rank).collect()
+}
+
+/// Builds the plan of `rank`. The rank in `request` is ignored.
+pub(crate) fn plan_of(request: &Request, rank: usize) -> Result<Plan, PlanError> {
+    plan(&Request {
+        rank,
+        ..request.clone()
+    })
 }

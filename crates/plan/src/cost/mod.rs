@@ -34,7 +34,7 @@ pub mod sites;
 pub use path::{longest_path_between_sites_s, longest_path_s};
 pub use schedule::schedule;
 
-use super::algorithms::{Entry, plan, required};
+use super::algorithms::{Entry, plan_of, required};
 use super::ir::{ChunkRange, Plan, Request, Step};
 use super::layout::Division;
 use super::price::Cost;
@@ -191,20 +191,14 @@ impl Traffic {
             ..
         } = *request;
         let entry = required(collective, algorithm)?;
-        let of_rank = |rank| {
-            plan(&Request {
-                rank,
-                ..request.clone()
-            })
-        };
-        let first = of_rank(root)?;
+        let first = plan_of(request, root)?;
         let mut count = Count::new(&first, bytes);
         count.add(&first);
         if (entry.is_symmetric)(collective) {
             count.messages *= world_size;
         } else if first.rounds.len().saturating_mul(world_size) <= TRAFFIC_STEPS_MAX {
             for rank in (0..world_size).filter(|rank| *rank != root) {
-                count.add(&of_rank(rank)?);
+                count.add(&plan_of(request, rank)?);
             }
         } else {
             return Ok(count.estimate((entry.cost)(request), bytes));

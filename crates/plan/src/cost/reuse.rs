@@ -9,7 +9,7 @@
 //!
 //! *May import* what `cost` imports.
 
-use crate::algorithms::plan;
+use crate::algorithms::plan_of;
 use crate::error::PlanError;
 use crate::ir::{ChunkRange, Plan, Request, Source, Step};
 use crate::limits::REUSE_COUNTED_RANKS_MAX;
@@ -31,11 +31,7 @@ pub(crate) fn reused_part(request: &Request) -> Result<f64, PlanError> {
     }
     let mut most: f64 = 0.0;
     for rank in [0, 1.min(ranks - 1), ranks - 1] {
-        let request = Request {
-            rank,
-            ..request.clone()
-        };
-        most = most.max(of_plan(&plan(&request)?));
+        most = most.max(of_plan(&plan_of(request, rank)?));
     }
     Ok(most)
 }

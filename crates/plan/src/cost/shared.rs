@@ -13,7 +13,7 @@
 //! the plans themselves, which are small because a host has few ranks.
 
 use super::{ChunkBytes, MessageTimes, Schedule, few_pieces};
-use crate::algorithms::{Entry, plan, required};
+use crate::algorithms::{Entry, plan_of, required};
 use crate::error::PlanError;
 use crate::ir::{Plan, Request, Round, Source, Step};
 use crate::limits::SHARED_SEGMENT_BYTES;
@@ -87,10 +87,7 @@ fn counted_s(
     };
     let mut busiest_s = Vec::new();
     for rank in 0..ranks {
-        let plan = plan(&Request {
-            rank,
-            ..request.clone()
-        })?;
+        let plan = plan_of(request, rank)?;
         let lengths = ChunkBytes::of_plan(&plan, bytes);
         busiest_s.resize(plan.rounds.len(), 0.0_f64);
         for (round, busiest_s) in plan.rounds.iter().zip(&mut busiest_s) {
