@@ -20,7 +20,7 @@ use crate::format::Format;
 use crate::quantity::count;
 use crate::{FAILED, FINE, Invocation, MISUSED};
 use parts::Check;
-use said::{Orders, Part};
+use said::Part;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -84,13 +84,7 @@ impl Arguments {
 /// no GPU.
 pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
     if let Some(part) = arguments.part {
-        let orders = Orders {
-            part,
-            turn: arguments.turn,
-            bytes_max: arguments.bytes_max,
-            is_mapped: arguments.mapped,
-        };
-        orders.follow();
+        rank::follow(part, arguments);
         return FINE;
     }
     let start = Instant::now();

@@ -1,13 +1,13 @@
 //! Checks how calls fail if a rank is killed or suspended while the other ranks' streams are
 //! waiting for it.
 
-use super::said::{Orders, Part, Rank, Said};
+use super::said::{Part, Rank, Said};
 use ringtree::cuda::DeviceBuffer;
-use ringtree::{ErrorKind, ReduceOp, Result};
+use ringtree::{Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 /// Runs the part as one of its ranks. The checker kills or stops the last rank.
-pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
+pub(super) fn meet(part: Part, rank: &Rank) -> Result<()> {
     let Rank {
         comm,
         device,
@@ -30,24 +30,16 @@ pub(super) fn meet(orders: &Orders, rank: &Rank) -> Result<()> {
     buffer.read()?;
     let end = comm.synchronize();
     let next = comm.all_reduce(&mut buffer, ReduceOp::Sum);
-    let expected = match orders.part {
-        Part::Killed => (ErrorKind::PeerLost, Some(last)),
-        _ => (ErrorKind::Deadline, None),
+    let (expected, peer, what) = match part {
+        Part::Killed => (ErrorKind::PeerLost, Some(last), "was killed"),
+        _ => (ErrorKind::Deadline, None, "was suspended"),
     };
-    let is_right = |end: &Result<()>| match end {
-        Ok(()) => false,
-        Err(error) => {
-            error.kind() == expected.0 && (expected.1.is_none() || error.peer() == expected.1)
-        }
-    };
-    let what = match orders.part {
-        Part::Killed => "was killed",
-        _ => "was suspended",
-    };
+    let is_right =
+        |error: &Error| error.kind() == expected && (peer.is_none() || error.peer() == peer);
     for (which, end) in [("an operation", end), ("the next operation", next)] {
         match &end {
             Ok(()) => rank.found(&format!("{which} succeeded although rank {last} {what}")),
-            Err(_) if is_right(&end) => {}
+            Err(error) if is_right(error) => {}
             Err(error) => rank.found(&format!(
                 "rank {last} {what}, but {which} failed with the wrong error: {error}"
             )),

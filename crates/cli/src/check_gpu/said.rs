@@ -1,4 +1,4 @@
-//! Exchanges orders and reports between the checker and the processes that it starts.
+//! Passes reports from the processes that the checker starts to the checker.
 
 use crate::gpu;
 use ringtree::Builder;
@@ -71,18 +71,6 @@ impl Said {
             _ => return None,
         })
     }
-}
-
-/// The checker's orders to this process.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Orders {
-    pub(super) part: Part,
-    /// The index of the buffer lengths or of the habit.
-    pub(super) turn: usize,
-    /// Maximum size of a buffer in bytes.
-    pub(super) bytes_max: usize,
-    /// If `true`, the part is skipped when buffers are staged.
-    pub(super) is_mapped: bool,
 }
 
 /// A rank with its device and a stream on that device.
