@@ -24,44 +24,12 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
         eprintln!("ringtree doctor: --peer is not implemented yet; omit it");
         return MISUSED;
     }
-    let setting = |name: &str| {
-        std::env::var(name)
-            .ok()
-            .filter(|text| !text.trim().is_empty())
-    };
-    let asked = setting("RINGTREE_TRANSPORT");
     // Unknown names were rejected before any command ran.
-    let choice = asked.as_deref().and_then(|name| name.trim().parse().ok());
+    let choice = setting("RINGTREE_TRANSPORT").and_then(|name| name.trim().parse().ok());
     let choice = choice.unwrap_or_default();
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     let findings = Findings::here(cores);
-    let mut output = report(
-        &findings,
-        setting("RINGTREE_HOST_ID"),
-        asked.is_some(),
-        choice,
-        &tuning(
-            setting("RINGTREE_TUNING").as_deref(),
-            setting("RINGTREE_JOB_TUNING").is_some(),
-        ),
-        &gpu::listed(),
-    );
-    let site = match setting("RINGTREE_SITE") {
-        Some(site) => format!("{} (RINGTREE_SITE)", site.trim()),
-        None => "the default site, which all hosts without a site name share".to_owned(),
-    };
-    output += &format!("{:<19}{site}\n", "site");
-    let checks = match setting("RINGTREE_CHECK") {
-        Some(checks) => format!("{} (RINGTREE_CHECK)", checks.trim()),
-        None => "none (the default)".to_owned(),
-    };
-    output += &format!("{:<19}{checks}\n", "checks");
-    // Other values were rejected before any command ran.
-    let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
-        Some("1") => "rank order (RINGTREE_REPRODUCIBLE)",
-        _ => "depends on the algorithm (the default)",
-    };
-    output += &format!("{:<19}{order}\n", "summation order");
+    let output = report(&findings);
     // A reader that has closed standard output (`| head`) is not an error.
     let _ = std::io::stdout().lock().write_all(output.as_bytes());
     match (findings.place(), choice) {
@@ -76,20 +44,22 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
     }
 }
 
-fn report(
-    findings: &Findings,
-    host_id: Option<String>,
-    is_chosen: bool,
-    choice: TransportChoice,
-    tuning: &str,
-    gpus: &str,
-) -> String {
-    let origin = if is_chosen {
-        "RINGTREE_TRANSPORT"
-    } else {
-        "the default"
-    };
-    let host_id = match host_id {
+/// Returns the value of an environment variable, unless it is blank.
+fn setting(name: &str) -> Option<String> {
+    let text = std::env::var(name).ok();
+    text.filter(|text| !text.trim().is_empty())
+}
+
+/// Returns the value of a setting and where it comes from. `default` includes its origin.
+fn set_or(name: &str, default: &str) -> String {
+    match setting(name) {
+        Some(value) => format!("{} ({name})", value.trim()),
+        None => default.to_owned(),
+    }
+}
+
+fn report(findings: &Findings) -> String {
+    let host_id = match setting("RINGTREE_HOST_ID") {
         Some(given) => format!("{given} (RINGTREE_HOST_ID)"),
         None => format!("{} (the default)", findings.host_id),
     };
@@ -108,8 +78,17 @@ fn report(
         Ok(users) => format!("{} in namespace {users}", findings.user),
         Err(why) => format!("{}; {why}", findings.user),
     };
-    let lines = [
-        ("transport", format!("{} ({origin})", choice.name())),
+    // Other values were rejected before any command ran.
+    let order = match setting("RINGTREE_REPRODUCIBLE").as_deref().map(str::trim) {
+        Some("1") => "rank order (RINGTREE_REPRODUCIBLE)",
+        _ => "depends on the algorithm (the default)",
+    };
+    let site = "the default site, which all hosts without a site name share";
+    let sharing = [
+        (
+            "transport",
+            set_or("RINGTREE_TRANSPORT", "auto (the default)"),
+        ),
         ("shared memory", memory),
         ("abstract socket", socket),
         ("host id", host_id),
@@ -117,35 +96,38 @@ fn report(
         ("network namespace", either(&findings.network)),
         ("user", user),
     ];
-    let last = "Ranks on a host share memory if it can be created and if their host id, boot id, \
-                network namespace and user match.";
-    let mut text = String::new();
-    for (name, found) in lines {
-        text += &format!("{name:<19}{found}\n");
-    }
+    let others = [
+        ("tuning", tuning()),
+        ("GPU", gpu::listed()),
+        ("GPU buffers", gpu::PATH.to_owned()),
+        ("site", set_or("RINGTREE_SITE", site)),
+        ("checks", set_or("RINGTREE_CHECK", "none (the default)")),
+        ("summation order", order.to_owned()),
+    ];
+    let line = |(name, found): (&str, String)| format!("{name:<19}{found}\n");
+    let (sharing, others) = (sharing.map(line), others.map(line));
     format!(
-        "{text}{last}\n{:<19}{tuning}\n{:<19}{gpus}\n{:<19}{}\n",
-        "tuning",
-        "GPU",
-        "GPU buffers",
-        gpu::PATH
+        "{}Ranks on a host share memory if it can be created and if their host id, boot id, \
+         network namespace and user match.\n{}",
+        sharing.concat(),
+        others.concat()
     )
 }
 
 /// Returns the source of the link speed table.
-fn tuning(setting: Option<&str>, is_handed_on: bool) -> String {
-    let Some(setting) = setting else {
-        return match is_handed_on {
-            true => {
+fn tuning() -> String {
+    let Some(setting) = setting("RINGTREE_TUNING") else {
+        return match setting("RINGTREE_JOB_TUNING") {
+            Some(_) => {
                 "measured by an earlier attempt and passed on by the launcher (RINGTREE_JOB_TUNING)"
             }
-            false => {
+            None => {
                 "built-in if all ranks are on one host, otherwise measured at startup (the default)"
             }
         }
         .to_owned();
     };
-    let what = match TuningSource::of_setting(setting) {
+    let what = match TuningSource::of_setting(&setting) {
         Ok(TuningSource::BuiltIn | TuningSource::Measured | TuningSource::HandedOn(_)) => {
             "built-in".to_owned()
         }
