@@ -83,24 +83,14 @@ fn count(comm: &Communicator, case: &Case) -> usize {
 
 /// Returns a text that explains why the algorithm was chosen.
 pub(crate) fn explain(comm: &Communicator, case: &Case) -> Result<String> {
-    let Case {
-        collective,
-        dtype,
-        root,
-        ..
-    } = *case;
-    let choice = comm.plan_for(collective, count(comm, case), dtype, root)?;
+    let count = count(comm, case);
+    let choice = comm.plan_for(case.collective, count, case.dtype, case.root)?;
     Ok(choice.to_string())
 }
 
 /// Returns the algorithm that will run and its predicted time in seconds.
 fn preview(comm: &Communicator, case: &Case, count: usize) -> Result<(Algorithm, f64)> {
-    let Case {
-        collective,
-        dtype,
-        root,
-        ..
-    } = *case;
+    let (collective, dtype, root) = (case.collective, case.dtype, case.root);
     match case.memory {
         #[cfg(feature = "cuda")]
         Memory::Device(_) => {
@@ -184,17 +174,12 @@ impl<B: Buffers> Bench<'_, B> {
         self.buffers.call(self.comm, self.case)
     }
 
-    /// Returns `true` if the root could run ahead of the other ranks, so that each call must follow
-    /// a barrier.
-    fn is_timed_call_by_call(&self) -> bool {
-        self.case.collective.is_rooted()
-    }
-
     /// Runs a batch and returns the mean time per call on the slowest rank, in seconds.
     fn batch(&mut self, iterations: usize) -> Result<f64> {
         let mut elapsed_s = 0.0;
         self.comm.barrier()?;
-        if self.is_timed_call_by_call() {
+        // A root could run ahead of the other ranks, so each call must follow a barrier.
+        if self.case.collective.is_rooted() {
             for _ in 0..iterations {
                 self.comm.barrier()?;
                 let start = Instant::now();

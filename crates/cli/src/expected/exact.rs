@@ -166,43 +166,27 @@ impl Draw {
         let random = self.random(rank);
         match op {
             ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => {
+                let sign = [1, -1][(random & 1) as usize];
                 let magnitude = (1 + (random >> 1) % TERM_MAX) as i128;
-                let term = if random & 1 == 0 {
-                    magnitude
-                } else {
-                    -magnitude
-                };
-                self.term(if self.speaks(rank, SUM_SPEAKERS_MAX) {
-                    term
-                } else {
-                    0
-                })
+                let speaks = i128::from(self.speaks(rank, SUM_SPEAKERS_MAX));
+                self.term(speaks * sign * magnitude)
             }
             ReduceOp::Prod if dtype.is_float() => {
                 let sign = [1.0, -1.0][(random & 1) as usize];
-                let speaker = self.speaks(rank, FEW_SPEAKERS_MAX);
-                Value::Float(
-                    sign * if speaker {
-                        [0.5, 2.0][(random >> 1 & 1) as usize]
-                    } else {
-                        1.0
-                    },
-                )
+                let magnitude = match self.speaks(rank, FEW_SPEAKERS_MAX) {
+                    true => [0.5, 2.0][(random >> 1 & 1) as usize],
+                    false => 1.0,
+                };
+                Value::Float(sign * magnitude)
             }
             ReduceOp::Prod => wrapped(dtype, i128::from(random | 1)),
             ReduceOp::Min | ReduceOp::Max => from_bits(dtype, random),
             ReduceOp::Bxor => wrapped(dtype, i128::from(random)),
             ReduceOp::Band | ReduceOp::Bor => {
                 let sparse = random & self.random(rank + self.inputs.world_size);
-                let set = if self.speaks(rank, FEW_SPEAKERS_MAX) {
-                    sparse
-                } else {
-                    0
-                };
-                wrapped(
-                    dtype,
-                    i128::from(if op == ReduceOp::Bor { set } else { !set }),
-                )
+                let set = sparse * u64::from(self.speaks(rank, FEW_SPEAKERS_MAX));
+                let bits = if op == ReduceOp::Bor { set } else { !set };
+                wrapped(dtype, i128::from(bits))
             }
         }
     }
@@ -223,14 +207,11 @@ impl Draw {
             _ => unreachable!("invariant: one type has one kind"),
         });
         let folded = folded.expect("invariant: a world has a rank");
-        match folded {
-            Value::Integer(sum) if op == ReduceOp::Avg => Value::Integer(sum / world_size as i128),
-            Value::Float(sum) if op == ReduceOp::Avg => Value::Float(mean(dtype, sum, world_size)),
-            Value::Float(sum) => match op {
-                ReduceOp::PreMulSum(factor) => Value::Float(sum * factor),
-                _ => folded,
-            },
-            Value::Integer(_) => folded,
+        match (op, folded) {
+            (ReduceOp::Avg, Value::Integer(sum)) => Value::Integer(sum / world_size as i128),
+            (ReduceOp::Avg, Value::Float(sum)) => Value::Float(mean(dtype, sum, world_size)),
+            (ReduceOp::PreMulSum(factor), Value::Float(sum)) => Value::Float(sum * factor),
+            _ => folded,
         }
     }
 
