@@ -113,23 +113,17 @@ enum Drawing {
 
 /// Runs `ringtree plan` and returns its exit code.
 pub(crate) fn execute(arguments: &Arguments) -> u8 {
-    match answer(arguments) {
+    let (message, code) = match answer(arguments) {
         Ok((output, fault)) => {
             // A reader that has closed standard output (`| head`) is not an error.
             let _ = std::io::stdout().lock().write_all(output.as_bytes());
-            match fault {
-                None => FINE,
-                Some(fault) => {
-                    eprintln!("ringtree plan: {fault}");
-                    FAILED
-                }
-            }
+            let Some(fault) = fault else { return FINE };
+            (fault, FAILED)
         }
-        Err(message) => {
-            eprintln!("ringtree plan: {message}");
-            MISUSED
-        }
-    }
+        Err(message) => (message, MISUSED),
+    };
+    eprintln!("ringtree plan: {message}");
+    code
 }
 
 /// The parsed arguments.
@@ -236,13 +230,9 @@ impl Inquiry {
     fn request(&self, algorithm: Algorithm) -> Result<Request, PlanError> {
         let choice = self.choose(Some(algorithm))?;
         let request = Request {
-            collective: self.collective,
-            algorithm,
-            world_size: self.topology.world_size,
-            rank: 0,
             root: self.root,
             pieces: self.pieces.unwrap_or(choice.pieces),
-            hosts: self.topology.hosts.clone(),
+            ..Request::new(self.collective, algorithm, &self.topology)
         };
         scratch_bytes(&request, self.bytes).map(|_| request)
     }
@@ -262,38 +252,33 @@ impl Inquiry {
             }
             Err(why_not) => return Err(why_not.into()),
         };
-        let pieces = request.pieces;
         let traffic = Traffic::of(&request, self.bytes)?;
         let time_s = predicted_s(&request, self.bytes, &self.table)?;
-        let mut report = Report::priced(names, size, &traffic, time_s);
+        let mut assessment = Assessment {
+            report: Report::priced(names, size, &traffic, time_s),
+            is_unsupported: false,
+            drawn: None,
+            pieces: request.pieces,
+        };
         let is_listed = self.topology.world_size <= DRAWN_RANKS_MAX;
         let is_proven = self.verify && self.topology.world_size <= VERIFY_RANKS_MAX;
-        if !is_listed && !is_proven {
-            return Ok(Assessment {
-                report,
-                is_unsupported: false,
-                drawn: None,
-                pieces,
-            });
+        if is_listed || is_proven {
+            let plans = plans(&request)?;
+            let report = &mut assessment.report;
+            if is_proven {
+                prove(report, &plans);
+            }
+            if is_listed && self.format == Format::Json && report.why_not.is_none() {
+                report.sends = Some(exported(&plans)?);
+            }
+            let caption = Caption {
+                bytes: self.bytes,
+                time_s,
+                traffic,
+            };
+            assessment.drawn = Some((plans, caption));
         }
-        let plans = plans(&request)?;
-        if is_proven {
-            prove(&mut report, &plans);
-        }
-        if is_listed && self.format == Format::Json && report.why_not.is_none() {
-            report.sends = Some(exported(&plans)?);
-        }
-        let caption = Caption {
-            bytes: self.bytes,
-            time_s,
-            traffic,
-        };
-        Ok(Assessment {
-            report,
-            is_unsupported: false,
-            drawn: Some((plans, caption)),
-            pieces,
-        })
+        Ok(assessment)
     }
 }
 
@@ -375,10 +360,8 @@ fn verdict(report: &Report) -> &'static str {
 fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
     let inquiry = Inquiry::of(arguments)?;
     let (algorithms, why) = inquiry.algorithms()?;
-    let mut assessments = Vec::new();
-    for algorithm in algorithms {
-        assessments.push(inquiry.assess(algorithm)?);
-    }
+    let assessments = algorithms.into_iter().map(|one| inquiry.assess(one));
+    let mut assessments = assessments.collect::<Result<Vec<_>, _>>()?;
     let mut out = match (inquiry.draw, inquiry.format) {
         (Some(Drawing::Html), _) => page(&inquiry, &mut assessments)?,
         (Some(draw), _) => drawings(&assessments, draw)?,

@@ -55,8 +55,7 @@ pub(super) fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     if inquiry.verify {
         head.extend(["verified", "bits agree"]);
     }
-    let head: Vec<String> = head.into_iter().map(str::to_owned).collect();
-    let mut lines = vec![head];
+    let mut lines = vec![head.into_iter().map(str::to_owned).collect()];
     let (planned, others): (Vec<_>, Vec<_>) = assessments
         .iter()
         .partition(|one| one.report.rounds.is_some());
@@ -69,15 +68,12 @@ pub(super) fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
         })
         .collect();
     for line in &lines {
-        let cells: Vec<String> = line
+        let mut cells: Vec<String> = line
             .iter()
             .zip(&widths)
-            .enumerate()
-            .map(|(column, (cell, width))| match column {
-                0 => format!("{cell:<width$}"),
-                _ => format!("{cell:>width$}"),
-            })
+            .map(|(cell, width)| format!("{cell:>width$}"))
             .collect();
+        cells[0] = format!("{:<width$}", line[0], width = widths[0]);
         out.push_str(cells.join("  ").trim_end());
         out.push('\n');
     }
@@ -85,21 +81,12 @@ pub(super) fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
     let (elsewhere, too_long): (Vec<_>, Vec<_>) =
         others.into_iter().partition(|one| one.is_unsupported);
     if !elsewhere.is_empty() {
-        let names: Vec<&str> = elsewhere
-            .iter()
-            .map(|one| one.report.algorithm.as_str())
-            .collect();
-        out.push_str(&format!(
-            "\nalgorithms that do not implement {collective}: {}\n",
-            names.join(", ")
-        ));
+        let names = elsewhere.iter().map(|one| one.report.algorithm.as_str());
+        let names = names.collect::<Vec<_>>().join(", ");
+        out += &format!("\nalgorithms that do not implement {collective}: {names}\n");
     }
-    for why_not in too_long
-        .iter()
-        .filter_map(|one| one.report.why_not.as_ref())
-    {
-        out.push_str(&format!("{why_not}\n"));
-    }
+    let why_not = too_long.iter().filter_map(|one| one.report.why_not.clone());
+    why_not.for_each(|why_not| out += &(why_not + "\n"));
     out
 }
 
@@ -145,21 +132,22 @@ fn speed(link: &LinkCost) -> String {
 fn row(assessment: &Assessment, with_proof: bool) -> Vec<String> {
     let report = &assessment.report;
     let number = |value: Option<usize>| value.map_or("-".to_owned(), |value| value.to_string());
-    let mut cells = vec![report.algorithm.clone()];
-    cells.push(assessment.pieces.to_string());
-    cells.push(number(report.rounds));
-    cells.push(number(report.messages));
     let sent = report.max_bytes_sent_per_rank.unwrap_or(0);
-    cells.push(Bytes(sent as f64).to_string());
-    cells.push(Seconds(report.time_us.unwrap_or(0.0) / 1e6).to_string());
+    let mut cells = vec![
+        report.algorithm.clone(),
+        assessment.pieces.to_string(),
+        number(report.rounds),
+        number(report.messages),
+        Bytes(sent as f64).to_string(),
+        Seconds(report.time_us.unwrap_or(0.0) / 1e6).to_string(),
+    ];
     if with_proof {
-        for value in [report.verified, report.bits_agree] {
-            cells.push(
-                value
-                    .map_or("not run", |yes| if yes { "yes" } else { "NO" })
-                    .to_owned(),
-            );
-        }
+        let answer = |value: Option<bool>| match value {
+            Some(true) => "yes".to_owned(),
+            Some(false) => "NO".to_owned(),
+            None => "not run".to_owned(),
+        };
+        cells.extend([report.verified, report.bits_agree].map(answer));
     }
     cells
 }
