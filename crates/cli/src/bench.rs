@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::gpu;
 use crate::names::{Selection, algorithms, one_of, parse_selection};
 use crate::quantity::{count, parse_size};
-use crate::{FAILED, FINE, Invocation, MISUSED};
+use crate::{FAILED, FINE, Invocation, MISUSED, exit_code};
 use case::{Case, Memory};
 use measure::Measurement;
 use ringtree::Builder;
@@ -18,7 +18,7 @@ use ringtree::internal::limits::WORLD_SIZE_MAX;
 use ringtree::plan::internal::reproducible::is_in_rank_order;
 use ringtree::plan::internal::select::scratch_bytes;
 use ringtree::plan::required;
-use ringtree::plan::{Algorithm, Collective, Hosts, REGISTRY, Request};
+use ringtree::plan::{Algorithm, Collective, REGISTRY, Request, Topology};
 use ringtree::start::TransportChoice;
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp};
 use std::io;
@@ -164,13 +164,18 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
 /// Prints the error and returns the exit code.
 fn refused(error: &Error) -> u8 {
     eprintln!("ringtree bench: {error}");
-    let is_usage = error.kind() == ErrorKind::Usage || error.kind() == ErrorKind::Configuration;
-    if is_usage { MISUSED } else { FAILED }
+    exit_code(error)
 }
 
 fn wanted(arguments: &Arguments) -> Result<Wanted<'_>, String> {
     if arguments.trace.is_some() && arguments.memory == Place::Device {
         return Err("--trace does not support --memory device; use --memory host or shared".into());
+    }
+    // Report an unknown name once instead of on every rank.
+    let name = std::env::var("RINGTREE_ALGORITHM").unwrap_or_default();
+    if !["", "auto"].contains(&name.trim()) {
+        let known = name.trim().parse::<Algorithm>();
+        known.map_err(|error| format!("RINGTREE_ALGORITHM: {error}"))?;
     }
     let (dtype, op) = (arguments.dtype, arguments.op);
     if !op.supports(dtype) {
@@ -281,10 +286,10 @@ fn measure_all(wanted: &Wanted, comm: &Communicator, trace: &Trace) -> ringtree:
             }
             let measurement: Measurement = measure::measure(comm, &case, trace)?;
             total_wrong += measurement.wrong;
-            let mut printed = Ok(());
-            if comm.rank() == 0 {
-                printed = report::print(arguments.format, &case, comm, &measurement, is_first);
-            }
+            let printed = match comm.rank() {
+                0 => report::print(arguments.format, &case, comm, &measurement, is_first),
+                _ => Ok(()),
+            };
             if !is_read(comm, printed)? {
                 return Ok(total_wrong);
             }
@@ -316,15 +321,8 @@ fn not_for(
     bytes: usize,
 ) -> Option<String> {
     let algorithm = algorithm.filter(|_| wanted.algorithms.len() > 1)?;
-    let request = Request {
-        collective: wanted.arguments.collective,
-        algorithm,
-        world_size: comm.world_size(),
-        rank: 0,
-        root: 0,
-        pieces: 1,
-        hosts: Hosts::APART,
-    };
+    let ranks = Topology::apart(comm.world_size());
+    let request = Request::new(wanted.arguments.collective, algorithm, &ranks);
     if comm.info().is_reproducible && !is_in_rank_order(&request) {
         return Some(format!(
             "{algorithm} does not reduce in rank order, which RINGTREE_REPRODUCIBLE=1 requires"

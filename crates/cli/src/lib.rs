@@ -44,6 +44,14 @@ const FAILED: u8 = 1;
 /// Exit code after a usage error.
 const MISUSED: u8 = 2;
 
+/// Returns the exit code after an error.
+fn exit_code(error: &ringtree::Error) -> u8 {
+    match error.kind() {
+        ringtree::ErrorKind::Usage | ringtree::ErrorKind::Configuration => MISUSED,
+        _ => FAILED,
+    }
+}
+
 /// Collective communication for data-parallel training.
 #[derive(Debug, Parser)]
 #[command(name = "ringtree", version, about)]
@@ -100,26 +108,39 @@ fn carried_out(invocation: Invocation) -> u8 {
     }
 }
 
+/// Options of mpirun that clap reads as several short options, and how to spell them instead.
+const MPIRUN: &[(&str, &str)] = &[
+    ("-np", "-n"),
+    ("-host", "--host"),
+    ("-hostfile", "--hostfile"),
+    ("-machinefile", "--machinefile"),
+];
+
 /// Parses the command line. Also accepts `-np 4`, as mpirun does.
 fn read(mut words: Vec<OsString>) -> Result<CommandLine, clap::Error> {
-    // Negative numbers are values that are out of range, not unknown options.
+    // Negative numbers, times and rates are values that are out of range, not unknown options.
     let mut command = CommandLine::command().mut_subcommands(|command| {
         command.mut_args(|arg| {
             let takes_values = arg.get_action().takes_values();
+            let unit = arg.get_value_names().and_then(|names| names.first());
+            let has_unit = unit.is_some_and(|unit| unit == "TIME" || unit == "RATE");
+            let takes_hyphens = has_unit || arg.is_allow_hyphen_values_set();
             arg.allow_negative_numbers(takes_values)
+                .allow_hyphen_values(takes_hyphens)
         })
     });
-    let mut matches = command.try_get_matches_from_mut(&words);
-    // clap reads `-np` as `-n p`.
-    let is_np = matches.as_ref().is_err_and(|error| {
-        let value = error.get(ContextKind::InvalidValue);
-        value.is_some_and(|value| value.to_string() == "p")
-    });
-    if is_np && let Some(word) = words.iter_mut().find(|word| *word == "-np") {
-        *word = "-n".into();
-        matches = command.try_get_matches_from_mut(&words);
+    let of_mpirun = |word: &OsString| {
+        let found = MPIRUN.iter().find(|(option, _)| word == option);
+        found.map(|(_, instead)| *instead)
+    };
+    loop {
+        let matches = command.try_get_matches_from_mut(&words);
+        let mut misread = words.iter_mut();
+        match misread.find_map(|word| Some((of_mpirun(word)?, word))) {
+            Some((instead, word)) if matches.is_err() => *word = instead.into(),
+            _ => return CommandLine::from_arg_matches(&matches?),
+        }
     }
-    CommandLine::from_arg_matches(&matches?)
 }
 
 /// Prints the requested help or version, or reports a usage error in one line. Returns the exit

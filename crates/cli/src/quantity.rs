@@ -64,8 +64,15 @@ pub(crate) fn parse_rate(text: &str) -> Result<f64, String> {
 /// Returns a message if the text is not a time.
 pub(crate) fn parse_time(text: &str) -> Result<f64, String> {
     const UNITS: &[(&str, f64)] = &[("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
-    parse_number(text, UNITS).ok_or_else(|| {
-        format!("'{text}' is not a time; use a number followed by ns, us, ms or s, such as 20us")
+    parse_number(text, UNITS).ok_or_else(|| match text.strip_prefix('-') {
+        Some(rest) if parse_number(rest, UNITS).is_some() => {
+            format!("'{text}' is negative; a time must be at least 0")
+        }
+        _ => {
+            format!(
+                "'{text}' is not a time; use a number followed by ns, us, ms or s, such as 20us"
+            )
+        }
     })
 }
 

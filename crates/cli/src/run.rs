@@ -1,6 +1,6 @@
 //! Implements `ringtree run`, which starts a program as several ranks on one or several hosts.
 
-use crate::{FAILED, MISUSED};
+use crate::{FAILED, exit_code};
 use clap::{Args, ValueEnum};
 use ringtree::internal::launch::tell;
 use ringtree::launch::{self, Job, Meeting, Output};
@@ -55,6 +55,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ),
     ("--module", "name the interpreter: `-- python3 -m MODULE`"),
     ("-m", "name the interpreter: `-- python3 -m MODULE`"),
+    ("--nproc", "use -n or --nproc-per-node"),
     ("--hostfile", ON_EACH_HOST),
     ("--machinefile", ON_EACH_HOST),
     ("--host", ON_EACH_HOST),
@@ -183,10 +184,7 @@ pub(crate) fn execute(arguments: Arguments) -> u8 {
         Ok(code) => u8::try_from(code).unwrap_or(FAILED),
         Err(error) => {
             tell(&error.to_string());
-            match error.kind() == ErrorKind::Usage || error.kind() == ErrorKind::Configuration {
-                true => MISUSED,
-                false => FAILED,
-            }
+            exit_code(&error)
         }
     }
 }

@@ -63,7 +63,11 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
         ),
         // mpirun's options.
         ("--hostfile=hosts", "--rdzv-endpoint"),
+        ("-hostfile", "--rdzv-endpoint"),
+        ("-machinefile", "--rdzv-endpoint"),
+        ("-host", "--rdzv-endpoint"),
         ("-H", "--rdzv-endpoint"),
+        ("--nproc=1", "use -n or"),
         ("-x", "inherit"),
         ("--bind-to=core", "taskset"),
         ("--timeout=9", "RINGTREE_TIMEOUT_MS"),

@@ -29,9 +29,11 @@ const REFUSED: &str = "
     broadcast --algorithm auto --ranks 8 --bytes -1 => is not a size
     broadcast --algorithm auto --ranks 8 --chunks 0 => invalid value '0' for '--chunks
     broadcast --algorithm auto --ranks 8 --latency 20 => is not a time
+    broadcast --algorithm auto --ranks 8 --latency -5us => a time must be at least 0
     broadcast --algorithm auto --ranks 8 --overhead 20 => is not a time
     broadcast --algorithm auto --ranks 8 --bandwidth 10GB => is not a rate
     broadcast --algorithm auto --ranks 8 --bandwidth 0Gbit => is not a rate
+    broadcast --algorithm auto --ranks 8 --bandwidth -1Gbit => is not a rate
     broadcast --algorithm auto --ranks 8 --ranks-per-host 3 => must divide the number of ranks
     broadcast --algorithm auto --ranks 8 --ranks-per-host 0 => 0 is not in 1..=1024
     broadcast --algorithm auto --ranks 8 --ranks-per-host 9 => must divide the number of ranks
