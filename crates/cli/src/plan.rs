@@ -318,16 +318,14 @@ fn with_radix(
     let Some(radix) = radix else {
         return Ok(selection);
     };
-    let refusal = |why: &dyn std::fmt::Display| format!("--radix {radix}: {why}");
-    match selection {
+    let wanted = match selection {
         Selection::One(algorithm) if second.is_none() => {
-            let wanted = algorithm.with_radix(radix).map_err(|why| refusal(&why))?;
-            Ok(Selection::One(wanted))
+            algorithm.with_radix(radix).map_err(String::from)
         }
-        Selection::One(_) | Selection::All | Selection::Auto => Err(refusal(
-            &"a radix requires a single algorithm; pass --algorithm NAME",
-        )),
-    }
+        _ => Err("a radix requires a single algorithm; pass --algorithm NAME".to_owned()),
+    };
+    let refusal = |why: String| format!("--radix {radix}: {why}");
+    wanted.map(Selection::One).map_err(refusal)
 }
 
 fn is_set(name: &str, value: &str) -> bool {

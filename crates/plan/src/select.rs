@@ -204,13 +204,8 @@ pub fn predicted_s(request: &Request, bytes: usize, table: &TuningTable) -> Resu
 /// Returns an error if there is no plan for `request`, or if the plan's scratch exceeds
 /// both the size of the buffer and [`SCRATCH_BYTES_MAX`].
 pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, PlanError> {
-    let Request {
-        collective,
-        algorithm,
-        world_size,
-        ..
-    } = *request;
-    let entry = required(collective, algorithm)?;
+    let (algorithm, world_size) = (request.algorithm, request.world_size);
+    let entry = required(request.collective, algorithm)?;
     let chunks = (entry.chunks)(request).max(1);
     let buffers = (entry.scratch)(request) as f64 / chunks as f64;
     let scratch = (buffers * bytes as f64).ceil();

@@ -35,44 +35,33 @@ struct Case {
 /// blocks begin at odd addresses, and a large call of each collective. Four consecutive turns cover
 /// all [`COUNTS`].
 fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
+    let case = |(collective, algorithm), (dtype, op), count, nth: usize| Case {
+        collective,
+        algorithm,
+        dtype,
+        op,
+        count,
+        root: nth % world_size,
+        seed: nth as u64,
+    };
+    let moves_data = |one: &&Collective| **one != Collective::Barrier;
     let mut cases = Vec::new();
     for entry in REGISTRY {
-        let collectives = entry.collectives.iter();
-        for collective in collectives.filter(|one| **one != Collective::Barrier) {
-            let pairs = pairs(*collective).enumerate();
-            cases.extend(pairs.map(|(nth, (dtype, op))| Case {
-                collective: *collective,
-                algorithm: Some(entry.algorithm),
-                dtype,
-                op,
-                count: COUNTS[(nth + turn) % COUNTS.len()],
-                root: nth % world_size,
-                seed: nth as u64,
-            }));
-            cases.extend([Dtype::I8, Dtype::F16].map(|dtype| Case {
-                collective: *collective,
-                algorithm: Some(entry.algorithm),
-                dtype,
-                op: ReduceOp::Max,
-                count: ODD_COUNT,
-                root: turn % world_size,
-                seed: turn as u64,
-            }));
+        for &collective in entry.collectives.iter().filter(moves_data) {
+            let call = (collective, Some(entry.algorithm));
+            for (nth, pair) in pairs(collective).enumerate() {
+                cases.push(case(call, pair, COUNTS[(nth + turn) % COUNTS.len()], nth));
+            }
+            for dtype in [Dtype::I8, Dtype::F16] {
+                cases.push(case(call, (dtype, ReduceOp::Max), ODD_COUNT, turn));
+            }
         }
     }
-    let all = Collective::ALL.iter();
-    cases.extend(
-        all.filter(|one| **one != Collective::Barrier)
-            .map(|one| Case {
-                collective: *one,
-                algorithm: None,
-                dtype: Dtype::F16,
-                op: ReduceOp::Max,
-                count: LARGE_BYTES.min(bytes_max) / 2,
-                root: turn % world_size,
-                seed: turn as u64,
-            }),
-    );
+    let large = LARGE_BYTES.min(bytes_max) / 2;
+    for &collective in Collective::ALL.iter().filter(moves_data) {
+        let halves = (Dtype::F16, ReduceOp::Max);
+        cases.push(case((collective, None), halves, large, turn));
+    }
     cases
 }
 

@@ -194,21 +194,8 @@ impl Group {
     fn end(&mut self) -> Vec<(Option<ExitStatus>, String)> {
         // A rank that has closed its output should exit soon.
         let patience = Instant::now() + GRACE;
-        let own_ends: Vec<_> = self
-            .children
-            .iter_mut()
-            .map(|child| {
-                loop {
-                    match child.try_wait() {
-                        Ok(Some(status)) => return Some(status),
-                        Ok(None) if Instant::now() < patience => {
-                            std::thread::sleep(Duration::from_millis(2));
-                        }
-                        _ => return None,
-                    }
-                }
-            })
-            .collect();
+        let own_end = |child: &mut Child| exit_by(child, patience).ok().flatten();
+        let own_ends: Vec<_> = self.children.iter_mut().map(own_end).collect();
         self.kill();
         let complaints = self.complaints.drain(..);
         let complaints = complaints.map(|text| text.recv_timeout(GRACE).unwrap_or_default());
@@ -239,9 +226,7 @@ impl Group {
             kill_group(child);
         }
         for child in left {
-            while matches!(child.try_wait(), Ok(None)) && Instant::now() < patience {
-                std::thread::sleep(Duration::from_millis(2));
-            }
+            let _ = exit_by(child, patience);
         }
     }
 }
@@ -255,6 +240,17 @@ impl Drop for Group {
 /// Kills the process group that `child` leads.
 fn kill_group(child: &Child) {
     let _ = kill_process_group(Pid::from_child(child), Signal::KILL);
+}
+
+/// Waits for `child` to exit. Returns its exit status, or `None` if it is still running at `end`.
+fn exit_by(child: &mut Child, end: Instant) -> std::io::Result<Option<ExitStatus>> {
+    loop {
+        let status = child.try_wait()?;
+        if status.is_some() || Instant::now() >= end {
+            return Ok(status);
+        }
+        std::thread::sleep(Duration::from_millis(2));
+    }
 }
 
 /// Returns a channel that receives everything written to `pipe` once the pipe is closed.
@@ -278,16 +274,13 @@ pub(super) fn said_within(mut command: Command, patience: Duration) -> Option<St
     let end = Instant::now() + patience;
     let mut child = command.spawn().ok()?;
     let said = all_of(child.stdout.take());
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) if status.success() => return said.recv_timeout(GRACE).ok(),
-            Ok(None) if Instant::now() < end => std::thread::sleep(Duration::from_millis(5)),
-            Ok(None) => {
-                kill_group(&child);
-                let _ = child.try_wait();
-                return None;
-            }
-            _ => return None,
+    match exit_by(&mut child, end).ok()? {
+        Some(status) if status.success() => said.recv_timeout(GRACE).ok(),
+        Some(_) => None,
+        None => {
+            kill_group(&child);
+            let _ = child.try_wait();
+            None
         }
     }
 }

@@ -35,12 +35,8 @@ pub(super) fn check(rank: &Rank, bytes_max: usize) -> Result<()> {
         done += BATCH;
         let factor = (comm.world_size() as u32).wrapping_pow(done);
         let is_wrong = |(at, one): &(usize, u32)| *one != first(*at).wrapping_mul(factor);
-        let wrong = buffer
-            .read()?
-            .into_iter()
-            .enumerate()
-            .filter(is_wrong)
-            .count();
+        let read = buffer.read()?.into_iter().enumerate();
+        let wrong = read.filter(is_wrong).count();
         comm.synchronize()?;
         if wrong > 0 {
             rank.found(&format!("{wrong} wrong elements after {done} repetitions"));

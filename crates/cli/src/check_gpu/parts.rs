@@ -130,13 +130,8 @@ impl<'a> Check<'a> {
     /// Runs a part on each path.
     fn on_each_path(&mut self, what: &str, job: &Job) {
         for path in PATHS {
-            self.on_path(
-                what,
-                Job {
-                    path,
-                    ..job.clone()
-                },
-            );
+            let job = job.clone();
+            self.on_path(what, Job { path, ..job });
         }
     }
 

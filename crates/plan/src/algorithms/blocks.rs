@@ -72,7 +72,8 @@ pub(super) fn block(index: usize, pieces: usize) -> Vec<ChunkRange> {
 }
 
 /// Returns the chunks of `count` blocks from block `first` on a circle of `n` blocks: one range, or
-/// two if the run passes the end. `count` is 1 to `n`, and `begin` returns the first chunk of a block.
+/// two if the run passes the end. `count` is 1 to `n`, and `begin` returns the first chunk of a
+/// block.
 ///
 /// ```text
 /// n = 6, first = 4, count = 3:   [0] 1 2 3 [4 5]   →   4..6, 0..1

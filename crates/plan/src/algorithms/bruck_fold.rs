@@ -56,12 +56,7 @@ const SMALL_BYTES: usize = 16 << 10;
 const READ_AT_ONCE_MAX: usize = 16;
 
 fn build(request: &Request) -> Vec<Round> {
-    let Request {
-        rank,
-        world_size: n,
-        pieces,
-        ..
-    } = *request;
+    let (n, rank, pieces) = (request.world_size, request.rank, request.pieces);
     if n == 1 {
         return Vec::new();
     }

@@ -20,7 +20,7 @@ mod double_tree;
 mod extras;
 mod flat;
 mod hierarchical;
-pub(crate) mod own;
+pub(super) mod own;
 mod pairwise;
 mod rabenseifner;
 mod recursive_doubling;

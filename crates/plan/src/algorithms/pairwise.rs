@@ -38,12 +38,7 @@ pub(super) const ENTRY: Entry = Entry {
 };
 
 fn build(request: &Request) -> Vec<Round> {
-    let Request {
-        world_size: n,
-        rank,
-        pieces,
-        ..
-    } = *request;
+    let (n, rank, pieces) = (request.world_size, request.rank, request.pieces);
     let round = |distance: usize| {
         let (after, before) = ((rank + distance) % n, (rank + n - distance) % n);
         let peers = [after].into_iter();

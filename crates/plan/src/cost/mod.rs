@@ -130,14 +130,10 @@ impl ChunkBytes {
     }
 
     fn of_elements(plan: &Plan, count: usize, element_bytes: usize) -> Self {
-        let Request {
-            collective,
-            world_size,
-            ..
-        } = plan.request;
+        let (collective, ranks) = (plan.request.collective, plan.request.world_size);
         let payload = payload_bytes(collective, count);
         Self {
-            division: Division::new(collective, world_size, plan.chunks, payload),
+            division: Division::new(collective, ranks, plan.chunks, payload),
             chunks: plan.chunks,
             element_bytes,
         }
@@ -183,18 +179,12 @@ impl Traffic {
     /// # Errors
     /// Returns an error if there is no plan for `request`.
     pub fn of(request: &Request, bytes: usize) -> Result<Self, PlanError> {
-        let Request {
-            collective,
-            algorithm,
-            world_size,
-            root,
-            ..
-        } = *request;
-        let entry = required(collective, algorithm)?;
+        let (world_size, root) = (request.world_size, request.root);
+        let entry = required(request.collective, request.algorithm)?;
         let first = plan_of(request, root)?;
         let mut count = Count::new(&first, bytes);
         count.add(&first);
-        if (entry.is_symmetric)(collective) {
+        if (entry.is_symmetric)(request.collective) {
             count.messages *= world_size;
         } else if first.rounds.len().saturating_mul(world_size) <= TRAFFIC_STEPS_MAX {
             for rank in (0..world_size).filter(|rank| *rank != root) {

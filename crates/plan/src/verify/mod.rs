@@ -210,19 +210,7 @@ impl At {
 pub fn verify(plans: &[Plan]) -> Result<Proof, Fault> {
     shape::check(plans)?;
     matching::check(plans)?;
-    let mut finished = run::execute(plans)?;
-    let trees = outcome::check(plans, &mut finished)?;
-    let traffic = finished.traffic;
-    Ok(Proof {
-        rounds: traffic.round_has_message.iter().filter(|&&has| has).count(),
-        messages: traffic.messages,
-        max_chunks_sent: traffic.chunks_sent.iter().copied().max().unwrap_or(0),
-        chunks_sent: traffic.chunks_sent.iter().sum(),
-        bits_agree: trees.agree_across_ranks,
-        position_independent: trees.agree_across_chunks,
-        is_in_rank_order: trees.are_in_rank_order,
-        fingerprint: trees.fingerprint,
-    })
+    outcome::check(plans, run::execute(plans)?)
 }
 
 /// Runs `plans` to completion and returns, for each chunk, a list of the ranks whose contributions

@@ -2,26 +2,18 @@
 
 use super::run::Finished;
 use super::values::{Value, mix};
-use super::{At, Fault};
+use super::{At, Fault, Proof};
 use crate::ir::Plan;
 use crate::spec::Demand;
 use crate::spec::demands;
 
-/// Common properties of the association trees at the end.
-pub(super) struct Trees {
-    pub(super) agree_across_ranks: bool,
-    pub(super) agree_across_chunks: bool,
-    pub(super) are_in_rank_order: bool,
-    pub(super) fingerprint: u64,
-}
-
 /// Checks every demanded chunk and compares the trees of those that are combinations.
-pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fault> {
+pub(super) fn check(plans: &[Plan], mut finished: Finished) -> Result<Proof, Fault> {
     let request = &plans[0].request;
     let chunks = plans[0].chunks;
     let pieces = chunks / request.world_size;
     let mut tree_of_chunk: Vec<Option<Value>> = vec![None; chunks];
-    let mut agree_across_ranks = true;
+    let mut bits_agree = true;
     for (rank, plan) in plans.iter().enumerate() {
         for (chunk, tree) in tree_of_chunk.iter_mut().enumerate() {
             let block = chunk.checked_div(pieces).unwrap_or(0);
@@ -32,26 +24,31 @@ pub(super) fn check(plans: &[Plan], finished: &mut Finished) -> Result<Trees, Fa
             };
             let value = finished.chunks[rank][chunk];
             let at = At::rank(rank).chunk(chunk);
-            let Some(value) = satisfied(finished, plan, (demand, wanted), value, at)? else {
+            let Some(value) = satisfied(&finished, plan, (demand, wanted), value, at)? else {
                 continue;
             };
-            agree_across_ranks &= *tree.get_or_insert(value) == value;
+            bits_agree &= *tree.get_or_insert(value) == value;
         }
     }
     let trees: Vec<Value> = tree_of_chunk.into_iter().flatten().collect();
-    let agree_across_chunks = trees.windows(2).all(|pair| pair[0] == pair[1]);
+    let position_independent = trees.windows(2).all(|pair| pair[0] == pair[1]);
     let prints = trees.iter().map(|&tree| finished.values.fingerprint(tree));
-    let fingerprint = if agree_across_chunks {
+    let fingerprint = if position_independent {
         prints.take(1).sum()
     } else {
         prints.fold(0, mix)
     };
     let in_rank_order = finished.values.in_rank_order();
     let is_in_rank_order = |tree: &Value| *tree == in_rank_order;
-    Ok(Trees {
-        agree_across_ranks,
-        agree_across_chunks,
-        are_in_rank_order: agree_across_ranks && trees.iter().all(is_in_rank_order),
+    let traffic = finished.traffic;
+    Ok(Proof {
+        rounds: traffic.round_has_message.iter().filter(|&&has| has).count(),
+        messages: traffic.messages,
+        max_chunks_sent: traffic.chunks_sent.iter().copied().max().unwrap_or(0),
+        chunks_sent: traffic.chunks_sent.iter().sum(),
+        bits_agree,
+        position_independent,
+        is_in_rank_order: bits_agree && trees.iter().all(is_in_rank_order),
         fingerprint,
     })
 }

@@ -16,17 +16,17 @@ use crate::algorithms::blocks::circle;
 use crate::ir::{ChunkRange, Round, Step};
 
 /// Ranks on a circle as seen by one of them, and the blocks that they exchange, one per place.
-pub(in super::super) struct Circle<F, G> {
+pub(in crate::algorithms) struct Circle<F, G> {
     /// Number of places.
-    pub(in super::super) places: usize,
+    pub(in crate::algorithms) places: usize,
     /// Number of parts into which a round divides the remaining blocks.
-    pub(in super::super) radix: usize,
+    pub(in crate::algorithms) radix: usize,
     /// The place whose rounds are built.
-    pub(in super::super) own: usize,
+    pub(in crate::algorithms) own: usize,
     /// Returns the first chunk of a block or, for the number of places, the end of the last block.
-    pub(in super::super) begin: G,
+    pub(in crate::algorithms) begin: G,
     /// Returns the rank at a place.
-    pub(in super::super) rank_in: F,
+    pub(in crate::algorithms) rank_in: F,
 }
 
 /// Blocks that go to the rank at a distance.
@@ -46,16 +46,16 @@ fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
 }
 
 /// Rounds and messages of one pass through the skips, in the reduce-scatter and in the all-gather.
-pub(in super::super) struct Counts {
-    pub(in super::super) levels: usize,
-    pub(in super::super) rounds_reducing: usize,
-    pub(in super::super) messages: usize,
+pub(in crate::algorithms) struct Counts {
+    pub(in crate::algorithms) levels: usize,
+    pub(in crate::algorithms) rounds_reducing: usize,
+    pub(in crate::algorithms) messages: usize,
     /// Length of the longest chain of messages that wait for one another.
-    pub(in super::super) hops: usize,
+    pub(in crate::algorithms) hops: usize,
 }
 
 /// Counts the rounds and messages for `places` places.
-pub(in super::super) fn counts(places: usize, radix: usize) -> Counts {
+pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
     let skips = skips(places, radix);
     let mut counts = Counts {
         levels: skips.len() - 1,
@@ -94,7 +94,7 @@ fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
 
 impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
     /// Returns the rounds after which each place holds its own block of the reduction.
-    pub(in super::super) fn reduce_scatter(&self) -> Vec<Round> {
+    pub(in crate::algorithms) fn reduce_scatter(&self) -> Vec<Round> {
         let mut rounds = Vec::new();
         for pair in skips(self.places, self.radix).windows(2).rev() {
             let (skip, left) = (pair[0], pair[1]);
@@ -119,7 +119,7 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
     }
 
     /// Returns the rounds after which each place holds all blocks. Each begins with its own block.
-    pub(in super::super) fn all_gather(&self) -> Vec<Round> {
+    pub(in crate::algorithms) fn all_gather(&self) -> Vec<Round> {
         let round = |skip: usize, left: usize| {
             let send = |part: Part| {
                 let blocks = self.blocks(self.own, part.blocks);

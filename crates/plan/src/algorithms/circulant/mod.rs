@@ -77,16 +77,14 @@ pub(super) fn skips(world_size: usize, radix: usize) -> Vec<usize> {
 }
 
 fn build(request: &Request) -> Vec<Round> {
-    let Request {
-        rank, world_size, ..
-    } = *request;
-    if world_size == 1 {
+    let n = request.world_size;
+    if n == 1 {
         return Vec::new();
     }
     let circle = Circle {
-        places: world_size,
+        places: n,
         radix: request.algorithm.radix(),
-        own: rank,
+        own: request.rank,
         begin: |block| block,
         rank_in: |place| place,
     };
