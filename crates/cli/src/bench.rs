@@ -171,12 +171,15 @@ fn wanted(arguments: &Arguments) -> Result<Wanted<'_>, String> {
     if arguments.trace.is_some() && arguments.memory == Place::Device {
         return Err("--trace does not support --memory device; use --memory host or shared".into());
     }
-    // Report an unknown name once instead of on every rank.
+    // Report an unknown name once, and not on every rank.
     let name = std::env::var("RINGTREE_ALGORITHM").unwrap_or_default();
-    if !["", "auto"].contains(&name.trim()) {
-        let known = name.trim().parse::<Algorithm>();
-        known.map_err(|error| format!("RINGTREE_ALGORITHM: {error}"))?;
-    }
+    let preset = match name.trim() {
+        "" | "auto" => None,
+        name => Some(
+            name.parse()
+                .map_err(|error| format!("RINGTREE_ALGORITHM: {error}"))?,
+        ),
+    };
     let (dtype, op) = (arguments.dtype, arguments.op);
     if !op.supports(dtype) {
         return Err(format!(
@@ -185,17 +188,23 @@ fn wanted(arguments: &Arguments) -> Result<Wanted<'_>, String> {
     }
     Ok(Wanted {
         arguments,
-        algorithms: named(arguments.collective, &arguments.algorithm)?,
+        algorithms: named(arguments.collective, &arguments.algorithm, preset)?,
         sizes_bytes: sizes(arguments)?,
     })
 }
 
-/// Returns the algorithms to measure. `None` stands for `auto`.
-fn named(collective: Collective, names: &[Selection]) -> Result<Vec<Option<Algorithm>>, String> {
+/// Returns the algorithms to measure. `auto` stands for `preset` if that algorithm implements the
+/// collective, and for `None` otherwise.
+fn named(
+    collective: Collective,
+    names: &[Selection],
+    preset: Option<Algorithm>,
+) -> Result<Vec<Option<Algorithm>>, String> {
+    let preset = preset.filter(|algorithm| required(collective, *algorithm).is_ok());
     let mut named = Vec::new();
     for name in names {
         match *name {
-            Selection::Auto => named.push(None),
+            Selection::Auto => named.push(preset),
             Selection::All => {
                 let all = REGISTRY.iter();
                 let all = all.filter(|entry| entry.collectives.contains(&collective));

@@ -129,3 +129,23 @@ fn the_doctor_says_where_the_table_comes_from() {
     std::fs::write(&path, "nonsense").unwrap();
     assert!(doctor(&path).contains("malformed"));
 }
+
+#[test]
+fn the_variable_names_the_algorithm_of_a_benchmark() {
+    let bench = |algorithm: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
+        let line = "bench all-reduce --ranks 2 --sizes 64 --iters 3 --format csv";
+        command.args(line.split(' ')).env_remove("RANK");
+        command.env("RINGTREE_ALGORITHM", algorithm);
+        command.output().unwrap()
+    };
+    let output = bench("recursive-doubling");
+    assert!(output.status.success(), "{}", said(&output));
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(",recursive-doubling,"), "{text}");
+
+    let output = bench("ribg");
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    let line = "RINGTREE_ALGORITHM: unknown algorithm 'ribg'; use one of";
+    assert_eq!(said(&output).matches(line).count(), 1, "{}", said(&output));
+}
