@@ -13,107 +13,19 @@ pub mod bootstrap {
 
 /// Values that another language has encoded. They are sent like `comm::values` sends its own.
 pub mod values {
-    use crate::comm::{Communicator, values};
-    use crate::error::Result;
-
-    const OBJECT: &str = "an object";
-
-    /// Returns the bytes of `root` on every rank. A rank that cannot encode its value passes the
-    /// error, and every rank gets an error.
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn broadcast(comm: &Communicator, own: Result<Vec<u8>>, root: usize) -> Result<Vec<u8>> {
-        let own = own.and_then(|bytes| values::bounded(bytes, OBJECT));
-        values::broadcast(comm, own, root)
-    }
-
-    /// Returns the bytes of all ranks on every rank, like [`broadcast`].
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn all_gather(comm: &Communicator, own: Result<Vec<u8>>) -> Result<Vec<Vec<u8>>> {
-        values::all_gather(comm, own.and_then(|bytes| values::bounded(bytes, OBJECT)))
-    }
-
-    /// Returns the bytes of all ranks on `root`, and `None` on the other ranks, like [`broadcast`].
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn gather(
-        comm: &Communicator,
-        own: Result<Vec<u8>>,
-        root: usize,
-    ) -> Result<Option<Vec<Vec<u8>>>> {
-        comm.check_peer("root", root)?;
-        let own = own.and_then(|bytes| values::bounded(bytes, OBJECT));
-        values::gather(comm, own, root)
-    }
-
-    /// Sends bytes to a rank that calls [`receive`].
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn send(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
-        values::send_bytes(comm, bytes, to)
-    }
-
-    /// Receives the bytes that `from` sends with [`send`].
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn receive(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
-        values::receive_bytes(comm, from)
-    }
+    pub use crate::comm::values::{
+        all_gather, broadcast, gather, receive_bytes as receive, send_bytes as send,
+    };
 }
 
 /// Calls that programs do not need.
 pub mod calls {
-    use crate::comm::Communicator;
-    use crate::comm::buffer::BufferMut;
+    pub use crate::comm::any::collective;
     pub use crate::comm::info::device_path_line;
-    pub use crate::comm::shared_buffer::is_shared;
-    use crate::error::Result;
-    use crate::op::ReduceOp;
-    use crate::plan::{Collective, TuningTable};
-
-    /// Runs `collective`, which is known only at run time, in place. `op` and `root` are ignored if
-    /// the collective does not use them.
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn collective<B: BufferMut + ?Sized>(
-        comm: &Communicator,
-        collective: Collective,
-        buffer: &mut B,
-        op: ReduceOp,
-        root: usize,
-    ) -> Result<()> {
-        comm.run_collective(collective, buffer, op, root)
-    }
-
-    /// Measures the costs of the communicator's links. All ranks must make this call.
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub fn measure(comm: &Communicator) -> Result<TuningTable> {
-        comm.measure()
-    }
-
-    /// Returns the algorithm for a call on a device buffer, and the predicted time in seconds.
-    ///
-    /// # Errors
-    /// Returns [`Usage`](crate::ErrorKind::Usage) if `root` is out of range.
+    pub use crate::comm::measure::measure;
     #[cfg(feature = "cuda")]
-    pub fn plan_on_device(
-        comm: &Communicator,
-        collective: Collective,
-        count: usize,
-        dtype: crate::Dtype,
-        root: usize,
-    ) -> Result<(crate::plan::Algorithm, f64)> {
-        comm.plan_on_device(collective, count, dtype, root)
-    }
+    pub use crate::comm::on_device::plan_on_device;
+    pub use crate::comm::shared_buffer::is_shared;
 }
 
 /// Data-parallel training with hooks of one's own, gradients outside host memory, and state that is
@@ -199,25 +111,12 @@ pub mod limits {
 
 /// The simulated network below the ranks of a [`World`](crate::sim::World).
 pub mod sim {
-    pub use crate::sim::connector::{SimStream, links, links_among, lock};
+    pub use crate::lock::lock;
+    pub use crate::sim::connector::{SimStream, links, links_among};
     pub use crate::sim::faults::SplitMix64;
     pub use crate::sim::network::{ControlMessage, Network, Uplinks};
     pub use crate::sim::schedule::{Baton, Deadlock};
-    use crate::{Communicator, sim::World};
-    use std::sync::{Arc, Mutex};
-
-    /// Runs `code` like [`World::run`], but on a network that the caller keeps, for example to read
-    /// its clock or its records.
-    ///
-    /// # Panics
-    /// Panics if `code` panics on a rank.
-    pub fn run_on<R: Send>(
-        world: &World,
-        network: &Arc<Mutex<Network>>,
-        code: impl Fn(&Communicator) -> R + Sync,
-    ) -> Vec<R> {
-        world.run_on(network, code)
-    }
+    pub use crate::sim::simulate::run_on;
 }
 
 /// Reductions and memory.

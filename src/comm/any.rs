@@ -10,28 +10,28 @@ use crate::plan::internal::select::with_breakdown;
 use crate::plan::{Choice, Collective};
 use crate::protocol::call::Call;
 
-impl Communicator {
-    /// Runs `collective` in place. `op` and `root` are ignored if the collective does not use them.
-    /// A barrier ignores the buffer as well.
-    pub(crate) fn run_collective<B>(
-        &self,
-        collective: Collective,
-        buffer: &mut B,
-        op: ReduceOp,
-        root: usize,
-    ) -> Result<()>
-    where
-        B: BufferMut + ?Sized,
-    {
-        if collective == Collective::Barrier {
-            return self.barrier();
-        }
-        let call = Call::new(collective, 0);
-        let root = if collective.is_rooted() { root } else { 0 };
-        let op = call.op.map(|_| op);
-        self.in_place(Call { op, root, ..call }, buffer)
+/// Runs `collective`, which is known only at run time, in place. `op` and `root` are ignored if the
+/// collective does not use them. A barrier ignores the buffer as well.
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn collective<B: BufferMut + ?Sized>(
+    comm: &Communicator,
+    collective: Collective,
+    buffer: &mut B,
+    op: ReduceOp,
+    root: usize,
+) -> Result<()> {
+    if collective == Collective::Barrier {
+        return comm.barrier();
     }
+    let call = Call::new(collective, 0);
+    let root = if collective.is_rooted() { root } else { 0 };
+    let op = call.op.map(|_| op);
+    comm.in_place(Call { op, root, ..call }, buffer)
+}
 
+impl Communicator {
     /// Returns the algorithm that an in-place call would use on a buffer of `count` elements, with
     /// its predicted time and the best alternative. The result prints as one line that explains the
     /// choice. Pass 0 as `root` if the collective does not have a root.
@@ -62,7 +62,11 @@ impl Communicator {
         root: usize,
     ) -> Result<Choice> {
         self.check_peer("root", root)?;
-        let call = call_of(collective, count, dtype, root);
+        let call = match collective {
+            // A barrier has no data.
+            Collective::Barrier => Call::barrier(),
+            _ => Call::new(collective, count).dtype(dtype).root(root),
+        };
         let issued = self.enter()?;
         let algorithm = forced(issued.algorithm, call);
         let choice = issued.cache.choice(Call { algorithm, ..call })?;
@@ -70,13 +74,5 @@ impl Communicator {
         let parts = &self.core.parts;
         let whole = with_breakdown(choice, &parts.topology(), &parts.tuning);
         whole.map_err(Error::usage)
-    }
-}
-
-fn call_of(collective: Collective, count: usize, dtype: Dtype, root: usize) -> Call {
-    match collective {
-        // A barrier has no data.
-        Collective::Barrier => Call::barrier(),
-        _ => Call::new(collective, count).dtype(dtype).root(root),
     }
 }

@@ -3,10 +3,11 @@
 use super::Communicator;
 use crate::control::cancel::Cancel;
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::sys::generation::{Generation, count_forks};
 use std::fmt;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 use std::thread::JoinHandle;
 
@@ -169,10 +170,6 @@ impl Drop for Announces {
         drop(ending);
         waker.into_iter().for_each(Waker::wake);
     }
-}
-
-fn lock(ending: &Mutex<Ending>) -> MutexGuard<'_, Ending> {
-    ending.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Connecting {

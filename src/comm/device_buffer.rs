@@ -6,12 +6,13 @@ use crate::dtype::Element;
 use crate::engine::cache::bytes_of;
 use crate::error::{Error, Result};
 use crate::limits::BUFFER_AREAS_MAX;
+use crate::lock::lock;
 use crate::plan::Layout;
 use crate::sys::cuda::{Pinned, Rows};
 use std::fmt;
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A buffer of elements on a device, together with the stream on which the buffer is used.
 ///
@@ -82,10 +83,6 @@ impl Area {
         self.number = self.number.wrapping_add(1);
         stream.write_word(&self.pinned, self.word_at(), self.number)
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl<T: Element> DeviceBuffer<T> {
@@ -260,8 +257,7 @@ impl<T: Element> DeviceBuffer<T> {
 
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
-        let areas = self.areas.get_mut().unwrap_or_else(PoisonError::into_inner);
-        for area in areas.drain(..) {
+        for area in lock(&self.areas).drain(..) {
             area.leave(&self.device);
         }
     }

@@ -16,39 +16,37 @@ use crate::plan::internal::calibration::{
 use crate::plan::{Algorithm, Topology, TuningTable};
 use crate::reduce::Kernel;
 
-impl Communicator {
-    /// Measures the costs of this communicator's links and returns them as a table. This takes a
-    /// few milliseconds. The table is computed from the times measured on all ranks and is
-    /// therefore the same on all ranks. For classes of links that the communicator does not have,
-    /// the table contains the built-in values. The communicator itself is not changed. All ranks
-    /// must make this call in the same order relative to their other calls on this communicator.
-    ///
-    /// If the ranks are on several hosts, they also measure their links at startup, unless a
-    /// [setting or the launcher](crate::tuning::TuningOrigin) supplies the table. They then use the
-    /// [rounded](TuningTable::rounded) result of that measurement to choose algorithms.
-    ///
-    /// # Errors
-    /// Returns one of the [errors that all calls share](Communicator#errors).
-    pub(crate) fn measure(&self) -> Result<TuningTable> {
-        let topology = self.core.parts.topology();
-        let asked_for = self.algorithm();
-        let mut stopwatches = probes(&topology)
-            .into_iter()
-            .map(|probe| Stopwatch::new(self, &topology, probe))
-            .collect::<Result<Vec<Stopwatch<'_>>>>()?;
-        for stopwatch in &mut stopwatches {
-            stopwatch.warm_up()?;
-        }
-        // A disturbance, such as ranks that have just started, spoils one pass and not the others.
-        for _ in 0..MEASURING_PASSES {
-            for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_through()) {
-                stopwatch.pass()?;
-            }
-        }
-        let timed: Vec<(Probe, f64)> = stopwatches.into_iter().map(Stopwatch::end).collect();
-        self.use_algorithm(asked_for)?;
-        table_from(&topology, &timed).map_err(Error::usage)
+/// Measures the costs of the communicator's links and returns them as a table. This takes a
+/// few milliseconds. The table is computed from the times measured on all ranks and is
+/// therefore the same on all ranks. For classes of links that the communicator does not have,
+/// the table contains the built-in values. The communicator itself is not changed. All ranks
+/// must make this call in the same order relative to their other calls on this communicator.
+///
+/// If the ranks are on several hosts, they also measure their links at startup, unless a
+/// [setting or the launcher](crate::tuning::TuningOrigin) supplies the table. They then use the
+/// [rounded](TuningTable::rounded) result of that measurement to choose algorithms.
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn measure(comm: &Communicator) -> Result<TuningTable> {
+    let topology = comm.core.parts.topology();
+    let asked_for = comm.algorithm();
+    let mut stopwatches = probes(&topology)
+        .into_iter()
+        .map(|probe| Stopwatch::new(comm, &topology, probe))
+        .collect::<Result<Vec<Stopwatch<'_>>>>()?;
+    for stopwatch in &mut stopwatches {
+        stopwatch.warm_up()?;
     }
+    // A disturbance, such as ranks that have just started, spoils one pass and not the others.
+    for _ in 0..MEASURING_PASSES {
+        for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_through()) {
+            stopwatch.pass()?;
+        }
+    }
+    let timed: Vec<(Probe, f64)> = stopwatches.into_iter().map(Stopwatch::end).collect();
+    comm.use_algorithm(asked_for)?;
+    table_from(&topology, &timed).map_err(Error::usage)
 }
 
 /// A probe that is being timed.

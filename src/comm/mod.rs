@@ -39,7 +39,7 @@
 
 #![forbid(unsafe_code)]
 
-mod any;
+pub(crate) mod any;
 #[cfg(feature = "cuda")]
 pub(crate) mod attach;
 mod blocks;
@@ -53,9 +53,9 @@ mod forms;
 mod groups;
 pub(crate) mod info;
 pub(crate) mod many;
-mod measure;
+pub(crate) mod measure;
 #[cfg(feature = "cuda")]
-mod on_device;
+pub(crate) mod on_device;
 mod own_operator;
 mod pairs;
 #[cfg(feature = "ddp")]
@@ -80,6 +80,7 @@ use crate::engine::bind::Placement;
 use crate::engine::cache::Cache;
 use crate::engine::group::{self, Group};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::plan::internal::topology::at_sites;
 use crate::plan::{Algorithm, Topology, TuningTable};
 use crate::protocol::members::Members;
@@ -91,7 +92,7 @@ use crate::sys::shared::Extent;
 use on_device::Attached;
 use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 use tuning::TuningOrigin;
 
@@ -484,11 +485,6 @@ impl Communicator {
             self.world_size() - 1
         )))
     }
-}
-
-/// Locks `mutex` even if it is poisoned: a call that panics leaves the counts consistent.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Drop for Core {

@@ -5,6 +5,7 @@ use super::{Communicator, Parts};
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::shm::exposed::GONE;
+use crate::lock::lock;
 use crate::plan::Layout;
 use crate::sys::generation::Generation;
 use crate::sys::shared::{OwnRegion, WriteWords};
@@ -202,7 +203,7 @@ impl Turn {
     /// make other calls, but the other ranks would first wait for the interrupted allocation.
     fn take(&self) -> Result<impl Drop> {
         let own = Some(std::thread::current().id());
-        let owner = super::lock(&self.owner);
+        let owner = lock(&self.owner);
         if *owner == own {
             return Err(Error::usage(
                 "an interrupt callback cannot call alloc if it interrupted another alloc on the \
@@ -219,7 +220,7 @@ struct Taken<'a>(&'a Turn);
 
 impl Drop for Taken<'_> {
     fn drop(&mut self) {
-        *super::lock(&self.0.owner) = None;
+        *lock(&self.0.owner) = None;
         self.0.given_back.notify_one();
     }
 }

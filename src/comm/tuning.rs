@@ -2,6 +2,7 @@
 //!
 //! *May import* the same modules as its parent.
 
+use super::measure::measure;
 use super::{Communicator, Parts};
 use crate::bootstrap::TuningSource;
 use crate::bootstrap::settings::Settings;
@@ -238,7 +239,7 @@ pub(super) fn measured(
         group: MEASURING,
         ..parts.clone()
     });
-    let table = measuring.measure()?;
+    let table = measure(&measuring)?;
     if let TuningSource::MeasuredInto(path) = &settings.tuning {
         let writes = ranks.is_first_of_host();
         keep(&measuring, path, writes.then_some(&table))?;

@@ -20,8 +20,8 @@ use std::ops::Range;
 
 /// The announcement of a rank without a value.
 const NO_VALUE: u64 = u64::MAX;
-/// The contents of values that the library itself sends, as described in messages.
-const BYTES: &str = "names and settings";
+/// How messages describe a value that the caller has encoded.
+const ENCODED: &str = "encoded data";
 
 /// The bytes of a rank, or the reason why it has none.
 type Own = Result<Vec<u8>>;
@@ -121,7 +121,6 @@ impl Communicator {
     where
         T: Serialize + DeserializeOwned,
     {
-        self.check_peer("root", root)?;
         let parts = gather(self, encode(value), root)?;
         parts.map(decode_all).transpose()
     }
@@ -131,18 +130,18 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     let what = type_name::<T>();
     let bytes = postcard::to_extend(value, mark::<T>().to_vec())
         .map_err(|error| Error::usage(format!("cannot encode a value of type {what}: {error}")))?;
-    bounded(bytes, what)
+    bounded(Ok(bytes), what)
 }
 
-/// Returns the `bytes` of a value that contains `what`, or an error if there are too many bytes to
-/// send.
-pub(crate) fn bounded(bytes: Vec<u8>, what: &str) -> Result<Vec<u8>> {
-    match bytes.len() {
-        ..=VALUE_BYTES_MAX => Ok(bytes),
-        long => Err(Error::usage(format!(
-            "a value of {what} takes {long} bytes, which exceeds the limit of {VALUE_BYTES_MAX}; \
-             send tensors with broadcast or all_gather"
+/// Returns an error if `own`, a value of `what`, has too many bytes to send.
+fn bounded(own: Own, what: &str) -> Own {
+    match own {
+        Ok(bytes) if bytes.len() > VALUE_BYTES_MAX => Err(Error::usage(format!(
+            "a value of {what} takes {} bytes, which exceeds the limit of {VALUE_BYTES_MAX}; send \
+             tensors with broadcast or all_gather",
+            bytes.len()
         ))),
+        own => own,
     }
 }
 
@@ -176,12 +175,12 @@ fn mark<T>() -> [u8; 4] {
 
 /// Returns the `bytes` of `root` on every rank.
 pub(crate) fn broadcast_bytes(comm: &Communicator, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
-    broadcast(comm, bounded(bytes, BYTES), root)
+    broadcast(comm, Ok(bytes), root)
 }
 
 /// Returns the `bytes` of all ranks on every rank.
 pub(crate) fn all_gather_bytes(comm: &Communicator, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
-    all_gather(comm, bounded(bytes, BYTES))
+    all_gather(comm, Ok(bytes))
 }
 
 /// Returns the `bytes` of all ranks on `root`, and `None` on the other ranks.
@@ -190,21 +189,27 @@ pub(crate) fn gather_bytes(
     bytes: Vec<u8>,
     root: usize,
 ) -> Result<Option<Vec<Vec<u8>>>> {
-    gather(comm, bounded(bytes, BYTES), root)
+    gather(comm, Ok(bytes), root)
 }
 
 /// Sends `bytes` to a rank that calls [`receive_bytes`]. If there are too many bytes, both ranks
 /// get an error.
-pub(crate) fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> {
     in_step(comm, || {
-        let own = bounded(bytes, BYTES);
+        let own = bounded(Ok(bytes), ENCODED);
         comm.send(&[announcement(&own)], to)?;
         send(comm, &own?, to)
     })
 }
 
 /// Receives the bytes that `from` sends with [`send_bytes`].
-pub(crate) fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
     in_step(comm, || {
         let mut announced = [0];
         comm.recv(&mut announced, from)?;
@@ -222,8 +227,14 @@ fn in_step<R>(comm: &Communicator, exchange: impl FnOnce() -> Result<R>) -> Resu
     exchange().map_err(|error| comm.first_cause(error))
 }
 
-pub(crate) fn broadcast(comm: &Communicator, own: Own, root: usize) -> Result<Vec<u8>> {
+/// Returns the bytes of `root` on every rank. A rank that cannot encode its value passes the error,
+/// and every rank gets an error.
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn broadcast(comm: &Communicator, own: Own, root: usize) -> Result<Vec<u8>> {
     in_step(comm, || {
+        let own = bounded(own, ENCODED);
         let mut announced = [announcement(&own)];
         comm.broadcast(&mut announced, root)?;
         let mut bytes = match comm.rank() == root {
@@ -239,8 +250,14 @@ pub(crate) fn broadcast(comm: &Communicator, own: Own, root: usize) -> Result<Ve
     })
 }
 
-pub(crate) fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Option<Vec<Vec<u8>>>> {
+/// Returns the bytes of all ranks on `root`, and `None` on the other ranks, like [`broadcast`].
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Option<Vec<Vec<u8>>>> {
+    comm.check_peer("root", root)?;
     in_step(comm, || {
+        let own = bounded(own, ENCODED);
         let lengths = all_lengths(comm, &own)?;
         let mut own = own?;
         if comm.rank() != root {
@@ -255,8 +272,13 @@ pub(crate) fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Optio
     })
 }
 
-pub(crate) fn all_gather(comm: &Communicator, own: Own) -> Result<Vec<Vec<u8>>> {
+/// Returns the bytes of all ranks on every rank, like [`broadcast`].
+///
+/// # Errors
+/// Returns one of the [errors that all calls share](Communicator#errors).
+pub fn all_gather(comm: &Communicator, own: Own) -> Result<Vec<Vec<u8>>> {
     in_step(comm, || {
+        let own = bounded(own, ENCODED);
         let lengths = all_lengths(comm, &own)?;
         let own = own?;
         let longest = lengths.iter().copied().max().unwrap_or(0);

@@ -1,8 +1,9 @@
 //! Lets a different thread cancel a wait during the join.
 
+use crate::lock::lock;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest interval at which a cancelable wait checks whether it has been canceled.
@@ -21,12 +22,6 @@ struct Inner {
     act: Mutex<Option<Act>>,
 }
 
-impl Inner {
-    fn lock(&self) -> MutexGuard<'_, Option<Act>> {
-        self.act.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 impl Cancel {
     /// Creates a flag that can be set.
     #[must_use]
@@ -39,7 +34,7 @@ impl Cancel {
         let Some(inner) = &self.0 else {
             return;
         };
-        let mut act = inner.lock();
+        let mut act = lock(&inner.act);
         inner.is_cancelled.store(true, Ordering::Relaxed);
         if let Some(act) = act.take() {
             act();
@@ -69,7 +64,7 @@ impl Cancel {
         let Some(inner) = &self.0 else {
             return;
         };
-        let mut place = inner.lock();
+        let mut place = lock(&inner.act);
         match inner.is_cancelled.load(Ordering::Relaxed) {
             true => act(),
             false => *place = Some(Box::new(act)),
@@ -80,7 +75,7 @@ impl Cancel {
     #[must_use]
     pub(crate) fn disarm(&self) -> bool {
         if let Some(inner) = &self.0 {
-            inner.lock().take();
+            lock(&inner.act).take();
         }
         self.is_cancelled()
     }

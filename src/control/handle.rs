@@ -4,6 +4,7 @@ use super::message::TO_ALL;
 use crate::error::Error;
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use crate::link::tcp::DataStream;
+use crate::lock::lock;
 use crossbeam_channel::{self as channel, Receiver, Sender};
 use mio::Waker;
 use rustix::time::{
@@ -14,7 +15,7 @@ use std::fmt;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -80,11 +81,6 @@ pub(super) struct Shared {
     thread: Mutex<Option<JoinHandle<()>>>,
     /// `true` if data sockets that become ready wake the control thread.
     pub(super) watches_data: AtomicBool,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // The value is valid between any two statements, so a panic while locked does no harm.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Creates a timer that is not set.

@@ -28,6 +28,7 @@ use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
 use crate::link::tcp::{Reactor, keep_from_children};
+use crate::lock::lock;
 use crate::protocol::hand_over::{
     Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
 };
@@ -45,7 +46,7 @@ use std::fmt::{self, Write};
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
 /// Number of random bytes in a socket's name.
@@ -216,13 +217,13 @@ impl LocalPeers {
     /// Receives the datagrams that have arrived. Only the thread that sleeps in the reactor calls
     /// this.
     pub(crate) fn drain(&self) {
-        self.receive(&mut self.lock());
+        self.receive(&mut lock(&self.stash));
     }
 
     /// Like [`LocalPeers::drain`], but called by any other thread. If a datagram is for the
     /// sleeping thread, ends the sleep of that thread.
     pub(crate) fn drain_beside_sleeper(&self) {
-        if self.receive(&mut self.lock()) {
+        if self.receive(&mut lock(&self.stash)) {
             self.wake_sleeper();
         }
     }
@@ -269,7 +270,7 @@ impl LocalPeers {
         let file = (own.as_fd(), bytes);
         let handed = exchange::exchange(self, others, channel, file, deadline, goes_on);
         if handed.is_err() {
-            self.lock().remove(&channel);
+            lock(&self.stash).remove(&channel);
         }
         handed
     }
@@ -278,7 +279,7 @@ impl LocalPeers {
     /// sender and the descriptor of each. The descriptor is `None` if this process had no free
     /// descriptor number for it.
     pub(crate) fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
-        let mut stash = self.lock();
+        let mut stash = lock(&self.stash);
         let all = std::mem::take(&mut *stash).into_iter();
         let (taken, rest): (Stash, Stash) = all.partition(|(channel, _)| wanted(*channel));
         *stash = rest;
@@ -291,7 +292,7 @@ impl LocalPeers {
 
     /// Closes the received descriptors of channels that are not `wanted`.
     pub(crate) fn keep_only(&self, wanted: impl Fn(u32) -> bool) {
-        self.lock().retain(|channel, _| wanted(*channel));
+        lock(&self.stash).retain(|channel, _| wanted(*channel));
     }
 
     /// Returns the received descriptor if it is sealed memory of this length.
@@ -309,11 +310,6 @@ impl LocalPeers {
         let file = file.ok_or_else(refused)?;
         check(&file, bytes).map_err(Error::protocol)?;
         Ok(file)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Stash> {
-        // The stash is valid between any two statements, so a panic while locked does no harm.
-        self.stash.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Receives the datagrams that are in the socket's queue. Returns `true` if any of them is for

@@ -19,8 +19,9 @@
 
 use crate::error::Result;
 use crate::limits::DEVICE_ENTRIES_MAX;
+use crate::lock::lock;
 use crate::sys::cuda::{Event, Gpu, Pinned, Stream};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Entries of one stream for a round in addition to its work, including those that order it with
 /// the user's stream.
@@ -63,7 +64,7 @@ impl Lane {
     /// # Errors
     /// Returns the driver's error.
     pub(crate) fn take(gpu: &Arc<Gpu>) -> Result<Self> {
-        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&IDLE);
         if let Some(at) = idle.iter().position(|lane| Arc::ptr_eq(&lane.gpu, gpu)) {
             return Ok(idle.swap_remove(at));
         }
@@ -88,8 +89,7 @@ impl Lane {
 
     /// Keeps this lane, which has no work in flight, for the next communicator.
     pub(crate) fn give_back(self) {
-        let mut idle = IDLE.lock().unwrap_or_else(PoisonError::into_inner);
-        idle.push(self);
+        lock(&IDLE).push(self);
     }
 
     /// Makes later entries in both streams wait for the work that has been enqueued so far on the

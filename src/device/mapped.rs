@@ -31,10 +31,11 @@ use crate::engine::gate::Gate;
 use crate::engine::medium::enqueued::{Entry, Place, Script, Where};
 use crate::error::Result;
 use crate::limits::{DEVICE_FRAME_BYTES, DEVICE_FRAMES};
+use crate::lock::lock;
 use crate::sys::cuda::{Gpu, Memory, Pinned, Reduction, Stream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Number added to a word to release it. The word is then ahead of any number that a stream waits
 /// for.
@@ -224,10 +225,6 @@ impl Frames<'_> {
             Entry::Await { .. } | Entry::Notify { .. } => Ok(()),
         }
     }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Returns the maximum number of entries in one stream for a round of these scripts.

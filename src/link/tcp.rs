@@ -17,6 +17,7 @@
 
 use super::window::widen;
 use crate::limits::{CUT_OFF_AFTER, CUTS_FOUND_EVERY};
+use crate::lock::lock;
 use crate::sys::fork::close_in_children;
 use crate::sys::tcp::{Acknowledged, acknowledged, try_again_within};
 use mio::net::TcpStream;
@@ -27,7 +28,7 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Token of the reactor's waker. All streams share the token [`STREAM`], because callers try every
@@ -70,12 +71,6 @@ pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
 pub(crate) fn keep_from_children(socket: &impl AsFd) {
     // If this fails, the death of this process is detected later while a child lives.
     let _ = close_in_children(socket);
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Every statement leaves the guarded data consistent, so a panic of another holder does no
-    // damage.
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// The readiness of all data sockets of a process.

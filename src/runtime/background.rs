@@ -19,6 +19,7 @@ use crate::control::ControlHandle;
 use crate::control::wait::wait;
 use crate::limits::PROGRAM_CODE_MAX;
 use crate::link::tcp::Reactor;
+use crate::lock::lock;
 use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token, Waker};
 use std::collections::VecDeque;
@@ -110,11 +111,6 @@ impl Background {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
-        // The state is consistent between any two statements, even if another holder panics.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Unlocks the state and then wakes the thread, which would otherwise have to wait for the
     /// lock.
     fn wake(state: MutexGuard<'_, State>) {
@@ -134,7 +130,7 @@ impl Background {
     /// Like [`Background::is_here`], but also checks how long the thread has been running user
     /// code. This method is called by the control thread.
     pub(super) fn is_still_here(&self) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let left = state
             .code_since
             .map(|since| PROGRAM_CODE_MAX.saturating_sub(since.elapsed()));
@@ -155,14 +151,14 @@ impl Background {
             return false;
         }
         if at_once || !self.is_watching.load(Ordering::SeqCst) {
-            Self::wake(self.lock());
+            Self::wake(lock(&self.state));
         }
         true
     }
 
     /// Runs `code` on the thread.
     pub(super) fn run(self: &Arc<Self>, code: Foreign) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         if self.start(&mut state).is_err() {
             drop(state);
             // Run the code here although it delays this thread. A task that is not woken would wait
@@ -195,11 +191,11 @@ impl Background {
     /// Ends the thread after it has run the remaining user code. Returns when the thread has ended
     /// or is running user code.
     pub(super) fn stop(&self) {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.is_stopped = true;
         Self::wake(state);
         let current = thread::current().id();
-        state = self.lock();
+        state = lock(&self.state);
         while let Some((id, _)) = &state.thread
             && *id != current
             && state.code_since.is_none()
@@ -212,7 +208,7 @@ impl Background {
     /// Returns the user code that the thread must run next. If there is none, the thread goes to
     /// sleep.
     fn next(&self) -> Option<Foreign> {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         let code = state.code.pop_front();
         state.is_asleep = code.is_none();
         if code.is_none() {
@@ -230,7 +226,7 @@ impl Background {
 
     /// Returns `true` if the thread must end now.
     fn ends(&self, is_broken: bool) -> bool {
-        let mut state = self.lock();
+        let mut state = lock(&self.state);
         state.is_asleep = false;
         let ends = is_broken || (state.is_stopped && state.code.is_empty());
         if ends {

@@ -10,13 +10,14 @@ use crate::link::shm::{
     LocalLinks, SharedLink, Wake, bell, links, peer_region, region, region_bytes, region_of,
 };
 use crate::link::{Link, LinkError};
+use crate::lock::lock;
 use crate::protocol::members::Members;
 use crate::sys::barrier::fence_of_sleeper;
 use crate::sys::shared::{Bell, PeerRegion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Number of a group's first exchange. Lower numbers belong to the group's channels.
@@ -84,7 +85,7 @@ impl LocalRanks {
     /// Passes a region for `channel` to the local ranks, maps their regions, and creates links from
     /// these regions.
     pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
-        self.later().known.add(group_of(channel));
+        lock(&self.later).known.add(group_of(channel));
         let places = self.ranks.len();
         let making = |error: std::io::Error| Error::io("cannot create shared memory", &error);
         let (own, file) = region(places).map_err(making)?;
@@ -120,7 +121,7 @@ impl LocalRanks {
     }
 
     fn hang(&self, bell: Bell) {
-        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bells = lock(&self.bells);
         bells.retain(Bell::is_heard);
         bell.set(self.sleeps.load(Ordering::Relaxed));
         bells.push(bell);
@@ -158,19 +159,15 @@ impl LocalRanks {
         if self.sleeps.load(Ordering::Relaxed) % 2 == parity {
             return;
         }
-        let bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
+        let bells = lock(&self.bells);
         let sleeps = self.sleeps.load(Ordering::Relaxed) + 1;
         self.sleeps.store(sleeps, Ordering::Relaxed);
         bells.iter().for_each(|bell| bell.set(sleeps));
     }
 
-    fn later(&self) -> MutexGuard<'_, Later> {
-        self.later.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Records whether this rank is waiting for a group whose number it does not know yet.
     pub(super) fn await_group(&self, awaits: bool) {
-        self.later().known.await_group(awaits);
+        lock(&self.later).known.await_group(awaits);
         self.attend();
     }
 
@@ -183,7 +180,7 @@ impl LocalRanks {
             .filter_map(|local| members.rank_of(*local));
         let mut ranks: Vec<usize> = ranks.collect();
         ranks.sort_unstable();
-        let mut later = self.later();
+        let mut later = lock(&self.later);
         later.known.add(group_of(channel));
         let Some(place) = ranks.iter().position(|each| *each == rank) else {
             return false;
@@ -209,7 +206,11 @@ impl LocalRanks {
 
     /// Returns a link to `peer` if it is a local rank.
     pub(super) fn later_link(self: &Arc<Self>, channel: u32, peer: usize) -> Option<Box<dyn Link>> {
-        let is_local = self.later().channels.get(&channel)?.ranks.contains(&peer);
+        let is_local = lock(&self.later)
+            .channels
+            .get(&channel)?
+            .ranks
+            .contains(&peer);
         let local = Arc::clone(self);
         let source = move || {
             let made = local.link(channel, peer);
@@ -220,7 +221,7 @@ impl LocalRanks {
 
     /// Returns the resources that the links of a channel share.
     pub(super) fn common(&self, channel: u32) -> Option<Local> {
-        let mut later = self.later();
+        let mut later = lock(&self.later);
         let one = later.channels.get_mut(&channel)?;
         // The links report a failure.
         self.own(channel, one).ok()?.local()
@@ -267,7 +268,7 @@ impl LocalRanks {
     /// Returns the link to `peer`, if that rank's region has arrived.
     fn link(&self, channel: u32, peer: usize) -> Result<Option<SharedLink>> {
         self.attend();
-        let mut later = self.later();
+        let mut later = lock(&self.later);
         let Some(one) = later.channels.get_mut(&channel) else {
             return Ok(None);
         };
@@ -293,7 +294,7 @@ impl LocalRanks {
     /// Passes this rank's memory to the ranks that have passed their memory, so that no link has to
     /// wait until this rank's program makes a call.
     fn answer(&self) {
-        let mut later = self.later();
+        let mut later = lock(&self.later);
         let later = &mut *later;
         for (channel, from, file) in self
             .peers
@@ -320,7 +321,7 @@ impl LocalRanks {
 
     /// Drops everything that belongs to a group that no longer exists.
     pub(super) fn forget(&self, group: u32) {
-        let mut later = self.later();
+        let mut later = lock(&self.later);
         later.known.forget(group);
         later
             .channels
@@ -330,7 +331,6 @@ impl LocalRanks {
             .retain(|(channel, _)| group_of(*channel) != group);
         drop(later);
         self.attend();
-        let mut bells = self.bells.lock().unwrap_or_else(PoisonError::into_inner);
-        bells.retain(Bell::is_heard);
+        lock(&self.bells).retain(Bell::is_heard);
     }
 }

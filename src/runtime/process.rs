@@ -17,12 +17,13 @@ use crate::limits::{CALL_SPINS, CALL_YIELDS, CHANNELS_AHEAD_MAX, SPIN_PASSES, YI
 use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{DataStream, Inbox, Reactor};
+use crate::lock::lock;
 use crate::protocol::founding::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::collections::{HashMap, HashSet};
 use std::os::fd::{OwnedFd, RawFd};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
 /// Data connections that have not been taken by a link yet.
@@ -109,10 +110,6 @@ impl Shared {
         }
     }
 
-    fn arrivals(&self) -> MutexGuard<'_, Arrivals> {
-        self.arrivals.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the links of a channel. Links to local ranks use shared memory. Links to other ranks
     /// use TCP and are dialed when a program first needs them. In a group that the join creates,
     /// the local ranks exchange their memory now, within `at_most`. In other groups, they exchange
@@ -127,7 +124,7 @@ impl Shared {
         let control = self.reach.control().cloned();
         let (reactor, inbox) = (
             Arc::clone(&self.reach.reactor),
-            self.arrivals().inbox(channel),
+            lock(&self.arrivals).inbox(channel),
         );
         let world = members.clone();
         let over_tcp = move |peer| -> Box<dyn Link> {
@@ -260,7 +257,7 @@ impl Host for ProcessHost {
     }
 
     fn awaits_group(&self, awaits: bool) {
-        let mut arrivals = self.shared.arrivals();
+        let mut arrivals = lock(&self.shared.arrivals);
         arrivals.known.await_group(awaits);
         arrivals.tidy();
         drop(arrivals);
@@ -270,7 +267,7 @@ impl Host for ProcessHost {
     }
 
     fn forget(&self, group: u32) {
-        self.shared.arrivals().forget(group);
+        lock(&self.shared.arrivals).forget(group);
         if let Some(local) = &self.shared.local {
             local.forget(group);
         }
@@ -371,7 +368,7 @@ impl Handler for Callbacks {
     }
 
     fn stream(&self, channel: u32, stream: DataStream) {
-        self.0.arrivals().take(channel, stream);
+        lock(&self.0.arrivals).take(channel, stream);
         self.0.reach.reactor.wake();
     }
 

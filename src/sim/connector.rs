@@ -4,16 +4,10 @@ use super::network::Network;
 use crate::engine::medium::host::Links;
 use crate::link::Link;
 use crate::link::stream::StreamLink;
+use crate::lock::lock;
 use crate::protocol::members::Members;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-/// Locks the network even if a rank panicked while it was holding the lock. Every method of the
-/// network leaves it in a consistent state.
-#[doc(hidden)]
-pub fn lock(network: &Mutex<Network>) -> MutexGuard<'_, Network> {
-    network.lock().unwrap_or_else(PoisonError::into_inner)
-}
+use std::sync::{Arc, Mutex};
 
 /// Creates the links from `rank` to its peers in a group that contains all `world_size` ranks.
 /// Connecting a link takes no virtual time, so a link is ready as soon as it is first used.

@@ -27,7 +27,7 @@ pub(crate) mod faults;
 pub(crate) mod network;
 mod pipe;
 pub(crate) mod schedule;
-mod simulate;
+pub(crate) mod simulate;
 
 pub use faults::Faults;
 pub use network::{NetworkConfig, Transfer};

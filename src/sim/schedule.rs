@@ -7,9 +7,9 @@
 //! network's clock advances. A run therefore depends only on the seed, no matter how the operating
 //! system schedules the threads.
 
-use super::connector::lock;
 use super::faults::SplitMix64;
 use super::network::Network;
+use crate::lock::lock;
 use std::any::Any;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -108,10 +108,6 @@ impl Baton {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Returns the current virtual time.
     #[must_use]
     pub fn now(&self) -> Duration {
@@ -126,7 +122,7 @@ impl Baton {
     /// # Errors
     /// Returns [`Deadlock`] if no rank can ever continue.
     pub fn wait(&self, rank: usize, until: Duration) -> Result<(), Deadlock> {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         if let Some(deadlock) = &state.deadlock {
             return Err(deadlock.clone());
         }
@@ -146,7 +142,7 @@ impl Baton {
 
     /// Ends `rank`, whose code has returned or panicked, and lets another rank run.
     fn finish(&self, rank: usize, panic: Option<String>) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         state.phases[rank] = Phase::Finished;
         if let Some(message) = panic {
             lock(&self.network).close_rank(rank);
@@ -197,11 +193,8 @@ impl Baton {
     /// contains the number and the message of the first rank that panicked. Panics immediately if
     /// this baton has been used before.
     pub fn run<R: Send>(&self, code: impl Fn(usize) -> R + Sync) -> Vec<R> {
-        let unused = self
-            .state()
-            .phases
-            .iter()
-            .all(|&phase| phase == Phase::Alive);
+        let is_alive = |&phase: &Phase| phase == Phase::Alive;
+        let unused = lock(&self.state).phases.iter().all(is_alive);
         assert!(unused, "a baton can be used for only one run");
         let code = &code;
         let results: Vec<Option<R>> = thread::scope(|scope| {
@@ -220,7 +213,7 @@ impl Baton {
                 .map(|thread| thread.ok().and_then(end))
                 .collect()
         });
-        if let Some((rank, message)) = self.state().panic.take() {
+        if let Some((rank, message)) = lock(&self.state).panic.take() {
             panic!("rank {rank} panicked: {message}");
         }
         let all: Option<Vec<R>> = results.into_iter().collect();
@@ -229,7 +222,7 @@ impl Baton {
 
     /// Lets the first rank run. A rank whose thread could not be created counts as panicked.
     fn start<T>(&self, threads: &[std::io::Result<T>]) {
-        let mut state = self.state();
+        let mut state = lock(&self.state);
         for (rank, thread) in threads.iter().enumerate() {
             if let Err(error) = thread {
                 state.phases[rank] = Phase::Finished;
@@ -244,7 +237,7 @@ impl Baton {
     }
 
     fn run_rank<R>(&self, rank: usize, code: &(impl Fn(usize) -> R + Sync)) -> Option<R> {
-        drop(self.await_turn(rank, self.state()));
+        drop(self.await_turn(rank, lock(&self.state)));
         match catch_unwind(AssertUnwindSafe(|| code(rank))) {
             Ok(result) => {
                 self.finish(rank, None);

@@ -1,6 +1,6 @@
 //! Runs programs on simulated ranks.
 
-use super::connector::{self, lock};
+use super::connector;
 use super::network::{Network, NetworkConfig, Transfer};
 use super::schedule::Baton;
 use crate::comm::tuning::TuningOrigin;
@@ -8,6 +8,7 @@ use crate::comm::{Communicator, Parts};
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::limits::{DEADLINE_DEFAULT, IDLE_SLEEP};
+use crate::lock::lock;
 use crate::plan::{Algorithm, Hosts, Topology, TuningTable};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
@@ -87,7 +88,7 @@ impl World {
     /// # Panics
     /// Panics if `code` panics on a rank. The other ranks get an error as if that rank had died.
     pub fn run<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<R> {
-        self.run_on(&self.new_network(), code)
+        run_on(self, &self.new_network(), code)
     }
 
     /// Runs `code` like [`World::run`]. Also returns the transfers of all packets, in the order in
@@ -101,22 +102,9 @@ impl World {
     ) -> (Vec<R>, Vec<Transfer>) {
         let network = self.new_network();
         lock(&network).record_transfers();
-        let results = self.run_on(&network, code);
+        let results = run_on(self, &network, code);
         let transfers = lock(&network).transfers().to_vec();
         (results, transfers)
-    }
-
-    /// Runs `code` like [`World::run`], but on a network that the caller keeps.
-    pub(crate) fn run_on<R: Send>(
-        &self,
-        network: &Arc<Mutex<Network>>,
-        code: impl Fn(&Communicator) -> R + Sync,
-    ) -> Vec<R> {
-        let baton = Arc::new(Baton::new(Arc::clone(network), self.network.seed));
-        baton.run(|rank| {
-            let comm = self.communicator(rank, network, &baton);
-            code(&comm)
-        })
     }
 
     /// Runs `code` and returns the times of all events. An event is the arrival of a packet or a
@@ -145,7 +133,7 @@ impl World {
     pub fn event_times<R: Send>(&self, code: impl Fn(&Communicator) -> R + Sync) -> Vec<Duration> {
         let network = self.new_network();
         lock(&network).record_event_times();
-        self.run_on(&network, code);
+        run_on(self, &network, code);
         lock(&network).event_times().collect()
     }
 
@@ -204,6 +192,20 @@ impl World {
             is_reproducible: self.is_reproducible,
         })
     }
+}
+
+/// Runs `code` like [`World::run`], but on a network that the caller keeps, for example to read its
+/// clock or its records.
+///
+/// # Panics
+/// Panics if `code` panics on a rank.
+pub fn run_on<R: Send>(
+    world: &World,
+    network: &Arc<Mutex<Network>>,
+    code: impl Fn(&Communicator) -> R + Sync,
+) -> Vec<R> {
+    let baton = Arc::new(Baton::new(Arc::clone(network), world.network.seed));
+    baton.run(|rank| code(&world.communicator(rank, network, &baton)))
 }
 
 /// Runs `code` on `world_size` simulated ranks in virtual time and returns the results in rank

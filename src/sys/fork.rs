@@ -10,12 +10,12 @@
 //! identified by its file system and inode number. So callers need not report that they have closed
 //! a file, and a descriptor that reuses its number is left unchanged.
 
+use crate::lock::lock;
 use std::fs::File;
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::sync::Mutex;
-use std::sync::PoisonError;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
 /// Number of descriptors that can be replaced. Files with higher descriptors are inherited by
@@ -47,7 +47,7 @@ pub(crate) fn close_in_children(file: &impl AsFd) -> io::Result<()> {
 /// Registers the handler, but only once.
 fn prepare() -> io::Result<()> {
     static IS_REGISTERED: Mutex<bool> = Mutex::new(false);
-    let mut is_registered = IS_REGISTERED.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut is_registered = lock(&IS_REGISTERED);
     if *is_registered {
         return Ok(());
     }

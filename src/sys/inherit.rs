@@ -1,5 +1,6 @@
 //! Takes over a listening socket that the parent process has left open for this process.
 
+use crate::lock::lock;
 use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::net::sockopt::{socket_acceptconn, socket_type};
 use rustix::net::{SocketType, sockopt::socket_domain};
@@ -27,9 +28,7 @@ fn refused(descriptor: RawFd, why: &str) -> io::Error {
 /// Returns an error if the descriptor is not a listening TCP socket, in which case it stays open.
 /// Otherwise, returns the operating system's error.
 pub(crate) fn take_listener(descriptor: RawFd) -> io::Result<Option<TcpListener>> {
-    let mut taken = TAKEN
-        .lock()
-        .unwrap_or_else(std::sync::PoisonError::into_inner);
+    let mut taken = lock(&TAKEN);
     if taken.contains(&descriptor) {
         return Ok(None);
     }

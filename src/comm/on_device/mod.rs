@@ -418,32 +418,32 @@ impl Communicator {
         };
         runtime.get()?.post(*group, Order::Collectives, &mut start)
     }
+}
 
-    /// Like [`Communicator::preview`], but predicts a call on a device buffer. Returns the
-    /// algorithm for the first piece and the total predicted time of all pieces, in seconds.
-    ///
-    /// # Errors
-    /// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `root` is out
-    /// of range.
-    pub(crate) fn plan_on_device(
-        &self,
-        collective: Collective,
-        count: usize,
-        dtype: Dtype,
-        root: usize,
-    ) -> Result<(Algorithm, f64)> {
-        let rounds = pieces::rounds(&Whole {
-            collective,
-            count,
-            element_bytes: dtype.size(),
-            rank: self.rank(),
-            world_size: self.world_size(),
-            root,
-        });
-        let pieces = rounds.iter().flatten();
-        let choices = pieces.map(|piece| self.plan_for(collective, piece.count, dtype, root));
-        let choices: Vec<_> = choices.collect::<Result<_>>()?;
-        let whole_s = choices.iter().map(|choice| choice.predicted_s).sum();
-        Ok((choices[0].algorithm, whole_s))
-    }
+/// Like [`Communicator::plan_for`], but predicts a call on a device buffer. Returns the
+/// algorithm for the first piece and the total predicted time of all pieces, in seconds.
+///
+/// # Errors
+/// Returns an [`Error`] of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `root` is out
+/// of range.
+pub fn plan_on_device(
+    comm: &Communicator,
+    collective: Collective,
+    count: usize,
+    dtype: Dtype,
+    root: usize,
+) -> Result<(Algorithm, f64)> {
+    let rounds = pieces::rounds(&Whole {
+        collective,
+        count,
+        element_bytes: dtype.size(),
+        rank: comm.rank(),
+        world_size: comm.world_size(),
+        root,
+    });
+    let pieces = rounds.iter().flatten();
+    let choices = pieces.map(|piece| comm.plan_for(collective, piece.count, dtype, root));
+    let choices: Vec<_> = choices.collect::<Result<_>>()?;
+    let whole_s = choices.iter().map(|choice| choice.predicted_s).sum();
+    Ok((choices[0].algorithm, whole_s))
 }

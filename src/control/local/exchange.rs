@@ -4,6 +4,7 @@ use super::super::descriptors::Room;
 use super::LocalPeers;
 use crate::error::{Error, Result};
 use crate::limits::HAND_OVER_PROBE_EVERY;
+use crate::lock::lock;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::collections::BTreeSet;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -92,7 +93,7 @@ impl Exchange<'_> {
 
     /// Takes the descriptors of this channel, no matter which thread received them.
     fn collect(&mut self) -> Result<()> {
-        let mut stash = self.local.lock();
+        let mut stash = lock(&self.local.stash);
         if self.local.receive(&mut stash) {
             // The wake-up was for the sleeping thread, and the socket no longer holds it.
             self.local.wake_sleeper();

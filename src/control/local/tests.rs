@@ -177,7 +177,7 @@ fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
     for forgery in forgeries(&all[0]) {
         send_to(&all[0], &forgery, own.as_fd()).unwrap();
         all[0].drain();
-        assert!(all[0].lock().is_empty());
+        assert!(lock(&all[0].stash).is_empty());
         assert_eq!(open(name), 1);
     }
     // A message with the right proof is kept, once.
@@ -298,7 +298,7 @@ fn who_does_not_hand_over_in_time_is_named() {
                 let line = error.to_string();
                 assert!(line.contains("ranks 2, 3 did not"), "{line}");
                 assert!(!line.contains('\n'));
-                assert!(local.lock().is_empty());
+                assert!(lock(&local.stash).is_empty());
             });
         }
     });
@@ -375,7 +375,7 @@ fn a_descriptor_that_found_no_place_is_explained() {
     let all = ranks(2);
     let own = memory("ringtree-test-cut", 0);
     // The entry of a descriptor that arrives when this process has no free number.
-    all[0].lock().entry(0).or_default().insert(1, None);
+    lock(&all[0].stash).entry(0).or_default().insert(1, None);
     let error = all[0].exchange(0, &own, Some(BYTES), PATIENCE);
     let line = error.unwrap_err().to_string();
     assert!(

@@ -4,11 +4,12 @@
 //! read the memory of every other rank. A cell can then carry a [`Locator`] instead of its payload.
 //! The sender leaves the bytes unchanged until the reader has acknowledged the cell.
 
+use crate::lock::lock;
 use crate::sys::shared::{Bell, Division, Extent, OwnRegion, PeerRegion, ReadWords, WORD_BYTES};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{Ordering, fence};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// Size of a page in bytes. The words take up one page, so that the plain bytes start at a page
 /// boundary.
@@ -101,14 +102,14 @@ type PeerMemory = (u64, Arc<PeerRegion>);
 impl PeerMemories {
     /// Adds an allocation, and removes the allocations that the peer has dropped.
     pub(super) fn add(&self, number: u64, theirs: PeerRegion) {
-        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = lock(&self.0);
         all.retain(|(_, one)| one.load(GONE) == 0);
         all.push((number, Arc::new(theirs)));
     }
 
     /// Returns the allocation with this number.
     pub(super) fn get(&self, number: u64) -> Option<Arc<PeerRegion>> {
-        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = lock(&self.0);
         let found = all.iter().find(|(each, _)| *each == number);
         found.map(|(_, region)| Arc::clone(region))
     }

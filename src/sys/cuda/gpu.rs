@@ -1,11 +1,12 @@
 //! Opens GPUs and holds the state of each GPU: its primary context, its properties and its idle
 //! pinned memory.
 
+use super::check;
 use super::driver::{Api, Context, Module, driver};
 use super::kernels::Kernels;
 use super::memory::Pinned;
-use super::{check, lock};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::marker::PhantomData;

@@ -1,11 +1,12 @@
 //! Wraps memory of the device, and pinned memory of the host.
 
+use super::check;
 use super::driver::Address;
 use super::gpu::Gpu;
 use super::stream::Stream;
 use super::words::Registered;
-use super::{check, lock};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use crate::sys::memory::Region;
 use std::any::Any;
 use std::ffi::c_void;

@@ -40,7 +40,6 @@ pub(crate) use user::{unwrap_slice, wrap_slice, wrap_stream};
 
 use crate::error::{Error, Result};
 use std::ffi::CStr;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Returns the driver's description of an error.
 fn text(api: &driver::Api, code: i32) -> String {
@@ -65,10 +64,4 @@ fn check(code: i32, call: &str) -> Result<()> {
             Err(Error::device(format!("{call}: {text}")))
         }
     }
-}
-
-/// Locks `mutex`, even if another holder has panicked. The guarded data is consistent between
-/// calls.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

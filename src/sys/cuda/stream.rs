@@ -1,11 +1,12 @@
 //! Wraps streams, which queue all operations that the GPU executes.
 
+use super::check;
 use super::driver::{Copy2D, RawEvent, RawStream};
 use super::gpu::Gpu;
 use super::kernels::Span;
 use super::memory::{Memory, Pinned, Rows};
-use super::{check, lock};
 use crate::error::{Error, Result};
+use crate::lock::lock;
 use std::any::Any;
 use std::fmt;
 use std::sync::{Arc, Mutex};
