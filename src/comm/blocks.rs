@@ -4,7 +4,7 @@ use super::Communicator;
 use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::collectives::{Bound, check_length};
 use crate::dtype::Dtype;
-use crate::engine::bind::{Lengths, Placement};
+use crate::engine::bind::Placement;
 use crate::engine::cache::bytes_of;
 use crate::engine::group;
 use crate::error::{Error, Result};
@@ -39,8 +39,7 @@ impl Communicator {
         count: usize,
         layout: Layout<'a>,
     ) -> Result<Bound<'a>> {
-        let call = self.laid(Call { count, ..call }, layout)?;
-        Ok(Bound::new(call, Placement::InPlace, layout))
+        self.laid(Call { count, ..call }, Placement::InPlace, layout)
     }
 
     /// Checks the input and the output of a call. Both are given by their number of elements and
@@ -52,9 +51,8 @@ impl Communicator {
     ) -> Result<Bound<'a>> {
         self.check_peer("root", call.root)?;
         let is_root = self.rank() == call.root;
-        let has_counts = [input, output]
-            .iter()
-            .any(|(_, layout)| matches!(layout, Layout::Counts(_)));
+        let by_counts = |(_, layout)| matches!(layout, Layout::Counts(_));
+        let has_counts = by_counts(input) || by_counts(output);
         let (count, layout) = match call.collective() {
             Some(Collective::ReduceScatter) => {
                 self.check_block(("output", output.0), input.1, input.0, call.dtype)?;
@@ -92,8 +90,7 @@ impl Communicator {
                 (input.0, Layout::Even)
             }
         };
-        let call = self.laid(Call { count, ..call }, layout)?;
-        Ok(Bound::new(call, Placement::Into, layout))
+        self.laid(Call { count, ..call }, Placement::Into, layout)
     }
 
     /// Checks the buffers of an all-to-all whose blocks can have any length. Compares the counts of
@@ -127,16 +124,7 @@ impl Communicator {
         if self.world_size() > 1 {
             self.agree_on_counts(call, sent, received)?;
         }
-        let lengths = Lengths {
-            count: 0,
-            input: input.1,
-            output: output.1,
-        };
-        Ok(Bound {
-            call,
-            placement: Placement::Into,
-            lengths,
-        })
+        Ok(Bound::new(call, Placement::Into, [input.1, output.1]))
     }
 
     /// Returns an error on every rank if the counts of two ranks do not match, before any block of
@@ -155,7 +143,8 @@ impl Communicator {
         let all_reduce = Call::new(Collective::AllReduce, 1).dtype(Dtype::U64);
         let number = lend(&mut sum, |region| {
             let mut memory = group::Memory::in_place(region);
-            let call = Bound::new(all_reduce.agreeing(), Placement::InPlace, Layout::Even);
+            let layouts = [Layout::Even; 2];
+            let call = Bound::new(all_reduce.agreeing(), Placement::InPlace, layouts);
             let end = self.run(call, &mut memory);
             (memory.output, end)
         })?;
@@ -202,7 +191,7 @@ impl Communicator {
     /// Checks that `what`, which has `length` elements, is as long as this rank's block of a buffer
     /// of `count` elements. Returns the number of elements that the full-length buffer has
     /// according to its layout.
-    pub(super) fn check_block(
+    fn check_block(
         &self,
         (what, length): (&str, usize),
         layout: Layout,
@@ -231,32 +220,34 @@ impl Communicator {
         }
     }
 
-    /// Returns the call with the layout of its full-length buffer, if the layout fits the call.
+    /// Binds the call to the layout of its full-length buffer, if the layout fits the call.
     #[inline]
-    pub(super) fn laid(&self, call: Call, layout: Layout) -> Result<Call> {
-        let split = match layout {
-            Layout::Even => Split::Even,
+    fn laid<'a>(&self, call: Call, placement: Placement, layout: Layout<'a>) -> Result<Bound<'a>> {
+        let (split, layout) = match layout {
+            Layout::Even => (Split::Even, layout),
             Layout::Ceil | Layout::Counts(_) => self.division_of(&call, layout)?,
         };
-        Ok(Call { split, ..call })
+        Ok(Bound::new(Call { split, ..call }, placement, [layout; 2]))
     }
 
-    fn division_of(&self, call: &Call, layout: Layout) -> Result<Split> {
+    /// Returns how a layout that is not even divides the buffer of the call, and the layout that
+    /// the call then has.
+    fn division_of<'a>(&self, call: &Call, layout: Layout<'a>) -> Result<(Split, Layout<'a>)> {
         let collective = call.collective().filter(|one| is_blocked(*one));
         let moves_blocks = collective.is_some_and(moves_blocks);
         match layout {
-            _ if collective.is_none() => Ok(Split::Even),
+            _ if collective.is_none() => Ok((Split::Even, Layout::Even)),
             Layout::Counts(_) if moves_blocks => Err(Error::usage(
                 "all_to_all does not support counts; use all_to_all_into",
             )),
             Layout::Counts(counts) => {
                 let total = self.total(layout, call.count, call.dtype)?;
                 check_length("the buffer", call.count, total)?;
-                Ok(Split::by(counts))
+                Ok((Split::by(counts), layout))
             }
-            Layout::Ceil if !moves_blocks => Ok(Split::Ceil),
+            Layout::Ceil if !moves_blocks => Ok((Split::Ceil, layout)),
             // All blocks of an all-to-all have the same length.
-            Layout::Ceil | Layout::Even => Ok(Split::Even),
+            Layout::Ceil | Layout::Even => Ok((Split::Even, Layout::Even)),
         }
     }
 }

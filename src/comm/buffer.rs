@@ -1,5 +1,6 @@
 //! Defines the buffers that calls accept.
 
+use super::shared_buffer::SharedBuffer;
 #[cfg(feature = "cuda")]
 use crate::device::{self, Stream};
 use crate::dtype::Element;
@@ -145,30 +146,27 @@ pub trait BufferMut: Buffer {
     fn memory_mut(&mut self) -> MemoryMut<'_, Self::Element>;
 }
 
-const HOST: &str = "in host memory";
-#[cfg(feature = "cuda")]
-const DEVICE: &str = "in device memory";
-
 /// Checks a buffer and returns its memory for writing. All calls that write a buffer use this.
 pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
     let read = match buffer.memory() {
-        Memory::Host(slice) => (slice.len(), HOST),
+        Memory::Host(slice) => (slice.len(), true),
         #[cfg(feature = "cuda")]
-        Memory::Device(memory) => (memory.count, DEVICE),
+        Memory::Device(memory) => (memory.count, false),
     };
     let memory = buffer.memory_mut();
-    let written = match &memory {
-        MemoryMut::Host(slice) => (slice.len(), HOST),
-        #[cfg(feature = "cuda")]
-        MemoryMut::Device(memory) => (memory.count, DEVICE),
-    };
+    let written = (memory.count(), matches!(memory, MemoryMut::Host(_)));
     if read == written {
         return Ok(memory);
     }
+    let lies = |(count, is_on_host)| {
+        let device = if is_on_host { "host" } else { "device" };
+        format!("{count} elements in {device} memory")
+    };
     Err(Error::usage(format!(
-        "Buffer::memory returns {} elements {}, but BufferMut::memory_mut returns {} elements {}; \
-         return the same memory from both",
-        read.0, read.1, written.0, written.1
+        "Buffer::memory returns {}, but BufferMut::memory_mut returns {}; return the same memory \
+         from both",
+        lies(read),
+        lies(written)
     )))
 }
 
@@ -178,24 +176,6 @@ where
     B: BufferMut + ?Sized,
 {
     written(buffer)?.on_host()
-}
-
-impl<T: Element> Buffer for [T] {
-    type Element = T;
-
-    fn memory(&self) -> Memory<'_, T> {
-        Memory::Host(self)
-    }
-
-    fn layout(&self) -> Layout<'_> {
-        Layout::Even
-    }
-}
-
-impl<T: Element> BufferMut for [T] {
-    fn memory_mut(&mut self) -> MemoryMut<'_, T> {
-        MemoryMut::Host(self)
-    }
 }
 
 /// Implements the traits for pointers to a buffer.
@@ -228,38 +208,32 @@ pointers! {
     Arc<B>;
 }
 
-impl<T: Element> Buffer for Vec<T> {
-    type Element = T;
+/// Implements the traits for owners of a slice.
+macro_rules! slices {
+    ($([$($generic:tt)*] $slice:ty;)*) => {$(
+        impl<T: Element, $($generic)*> Buffer for $slice {
+            type Element = T;
 
-    fn memory(&self) -> Memory<'_, T> {
-        Memory::Host(self)
-    }
+            fn memory(&self) -> Memory<'_, T> {
+                Memory::Host(self)
+            }
 
-    fn layout(&self) -> Layout<'_> {
-        Layout::Even
-    }
+            fn layout(&self) -> Layout<'_> {
+                Layout::Even
+            }
+        }
+
+        impl<T: Element, $($generic)*> BufferMut for $slice {
+            fn memory_mut(&mut self) -> MemoryMut<'_, T> {
+                MemoryMut::Host(self)
+            }
+        }
+    )*};
 }
 
-impl<T: Element> BufferMut for Vec<T> {
-    fn memory_mut(&mut self) -> MemoryMut<'_, T> {
-        MemoryMut::Host(self)
-    }
-}
-
-impl<T: Element, const N: usize> Buffer for [T; N] {
-    type Element = T;
-
-    fn memory(&self) -> Memory<'_, T> {
-        Memory::Host(self)
-    }
-
-    fn layout(&self) -> Layout<'_> {
-        Layout::Even
-    }
-}
-
-impl<T: Element, const N: usize> BufferMut for [T; N] {
-    fn memory_mut(&mut self) -> MemoryMut<'_, T> {
-        MemoryMut::Host(self)
-    }
+slices! {
+    [] [T];
+    [] Vec<T>;
+    [const N: usize] [T; N];
+    [] SharedBuffer<T>;
 }

@@ -33,20 +33,17 @@ pub(super) struct Bound<'a> {
 }
 
 impl<'a> Bound<'a> {
-    pub(super) fn new(call: Call, placement: Placement, layout: Layout<'a>) -> Self {
-        let layout = match call.split {
-            Split::Even => Layout::Even,
-            Split::Ceil | Split::Counts(_) => layout,
-        };
-        let lengths = Lengths {
-            count: call.count,
-            input: layout,
-            output: layout,
-        };
+    /// Binds `call` to buffers with the layouts `input` and `output`.
+    pub(super) fn new(call: Call, placement: Placement, [input, output]: [Layout<'a>; 2]) -> Self {
+        let count = call.count;
         Self {
             call,
             placement,
-            lengths,
+            lengths: Lengths {
+                count,
+                input,
+                output,
+            },
         }
     }
 

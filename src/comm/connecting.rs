@@ -5,7 +5,6 @@ use crate::control::cancel::Cancel;
 use crate::error::{Error, Result};
 use crate::lock::lock;
 use crate::sys::generation::{Generation, count_forks};
-use std::fmt;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
@@ -40,6 +39,7 @@ type Thread = JoinHandle<Result<Communicator>>;
 /// assert!(error.to_string().contains("canceled"), "{error}");
 /// # Ok(()) }
 /// ```
+#[derive(Debug)]
 #[must_use = "dropping it cancels the connection attempt"]
 pub struct Connecting {
     /// The thread that connects, or the error that prevented it from starting. `None` once the
@@ -90,7 +90,7 @@ impl Connecting {
     /// - [`ErrorKind::System`](crate::ErrorKind::System) if the thread could not be started, or if
     ///   it panicked.
     pub fn wait(mut self) -> Result<Communicator> {
-        self.take().unwrap_or_else(taken)
+        self.take()
     }
 
     /// Cancels the connection attempt, unless it has already ended. A canceled attempt fails almost
@@ -106,25 +106,19 @@ impl Connecting {
         }
     }
 
-    fn take(&mut self) -> Option<Result<Communicator>> {
-        let end = self.thread.take()?.and_then(|thread| {
-            if !self.made_in.is_current() {
-                return Err(Error::usage(
-                    "cannot use a connection attempt of the parent process in a forked child; to \
-                     make the child a rank, connect it with a new builder",
-                ));
-            }
-            let panicked = |_| Err(Error::system("the connecting thread panicked"));
-            thread.join().unwrap_or_else(panicked)
-        });
-        Some(end)
+    fn take(&mut self) -> Result<Communicator> {
+        let thread = self.thread.take().ok_or_else(|| {
+            Error::usage("the result of the connection attempt has already been returned")
+        })??;
+        if !self.made_in.is_current() {
+            return Err(Error::usage(
+                "cannot use a connection attempt of the parent process in a forked child; to make \
+                 the child a rank, connect it with a new builder",
+            ));
+        }
+        let panicked = |_| Err(Error::system("the connecting thread panicked"));
+        thread.join().unwrap_or_else(panicked)
     }
-}
-
-fn taken() -> Result<Communicator> {
-    Err(Error::usage(
-        "the result of the connection attempt has already been returned",
-    ))
 }
 
 /// Returns the same errors as [`Connecting::wait`].
@@ -146,14 +140,14 @@ impl Future for Connecting {
         let earlier = lock(&self.ending).waker.replace(waker);
         drop(earlier);
         match self.is_finished() {
-            true => Poll::Ready(self.take().unwrap_or_else(taken)),
+            true => Poll::Ready(self.take()),
             false => Poll::Pending,
         }
     }
 }
 
 /// Whether the attempt has ended, and the task that awaits its end.
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Ending {
     is_reached: bool,
     waker: Option<Waker>,
@@ -178,11 +172,5 @@ impl Drop for Connecting {
             self.cancel();
             drop(self.take());
         }
-    }
-}
-
-impl fmt::Debug for Connecting {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Connecting({:?})", self.cancel)
     }
 }

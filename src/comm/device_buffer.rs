@@ -68,12 +68,8 @@ impl Area {
         }
     }
 
-    fn word_at(&self) -> usize {
-        self.bytes
-    }
-
     fn is_free(&self) -> bool {
-        let word = self.pinned.load(self.word_at());
+        let word = self.pinned.load(self.bytes);
         word.is_ok_and(|word| word == self.number)
     }
 
@@ -81,7 +77,7 @@ impl Area {
     /// done.
     fn mark(&mut self, stream: &Stream) -> Result<()> {
         self.number = self.number.wrapping_add(1);
-        stream.write_word(&self.pinned, self.word_at(), self.number)
+        stream.write_word(&self.pinned, self.bytes, self.number)
     }
 }
 
@@ -233,7 +229,7 @@ impl<T: Element> DeviceBuffer<T> {
             bytes,
             number: 0,
         };
-        area.pinned.store(area.word_at(), 0)?;
+        area.pinned.store(area.bytes, 0)?;
         Ok(area)
     }
 

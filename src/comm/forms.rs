@@ -56,14 +56,11 @@ macro_rules! in_place {
         impl Communicator {$(
             #[doc = started!($name, "Work::wait", "the buffer")]
             $(#[$alias])*
-            pub fn $start<B>(
+            pub fn $start<B: BufferMut + Send + 'static>(
                 &self,
                 buffer: B
                 $(, $argument: $type)*
-            ) -> Result<Work<B>, WorkError<B>>
-            where
-                B: BufferMut + Send + 'static,
-            {
+            ) -> Result<Work<B>, WorkError<B>> {
                 let call = Call::new(Collective::$collective, 0)$(.$argument($argument))*;
                 self.start_in_place(call, buffer)
             }
@@ -73,14 +70,11 @@ macro_rules! in_place {
         impl<'scope, 'buffers> Scope<'scope, 'buffers> {$(
             #[doc = started!($name, "ScopedWork::wait", "the reference to the buffer")]
             $(#[$alias])*
-            pub fn $name<B>(
+            pub fn $name<B: BufferMut + ?Sized>(
                 &self,
                 buffer: &'buffers mut B
                 $(, $argument: $type)*
-            ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>>
-            where
-                B: BufferMut + ?Sized,
-            {
+            ) -> Result<ScopedWork<'_, 'scope, 'buffers, &'buffers mut B>> {
                 let call = Call::new(Collective::$collective, 0)$(.$argument($argument))*;
                 self.start_in_place(call, buffer)
             }

@@ -236,26 +236,24 @@ impl Communicator {
 
     /// Returns this rank's index in the list of a new group's members.
     fn place_in(&self, ranks: &[usize]) -> Result<usize> {
+        let refused = |why: String| Error::usage(format!("cannot create a group: {why}"));
         let mut seen = vec![false; self.world_size()];
         for rank in ranks {
             self.check_peer("member", *rank)?;
             if std::mem::replace(&mut seen[*rank], true) {
-                return Err(Error::usage(format!(
-                    "cannot create a group: rank {rank} is listed twice"
-                )));
+                return Err(refused(format!("rank {rank} is listed twice")));
             }
         }
         if ranks.len() > MEMBERS_LISTED_MAX {
-            return Err(Error::usage(format!(
-                "cannot create a group of {} ranks: the limit is {MEMBERS_LISTED_MAX}",
-                ranks.len()
-            )));
+            let count = ranks.len();
+            let why = format!("{count} ranks exceed the limit of {MEMBERS_LISTED_MAX}");
+            return Err(refused(why));
         }
-        let own = ranks.iter().position(|rank| *rank == self.rank());
+        let rank = self.rank();
+        let own = ranks.iter().position(|one| *one == rank);
         own.ok_or_else(|| {
-            Error::usage(format!(
-                "cannot create a group: rank {} is not in the list; call subgroup only on members",
-                self.rank()
+            refused(format!(
+                "rank {rank} is not in the list; call subgroup only on members"
             ))
         })
     }

@@ -126,10 +126,6 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
-    fn world_size(&self) -> usize {
-        self.members.count()
-    }
-
     fn topology(&self) -> Topology {
         at_sites(&self.hosts, &self.sites)
     }
@@ -303,7 +299,7 @@ impl Communicator {
     #[doc(alias("MPI_Comm_size", "ncclCommCount", "get_world_size", "size"))]
     #[must_use]
     pub fn world_size(&self) -> usize {
-        self.core.parts.world_size()
+        self.core.parts.members.count()
     }
 
     /// Returns the local rank of this process, which is its index among the ranks on its host,

@@ -283,11 +283,9 @@ impl Communicator {
             self.check_pair(peer)?;
         }
         let region = memory.input.as_ref().or(memory.output.as_ref());
-        let Some((count, dtype)) = region.map(|one| (one.count(), one.dtype())) else {
-            return Err(Error::usage("a message must have a buffer"));
-        };
-        let message = Prepared::message(self.rank(), end, (count, dtype), self.tag)?;
-        let prepared = Arc::new(message);
+        let region = region.expect("invariant: a message has a buffer");
+        let content = (region.count(), region.dtype());
+        let prepared = Arc::new(Prepared::message(self.rank(), end, content, self.tag)?);
         start(&mut Start {
             prepared: &prepared,
             sequence: 0,

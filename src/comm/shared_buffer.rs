@@ -1,12 +1,10 @@
 //! Allocates buffers that the other ranks on the host can read in place.
 
-use super::buffer::{Buffer, BufferMut, Memory, MemoryMut};
 use super::{Communicator, Parts};
 use crate::dtype::Element;
 use crate::error::{Error, ErrorKind, Result};
 use crate::link::shm::exposed::GONE;
 use crate::lock::lock;
-use crate::plan::Layout;
 use crate::sys::generation::Generation;
 use crate::sys::shared::{OwnRegion, WriteWords};
 use std::fmt;
@@ -57,24 +55,6 @@ impl<T: Element> DerefMut for SharedBuffer<T> {
             }
             Home::Private(elements) => elements,
         }
-    }
-}
-
-impl<T: Element> Buffer for SharedBuffer<T> {
-    type Element = T;
-
-    fn memory(&self) -> Memory<'_, T> {
-        Memory::Host(self)
-    }
-
-    fn layout(&self) -> Layout<'_> {
-        Layout::Even
-    }
-}
-
-impl<T: Element> BufferMut for SharedBuffer<T> {
-    fn memory_mut(&mut self) -> MemoryMut<'_, T> {
-        MemoryMut::Host(self)
     }
 }
 

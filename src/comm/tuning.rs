@@ -130,14 +130,10 @@ impl Communicator {
         if let Err(why) = fits(kept, &self.core.parts.topology()) {
             return Ok(Err(why));
         }
-        let is_set = self.core.parts.tuning_origin == TuningOrigin::Setting;
-        if is_set && kept.table() != self.table() {
-            return Ok(Err(TuningMismatch::Setting));
-        }
-        let origin = if is_set {
-            TuningOrigin::Setting
-        } else {
-            TuningOrigin::Kept
+        let origin = match self.core.parts.tuning_origin {
+            TuningOrigin::Setting if kept.table() == self.table() => TuningOrigin::Setting,
+            TuningOrigin::Setting => return Ok(Err(TuningMismatch::Setting)),
+            _ => TuningOrigin::Kept,
         };
         self.duplicate_by(kept.table(), origin).map(Ok)
     }
