@@ -1,22 +1,8 @@
-//! Encodes and decodes messages. Every message of the control plane is a serde type, encoded in the
-//! postcard format.
+//! Defines the messages between ranks that rank 0 forwards. Every message of the control plane is a
+//! serde type, encoded in the postcard format.
 
-use serde::de::DeserializeOwned;
+pub(crate) use crate::protocol::message::{decode, encode};
 use serde::{Deserialize, Serialize};
-
-/// Encodes `message`.
-pub(crate) fn encode(message: &impl Serialize) -> Vec<u8> {
-    postcard::to_stdvec(message).expect("invariant: the length of every sequence is known")
-}
-
-/// Decodes a message. Returns `None` if `bytes` is not exactly one message.
-///
-/// No decoded string is longer than `bytes`, and no sequence reserves more than 1 MiB before its
-/// elements have been read.
-pub(crate) fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Option<M> {
-    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
-    rest.is_empty().then_some(message)
-}
 
 /// The receiver of a message to every rank except its sender.
 pub(super) const TO_ALL: u32 = u32::MAX;

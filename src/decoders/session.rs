@@ -9,7 +9,7 @@ use crate::limits::{DEADLINE_DEFAULT, NAME_BYTES_MAX, PATIENT};
 use crate::plan::Collective;
 use crate::protocol::call::Call;
 use crate::protocol::founding::{Notice, Registrar};
-use crate::protocol::message::{Clock, Message, PairPlace, Place, Wait};
+use crate::protocol::message::{Clock, Message, PairPlace, Place, Wait, decode, encode};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
@@ -21,12 +21,12 @@ const SENT_MAX: usize = 4 * WORLD_SIZE;
 pub(super) const MESSAGE: Decoder = Decoder {
     name: "message",
     run: |bytes| {
-        if let Some(message) = Message::decode(bytes) {
-            let once = message.encode();
+        if let Some(message) = decode::<Message>(bytes) {
+            let once = encode(&message);
             if let Message::Position { waits, .. } = &message {
                 assert!(waits.iter().all(|one| one.title.len() <= NAME_BYTES_MAX));
             }
-            assert_eq!(Message::decode(&once), Some(message));
+            assert_eq!(decode(&once), Some(message));
         }
     },
     seeds: || encoded(messages().into_iter().chain([long_title()])),
@@ -86,12 +86,12 @@ fn notices(bytes: &[u8]) {
     while !input.is_empty() {
         let from = usize::from(input.byte()) % WORLD_SIZE;
         let length = input.byte();
-        let Some(notice) = Notice::decode(input.take(length.into())) else {
+        let Some(notice) = decode::<Notice>(input.take(length.into())) else {
             let told = registrar.lost(from, "reset");
             assert!(told.iter().all(|(to, _)| *to != from));
             continue;
         };
-        assert_eq!(Notice::decode(&notice.encode()), Some(notice.clone()));
+        assert_eq!(decode(&encode(&notice)), Some(notice.clone()));
         joined += usize::from(matches!(notice, Notice::Join { .. }));
         let told = registrar.receive(from, notice);
         assert!(told.len() <= joined, "more answers than requests");
@@ -211,7 +211,7 @@ fn session(bytes: &[u8]) {
         match what % 11 {
             0 => {
                 let length = input.byte();
-                if let Some(message) = Message::decode(input.take(length.into())) {
+                if let Some(message) = decode(input.take(length.into())) {
                     session.receive(other, message);
                 }
             }
@@ -269,7 +269,7 @@ fn told(session: &mut Session) {
             return;
         };
         assert!(to == To::All || matches!(to, To::Rank(rank) if rank < WORLD_SIZE));
-        assert_eq!(Message::decode(&message.encode()), Some(message));
+        assert_eq!(decode(&encode(&message)), Some(message));
     }
     panic!("one step sends more than {SENT_MAX} messages");
 }

@@ -5,6 +5,7 @@ use crate::error::{Error, Result};
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
 use crate::protocol::founding::{Notice, PROCESSES, RELAY, Registrar};
 use crate::protocol::members::Members;
+use crate::protocol::message::encode;
 use crate::protocol::session::To;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -40,7 +41,7 @@ pub(super) struct Founding {
 
 impl Founding {
     pub(super) fn say(&mut self, to: To, notice: &Notice) {
-        self.outbox.push_back((PROCESSES, to, notice.encode()));
+        self.outbox.push_back((PROCESSES, to, encode(notice)));
     }
 
     fn tell(&mut self, answers: Vec<(usize, Notice)>) {
@@ -218,9 +219,7 @@ impl Founding {
 /// Returns the error for a rank that is waiting for a group that rank 0 can no longer create.
 fn no_relay(members: &Members, why: &str) -> Error {
     let rank = members.rank_of(RELAY);
-    let name = rank.map_or("rank 0 of the world".to_owned(), |rank| {
-        members.name(rank).to_string()
-    });
+    let name = rank.map_or("rank 0 of the world".to_owned(), |rank| members.name(rank));
     let message = format!(
         "{name} is gone, so no group can be created: {why}; create all groups while that rank is \
          running"

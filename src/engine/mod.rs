@@ -39,9 +39,9 @@ mod watch;
 
 use crate::error::{Error, Result};
 use crate::limits::{IDLE_SLEEP, PATIENT_SLEEP};
-use crate::protocol::founding::{Notice, PROCESSES, RELAY};
+use crate::protocol::founding::{PROCESSES, RELAY};
 use crate::protocol::members::Members;
-use crate::protocol::message::Message;
+use crate::protocol::message::{decode, encode};
 use crate::protocol::session::To;
 use founding::Founding;
 use group::{Group, Memory, Order};
@@ -285,7 +285,7 @@ impl Engine {
     /// Processes a control message for the group `number` from world rank `from`.
     pub fn control(&mut self, number: u32, from: usize, payload: &[u8]) {
         if number == PROCESSES {
-            let Some(notice) = Notice::decode(payload) else {
+            let Some(notice) = decode(payload) else {
                 return;
             };
             let lost = self.founding.receive(from, notice);
@@ -300,7 +300,7 @@ impl Engine {
             return self.founding.keep(number, from, payload);
         };
         let from = group.members().rank_of(from);
-        if let (Some(from), Some(message)) = (from, Message::decode(payload)) {
+        if let (Some(from), Some(message)) = (from, decode(payload)) {
             group.control(from, message, waits);
         }
     }
@@ -374,7 +374,7 @@ impl Engine {
         let groups = &mut self.groups;
         let (number, to, message, members) = groups.iter_mut().find_map(|(number, group)| {
             let (to, message) = group.next_control()?;
-            Some((*number, to, message.encode(), group.members().clone()))
+            Some((*number, to, encode(&message), group.members().clone()))
         })?;
         Some(match to {
             To::Rank(rank) => (number, To::Rank(members.world_rank(rank)), message),

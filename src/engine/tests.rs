@@ -4,6 +4,7 @@ use crate::error::{Error, ErrorKind};
 use crate::link::{Link, LinkError, Payload};
 use crate::plan::{Algorithm, Collective, Topology, TuningTable};
 use crate::protocol::call::Call;
+use crate::protocol::message::Message;
 use crate::sys::memory::Region;
 use bind::Placement;
 use cache::{Cache, Key};
@@ -86,7 +87,7 @@ fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
     );
     let (_, to, report) = engine.next_control().unwrap();
     assert_eq!(to, To::Rank(0));
-    let Some(Message::Report(error)) = Message::decode(&report) else {
+    let Some(Message::Report(error)) = decode(&report) else {
         panic!("{report:?}");
     };
     assert!(
@@ -98,7 +99,7 @@ fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
     assert!(message.contains("connection refused"), "{message}");
 
     let first = Error::deadline("an earlier error of another rank");
-    engine.control(0, 0, &Message::FirstError(first.clone()).encode());
+    engine.control(0, 0, &encode(&Message::FirstError(first.clone())));
     let (_, end) = take(&mut engine, ticket).unwrap();
     assert_eq!(end, Err(first));
 }
@@ -143,7 +144,7 @@ fn a_rank_that_left_a_group_before_another_had_it_is_not_lost() {
                 calls: 1,
                 failed_beside: None,
             };
-            engine.control(1, 1, &goodbye.encode());
+            engine.control(1, 1, &encode(&goodbye));
         }
         engine.control_lost(1, "it closed its control connection");
         engine.add_group(1, unconnected(0, 2));

@@ -32,12 +32,6 @@ impl Kind {
     }
 }
 
-impl From<Collective> for Kind {
-    fn from(collective: Collective) -> Self {
-        Kind::Collective(collective)
-    }
-}
-
 /// The memory that holds the elements of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Medium {
@@ -78,6 +72,13 @@ pub fn hash(numbers: impl IntoIterator<Item = usize>) -> u64 {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
+    })
+}
+
+/// Returns the FNV-1a hash of `bytes`.
+pub(crate) fn fnv(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
@@ -133,7 +134,7 @@ impl Call {
         };
         Self {
             sequence: 0,
-            kind: collective.into(),
+            kind: Kind::Collective(collective),
             count,
             split: Split::Even,
             dtype,
@@ -155,18 +156,14 @@ impl Call {
     /// Creates a message that carries `count` elements to rank `to`.
     #[must_use]
     pub fn message(count: usize, dtype: Dtype, to: usize) -> Self {
+        // Like a broadcast, it has a root and no operator.
         Self {
-            sequence: 0,
             kind: Kind::SendRecv,
-            count,
-            split: Split::Even,
-            dtype,
-            op: None,
-            root: to,
             algorithm: Some(Algorithm::Flat),
             pieces: 1,
-            medium: Medium::Host,
-            tag: 0,
+            ..Self::new(Collective::Broadcast, count)
+                .dtype(dtype)
+                .root(to)
         }
     }
 
@@ -228,9 +225,7 @@ impl Call {
     pub fn digest(&self) -> u32 {
         let encoded = postcard::to_stdvec(&self.numbered(0));
         let bytes = encoded.expect("invariant: encoding to memory does not fail");
-        let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-        });
+        let hash = fnv(&bytes);
         (hash ^ (hash >> 32)) as u32
     }
 
@@ -312,58 +307,45 @@ impl Call {
 
 impl fmt::Display for Call {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            sequence,
-            kind,
-            count,
-            split,
-            dtype,
-            op,
-            root,
-            algorithm,
-            pieces,
-            medium,
-            tag,
-        } = self;
-        if let Kind::Agreement(_) = kind {
+        if let Kind::Agreement(_) = self.kind {
             return write!(
                 formatter,
                 "{} by counts (agreeing on the counts)",
                 self.name()
             );
         }
-        write!(formatter, "{} #{sequence} of ", kind.name())?;
+        write!(formatter, "{} #{} of ", self.kind.name(), self.sequence)?;
         if !self.is_counted_by_pairs() {
-            write!(formatter, "{count} ")?;
+            write!(formatter, "{} ", self.count)?;
         }
-        write!(formatter, "{dtype}")?;
-        match split {
+        write!(formatter, "{}", self.dtype)?;
+        match self.split {
             Split::Even => {}
             Split::Ceil => write!(formatter, " in blocks rounded up")?,
             Split::Counts(_) => write!(formatter, " by counts")?,
         }
         let collective = self.collective();
-        if let Some(op) = op.filter(|_| collective != Some(Collective::Barrier)) {
+        if let Some(op) = self.op.filter(|_| collective != Some(Collective::Barrier)) {
             write!(formatter, ", {op}")?;
         }
         let Some(collective) = collective else {
-            write!(formatter, " to rank {root}")?;
-            return match tag {
+            write!(formatter, " to rank {}", self.root)?;
+            return match self.tag {
                 0 => Ok(()),
-                _ => write!(formatter, ", tag {tag}"),
+                tag => write!(formatter, ", tag {tag}"),
             };
         };
         if collective.is_rooted() {
-            write!(formatter, ", root {root}")?;
+            write!(formatter, ", root {}", self.root)?;
         }
-        if let Some(algorithm) = algorithm {
+        if let Some(algorithm) = self.algorithm {
             write!(formatter, ", by {algorithm}")?;
         }
-        if *medium == Medium::Device {
+        if self.medium == Medium::Device {
             write!(formatter, " on devices")?;
         }
-        if *pieces > 1 {
-            write!(formatter, " in {pieces} pieces")?;
+        if self.pieces > 1 {
+            write!(formatter, " in {} pieces", self.pieces)?;
         }
         Ok(())
     }

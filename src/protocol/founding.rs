@@ -11,7 +11,7 @@
 //! A group is not created if a member dies, leaves or stops waiting. In this case, all members that
 //! have sent a request receive the same error.
 
-use super::members::{Members, Name};
+use super::members::Members;
 use crate::error::{Error, told_line};
 use crate::limits::{GROUPS_MAX, JOINS_OPEN_MAX, RANKS_LISTED_MAX};
 use serde::{Deserialize, Serialize};
@@ -72,28 +72,6 @@ pub enum Notice {
     Left,
 }
 
-impl Notice {
-    /// Encodes the notice.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("invariant: encoding to memory does not fail")
-    }
-
-    /// Decodes a notice. Returns `None` if `bytes` is not exactly one notice.
-    ///
-    /// ```
-    /// use ringtree::internal::protocol::founding::Notice;
-    /// let join = Notice::Join { serial: 3, parent: 0, members: vec![4, 1] };
-    /// assert_eq!(Notice::decode(&join.encode()), Some(join));
-    /// assert_eq!(Notice::decode(b"?"), None);
-    /// ```
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (notice, rest) = postcard::take_from_bytes(bytes).ok()?;
-        rest.is_empty().then_some(notice)
-    }
-}
-
 /// A group that is being created.
 #[derive(Debug)]
 struct Gathering {
@@ -110,7 +88,7 @@ impl Gathering {
     }
 
     /// Returns the name of a member in messages.
-    fn name(&self, rank: usize) -> Name {
+    fn name(&self, rank: usize) -> String {
         let ranks = self.members.iter().map(|rank| *rank as usize).collect();
         // The size of the world is not known here and does not affect names.
         Members::of(ranks, usize::MAX).name(rank)

@@ -154,21 +154,11 @@ impl fmt::Debug for ConnectionKey {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Purpose {
     /// Control messages between a rank and rank 0.
-    Control,
+    Control = 1,
     /// Data between two ranks of a group.
-    Data,
+    Data = 2,
     /// Messages between the launchers of a job's hosts.
-    Launch,
-}
-
-impl Purpose {
-    fn code(self) -> u8 {
-        match self {
-            Purpose::Control => 1,
-            Purpose::Data => 2,
-            Purpose::Launch => 3,
-        }
-    }
+    Launch = 3,
 }
 
 /// The initiator's description of the connection that it is opening.
@@ -195,7 +185,7 @@ impl Hello {
         let mut bytes = [0; HELLO_BYTES];
         bytes[..8].copy_from_slice(&HELLO_MAGIC);
         bytes[8..10].copy_from_slice(&WIRE_VERSION.to_le_bytes());
-        bytes[10] = self.purpose.code();
+        bytes[10] = self.purpose as u8;
         bytes[12..16].copy_from_slice(&self.world_size.to_le_bytes());
         bytes[16..20].copy_from_slice(&self.group.to_le_bytes());
         bytes[20..22].copy_from_slice(&self.epoch.to_le_bytes());
@@ -207,12 +197,8 @@ impl Hello {
     }
 
     fn decode(bytes: &[u8; HELLO_BYTES]) -> Option<Self> {
-        let purpose = match bytes[10] {
-            1 => Purpose::Control,
-            2 => Purpose::Data,
-            3 => Purpose::Launch,
-            _ => return None,
-        };
+        let mut purposes = [Purpose::Control, Purpose::Data, Purpose::Launch].into_iter();
+        let purpose = purposes.find(|purpose| *purpose as u8 == bytes[10])?;
         if bytes[11] != 0 {
             return None;
         }
@@ -290,6 +276,15 @@ fn answer(kind: u8, reason: u8, detail: u32, body: &Digest) -> [u8; ANSWER_BYTES
     bytes[8..12].copy_from_slice(&detail.to_le_bytes());
     bytes[16..].copy_from_slice(body);
     bytes
+}
+
+/// Refuses an initiator that has not proven that it holds the secret.
+fn refuse(refusal: Refusal) -> Output {
+    Output::Refuse {
+        reply: answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]).to_vec(),
+        proven: None,
+        refusal,
+    }
 }
 
 /// The end that opened the connection.
@@ -469,14 +464,8 @@ impl Acceptor {
         }
         let theirs = half(frame, 8);
         if theirs != WIRE_VERSION {
-            let refusal = Refusal::Version { theirs };
             // The version field of the answer contains the version of this end.
-            let reply = answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]);
-            return Ok(Output::Refuse {
-                reply: reply.to_vec(),
-                proven: None,
-                refusal,
-            });
+            return Ok(refuse(Refusal::Version { theirs }));
         }
         let hello = Hello::decode(frame).ok_or(Refusal::Garbage)?;
         let transcript = Transcript {
@@ -497,13 +486,7 @@ impl Acceptor {
         let proof: &[u8; NONCE_BYTES] = bytes.try_into().map_err(|_| Refusal::Garbage)?;
         let expected = transcript.initiator_proof(&self.secret);
         if !is_same(&expected, proof) {
-            let refusal = Refusal::Secret;
-            let reply = answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]);
-            return Ok(Output::Refuse {
-                reply: reply.to_vec(),
-                proven: None,
-                refusal,
-            });
+            return Ok(refuse(Refusal::Secret));
         }
         let Some((refusal, detail)) = self.objection(&hello) else {
             self.state = State::Confirmation(hello, transcript.key(&self.secret));
@@ -517,30 +500,20 @@ impl Acceptor {
     }
 
     fn objection(&self, hello: &Hello) -> Option<(Refusal, u32)> {
-        let Expected {
-            purpose,
-            world_size,
-            rank,
-            attempt,
-        } = self.expected;
-        if hello.attempt != attempt {
-            let refusal = Refusal::Attempt {
-                ours: attempt,
-                theirs: hello.attempt,
-            };
-            Some((refusal, attempt.into()))
-        } else if hello.world_size != world_size {
-            let refusal = Refusal::WorldSize {
-                ours: world_size,
-                theirs: hello.world_size,
-            };
-            Some((refusal, world_size))
-        } else if hello.purpose != purpose {
+        let own = self.expected;
+        if hello.attempt != own.attempt {
+            let (ours, theirs) = (own.attempt, hello.attempt);
+            Some((Refusal::Attempt { ours, theirs }, ours.into()))
+        } else if hello.world_size != own.world_size {
+            let (ours, theirs) = (own.world_size, hello.world_size);
+            Some((Refusal::WorldSize { ours, theirs }, ours))
+        } else if hello.purpose != own.purpose {
             Some((Refusal::Purpose, 0))
-        } else if hello.from >= world_size || hello.from == hello.to {
+        } else if hello.from >= own.world_size || hello.from == hello.to {
             Some((Refusal::Rank, 0))
-        } else if hello.to != rank {
-            Some((Refusal::Addressee { acceptor: rank }, rank))
+        } else if hello.to != own.rank {
+            let acceptor = own.rank;
+            Some((Refusal::Addressee { acceptor }, acceptor))
         } else {
             None
         }

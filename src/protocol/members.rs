@@ -1,7 +1,6 @@
 //! Maps the ranks of a group to world ranks, and names them in messages.
 
 use crate::error::Error;
-use std::fmt;
 use std::sync::Arc;
 
 /// The world ranks of a group's members, indexed by group rank.
@@ -10,13 +9,13 @@ use std::sync::Arc;
 /// use ringtree::internal::protocol::members::Members;
 /// let members = Members::of(vec![5, 0, 2], 8);
 /// assert_eq!((members.count(), members.world_rank(0), members.rank_of(2)), (3, 5, Some(2)));
-/// assert_eq!(members.name(0).to_string(), "rank 0 (world rank 5)");
-/// assert_eq!(members.name(2).to_string(), "rank 2");
+/// assert_eq!(members.name(0), "rank 0 (world rank 5)");
+/// assert_eq!(members.name(2), "rank 2");
 /// assert_eq!(Members::of(vec![0, 1], 2), Members::everyone(2));
 /// let hosts = ["red", "blue"].map(String::from);
-/// assert_eq!(Members::everyone(2).on_hosts(hosts).name(1).to_string(), "rank 1 (host blue)");
+/// assert_eq!(Members::everyone(2).on_hosts(hosts).name(1), "rank 1 (host blue)");
 /// ```
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Members {
     count: usize,
     world_size: usize,
@@ -33,8 +32,7 @@ impl Members {
         Self {
             count: world_size,
             world_size,
-            ranks: None,
-            hosts: None,
+            ..Self::default()
         }
     }
 
@@ -129,37 +127,17 @@ impl Members {
     /// Returns the name that messages use for the group's rank `rank`. The name includes the world
     /// rank if it is different, and the host if there are several.
     #[must_use]
-    pub fn name(&self, rank: usize) -> Name {
-        Name {
-            rank,
-            world_rank: self.world_rank(rank),
-            hosts: self.hosts.clone(),
-        }
-    }
-}
-
-/// The name that messages use for a rank; see [`Members::name`].
-#[derive(Clone, Debug)]
-pub struct Name {
-    rank: usize,
-    world_rank: usize,
-    hosts: Option<Arc<[String]>>,
-}
-
-impl fmt::Display for Name {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            rank,
-            world_rank,
-            hosts,
-        } = self;
-        write!(formatter, "rank {rank}")?;
-        let host = hosts.as_ref().and_then(|hosts| hosts.get(*world_rank));
-        match (rank == world_rank, host) {
-            (true, None) => Ok(()),
-            (true, Some(host)) => write!(formatter, " (host {host})"),
-            (false, None) => write!(formatter, " (world rank {world_rank})"),
-            (false, Some(host)) => write!(formatter, " (world rank {world_rank}, host {host})"),
+    pub fn name(&self, rank: usize) -> String {
+        let world_rank = self.world_rank(rank);
+        let hosts = self.hosts.as_ref();
+        match (
+            rank == world_rank,
+            hosts.and_then(|hosts| hosts.get(world_rank)),
+        ) {
+            (true, None) => format!("rank {rank}"),
+            (true, Some(host)) => format!("rank {rank} (host {host})"),
+            (false, None) => format!("rank {rank} (world rank {world_rank})"),
+            (false, Some(host)) => format!("rank {rank} (world rank {world_rank}, host {host})"),
         }
     }
 }

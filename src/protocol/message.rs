@@ -4,6 +4,7 @@ use super::call::Call;
 use super::members::Members;
 use crate::error::{Error, told_name};
 use crate::limits::{COUNTS_TOLD_MAX, PLACES_MAX};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
@@ -54,15 +55,11 @@ pub struct PairPlace {
 
 impl fmt::Display for PairPlace {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            sends,
-            peer,
-            sequence,
-        } = self;
-        let Some(peer) = peer else {
+        let Some(peer) = self.peer else {
             return write!(formatter, "recv from any rank");
         };
-        match (sends, sequence) {
+        let sequence = self.sequence;
+        match (self.sends, sequence) {
             (true, _) => write!(formatter, "send #{sequence} to rank {peer}"),
             (false, 0) => write!(formatter, "recv from rank {peer}"),
             (false, _) => write!(formatter, "recv #{sequence} from rank {peer}"),
@@ -193,41 +190,43 @@ impl Message {
             Message::Patient(_) | Message::AllEntered(_) | Message::PostedAny(_) => true,
         }
     }
+}
 
-    /// Encodes the message.
-    #[must_use]
-    pub fn encode(&self) -> Vec<u8> {
-        postcard::to_stdvec(self).expect("invariant: encoding to memory does not fail")
-    }
+/// Encodes `message` in the postcard format.
+pub fn encode(message: &impl Serialize) -> Vec<u8> {
+    postcard::to_stdvec(message).expect("invariant: the length of every sequence is known")
+}
 
-    /// Decodes a message. Returns `None` if `bytes` is not exactly one message.
-    ///
-    /// ```
-    /// use ringtree::internal::protocol::message::{Message, Place};
-    /// let place = Place {
-    ///     rank: 3,
-    ///     calls: 1 << 40,
-    ///     inside: true,
-    ///     pair_calls: 0,
-    ///     pair: None,
-    /// };
-    /// let (held_up_by, waits) = (vec![place.clone(); 2], Vec::new());
-    /// let message = Message::Position { place, held_up_by, waits };
-    /// assert_eq!(Message::decode(&message.encode()), Some(message));
-    /// let full = ringtree::Error::new(ringtree::ErrorKind::System, "the disk is full");
-    /// let failed_beside = Some(full);
-    /// let goodbye = Message::Goodbye { calls: 1 << 40, failed_beside };
-    /// let numbers = [goodbye, Message::Mark(3), Message::Agreed(1 << 40)];
-    /// for message in numbers {
-    ///     assert_eq!(Message::decode(&message.encode()), Some(message));
-    /// }
-    /// assert_eq!(Message::decode(b"?"), None);
-    /// ```
-    #[must_use]
-    pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
-        rest.is_empty().then_some(message)
-    }
+/// Decodes a message. Returns `None` if `bytes` is not exactly one message.
+///
+/// No decoded string is longer than `bytes`, and no sequence reserves more than 1 MiB before its
+/// elements have been read.
+///
+/// ```
+/// use ringtree::internal::protocol::message::{Message, Place, decode, encode};
+/// let place = Place {
+///     rank: 3,
+///     calls: 1 << 40,
+///     inside: true,
+///     pair_calls: 0,
+///     pair: None,
+/// };
+/// let (held_up_by, waits) = (vec![place.clone(); 2], Vec::new());
+/// let message = Message::Position { place, held_up_by, waits };
+/// assert_eq!(decode(&encode(&message)), Some(message));
+/// let full = ringtree::Error::new(ringtree::ErrorKind::System, "the disk is full");
+/// let failed_beside = Some(full);
+/// let goodbye = Message::Goodbye { calls: 1 << 40, failed_beside };
+/// let numbers = [goodbye, Message::Mark(3), Message::Agreed(1 << 40)];
+/// for message in numbers {
+///     assert_eq!(decode(&encode(&message)), Some(message));
+/// }
+/// assert_eq!(decode::<Message>(b"?"), None);
+/// ```
+#[must_use]
+pub fn decode<M: DeserializeOwned>(bytes: &[u8]) -> Option<M> {
+    let (message, rest) = postcard::take_from_bytes(bytes).ok()?;
+    rest.is_empty().then_some(message)
 }
 
 #[cfg(test)]
@@ -261,17 +260,17 @@ mod tests {
             held_up_by: Vec::new(),
             waits: (1..9).map(wait).collect(),
         };
-        let lie = lie.encode();
+        let lie = encode(&lie);
         assert!(lie.len() <= CONTROL_MESSAGE_BYTES_MAX);
         let mut honest = Session::new(0, 10);
         honest.enter((&call, None), call.digest(), 1, DEADLINE_DEFAULT);
-        honest.receive(1, Message::decode(&lie).unwrap());
+        honest.receive(1, decode(&lie).unwrap());
         let waits = honest.waits(&call, &[1]);
         assert!(waits.iter().any(|one| one.title.len() > NAME_BYTES_MAX / 2));
         honest.stands(vec![1], None, waits);
         honest.receive(2, Message::Waiting(call));
         while let Some((_, message)) = honest.next_message() {
-            assert!(message.encode().len() <= CONTROL_MESSAGE_BYTES_MAX / 8);
+            assert!(encode(&message).len() <= CONTROL_MESSAGE_BYTES_MAX / 8);
         }
     }
 }

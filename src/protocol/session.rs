@@ -10,7 +10,7 @@ mod places;
 mod waits;
 
 use super::call::Call;
-use super::members::{Members, Name};
+use super::members::Members;
 use super::message::{Clock, Message, PairPlace, Wait};
 use crate::error::Error;
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
@@ -72,7 +72,7 @@ struct Departed {
 /// assert!(other.first_error().is_some_and(|error| error.to_string().contains("rank 2")));
 /// assert_eq!(other.first_error(), coordinator.first_error());
 /// ```
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Session {
     rank: usize,
     members: Members,
@@ -135,31 +135,7 @@ impl Session {
         Self {
             rank,
             members,
-            group: 0,
-            calls: Made::default(),
-            pair_calls: VecDeque::new(),
-            pairs_made: 0,
-            made: 0,
-            inside: false,
-            awaited: Vec::new(),
-            pair: None,
-            waits: Vec::new(),
-            name: None,
-            announced: BTreeMap::new(),
-            announced_pairs: Vec::new(),
-            positions: BTreeMap::new(),
-            coordinator: 0,
-            has_asked_coordinator: false,
-            patient: BTreeMap::new(),
-            clocks: BTreeMap::new(),
-            checks: None,
-            departed: BTreeMap::new(),
-            lost: BTreeSet::new(),
-            ended: Vec::new(),
-            pending: None,
-            first_error: None,
-            marks: Marks::default(),
-            outbox: VecDeque::new(),
+            ..Self::default()
         }
     }
 
@@ -217,7 +193,12 @@ impl Session {
                 held_up_by,
                 waits,
             } => {
-                let position = Position::new(place, held_up_by, waits);
+                let position = Position {
+                    place,
+                    held_up_by,
+                    waits,
+                    asked: 0,
+                };
                 self.positions.insert(from, position);
             }
             Message::Goodbye {
@@ -338,12 +319,20 @@ impl Session {
             calls: self.made,
             failed_beside,
         };
-        self.outbox.push_back((To::All, goodbye));
+        self.tell_all(goodbye);
+    }
+
+    fn tell(&mut self, rank: usize, message: Message) {
+        self.outbox.push_back((To::Rank(rank), message));
+    }
+
+    fn tell_all(&mut self, message: Message) {
+        self.outbox.push_back((To::All, message));
     }
 
     /// Returns the name that messages use for a rank of the group.
     #[must_use]
-    pub fn name(&self, rank: usize) -> Name {
+    pub fn name(&self, rank: usize) -> String {
         self.members.name(rank)
     }
 
@@ -370,11 +359,7 @@ impl Session {
 
     /// Returns the error for `call`, which still needs `peer` although that rank has left.
     fn error_without(&self, peer: usize, departed: &Departed, call: &Call) -> Error {
-        let Departed {
-            calls,
-            failed_beside,
-            ..
-        } = departed;
+        let (calls, failed_beside) = (departed.calls, &departed.failed_beside);
         let why = match (failed_beside, call.is_pair()) {
             (Some(_), _) => "another group of its process had failed",
             (None, true) => {
@@ -470,6 +455,7 @@ mod tests {
     use super::*;
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use crate::plan::Collective;
+    use crate::protocol::message::{decode, encode};
 
     #[test]
     fn what_is_told_of_causes_of_many_pages_fits_a_control_message() {
@@ -489,9 +475,9 @@ mod tests {
             let said: Vec<_> = std::iter::from_fn(|| session.next_message()).collect();
             assert!(said.len() >= 2);
             for (_, message) in said {
-                let bytes = message.encode();
+                let bytes = encode(&message);
                 assert!(bytes.len() <= CONTROL_MESSAGE_BYTES_MAX / 4);
-                assert_eq!(Message::decode(&bytes), Some(message));
+                assert_eq!(decode(&bytes), Some(message));
             }
         }
     }

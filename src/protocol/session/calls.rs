@@ -1,6 +1,6 @@
 //! Remembers the calls of this rank and compares them with the calls of other ranks.
 
-use super::{Session, To};
+use super::Session;
 use crate::error::Error;
 use crate::limits::{CALLS_REMEMBERED, COUNTS_TOLD_MAX};
 use crate::protocol::call::Call;
@@ -117,8 +117,7 @@ impl Session {
         self.pair_calls.push_back((peer, *call));
         self.pairs_made += 1;
         if self.checks_calls() && call.root == self.rank {
-            let told = Message::Posted(*call);
-            self.outbox.push_back((To::Rank(peer), told));
+            self.tell(peer, Message::Posted(*call));
         }
         self.positions.clear();
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
@@ -149,8 +148,7 @@ impl Session {
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
         let ours = ours.unwrap_or(*call);
-        let told = self.message_about(&ours);
-        self.outbox.push_back((To::Rank(peer), told));
+        self.tell(peer, self.message_about(&ours));
         let error = Error::mismatch(format!(
             "{} is in {call}, but {} sent data for a different call; all ranks must make the same \
              calls in the same order",
@@ -162,13 +160,8 @@ impl Session {
     }
 
     pub(super) fn compare_pair(&mut self, peer: usize, theirs: Call) {
-        let mut made = self.pair_calls.iter();
-        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
-        match ours.map(|(_, ours)| *ours) {
-            Some(ours) if ours != theirs => {
-                let error = self.different(&ours, peer, &theirs, None);
-                self.explained(error);
-            }
+        match self.own_pair(peer, &theirs) {
+            Some(ours) if ours != theirs => self.disagree(&ours, peer, &theirs, None),
             Some(_) => self.answer(peer),
             None => {
                 self.answer(peer);
@@ -181,18 +174,20 @@ impl Session {
 
     /// Like `compare_pair`, but handles a receive that `peer` has just posted. No answer is needed.
     pub(super) fn compare_posted(&mut self, peer: usize, theirs: Call) {
-        let mut made = self.pair_calls.iter();
-        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, &theirs));
-        match ours {
-            Some((_, ours)) if *ours != theirs => {
-                let error = self.different(ours, peer, &theirs, None);
-                self.explained(error);
-            }
+        match self.own_pair(peer, &theirs) {
+            Some(ours) if ours != theirs => self.disagree(&ours, peer, &theirs, None),
             None if self.announced_pairs.len() < CALLS_REMEMBERED => {
                 self.announced_pairs.push((peer, theirs));
             }
             _ => {}
         }
+    }
+
+    /// Returns this rank's end of the message whose other end `peer` has reported.
+    fn own_pair(&self, peer: usize, theirs: &Call) -> Option<Call> {
+        let mut made = self.pair_calls.iter();
+        let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, theirs));
+        ours.map(|(_, ours)| *ours)
     }
 
     /// Like `compare`, but runs on the coordinator and handles a call that `peer` has just made and
@@ -219,8 +214,7 @@ impl Session {
     fn disagree(&mut self, ours: &Call, peer: usize, theirs: &Call, counts: Option<&[u64]>) {
         let error = self.different(ours, peer, theirs, counts);
         if counts.is_none() && ours.differs_in_counts(theirs) {
-            let told = self.message_about(ours);
-            self.outbox.push_back((To::Rank(peer), told));
+            self.tell(peer, self.message_about(ours));
             self.set_pending(error, None);
         } else {
             self.explained(error);
@@ -321,6 +315,8 @@ mod tests {
     use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
     use crate::plan::Collective;
     use crate::protocol::call::Split;
+    use crate::protocol::message::encode;
+    use crate::protocol::session::To;
 
     /// Returns the error of rank 1 after rank 0 has received its data. Their calls differ in
     /// `block`.
@@ -342,7 +338,7 @@ mod tests {
         let Some((To::Rank(1), message)) = one.next_message() else {
             panic!("no message to the peer");
         };
-        assert!(message.encode().len() <= CONTROL_MESSAGE_BYTES_MAX);
+        assert!(encode(&message).len() <= CONTROL_MESSAGE_BYTES_MAX);
         other.receive(0, message);
         match other.next_message() {
             Some((To::Rank(0), Message::Report(error))) => error.to_string(),

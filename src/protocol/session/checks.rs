@@ -1,7 +1,7 @@
 //! Checks calls before they begin. A collective begins only when all ranks have made the same one,
 //! and a send begins only when its receive has been posted.
 
-use super::{Session, To};
+use super::Session;
 use crate::error::Error;
 use crate::limits::CALLS_AHEAD_MAX;
 use crate::protocol::call::Call;
@@ -75,9 +75,7 @@ impl Session {
             return;
         }
         if self.rank != self.coordinator {
-            let told = Message::Entered(call);
-            self.outbox.push_back((To::Rank(self.coordinator), told));
-            return;
+            return self.tell(self.coordinator, Message::Entered(call));
         }
         let is_due = |one: &mut (usize, Call)| one.1.sequence <= call.sequence;
         let due: Vec<_> = checks.ahead.extract_if(.., is_due).collect();
@@ -94,8 +92,7 @@ impl Session {
             if self.rank == self.coordinator {
                 self.agree_on_calls();
             } else {
-                let told = Message::Entered(call);
-                self.outbox.push_back((To::Rank(self.coordinator), told));
+                self.tell(self.coordinator, Message::Entered(call));
             }
         }
     }
@@ -144,8 +141,7 @@ impl Session {
         let least = made.and_then(|made| made.into_iter().min());
         if let Some(least) = least.filter(|least| *least > checks.agreed) {
             checks.agreed = least;
-            let told = Message::AllEntered(least);
-            self.outbox.push_back((To::All, told));
+            self.tell_all(Message::AllEntered(least));
         }
     }
 
@@ -154,7 +150,7 @@ impl Session {
     pub fn waits_for_any(&mut self, waits: bool) {
         if let Some(checks) = self.checks.as_mut().filter(|one| one.says_any != waits) {
             checks.says_any = waits;
-            self.outbox.push_back((To::All, Message::PostedAny(waits)));
+            self.tell_all(Message::PostedAny(waits));
         }
     }
 

@@ -14,8 +14,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.someone_is_patient(self.rank, sequence);
         } else {
-            let told = Message::Patient(sequence);
-            self.outbox.push_back((To::Rank(self.coordinator), told));
+            self.tell(self.coordinator, Message::Patient(sequence));
         }
     }
 
@@ -78,7 +77,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.clock_offered(clock);
         } else if to != self.rank {
-            self.outbox.push_back((To::Rank(to), Message::Clock(clock)));
+            self.tell(to, Message::Clock(clock));
         }
     }
 
@@ -92,7 +91,7 @@ impl Session {
         }
         self.clocks.insert(clock.sequence, clock);
         if self.rank == self.coordinator {
-            self.outbox.push_back((To::All, Message::Clock(clock)));
+            self.tell_all(Message::Clock(clock));
         }
     }
 }

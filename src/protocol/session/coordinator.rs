@@ -1,6 +1,6 @@
 //! Elects the coordinator of a group, which decides the first error.
 
-use super::{GONE, Session, To};
+use super::{GONE, Session};
 use crate::error::Error;
 use crate::protocol::founding::RELAY;
 use crate::protocol::message::Message;
@@ -86,8 +86,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.broadcast(error);
         } else {
-            self.outbox
-                .push_back((To::Rank(self.coordinator), Message::Report(error)));
+            self.tell(self.coordinator, Message::Report(error));
         }
     }
 
@@ -103,8 +102,7 @@ impl Session {
                 | Message::Patient(_)
         );
         if let Some(error) = self.first_error.as_ref().filter(|_| does_not_know) {
-            let told = Message::FirstError(error.clone());
-            self.outbox.push_back((To::Rank(from), told));
+            self.tell(from, Message::FirstError(error.clone()));
         }
     }
 
@@ -124,8 +122,7 @@ impl Session {
     /// time.
     pub(super) fn broadcast(&mut self, error: Error) {
         if self.first_error.is_none() {
-            self.outbox
-                .push_back((To::All, Message::FirstError(error.clone())));
+            self.tell_all(Message::FirstError(error.clone()));
             self.conclude(error);
         }
     }

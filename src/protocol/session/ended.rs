@@ -1,6 +1,6 @@
 //! Decides whether a rank whose process has ended has left or died.
 
-use super::{Agreement, Session, To};
+use super::{Agreement, Session};
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
 use crate::protocol::message::Message;
 use std::time::Duration;
@@ -46,7 +46,7 @@ impl Session {
     fn tell_deputy(&mut self, ended: usize, message: Message) {
         let deputy = self.deputy(Some(ended));
         if deputy != self.rank {
-            self.outbox.push_back((To::Rank(deputy), message));
+            self.tell(deputy, message);
         }
     }
 

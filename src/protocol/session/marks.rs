@@ -1,6 +1,6 @@
 //! Determines the agreed mark: the last training step that counts after the group has failed.
 
-use super::{Session, To};
+use super::Session;
 use crate::limits::MARKS_GRACE;
 use crate::protocol::message::Message;
 use std::collections::BTreeMap;
@@ -77,8 +77,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.told(self.rank, own);
         } else if self.may_follow(self.coordinator) {
-            self.outbox
-                .push_back((To::Rank(self.coordinator), Message::Mark(own)));
+            self.tell(self.coordinator, Message::Mark(own));
         }
     }
 
@@ -120,7 +119,7 @@ impl Session {
         let least = self.marks.told.values().copied().min();
         let number = least.unwrap_or(self.marks.own);
         self.marks.agreed = Some(number);
-        self.outbox.push_back((To::All, Message::Agreed(number)));
+        self.tell_all(Message::Agreed(number));
     }
 }
 

@@ -1,7 +1,7 @@
 //! Exchanges positions, which state the call that each rank is in and the ranks that it is waiting
 //! for.
 
-use super::{Session, To};
+use super::Session;
 use crate::limits::{ANSWERS_MISSED_MAX, PEERS_ASKED_MAX, PLACES_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Message, Place, Wait};
@@ -14,18 +14,7 @@ pub(super) struct Position {
     pub(super) held_up_by: Vec<Place>,
     pub(super) waits: Vec<Wait>,
     /// Number of questions that this rank has sent to the peer since then.
-    asked: u32,
-}
-
-impl Position {
-    pub(super) fn new(place: Place, held_up_by: Vec<Place>, waits: Vec<Wait>) -> Self {
-        Self {
-            place,
-            held_up_by,
-            waits,
-            asked: 0,
-        }
-    }
+    pub(super) asked: u32,
 }
 
 impl Session {
@@ -51,7 +40,7 @@ impl Session {
     /// Sends `question` to `peer`, which answers with its position. Discards the last answer from a
     /// peer that has left more than [`ANSWERS_MISSED_MAX`] questions unanswered.
     fn ask(&mut self, peer: usize, question: Message) {
-        self.outbox.push_back((To::Rank(peer), question));
+        self.tell(peer, question);
         if let Some(position) = self.positions.get_mut(&peer) {
             position.asked += 1;
             if position.asked > ANSWERS_MISSED_MAX {
@@ -123,17 +112,13 @@ impl Session {
     #[must_use]
     pub fn whereabouts(&self, place: &Place) -> String {
         let Place {
-            rank,
-            calls,
-            inside,
-            pair_calls,
-            pair,
+            rank, pair_calls, ..
         } = *place;
         let name = self.name(rank as usize);
         if let Some(departed) = self.departed.get(&(rank as usize)) {
             return format!("{name} left after call #{}", departed.calls);
         }
-        match (calls, inside, pair) {
+        match (place.calls, place.inside, place.pair) {
             (Place::UNKNOWN, ..) => format!("{name} has not reported its position"),
             (calls, true, None) => format!("{name} is still in call #{calls}"),
             (calls, true, Some(pair)) => {
@@ -168,7 +153,7 @@ impl Session {
             held_up_by,
             waits: self.waits.clone(),
         };
-        self.outbox.push_back((To::Rank(peer), position));
+        self.tell(peer, position);
     }
 }
 

@@ -1,7 +1,7 @@
 use super::*;
 use crate::protocol::call::Call;
 use crate::protocol::message::Clock;
-use crate::protocol::session::Agreement;
+use crate::protocol::session::{Agreement, To};
 use std::time::Duration;
 
 fn goodbye() -> Message {

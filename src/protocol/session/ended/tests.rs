@@ -2,7 +2,7 @@ use super::*;
 use crate::error::{Error, ErrorKind};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Place, Wait};
-use crate::protocol::session::ITS_PROCESS_ENDED;
+use crate::protocol::session::{ITS_PROCESS_ENDED, To};
 
 fn goodbye(calls: u64) -> Message {
     Message::Goodbye {

@@ -1,4 +1,5 @@
 use super::*;
+use crate::protocol::session::To;
 
 /// The sessions of a group in which one rank has died, with their unsent messages.
 struct Ranks(Vec<Session>);
