@@ -75,6 +75,7 @@ pub(super) fn outward() -> IpAddr {
 pub(super) fn reserve(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
     let domain = Domain::for_address(address);
     let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
+    // A restarted job must not have to wait until the old connections leave TIME_WAIT.
     socket.set_reuse_address(true)?;
     socket.bind(&address.into())?;
     let bound = socket.local_addr()?.as_socket();
@@ -83,12 +84,7 @@ pub(super) fn reserve(address: SocketAddr) -> io::Result<(Socket, SocketAddr)> {
 
 /// Listens on `address`.
 pub(crate) fn listen(address: SocketAddr) -> io::Result<TcpListener> {
-    let domain = Domain::for_address(address);
-    let socket = Socket::new(domain, Type::STREAM, Some(Protocol::TCP))?;
-    // A restarted job must not have to wait until the old connections leave TIME_WAIT.
-    socket.set_reuse_address(true)?;
-    socket.bind(&address.into())?;
-    listen_at(socket)
+    listen_at(reserve(address)?.0)
 }
 
 /// Starts listening on `socket`, which is already bound.

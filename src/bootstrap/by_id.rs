@@ -96,12 +96,8 @@ pub(super) fn refresh(
         let line = format!("rank {rank}: '{ID}' in the store is invalid: {error}");
         Error::join(line).with_rank(rank)
     })?;
-    if settings
-        .start
-        .id
-        .as_ref()
-        .is_none_or(|old| old.name() != id.name())
-    {
+    let known = settings.start.id.as_ref();
+    if known.is_none_or(|known| known.name() != id.name()) {
         let key = came(&id);
         let added = store.add(&key, 1);
         added.map_err(|error| failed(settings, "add", &key, error))?;

@@ -205,7 +205,7 @@ fn refusal_line(settings: &Settings, remote: SocketAddr, refusal: Refusal) -> St
     let rank = settings.rank;
     let at = at(settings, remote);
     match refusal {
-        Refusal::Secret if settings.start.has_id() => format!(
+        Refusal::Secret if settings.start.id.is_some() => format!(
             "rank {rank}: the rendezvous {at} rejected the secret of this rank's unique id (all \
              ranks must use rank 0's id)"
         ),

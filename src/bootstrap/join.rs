@@ -21,7 +21,8 @@ use std::sync::Arc;
 
 /// A rank that has joined its world but whose control thread is not running yet.
 pub(crate) struct Joined {
-    membership: Membership,
+    /// This rank's view of the world.
+    pub(crate) membership: Membership,
     parts: Parts,
     /// The socket for data connections, which is not listening yet.
     listener: Option<Socket>,
@@ -94,12 +95,6 @@ pub(crate) fn join(settings: &Settings) -> Result<Joined> {
 }
 
 impl Joined {
-    /// Returns this rank's view of the world.
-    #[must_use]
-    pub(crate) fn membership(&self) -> &Membership {
-        &self.membership
-    }
-
     /// Starts the control thread, which then calls `handler`. `data_events` is the epoll descriptor
     /// of a `Reactor` for the data sockets. The thread watches this descriptor whenever the handler
     /// requests it. The descriptor must stay open until the control thread has been shut down.
@@ -107,21 +102,14 @@ impl Joined {
     /// # Errors
     /// Returns `ErrorKind::System` if the operating system refuses to provide a resource.
     pub(crate) fn start(
-        self,
+        mut self,
         handler: Arc<dyn Handler>,
         data_events: Option<RawFd>,
     ) -> Result<Membership> {
-        let Self {
-            membership,
-            mut parts,
-            listener,
-        } = self;
         let starting = |error| Error::io("cannot start the control thread", &error);
-        parts.listener = listener
-            .map(address::listen_at)
-            .transpose()
-            .map_err(starting)?;
-        thread::start(&membership, parts, handler, data_events).map_err(starting)?;
-        Ok(membership)
+        let listener = self.listener.map(address::listen_at).transpose();
+        self.parts.listener = listener.map_err(starting)?;
+        thread::start(&self.membership, self.parts, handler, data_events).map_err(starting)?;
+        Ok(self.membership)
     }
 }

@@ -17,6 +17,7 @@ use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
 use crate::limits::{JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER};
+use crate::protocol::founding::list;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use mio::{Events, Poll};
 use socket2::Socket;
@@ -158,10 +159,8 @@ impl Gathering<'_> {
     /// Sleeps until an event arrives or a timer expires, and then handles the events that have
     /// arrived.
     fn wait(&mut self, poll: &mut Poll, events: &mut Events) -> Result<()> {
-        let end = self
-            .failure
-            .as_ref()
-            .map_or(self.deadline, |failed| failed.until);
+        let failed = self.failure.as_ref();
+        let end = failed.map_or(self.deadline, |failed| failed.until);
         let next = self.connections.next_deadline();
         let gone = self.gone.values().map(|(until, _)| *until);
         // A failing join sends no waiting notices, so an overdue notice must not cut its sleeps
@@ -335,29 +334,22 @@ impl Gathering<'_> {
     /// Fails the join if a rank has too few descriptors for this world.
     fn look_for_shortage(&mut self) {
         self.own.room = Room::here();
-        let records = || {
-            let others = self.arrived.values().filter_map(|one| one.record.as_ref());
-            others.chain([&self.own])
-        };
+        let records = || self.others().chain([&self.own]);
         let mut sharing = BTreeMap::new();
         for key in records().filter_map(|one| one.peer.sharing_key()) {
             *sharing.entry(key).or_insert(0) += 1;
         }
-        let lacking = records().find_map(
-            |Record {
-                 rank, peer, room, ..
-             }| {
-                let local = peer.sharing_key().map_or(1, |key| sharing[&key]) - 1;
-                let needed = descriptors::needed(local, self.settings.world_size - 1 - local);
-                (!room.holds(needed)).then(|| {
+        let lacking = records().find_map(|one| {
+            let local = one.peer.sharing_key().map_or(1, |key| sharing[&key]) - 1;
+            let needed = descriptors::needed(local, self.settings.world_size - 1 - local);
+            (!one.room.holds(needed)).then(|| {
                 format!(
-                    "rank {rank} (host {}) has too few file descriptors: it needs {needed} more \
-                     for a job of {} ranks ({local} others share memory with it); {room}",
-                    peer.host_name, self.settings.world_size
+                    "rank {} (host {}) has too few file descriptors: it needs {needed} more for a \
+                     job of {} ranks ({local} others share memory with it); {}",
+                    one.rank, one.peer.host_name, self.settings.world_size, one.room
                 )
             })
-            },
-        );
+        });
         if let Some(why) = lacking {
             self.fail(Error::system(why), JOIN_FAILURE_NOTICE);
         }
@@ -372,11 +364,7 @@ impl Gathering<'_> {
                 record.rank
             ));
         }
-        let others = self
-            .arrived
-            .values()
-            .filter_map(|arrival| arrival.record.as_ref());
-        if let Some(first) = others.clone().find(|other| other.rank == rank) {
+        if let Some(first) = self.others().find(|other| other.rank == rank) {
             return Some(format!(
                 "two processes have rank {rank}: process {} on {} and process {pid} on \
                  {host_name}; give each process its own RANK",
@@ -387,12 +375,8 @@ impl Gathering<'_> {
             let found = record.agreed.iter().find(|(own, _)| own == name);
             found.map_or_else(|| "unset".to_owned(), |(_, value)| format!("{value:?}"))
         };
-        let names = self
-            .own
-            .agreed
-            .iter()
-            .chain(&record.agreed)
-            .map(|(name, _)| name);
+        let agreed = self.own.agreed.iter().chain(&record.agreed);
+        let names = agreed.map(|(name, _)| name);
         let mut differing = names.filter(|name| value(&self.own, name) != value(record, name));
         differing.next().map(|name| {
             format!(
@@ -442,44 +426,28 @@ impl Gathering<'_> {
         }
     }
 
-    fn present(&self) -> BTreeSet<usize> {
-        let records = self
-            .arrived
-            .values()
-            .filter_map(|arrival| arrival.record.as_ref());
-        records.map(|record| record.rank).collect()
+    /// Returns the records of the other ranks that are present.
+    fn others(&self) -> impl Iterator<Item = &Record> {
+        let arrived = self.arrived.values();
+        arrived.filter_map(|arrival| arrival.record.as_ref())
     }
 
     fn is_complete(&self) -> bool {
         // No rank is present twice, because a duplicate fails the join.
-        let present = self
-            .arrived
-            .values()
-            .filter(|arrival| arrival.record.is_some())
-            .count();
-        self.failure.is_none() && present + 1 == self.settings.world_size
+        self.failure.is_none() && self.others().count() + 1 == self.settings.world_size
     }
 
     /// Returns the ranks that have not sent their records.
     fn missing(&self) -> Vec<usize> {
-        let present = self.present();
+        let present: BTreeSet<usize> = self.others().map(|one| one.rank).collect();
         let missing = (1..self.settings.world_size).filter(|rank| !present.contains(rank));
         missing.collect()
     }
 
     fn missing_line(&self) -> String {
         let missing = self.missing();
-        let named = missing
-            .iter()
-            .take(RANKS_NAMED_MAX)
-            .map(usize::to_string)
-            .collect::<Vec<_>>()
-            .join(", ");
         let noun = if missing.len() == 1 { "rank" } else { "ranks" };
-        match missing.len().saturating_sub(RANKS_NAMED_MAX) {
-            0 => format!("{noun} {named}"),
-            more => format!("{noun} {named} and {more} more"),
-        }
+        format!("{noun} {}", list(&missing, RANKS_NAMED_MAX))
     }
 
     fn timeout_line(&self) -> String {
@@ -524,14 +492,8 @@ impl Gathering<'_> {
     }
 
     fn peers(&self) -> Vec<Peer> {
-        let records = self
-            .arrived
-            .values()
-            .filter_map(|arrival| arrival.record.as_ref());
-        let all = records.chain([&self.own]);
-        let sorted: BTreeMap<usize, Peer> = all
-            .map(|record| (record.rank, record.peer.clone()))
-            .collect();
+        let all = self.others().chain([&self.own]);
+        let sorted: BTreeMap<_, _> = all.map(|one| (one.rank, one.peer.clone())).collect();
         sorted.into_values().collect()
     }
 

@@ -44,8 +44,8 @@ const CHECK: &str = "RINGTREE_CHECK";
 /// The variable that makes sums reproducible.
 const REPRODUCIBLE: &str = "RINGTREE_REPRODUCIBLE";
 
-/// Settings whose text must be the same on all ranks, with their defaults.
-const AGREED: &[(&str, &str)] = &[("RINGTREE_ALGORITHM", "auto")];
+/// The variable that selects an algorithm.
+const ALGORITHM: &str = "RINGTREE_ALGORITHM";
 
 /// The transport to use for data. Set with `RINGTREE_TRANSPORT`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -121,7 +121,7 @@ impl DevicePathChoice {
 ringtree_plan::named!(DevicePathChoice, "device path");
 
 /// A rank's settings.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Settings {
     /// The rank of this process, counted from 0.
     pub rank: usize,
@@ -166,10 +166,6 @@ pub(crate) struct Settings {
     pub algorithm: Option<String>,
     /// The source of the link speed table.
     pub tuning: TuningSource,
-    /// Names and values of settings that must be the same on all ranks. [`Settings::to_agree`] adds
-    /// the transport, the tuning source, whether calls are checked, and whether sums are
-    /// reproducible.
-    pub agreed: Vec<(String, String)>,
     /// The number of times that the job had been restarted when this process started. Processes
     /// from different attempts reject each other. `ringtree run` sets this value through
     /// `RINGTREE_ATTEMPT`.
@@ -190,27 +186,10 @@ impl Settings {
         Self {
             rank,
             world_size,
-            local_rank: None,
-            local_world_size: None,
             rendezvous: rendezvous.to_owned(),
-            next_port_too: false,
-            secret: None,
             timeout: DEADLINE_DEFAULT,
             stall_warning: STALL_WARNING_DEFAULT,
-            interface: None,
-            host_id: None,
-            site: None,
-            transport: TransportChoice::Auto,
-            device_path: DevicePathChoice::Auto,
-            checks_calls: false,
-            is_reproducible: false,
-            algorithm: None,
-            tuning: TuningSource::default(),
-            agreed: versions(),
-            attempt: 0,
-            listener_fd: None,
-            report_fd: None,
-            start: Start::default(),
+            ..Self::default()
         }
     }
 
@@ -243,7 +222,7 @@ impl Settings {
         settings.device_path = device_path(&set)?;
         settings.checks_calls = checks_calls(&set)?;
         settings.is_reproducible = is_reproducible(&set)?;
-        settings.algorithm = set("RINGTREE_ALGORITHM").filter(|name| name != "auto");
+        settings.algorithm = set(ALGORITHM).filter(|name| name != "auto");
         settings.tuning = match (set(TUNING), set(JOB_TUNING)) {
             (Some(value), _) => TuningSource::of_setting(&value)?,
             (None, Some(text)) => TuningSource::HandedOn(text),
@@ -256,7 +235,6 @@ impl Settings {
             settings.attempt = attempt;
         }
         settings.listener_fd = optional(&set, "RINGTREE_LISTENER_FD", "a file descriptor")?;
-        settings.agreed.extend(agreed(&set));
         settings.check()?;
         Ok(settings)
     }
@@ -315,13 +293,18 @@ impl Settings {
 
     /// Returns the names and values of all settings that must be the same on all ranks.
     pub(super) fn to_agree(&self) -> Vec<(String, String)> {
-        let transport = (TRANSPORT.to_owned(), self.transport.name().to_owned());
+        let algorithm = self.algorithm.as_deref().unwrap_or("auto");
         let check = if self.checks_calls { "calls" } else { "" };
-        let check = (CHECK.to_owned(), check.to_owned());
-        let reproducible = u8::from(self.is_reproducible).to_string();
-        let reproducible = (REPRODUCIBLE.to_owned(), reproducible);
-        let besides = [transport, self.tuning.to_agree(), check, reproducible];
-        self.agreed.iter().cloned().chain(besides).collect()
+        let agreed = [
+            ("ringtree's version", env!("CARGO_PKG_VERSION").to_owned()),
+            ("ringtree's wire version", WIRE_VERSION.to_string()),
+            (ALGORITHM, algorithm.trim().to_owned()),
+            (TRANSPORT, self.transport.name().to_owned()),
+            (TUNING, self.tuning.to_agree()),
+            (CHECK, check.to_owned()),
+            (REPRODUCIBLE, u8::from(self.is_reproducible).to_string()),
+        ];
+        agreed.map(|(name, value)| (name.to_owned(), value)).into()
     }
 
     /// Checks that all numbers are in range.
@@ -333,29 +316,25 @@ impl Settings {
             rank, world_size, ..
         } = *self;
         let local_world_size = self.local_world_size_at_most();
-        if world_size == 0 || world_size > WORLD_SIZE_MAX {
-            let message =
-                format!("WORLD_SIZE={world_size} is out of range: expected 1 to {WORLD_SIZE_MAX}");
-            return Err(Error::configuration(message));
-        }
-        if rank >= world_size {
-            return Err(Error::configuration(format!(
+        let out_of_range = if world_size == 0 || world_size > WORLD_SIZE_MAX {
+            format!("WORLD_SIZE={world_size} is out of range: expected 1 to {WORLD_SIZE_MAX}")
+        } else if rank >= world_size {
+            let last = world_size - 1;
+            format!(
                 "RANK={rank} is out of range: with WORLD_SIZE={world_size}, valid ranks are 0 to \
-                 {}",
-                world_size - 1
-            )));
-        }
-        if local_world_size == 0 || local_world_size > world_size {
-            return Err(Error::configuration(format!(
+                 {last}"
+            )
+        } else if local_world_size == 0 || local_world_size > world_size {
+            format!(
                 "LOCAL_WORLD_SIZE={local_world_size} is out of range: expected 1 to {world_size} \
                  (WORLD_SIZE)"
-            )));
-        }
-        if self.timeout.is_zero() {
-            let message = "RINGTREE_TIMEOUT_MS=0 is out of range: expected at least 1".to_owned();
-            return Err(Error::configuration(message));
-        }
-        Ok(())
+            )
+        } else if self.timeout.is_zero() {
+            "RINGTREE_TIMEOUT_MS=0 is out of range: expected at least 1".to_owned()
+        } else {
+            return Ok(());
+        };
+        Err(Error::configuration(out_of_range))
     }
 }
 
@@ -370,13 +349,11 @@ fn optional<T: FromStr>(
     name: &str,
     meaning: &str,
 ) -> Result<Option<T>> {
-    match set(name) {
-        None => Ok(None),
-        Some(value) => match value.trim().parse() {
-            Ok(parsed) => Ok(Some(parsed)),
-            Err(_) => Err(malformed(name, &value, meaning)),
-        },
-    }
+    let parse = |value: String| {
+        let parsed = value.trim().parse();
+        parsed.map_err(|_| malformed(name, &value, meaning))
+    };
+    set(name).map(parse).transpose()
 }
 
 fn required<T: FromStr>(
@@ -481,12 +458,10 @@ fn is_reproducible(set: &impl Fn(&str) -> Option<String>) -> Result<bool> {
 /// Returns the rendezvous in `value`, or an error in which the setting has the name `name`.
 fn rendezvous_of(name: &str, value: &str) -> Result<String> {
     let value = value.trim();
-    let port = value
-        .rsplit_once(':')
-        .and_then(|(host, port)| port.parse::<u16>().ok().filter(|_| !host.is_empty()));
-    match port {
-        Some(_) => Ok(value.to_owned()),
-        None => Err(malformed(
+    let is_address = |(host, port): (&str, &str)| !host.is_empty() && port.parse::<u16>().is_ok();
+    match value.rsplit_once(':').is_some_and(is_address) {
+        true => Ok(value.to_owned()),
+        false => Err(malformed(
             name,
             value,
             "the HOST:PORT at which rank 0 listens",
@@ -525,43 +500,33 @@ fn rendezvous(set: &impl Fn(&str) -> Option<String>, world_size: usize) -> Resul
     }
     let host: String = required(set, "MASTER_ADDR", "the address of rank 0's host")?;
     let port: NonZeroU16 = required(set, "MASTER_PORT", "a port on rank 0's host, 1 to 65535")?;
-    let bracketed = host.contains(':') && !host.starts_with('[');
-    let rendezvous = if bracketed {
-        format!("[{host}]:{port}")
-    } else {
-        format!("{host}:{port}")
+    let host = match host.contains(':') && !host.starts_with('[') {
+        true => format!("[{host}]"),
+        false => host,
     };
-    Ok((rendezvous, true))
+    Ok((format!("{host}:{port}"), true))
 }
 
 /// Returns the job's secret if the environment contains one.
 pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Secret>> {
-    let should = format!(
-        "{} hexadecimal digits; generate them with `openssl rand -hex 32`",
-        2 * NONCE_BYTES
-    );
-    if let Some(text) = set("RINGTREE_SECRET") {
-        // The message omits the value, which may be the secret with a typo.
-        let message = format!("RINGTREE_SECRET must be {should}");
-        return match Secret::from_hex(&text) {
-            Some(secret) => Ok(Some(secret)),
-            None => Err(Error::configuration(message)),
-        };
-    }
-    let Some(path) = set("RINGTREE_SECRET_FILE") else {
+    // The message omits the value, which may be the secret with a typo.
+    let (text, must) = if let Some(text) = set("RINGTREE_SECRET") {
+        (text, "RINGTREE_SECRET must be".to_owned())
+    } else if let Some(path) = set("RINGTREE_SECRET_FILE") {
+        let name = format!("RINGTREE_SECRET_FILE={path}");
+        let text = fs::read_to_string(path.trim())
+            .map_err(|error| Error::configuration(format!("{name} cannot be read: {error}")))?;
+        (text, format!("{name} must contain"))
+    } else {
         return Ok(None);
     };
-    let text = fs::read_to_string(path.trim()).map_err(|error| {
+    let secret = Secret::from_hex(&text).ok_or_else(|| {
         Error::configuration(format!(
-            "RINGTREE_SECRET_FILE={path} cannot be read: {error}"
+            "{must} {} hexadecimal digits; generate them with `openssl rand -hex 32`",
+            2 * NONCE_BYTES
         ))
-    })?;
-    match Secret::from_hex(&text) {
-        Some(secret) => Ok(Some(secret)),
-        None => Err(Error::configuration(format!(
-            "RINGTREE_SECRET_FILE={path} must contain {should}"
-        ))),
-    }
+    });
+    secret.map(Some)
 }
 
 /// Returns how long ranks and launchers wait for each other.
@@ -569,27 +534,6 @@ pub(crate) fn timeout(set: &impl Fn(&str) -> Option<String>) -> Result<Duration>
     let timeout_ms = optional(set, "RINGTREE_TIMEOUT_MS", "a number of milliseconds")?;
     let timeout = timeout_ms.map_or(DEADLINE_DEFAULT, Duration::from_millis);
     Ok(timeout.min(TIMEOUT_MAX))
-}
-
-fn versions() -> Vec<(String, String)> {
-    vec![
-        (
-            "ringtree's version".to_owned(),
-            env!("CARGO_PKG_VERSION").to_owned(),
-        ),
-        (
-            "ringtree's wire version".to_owned(),
-            WIRE_VERSION.to_string(),
-        ),
-    ]
-}
-
-fn agreed(set: &impl Fn(&str) -> Option<String>) -> Vec<(String, String)> {
-    let value = |(name, unset): &(&str, &str)| {
-        let value = set(name).map_or_else(|| (*unset).to_owned(), |value| value.trim().to_owned());
-        ((*name).to_owned(), value)
-    };
-    AGREED.iter().map(value).collect()
 }
 
 #[cfg(test)]

@@ -96,8 +96,8 @@ impl Findings {
             network: self.network?,
             users: self.users?,
             user: self.user,
-            socket: socket.name().to_owned(),
-            token: socket.token().clone(),
+            socket: socket.name.clone(),
+            token: socket.token.clone(),
         };
         Ok((place, socket))
     }

@@ -22,26 +22,10 @@ pub(crate) struct Start {
 /// A function that returns `true` if the user has interrupted the calling thread.
 pub(crate) type Interrupt = Arc<dyn Fn() -> bool + Send + Sync>;
 
-impl Start {
-    /// Returns `true` if the secret comes from a unique ID.
-    pub(super) fn has_id(&self) -> bool {
-        self.id.is_some()
-    }
-}
-
 impl fmt::Debug for Start {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            store,
-            id,
-            cancel,
-            interrupt,
-        } = self;
-        let store = store.as_ref().map(|_| "a store");
-        let interrupt = interrupt.as_ref().map(|_| "an interrupt");
-        write!(
-            formatter,
-            "Start({store:?}, {id:?}, {cancel:?}, {interrupt:?})"
-        )
+        let (has_store, has_interrupt) = (self.store.is_some(), self.interrupt.is_some());
+        let fields = (has_store, &self.id, &self.cancel, has_interrupt);
+        write!(formatter, "Start{fields:?}")
     }
 }

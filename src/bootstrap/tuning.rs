@@ -1,8 +1,8 @@
 //! Selects the source of the link speed table, as set by `RINGTREE_TUNING`.
 
+use super::unique_id::hex;
 use crate::error::{Error, Result};
 use sha2::{Digest, Sha256};
-use std::fmt::Write as _;
 use std::fs;
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -68,29 +68,22 @@ impl TuningSource {
         }
     }
 
-    /// Returns the name of the setting and the value that ranks compare. The value shows whether
-    /// the file exists, because a rank with the file and a rank without it would use different
-    /// tables.
-    pub(super) fn to_agree(&self) -> (String, String) {
-        let source = match self {
+    /// Returns the value of the setting that ranks compare. The value shows whether the file exists,
+    /// because a rank with the file and a rank without it would use different tables.
+    pub(super) fn to_agree(&self) -> String {
+        match self {
             Self::Measured => "measured at startup".to_owned(),
             Self::BuiltIn => BUILT_IN.to_owned(),
             Self::MeasuredInto(_) => "a file that does not exist yet".to_owned(),
             Self::HandedOn(text) => format!("from the launcher, {}", content(text)),
             Self::Text { text, .. } => content(text),
-        };
-        (TUNING.to_owned(), source)
+        }
     }
 }
 
 /// Returns a hash that represents the content of `text`.
 fn content(text: &str) -> String {
-    let mut hash = String::from("content ");
-    for byte in &Sha256::digest(text)[..8] {
-        // Writing to a string cannot fail.
-        let _ = write!(hash, "{byte:02x}");
-    }
-    hash
+    format!("content {}", hex(&Sha256::digest(text)[..8]))
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use super::address;
 use crate::error::{Error, Result};
-use crate::protocol::handshake::Secret;
+use crate::protocol::call::fnv;
+use crate::protocol::handshake::{Secret, from_hex};
 use crate::random;
 use socket2::Socket;
 use std::fmt;
@@ -209,12 +210,7 @@ impl FromStr for UniqueId {
     /// Returns the same errors as [`UniqueId::from_bytes`]. Also returns an error if the text does
     /// not consist of pairs of hexadecimal digits.
     fn from_str(text: &str) -> Result<Self> {
-        let digits = text.trim().as_bytes();
-        let digit = |byte: &u8| char::from(*byte).to_digit(16);
-        let pair =
-            |pair: &[u8]| u8::try_from(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?).ok();
-        let bytes: Option<Vec<u8>> = digits.chunks(2).map(pair).collect();
-        let bytes = bytes.ok_or_else(|| {
+        let bytes = from_hex(text).ok_or_else(|| {
             Error::configuration(
                 "the unique id must consist of an even number of hexadecimal digits",
             )
@@ -230,7 +226,8 @@ impl fmt::Debug for UniqueId {
     }
 }
 
-fn hex(bytes: &[u8]) -> String {
+/// Returns `bytes` as hexadecimal digits.
+pub(super) fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::new(), |mut text, byte| {
         // Writing to a string does not fail.
         let _ = write!(text, "{byte:02x}");
@@ -240,8 +237,5 @@ fn hex(bytes: &[u8]) -> String {
 
 /// Returns an FNV-1a checksum, which detects accidental changes.
 fn sum(bytes: &[u8]) -> [u8; 8] {
-    let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    hash.to_le_bytes()
+    fnv(bytes).to_le_bytes()
 }

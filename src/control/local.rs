@@ -42,22 +42,21 @@ use rustix::net::{
 };
 use socket2::{SockFilter, SockRef};
 use std::collections::BTreeMap;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-/// Number of random bytes in a socket's name.
-const NAME_BYTES: usize = 16;
-
 /// This rank's socket, to which the other local ranks write.
 #[derive(Debug)]
 pub struct LocalSocket {
     socket: OwnedFd,
-    name: String,
-    token: Token,
+    /// The abstract name of the socket.
+    pub(crate) name: String,
+    /// This rank's share of the local ranks' nonce.
+    pub(crate) token: Token,
 }
 
 impl LocalSocket {
@@ -66,11 +65,7 @@ impl LocalSocket {
     /// # Errors
     /// Returns the system's error if the socket cannot be created.
     pub fn new() -> io::Result<Self> {
-        let mut name = "ringtree-".to_owned();
-        for byte in random::bytes::<NAME_BYTES>()? {
-            // Writing to a string cannot fail.
-            let _ = write!(name, "{byte:02x}");
-        }
+        let name = format!("ringtree-{:032x}", u128::from_ne_bytes(random::bytes()?));
         let token = Token(random::bytes()?);
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
@@ -83,18 +78,6 @@ impl LocalSocket {
             name,
             token,
         })
-    }
-
-    /// Returns the abstract name of the socket.
-    #[must_use]
-    pub fn name(&self) -> &str {
-        &self.name
-    }
-
-    /// Returns this rank's share of the local ranks' nonce.
-    #[must_use]
-    pub fn token(&self) -> &Token {
-        &self.token
     }
 }
 

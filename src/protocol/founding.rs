@@ -96,7 +96,10 @@ impl Gathering {
 
     /// Returns a human-readable description of the group.
     fn group(&self) -> String {
-        format!("the group of world ranks {}", list(&self.members))
+        format!(
+            "the group of world ranks {}",
+            list(&self.members, RANKS_LISTED_MAX)
+        )
     }
 
     /// Returns notices that reject all requests received so far.
@@ -109,11 +112,11 @@ impl Gathering {
     }
 }
 
-/// Lists the first [`RANKS_LISTED_MAX`] items and states how many more there are.
-pub(super) fn list<T: Display>(all: &[T]) -> String {
-    let shown = all.iter().take(RANKS_LISTED_MAX).map(T::to_string);
+/// Lists the first `most` items and states how many more there are.
+pub(crate) fn list<T: Display>(all: &[T], most: usize) -> String {
+    let shown = all.iter().take(most).map(T::to_string);
     let shown = shown.collect::<Vec<_>>().join(", ");
-    match all.len().saturating_sub(RANKS_LISTED_MAX) {
+    match all.len().saturating_sub(most) {
         0 => shown,
         more => format!("{shown} and {more} more"),
     }
@@ -265,7 +268,7 @@ impl Registrar {
             gathering.name(own),
             gathering.group(),
             waited_ms as f64 / 1e3,
-            list(&told),
+            list(&told, RANKS_LISTED_MAX),
         ));
         let why = why.with_missing(missing);
         let why = why.with_elapsed(Duration::from_millis(waited_ms));

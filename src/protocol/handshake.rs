@@ -72,17 +72,7 @@ impl Secret {
     /// Parses a secret from 64 hexadecimal digits, ignoring surrounding white space. Returns `None`
     /// if `text` is anything else.
     pub(crate) fn from_hex(text: &str) -> Option<Self> {
-        let digits = text.trim().as_bytes();
-        if digits.len() != 2 * NONCE_BYTES {
-            return None;
-        }
-        let mut bytes = [0; NONCE_BYTES];
-        for (byte, pair) in bytes.iter_mut().zip(digits.chunks_exact(2)) {
-            let high = char::from(pair[0]).to_digit(16)?;
-            let low = char::from(pair[1]).to_digit(16)?;
-            *byte = u8::try_from(high << 4 | low).ok()?;
-        }
-        Some(Self(bytes))
+        from_hex(text)?.try_into().ok().map(Self)
     }
 
     /// Returns the placeholder that a job without a secret uses. It proves nothing, so both ends of
@@ -103,6 +93,13 @@ impl Secret {
 /// assert!("a0".repeat(32).parse::<Secret>().is_ok());
 /// assert!("a0".parse::<Secret>().is_err());
 /// ```
+/// Decodes pairs of hexadecimal digits. Ignores surrounding white space.
+pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let digit = |byte: &u8| char::from(*byte).to_digit(16);
+    let pair = |pair: &[u8]| u8::try_from(digit(pair.first()?)? << 4 | digit(pair.get(1)?)?).ok();
+    text.trim().as_bytes().chunks(2).map(pair).collect()
+}
+
 impl FromStr for Secret {
     type Err = Error;
 

@@ -60,7 +60,7 @@ fn our_own_settings_win() {
     assert_eq!(settings.attempt, 2);
     assert_eq!(settings.interface.as_deref(), Some("eth1"));
     let algorithm = ("RINGTREE_ALGORITHM".to_owned(), "ring".to_owned());
-    assert!(settings.agreed.contains(&algorithm));
+    assert!(settings.to_agree().contains(&algorithm));
 }
 
 #[test]

@@ -274,7 +274,7 @@ fn a_data_connection_to_nobody_fails_with_the_address() {
     let thread = thread::spawn(move || join(&first));
     let leaver = join(&second).unwrap();
     let rank_0 = thread.join().unwrap().unwrap();
-    let address = leaver.membership().peers[1].address.to_string();
+    let address = leaver.membership.peers[1].address.to_string();
     drop(leaver);
     let recorder = Arc::new(Recorder::default());
     let membership = rank_0.start(recorder.clone(), None).unwrap();

@@ -11,16 +11,11 @@ fn ranks_come_in_any_order_and_all_see_the_same_world() {
     let orders: [&[u64]; 3] = [&[90, 0, 30, 60], &[0, 60, 30, 90], &[40, 0, 80, 0]];
     for delays in orders {
         let joined = join_all(world(4, PATIENCE), |rank| delays[rank]);
-        let worlds: Vec<_> = joined
-            .iter()
-            .map(|joined| {
-                joined
-                    .as_ref()
-                    .map_err(ToString::to_string)
-                    .unwrap()
-                    .membership()
-            })
-            .collect();
+        let worlds = joined.iter().map(|joined| match joined {
+            Ok(joined) => &joined.membership,
+            Err(error) => panic!("{error}"),
+        });
+        let worlds: Vec<_> = worlds.collect();
         for (rank, membership) in worlds.iter().enumerate() {
             assert_eq!((membership.rank, membership.world_size), (rank, 4));
             assert_eq!(membership.peers, worlds[0].peers);
@@ -39,7 +34,7 @@ fn ranks_come_in_any_order_and_all_see_the_same_world() {
 #[test]
 fn a_timeout_without_end_overflows_nothing() {
     for joined in join_all(world(2, Duration::MAX), |_| 0) {
-        assert_eq!(joined.unwrap().membership().world_size, 2);
+        assert_eq!(joined.unwrap().membership.world_size, 2);
     }
 }
 
@@ -48,7 +43,7 @@ fn a_world_of_one_needs_no_network() {
     let mut settings = Settings::new(0, 1, "nowhere.invalid:1");
     settings.timeout = Duration::from_millis(100);
     let joined = join(&settings).map_err(|error| error.to_string()).unwrap();
-    assert_eq!(joined.membership().peers.len(), 1);
+    assert_eq!(joined.membership.peers.len(), 1);
 }
 
 #[test]
@@ -133,10 +128,7 @@ fn a_second_rank_0_is_told_that_its_place_is_taken() {
 #[test]
 fn differing_settings_are_named_with_both_values_to_everybody() {
     let mut settings = world(3, PATIENCE);
-    for (rank, value) in [(0, "auto"), (1, "auto"), (2, "ring")] {
-        let agreed = ("RINGTREE_ALGORITHM".to_owned(), value.to_owned());
-        settings[rank].agreed.push(agreed);
-    }
+    settings[2].algorithm = Some("ring".to_owned());
     // Rank 1 joins after the failure is known.
     let lines = join_all(settings, |rank| if rank == 1 { 300 } else { 0 });
     for line in lines.into_iter().map(join_line) {
@@ -387,7 +379,7 @@ fn a_rank_of_an_earlier_attempt_is_refused_and_disturbs_nobody() {
         );
         for joined in joined {
             let joined = joined.map_err(|error| error.to_string()).unwrap();
-            assert_eq!(joined.membership().world_size, 3);
+            assert_eq!(joined.membership.world_size, 3);
         }
     }
 }

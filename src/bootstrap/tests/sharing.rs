@@ -11,14 +11,12 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
         .into_iter()
         .map(Result::unwrap)
         .collect();
-    let local_ranks = joined
-        .iter()
-        .map(|joined| joined.membership().local_ranks());
+    let local_ranks = joined.iter().map(|joined| joined.membership.local_ranks());
     let expected = [vec![0, 2], vec![1, 3], vec![0, 2], vec![1, 3], vec![4]];
     assert!(local_ranks.eq(expected));
     for (rank, joined) in joined.iter().enumerate() {
-        assert_eq!(joined.membership().hosts(), [0, 1, 0, 1, 4]);
-        assert_eq!(joined.membership().local.is_some(), rank < 4);
+        assert_eq!(joined.membership.hosts(), [0, 1, 0, 1, 4]);
+        assert_eq!(joined.membership.local.is_some(), rank < 4);
     }
     thread::scope(|scope| {
         for joined in &joined[..4] {
@@ -28,7 +26,7 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
                     bytes: 0,
                 };
                 let (_region, own) = OwnRegion::new(division).unwrap();
-                let membership = joined.membership();
+                let membership = &joined.membership;
                 let local = membership.local.as_ref().unwrap();
                 let handed = local.exchange(0, &own, Some(4096), PATIENCE).unwrap();
                 let [(_, file)] = &handed[..] else {
@@ -52,7 +50,7 @@ fn with_tcp_nobody_shares_memory() {
             settings.transport = transport;
         }
         for joined in join_all(settings, |_| 0) {
-            let membership = joined.unwrap().membership().clone();
+            let membership = joined.unwrap().membership.clone();
             let shares = transport != TransportChoice::Tcp;
             assert_eq!(membership.hosts(), [0, usize::from(!shares)]);
             assert_eq!(membership.local.is_some(), shares);

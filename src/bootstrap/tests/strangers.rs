@@ -201,7 +201,7 @@ fn a_rendezvous_that_dribbles_holds_nobody_beyond_the_timeout() {
 fn no_connection_waits_at_a_data_socket_that_is_not_served_yet() {
     let joined = join_all(world(2, PATIENCE), |_| 0);
     let joined: Vec<Joined> = joined.into_iter().map(Result::unwrap).collect();
-    let address = joined[1].membership().peers[1].address;
+    let address = joined[1].membership.peers[1].address;
     let early = std::net::TcpStream::connect(address);
     assert!(early.is_err(), "it would have to be served first");
     let start = |joined: Joined| {

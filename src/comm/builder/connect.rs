@@ -35,7 +35,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let reactor = Reactor::new().map_err(|error| Error::io("cannot set up epoll", &error))?;
     let reactor = Arc::new(reactor);
     let joined = join(settings)?;
-    let membership = joined.membership().clone();
+    let membership = joined.membership.clone();
     let (rank, world_size) = (membership.rank, membership.world_size);
     let local = local_ranks(&membership, &reactor)?;
     let shared = Arc::new(Shared::new(Arc::clone(&reactor), local));

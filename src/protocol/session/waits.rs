@@ -2,7 +2,7 @@
 //! are waiting for each other.
 
 use super::Session;
-use crate::limits::PLACES_MAX;
+use crate::limits::{PLACES_MAX, RANKS_LISTED_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::founding::list;
 use crate::protocol::message::{Place, Wait};
@@ -182,7 +182,7 @@ impl Session {
         let are_same = (0..self.members.count()).all(|one| self.members.world_rank(one) == one);
         let of = if are_same { "" } else { "world " };
         let plural = if ranks.len() == 1 { "" } else { "s" };
-        format!("{of}rank{plural} {}", list(&ranks))
+        format!("{of}rank{plural} {}", list(&ranks, RANKS_LISTED_MAX))
     }
 }
 
