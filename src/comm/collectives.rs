@@ -17,7 +17,7 @@ use crate::op::ReduceOp;
 use crate::plan::Algorithm;
 use crate::plan::internal::algorithms::entry;
 use crate::plan::internal::layout::{Kept, Layout};
-use crate::protocol::call::{Call, Split};
+use crate::protocol::call::Call;
 use crate::runtime::Runtime;
 use crate::sys::memory::{Region, lend, lend_both};
 use std::sync::Arc;
@@ -120,10 +120,6 @@ impl Communicator {
                 let end = self.run(bound, &mut memory);
                 (memory.output, end.map(drop))
             }),
-            #[cfg(feature = "cuda")]
-            MemoryMut::Device(_) if bound.call.split != Split::Even => Err(Error::usage(
-                "device buffers support only an even layout; use host memory for other layouts",
-            )),
             #[cfg(feature = "cuda")]
             MemoryMut::Device(memory) => self.on_device(&mut *self.enter()?, bound.call, memory),
         }

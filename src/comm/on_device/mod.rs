@@ -33,7 +33,7 @@ use crate::limits::{
     PROGRAMS_CACHED_MAX,
 };
 use crate::plan::{Algorithm, Collective};
-use crate::protocol::call::{Call, Medium};
+use crate::protocol::call::{Call, Medium, Split};
 use crate::sys::cuda::{Memory, Pinned};
 use crate::sys::memory::Region;
 use cut::{Cut, Mapped, Staged};
@@ -244,6 +244,11 @@ impl Communicator {
         on: &DeviceMemory,
     ) -> Result<()> {
         // Calls rejected here get no number, so the other ranks may issue a different call.
+        if call.split != Split::Even {
+            return Err(Error::usage(
+                "device buffers support only an even layout; use host memory for other layouts",
+            ));
+        }
         if let Some(op) = call.op.filter(|op| op.factor().is_some()) {
             return Err(Error::usage(format!(
                 "{op} requires a buffer in host memory; multiply on the device and use sum"
