@@ -68,8 +68,8 @@ impl TuningSource {
         }
     }
 
-    /// Returns the value of the setting that ranks compare. The value shows whether the file exists,
-    /// because a rank with the file and a rank without it would use different tables.
+    /// Returns the value of the setting that ranks compare. The value shows whether the file
+    /// exists, because a rank with the file and a rank without it would use different tables.
     pub(super) fn to_agree(&self) -> String {
         match self {
             Self::Measured => "measured at startup".to_owned(),
