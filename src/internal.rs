@@ -116,7 +116,7 @@ pub mod sim {
     pub use crate::sim::faults::SplitMix64;
     pub use crate::sim::network::{ControlMessage, Network, Uplinks};
     pub use crate::sim::schedule::{Baton, Deadlock};
-    pub use crate::sim::simulate::run_on;
+    pub use crate::sim::world::run_on;
 }
 
 /// Reductions and memory.

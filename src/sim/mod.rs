@@ -27,8 +27,8 @@ pub(crate) mod faults;
 pub(crate) mod network;
 mod pipe;
 pub(crate) mod schedule;
-pub(crate) mod simulate;
+pub(crate) mod world;
 
 pub use faults::Faults;
 pub use network::{NetworkConfig, Transfer};
-pub use simulate::{World, simulate, sleep};
+pub use world::{World, simulate, sleep};
