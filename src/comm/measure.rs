@@ -16,15 +16,15 @@ use crate::plan::internal::calibration::{
 use crate::plan::{Algorithm, Topology, TuningTable};
 use crate::reduce::Kernel;
 
-/// Measures the costs of the communicator's links and returns them as a table. This takes a
-/// few milliseconds. The table is computed from the times measured on all ranks and is
-/// therefore the same on all ranks. For classes of links that the communicator does not have,
-/// the table contains the built-in values. The communicator itself is not changed. All ranks
-/// must make this call in the same order relative to their other calls on this communicator.
+/// Measures the costs of the communicator's links and returns them as a table. This takes a few
+/// milliseconds. The table is computed from the times measured on all ranks and is therefore the
+/// same on all ranks. For classes of links that the communicator does not have, the table contains
+/// the built-in values. The communicator itself is not changed. All ranks must make this call in
+/// the same order relative to their other calls on this communicator.
 ///
 /// If the ranks are on several hosts, they also measure their links at startup, unless a
 /// [setting or the launcher](crate::tuning::TuningOrigin) supplies the table. They then use the
-/// [rounded](TuningTable::rounded) result of that measurement to choose algorithms.
+/// rounded result of that measurement to choose algorithms.
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).
