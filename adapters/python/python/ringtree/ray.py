@@ -102,14 +102,14 @@ class RingtreeGroup(BaseGroup):
 
     def allreduce(self, tensor, allreduce_options):
         buffer, dtype = _buffer(tensor)
-        self._comm.all_reduce(buffer, _OPERATORS[allreduce_options.reduceOp], dtype=dtype)
+        self._comm.all_reduce(buffer, _operator(allreduce_options), dtype=dtype)
 
     def reduce(self, tensor, reduce_options):
         buffer, dtype = _buffer(tensor)
         root = reduce_options.root_rank
         # With Ray, the tensors of the other ranks stay unchanged, but ringtree writes to them.
         used = buffer if self.rank == root else buffer.copy()
-        self._comm.reduce(used, _OPERATORS[reduce_options.reduceOp], root, dtype=dtype)
+        self._comm.reduce(used, _operator(reduce_options), root, dtype=dtype)
 
     def broadcast(self, tensor, broadcast_options):
         buffer, dtype = _buffer(tensor)
@@ -117,16 +117,18 @@ class RingtreeGroup(BaseGroup):
 
     def allgather(self, tensor_list, tensor, allgather_options=None):
         buffer, dtype = _buffer(tensor)
-        parts = [_buffer([each])[0] for each in tensor_list[0]]
+        parts = self._parts(tensor_list, tensor)
+        if not all(part.flags.writeable for part in parts):
+            raise UsageError("allgather writes to the tensors of the list, but one is read-only")
         whole = numpy.empty(buffer.size * self.world_size, buffer.dtype)
         self._comm.all_gather_into(buffer, whole, dtype=dtype)
-        for part, found in zip(parts, numpy.split(whole, self.world_size), strict=True):
+        for part, found in zip(parts, numpy.split(whole, self.world_size)):
             part.reshape(-1)[:] = found
 
     def reducescatter(self, tensor, tensor_list, reducescatter_options):
         buffer, dtype = _buffer(tensor)
-        parts = [_buffer([each])[0].reshape(-1) for each in tensor_list[0]]
-        op = _OPERATORS[reducescatter_options.reduceOp]
+        parts = [part.reshape(-1) for part in self._parts(tensor_list, tensor)]
+        op = _operator(reducescatter_options)
         self._comm.reduce_scatter_into(numpy.concatenate(parts), buffer, op, dtype=dtype)
 
     def send(self, tensor, send_options):
@@ -137,6 +139,34 @@ class RingtreeGroup(BaseGroup):
         buffer, dtype = _buffer(tensor)
         self._comm.recv(buffer, recv_options.src_rank, dtype=dtype)
 
+    def _parts(self, tensor_list, tensor):
+        """Return arrays over the tensors of the only list in `tensor_list`, one for each rank."""
+        (tensors,) = tensor_list
+        if len(tensors) != self.world_size:
+            raise UsageError(
+                f"the list must have {self.world_size} tensors, one per rank; got {len(tensors)}"
+            )
+        expected = _kind(*_buffer(tensor))
+        found = [_buffer([each]) for each in tensors]
+        for kind in (_kind(*each) for each in found):
+            if kind != expected:
+                raise UsageError(
+                    "all tensors in a call must have the same type and shape; "
+                    f"got {expected} and {kind}"
+                )
+        return [array for array, _ in found]
+
+
+def _kind(array, dtype):
+    return f"{dtype or array.dtype}{list(array.shape)}"
+
+
+def _operator(options):
+    if options.reduceOp not in _OPERATORS:
+        known = " ".join(op.name for op in _OPERATORS)
+        raise UsageError(f"unsupported operator {options.reduceOp}; use one of: {known}")
+    return _OPERATORS[options.reduceOp]
+
 
 def _buffer(tensors):
     """Return an array over the memory of the only tensor in Ray's list, and its element type.
@@ -144,6 +174,13 @@ def _buffer(tensors):
     The element type is None if the array itself has that type.
     """
     (tensor,) = tensors
+    array, dtype = _array(tensor)
+    if not array.flags.c_contiguous:
+        raise UsageError("the tensor is not contiguous; pass a contiguous copy")
+    return array, dtype
+
+
+def _array(tensor):
     if isinstance(tensor, numpy.ndarray):
         return tensor, None
     if type(tensor).__module__.partition(".")[0] != "torch" or not tensor.is_cpu:
