@@ -134,13 +134,15 @@ impl Communicator {
     /// communicator's timeout if `timeout` is `None`.
     ///
     /// # Errors
-    /// Returns the error from `act`, or the exception that a signal handler raised in the meantime.
+    /// Returns the error from `act`, or the exception that a signal handler raised in the meantime or
+    /// before the call.
     pub(crate) fn detached<R: Send>(
         &self,
         py: Python<'_>,
         timeout: Option<Duration>,
         act: impl FnOnce(&Lane, Duration) -> ringtree::Result<R> + Send,
     ) -> PyResult<R> {
+        interrupt::raise()?;
         let (lane, usual) = self.lane_and_timeout(py)?;
         let timeout = timeout.unwrap_or(usual);
         let end = py.detach(|| {
@@ -322,10 +324,12 @@ impl Communicator {
     /// Make all calls in flight and all subsequent calls fail on all ranks with the message `line`.
     fn abort(&self, py: Python<'_>, line: &str) -> PyResult<()> {
         let cause = ringtree::internal::errors::lost(self.rank, line);
-        self.detached(py, None, |lane, _| {
+        let (lane, _) = self.lane_and_timeout(py)?;
+        py.detach(|| {
             lane.comm().abort(&cause);
-            Ok(())
-        })
+            drop(lane);
+        });
+        interrupt::raise()
     }
 
     /// Return the first error, which all subsequent calls raise, or None if no call has failed.
@@ -441,8 +445,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let lane = self.take_lane();
         if lane.is_some() {
-            // Without an interpreter, this drops the closure and, with it, the lane.
-            let _ = Python::try_attach(|py| py.detach(|| drop(lane)));
+            interrupt::drop_detached(lane);
         }
     }
 }

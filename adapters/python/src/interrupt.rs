@@ -2,8 +2,11 @@
 //!
 //! Python records a signal and runs its handler when the main thread checks for signals. While the
 //! main thread is waiting in a call, ringtree checks for signals through [`is_interrupted`]. If the
-//! handler raises an exception, this module stores the exception until the call has completed.
+//! handler raises an exception, this module stores the exception until the call has completed. If
+//! no call follows, because the program only released an object, the main thread raises the
+//! exception between two of its instructions.
 
+use crate::sys::{Raise, raise_soon};
 use pyo3::prelude::*;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -53,4 +56,33 @@ pub(crate) fn raise() -> PyResult<()> {
         Some(error) => Err(error),
         None => Ok(()),
     }
+}
+
+/// The exception in `RAISED`.
+struct Interrupt;
+
+impl Raise for Interrupt {
+    fn raise() -> PyResult<()> {
+        raise()
+    }
+}
+
+/// Drops `value` without holding the interpreter's lock. Dropping it may involve waiting for other
+/// ranks. If a signal handler raises an exception in the meantime, the exception is raised soon
+/// after, because an object's destructor cannot raise it.
+pub(crate) fn drop_detached<T: Send>(value: T) {
+    // Without an interpreter, this drops the closure and, with it, the value.
+    let _ = Python::try_attach(|py| {
+        // An exception may be what releases the object. Signal handlers must not run while it is
+        // set.
+        let passing = PyErr::take(py);
+        py.detach(|| drop(value));
+        if IS_RAISED.load(Ordering::Acquire) {
+            // If this fails, the next call raises the exception.
+            raise_soon::<Interrupt>();
+        }
+        if let Some(passing) = passing {
+            passing.restore(py);
+        }
+    });
 }

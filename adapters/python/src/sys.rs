@@ -3,17 +3,18 @@
 //! *Assumptions.* A [`Memory`] is created in one of three ways. [`Memory::of_buffer`] gets the
 //! address of the bytes from the buffer protocol, and a memoryview keeps the bytes there.
 //! [`Memory::of_tensor`] gets the address from torch, through the DLPack C function that torch's
-//! tensor class provides. [`Memory::of_addresses`] trusts the package's own Python code, just as
-//! any foreign function trusts the addresses that it receives: the tensors are contiguous and in
-//! host memory, and the object that is passed with the addresses keeps their storages alive. A
-//! program must not resize a storage that a call uses, or change a tensor from another thread.
-//! Every other torch backend has the same rule.
+//! tensor class provides, and keeps the tensor's storage. [`Memory::of_addresses`] trusts the
+//! package's own Python code, just as any foreign function trusts the addresses that it receives:
+//! the tensors are contiguous and in host memory, and the object that is passed with the addresses
+//! keeps their storages alive. A program may give a tensor a different storage during a call, but
+//! it must not resize a storage that a call uses. Every other torch backend has the same rule.
 
 #![allow(unsafe_code)]
 
 use crate::error::{bufferless, unsuitable};
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::ffi::PyObject;
+use pyo3::intern;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyMemoryView, PyType};
 use ringtree::{Dtype, Element, Error, ErrorKind, Result};
@@ -81,7 +82,13 @@ impl Memory {
     /// tensor is not exactly torch's, if the tensor is not contiguous in host memory, or if its
     /// elements cannot be reduced.
     pub(crate) fn of_tensor(tensor: &Bound<'_, PyAny>) -> Option<(Dtype, Self)> {
+        let before = Tensors::describe(tensor)?;
+        let storage = tensor.call_method0(intern!(tensor.py(), "untyped_storage"));
         let described = Tensors::describe(tensor)?;
+        // Creating the storage's object can start the garbage collector, and a finalizer could give
+        // the tensor a different storage. If the address is the same before and after, the object
+        // is that of the memory at this address.
+        let storage = storage.ok().filter(|_| before.first == described.first)?;
         let dtype = described.dtype()?;
         let span = Span {
             address: described.first as usize + usize::try_from(described.offset).ok()?,
@@ -92,28 +99,38 @@ impl Memory {
         is_there.then(|| {
             let memory = Self {
                 parts: Parts::One(span),
-                _keeper: Some(tensor.clone().unbind()),
+                _keeper: Some(storage.unbind()),
             };
             (dtype, memory)
         })
     }
 
     /// Returns the element type and the memory of an object with the buffer protocol. The type is
-    /// `dtype`, or the type that the object's format specifies if `dtype` is `None`. The second
-    /// value is `true` if the format specifies bool.
+    /// `told`, or the type that the object's format specifies if `told` is `None`. The second value
+    /// is `true` if the format specifies bool and `told` is `None`.
     ///
     /// # Errors
     /// Returns a `BufferUsageError` if the object has no contiguous memory, if the memory is
-    /// read-only and the call writes to it, or if the element type is not supported.
+    /// read-only and the call writes to it, or if the element type is not supported. If `told` is
+    /// given, the buffer's elements must be bytes or numbers of the same size.
     pub(crate) fn of_buffer(
         object: &Bound<'_, PyAny>,
-        dtype: Option<Dtype>,
+        told: Option<Dtype>,
         is_written: bool,
     ) -> PyResult<(Dtype, bool, Self)> {
         let py = object.py();
-        let refused = |error: PyErr| unsuitable(py, error.value(py));
         let view = PyMemoryView::from(object).map_err(|error| bufferless(object, &error))?;
-        let export = PyUntypedBuffer::get(&view).map_err(refused)?;
+        let view = view.into_any();
+        let (view, export) = match PyUntypedBuffer::get(&view) {
+            Ok(export) => (view, export),
+            Err(error) => {
+                // pyo3 refuses a buffer without dimensions, such as a NumPy array with one number.
+                let refused = |_| unsuitable(py, error.value(py));
+                let view = with_one_dimension(&view).map_err(refused)?;
+                let export = PyUntypedBuffer::get(&view).map_err(refused)?;
+                (view, export)
+            }
+        };
         if !export.is_c_contiguous() {
             let line = "the buffer is not contiguous; pass a contiguous copy \
                         (numpy.ascontiguousarray)";
@@ -124,16 +141,28 @@ impl Memory {
             return Err(unsuitable(py, line));
         }
         let found = dtype_of(export.format().to_bytes(), export.item_size());
-        let is_bool = dtype.is_none() && export.format().to_bytes().ends_with(b"?");
-        let dtype = dtype.or(found).ok_or_else(|| {
-            let format = export.format().to_string_lossy();
+        let is_bool = export.format().to_bytes().ends_with(b"?");
+        let format = || export.format().to_string_lossy().into_owned();
+        let Some(found) = found else {
             let line = format!(
-                "unsupported element format '{format}'; use one of {}, or pass dtype=... to set \
-                 the type of the bytes",
+                "unsupported element format '{}'; use one of {}",
+                format(),
                 names()
             );
-            unsuitable(py, line)
-        })?;
+            return Err(unsuitable(py, line));
+        };
+        let dtype = told.unwrap_or(found);
+        let are_bytes = found.size() == 1 && !is_bool;
+        if found.size() != dtype.size() && !are_bytes {
+            let line = format!(
+                "the buffer has elements of format '{}', which cannot be treated as {dtype}; pass \
+                 bytes or elements of {} bytes",
+                format(),
+                dtype.size()
+            );
+            return Err(unsuitable(py, line));
+        }
+        let is_bool = is_bool && told.is_none();
         if !export.len_bytes().is_multiple_of(dtype.size()) {
             let line = format!(
                 "the buffer has {} bytes, which is not a multiple of the size of {dtype}",
@@ -147,7 +176,7 @@ impl Memory {
         };
         let memory = Self {
             parts: Parts::One(span),
-            _keeper: Some(view.into_any().unbind()),
+            _keeper: Some(view.unbind()),
         };
         Ok((dtype, is_bool, memory))
     }
@@ -435,6 +464,39 @@ impl Tensors {
         // SAFETY: the function has succeeded, so it has written all fields.
         Some(unsafe { described.assume_init() })
     }
+}
+
+/// Returns the memory of `view`, which has no dimensions, as a memoryview with one dimension.
+///
+/// # Errors
+/// Returns an exception if the format is not one of the machine's own.
+fn with_one_dimension<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    let format = view.getattr("format")?;
+    view.call_method1("cast", ("B",))?
+        .call_method1("cast", (format,))
+}
+
+/// A source of exceptions for the main thread.
+pub(crate) trait Raise {
+    /// Returns the exception to raise, if any. Does not panic.
+    fn raise() -> PyResult<()>;
+}
+
+/// Makes Python's main thread call `R::raise` between two of its instructions. Returns `false` if
+/// too many such requests are pending.
+pub(crate) fn raise_soon<R: Raise>() -> bool {
+    extern "C" fn raise<R: Raise>(_: *mut c_void) -> c_int {
+        let raised = Python::try_attach(|py| R::raise().map_err(|error| error.restore(py)));
+        if matches!(raised, Some(Err(()))) {
+            -1
+        } else {
+            0
+        }
+    }
+    // SAFETY: the function is never unloaded, does not use its argument, and fits the type that
+    // Python expects: it returns -1 if and only if it has set an exception. `Raise` guarantees that
+    // it does not panic, and a panic would abort the process instead of crossing the boundary.
+    unsafe { pyo3::ffi::Py_AddPendingCall(Some(raise::<R>), std::ptr::null_mut()) == 0 }
 }
 
 /// Returns the element type for a format of Python's `struct` module, or `None` if the format is

@@ -87,6 +87,7 @@ impl Work {
     #[pyo3(signature = (timeout=None))]
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<()> {
         self.home.check(py)?;
+        interrupt::raise()?;
         let timeout = timeout.map(|seconds| duration(py, seconds)).transpose()?;
         let end = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let outcome = self.wait_until(py, end)?;
@@ -125,8 +126,7 @@ impl Drop for Work {
         if !self.home.is_here() {
             std::mem::forget(Arc::clone(&self.pending));
         } else if let Some(operation) = self.pending.take_operation() {
-            // Without an interpreter, this drops the closure and, with it, the operation.
-            let _ = Python::try_attach(|py| py.detach(|| drop(operation)));
+            interrupt::drop_detached(operation);
         }
     }
 }

@@ -1,6 +1,7 @@
 """A program of several ranks without torch: every operation on NumPy's arrays."""
 
 import array
+import ctypes
 
 import numpy as np
 import ringtree
@@ -128,6 +129,11 @@ def _():
     sent.wait()
     # A buffer that no call holds any more can be made longer.
     packed.append(1)
+    number = np.array(1.5)
+    comm.all_reduce(number)
+    comm.start_all_reduce(number).wait()
+    assert number == 1.5 * comm.world_size**2
+    refused(BufferError, "read-only", lambda: comm.all_reduce(np.float32(1)))
     halves = np.array([0x3F80, 0x4000], np.uint16)  # 1 and 2 as bf16
     comm.all_reduce(halves, dtype="bf16")
     assert halves[0] == {2: 0x4000, 4: 0x4080}[comm.world_size]
@@ -193,6 +199,9 @@ def _():
     refused(BufferError, "read-only", lambda: comm.all_reduce(b"bytes"))
     refused(TypeError, "format 'Zd'", lambda: comm.all_reduce(np.zeros(3, complex)))
     refused(TypeError, "format '>f'", lambda: comm.all_reduce(np.zeros(3, ">f4")))
+    objects = np.array([{}, {}])
+    refused(TypeError, "format 'O'", lambda: comm.all_reduce(objects, dtype="u64"))
+    refused(TypeError, "format 'O'", lambda: comm.start_send(objects, 0, dtype="u64"))
     for wrong in [[1, 2, 3], 1.5, None]:
         words = f"'{type(wrong).__name__}' is not a buffer; pass a NumPy array or array.array"
         refused(TypeError, words, lambda: comm.all_reduce(wrong))
@@ -207,6 +216,16 @@ def _():
     refused(ringtree.UsageError, "must have", lambda: comm.all_reduce_into(numbers, short))
     unaligned = memoryview(bytearray(9))[1:]
     refused(ringtree.UsageError, "not aligned", lambda: comm.all_reduce(unaligned, dtype="f64"))
+    for wrong in [
+        np.array([{}, {}]),
+        np.zeros(3, ">f4"),
+        np.zeros(3, complex),
+        np.zeros(3),
+        np.zeros(8, bool),
+        (ctypes.c_void_p * 3)(),
+    ]:
+        for name in ["f32", "bf16"]:
+            refused(TypeError, "format", lambda: comm.all_reduce(wrong, dtype=name))
     refused(ValueError, "unknown dtype", lambda: comm.all_reduce(numbers, dtype="f31"))
     refused(ValueError, "-1 is out of range", lambda: comm.broadcast(numbers, -1))
     refused(ValueError, "out of range", lambda: comm.send(numbers, 0, tag=1 << 40))

@@ -132,6 +132,8 @@ def interrupted():
             work = dist.all_gather(parts, torch.ones(3), async_op=True)
             if sys.argv[2] == "waiting":
                 work.wait()
+            elif sys.argv[2] == "future":
+                work.get_future()
             else:
                 dist.destroy_process_group()
         else:
@@ -176,6 +178,40 @@ def interrupted_without_torch():
                 comm.abort("the wait was interrupted; the call is still in flight")
         except ringtree.Error as error:
             shown(error)
+
+
+def interrupted_in_a_drop():
+    """Rank 0 waits for rank 1 in releasing an object, when its user interrupts it."""
+    import ringtree
+
+    comm = ringtree.init()
+    comm.barrier()
+    if comm.rank == 1:
+        try:
+            comm.recv(bytearray(1), 0)
+        except ringtree.Error as error:
+            shown(error)
+        return
+    if "handler" in sys.argv:
+
+        def handler(*_):
+            raise LookupError
+
+        signal.signal(signal.SIGINT, handler)
+    work = comm.start_recv(bytearray(4), 1)
+    interrupt_soon()
+    try:
+        if sys.argv[2] == "work":
+            comm.close()
+            del work
+        else:
+            del work
+            del comm
+        end = time.monotonic() + 60
+        while time.monotonic() < end:
+            pass
+    except (KeyboardInterrupt, LookupError) as error:
+        print(type(error).__name__)
 
 
 def waited_for_in_a_handler():

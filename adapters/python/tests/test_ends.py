@@ -57,7 +57,7 @@ def test_a_rank_that_is_late_is_named():
     assert (kind, operation, missing) == ("DeadlineError", "all-reduce", "(1,)"), text
 
 
-@pytest.mark.parametrize("where", ["in a call", "waiting", "leaving"])
+@pytest.mark.parametrize("where", ["in a call", "waiting", "future", "leaving"])
 def test_an_interrupt_ends_a_wait(where):
     ends = Job("ends.py", 3, "interrupted", where).end()
     assert "KeyboardInterrupt" in ends[0][1], ends[0]
@@ -74,6 +74,17 @@ WAITS = ["started", "queued", "timed", "batch", "recv_any", "sendrecv", "value",
 def test_an_interrupt_ends_a_wait_without_torch(where):
     ends = Job("ends.py", 2, "interrupted_without_torch", where).end()
     assert "KeyboardInterrupt" in ends[0][1], ends[0]
+    (kind, _, peer, *_), text = fields(ends[1][1])
+    assert (kind, peer) == ("PeerLostError", "0"), ends[1]
+    assert "interrupted" in text
+
+
+@pytest.mark.parametrize("how", ["default", "handler"])
+@pytest.mark.parametrize("where", ["communicator", "work"])
+def test_an_interrupt_in_a_drop_is_raised_after_it(where, how):
+    ends = Job("ends.py", 2, "interrupted_in_a_drop", where, how).end()
+    raised = "LookupError" if how == "handler" else "KeyboardInterrupt"
+    assert ends[0][1] == raised + "\n", ends[0]
     (kind, _, peer, *_), text = fields(ends[1][1])
     assert (kind, peer) == ("PeerLostError", "0"), ends[1]
     assert "interrupted" in text

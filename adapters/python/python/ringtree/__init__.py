@@ -113,12 +113,14 @@ def init(
     return _ringtree.connect(told)
 
 
-_open: _weakref.WeakSet[Communicator] = _weakref.WeakSet()
+# Not a WeakSet, whose callback is in Python. If Ctrl-C interrupted the release of a communicator,
+# the exception would be raised in the callback, and Python would ignore it there.
+_open: set[_weakref.ref[Communicator]] = set()
 
 
 def _leave_at_exit(comm: Communicator) -> None:
     """Ensure that the new communicator `comm` is closed when this program exits."""
-    _open.add(comm)
+    _open.add(_weakref.ref(comm, _open.discard))
 
 
 def _abort_because_of(comm: Communicator, error: BaseException | None) -> None:
@@ -154,7 +156,7 @@ def _leave() -> None:
     """
     is_interactive = hasattr(_sys, "ps1")
     error = None if is_interactive else getattr(_sys, "last_value", None)
-    every = list(_open)
+    every = [comm for ref in list(_open) if (comm := ref()) is not None]
     # The program is exiting in any case and must close every communicator.
     for comm in every:
         with _contextlib.suppress(KeyboardInterrupt):
