@@ -1,6 +1,7 @@
 """A program of several ranks: the door past torch's dispatch, and torch.compile through it."""
 
 import gc
+import signal
 import sys
 import warnings
 
@@ -127,6 +128,37 @@ def calls_are_in_one_order_with_torchs():
     all_reduce_(second)
     work.wait()
     assert first[-1].item() == size and second.item() == size
+
+
+@case
+def a_tensor_may_get_another_storage_during_a_call():
+    """From a signal's handler on rank 0, which the other ranks await."""
+    count, store = 1 << 24, dist.distributed_c10d._get_default_store()
+    tensor = torch.ones(count)
+    if dist.get_rank() == 0:
+
+        def handler(*_):
+            tensor.data = torch.zeros(count)
+            store.set("another storage", "")
+
+        before = signal.signal(signal.SIGALRM, handler)
+        signal.setitimer(signal.ITIMER_REAL, 0.5)
+        all_reduce_(tensor)
+        signal.signal(signal.SIGALRM, before)
+    else:
+        store.wait(["another storage"])
+        all_reduce_(tensor)
+
+
+@case
+def ranks_outside_a_group_are_warned_as_by_torch():
+    group, number = dist.new_group([0]), torch.ones(1)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        assert all_reduce_(number, group=group) is number and number.item() == 1
+    if dist.get_rank() != 0:
+        assert any("not" in str(one.message) and "group" in str(one.message) for one in warned)
+        refused("not a member of the group", lambda: communicator(group))
 
 
 @case

@@ -2,6 +2,7 @@
 
 import functools
 
+import odd_cases
 import pytest
 import service_cases
 import torch_cases
@@ -16,6 +17,11 @@ RANKS = [2, 4]
 @functools.cache
 def of_operations(ranks):
     return ends(run("torch_cases.py", ranks))
+
+
+@functools.cache
+def of_odd_calls(ranks):
+    return ends(run("odd_cases.py", ranks))
 
 
 @functools.cache
@@ -47,6 +53,12 @@ def test_operation(name, ranks):
 @pytest.mark.parametrize("name", training_cases.CASES)
 def test_training(name, ranks):
     check(of_training(ranks, "ringtree")[name], ranks)
+
+
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("name", odd_cases.CASES)
+def test_odd_call(name, ranks):
+    check(of_odd_calls(ranks)[name], ranks)
 
 
 @pytest.mark.parametrize("ranks", RANKS)

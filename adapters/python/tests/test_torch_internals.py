@@ -186,3 +186,8 @@ def test_tensors_describe_themselves():
     from ringtree.torch import communicator
 
     assert communicator()._all_reduce(torch.ones(3), "sum")
+
+
+def test_is_without_memory():
+    assert internals.is_without_memory(torch._efficientzerotensor(3))
+    assert not internals.is_without_memory(torch.zeros(3))

@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from . import _torch_internals as internals
 from . import init
-from ._plan import DTYPES, Plan, check
+from ._plan import DTYPES, Plan, check, memory_of, write_back
 from ._sparse import reduce_sparse
 from ._torch_internals import C10dBackend, ErrorType
 from ._work import Group, Work, span
@@ -188,12 +188,16 @@ class RingtreeBackend(C10dBackend):
 
     def allgather(self, outputs, inputs, opts=None):
         plan = Plan(self, "all_gather")
-        for out, own in zip(outputs, inputs):
+        for out, own in zip(outputs, inputs, strict=True):
+            plan.check_blocks(out, own)
             plan.add("all-gather", [own], out)
         return plan.start(outputs, opts, inputs)
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         """Gather several inputs. Afterward, outputs[rank][i] contains input i of that rank."""
+        Plan(self, "all_gather_coalesced").check_blocks(outputs)
+        if any(len(each) != len(inputs) for each in outputs):
+            raise UsageError(f"all_gather_coalesced requires {len(inputs)} outputs for each rank")
         return self.allgather([list(each) for each in zip(*outputs)], inputs, opts)
 
     def all_gather_single(self, output, input, opts=None):
@@ -201,13 +205,15 @@ class RingtreeBackend(C10dBackend):
 
     def all_gather_single_coalesced(self, outputs, inputs, opts=None):
         plan = Plan(self, "all_gather_into_tensor")
-        for out, own in zip(outputs, inputs):
+        for out, own in zip(outputs, inputs, strict=True):
+            plan.check_whole(out, own)
             plan.add("all-gather", [own], [out])
         return plan.start(outputs, opts, inputs)
 
     def reduce_scatter(self, outputs, inputs, opts):
         plan = Plan(self, "reduce_scatter")
-        for out, whole in zip(outputs, inputs):
+        for out, whole in zip(outputs, inputs, strict=True):
+            plan.check_blocks(whole, out)
             plan.add("reduce-scatter", whole, [out], op=opts.reduceOp)
         return plan.start(outputs, opts)
 
@@ -216,35 +222,41 @@ class RingtreeBackend(C10dBackend):
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts):
         plan = Plan(self, "reduce_scatter_tensor")
-        for out, whole in zip(outputs, inputs):
+        for out, whole in zip(outputs, inputs, strict=True):
+            plan.check_whole(whole, out)
             plan.add("reduce-scatter", [whole], [out], op=opts.reduceOp)
         return plan.start(outputs, opts, inputs)
 
     def gather(self, outputs, inputs, opts):
         plan = Plan(self, "gather")
         out = outputs[0] if self.rank() == opts.rootRank else []
+        if self.rank() == opts.rootRank:
+            plan.check_blocks(out, inputs[0], are_equal=True)
         plan.add("gather", inputs, out, root=opts.rootRank)
         return plan.start(outputs, opts, inputs)
 
     def scatter(self, outputs, inputs, opts):
         plan = Plan(self, "scatter")
         whole = inputs[0] if self.rank() == opts.rootRank else []
+        if self.rank() == opts.rootRank:
+            plan.check_blocks(whole, outputs[0], are_equal=True)
         plan.add("scatter", whole, outputs, root=opts.rootRank)
         return plan.start(outputs, opts, whole)
 
     def alltoall(self, outputs, inputs, opts=None):
         plan = Plan(self, "all_to_all")
+        plan.check_blocks(inputs)
+        plan.check_blocks(outputs)
         counts = [each.numel() for each in inputs], [each.numel() for each in outputs]
         plan.add("all-to-all", inputs, outputs, counts=counts)
         return plan.start(outputs, opts, inputs)
 
     def all_to_all_single(self, output, input, output_split, input_split, opts=None):
         plan = Plan(self, "all_to_all")
-        counts = None
-        if output_split or input_split:
-            sides = (input, input_split), (output, output_split)
-            counts = tuple(_elements(each, split, self.size()) for each, split in sides)
-        plan.add("all-to-all", [input], [output], counts=counts)
+        sides = (input, input_split), (output, output_split)
+        counts = tuple(_elements(each, split, self.size()) for each, split in sides)
+        has_splits = output_split or input_split
+        plan.add("all-to-all", [input], [output], counts=counts if has_splits else None)
         return plan.start([output], opts, [input])
 
     # The names that these methods had before torch 2.14.
@@ -271,14 +283,13 @@ class RingtreeBackend(C10dBackend):
     def _message(self, tensors, peer, tag, is_sent):
         (tensor,) = tensors
         check(tensor)
-        near = tensor.contiguous()
+        own, near = memory_of(tensor)
         name, each = DTYPES.get(near.dtype) or ("u8", near.element_size())
         part = near.data_ptr(), near.numel() * each
         begun = span("send" if is_sent else "recv", tensors)
-        used = near, near.untyped_storage()
-        running = self.comm._message(name, part, (peer, tag), is_sent, used)
-        is_copy = near is not tensor and not is_sent
-        finish = (lambda: tensor.copy_(near)) if is_copy else None
+        running = self.comm._message(name, part, (peer, tag), is_sent, near)
+        is_copy = near is not own and not is_sent
+        finish = (lambda: write_back(own, near)) if is_copy else None
         return self.noted(Work(tensors, [running], finish, begun))
 
     def noted(self, work):
@@ -299,6 +310,11 @@ def _elements(tensor, split, ranks):
     rows = tensor.shape[0] if tensor.dim() else 1
     row = tensor.numel() // rows if rows else 0
     if split:
+        if len(split) != ranks or min(split) < 0 or sum(split) != rows:
+            raise UsageError(
+                f"split sizes must be {ranks} numbers that are not negative and whose sum is "
+                f"{rows}; got {list(split)}"
+            )
         return [each * row for each in split]
     if rows % ranks:
         raise UsageError(f"cannot split {rows} rows evenly across {ranks} ranks; pass split sizes")

@@ -34,6 +34,8 @@ def communicator(group: dist.ProcessGroup | None = None) -> Communicator:
     group = group or dist.group.WORLD
     if group is None:
         raise UsageError("there is no default process group: call init_process_group first")
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        raise UsageError("this rank is not a member of the group")
     if group not in _communicators:
         backend = internals.backend_of(group, _CPU)
         if not isinstance(backend, RingtreeBackend):
@@ -101,6 +103,9 @@ def _name_of(op):
 def _reduction_of(group):
     """Return the all-reduce for the group's communicator, caching it for the next call."""
     global _last
+    if group == dist.GroupMember.NON_GROUP_MEMBER:
+        # torch's own call warns about this.
+        return lambda tensor, op: False
     reduce = communicator(group)._all_reduce
     _last = weakref.ref(group), reduce
     return reduce

@@ -61,10 +61,8 @@ class Plan:
         # The name that torch's profiler shows.
         self.name = name
         self.calls = []
-        # The tensors whose memory is used, and their storages. The storages must stay alive until
-        # the calls have completed, even if the program gives a tensor a different storage in the
-        # meantime.
-        self.used, self.storages = [], []
+        # Tensors that keep the memory alive until the calls have completed (see `memory_of`).
+        self.used = []
         # Pairs of a non-contiguous output and the contiguous copy that is written instead.
         self.copies = []
 
@@ -89,14 +87,40 @@ class Plan:
             raise UsageError(
                 f"all tensors in a call must have the same type; got {dtype} and {tensor.dtype}"
             )
-        near = tensor
-        if not tensor.is_contiguous():
-            near = tensor.contiguous()
-            if is_written:
-                self.copies.append((tensor, near))
+        own, near = memory_of(tensor)
+        if own is not near and is_written:
+            self.copies.append((own, near))
         self.used.append(near)
-        self.storages.append(near.untyped_storage())
         return near.data_ptr(), near.numel() * each
+
+    def check_whole(self, whole, block):
+        """Raise UsageError unless `whole` is as long as one block like `block` per rank."""
+        ranks = self.backend.size()
+        if whole.numel() != ranks * block.numel():
+            raise UsageError(
+                f"{self.name} of {ranks} blocks with {block.numel()} elements requires a tensor of "
+                f"{ranks * block.numel()} elements for all blocks; got {whole.numel()}"
+            )
+
+    def check_blocks(self, blocks, block=None, are_equal=False):
+        """Raise UsageError unless `blocks` has one tensor per rank.
+
+        This rank's own tensor must have the shape of `block`. The others must also have this shape,
+        unless they differ in length, which is an error if `are_equal` is true.
+        """
+        ranks = self.backend.size()
+        if len(blocks) != ranks:
+            raise UsageError(
+                f"{self.name} requires a list of {ranks} tensors, one per rank; got {len(blocks)}"
+            )
+        for rank, each in enumerate(blocks if block is not None else ()):
+            must_fit = are_equal or rank == self.backend.rank() or each.numel() == block.numel()
+            if must_fit and each.shape != block.shape:
+                raise UsageError(
+                    f"{self.name} requires tensors of equal shape; tensor {rank} of the list has "
+                    f"the shape {list(each.shape)}, and this rank's tensor has the shape "
+                    f"{list(block.shape)}"
+                )
 
     def start(self, tensors, opts, shown=None):
         """Start the calls and return their work.
@@ -108,7 +132,7 @@ class Plan:
         is_async = backend.group is not None or opts is None or opts.asyncOp
         begun = span(self.name, self.used if shown is None else shown)
         try:
-            running = backend.comm._calls(self.calls, self.storages, is_async, _seconds(opts))
+            running = backend.comm._calls(self.calls, self.used, is_async, _seconds(opts))
         except Error:
             if begun is not None:
                 begun.end_after(())
@@ -121,8 +145,27 @@ class Plan:
         return backend.noted(Work(tensors, [running], finish, begun))
 
     def _copy_back(self):
-        for tensor, near in self.copies:
-            tensor.copy_(near)
+        for own, near in self.copies:
+            write_back(own, near)
+
+
+def memory_of(tensor):
+    """Return a tensor with the memory of `tensor`, and a contiguous one with the same elements.
+
+    The second is the first if that is contiguous. The program cannot give these tensors a different
+    storage during a call. Autograd does not see what is written to them.
+    """
+    own = tensor.data
+    return own, own if own.is_contiguous() else own.contiguous()
+
+
+def write_back(own, near):
+    """Copy `near` to the tensor `own`."""
+    for dimension, (length, stride) in enumerate(zip(own.shape, own.stride())):
+        if stride == 0 and length > 1:
+            # These elements share memory. The last one remains, as with Gloo.
+            own, near = (each.narrow(dimension, length - 1, 1) for each in (own, near))
+    own.copy_(near)
 
 
 def check(tensor):
@@ -140,6 +183,8 @@ def refuse_lazy(tensor):
             "lazily conjugated or negated tensors are not supported; call resolve_conj() or "
             "resolve_neg()"
         )
+    if internals.is_without_memory(tensor):
+        raise UsageError("the tensor has elements but no memory; pass torch.zeros instead")
 
 
 def _operator(op, dtype, collective):

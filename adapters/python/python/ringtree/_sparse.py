@@ -16,7 +16,7 @@ def reduce_sparse(backend, tensor, opts):
     """
     if internals.operator_number(opts.reduceOp) != int(dist.ReduceOp.RedOpType.SUM):
         raise UsageError("sparse tensors support only SUM")
-    own = tensor.coalesce()
+    own = tensor.detach().coalesce()
     places, values = own.indices().t().contiguous(), own.values()
     counts = torch.empty(backend.size(), dtype=torch.int64)
     _gathered(backend, [(torch.tensor([places.shape[0]]), list(counts.split(1)))], opts)
@@ -27,7 +27,9 @@ def reduce_sparse(backend, tensor, opts):
     _gathered(backend, parts, opts)
     (_, all_places), (_, all_values) = parts
     summed = torch.sparse_coo_tensor(torch.cat(all_places).t(), torch.cat(all_values), own.shape)
-    tensor.copy_(summed.coalesce())
+    # Autograd does not see the call, as with a dense tensor.
+    with torch.no_grad():
+        tensor.copy_(summed.coalesce())
 
 
 def _gathered(backend, parts, opts):

@@ -147,6 +147,11 @@ def options_timeout(options):
     return options._timeout
 
 
+def is_without_memory(tensor):
+    """Return True if the tensor is one of autograd's zeros, of which torch passes on a copy."""
+    return tensor._is_zerotensor()
+
+
 def backend_of(group, device):
     """Return the backend of a process group for a device, or None if it has none."""
     if device not in group._device_types:

@@ -1,6 +1,8 @@
 """Calls in flight, represented as torch Work objects."""
 
+import _thread
 import concurrent.futures
+import contextlib
 import sys
 import threading
 
@@ -56,9 +58,17 @@ class Work(internals.C10dWork):
         self._finish = finish
         self._span = span
         self._future = None
-        self._lock = threading.Lock()
+        # Copying a result can run code of the program, which may wait for this call.
+        self._lock = threading.RLock()
         if span is not None:
             span.end_after(running)
+
+    def __del__(self):
+        # The program need not keep the Work until the result is copied to its tensors.
+        if getattr(self, "_finish", None) is not None:
+            # Unlike threading.Thread, this takes no lock that the interrupted thread may hold.
+            with contextlib.suppress(RuntimeError):
+                _thread.start_new_thread(_finish_after, (self._running, self._finish))
 
     def wait(self, timeout=None):
         seconds = None if timeout is None else timeout.total_seconds()
@@ -107,12 +117,17 @@ class Work(internals.C10dWork):
         """
         if (answered := internals.answer_instead_of_future(self)) is not None:
             return answered
+        is_awaited = not (self._running and internals.is_asked_by_reducer(sys._getframe(1)))
+        if is_awaited:
+            # A callback of torch's would turn KeyboardInterrupt into RuntimeError.
+            with contextlib.suppress(Error):
+                self._end()
         with self._lock:
             if self._future is not None:
                 return self._future
             ended = torch.futures.Future()
             self._future = ended.then(self._outcome)
-        if self._running and internals.is_asked_by_reducer(sys._getframe(1)):
+        if not is_awaited:
             if _are_compressed(self._tensors):
                 self._future = internals.list_future(self._future, self._tensors)
             _waiters.submit(ended.set_result, None)
@@ -128,6 +143,13 @@ class Work(internals.C10dWork):
         """
         self._end()
         return self._tensors
+
+
+def _finish_after(running, finish):
+    with contextlib.suppress(Error):
+        for each in running:
+            each.wait()
+        finish()
 
 
 class Group(Work):

@@ -1,0 +1,211 @@
+"""A program of several ranks: calls of torch that do not fit, and tensors that share elements.
+
+What is refused is refused on every rank that asked for it, before anything is sent.
+"""
+
+import contextlib
+import time
+
+import torch
+import torch.distributed as dist
+
+import ringtree
+from cases import run_all
+
+torch.set_num_threads(1)
+CASES = {}
+
+
+def case(function):
+    CASES[function.__name__] = function
+    return function
+
+
+def refused(words, act):
+    try:
+        act()
+    except ringtree.UsageError as error:
+        assert words in str(error) and "\n" not in str(error), error
+    else:
+        raise AssertionError(f"nothing was refused; expected: {words}")
+
+
+def whole(act):
+    """Calls `act` in a call that waits and in one that is started, then uses the group."""
+    for is_async in (False, True):
+        act(is_async)
+    number = torch.ones(1)
+    dist.all_reduce(number)
+    assert number.item() == dist.get_world_size()
+
+
+@case
+def one_tensor_for_all_blocks_of_a_wrong_length():
+    ranks = dist.get_world_size()
+    for own, other in ((2, 2 * ranks - 1), (2, 2 * ranks + 1), (3, 3), (1, 0)):
+
+        def act(is_async, own=own, other=other):
+            gather, scatter = dist.all_gather_into_tensor, dist.reduce_scatter_tensor
+            more = {"async_op": is_async}
+            one, all_of = torch.zeros(own), torch.zeros(other)
+            refused(f"got {other}", lambda: gather(all_of, one, **more))
+            refused(f"got {other}", lambda: scatter(one, all_of, **more))
+
+        whole(act)
+
+
+def lists():
+    """Lists with too few or too many tensors, as many elements as are needed, and other shapes."""
+    ranks = dist.get_world_size()
+    for number in (0, 1, ranks + 1, 6 * ranks):
+        length = 6 * ranks // max(number, 1)
+        yield f"got {number}", [torch.zeros(length) for _ in range(number)], torch.zeros(6)
+    yield "equal shape", [torch.zeros(3, 2) for _ in range(ranks)], torch.zeros(2, 3)
+    yield "equal shape", [torch.zeros(5) for _ in range(ranks)], torch.zeros(6)
+    mixed = [torch.zeros(2, 3) for _ in range(ranks)]
+    mixed[-1] = torch.zeros(6)
+    yield "equal shape", mixed, torch.zeros(2, 3)
+
+
+@case
+def lists_that_do_not_fit():
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    for words, many, one in lists():
+
+        def act(is_async, words=words, many=many, one=one):
+            more = {"async_op": is_async}
+            refused(words, lambda: dist.all_gather(many, one, **more))
+            refused(words, lambda: dist.reduce_scatter(one, many, **more))
+            # Only the root has a list. torch itself refuses an empty one.
+            if rank == ranks - 1 and many:
+                refused(words, lambda: dist.gather(one, many, rank, **more))
+                refused(words, lambda: dist.scatter(one, many, rank, **more))
+
+        whole(act)
+    for number in (0, 1, ranks + 1):
+        some = [torch.zeros(2) for _ in range(number)]
+        fit = [torch.zeros(2) for _ in range(ranks)]
+        whole(lambda _, some=some, fit=fit: refused(
+            f"got {len(some)}", lambda: dist.all_to_all(some, fit)
+        ))
+        whole(lambda _, some=some, fit=fit: refused(
+            f"got {len(some)}", lambda: dist.all_to_all(fit, some)
+        ))
+
+
+@case
+def split_sizes_that_do_not_fit():
+    ranks = dist.get_world_size()
+    rows = 2 * ranks
+    for split in ([1] * ranks, [2] * (ranks + 1), [rows], [rows + 1, -1] + [0] * (ranks - 2)):
+
+        def act(is_async, split=split):
+            numbers, output = torch.zeros(rows), torch.zeros(rows)
+            exchange = dist.all_to_all_single
+            more = {"async_op": is_async}
+            refused("split sizes", lambda: exchange(output, numbers, split, split, **more))
+            refused("split sizes", lambda: exchange(output, numbers, None, split, **more))
+            refused("split sizes", lambda: exchange(output, numbers, split, None, **more))
+            # As many elements as are needed, but rows that cannot be split.
+            odd = torch.zeros(ranks + 1, ranks)
+            refused("evenly", lambda: exchange(odd.clone(), odd, **more))
+
+        whole(act)
+
+
+@case
+def parameters_that_are_not_contiguous():
+    """Autograd sees no call, whatever the layout of the tensor."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    torch.manual_seed(rank)
+    plain = torch.nn.Conv2d(3, 4, 3)
+    turned = torch.nn.Conv2d(3, 4, 3).to(memory_format=torch.channels_last)
+    turned.load_state_dict(plain.state_dict())
+    for one, other in zip(plain.parameters(), turned.parameters()):
+        for tensor in (one, other):
+            version = tensor._version
+            dist.broadcast(tensor, 0)
+            dist.all_reduce(tensor)
+            assert tensor._version == version and tensor.is_leaf and tensor.requires_grad
+        assert torch.equal(one, other)
+    parameter = torch.nn.Parameter(torch.zeros(2, 3).t())
+    if rank == 0:
+        for peer in range(1, ranks):
+            dist.send(torch.ones(3, 2), peer)
+    else:
+        dist.recv(parameter, 0)
+        assert torch.equal(parameter, torch.ones(3, 2))
+    leaf = torch.ones(2, 3, requires_grad=True)
+    made = (leaf * 2).t()
+    squared = made * made
+    dist.all_reduce(made)
+    squared.sum().backward()
+    assert leaf.grad is not None
+    for make in (lambda: torch.eye(3).to_sparse(), lambda: torch.eye(3).t()[1:]):
+        tensor = make().requires_grad_()
+        dist.all_reduce(tensor)
+        assert torch.equal(tensor.detach().to_dense(), ranks * make().to_dense())
+    with torch.inference_mode():
+        inferred = torch.ones(2, 3).t()
+    dist.all_reduce(inferred)
+    assert inferred.sum() == 6 * ranks
+
+
+@case
+def elements_that_share_memory():
+    """The result is that of Gloo."""
+    gloo = dist.new_group(backend="gloo")
+    makers = {
+        "one number": lambda: torch.ones(1).expand(4),
+        "rows": lambda: torch.arange(3.0).expand(2, 3),
+        "columns": lambda: torch.arange(3.0).reshape(3, 1).expand(3, 2),
+        "steps": lambda: torch.arange(5.0).as_strided((3, 2), (1, 1)),
+        "turned": lambda: torch.arange(6.0).reshape(2, 3).t(),
+    }
+    for name, make in makers.items():
+        found, expected = make(), make()
+        dist.all_reduce(found)
+        dist.all_reduce(expected, group=gloo)
+        assert torch.equal(found, expected), (name, found, expected)
+        found, expected = make() + dist.get_rank(), make() + dist.get_rank()
+        outputs = [[make() for _ in range(dist.get_world_size())] for _ in range(2)]
+        dist.all_gather(outputs[0], found)
+        dist.all_gather(outputs[1], expected, group=gloo)
+        for one, other in zip(*outputs):
+            assert torch.equal(one, other), (name, one, other)
+    dist.destroy_process_group(gloo)
+
+
+@case
+def a_result_reaches_its_tensor_without_a_work():
+    size = dist.get_world_size()
+    numbers = torch.ones(4, 4)
+    dist.all_reduce(numbers[:, 1], async_op=True)
+    end = time.monotonic() + 60
+    while numbers[0, 1] != size and time.monotonic() < end:
+        time.sleep(0.001)
+    assert numbers[:, 1].tolist() == [size] * 4 and numbers.sum() == 12 + 4 * size
+
+
+@case
+def a_tensor_may_get_another_storage_during_a_call():
+    """`used` is private to the call."""
+    size = dist.get_world_size()
+    for start in (
+        lambda tensor: dist.all_reduce(tensor, async_op=True),
+        lambda tensor: dist.broadcast(tensor, 0, async_op=True),
+    ):
+        for _ in range(20):
+            tensor = torch.ones(300_000)
+            kept = tensor.detach()
+            work = start(tensor)
+            tensor.data = torch.zeros(3)
+            work.wait()
+            assert kept[-1] in (1, size) and tensor.tolist() == [0, 0, 0]
+
+
+if __name__ == "__main__":
+    dist.init_process_group("ringtree")
+    run_all(CASES, dist.get_rank())
+    with contextlib.suppress(ringtree.Error):
+        dist.destroy_process_group()
