@@ -1,6 +1,6 @@
 """A program of several ranks: calls of torch that do not fit, and tensors that share elements.
 
-What is refused is refused on every rank that asked for it, before anything is sent.
+Every rank that passes such arguments gets a UsageError, before anything is sent.
 """
 
 import contextlib
@@ -168,7 +168,8 @@ def elements_that_share_memory():
         dist.all_reduce(expected, group=gloo)
         assert torch.equal(found, expected), (name, found, expected)
         found, expected = make() + dist.get_rank(), make() + dist.get_rank()
-        outputs = [[make() for _ in range(dist.get_world_size())] for _ in range(2)]
+        ranks = dist.get_world_size()
+        outputs = [[torch.zeros(make().shape) for _ in range(ranks)] for _ in range(2)]
         dist.all_gather(outputs[0], found)
         dist.all_gather(outputs[1], expected, group=gloo)
         for one, other in zip(*outputs):

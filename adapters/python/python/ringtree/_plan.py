@@ -117,9 +117,9 @@ class Plan:
             must_fit = are_equal or rank == self.backend.rank() or each.numel() == block.numel()
             if must_fit and each.shape != block.shape:
                 raise UsageError(
-                    f"{self.name} requires tensors of equal shape; tensor {rank} of the list has "
-                    f"the shape {list(each.shape)}, and this rank's tensor has the shape "
-                    f"{list(block.shape)}"
+                    f"{self.name} requires tensors of equal shape; this rank's tensor has the "
+                    f"shape {list(block.shape)}, and tensor {rank} in the list has the shape "
+                    f"{list(each.shape)}"
                 )
 
     def start(self, tensors, opts, shown=None):

@@ -148,7 +148,7 @@ def options_timeout(options):
 
 
 def is_without_memory(tensor):
-    """Return True if the tensor is one of autograd's zeros, of which torch passes on a copy."""
+    """Return True if the tensor represents zeros without memory. torch passes on a copy."""
     return tensor._is_zerotensor()
 
 
