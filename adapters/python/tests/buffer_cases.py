@@ -6,7 +6,7 @@ import ctypes
 import numpy as np
 import ringtree
 
-from cases import run_all
+from cases import refused, run_all
 
 CASES = {}
 TYPES = ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8", "f2", "f4", "f8"]
@@ -179,16 +179,6 @@ def _():
         buffer = np.ones(3)
         comm.all_reduce(buffer, op)
         assert buffer[0] == comm.world_size
-
-
-def refused(kind, words, act):
-    try:
-        act()
-    except kind as error:
-        assert words in str(error) and "\n" not in str(error), error
-        assert isinstance(error, ringtree.UsageError), type(error)
-    else:
-        raise AssertionError(f"not refused: {words}")
 
 
 @case("what is refused")

@@ -9,7 +9,7 @@ import weakref
 import numpy as np
 import ringtree
 
-from cases import run_all
+from cases import refused, run_all
 
 CASES = {}
 
@@ -34,16 +34,6 @@ def same(found, expected):
 
 def neighbours():
     return (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
-
-
-def refused(kind, words, act):
-    try:
-        act()
-    except kind as error:
-        assert words in str(error), error
-        assert isinstance(error, ringtree.UsageError), type(error)
-    else:
-        raise AssertionError(f"not refused: {words}")
 
 
 def both(name, *arguments, **more):

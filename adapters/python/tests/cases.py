@@ -3,6 +3,8 @@
 import json
 import traceback
 
+import ringtree
+
 
 def run_all(cases, rank):
     for name, case in cases.items():
@@ -12,6 +14,17 @@ def run_all(cases, rank):
         except Exception:
             end = traceback.format_exc()
         print("case " + json.dumps([name, rank, end]), flush=True)
+
+
+def refused(kind, words, act):
+    """Check that `act` raises a usage error of the class `kind`, with `words` in its one line."""
+    try:
+        act()
+    except kind as error:
+        assert words in str(error) and "\n" not in str(error), error
+        assert isinstance(error, ringtree.UsageError), type(error)
+    else:
+        raise AssertionError(f"nothing was refused; expected: {words}")
 
 
 def ends(outputs):

@@ -1,5 +1,6 @@
 """A program of several ranks: the door past torch's dispatch, and torch.compile through it."""
 
+import functools
 import gc
 import signal
 import sys
@@ -15,24 +16,17 @@ from torch.distributed.tensor import DTensor, Replicate
 import ringtree
 from ringtree.torch import all_reduce_, communicator
 
+import cases
 from cases import run_all
 
 torch.set_num_threads(1)
 CASES = {}
+refused = functools.partial(cases.refused, ringtree.UsageError)
 
 
 def case(function):
     CASES[function.__name__] = function
     return function
-
-
-def refused(words, act):
-    try:
-        act()
-    except ringtree.UsageError as error:
-        assert words in str(error), error
-    else:
-        raise AssertionError(f"nothing was refused; expected: {words}")
 
 
 @case

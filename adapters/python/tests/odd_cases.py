@@ -4,30 +4,24 @@ Every rank that passes such arguments gets a UsageError, before anything is sent
 """
 
 import contextlib
+import functools
 import time
 
 import torch
 import torch.distributed as dist
 
 import ringtree
+import cases
 from cases import run_all
 
 torch.set_num_threads(1)
 CASES = {}
+refused = functools.partial(cases.refused, ringtree.UsageError)
 
 
 def case(function):
     CASES[function.__name__] = function
     return function
-
-
-def refused(words, act):
-    try:
-        act()
-    except ringtree.UsageError as error:
-        assert words in str(error) and "\n" not in str(error), error
-    else:
-        raise AssertionError(f"nothing was refused; expected: {words}")
 
 
 def whole(act):

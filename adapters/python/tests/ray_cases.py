@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 import ringtree
+import cases
 from cases import run_all
 
 CASES = {}
@@ -43,12 +44,7 @@ def case(function):
 
 
 def refused(words, act):
-    try:
-        act()
-    except ringtree.UsageError as error:
-        assert words in str(error) and "\n" not in str(error), error
-    else:
-        raise AssertionError(f"nothing was refused; expected: {words}")
+    cases.refused(ringtree.UsageError, words, act)
     group.barrier()
 
 
