@@ -2,7 +2,7 @@
 
 use super::address;
 use crate::error::{Error, Result};
-use crate::protocol::call::fnv;
+use crate::hash::fnv_1a;
 use crate::protocol::handshake::{Secret, from_hex};
 use crate::random;
 use socket2::Socket;
@@ -237,5 +237,5 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 
 /// Returns an FNV-1a checksum, which detects accidental changes.
 fn sum(bytes: &[u8]) -> [u8; 8] {
-    fnv(bytes).to_le_bytes()
+    fnv_1a(bytes.iter().copied()).to_le_bytes()
 }

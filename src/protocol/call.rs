@@ -3,6 +3,7 @@
 
 use crate::dtype::Dtype;
 use crate::error::Error;
+use crate::hash::fnv_1a;
 use crate::op::ReduceOp;
 use crate::plan::internal::spec::{moves_blocks, reduces};
 use crate::plan::{Algorithm, Collective};
@@ -72,13 +73,6 @@ pub fn hash(numbers: impl IntoIterator<Item = usize>) -> u64 {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
         mixed ^ (mixed >> 31)
-    })
-}
-
-/// Returns the FNV-1a hash of `bytes`.
-pub(crate) fn fnv(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
     })
 }
 
@@ -225,7 +219,7 @@ impl Call {
     pub fn digest(&self) -> u32 {
         let encoded = postcard::to_stdvec(&self.numbered(0));
         let bytes = encoded.expect("invariant: encoding to memory does not fail");
-        let hash = fnv(&bytes);
+        let hash = fnv_1a(bytes);
         (hash ^ (hash >> 32)) as u32
     }
 

@@ -215,7 +215,7 @@ pub fn hash(table: &TuningTable) -> u64 {
 }
 
 /// Returns the 64-bit FNV-1a hash of `bytes`.
-pub(crate) fn fnv_1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
+pub fn fnv_1a(bytes: impl IntoIterator<Item = u8>) -> u64 {
     bytes.into_iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })
