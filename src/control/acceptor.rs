@@ -41,9 +41,11 @@ pub(crate) struct Outcome {
     pub(crate) result: Result<Proven, Failure>,
 }
 
-/// A handshake in progress, with the time that has been spent on it so far.
+/// A handshake in progress.
 struct Pending {
     handshake: Handshake,
+    since: Instant,
+    /// The time that has been spent on it so far.
     cost: Duration,
 }
 
@@ -147,8 +149,12 @@ impl Acceptor {
         let interest = Interest::READABLE | Interest::WRITABLE;
         self.registry
             .register(&mut handshake.stream, token, interest)?;
-        let cost = Duration::ZERO;
-        self.handshakes.insert(token.0, Pending { handshake, cost });
+        let pending = Pending {
+            handshake,
+            since: Instant::now(),
+            cost: Duration::ZERO,
+        };
+        self.handshakes.insert(token.0, pending);
         self.starved = None;
         Ok(token)
     }
@@ -198,7 +204,9 @@ impl Acceptor {
                     if descriptors::are_exhausted(&error) && self.strangers().next().is_none() {
                         self.starve(error);
                     }
-                    self.make_room();
+                    // Ranks that dial at the same time must not drop each other's handshakes, or
+                    // none would ever end, so each handshake has the length of a pause.
+                    self.make_room(REFUSED_PAUSE);
                     self.admit_at = Some(now + REFUSED_PAUSE);
                     return outcomes;
                 }
@@ -212,7 +220,7 @@ impl Acceptor {
             return None;
         }
         if self.strangers().count() >= HANDSHAKES_PENDING_MAX {
-            self.make_room();
+            self.make_room(Duration::ZERO);
         }
         let handshake = Handshake::accept(stream, remote, self.secret.as_ref(), self.expected);
         // A connection that cannot be set up is dropped; the other end dials again.
@@ -220,24 +228,28 @@ impl Acceptor {
         self.proceed(token, began)
     }
 
-    fn strangers(&self) -> impl Iterator<Item = (usize, &Handshake)> {
+    fn strangers(&self) -> impl Iterator<Item = (usize, &Pending)> {
         let all = self.handshakes.iter();
-        all.map(|(token, one)| (*token, &one.handshake))
-            .filter(|(_, handshake)| handshake.is_strange())
+        all.map(|(token, one)| (*token, one))
+            .filter(|(_, one)| one.handshake.is_strange())
     }
 
-    /// Drops a connection of an unauthenticated peer to make space for another connection. The
-    /// module documentation explains which connection is dropped.
-    fn make_room(&mut self) {
+    /// Drops a connection of an unauthenticated peer to make space for another connection, if one
+    /// of them is at least `age` old. The module documentation explains which connection is
+    /// dropped.
+    fn make_room(&mut self, age: Duration) {
         let mut places: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for (_, handshake) in self.strangers() {
-            *places.entry(handshake.remote.ip()).or_default() += 1;
+        for (_, one) in self.strangers() {
+            *places.entry(one.handshake.remote.ip()).or_default() += 1;
         }
-        let right = |(token, handshake): &(usize, &Handshake)| {
-            let places = places.get(&handshake.remote.ip()).copied();
-            (handshake.received, Reverse(places), *token)
+        let right = |(token, one): &(usize, &Pending)| {
+            let places = places.get(&one.handshake.remote.ip()).copied();
+            (one.handshake.received, Reverse(places), *token)
         };
-        if let Some((token, _)) = self.strangers().min_by_key(right) {
+        let old = self
+            .strangers()
+            .filter(|(_, one)| one.since.elapsed() >= age);
+        if let Some((token, _)) = old.min_by_key(right) {
             self.handshakes.remove(&token);
         }
     }
