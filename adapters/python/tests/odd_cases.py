@@ -4,6 +4,7 @@ Every rank that passes such arguments gets a UsageError, before anything is sent
 """
 
 import contextlib
+import datetime
 import functools
 import time
 
@@ -105,6 +106,15 @@ def split_sizes_that_do_not_fit():
             refused("evenly", lambda: exchange(odd.clone(), odd, **more))
 
         whole(act)
+
+
+@case
+def groups_without_time():
+    for timeout in (datetime.timedelta(), datetime.timedelta(seconds=-1), datetime.timedelta.max):
+        refused("must be positive", lambda: dist.new_group(timeout=timeout))
+    group = dist.new_group(timeout=datetime.timedelta(seconds=60))
+    refused("must be positive", lambda: dist.set_timeout(datetime.timedelta(), group))
+    dist.barrier(group)
 
 
 @case

@@ -351,15 +351,25 @@ def _default():
 
 
 def _part(comm, ranks, timeout):
+    seconds = _seconds(timeout)
     part = comm.subgroup(ranks)
-    if (seconds := _seconds(timeout)) is not None:
+    if seconds is not None:
         part.timeout = seconds
     return part
 
 
 def _seconds(timeout):
     """Return torch's timeout in seconds, or None if RINGTREE_TIMEOUT_MS overrides it."""
-    return None if "RINGTREE_TIMEOUT_MS" in os.environ else timeout.total_seconds()
+    seconds = _positive(timeout)
+    return None if "RINGTREE_TIMEOUT_MS" in os.environ else seconds
+
+
+def _positive(timeout):
+    """Return the seconds in a timeout. torch passes negative times for those above 292 years."""
+    seconds = timeout.total_seconds()
+    if seconds <= 0:
+        raise UsageError(f"the timeout of a process group must be positive, but it is {timeout}")
+    return seconds
 
 
 def _local(rank, size):
