@@ -509,22 +509,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_control_character_of_a_peer_reaches_a_terminal() {
+    fn control_characters_are_escaped_in_output() {
         let error = Error::join("host \u{1b}]0;x\u{7}é\n\u{9b}2J is héron");
         let line = error.to_string();
         assert_eq!(line, "host \\u{1b}]0;x\\u{7}é\\n\\u{9b}2J is héron");
-        assert_eq!(format!("{error:?}"), line, "the output of a failed `main`");
+        assert_eq!(
+            format!("{error:?}"),
+            line,
+            "`Debug` prints the line when `main` fails"
+        );
         let fields = format!("{error:#?}");
         assert!(fields.starts_with("Join {") && !fields.contains(['\u{1b}', '\u{7}']));
     }
 
     #[test]
-    fn a_result_is_as_small_as_a_pointer() {
+    fn result_is_pointer_sized() {
         assert_eq!(size_of::<Result<()>>(), size_of::<usize>());
     }
 
     #[test]
-    fn every_field_travels_but_the_source() {
+    fn serialization_keeps_all_fields_except_source() {
         let refused = io::Error::from_raw_os_error(13);
         let error = Error::io("opening", &refused)
             .with_call(Some(Collective::Reduce), 1 << 40)
@@ -534,19 +538,19 @@ mod tests {
             .with_elapsed(Duration::from_millis(1500))
             .with_origin(&Error::system("another"));
         let bytes = postcard::to_stdvec(&error).unwrap();
-        let told: Error = postcard::from_bytes(&bytes).unwrap();
-        assert_eq!(told, error);
-        assert_eq!(told.missing(), [0, 1, 2, 3, 4, 5, 6, 7]);
-        assert_eq!(told.missing_count(), 100);
+        let decoded: Error = postcard::from_bytes(&bytes).unwrap();
+        assert_eq!(decoded, error);
+        assert_eq!(decoded.missing(), [0, 1, 2, 3, 4, 5, 6, 7]);
+        assert_eq!(decoded.missing_count(), 100);
         use std::error::Error as _;
-        assert!(told.source().is_none() && error.source().is_some());
+        assert!(decoded.source().is_none() && error.source().is_some());
     }
 
     #[test]
-    fn of_a_long_text_both_ends_are_kept_here_and_where_it_comes_from_a_peer() {
+    fn long_text_keeps_both_ends_locally_and_from_peer() {
         for filling in ["a", "é", "💾", "aé", "\n"] {
             let long = format!("first {} last", filling.repeat(50_000));
-            // The encoder of a peer may not shorten texts.
+            // A peer may encode a text without shortening it.
             let by_peer = postcard::to_stdvec(&long).unwrap();
             let by_peer: Text = postcard::from_bytes(&by_peer).unwrap();
             let own = Error::system(long).0.text;
@@ -561,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_of_a_larger_world_do_not_enter_a_smaller_one() {
+    fn within_removes_ranks_of_larger_world() {
         let error = Error::peer_lost(7, "rank 7 is gone").with_rank(1);
         assert_eq!(error.clone().within(8), error);
         let inside = error.within(4);

@@ -85,7 +85,7 @@ mod tests {
     use std::mem::MaybeUninit;
 
     #[test]
-    fn a_new_folder_is_brought_to_the_disk_with_those_above_it() {
+    fn make_folder_syncs_new_directories_and_parents() {
         let scratch = tempfile::tempdir().unwrap();
         let [first, second] = ["a", "a/b"].map(|name| scratch.path().join(name));
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
@@ -97,11 +97,11 @@ mod tests {
         // Only an open directory can be synced.
         assert!(events.next().unwrap().file_name().is_none());
         make_folder(&second).unwrap();
-        assert!(make_folder(Path::new("/proc/self/stat/folder")).is_err());
+        assert!(make_folder(Path::new("/proc/self/stat/directory")).is_err());
     }
 
     #[test]
-    fn a_file_is_replaced_whole_or_stays_as_it_was() {
+    fn replace_is_complete_and_leaves_no_partial_file() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("file");
         replace(&path, &[b"one", b"", b" and two"]).unwrap();
@@ -109,9 +109,9 @@ mod tests {
         replace(&path, &[b"three"]).unwrap();
         assert_eq!(fs::read(&path).unwrap(), b"three");
         // A directory is not replaced, and no temporary file remains.
-        let folder = scratch.path().join("folder");
-        make_folder(&folder).unwrap();
-        replace(&folder, &[b"four"]).unwrap_err();
+        let directory = scratch.path().join("directory");
+        make_folder(&directory).unwrap();
+        replace(&directory, &[b"four"]).unwrap_err();
         let names = fs::read_dir(scratch.path()).unwrap();
         assert_eq!(names.count(), 2);
     }

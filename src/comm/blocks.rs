@@ -94,7 +94,7 @@ impl Communicator {
     }
 
     /// Checks the buffers of an all-to-all whose blocks can have any length. Compares the counts of
-    /// all ranks, and so waits for them.
+    /// all ranks, so this method waits for the other ranks.
     fn bind_by_counts<'a>(
         &self,
         call: Call,
@@ -170,7 +170,8 @@ impl Communicator {
         Err(self.first_cause(call.mark(error.with_rank(rank).with_peer(peer))))
     }
 
-    /// Returns the total number of elements in all blocks, given that this rank's block has `own`.
+    /// Returns the total number of elements in all blocks, given that this rank's block has `own`
+    /// elements.
     fn count_of_blocks(
         &self,
         what: &str,
@@ -203,7 +204,7 @@ impl Communicator {
         check_length(what, length, block.len()).map(|()| total)
     }
 
-    /// Returns the number of elements that a buffer of `count` has according to its layout. The
+    /// Returns the number of elements that `layout` gives to a buffer of `count` elements. The
     /// layout must match the number of ranks.
     fn total(&self, layout: Layout, count: usize, dtype: Dtype) -> Result<usize> {
         let n = self.world_size();
@@ -230,8 +231,8 @@ impl Communicator {
         Ok(Bound::new(Call { split, ..call }, placement, [layout; 2]))
     }
 
-    /// Returns how a layout that is not even divides the buffer of the call, and the layout that
-    /// the call then has.
+    /// Returns the split of the call's buffer for a layout that is not even, and the layout that
+    /// the call then uses.
     fn division_of<'a>(&self, call: &Call, layout: Layout<'a>) -> Result<(Split, Layout<'a>)> {
         let collective = call.collective().filter(|one| is_blocked(*one));
         let moves_blocks = collective.is_some_and(moves_blocks);

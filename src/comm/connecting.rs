@@ -135,7 +135,8 @@ impl Future for Connecting {
     type Output = Result<Communicator>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Foreign code must not run while the lock is held, and a waker's methods are such code.
+        // Code of the program must not run while the lock is held. The methods of a waker can be
+        // such code.
         let waker = context.waker().clone();
         let earlier = lock(&self.ending).waker.replace(waker);
         drop(earlier);
@@ -146,14 +147,16 @@ impl Future for Connecting {
     }
 }
 
-/// Whether the attempt has ended, and the task that awaits its end.
+/// State that the connecting thread shares with the future: whether the attempt has ended, and the
+/// waker of the task that awaits its end.
 #[derive(Debug, Default)]
 struct Ending {
     is_reached: bool,
     waker: Option<Waker>,
 }
 
-/// Announces the end of the attempt when it is dropped, even if the connecting thread panics.
+/// A guard that announces the end of the attempt when it is dropped, even if the connecting thread
+/// panics.
 struct Announces(Arc<Mutex<Ending>>);
 
 impl Drop for Announces {

@@ -74,8 +74,9 @@ impl Communicator {
         told[self.rank()] = [has_color, color.unwrap_or(0) as u64, key as u64];
         self.all_gather(told.as_flattened_mut())?;
         let group = self.join_group(&told);
-        // A rank that returns may leave, but rank 0 of the world has to create the other groups. If
-        // the barrier fails, this communicator has failed, but the new group works.
+        // A rank may leave the world as soon as this call returns, but rank 0 of the world must
+        // first create the groups of all ranks. So the ranks of different groups wait for each
+        // other. If the barrier fails, this communicator has failed, but the new group works.
         if told.iter().any(|one| one[..2] != told[0][..2]) {
             let _ = self.barrier();
         }

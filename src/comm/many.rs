@@ -11,8 +11,8 @@ impl Communicator {
     ///
     /// Small tensors are copied into a common buffer and reduced together, so a list of many small
     /// tensors takes about as long as one large tensor. All ranks must pass tensors of the same
-    /// lengths in the same order. To overlap communication with the
-    /// backward pass of a training program, use `ddp::DataParallel` instead.
+    /// lengths in the same order. To overlap communication with the backward pass of a training
+    /// program, use `ddp::DataParallel` instead.
     ///
     /// ```
     /// use ringtree::ReduceOp;

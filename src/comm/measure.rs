@@ -38,7 +38,7 @@ pub fn measure(comm: &Communicator) -> Result<TuningTable> {
     for stopwatch in &mut stopwatches {
         stopwatch.warm_up()?;
     }
-    // A disturbance, such as ranks that have just started, spoils one pass and not the others.
+    // A disturbance, such as ranks that have just started, spoils one pass but not the others.
     for _ in 0..MEASURING_PASSES {
         for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_through()) {
             stopwatch.pass()?;
@@ -83,9 +83,10 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Warms up the links. The first calls create links and touch memory; in shared memory, calls
-    /// use the segments of a row in turn. The window of a connection opens as bytes pass, so a long
-    /// message is lengthened until its time per byte no longer falls, or until the time is up.
+    /// Warms up the links. The first calls create links and touch memory. In shared memory,
+    /// successive calls use successive segments of a row. The window of a connection opens as bytes
+    /// pass, so a long message is lengthened until its time per byte no longer falls, or until the
+    /// time limit is reached.
     fn warm_up(&mut self) -> Result<()> {
         if self.probe.class == LinkClass::Shm {
             return self.batch_s(MEASURING_WARM_UP_CALLS).map(|_| ());
@@ -124,8 +125,8 @@ impl<'a> Stopwatch<'a> {
         self.other.resize(bytes / size_of::<f32>(), 0.0);
     }
 
-    /// Times the exercise once more and records the least time of many short batches. Other work on
-    /// the machine can only lengthen a batch, and does not spoil all of them.
+    /// Times the exercise once more and records the shortest time of many short batches. Other work
+    /// on the machine can only lengthen a batch, and it does not lengthen all batches.
     fn pass(&mut self) -> Result<()> {
         let budget_s = self.budget_s() / MEASURING_PASSES as f64;
         let (mut batches, mut calls) = (1, 1);
@@ -149,7 +150,8 @@ impl<'a> Stopwatch<'a> {
         Ok(())
     }
 
-    /// Returns the probe and the time of its exercise in seconds, the same on all ranks.
+    /// Returns the probe and the time of its exercise in seconds. The time is the same on all
+    /// ranks.
     fn end(self) -> (Probe, f64) {
         (self.probe, least(&self.times_s))
     }
@@ -265,7 +267,8 @@ impl<'a> Stopwatch<'a> {
 /// Returns the pairs of ranks that `rank` sends to and receives from in an exercise.
 fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)> {
     match probe.exercise {
-        // Neighbors on a host. The last of an odd number takes no part.
+        // Neighbors on a host form pairs. If the number of ranks is odd, the last one takes no
+        // part.
         Exercise::Pair => {
             let host = topology.host_of(rank);
             let ranks = topology.ranks_of(host);
@@ -297,7 +300,7 @@ fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)>
 /// Number of costs per class of links (L, o, G and γ), which share the time of the class.
 const NUMBERS_A_CLASS: f64 = 4.0;
 
-/// Returns the least time; 0 if there are none.
+/// Returns the shortest time, or 0 if `times_s` is empty.
 fn least(times_s: &[f64]) -> f64 {
     times_s
         .iter()

@@ -17,22 +17,21 @@
 //
 // *Purpose.* Training code makes all its calls on a `Communicator`.
 //
-// - `builder` and `connecting`: connecting ranks. `groups`: creating communicators for some of
-//   the ranks.
-// - `forms`, `collectives`, `blocks` and `any`: running collectives. `own_operator`: all-reduce
-//   with a custom function. `many`: lists of tensors. `pairs`: sending messages between two ranks.
-//   `values`: sending serde values.
-// - `work` and `scope`: running operations asynchronously. `views`: creating handles with a
-//   different timeout, tag or name.
-// - `buffer`: defining the buffers that calls accept. `shared_buffer`: allocating buffers that
-//   peers can read in place.
-// - `info`: describing a communicator. `measure`: measuring link speeds. `tuning`: using
-//   tuning tables. `recording`: recording when collectives run.
+// - `builder` and `connecting` connect ranks. `groups` creates communicators for some of the ranks.
+// - `forms`, `collectives`, `blocks` and `any` run collectives. `own_operator` runs an all-reduce
+//   with a custom function. `many` reduces lists of tensors. `pairs` sends messages between two
+//   ranks. `values` sends serde values.
+// - `work` and `scope` run operations asynchronously. `views` creates handles with a different
+//   timeout, tag or name.
+// - `buffer` defines the buffers that calls accept. `shared_buffer` allocates buffers that peers
+//   can read in place. `attach`, `device_buffer` and `on_device` support buffers on GPUs.
+// - `info` describes a communicator. `measure` measures link speeds. `tuning` supplies tuning
+//   tables. `recording` records when collectives run.
 //
 // *Invariants.* A public function panics only if code that the program supplies panics or if a
-// completed `Work` is polled again. Every call has a timeout, unless it is made
-// through a handle from `Communicator::without_timeout`. All ranks must issue the operations of
-// a communicator in the same order. If they do not, they get an error that quotes the calls.
+// completed `Work` is polled again. Every call has a timeout, unless it is made through a handle
+// from `Communicator::without_timeout`. All ranks must issue the operations of a communicator in
+// the same order. If they do not, they get an error that quotes the calls.
 //
 // *May import* `runtime`, `engine`, `bootstrap`, `control`, `link`, `device`, `reduce`, `sys`,
 // `plan`, `protocol` and the base files.

@@ -22,7 +22,7 @@ pub struct SharedBuffer<T: Element> {
 
 /// The memory of the elements.
 enum Home<T> {
-    /// Memory shared by the ranks on the host, and the process that created it.
+    /// Memory shared by the ranks on the host, with the process that created the memory.
     Shared(OwnRegion, Generation),
     /// Memory private to this process, because there is no rank to share it with.
     Private(Vec<T>),

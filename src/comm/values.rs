@@ -372,7 +372,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn what_a_peer_announces_allocates_nothing() {
+    fn announced_lengths_do_not_allocate_memory() {
         for announced in [VALUE_BYTES_MAX as u64 + 1, 1 << 62, u64::MAX - 1] {
             assert!(length(announced, 1).is_err_and(|error| error.kind() == ErrorKind::Protocol));
         }
@@ -384,13 +384,13 @@ mod tests {
             VALUE_PIECE_BYTES + 1,
             VALUE_BYTES_MAX,
         ] {
-            let mut come = 0;
+            let mut received = 0;
             for piece in pieces(total) {
-                assert_eq!(piece.start, come);
-                assert!(piece.len() <= come.max(VALUE_PIECE_BYTES), "{piece:?}");
-                come = piece.end;
+                assert_eq!(piece.start, received);
+                assert!(piece.len() <= received.max(VALUE_PIECE_BYTES), "{piece:?}");
+                received = piece.end;
             }
-            assert_eq!(come, total);
+            assert_eq!(received, total);
         }
         assert!(
             grow(&mut vec![], usize::MAX / 2 + 1)

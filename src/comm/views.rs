@@ -98,9 +98,8 @@ impl Communicator {
 
     /// Sets the name that identifies this communicator in errors, in stall warnings, and in reports
     /// about ranks that are waiting for each other. The name applies to all handles of the
-    /// communicator. Set the same name on all ranks. Names are
-    /// truncated to 64 bytes. The training layer names its
-    /// communicators "gradients", and a trace names its communicator "trace".
+    /// communicator. Set the same name on all ranks. Names are truncated to 64 bytes. The training
+    /// layer names its communicators "gradients", and a trace names its communicator "trace".
     ///
     /// If ranks are waiting for each other in different communicators, both the stall warning and
     /// the timeout error report this:
@@ -132,8 +131,8 @@ impl Communicator {
 
     /// Returns a handle to the same communicator whose calls do not start a clock and therefore
     /// have no timeout. Both handles share the same order of calls. For example, the workers of a
-    /// server can use a broadcast through such a handle to wait for the next request, no
-    /// matter how long that takes. Ranks sleep while they wait.
+    /// server can use a broadcast through such a handle to wait for the next request, no matter how
+    /// long that takes. Ranks sleep while they wait.
     ///
     /// The first rank that makes the same collective call through a handle *with* a timeout
     /// starts the clock on all ranks, using its own timeout. For example, if the root broadcasts a

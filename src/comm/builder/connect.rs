@@ -1,4 +1,5 @@
-//! Connects a rank. Given complete settings, it joins the world and starts a runtime.
+//! Connects a rank that has complete settings: joins the world, starts a runtime, and measures the
+//! links if no table of link speeds is known.
 
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::Settings;
@@ -109,7 +110,7 @@ fn host_of(
     }
 }
 
-/// Makes a cancellation of the start fail the operations of `runtime`. From here on, the start may
+/// Makes all operations of `runtime` fail if the startup is canceled. From here on, the startup may
 /// wait in a collective, which does not check for cancellation.
 fn end_when_cancelled(settings: &Settings, runtime: &OwnRuntime) {
     let (runtime, cause) = (runtime.downgrade(), settings.cancelled());

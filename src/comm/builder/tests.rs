@@ -37,7 +37,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
     ("RINGTREE_LOG", "debug"),
 ];
 
-/// Creates an environment of these variables. If a name occurs twice, the first value counts.
+/// Creates an environment from rows of variables. If a name occurs twice, the first value counts.
 fn of(all: &[&[(&'static str, &'static str)]]) -> Environment {
     let rows = all.iter().rev().flat_map(|rows| rows.iter().rev());
     let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
@@ -45,7 +45,7 @@ fn of(all: &[&[(&'static str, &'static str)]]) -> Environment {
 }
 
 /// Formats settings so that equal settings give equal text.
-fn shown(settings: Result<Settings>) -> String {
+fn text_of(settings: Result<Settings>) -> String {
     format!("{settings:?}")
 }
 
@@ -58,17 +58,17 @@ const PLACE: &[(&str, &str)] = &[
 ];
 
 #[test]
-fn a_builder_that_is_told_nothing_believes_each_variable_as_from_env_does() {
-    let plain = shown(Builder::begun(of(&[PLACE])).placed());
+fn builder_without_values_reads_environment_like_from_env() {
+    let plain = text_of(Builder::begun(of(&[PLACE])).placed());
     for one in VARIABLES {
         let given = ENVIRONMENT.iter().find(|(name, _)| *name == one.name);
-        let given = given.unwrap_or_else(|| panic!("{} has no row", one.name));
+        let given = given.unwrap_or_else(|| panic!("{} is missing from ENVIRONMENT", one.name));
         for value in [given.1, "-1x\n"] {
-            let one_more = [(given.0, value)];
-            let environment = of(&[&one_more, PLACE]);
-            let plainly = shown(Settings::from_env(|name| environment.get(name)));
-            let built = shown(Builder::begun(environment).placed());
-            assert_eq!(built, plainly, "{given:?}");
+            let extra = [(given.0, value)];
+            let environment = of(&[&extra, PLACE]);
+            let expected = text_of(Settings::from_env(|name| environment.get(name)));
+            let built = text_of(Builder::begun(environment).placed());
+            assert_eq!(built, expected, "{given:?}");
             let is_place = PLACE.contains(given);
             assert!(is_place || built != plain, "{given:?} is ignored");
         }
@@ -76,7 +76,7 @@ fn a_builder_that_is_told_nothing_believes_each_variable_as_from_env_does() {
 }
 
 #[test]
-fn a_builder_alone_is_one_rank_and_a_part_of_a_place_is_refused() {
+fn builder_defaults_to_one_rank_and_rejects_partial_place() {
     let alone = Builder::begun(of(&[])).placed().unwrap();
     assert_eq!((alone.rank, alone.world_size), (0, 1));
     let half = of(&[&[("RANK", "1")]]);
@@ -84,12 +84,12 @@ fn a_builder_alone_is_one_rank_and_a_part_of_a_place_is_refused() {
     assert!(error.to_string().starts_with("WORLD_SIZE is not set"));
     let begun = || Builder::begun(of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
     assert!(begun().placed().unwrap_err().kind() == ErrorKind::Configuration);
-    let told = begun().rank(1).world_size(4).rendezvous("10.0.0.9:1");
-    assert_eq!(told.placed().unwrap().rank, 1);
+    let complete = begun().rank(1).world_size(4).rendezvous("10.0.0.9:1");
+    assert_eq!(complete.placed().unwrap().rank, 1);
 }
 
 #[test]
-fn a_malformed_or_missing_rendezvous_is_named_as_the_program_knows_it() {
+fn rendezvous_error_names_source_of_value() {
     let line = |one: Builder| one.placed().unwrap_err().to_string();
     let begun = |all: &'static [(&str, &str)]| Builder::begun(of(&[all]));
     for wrong in ["localhost", "", ":1", "h:http"] {
@@ -99,9 +99,9 @@ fn a_malformed_or_missing_rendezvous_is_named_as_the_program_knows_it() {
             assert!(line.starts_with(&start), "{line}");
         }
     }
-    let line_of_none = line(begun(&[]).rank(0).world_size(2));
+    let missing = line(begun(&[]).rank(0).world_size(2));
     let start = "MASTER_ADDR is not set; pass `rendezvous` or `store`, or";
-    assert!(line_of_none.starts_with(start), "{line_of_none}");
+    assert!(missing.starts_with(start), "{missing}");
     let variable = line(
         begun(&[("RINGTREE_RENDEZVOUS", "localhost")])
             .rank(0)
@@ -115,11 +115,11 @@ fn a_malformed_or_missing_rendezvous_is_named_as_the_program_knows_it() {
     assert!(begun(&[]).rank(0).world_size(1).placed().is_ok());
 }
 
-type Say = fn(Builder) -> Builder;
-type Look = fn(&Settings) -> String;
+type Set = fn(Builder) -> Builder;
+type Show = fn(&Settings) -> String;
 
 /// Values that a program sets, the settings that show them, and the expected text.
-const TOLD: &[(Say, Look, &str)] = &[
+const VALUES: &[(Set, Show, &str)] = &[
     (
         |one| one.rank(5),
         |all| format!("{} {:?}", all.rank, all.local_rank),
@@ -189,13 +189,14 @@ const TOLD: &[(Say, Look, &str)] = &[
 ];
 
 #[test]
-fn what_the_program_says_wins() {
-    let is_built = |one: &&(&str, &str)| !["RINGTREE_ENCRYPT", "RINGTREE_LOG"].contains(&one.0);
-    let all: Vec<_> = ENVIRONMENT.iter().filter(is_built).copied().collect();
+fn builder_values_override_environment() {
+    let is_implemented =
+        |one: &&(&str, &str)| !["RINGTREE_ENCRYPT", "RINGTREE_LOG"].contains(&one.0);
+    let all: Vec<_> = ENVIRONMENT.iter().filter(is_implemented).copied().collect();
     let environment = || of(&[&all]);
-    for (nth, (say, look, expected)) in TOLD.iter().enumerate() {
-        let settings = say(Builder::begun(environment())).placed();
-        assert_eq!(look(&settings.unwrap()), *expected, "row {nth}");
+    for (nth, (set, show, expected)) in VALUES.iter().enumerate() {
+        let settings = set(Builder::begun(environment())).placed();
+        assert_eq!(show(&settings.unwrap()), *expected, "row {nth}");
     }
     // All other settings come from the environment.
     let settings = Builder::begun(environment()).rank(5).placed().unwrap();
@@ -205,6 +206,6 @@ fn what_the_program_says_wins() {
     assert_eq!(
         settings.unwrap().listener_fd,
         Some(5),
-        "the launcher's rank"
+        "the rank is the one that the launcher has set"
     );
 }

@@ -206,8 +206,8 @@ fn scripts(
     Ok(first.map(|first| (scripts, first)))
 }
 
-/// Returns `true` if the messages of the piece in `rows` fit the frames of all ranks, and the words
-/// can number them.
+/// Returns `true` if the messages of the piece in `rows` fit into the frames of all ranks, and if
+/// the words can number these messages.
 fn fits(programs: &[Program], rows: &[Rows]) -> bool {
     enqueued::fits(
         programs,
@@ -328,7 +328,7 @@ mod tests {
 
     const RANKS: usize = 4;
 
-    /// Returns the scripts that `rank` enqueues, one per piece; `None` if the call is staged or
+    /// Returns the scripts that `rank` enqueues, one per piece, or `None` if the call is staged or
     /// invalid.
     fn enqueued_by(rank: usize, call: Call) -> Option<Vec<Arc<Script>>> {
         let topology = together(RANKS);
@@ -374,9 +374,9 @@ mod tests {
         }
     }
 
-    /// Frames reserve no space that no piece needs.
+    /// Frames do not reserve space that no piece needs.
     #[test]
-    fn pieces_that_begin_alike_fill_their_frames() {
+    fn pieces_with_equal_offsets_fill_their_frames() {
         let call = Call::new(Collective::AllReduce, 1 << 24).dtype(Dtype::F32);
         let call = call.by(Algorithm::RecursiveDoubling);
         let scripts = enqueued_by(0, call).unwrap();

@@ -122,8 +122,9 @@ impl Attached {
 }
 
 impl Drop for Attached {
-    /// All calls have ended, so the streams end soon, unless the GPU or a user's stream is stuck.
-    /// The memory that they use is then leaked.
+    /// Waits at most [`DEVICE_CLOSE_MAX`] for the rounds in flight. All calls have ended, so the
+    /// streams finish soon, unless the GPU or a user's stream is stuck. In that case, the memory
+    /// that the streams use is leaked.
     fn drop(&mut self) {
         let Some(lane) = self.lane.take() else { return };
         let path = std::mem::replace(&mut self.path, Path::Staged(String::new()));

@@ -12,8 +12,8 @@ use std::os::fd::OwnedFd;
 /// Numbers of the exchanges of descriptors. Allocations of host memory use number 0.
 const WINDOW: u32 = 1;
 const WORDS: u32 = 2;
-/// Bytes that each rank contributes: whether it requires the mapped path, the length of its reason
-/// against that path, and the reason.
+/// Number of bytes that each rank contributes. They show whether the rank requires the mapped path,
+/// the length of its reason against that path, and the reason.
 const REASON_BYTES: usize = 256;
 
 /// The path of device buffers.

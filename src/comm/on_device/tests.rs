@@ -19,7 +19,7 @@ const RANKS_MAX: usize = 16;
 /// Consecutive operations. They alternate between two kinds, so that links are used unevenly.
 const OPERATIONS: usize = 7;
 
-/// An entry of a stream. A move has the operation and the frame that it belongs to.
+/// An entry of a stream. A move contains the operation and the frame that it belongs to.
 enum Queued {
     Wait(usize, u32),
     Write(usize, usize, u32),
@@ -54,10 +54,10 @@ fn prepare(call: Call, world_size: usize) -> Option<(Call, Vec<Script>)> {
         ..cache.get(key).ok()?.call
     };
     let programs = cache.of_all_ranks(&chosen).unwrap();
-    let lies = |at: usize| at;
+    let in_place = |at: usize| at;
     let (bytes, operands) = (DEVICE_FRAME_BYTES, DEVICE_SOURCES_MAX);
-    assert!(fits(&programs, &lies, bytes, MESSAGES_MAX, operands));
-    let scripts = (0..world_size).map(|rank| script(&programs, &lies, rank));
+    assert!(fits(&programs, &in_place, bytes, MESSAGES_MAX, operands));
+    let scripts = (0..world_size).map(|rank| script(&programs, &in_place, rank));
     Some((chosen, scripts.collect()))
 }
 
@@ -72,7 +72,7 @@ fn ranks(calls: &Calls, world_size: usize, streams: usize) -> Vec<Rank> {
         for (operation, scripts) in calls.scripts.iter().enumerate() {
             let frame = numbering.frame();
             let queue: &mut VecDeque<_> = &mut queues[frame % streams];
-            let told = numbering.operation(&scripts[rank], |order| {
+            let queued = numbering.operation(&scripts[rank], |order| {
                 queue.push_back(match order {
                     Order::Wait { at, number } => Queued::Wait(at, number),
                     Order::Write { peer, at, number } => Queued::Write(peer, at, number),
@@ -80,7 +80,7 @@ fn ranks(calls: &Calls, world_size: usize, streams: usize) -> Vec<Rank> {
                 });
                 Ok::<_, ()>(())
             });
-            told.unwrap();
+            queued.unwrap();
         }
         let buffer = |(operation, call): (usize, &Call)| {
             let bytes = 0..call.count;
@@ -106,7 +106,7 @@ fn read(all: &[Rank], rank: usize, place: &Place, at: (usize, usize), bytes: usi
     memory[place.at..place.at + bytes].to_vec()
 }
 
-fn carry_out(all: &mut [Rank], rank: usize, entry: &Entry, at: (usize, usize)) {
+fn execute(all: &mut [Rank], rank: usize, entry: &Entry, at: (usize, usize)) {
     let (result, to) = match entry {
         Entry::Copy { from, to, bytes } => (read(all, rank, from, at, *bytes), to),
         Entry::Reduce {
@@ -121,7 +121,9 @@ fn carry_out(all: &mut [Rank], rank: usize, entry: &Entry, at: (usize, usize)) {
             }
             (sum, to)
         }
-        Entry::Await { .. } | Entry::Notify { .. } => unreachable!("these are words"),
+        Entry::Await { .. } | Entry::Notify { .. } => {
+            unreachable!("waits and writes of words are not moves")
+        }
     };
     let memory = match to.memory {
         Where::Buffer => &mut all[rank].buffers[at.0],
@@ -164,7 +166,7 @@ fn run(all: &mut [Rank], random: &mut impl FnMut(usize) -> usize) -> bool {
                         all[peer].words.insert(at, number);
                     }
                     Some(Queued::Move(entry, operation, frame)) => {
-                        carry_out(all, rank, &entry, (operation, frame));
+                        execute(all, rank, &entry, (operation, frame));
                     }
                     Some(Queued::Wait(..)) | None => {}
                 }
@@ -266,11 +268,11 @@ fn check_all(streams: usize) {
 }
 
 #[test]
-fn streams_that_advance_in_any_order_end_with_the_result() {
+fn streams_give_result_in_any_order() {
     check_all(DEVICE_FRAMES);
 }
 
 #[test]
-fn streams_that_share_a_queue_end_with_the_result() {
+fn streams_sharing_one_queue_give_result() {
     check_all(1);
 }

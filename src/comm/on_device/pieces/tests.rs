@@ -1,7 +1,9 @@
+//! Tests how calls are split into pieces.
+
 use super::*;
 
-/// Returns the device bytes that `rows` name, each with its place in the piece.
-fn named(piece: &Piece, rows: &[Rows]) -> Vec<(usize, usize)> {
+/// Returns pairs of the offset of each device byte in `rows` and its offset in the piece.
+fn offsets_of(piece: &Piece, rows: &[Rows]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for rows in rows {
         assert!(rows.count <= 1 || rows.pitch >= rows.width);
@@ -39,7 +41,7 @@ fn pieces_are_small_calls_of_the_same_kind() {
                             _ => (&piece.outputs, &piece.inputs),
                         };
                         let start = |rank| part_start(piece.count, world_size, rank) * 2;
-                        let places: Vec<_> = named(&piece, own);
+                        let places: Vec<_> = offsets_of(&piece, own);
                         let bytes = start(rank + 1) - start(rank);
                         assert!(
                             places
@@ -47,7 +49,7 @@ fn pieces_are_small_calls_of_the_same_kind() {
                                 .map(|one| one.1)
                                 .eq(start(rank)..start(rank) + bytes)
                         );
-                        let all = named(&piece, all);
+                        let all = offsets_of(&piece, all);
                         assert_eq!(all.len(), piece.bytes);
                         assert!(count > 100 || places.iter().all(|place| all.contains(place)));
                         places.iter().for_each(|place| seen[place.0] += 1);
@@ -63,7 +65,7 @@ fn pieces_are_small_calls_of_the_same_kind() {
 }
 
 #[test]
-fn a_round_is_bounded_however_long_the_call() {
+fn rounds_of_long_calls_are_bounded() {
     for collective in [Collective::AllReduce, Collective::AllGather] {
         let all = rounds(&Whole {
             collective,
