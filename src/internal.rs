@@ -11,7 +11,8 @@ pub mod bootstrap {
     pub use crate::bootstrap::sharing::Findings;
 }
 
-/// Values that another language has encoded. They are sent like `comm::values` sends its own.
+/// Values that another language has encoded. They are sent in the same way as the values of
+/// `comm::values`.
 pub mod values {
     pub use crate::comm::values::{
         all_gather, broadcast, gather, receive_bytes as receive, send_bytes as send,
@@ -28,8 +29,8 @@ pub mod calls {
     pub use crate::comm::shared_buffer::is_shared;
 }
 
-/// Data-parallel training with hooks of one's own, gradients outside host memory, and state that is
-/// saved without a [`Run`](crate::ddp::Run).
+/// Data-parallel training with custom hooks, gradients outside host memory, and state that is saved
+/// without a [`Run`](crate::ddp::Run).
 #[cfg(feature = "ddp")]
 pub mod ddp {
     pub use crate::ddp::backward::set_synchronising;

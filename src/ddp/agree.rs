@@ -54,7 +54,7 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     let line = |of: &[String], at: usize| of.get(at).map_or("nothing".to_owned(), String::clone);
     let mut all = 0..expected.len().max(lines.len());
     let differs = all.find(|at| lines.get(*at) != expected.get(*at));
-    // The first line that differs and, among the ranks where it differs, the lowest.
+    // Find the first line that differs on any rank, and the lowest rank on which this line differs.
     let (world_size, rank) = (comm.world_size() as u64, comm.rank() as u64);
     let mut first = [differs.map_or(u64::MAX, |at| at as u64 * world_size + rank)];
     comm.all_reduce(&mut first, ReduceOp::Min)?;
@@ -74,8 +74,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     .with_peer(culprit))
 }
 
-/// Collects the complaints of all ranks and returns them on every rank, without duplicates. If only
-/// some ranks have a complaint, the lowest of these rank numbers is added to it.
+/// Collects the messages of all ranks and returns them on every rank, without duplicates. If only
+/// some ranks have a message, the lowest of these ranks is added to the message.
 pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
     let mut sayers = BTreeMap::<String, Vec<usize>>::new();
     let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_length_of_a_peer_allocates_what_there_is_not() {
+    fn impossible_count_from_peer_returns_error() {
         assert_eq!(room("a", 2).unwrap(), [0.0; 2]);
         for count in [usize::MAX, usize::MAX / 4, isize::MAX as usize / 4] {
             let line = room("momentum", count).unwrap_err().to_string();

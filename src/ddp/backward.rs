@@ -279,7 +279,8 @@ impl DataParallel {
 
     pub(super) fn keep_failure<R>(&mut self, result: Result<R>) -> Result<R> {
         if let Err(error) = &result {
-            // Only one of several communicators may have failed, or only this rank's hook.
+            // The other ranks may not know of this failure: only one of several communicators may
+            // have failed, or only this rank's hook.
             self.abort(error);
         }
         result

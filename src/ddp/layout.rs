@@ -45,7 +45,7 @@ impl Layout {
     /// All elements of a bucket have the same type. Buckets are launched in the order of their last
     /// parameters because a bucket is full when the gradient of its last parameter is complete.
     pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
-        // Each bucket with the position of its last parameter.
+        // The position of each bucket's last parameter, and the bucket.
         let mut buckets: Vec<(usize, Bucket)> = Vec::new();
         let mut limit = limits.first_bytes;
         for (at, number) in order.iter().copied().enumerate() {
@@ -115,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_parameter_has_one_place_and_no_bucket_is_too_large(
+        fn parameters_have_one_place_and_buckets_keep_limits(
             counts in prop::collection::vec((0usize..300, any::<bool>()), 1..40),
             first in 1usize..2000,
             rest in 1usize..4000,
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_follow_the_order_and_the_first_is_smaller() {
+    fn buckets_follow_order_and_first_is_smaller() {
         let parameters = parameters(&[(100, false), (100, false), (100, false), (100, false)]);
         let limits = Limits {
             first_bytes: 400,
@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bucket_is_launched_when_its_last_parameter_is_ready() {
+    fn buckets_are_ordered_by_last_parameter() {
         let parameters = parameters(&[(10, true), (10, false), (10, false), (10, true)]);
         let limits = Limits {
             first_bytes: 1000,

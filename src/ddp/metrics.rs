@@ -172,7 +172,7 @@ fn open(path: &Path, run: &str, step: u64) -> Result<File> {
         .collect();
     whole_file::make_folder(whole_file::parent(path)).map_err(failed)?;
     if kept != old {
-        // Replaced atomically, so that a kill does not lose the lines.
+        // Replace the file atomically, so that no line is lost if the process is killed.
         whole_file::replace(path, &[kept.as_bytes()]).map_err(failed)?;
     }
     let mut options = OpenOptions::new();
@@ -183,7 +183,7 @@ fn text_of(path: &Path) -> Result<String> {
     match fs::read_to_string(path) {
         Ok(text) => Ok(text),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
-        // If the file counted as empty, it would be overwritten.
+        // If the file were treated as empty, it would be overwritten.
         Err(error) => Err(cannot("read", path, &error)),
     }
 }
@@ -223,11 +223,11 @@ mod tests {
     }
 
     #[test]
-    fn a_resumed_run_goes_on_where_its_checkpoint_was() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("new/metrics.jsonl");
+    fn resumed_run_continues_after_checkpoint_step() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("new/metrics.jsonl");
         let mut first = write(&path, "a", 0, &[1, 2, 3, 4, 5]);
-        // Killed in the middle of a line.
+        // The process is killed while it writes a line.
         write!(first, "{{\"run\":\"a\",\"st").unwrap();
         write(&path, "a", 3, &[4]);
         let steps = |run| {
@@ -235,16 +235,16 @@ mod tests {
             lines.iter().map(|line| line.step).collect::<Vec<_>>()
         };
         assert_eq!(steps("a"), [1, 2, 3, 4]);
-        // Another run in the same file has its own lines and keeps those of the first.
+        // Another run that uses the same file adds its lines and keeps the lines of the first run.
         write(&path, "b", 0, &[1]);
         write(&path, "a", 2, &[]);
         assert_eq!((steps("a"), steps("b")), (vec![1, 2], vec![1]));
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_not_overwritten() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("metrics.jsonl");
+    fn unreadable_file_is_not_overwritten() {
+        let scratch = tempfile::tempdir().unwrap();
+        let path = scratch.path().join("metrics.jsonl");
         fs::write(&path, [0xFF, 0xFE]).unwrap();
         let message = open(&path, "a", 0).unwrap_err().to_string();
         assert!(message.starts_with("cannot read the metrics "), "{message}");

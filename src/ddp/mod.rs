@@ -72,9 +72,13 @@
 //! If a step fails, no rank can read the averages. Exit the process and let the launcher restart
 //! all ranks (`ringtree run --max-restarts`).
 
-// For contributors. `layout` packs gradients into buckets, `readiness` decides which buckets can be
-// launched, and `step` ends a step either on all ranks or on none. docs/internals/training.md
-// explains the design.
+// For contributors.
+//
+// *Purpose.* This module averages gradients while the backward pass is running, and provides the
+// rest of a training loop. `layout` packs gradients into buckets. `backward` collects the reported
+// gradients. `readiness` decides which buckets can be launched. `flight` runs the exchange of a
+// bucket. `step` ends a step either on all ranks or on none. docs/internals/training.md explains
+// the design.
 //
 // *Invariants.* All ranks issue the same operations in the same order, even if their gradients
 // arrive in different orders. Each gradient is averaged exactly once. No rank reads an average

@@ -61,7 +61,7 @@ pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     let named = |state: u64, byte: u8| mix(state.wrapping_add(u64::from(byte) + 1));
     let mut generator = SplitMix64(name.bytes().fold(mix(seed), named));
     for number in numbers {
-        // The highest 24 bits, because an f32 holds 24 bits exactly.
+        // Use the highest 24 bits, because an f32 represents 24 bits exactly.
         let fraction = (generator.next() >> 40) as f32 / (1 << 24) as f32;
         *number = 2.0 * fraction - 1.0;
     }
@@ -82,7 +82,8 @@ impl SplitMix64 {
     fn below(&mut self, bound: u64) -> u64 {
         loop {
             let product = u128::from(self.next()) * u128::from(bound);
-            // Without the low halves below 2⁶⁴ mod `bound`, all results have equally many products.
+            // Reject products whose low half is below 2⁶⁴ mod `bound`. The same number of products
+            // then remains for every result.
             if product as u64 >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }
@@ -97,7 +98,7 @@ mod tests {
     use std::collections::HashSet;
 
     #[test]
-    fn the_numbers_of_today_stay() {
+    fn random_numbers_are_stable() {
         // Many publications of the generator list the first outputs for seed 1234567.
         let mut generator = SplitMix64(1_234_567);
         assert_eq!(generator.next(), 6_457_827_717_110_365_317);
@@ -107,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_is_as_likely_as_any_other() {
+    fn permutations_are_equally_likely() {
         // 24 orders, 48,000 draws: 2,000 each, with a standard deviation of 44.
         let mut counts = std::collections::HashMap::new();
         for epoch in 0..48_000 {
@@ -119,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn every_rank_and_step_has_a_stream_of_its_own() {
+    fn stream_seeds_differ_for_every_rank_and_step() {
         let pairs = (0..500).flat_map(|step| (0..500).map(move |rank| (step, rank)));
         let seeds: HashSet<_> = pairs
             .flat_map(|(step, rank)| [0, 1, 42].map(|seed| stream_seed(seed, step, rank)))
@@ -129,7 +130,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_bit_of_seed_step_or_rank_changes_about_half_of_the_stream_s(
+        fn flipping_an_input_bit_flips_half_of_stream_seed(
             seed: u64, step in 0u64..1 << 40, rank in 0usize..1 << 16, bit in 0u32..16,
         ) {
             let before = stream_seed(seed, step, rank);

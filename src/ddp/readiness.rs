@@ -64,7 +64,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn buckets_go_in_order_once_all_before_them_are_full(
+        fn buckets_launch_in_order_once_earlier_ones_are_full(
             counts in prop::collection::vec(1usize..200, 1..30),
             keys in prop::collection::vec(any::<u32>(), 30),
             stop in 0usize..31,

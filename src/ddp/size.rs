@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_automatic_size_follows_the_square_root_and_keeps_within_bounds() {
+    fn automatic_size_follows_square_root_within_bounds() {
         let link = |a: f64, b: f64| move |bytes: usize| a + b * bytes as f64;
         // 40 MB, 0.5 ms per collective, 1 Gbit/s: the square root is 1.58 MB.
         let bytes = automatic(40_000_000, link(0.5e-3, 8e-9));

@@ -233,8 +233,7 @@ impl DataParallel {
     /// can no longer read the averages.
     ///
     /// Returns `None` if the ranks do not agree within `at_most` or if rank 0 is lost. In that
-    /// case, it is unknown whether the step is committed. See
-    /// `agreed_mark`.
+    /// case, it is unknown whether the step is committed. See `agreed_mark`.
     ///
     /// ```
     /// use ringtree::ddp::{DataParallel, Options, Parameter};
@@ -256,7 +255,7 @@ impl DataParallel {
     pub fn steps_that_count(&self, at_most: Duration) -> Option<u64> {
         let commits = self.comms[0].agreed_mark(at_most)?;
         match self.is_refused {
-            // All ranks had their gradients, and rejected the step for the same reason.
+            // All ranks had their gradients, and they rejected the step for the same reason.
             true => Some(self.steps),
             false => Some((self.steps + commits).saturating_sub(self.commits)),
         }
@@ -267,8 +266,9 @@ impl DataParallel {
     fn commit(&mut self, has_data: bool) -> Result<()> {
         let own = self.is_used.clone();
         let count = own.len();
-        // One bit per parameter: a rank used it. Then one bit per parameter: a rank with data
-        // skipped it. Then one bit: a gradient of a rank is not finite.
+        // The first `count` bits mark the parameters that a rank used. The next `count` bits mark
+        // the parameters that a rank with data did not use. The last bit is set if a gradient of a
+        // rank is not finite.
         let mut words = vec![0u32; 2 * count / 32 + 1];
         let mut set = |at: usize| words[at / 32] |= 1 << (at % 32);
         for (at, is_used) in own.iter().enumerate() {
@@ -291,7 +291,7 @@ impl DataParallel {
         verdict
     }
 
-    /// Decides from the result of the commit whether the step is valid.
+    /// Determines from the result of the commit whether the step is valid.
     fn judge(&mut self, any: &dyn Fn(usize) -> bool, own: &[bool], has_data: bool) -> Result<()> {
         let count = own.len();
         if any(2 * count) {
@@ -320,8 +320,8 @@ impl DataParallel {
         )))
     }
 
-    /// Determines together with all ranks which gradient is not finite. Then skips the step or
-    /// returns an error.
+    /// Determines, together with all other ranks, which gradient is not finite. Then skips the step
+    /// or returns an error.
     fn left_out(&mut self) -> Result<()> {
         let own = self.own_non_finite;
         let own = own.map_or(u64::MAX, |parameter| parameter as u64);

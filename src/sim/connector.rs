@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn two_ends_talk_and_a_dropped_end_is_the_end_of_the_stream() {
+    fn dropped_end_closes_stream_after_written_bytes() {
         let network = Arc::new(Mutex::new(Network::new(NetworkConfig::default(), 2)));
         let (_left_membership, mut left) = stream(&network, 0, 1);
         let (right_membership, mut right) = stream(&network, 1, 0);

@@ -108,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_generator_gives_the_published_sequence() {
+    fn generator_yields_published_sequence() {
         let mut chance = SplitMix64::new(1_234_567);
         let first: Vec<u64> = (0..2).map(|_| chance.next_u64()).collect();
         assert_eq!(
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn bounded_draws_reach_both_ends_and_stay_inside() {
+    fn bounded_draws_cover_the_range() {
         let mut chance = SplitMix64::new(7);
         let mut seen = [0; 3];
         for _ in 0..300 {
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn short_transfers_move_at_least_one_byte_and_never_more_than_offered() {
+    fn short_transfers_move_one_to_all_offered_bytes() {
         let faults = Faults {
             short_io: true,
             ..Faults::default()

@@ -13,8 +13,8 @@
 //! 3. The packet waits until the down-port is free and then occupies it for `k / bandwidth` plus
 //!    the overhead. After that, the packet can be read.
 //!
-//! This is the LogGP model that plans are priced with, applied to packets instead of messages.
-//! Packets between sites also pass through uplinks (see [`Uplinks`]).
+//! This is the LogGP model that estimates the cost of plans, applied to packets instead of
+//! messages. Packets between sites also pass through uplinks (see [`Uplinks`]).
 //!
 //! # How to drive the network
 //!
@@ -117,7 +117,7 @@ pub struct Network {
     now_ns: u64,
     chance: SplitMix64,
     ranks: Vec<Rank>,
-    /// State of the uplinks, indexed by site. Sites that have not used theirs may be absent.
+    /// State of the uplinks, indexed by site. A site that has not used its uplink may be absent.
     uplinks: Vec<uplinks::Busy>,
     /// Pipes of all connections. Pipes `2i` and `2i + 1` are the two directions of a connection.
     pipes: Vec<Pipe>,

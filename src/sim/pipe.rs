@@ -154,7 +154,7 @@ pub(super) struct Pool {
 }
 
 impl Pool {
-    /// Returns an empty buffer with room for `bytes`.
+    /// Returns an empty buffer with room for `bytes` bytes.
     pub(super) fn take(&mut self, bytes: usize) -> Vec<u8> {
         let shelf = if bytes <= SMALL_BYTES {
             &mut self.small

@@ -122,7 +122,7 @@ pub(crate) mod tests {
     }
 
     /// Runs `body` while a forked child exists that does nothing.
-    pub(crate) fn beside_a_child(body: impl FnOnce()) {
+    pub(crate) fn with_forked_child(body: impl FnOnce()) {
         let (reader, writer) = std::io::pipe().unwrap();
         let (ours, theirs) = (writer.as_raw_fd(), reader.as_raw_fd());
         // SAFETY: the child makes only async-signal-safe calls on plain integers and exits.
@@ -147,22 +147,25 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_forked_child_keeps_no_connection_of_its_parent_open() {
+    fn forked_child_does_not_hold_connection_open() {
         let (near, mut far) = pair();
         let (kept, mut other) = pair();
         close_in_children(&near).unwrap();
-        beside_a_child(|| {
+        with_forked_child(|| {
             drop((near, kept));
             assert_eq!(far.read(&mut [0]).unwrap(), 0, "the connection has ended");
             other.set_nonblocking(true).unwrap();
-            assert!(other.read(&mut [0]).is_err(), "the child holds it");
+            assert!(
+                other.read(&mut [0]).is_err(),
+                "the child holds the connection open"
+            );
         });
         other.set_nonblocking(false).unwrap();
         assert_eq!(other.read(&mut [0]).unwrap(), 0);
     }
 
     #[test]
-    fn a_number_that_means_something_else_by_now_is_left_alone() {
+    fn identity_distinguishes_sockets_and_files() {
         let (near, far) = pair();
         let file = || tempfile::tempfile().unwrap();
         let (one, other) = (file(), file());

@@ -62,10 +62,10 @@ mod tests {
     use std::os::fd::AsRawFd;
 
     #[test]
-    fn a_listener_is_taken_over_once_and_nothing_else_ever() {
+    fn take_listener_takes_only_listeners_and_only_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // A number that no other test of this process gets.
+        // No other test of this process gets a descriptor with such a high number.
         let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 700).unwrap();
         let descriptor = copy.into_raw_fd();
         let taken = take_listener(descriptor).unwrap().unwrap();
@@ -74,7 +74,7 @@ mod tests {
 
         let datagrams = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
         assert!(take_listener(datagrams.as_raw_fd()).is_err());
-        assert!(datagrams.local_addr().is_ok(), "it was not closed");
+        assert!(datagrams.local_addr().is_ok(), "the socket must stay open");
         let file = fs::File::open("/proc/self/stat").unwrap();
         assert!(take_listener(file.as_raw_fd()).is_err());
         assert!(take_listener(1).is_err());

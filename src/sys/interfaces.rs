@@ -22,8 +22,8 @@ pub(crate) fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
         // until `freeifaddrs` below.
         let entry = unsafe { &*at };
         at = entry.ifa_next;
-        // On some targets, the constant of the flag has another type than the field. IFF_UP is 1 on
-        // all.
+        // On some targets, the constant IFF_UP and the field have different types. IFF_UP is 1 on
+        // all targets.
         if entry.ifa_flags & 1 == 0 || entry.ifa_addr.is_null() {
             continue;
         }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn loopback_is_among_the_interfaces() {
+    fn addresses_include_loopback() {
         let loopback = ("lo".to_owned(), IpAddr::from([127, 0, 0, 1]));
         assert!(addresses().unwrap().contains(&loopback));
     }

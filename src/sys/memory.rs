@@ -99,7 +99,7 @@ impl<B: 'static> Claim<B> {
         /// # Safety
         /// See [`Claim::take`].
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) -> B {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees what `Claim::take` describes.
             *unsafe { Box::from_raw(held.cast::<B>().as_ptr()) }
         }
         Self {
@@ -110,12 +110,12 @@ impl<B: 'static> Claim<B> {
         }
     }
 
-    /// Gives up the buffer. Once the region is released, the buffer is dropped.
+    /// Gives up the claim to the buffer. The buffer is dropped when the region is released.
     pub(crate) fn without_buffer(self) -> Claim<()> {
         /// # Safety
         /// See [`Claim::take`].
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees what `Claim::take` describes.
             drop(unsafe { Box::from_raw(held.cast::<B>().as_ptr()) });
         }
         Claim {
@@ -131,9 +131,9 @@ impl<B: 'static> Claim<B> {
         /// # Safety
         /// See [`Claim::take`].
         unsafe fn unbox<I, O>([input, output]: [NonNull<()>; 2]) -> (I, O) {
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees what `Claim::take` describes.
             let input = unsafe { Box::from_raw(input.cast::<I>().as_ptr()) };
-            // SAFETY: the caller's.
+            // SAFETY: the caller guarantees what `Claim::take` describes.
             (*input, *unsafe {
                 Box::from_raw(output.cast::<O>().as_ptr())
             })
@@ -414,8 +414,8 @@ pub(crate) struct Lender<'buffers> {
 }
 
 /// The reference `R` to a buffer while a region describes a part of the buffer. The reference
-/// cannot be used during that time. It is in a `MaybeUninit`, so that moving it claims nothing
-/// about its target.
+/// cannot be used during that time. It is stored in a `MaybeUninit`, so that moving it claims
+/// nothing about its target.
 #[derive(Debug)]
 pub(crate) struct Loan<R> {
     reference: MaybeUninit<R>,
@@ -503,8 +503,8 @@ pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) ->
                 made_in,
                 ..
             } = self.0;
-            // The buffers that a forked child misses belong to operations of its parent. These
-            // continue there, on the parent's memory.
+            // In a forked child, regions that were not returned belong to operations of the parent.
+            // Those operations continue in the parent, on the parent's memory.
             let is_missed = outstanding.load(std::sync::atomic::Ordering::Relaxed) != 0;
             if is_missed && made_in.is_current() {
                 drop(MustReturn);

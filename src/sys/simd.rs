@@ -81,9 +81,9 @@ fn widen_f16_bits(half: u16) -> f32 {
     f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { finite })
 }
 
-/// Rounds in units of the last place of the result. For a subnormal result, this is done by adding
-/// 0.5, whose last place is that of a half-precision subnormal. For a normal result, it is done
-/// with integers.
+/// Converts a single-precision float to half precision. Rounds in units of the last place of the
+/// result. For a subnormal result, this is done by adding 0.5, whose last place is that of a
+/// half-precision subnormal. For a normal result, it is done with integers.
 #[inline(always)]
 fn narrow_f16_bits(single: f32) -> u16 {
     let bits = single.to_bits();
@@ -112,7 +112,7 @@ fn narrow_f16_bits(single: f32) -> u16 {
 }
 
 /// Returns the bits of the nearest bf16 in the upper half. Adds just under half of the last place,
-/// and one more if the last place is odd. This carries into the last place if the value must be
+/// and 1 more if the last place is odd. This carries into the last place if the value must be
 /// rounded up. The largest value is rounded up to infinity.
 #[inline(always)]
 fn round_to_bf16(single: f32) -> u32 {
@@ -197,7 +197,8 @@ mod x86 {
     }
 
     /// Returns the bits of the nearest bf16 in the upper halves. Adding half of the last place
-    /// rounds to nearest. Only a tie leaves no bits below the last place, and it is reset to even.
+    /// rounds to nearest. Only after a tie are all bits below the last place zero. In this case,
+    /// the last place is cleared, so that the result is even.
     ///
     /// # Safety
     ///

@@ -90,7 +90,7 @@ mod tests {
     use std::net::{TcpListener, TcpStream};
 
     #[test]
-    fn what_is_acknowledged_is_awaited_no_more() {
+    fn received_bytes_are_acknowledged() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let mut far = listener.accept().unwrap().0;
@@ -100,7 +100,7 @@ mod tests {
         while acknowledged(&near).unwrap().is_awaited {
             std::thread::yield_now();
         }
-        // A kernel that knows the option accepts it.
+        // The call fails only on kernels without this option.
         if let Err(error) = try_again_within(&near, Duration::from_secs(2)) {
             assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
         }

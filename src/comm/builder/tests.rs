@@ -38,7 +38,7 @@ const ENVIRONMENT: &[(&str, &str)] = &[
 ];
 
 /// Creates an environment from rows of variables. If a name occurs twice, the first value counts.
-fn of(all: &[&[(&'static str, &'static str)]]) -> Environment {
+fn environment_of(all: &[&[(&'static str, &'static str)]]) -> Environment {
     let rows = all.iter().rev().flat_map(|rows| rows.iter().rev());
     let text = |(name, value): &(&str, &str)| ((*name).to_owned(), (*value).to_owned());
     Environment(rows.map(text).collect())
@@ -59,13 +59,13 @@ const PLACE: &[(&str, &str)] = &[
 
 #[test]
 fn builder_without_values_reads_environment_like_from_env() {
-    let plain = text_of(Builder::begun(of(&[PLACE])).placed());
+    let plain = text_of(Builder::begun(environment_of(&[PLACE])).placed());
     for one in VARIABLES {
         let given = ENVIRONMENT.iter().find(|(name, _)| *name == one.name);
         let given = given.unwrap_or_else(|| panic!("{} is missing from ENVIRONMENT", one.name));
         for value in [given.1, "-1x\n"] {
             let extra = [(given.0, value)];
-            let environment = of(&[&extra, PLACE]);
+            let environment = environment_of(&[&extra, PLACE]);
             let expected = text_of(Settings::from_env(|name| environment.get(name)));
             let built = text_of(Builder::begun(environment).placed());
             assert_eq!(built, expected, "{given:?}");
@@ -77,12 +77,12 @@ fn builder_without_values_reads_environment_like_from_env() {
 
 #[test]
 fn builder_defaults_to_one_rank_and_rejects_partial_place() {
-    let alone = Builder::begun(of(&[])).placed().unwrap();
+    let alone = Builder::begun(environment_of(&[])).placed().unwrap();
     assert_eq!((alone.rank, alone.world_size), (0, 1));
-    let half = of(&[&[("RANK", "1")]]);
+    let half = environment_of(&[&[("RANK", "1")]]);
     let error = Builder::begun(half).placed().unwrap_err();
     assert!(error.to_string().starts_with("WORLD_SIZE is not set"));
-    let begun = || Builder::begun(of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
+    let begun = || Builder::begun(environment_of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
     assert!(begun().placed().unwrap_err().kind() == ErrorKind::Configuration);
     let complete = begun().rank(1).world_size(4).rendezvous("10.0.0.9:1");
     assert_eq!(complete.placed().unwrap().rank, 1);
@@ -91,7 +91,7 @@ fn builder_defaults_to_one_rank_and_rejects_partial_place() {
 #[test]
 fn rendezvous_error_names_source_of_value() {
     let line = |one: Builder| one.placed().unwrap_err().to_string();
-    let begun = |all: &'static [(&str, &str)]| Builder::begun(of(&[all]));
+    let begun = |all: &'static [(&str, &str)]| Builder::begun(environment_of(&[all]));
     for wrong in ["localhost", "", ":1", "h:http"] {
         for builder in [begun(&[]), begun(PLACE)] {
             let line = line(builder.rank(0).world_size(2).rendezvous(wrong));
@@ -193,7 +193,7 @@ fn builder_values_override_environment() {
     let is_implemented =
         |one: &&(&str, &str)| !["RINGTREE_ENCRYPT", "RINGTREE_LOG"].contains(&one.0);
     let all: Vec<_> = ENVIRONMENT.iter().filter(is_implemented).copied().collect();
-    let environment = || of(&[&all]);
+    let environment = || environment_of(&[&all]);
     for (nth, (set, show, expected)) in VALUES.iter().enumerate() {
         let settings = set(Builder::begun(environment())).placed();
         assert_eq!(show(&settings.unwrap()), *expected, "row {nth}");

@@ -204,20 +204,17 @@ fn knows_no_locks(error: &std::io::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sys::fork::tests::beside_a_child;
+    use crate::sys::fork::tests::with_forked_child;
 
     #[test]
-    fn a_forked_child_does_not_keep_the_lock_of_a_training_that_has_ended() {
+    fn forked_child_does_not_hold_lock() {
         let scratch = tempfile::tempdir().unwrap();
-        let folder = Directory::new(scratch.path());
-        let lock = folder.lock().unwrap();
-        beside_a_child(|| {
-            assert!(
-                folder.lock().is_err(),
-                "the training has the lock, forked or not"
-            );
+        let directory = Directory::new(scratch.path());
+        let lock = directory.lock().unwrap();
+        with_forked_child(|| {
+            assert!(directory.lock().is_err(), "the parent still holds the lock");
             drop(lock);
-            folder.lock().unwrap();
+            directory.lock().unwrap();
         });
     }
 }

@@ -31,8 +31,8 @@ pub(super) struct Whole {
     pub(super) start: usize,
 }
 
-/// The tensors, and parts of tensors, that a rank contributes to the checkpoint. A message if the
-/// contribution is invalid.
+/// The tensors, and parts of tensors, that a rank contributes to the checkpoint, or a message if
+/// the contribution is invalid.
 pub(super) type Own<'a> = Result<Vec<(Entry, &'a Tensor)>, String>;
 
 /// Gathers the contributions of all ranks on the writer. Other ranks get an empty map. The inner

@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn it_comes_back_and_is_json() {
+    fn manifest_round_trips_and_is_json() {
         let bytes = manifest().encode().unwrap();
         assert_eq!(Manifest::decode(&bytes), Ok(manifest()));
         let json: serde_json::Value = serde_json::from_slice(&bytes).unwrap();
@@ -117,34 +117,34 @@ mod tests {
     }
 
     #[test]
-    fn no_flipped_bit_and_no_cut_is_read() {
-        let whole = manifest().encode().unwrap();
-        for length in 0..whole.len() {
+    fn decode_rejects_flipped_bits_and_truncation() {
+        let complete = manifest().encode().unwrap();
+        for length in 0..complete.len() {
             assert!(
-                Manifest::decode(&whole[..length]).is_err(),
-                "cut to {length}"
+                Manifest::decode(&complete[..length]).is_err(),
+                "truncated to {length} bytes"
             );
         }
-        for bit in 0..whole.len() * 8 {
-            let mut damaged = whole.clone();
+        for bit in 0..complete.len() * 8 {
+            let mut damaged = complete.clone();
             damaged[bit / 8] ^= 1 << (bit % 8);
             assert!(Manifest::decode(&damaged).is_err(), "bit {bit}");
         }
-        let longer = [&whole[..], b"\n"].concat();
+        let longer = [&complete[..], b"\n"].concat();
         assert!(Manifest::decode(&longer).is_err());
     }
 
     #[test]
-    fn what_is_whole_but_foreign_is_refused_in_words() {
-        let sealed = |body: &str| {
+    fn decode_explains_why_foreign_file_is_rejected() {
+        let error_for = |body: &str| {
             let mut bytes = body.as_bytes().to_vec();
             bytes.extend(end(body.as_bytes()));
             Manifest::decode(&bytes).unwrap_err()
         };
-        let next = sealed("{\n  \"ringtree_checkpoint\": 2");
+        let next = error_for("{\n  \"ringtree_checkpoint\": 2");
         assert!(next.contains("format 2"), "{next}");
-        assert!(sealed("{\n  \"ringtree_checkpoint\": 1").contains("malformed"));
-        assert!(sealed("no JSON").contains("malformed"));
+        assert!(error_for("{\n  \"ringtree_checkpoint\": 1").contains("malformed"));
+        assert!(error_for("no JSON").contains("malformed"));
         assert_eq!(Manifest::decode(b"{}"), Err("it is truncated".to_owned()));
     }
 }

@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_names_that_were_written_here_are_read() {
+    fn only_names_written_by_this_module_are_parsed() {
         for step in [0, 7, 12_345_678, 123_456_789, u64::MAX] {
             assert_eq!(step_of_manifest(&manifest(step)), Some(step));
             let mut taken = Vec::new();

@@ -105,7 +105,7 @@ impl Run {
     ///
     /// Until the run is dropped, rank 0's process prevents other training runs from saving to its
     /// store. Damaged files are skipped, and rank 0 lists them on standard error. `checkpoints` can
-    /// be the path of a folder, which then keeps the newest two checkpoints and the best one.
+    /// be the path of a directory, which then keeps the newest two checkpoints and the best one.
     ///
     /// # Errors
     /// In addition to the [errors that all calls share](Communicator#errors), returns an [`Error`]
@@ -262,7 +262,8 @@ impl Run {
         if !complaints.is_empty() {
             return Err(Error::usage(complaints.join("; ")));
         }
-        // The program's code or its hook may fail on only one rank. All ranks must then stop.
+        // The program's code or its hook may fail on only one rank. In that case, all ranks must
+        // stop.
         let state = &found.state;
         let own = found
             .overwrite_parts(rank, &mut parts)

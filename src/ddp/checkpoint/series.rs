@@ -60,7 +60,8 @@ pub struct Found {
     pub warnings: Vec<String>,
 }
 
-/// Keeps the newest two checkpoints in a folder, and the one with the lowest loss.
+/// Manages the checkpoints in the directory at this path, and keeps the newest two of them and the
+/// one with the lowest loss.
 impl<P: AsRef<Path> + ?Sized> From<&P> for Checkpoints {
     fn from(folder: &P) -> Self {
         Self::new(Directory::new(folder.as_ref()), 2).keep_best()
@@ -168,7 +169,8 @@ impl Checkpoints {
             },
         };
         let encoded = manifest.encode().map_err(malformed)?;
-        // State that cannot be decoded, such as deeply nested JSON, must fail now and not on load.
+        // State that cannot be decoded, such as deeply nested JSON, must cause an error now, not
+        // when the checkpoint is loaded.
         if Manifest::decode(&encoded).map_err(malformed)? != manifest {
             return Err(malformed(
                 "its state changes when it is encoded and decoded again".into(),
@@ -394,7 +396,7 @@ impl Checkpoints {
         let oldest = whole.take(self.keep).last().unwrap_or(saved);
         let best = self.keeps_best.then(|| self.best().unwrap_or_default());
         let best = best.flatten().map(|state| state.step);
-        // Manifests first: a reader must not find a manifest without its tensors.
+        // Remove manifests first, because a reader must not find a manifest without its tensors.
         let old = steps.range(..oldest).copied();
         let stays: BTreeSet<_> = old
             .filter(|step| Some(*step) == best || !cleanup.remove(&names::manifest(*step)))

@@ -152,7 +152,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn columns_become_orthonormal_and_span_the_same(
+        fn orthonormalized_columns_keep_their_span(
             rows in 4usize..60,
             seed in prop::collection::vec(-1.0f32..1.0, 60 * 4),
             scale in prop::sample::select(vec![1e-20f32, 1.0, 1e20]),

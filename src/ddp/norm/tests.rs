@@ -1,3 +1,5 @@
+//! Tests the norm of the averaged gradient and clipping.
+
 use super::*;
 use crate::ddp::{BucketSize, Options, Parameter};
 use crate::dtype::Dtype;
@@ -38,7 +40,7 @@ fn length(of: &[f32]) -> f64 {
 }
 
 #[test]
-fn a_long_gradient_is_shortened_to_the_norm_and_a_short_one_left_alone() {
+fn clipping_scales_long_gradient_and_keeps_short_one() {
     for ranks in [1, 2, 3, 5] {
         let plain = step(ranks, Options::new, 1.0);
         let (none, full, _) = plain[0].as_ref().unwrap();
@@ -64,8 +66,8 @@ fn a_long_gradient_is_shortened_to_the_norm_and_a_short_one_left_alone() {
 }
 
 #[test]
-fn a_norm_that_overflows_is_treated_as_a_gradient_that_is_not_finite() {
-    // Every gradient is finite, but the sum of the largest is not.
+fn overflowing_norm_counts_as_non_finite_gradient() {
+    // Every gradient is finite, but the sum of the largest gradients is not.
     let large = f32::MAX / 601.0;
     let ignored = step(2, || Options::new().clip_norm(1.0), large);
     assert_eq!(ignored[0].as_ref().unwrap().0, Some(f64::INFINITY));

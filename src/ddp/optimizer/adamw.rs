@@ -55,7 +55,7 @@ impl UpdateRule for AdamW {
         let [means, squares] = &mut state[..] else {
             return;
         };
-        // The means start at zero. Dividing by these corrects for it.
+        // The running means start at zero. Dividing them by these factors corrects this bias.
         let shares = self.betas.map(|beta| 1.0 - beta.powf(step as f64));
         let decays = self.decays_vectors || parameter.shape.len() >= 2;
         let decay = if decays { self.weight_decay } else { 0.0 };
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn two_steps_are_those_of_the_paper() {
+    fn updates_match_the_paper() {
         let rule = AdamW {
             betas: [0.9, 0.99],
             weight_decay: 0.5,

@@ -1,3 +1,5 @@
+//! Tests how samples are distributed among ranks and epochs.
+
 use super::*;
 use proptest::prelude::*;
 
@@ -63,7 +65,7 @@ fn counts(length: usize, ranks: Vec<DistributedSampler>) -> Vec<usize> {
 
 proptest! {
     #[test]
-    fn every_sample_goes_to_one_rank_and_all_ranks_get_as_many(
+    fn samples_are_divided_evenly_among_ranks(
         case in cases(), world_size in world_sizes(),
     ) {
         let ranks = case.ranks(world_size);
@@ -84,24 +86,24 @@ proptest! {
     }
 
     #[test]
-    fn resumed_at_any_point_the_rest_is_the_undisturbed_one(
+    fn resumed_sampler_continues_like_uninterrupted_one(
         case in cases(), world_size in world_sizes(), part in 0.0f64..=1.0,
     ) {
-        for (rank, mut undisturbed) in case.ranks(world_size).into_iter().enumerate() {
-            let taken = (undisturbed.len() as f64 * part) as usize;
-            undisturbed.by_ref().take(taken).for_each(drop);
-            // Every rank has the same position, so any can be used.
+        for (rank, mut uninterrupted) in case.ranks(world_size).into_iter().enumerate() {
+            let taken = (uninterrupted.len() as f64 * part) as usize;
+            uninterrupted.by_ref().take(taken).for_each(drop);
+            // Every rank has the same position, so the position of any rank can be used.
             let position = (taken * world_size) as u64;
-            prop_assert_eq!(undisturbed.position(), position);
+            prop_assert_eq!(uninterrupted.position(), position);
             let mut resumed = case.ranks(world_size).remove(rank);
             resumed.set_epoch(99);
             resumed.resume(case.epoch, position);
-            prop_assert_eq!(resumed.collect::<Vec<_>>(), undisturbed.collect::<Vec<_>>());
+            prop_assert_eq!(resumed.collect::<Vec<_>>(), uninterrupted.collect::<Vec<_>>());
         }
     }
 
     #[test]
-    fn another_number_of_ranks_shares_out_exactly_the_rest(
+    fn changed_rank_count_divides_remaining_samples(
         case in cases(), before in world_sizes(), after in world_sizes(), part in 0.0f64..=1.0,
     ) {
         let mut old = case.ranks(before);
@@ -129,7 +131,7 @@ proptest! {
     }
 
     #[test]
-    fn a_step_trains_on_the_same_samples_for_any_number_of_ranks(
+    fn global_batch_is_independent_of_rank_count(
         case in cases(), batches in 1usize..4,
     ) {
         let case = Case { global_batch: Some(24 * batches), ..case };
@@ -146,15 +148,15 @@ proptest! {
             assert!(ranks.iter_mut().all(|rank| rank.next_batch().is_none()));
             steps
         };
-        let alone = steps(1);
+        let single = steps(1);
         for world_size in [2, 3, 4, 6, 8, 12, 24] {
-            prop_assert_eq!(&steps(world_size), &alone);
+            prop_assert_eq!(&steps(world_size), &single);
         }
     }
 }
 
 #[test]
-fn epochs_and_seeds_shuffle_differently_and_validation_not_at_all() {
+fn order_depends_on_seed_and_epoch_unless_in_order() {
     let order = |seed, epoch| {
         let mut sampler = DistributedSampler::new(1000, seed, 0, 1).unwrap();
         sampler.set_epoch(epoch);
@@ -168,7 +170,7 @@ fn epochs_and_seeds_shuffle_differently_and_validation_not_at_all() {
 }
 
 #[test]
-fn misuse_is_explained() {
+fn invalid_rank_and_batch_size_are_explained() {
     let error = DistributedSampler::new(7, 1, 2, 2).unwrap_err().to_string();
     assert!(error.contains("rank 2 is out of range"), "{error}");
     let sampler = DistributedSampler::new(7, 1, 1, 2).unwrap();

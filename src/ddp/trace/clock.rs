@@ -87,7 +87,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_reading_errs_by_at_most_half_the_round_trip() {
+    fn reading_error_is_at_most_half_the_round_trip() {
         let lead_ns = 1_000_000;
         for there_ns in [0, 7, 300] {
             for back_ns in [0, 1, 40] {
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn a_drifting_clock_is_followed_between_the_readings() {
+    fn clock_drift_is_interpolated_between_readings() {
         // The clock starts 500 ahead and gains 1 in 10.
         let begin = Reading::new(0, 500, 0);
         let end = Reading::new(1_000, 1_600, 1_000);

@@ -138,7 +138,8 @@ impl Trace {
         let Some(active) = &self.0 else {
             return;
         };
-        // Formatting the name runs code of the program, which may record a span itself.
+        // Do not hold the lock here: formatting the name runs code of the program, which may itself
+        // record a span.
         let span = Span::new(track, name, time, numbers);
         let mut recording = active.recording();
         if recording.spans.len() >= TRACE_SPANS_MAX {

@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn what_happened_at_once_stands_at_once_whatever_the_clocks_showed() {
+    fn simultaneous_spans_coincide_despite_clock_offset() {
         let hour_ns = 3_600_000_000_000;
         let recordings = vec![
             recording(&[(5_000, 6_000)]),
@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_in_flight_together_have_rows_of_their_own() {
+    fn overlapping_buckets_have_separate_rows() {
         let times = [(0, 10), (5, 15), (10, 20), (12, 13), (20, 30)];
         let reading = [Reading::default()];
         let timeline = Timeline::new(vec![recording(&times)], &reading, &reading);

@@ -34,7 +34,7 @@ pub(super) enum Happening {
     },
 }
 
-/// An event, ordered by time, then by the order of creation.
+/// An event. Events are ordered by time, and then by the order of their creation.
 #[derive(Debug)]
 pub(super) struct Event {
     pub(super) at_ns: u64,

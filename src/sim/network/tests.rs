@@ -1,5 +1,5 @@
-//! Tests the simulated network: the times of the cost model, order, back pressure, closing, and
-//! that the seed determines everything.
+//! Tests the simulated network. The tests check the times of the cost model, the order of bytes,
+//! back pressure and closing. They also check that the seed determines everything.
 
 use super::*;
 
@@ -134,11 +134,11 @@ fn drive(network: &mut Network, flows: &mut [Flow]) -> Duration {
 }
 
 #[test]
-fn five_megabytes_to_seven_friends_one_after_another_take_35_s() {
+fn seven_sequential_sends_of_5_mb_take_35_s() {
     let mut network = Network::new(shaped(Duration::ZERO), 8);
-    for friend in 1..8 {
-        drive(&mut network, &mut [flow(0, friend, 5_000_000)]);
-        assert_eq!(network.now(), Duration::from_secs(5 * friend as u64));
+    for peer in 1..8 {
+        drive(&mut network, &mut [flow(0, peer, 5_000_000)]);
+        assert_eq!(network.now(), Duration::from_secs(5 * peer as u64));
     }
     assert_eq!(network.bytes_sent(0), 35_000_000);
     assert_eq!(network.bytes_sent(1), 0);
@@ -163,7 +163,7 @@ fn two_connections_share_a_port_and_end_together() {
 }
 
 #[test]
-fn ports_are_full_duplex_and_pairs_do_not_disturb_each_other() {
+fn ports_are_full_duplex_and_pairs_are_independent() {
     let mut network = Network::new(shaped(Duration::ZERO), 4);
     let million = 1_000_000;
     let mut flows = [
@@ -175,7 +175,7 @@ fn ports_are_full_duplex_and_pairs_do_not_disturb_each_other() {
 }
 
 #[test]
-fn a_backlog_to_one_receiver_does_not_hold_another_senders_port() {
+fn backlog_of_one_sender_does_not_delay_another() {
     let mut network = Network::new(shaped(Duration::ZERO), 4);
     let mut flows = [
         flow(0, 1, 200_000),
@@ -186,13 +186,13 @@ fn a_backlog_to_one_receiver_does_not_hold_another_senders_port() {
     assert_eq!(
         flows[2].ended_at,
         Duration::from_millis(200),
-        "rank 2 has been idle until then"
+        "rank 0 sends to rank 1 first, so rank 2's port is free for rank 3"
     );
     assert_eq!(flows[1].ended_at, Duration::from_millis(400));
 }
 
 #[test]
-fn a_pipelined_chain_costs_one_transfer_and_a_packet_per_hop() {
+fn pipelined_chain_adds_one_packet_time_per_hop() {
     let mut network = Network::new(shaped(Duration::ZERO), 4);
     let mut flows = [
         flow(0, 1, 1_000_000),
@@ -210,7 +210,7 @@ fn a_pipelined_chain_costs_one_transfer_and_a_packet_per_hop() {
 }
 
 #[test]
-fn a_packet_takes_latency_plus_its_time_on_a_port_once() {
+fn packet_takes_latency_plus_port_time_once() {
     let mut network = Network::new(shaped(Duration::from_millis(7)), 2);
     network.record_transfers();
     write(&mut network, 0, 1, &[0; 1000]).unwrap();
@@ -239,7 +239,7 @@ fn a_packet_takes_latency_plus_its_time_on_a_port_once() {
 }
 
 #[test]
-fn a_full_window_blocks_the_writer_until_the_reader_reads() {
+fn full_window_blocks_writer_until_reader_reads() {
     let config = NetworkConfig {
         window_bytes: 1000,
         quantum_bytes: 400,
@@ -247,8 +247,8 @@ fn a_full_window_blocks_the_writer_until_the_reader_reads() {
     };
     let mut network = Network::new(config, 2);
     assert_eq!(write(&mut network, 0, 1, &[1; 1500]).unwrap(), 1000);
-    let refused = write(&mut network, 0, 1, &[1]).unwrap_err();
-    assert_eq!(refused.kind(), ErrorKind::WouldBlock);
+    let blocked = write(&mut network, 0, 1, &[1]).unwrap_err();
+    assert_eq!(blocked.kind(), ErrorKind::WouldBlock);
     while network.advance().is_some() {}
     assert_eq!(network.take_touched(), [1], "arrival frees no space");
     assert!(write(&mut network, 0, 1, &[1]).is_err());
@@ -270,7 +270,7 @@ fn faulty_run(seed: u64) -> (Vec<Transfer>, Duration) {
 }
 
 #[test]
-fn the_seed_decides_everything_and_faults_keep_bytes_and_order() {
+fn seed_determines_run_and_faults_keep_bytes_in_order() {
     assert_eq!(faulty_run(1), faulty_run(1));
     assert_ne!(faulty_run(1), faulty_run(2));
     for seed in 3..20 {
@@ -279,7 +279,7 @@ fn the_seed_decides_everything_and_faults_keep_bytes_and_order() {
 }
 
 #[test]
-fn a_stalled_rank_is_kept_back_until_its_stall_ends() {
+fn stalled_rank_is_touched_after_its_stall() {
     let mut config = shaped(Duration::ZERO);
     config.faults.stall_probability = 1.0;
     config.faults.stall_max = Duration::from_secs(1);
@@ -299,7 +299,7 @@ fn a_stalled_rank_is_kept_back_until_its_stall_ends() {
 }
 
 #[test]
-fn a_new_timer_replaces_the_old_one() {
+fn new_timer_replaces_old_timer() {
     let mut network = Network::new(shaped(Duration::ZERO), 2);
     network.set_timer(0, Duration::from_secs(1));
     network.set_timer(0, Duration::from_secs(4));
@@ -311,7 +311,7 @@ fn a_new_timer_replaces_the_old_one() {
 }
 
 #[test]
-fn a_dead_rank_delivers_what_it_sent_then_ends() {
+fn dead_rank_delivers_sent_bytes_before_end() {
     let mut network = Network::new(shaped(Duration::from_millis(1)), 3);
     write(&mut network, 0, 1, &[9; 50_000]).unwrap();
     write(&mut network, 1, 0, &[9; 10]).unwrap();
@@ -343,13 +343,13 @@ fn a_dead_rank_delivers_what_it_sent_then_ends() {
 }
 
 #[test]
-fn a_rank_waiting_for_a_dead_one_is_woken_even_without_traffic() {
+fn death_wakes_waiting_rank_without_traffic() {
     let mut network = Network::new(shaped(Duration::from_millis(1)), 3);
     assert!(read(&mut network, 1, 0, &mut [0]).is_err());
     network.close_rank(0);
     assert!(
         read(&mut network, 2, 0, &mut [0]).is_err(),
-        "first contact after the death"
+        "rank 2 first connects to rank 0 after rank 0 has died"
     );
     assert_eq!(network.advance(), Some(Duration::from_millis(1)));
     assert_eq!(network.take_touched(), [1, 2]);
@@ -359,7 +359,7 @@ fn a_rank_waiting_for_a_dead_one_is_woken_even_without_traffic() {
 }
 
 #[test]
-fn groups_have_connections_of_their_own() {
+fn groups_have_separate_connections() {
     let mut network = Network::new(shaped(Duration::ZERO), 2);
     network.write(7, 0, 1, &[IoSlice::new(b"seven")]).unwrap();
     while network.advance().is_some() {}
@@ -377,7 +377,7 @@ fn groups_have_connections_of_their_own() {
 }
 
 #[test]
-fn control_messages_keep_their_order_and_cost_no_port_time() {
+fn control_messages_keep_order_and_use_no_port_time() {
     let mut network = Network::new(faulty(3), 2);
     write(&mut network, 0, 1, &[0; 100_000]).unwrap();
     for number in 0..50 {
@@ -395,7 +395,7 @@ fn control_messages_keep_their_order_and_cost_no_port_time() {
 }
 
 #[test]
-fn thousands_of_ranks_cost_what_they_use() {
+fn network_creates_only_used_connections() {
     let mut network = Network::new(shaped(Duration::ZERO), 4096);
     assert!(network.pipes.is_empty());
     let mut flows: Vec<Flow> = (0..4096)

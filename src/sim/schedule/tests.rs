@@ -1,3 +1,5 @@
+//! Tests the scheduler of simulated ranks.
+
 use super::*;
 use crate::sim::network::NetworkConfig;
 use std::io::{IoSlice, IoSliceMut};
@@ -30,7 +32,7 @@ fn receive(baton: &Baton, at: usize, from: usize) -> Result<Option<u8>, Deadlock
 }
 
 #[test]
-fn a_token_goes_round_in_virtual_time() {
+fn token_ring_advances_virtual_time() {
     let baton = baton(1);
     let received = baton.run(|rank| {
         if rank == 0 {
@@ -70,14 +72,14 @@ fn interleaving(seed: u64) -> Vec<usize> {
 }
 
 #[test]
-fn one_rank_runs_at_a_time_in_an_order_that_the_seed_decides() {
+fn one_rank_runs_at_a_time_in_seeded_order() {
     assert_eq!(interleaving(1), interleaving(1));
     assert_ne!(interleaving(1), interleaving(2));
     assert_eq!(interleaving(3).len(), 4 * RANKS);
 }
 
 #[test]
-fn a_wait_lasts_until_its_time() {
+fn wait_lasts_until_its_deadline() {
     let baton = baton(0);
     let woken = baton.run(|rank| {
         baton
@@ -89,7 +91,7 @@ fn a_wait_lasts_until_its_time() {
 }
 
 #[test]
-fn ranks_that_wait_for_each_other_are_all_told_of_the_deadlock() {
+fn deadlock_is_reported_on_all_waiting_ranks() {
     let baton = baton(9);
     let results = baton.run(|rank| match rank {
         4 => Ok(None),
@@ -105,12 +107,12 @@ fn ranks_that_wait_for_each_other_are_all_told_of_the_deadlock() {
 }
 
 #[test]
-fn a_panic_is_named_and_the_others_see_that_rank_die() {
+fn panic_names_rank_and_other_ranks_see_it_die() {
     let baton = baton(4);
     let saw_end = AtomicUsize::new(0);
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         baton.run(|rank| {
-            assert_ne!(rank, 2, "two is unlucky");
+            assert_ne!(rank, 2, "rank 2 fails on purpose");
             if receive(&baton, rank, 2) == Ok(None) {
                 saw_end.fetch_add(1, Ordering::SeqCst);
             }
@@ -118,6 +120,6 @@ fn a_panic_is_named_and_the_others_see_that_rank_die() {
     }));
     let message = panic_message(outcome.unwrap_err().as_ref());
     assert!(message.starts_with("rank 2 panicked: "), "{message}");
-    assert!(message.contains("two is unlucky"), "{message}");
+    assert!(message.contains("rank 2 fails on purpose"), "{message}");
     assert_eq!(saw_end.into_inner(), RANKS - 1);
 }

@@ -288,7 +288,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn what_is_missing_is_named() {
+    fn missing_library_or_function_is_named() {
         let none = open(&[c"libringtree-none.so"]).unwrap_err();
         assert!(none.contains("libcuda.so.1"), "{none}");
         let other = open(&[c"libc.so.6"]).unwrap_err();
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_driver_there_is_one_clear_line_and_no_panic() {
+    fn gpu_count_without_driver_returns_one_line_error() {
         match gpu_count() {
             Ok(count) => assert!(count > 0),
             Err(error) if error.kind() == ErrorKind::NoDevice => {

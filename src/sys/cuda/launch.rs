@@ -125,7 +125,7 @@ pub fn reduce(
     arguments.sources[..sources.len()].copy_from_slice(sources);
     let pieces = (elements * dtype.size()).div_ceil(access_bytes.max(dtype.size()));
     op.supports(dtype).then(|| Launch {
-        // The kernels for floats change a NaN. Those for integers copy it.
+        // The kernels for floats change NaNs, so a plain copy uses a kernel for integers.
         entry: match (sources, divisor) {
             ([_], 1) => entry(unsigned(dtype.size())),
             _ => entry(dtype),

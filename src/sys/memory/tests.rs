@@ -1,7 +1,9 @@
+//! Tests regions, loans and claims.
+
 use super::*;
 
 #[test]
-fn a_vector_comes_back_as_it_was_or_is_freed() {
+fn owned_vector_is_returned_or_freed() {
     let mut region = Region::own(Vec::from([1u16, 2, 3]));
     region.bytes_mut()[2..4].copy_from_slice(&7u16.to_ne_bytes());
     assert_eq!(region.into_vector::<u16>(), Some(vec![1, 7, 3]));
@@ -16,7 +18,7 @@ fn a_vector_comes_back_as_it_was_or_is_freed() {
 }
 
 #[test]
-fn what_was_lent_can_be_used_again_and_what_is_read_is_not_written() {
+fn lent_slices_are_reusable_and_inputs_read_only() {
     let (input, mut output) = ([1u8, 2, 3], [0u8; 3]);
     for _ in 0..2 {
         lend_both(&input, &mut output, |mut from, mut into| {
@@ -30,9 +32,9 @@ fn what_was_lent_can_be_used_again_and_what_is_read_is_not_written() {
     }
 }
 
-/// If the same memory is lent again while the first loan lasts, that is another loan.
+/// Lends the same memory a second time while the first loan lasts.
 #[test]
-fn a_region_of_another_loan_does_not_come_back_for_the_one_that_was_lent() {
+fn nested_loan_of_same_memory_is_distinct() {
     let mut numbers = [1u8; 8];
     lend(&mut numbers, |mut outer| {
         let first = outer.owner_of_loan();
@@ -45,7 +47,7 @@ fn a_region_of_another_loan_does_not_come_back_for_the_one_that_was_lent() {
 }
 
 #[test]
-fn several_that_were_lent_at_once_come_back_from_another_thread() {
+fn concurrent_loans_return_from_another_thread() {
     let (mut one, mut other) = ([1u32; 4], [2u32; 4]);
     lending(|lender| {
         let lend = |buffer| lender.lend(buffer, |all: &mut [u32; 4]| Ok::<_, ()>(&mut all[..]));
@@ -66,7 +68,7 @@ fn several_that_were_lent_at_once_come_back_from_another_thread() {
 }
 
 #[test]
-fn a_reference_does_not_come_back_for_another_region() {
+fn settle_rejects_region_of_another_loan() {
     let (mut one, other) = ([1u8; 2], [2u8; 2]);
     lending(|lender| {
         let (region, loan) = lender
@@ -81,7 +83,7 @@ fn a_reference_does_not_come_back_for_another_region() {
     assert_eq!((one, other), ([1; 2], [2; 2]));
 }
 
-/// A user's type whose implementation returns another slice each time.
+/// A user's type that returns a different slice each time.
 struct Fickle {
     parts: [Vec<u16>; 2],
     asked: usize,
@@ -98,7 +100,7 @@ impl Fickle {
 }
 
 #[test]
-fn a_buffer_of_any_type_is_held_given_back_or_dropped() {
+fn held_buffer_is_released_or_dropped() {
     let fickle = Fickle {
         parts: [vec![1, 2], vec![3]],
         asked: 0,
@@ -115,12 +117,12 @@ fn a_buffer_of_any_type_is_held_given_back_or_dropped() {
     };
     let (error, fickle) = Region::hold(fickle, Fickle::slice).err().unwrap();
     assert_eq!((error.as_str(), fickle.asked), ("no more", 3));
-    // An array is stored in the buffer itself. A buffer that is only read may be shared.
+    // The elements of an array are stored in the buffer itself.
     let held = Region::hold([1u8; 3], |all| Ok::<_, ()>(&mut all[..])).ok();
     let (region, claim) = held.unwrap();
     assert_eq!(region.release(), Some([1u8; 3]));
     assert_eq!(claim.take(), None, "this is not a forked child");
-    // A claim gets back the buffers of both regions, or drops the one that it has given up.
+    // A claim returns the buffers of both regions, or drops a buffer that it has given up.
     let input = Region::hold_shared(vec![5u32], |one| Ok::<_, ()>(&one[..]));
     let output = Region::hold([6u16; 2], |one| Ok::<_, ()>(&mut one[..]));
     let ((input, claim), (output, other)) = (input.ok().unwrap(), output.ok().unwrap());
@@ -131,6 +133,7 @@ fn a_buffer_of_any_type_is_held_given_back_or_dropped() {
     let (region, claim) = held.ok().unwrap();
     assert_eq!(claim.without_buffer().release(Some(region), None), Some(()));
     assert_eq!(Arc::strong_count(&dropped), 1);
+    // A buffer that is only read may be shared.
     let shared: Arc<[u32]> = Arc::from([7, 8]);
     let (mut region, _) = Region::hold_shared(Arc::clone(&shared), |all| Ok::<_, ()>(&all[..]))
         .ok()

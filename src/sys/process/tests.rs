@@ -1,9 +1,11 @@
+//! Tests the safeguards that keep child processes from outliving this process.
+
 use super::*;
 use std::os::fd::AsFd;
 use std::process::Stdio;
 
 #[test]
-fn a_descriptor_is_inherited_by_the_chosen_child_only() {
+fn only_chosen_child_inherits_descriptor() {
     let (reading, writing) = io::pipe().unwrap();
     let number = writing.as_raw_fd();
     // A shell can redirect only to descriptors of one digit.
@@ -24,7 +26,7 @@ fn a_descriptor_is_inherited_by_the_chosen_child_only() {
 }
 
 #[test]
-fn the_watchdog_kills_guarded_groups_and_spares_released_ones() {
+fn watchdog_kills_guarded_groups_and_spares_released_ones() {
     let mut watchdog = Watchdog::start().unwrap();
     let mut sleeper = || {
         let mut command = Command::new("/bin/sleep");
@@ -36,7 +38,10 @@ fn the_watchdog_kills_guarded_groups_and_spares_released_ones() {
     let process = format!("/proc/{}", watchdog.process);
     assert!(std::fs::exists(&process).unwrap());
     drop(watchdog);
-    assert!(!std::fs::exists(&process).unwrap(), "it was reaped");
+    assert!(
+        !std::fs::exists(&process).unwrap(),
+        "the watchdog must be reaped"
+    );
     assert!(!guarded.wait().unwrap().success());
     assert!(released.try_wait().unwrap().is_none());
     released.kill().unwrap();
@@ -44,7 +49,7 @@ fn the_watchdog_kills_guarded_groups_and_spares_released_ones() {
 }
 
 #[test]
-fn a_child_without_a_program_is_not_guarded_and_no_other_is_forgotten() {
+fn failed_child_is_not_guarded_and_others_stay_guarded() {
     let mut groups = Groups::new();
     for word in [CHILD_FOLLOWS, 11, CHILD_FOLLOWS, 12, CHILD_FAILED] {
         groups.hear(word);
@@ -61,8 +66,8 @@ fn a_child_without_a_program_is_not_guarded_and_no_other_is_forgotten() {
 }
 
 #[test]
-fn a_child_that_runs_is_guarded_before_its_program_starts() {
-    let (mut heard, telling) = io::pipe().unwrap();
+fn child_is_guarded_before_its_program_starts() {
+    let (mut received, telling) = io::pipe().unwrap();
     let mut watchdog = Watchdog {
         telling: Some(telling),
         // Not a child of this process.
@@ -72,7 +77,7 @@ fn a_child_that_runs_is_guarded_before_its_program_starts() {
         .spawn(Command::new("/bin/true"), &[], false)
         .unwrap();
     let mut words = [0; 8];
-    heard.read_exact(&mut words).unwrap();
+    received.read_exact(&mut words).unwrap();
     assert_eq!(words[..4], CHILD_FOLLOWS.to_ne_bytes());
     assert_eq!(words[4..], (child.id() as i32).to_ne_bytes());
     child.wait().unwrap();
@@ -80,7 +85,7 @@ fn a_child_that_runs_is_guarded_before_its_program_starts() {
     watchdog.spawn(missing, &[], false).unwrap_err();
     drop(watchdog);
     let mut words = Vec::new();
-    heard.read_to_end(&mut words).unwrap();
+    received.read_to_end(&mut words).unwrap();
     assert_eq!(words.len(), 12);
     assert_eq!(words[8..], CHILD_FAILED.to_ne_bytes());
 }
