@@ -6,7 +6,7 @@ use crate::engine::group::Group;
 use crate::plan::Algorithm;
 use std::fmt;
 
-/// How a communicator is set up. Returned by [`Communicator::info`], and printed as one line.
+/// The setup of a communicator. Returned by [`Communicator::info`], and printed as one line.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Info {
@@ -20,8 +20,8 @@ pub struct Info {
     pub name: Option<String>,
     /// `"shm"`, `"tcp"`, `"shm+tcp"` or, for simulated ranks, `"sim"`.
     pub transport: &'static str,
-    /// How buffers on devices travel between ranks: `"mapped"` or `"staged"`. `None` if no device
-    /// is attached.
+    /// Path that buffers on devices take between ranks: `"mapped"` or `"staged"`. `None` if no
+    /// device is attached.
     pub device_path: Option<&'static str>,
     /// The reason why the device path is used.
     pub device_path_reason: String,

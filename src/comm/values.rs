@@ -20,7 +20,7 @@ use std::ops::Range;
 
 /// The announcement of a rank without a value.
 const NO_VALUE: u64 = u64::MAX;
-/// How messages describe a value that the caller has encoded.
+/// Name that messages use for a value that the caller has encoded.
 const ENCODED: &str = "encoded data";
 
 /// The bytes of a rank, or the reason why it has none.

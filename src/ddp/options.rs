@@ -3,7 +3,7 @@
 use super::hooks::{Hook, Plain};
 use super::size::BucketSize;
 
-/// How to treat steps in which a rank's gradient is infinite or NaN.
+/// Treatment of steps in which a rank's gradient is infinite or NaN.
 ///
 /// Each rank checks the gradients that it reports before they are averaged. An overflow in the sum
 /// of the gradients is not detected.
