@@ -152,7 +152,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn an_interface_is_found_by_name_and_by_address() {
+    fn interface_is_found_by_name_or_address() {
         let like = IpAddr::from([127, 0, 0, 1]);
         assert_eq!(interface_address("lo", like).unwrap(), like);
         assert_eq!(interface_address("127.0.0.1", like).unwrap(), like);
@@ -164,7 +164,7 @@ mod tests {
     }
 
     #[test]
-    fn the_wildcard_is_no_rendezvous() {
+    fn wildcard_address_is_rejected_as_rendezvous() {
         assert!(matches!(
             resolve("the rendezvous", "0.0.0.0:1", Instant::now()),
             Err(error) if error.kind() == ErrorKind::Configuration

@@ -239,7 +239,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_misspelt_is_refused_with_the_nearest() {
+    fn unknown_variable_error_suggests_closest_name() {
         let nearest = [
             ("RINGTREE_TIMEOUT", "RINGTREE_TIMEOUT_MS"),
             ("RINGTREE_TRANSPROT", "RINGTREE_TRANSPORT"),
@@ -247,8 +247,8 @@ mod tests {
             ("RINGTREE_transport", "RINGTREE_TRANSPORT"),
             ("RINGTREE_\u{1b}[2J", "RINGTREE_SITE"),
         ];
-        for (misspelt, meant) in nearest {
-            let error = check_names([misspelt.into()]).unwrap_err().to_string();
+        for (misspelled, meant) in nearest {
+            let error = check_names([misspelled.into()]).unwrap_err().to_string();
             assert!(
                 error.contains(&format!("the closest match is {meant};")),
                 "{error}"
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_set_is_passed_over() {
+    fn kubernetes_and_known_variables_are_accepted() {
         let kubernetes = [
             "RINGTREE_SERVICE_HOST",
             "RINGTREE_PORT_29500_TCP_ADDR",
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_lists_every_variable() {
+    fn settings_page_lists_every_variable() {
         let document = include_str!("../../docs/settings.md");
         let rows: Vec<_> = document
             .lines()
@@ -283,7 +283,7 @@ mod tests {
         let expected: Vec<_> = VARIABLES.iter().map(row).collect();
         assert_eq!(
             rows, expected,
-            "docs/settings.md has the left rows, VARIABLES the right ones"
+            "left: rows of docs/settings.md, right: VARIABLES"
         );
     }
 }

@@ -135,7 +135,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_loopback_needs_no_secret() {
+    fn non_loopback_address_requires_secret() {
         let mut settings = Settings::new(0, 2, "10.0.0.1:29500");
         let address = IpAddr::from([10, 0, 0, 1]);
         let error = check_secretless(&settings, address)
@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loopback_rendezvous_of_several_hosts_is_named() {
+    fn loopback_rendezvous_for_several_hosts_yields_hint() {
         let mut settings = Settings::new(0, 4, "node1:29500");
         let loopback = IpAddr::from([127, 0, 1, 1]);
         assert_eq!(loopback_hint(&settings, loopback), "");

@@ -189,11 +189,11 @@ pub(super) fn obstacle(peers: &[Peer]) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::control::peer::tests::{hosts, peer, refused};
+    use crate::control::peer::tests::{hosts, peer, unable_to_share};
 
     #[test]
-    fn the_first_rank_that_cannot_share_is_named_with_the_reason() {
-        assert_eq!(obstacle(&[refused()]), None);
+    fn obstacle_names_first_rank_and_reason() {
+        assert_eq!(obstacle(&[unable_to_share()]), None);
         assert_eq!(obstacle(&hosts(&[1, 1])), None);
         let line = obstacle(&hosts(&[1, 1, 9, 2])).unwrap();
         assert!(
@@ -203,16 +203,16 @@ mod tests {
         let line = obstacle(&hosts(&[9, 1])).unwrap();
         assert!(line.contains("rank 0 "), "{line}");
         let reasons = ["RINGTREE_HOST_ID", "boot1 and boot2", "network", "users"];
-        for (mark, reason) in reasons.iter().enumerate() {
+        for (property, reason) in reasons.iter().enumerate() {
             let mut other = [1; 4];
-            other[mark] = 2;
+            other[property] = 2;
             let line = obstacle(&[peer([1; 4]), peer(other)]).unwrap();
             assert!(line.contains("rank 1 ") && line.contains(reason), "{line}");
         }
     }
 
     #[test]
-    fn whatever_is_missing_is_in_the_way() {
+    fn each_failed_check_prevents_sharing() {
         let (place, _socket) = Findings::here(2).place().unwrap();
         assert!(!place.boot_id.is_empty() && place.network > 0);
         let spoil: [fn(&mut Findings); 5] = [
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn memory_beyond_the_limits_of_this_process_is_refused() {
+    fn memory_beyond_address_space_is_rejected() {
         let too_much = address_space_holds(usize::MAX / 4).unwrap_err();
         assert_eq!(too_much.kind(), io::ErrorKind::OutOfMemory);
         assert!(address_space_holds(1 << 20).is_ok());
@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn tcp_offers_nothing() {
+    fn tcp_transport_offers_no_shared_memory() {
         let mut settings = Settings::new(0, 2, "127.0.0.1:1");
         assert!(offer(&settings).0.is_ok());
         settings.transport = TransportChoice::Tcp;

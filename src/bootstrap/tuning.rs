@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_compared_by_content() {
+    fn tuning_table_is_compared_by_content() {
         let tuned = |content: &str| {
             let file = tempfile::NamedTempFile::new().unwrap();
             fs::write(file.path(), content).unwrap();
@@ -112,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_named() {
+    fn unreadable_tuning_file_is_named_in_error() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
         let error = TuningSource::of_setting(path).unwrap_err();

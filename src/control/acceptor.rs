@@ -352,7 +352,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn strangers_have_their_share_and_ranks_cost_nothing() {
+    fn budget_limits_only_unauthenticated_peers() {
         let now = Instant::now();
         let mut budget = Budget {
             share: 10,
@@ -370,6 +370,9 @@ mod tests {
         budget.share = 1;
         budget.paid_until = now;
         budget.charge(now, second);
-        assert!(budget.next() <= now, "the join has no bound");
+        assert!(
+            budget.next() <= now,
+            "a share of 1 must not limit the peers"
+        );
     }
 }

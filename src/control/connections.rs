@@ -293,7 +293,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_channel_that_never_stops_sending_holds_up_no_other_and_not_the_owner() {
+    fn busy_channel_blocks_neither_others_nor_owner() {
         let (_poll, mut connections, mut ends) = connected(2);
         for number in 0..MESSAGES_AT_ONCE + 100 {
             ends[0].send(&number);
@@ -307,7 +307,10 @@ pub(crate) mod tests {
             while let Some(Incoming::Message(id, _)) = connections.next::<usize>() {
                 from[id] += 1;
                 taken += 1;
-                assert!(turn > 0 || from[0] < 3 || from[1] == 1, "they take turns");
+                assert!(
+                    turn > 0 || from[0] < 3 || from[1] == 1,
+                    "the channels must take turns"
+                );
             }
             assert!(taken <= MESSAGES_AT_ONCE);
             if from == [MESSAGES_AT_ONCE + 100, 1] {
@@ -321,7 +324,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn what_lies_in_a_connection_is_read_though_a_write_to_it_fails() {
+    fn unread_messages_survive_failed_write() {
         let (mut poll, mut connections, mut ends) = connected(1);
         let mut end = ends.remove(0);
         (1..4_usize).for_each(|number| end.send(&number));
@@ -338,7 +341,7 @@ pub(crate) mod tests {
             match connections.next::<usize>() {
                 Some(Incoming::Message(0, number)) => seen.push(number),
                 Some(Incoming::Lost(0, _)) => break,
-                Some(_) => panic!("it has one channel"),
+                Some(_) => panic!("unexpected event"),
                 None => wait(&mut poll, &mut events, Some(end)).unwrap(),
             }
             assert!(Instant::now() < end);

@@ -102,10 +102,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_open_is_counted_and_told() {
+    fn open_files_are_counted_and_reported() {
         let before = Room::here();
         let files: Vec<_> = (0..10).map(|_| fs::File::open("/dev/null")).collect();
-        // Other tests of this process open and close files meanwhile.
+        // Concurrent tests in this process open and close files, so the exact numbers are unknown.
         assert!(Room::here().open > 0 && before.open > 0 && files.len() == 10);
         let room = Room {
             open: 12,
@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_of_too_many_files_are_told_from_others() {
+    fn only_file_limit_errors_count_as_exhaustion() {
         let error = |errno: Errno| io::Error::from_raw_os_error(errno.raw_os_error());
         assert!(are_exhausted(&error(Errno::MFILE)) && are_exhausted(&error(Errno::NFILE)));
         assert!(!are_exhausted(&error(Errno::CONNABORTED)));

@@ -34,7 +34,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_message_fits_a_sealed_one() {
+    fn longest_message_fits_sealed_limit() {
         let message = relay(vec![255; CONTROL_MESSAGE_BYTES_MAX]);
         let bytes = encode(&message);
         assert!(bytes.len() <= SEALED_BYTES_MAX);
@@ -42,7 +42,7 @@ mod tests {
     }
 
     #[test]
-    fn a_message_is_neither_cut_nor_followed_by_anything() {
+    fn truncated_or_extended_message_is_rejected() {
         let mut bytes = encode(&relay(vec![1, 2, 3]));
         assert_eq!(decode::<Relay>(&bytes[..bytes.len() - 1]), None);
         bytes.push(0);
@@ -50,8 +50,8 @@ mod tests {
     }
 
     #[test]
-    fn a_length_beyond_the_message_is_refused() {
-        // Varints: from, to, group, then a payload that claims 2^63 bytes.
+    fn length_beyond_message_is_rejected() {
+        // These varints are from, to and group, followed by a payload that claims 2^63 bytes.
         let bytes = [
             0, 0, 0, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01,
         ];

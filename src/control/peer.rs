@@ -162,17 +162,17 @@ pub(crate) mod tests {
     use super::*;
 
     /// Returns a rank with these properties: host, boot, network, user.
-    pub(crate) fn peer(marks: [u32; 4]) -> Peer {
+    pub(crate) fn peer(properties: [u32; 4]) -> Peer {
         Peer {
             address: ([127, 0, 0, 1], 1).into(),
-            host_name: format!("h{}", marks[0]),
-            host_id: format!("id{}", marks[0]),
+            host_name: format!("h{}", properties[0]),
+            host_id: format!("id{}", properties[0]),
             site: String::new(),
             place: Ok(Place {
-                boot_id: format!("boot{}", marks[1]),
-                network: u64::from(marks[2]),
+                boot_id: format!("boot{}", properties[1]),
+                network: u64::from(properties[2]),
                 users: 1,
-                user: marks[3],
+                user: properties[3],
                 socket: "s".into(),
                 token: Token([0; 16]),
             }),
@@ -181,7 +181,7 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn refused() -> Peer {
+    pub(crate) fn unable_to_share() -> Peer {
         Peer {
             place: Err("memfd_create: no".into()),
             ..peer([0; 4])
@@ -191,27 +191,27 @@ pub(crate) mod tests {
     /// Returns ranks on these hosts. On host 9, no rank can share memory.
     pub(crate) fn hosts(hosts: &[u32]) -> Vec<Peer> {
         let one = |host: &u32| match host {
-            9 => refused(),
+            9 => unable_to_share(),
             host => peer([*host, *host, 0, 0]),
         };
         hosts.iter().map(one).collect()
     }
 
     #[test]
-    fn only_ranks_with_all_marks_in_common_share() {
+    fn ranks_share_memory_only_if_all_properties_match() {
         assert_eq!(local_ranks(&[peer([1; 4]), peer([1; 4])], 1), [0, 1]);
-        for mark in 0..4 {
+        for property in 0..4 {
             let mut other = [1; 4];
-            other[mark] = 2;
+            other[property] = 2;
             let peers = [peer([1; 4]), peer(other), peer([1; 4])];
-            assert_eq!(local_ranks(&peers, 0), [0, 2], "mark {mark}");
-            assert_eq!(local_ranks(&peers, 1), [1], "mark {mark}");
-            assert_eq!(super::hosts(&peers), [0, 1, 0], "mark {mark}");
+            assert_eq!(local_ranks(&peers, 0), [0, 2], "property {property}");
+            assert_eq!(local_ranks(&peers, 1), [1], "property {property}");
+            assert_eq!(super::hosts(&peers), [0, 1, 0], "property {property}");
         }
     }
 
     #[test]
-    fn a_host_is_at_one_site() {
+    fn ranks_on_one_host_must_have_same_site() {
         let mut peers = hosts(&[1, 2, 1, 3]);
         assert_eq!(super::sites(&peers), Ok(vec![0; 4]));
         for (rank, site) in ["a", "", "a", ""].into_iter().enumerate() {
@@ -226,8 +226,8 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn who_cannot_share_is_alone_even_among_its_like() {
-        let peers = [refused(), refused(), peer([0; 4])];
+    fn ranks_that_cannot_share_are_not_grouped() {
+        let peers = [unable_to_share(), unable_to_share(), peer([0; 4])];
         for rank in 0..3 {
             assert_eq!(local_ranks(&peers, rank), [rank]);
         }

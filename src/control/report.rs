@@ -99,7 +99,7 @@ impl Report {
 mod tests {
     use super::*;
 
-    fn of_a_peer(error: &Error, own: usize) -> (Option<u32>, String) {
+    fn blame_and_text(error: &Error, own: usize) -> (Option<u32>, String) {
         let members = Members::of(vec![5, 0, 2], 8);
         match Report::failed(error, &members, own) {
             Report::Failed { blames, text } => (blames, text),
@@ -108,24 +108,24 @@ mod tests {
     }
 
     #[test]
-    fn the_lost_rank_is_blamed_by_its_number_in_the_world_and_only_by_others() {
+    fn report_blames_lost_rank_by_world_rank() {
         let lost = Error::peer_lost(0, "rank 0 died ");
         let text = "rank 0 died".to_owned();
-        assert_eq!(of_a_peer(&lost, 2), (Some(5), text.clone()));
-        assert_eq!(of_a_peer(&lost, 5), (None, text));
+        assert_eq!(blame_and_text(&lost, 2), (Some(5), text.clone()));
+        assert_eq!(blame_and_text(&lost, 5), (None, text));
         for error in [
             Error::mismatch("two calls").with_peer(1),
             Error::deadline("late").with_missing([1]),
             Error::peer_lost(7, "no such rank").within(3),
         ] {
-            assert_eq!(of_a_peer(&error, 2).0, None, "{error}");
+            assert_eq!(blame_and_text(&error, 2).0, None, "{error}");
         }
         let long = Error::peer_lost(1, "é".repeat(2_000));
-        assert_eq!(of_a_peer(&long, 2), (Some(0), "é".repeat(200)));
+        assert_eq!(blame_and_text(&long, 2), (Some(0), "é".repeat(200)));
     }
 
     #[test]
-    fn complete_reports_are_taken_and_the_rest_waits() {
+    fn incomplete_report_is_kept_until_complete() {
         let reports = [
             Report::Table("{ }".to_owned()),
             Report::Failed {

@@ -99,14 +99,14 @@ mod tests {
     use std::net::TcpListener;
 
     #[test]
-    fn the_kernel_knows_whose_socket_it_is() {
+    fn look_up_returns_user_of_socket() {
         for at in ["127.0.0.1:0", "[::1]:0"] {
             let Ok(listener) = TcpListener::bind(at) else {
-                assert!(at.starts_with('['), "a host without IPv6");
+                assert!(at.starts_with('['), "only IPv6 may be unavailable");
                 continue;
             };
             let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
-            // Concurrent tests fork.
+            // Concurrent tests fork, and a child would keep the connection open.
             crate::link::tcp::keep_from_children(&far);
             let (near, theirs) = listener.accept().unwrap();
             let here = near.local_addr().unwrap();
@@ -114,12 +114,16 @@ mod tests {
             assert_eq!(look_up(theirs, here).unwrap(), Some(ours));
             check(&TcpStream::from_std(near)).unwrap();
             drop(far);
-            assert_eq!(look_up(theirs, here).unwrap(), None, "it is closed");
+            assert_eq!(
+                look_up(theirs, here).unwrap(),
+                None,
+                "a closed socket has no user"
+            );
         }
     }
 
     #[test]
-    fn only_the_line_of_the_connection_counts() {
+    fn user_is_read_only_from_matching_line() {
         let line = "   7: 0100007F:BA0C 0100007F:7531 01 00000000:00000000 00:00000000 00000000 \
                     65534        0 12345 1 0000000000000000 20 0 0 10 -1";
         let at = |port: u16| SocketAddr::from(([127, 0, 0, 1], port));

@@ -1,5 +1,5 @@
-//! Decoders of messages in postcard's format: those that rank 0 relays, of the join, and of
-//! launchers.
+//! Decodes messages in the postcard format: messages that rank 0 relays, messages of the join, and
+//! messages between launchers.
 
 use super::Decoder;
 use crate::bootstrap::messages::{Message as JoinMessage, Record};
@@ -28,7 +28,7 @@ pub(super) const JOIN: Decoder = Decoder {
     seeds: || encoded(join_messages()),
 };
 
-/// An id that a program distributes by its own means.
+/// A unique ID, which a program distributes to its ranks.
 pub(super) const UNIQUE_ID: Decoder = Decoder {
     name: "unique-id",
     run: |bytes| {

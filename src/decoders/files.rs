@@ -1,4 +1,4 @@
-//! Decoders of files: tuning tables, recordings, and manifests, tensors and names of checkpoints.
+//! Decodes files: tuning tables, recordings, and the manifests, tensors and names of checkpoints.
 
 use super::{Decoder, Input};
 use crate::ddp::checkpoint::manifest::{FORMAT, Manifest, TensorFile, end};
@@ -45,7 +45,7 @@ pub(super) const NAMES: Decoder = Decoder {
     },
 };
 
-/// Two readings of another rank's clocks, and its recording.
+/// Two readings of another rank's clocks, followed by that rank's recording.
 pub(super) const RECORDING: Decoder = Decoder {
     name: "recording",
     run: recording,
@@ -63,7 +63,7 @@ pub(super) const RECORDING: Decoder = Decoder {
         let mut clocks = vec![0; 32];
         (clocks[1], clocks[18]) = (9, 9);
         let honest = [clocks, spans(early, late)].concat();
-        // Clocks that drift by centuries, and a span that ends before it begins.
+        // These clocks drift by centuries, and the span ends before it begins.
         let clocks = [[0; 8], [255; 8], [255; 8], [0; 8]].concat();
         vec![honest, [clocks, spans(late, early)].concat()]
     },

@@ -1,6 +1,7 @@
-//! Decoders of the messages that authenticate connections and descriptors.
+//! Decodes the messages that authenticate connections and descriptors.
 //!
-//! The fuzzer cannot guess a MAC. So some inputs describe how honest bytes are changed in transit.
+//! The fuzzer cannot guess a MAC. So some inputs describe how the bytes of honest ends are changed
+//! in transit.
 
 use super::{Decoder, Input};
 use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, TOKEN_BYTES, Token};
@@ -27,7 +28,7 @@ pub(super) const ACCEPTOR: Decoder = Decoder {
     seeds: || vec![[initiator(HELLO).1, vec![0; 32]].concat()],
 };
 
-/// Bytes that an unauthenticated peer answers to a rank that has connected to it.
+/// Bytes with which an unauthenticated peer answers a rank that has connected to it.
 pub(super) const INITIATOR: Decoder = Decoder {
     name: "initiator",
     run: |bytes| {
@@ -74,7 +75,8 @@ pub(super) const TAMPERED: Decoder = Decoder {
     },
 };
 
-/// Bytes of a sealed stream, in pieces; or messages that are sealed first.
+/// A sealed stream that arrives in pieces. Its bytes are either arbitrary, or arbitrary messages
+/// that are sealed first.
 pub(super) const SEALED: Decoder = Decoder {
     name: "sealed",
     run: sealed,
@@ -222,7 +224,7 @@ fn sealed(bytes: &[u8]) {
     }
     if !is_honest {
         stream = input.0.to_vec();
-        // The only message with this key that a seed contains.
+        // This is the only message that a seed contains sealed with this key.
         sent.push(b"message");
     }
     let mut opened = 0;

@@ -1,4 +1,4 @@
-//! Decoders of the bytes on a peer's links: frames on a stream, cells in shared memory.
+//! Decodes the bytes on a peer's links: frames on a stream, and cells in shared memory.
 
 use super::{Decoder, Input};
 use crate::link::frame::{HEADER_BYTES, Header};
@@ -23,7 +23,7 @@ pub(super) const FRAME: Decoder = Decoder {
     seeds: || vec![header(&MESSAGES[0]).encode().to_vec()],
 };
 
-/// A stream as a peer writes it. It ends after the last byte.
+/// A stream of bytes from a peer. It ends after the last byte.
 pub(super) const STREAM: Decoder = Decoder {
     name: "stream",
     run: stream,
@@ -39,7 +39,7 @@ pub(super) const STREAM: Decoder = Decoder {
     },
 };
 
-/// Cells as a peer writes them into shared memory.
+/// Cells that a peer has written to shared memory.
 pub(super) const CELLS_OF_A_PEER: Decoder = Decoder {
     name: "cells",
     run: cells,
@@ -155,21 +155,24 @@ fn stream(bytes: &[u8]) {
     }
 }
 
-/// Number of places in the shared memory: this rank's and the peer's.
+/// Number of places in the shared memory: one for this rank and one for the peer.
 const PLACES: usize = 2;
 /// Number and size in bytes of the allocation that the peer exposes.
 const NUMBER: u64 = 3;
 const EXPOSED_BYTES: usize = 4096;
 
 fn cells(bytes: &[u8]) {
-    let (own, _file) = region(PLACES).expect("memory");
-    let (lying, file) = region(PLACES).expect("memory");
-    let theirs = vec![(1, peer_region(PLACES, &file).expect("a mapping"))];
+    let (own, _file) = region(PLACES).expect("the memory can be created");
+    let (lying, file) = region(PLACES).expect("the memory can be created");
+    let theirs = vec![(
+        1,
+        peer_region(PLACES, &file).expect("the memory can be mapped"),
+    )];
     let wake: crate::link::shm::Wake = Arc::new(|_| {});
     let (mut links, mut local) = links(CHANNEL, &[0, 1], 0, own, theirs, &wake);
-    let (own, _file) = exposed::memory(EXPOSED_BYTES).expect("memory");
-    let (_lent, file) = exposed::memory(EXPOSED_BYTES).expect("memory");
-    let lent = exposed::peer_memory(EXPOSED_BYTES, &file).expect("a mapping");
+    let (own, _file) = exposed::memory(EXPOSED_BYTES).expect("the memory can be created");
+    let (_lent, file) = exposed::memory(EXPOSED_BYTES).expect("the memory can be created");
+    let lent = exposed::peer_memory(EXPOSED_BYTES, &file).expect("the memory can be mapped");
     local.admit(Allocation {
         number: NUMBER,
         own: Own::new(&own),
@@ -189,7 +192,7 @@ fn cells(bytes: &[u8]) {
     }
 }
 
-/// Writes cell `count` of the peer's ring, for the expected message or for any other.
+/// Writes cell `count` of the peer's ring. The cell names the expected message or a different one.
 fn forge(lying: &OwnRegion, count: u32, what: u8, input: &mut Input<'_>) {
     let at = Layout::new(PLACES).ring(0) + (count as usize % CELLS) * CELL_WORDS;
     let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -209,7 +212,7 @@ fn forge(lying: &OwnRegion, count: u32, what: u8, input: &mut Input<'_>) {
     lying.store(at + 2, pack(sequence, number));
     if what & 2 == 2 {
         for (word, bytes) in input.array::<INLINE_BYTES>().chunks_exact(8).enumerate() {
-            let bytes = bytes.try_into().expect("eight bytes");
+            let bytes = bytes.try_into().expect("a word has eight bytes");
             lying.store(at + 3 + word, u64::from_le_bytes(bytes));
         }
     }

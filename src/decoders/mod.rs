@@ -26,7 +26,7 @@ mod session;
 pub struct Decoder {
     /// The name of the decoder, which is also the name of its corpus directory.
     pub name: &'static str,
-    /// Decodes any bytes and checks the result.
+    /// Decodes arbitrary bytes and checks the result.
     pub run: fn(&[u8]),
     /// Returns inputs from the encoders, with which the fuzzer begins.
     pub seeds: fn() -> Vec<Vec<u8>>,
@@ -57,11 +57,11 @@ pub const DECODERS: &[Decoder] = &[
     files::RECORDING,
 ];
 
-/// The rest of an input. Its bytes become numbers, which are zero after its end.
+/// The unread part of an input. Numbers are read from its bytes. Bytes after its end are zero.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {
-    /// Takes at most `count` bytes.
+    /// Removes and returns the next `count` bytes, or all bytes if fewer are left.
     fn take(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;

@@ -1,6 +1,6 @@
 //! Checks that every decoder returns a value or an error for any bytes, and holds only a small
-//! multiple of their length in memory. It runs every decoder on its seeds, on the fuzzer's corpus,
-//! and on simple changes of both.
+//! multiple of their length in memory. Runs every decoder on its seeds, on modified seeds, and on
+//! the fuzzer's corpus.
 
 use super::{DECODERS, Decoder};
 use crate::sys::counting::most_held_in;
@@ -40,15 +40,15 @@ fn corpus() -> PathBuf {
 }
 
 #[test]
-fn every_decoder_has_a_corpus_and_every_corpus_a_decoder() {
-    let folders = fs::read_dir(corpus()).unwrap();
-    let folders = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+fn decoders_and_corpus_directories_match() {
+    let directories = fs::read_dir(corpus()).unwrap();
+    let directories = directories.map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let names = DECODERS.iter().map(|decoder| decoder.name.to_owned());
-    assert_eq!(folders.collect::<BTreeSet<_>>(), names.collect());
+    assert_eq!(directories.collect::<BTreeSet<_>>(), names.collect());
 }
 
 #[test]
-fn the_corpus_ends_in_values_and_refusals() {
+fn seeds_and_corpus_inputs_never_panic() {
     for decoder in DECODERS {
         for input in inputs(decoder) {
             run(decoder, &input);
@@ -57,7 +57,7 @@ fn the_corpus_ends_in_values_and_refusals() {
 }
 
 #[test]
-fn what_is_cut_or_has_an_extreme_byte_does_too() {
+fn truncated_and_modified_seeds_never_panic() {
     for decoder in DECODERS {
         run(decoder, &[]);
         for seed in (decoder.seeds)() {

@@ -1,5 +1,5 @@
-//! Decoders of the messages between the sessions of a group, with the session's reactions; and the
-//! same for groups that are being created.
+//! Decodes the messages between the sessions of a group, and the notices about groups that are
+//! being created. Also checks how a session or the registrar reacts to them.
 
 use super::control::encoded;
 use super::{Decoder, Input};
@@ -32,7 +32,7 @@ pub(super) const MESSAGE: Decoder = Decoder {
     seeds: || encoded(messages().into_iter().chain([long_title()])),
 };
 
-/// Notices that ranks send to rank 0's registrar, one after another, and its answers.
+/// Notices that ranks send to rank 0's registrar one after another. Also checks its answers.
 pub(super) const NOTICES: Decoder = Decoder {
     name: "notices",
     run: notices,
@@ -102,7 +102,7 @@ fn notices(bytes: &[u8]) {
     }
 }
 
-/// Events of one session, step by step: messages, its own calls, deaths, time.
+/// Events of one session, in sequence: messages, its own calls, deaths, and the passage of time.
 pub(super) const SESSION: Decoder = Decoder {
     name: "session",
     run: session,
@@ -232,7 +232,7 @@ fn session(bytes: &[u8]) {
             _ => {
                 let place = PairPlace {
                     sends: made % 2 == 0,
-                    // Small.
+                    // The number of a rank is less than `WORLD_SIZE`.
                     peer: Some(other as u32),
                     sequence: made,
                 };
@@ -262,7 +262,8 @@ fn session(bytes: &[u8]) {
     }
 }
 
-/// Checks that every message that the session sends now can be decoded, and limits their number.
+/// Checks that the session now sends at most [`SENT_MAX`] messages, and that all of them can be
+/// decoded.
 fn told(session: &mut Session) {
     for _ in 0..SENT_MAX {
         let Some((to, message)) = session.next_message() else {

@@ -224,10 +224,10 @@ mod tests {
     }
 
     #[test]
-    fn a_step_lasts_from_the_attempt_that_moved_something_to_its_last_byte() {
+    fn step_begins_with_first_successful_attempt() {
         let mut log = log(1);
         log.call(7, &prepared());
-        log.tries(); // without success
+        log.tries(); // Moves nothing.
         log.tries();
         log.moved(7, 0, true, false);
         log.moved(7, 0, false, false);
@@ -245,22 +245,22 @@ mod tests {
     }
 
     #[test]
-    fn a_full_log_grows_no_further_and_counts_what_it_lacks() {
+    fn full_log_stops_growing_and_counts_dropped_steps() {
         let mut log = log(3);
-        let room = (log.calls.capacity(), log.moments.capacity());
+        let capacities = (log.calls.capacity(), log.moments.capacity());
         for sequence in 1..=5 {
             log.call(sequence, &prepared());
             log.tries();
             log.moved(sequence, 0, true, true);
         }
-        assert_eq!((log.calls.capacity(), log.moments.capacity()), room);
+        assert_eq!((log.calls.capacity(), log.moments.capacity()), capacities);
         let Recording { calls, dropped } = log.finish();
         assert_eq!((calls.len(), dropped), (3, 2));
         assert!(calls.iter().all(|call| call.steps.len() == 1));
     }
 
     #[test]
-    fn a_step_that_is_still_under_way_is_not_shown_as_done() {
+    fn unfinished_step_is_counted_as_dropped() {
         let mut log = log(4);
         log.call(1, &prepared());
         log.tries();

@@ -388,7 +388,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scratch_shrinks_after_many_operations_that_need_little() {
+    fn scratch_shrinks_after_many_small_operations() {
         let connect = Box::new(|_| -> Box<dyn crate::link::Link> { panic!("no link is used") });
         let mut queue = Queue::new(Order::Collectives, Links::new(1, connect), 0, 1);
         let needing = |scratch_bytes| Program {

@@ -75,7 +75,7 @@ fn take(engine: &mut Engine, ticket: Ticket) -> Option<group::End> {
 }
 
 #[test]
-fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
+fn failed_link_is_reported_and_coordinator_decides_error() {
     let (mut engine, ticket) = waiting(Duration::from_secs(60));
     engine.link_failed(0, 2, "connection refused");
     engine.tick(Duration::ZERO);
@@ -83,7 +83,7 @@ fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
     engine.poll();
     assert!(
         take(&mut engine, ticket).is_none(),
-        "the coordinator has not answered"
+        "the operation must wait for the coordinator's answer"
     );
     let (_, to, report) = engine.next_control().unwrap();
     assert_eq!(to, To::Rank(0));
@@ -105,7 +105,7 @@ fn a_link_that_cannot_be_made_is_reported_and_the_coordinators_error_counts() {
 }
 
 #[test]
-fn once_its_peers_know_a_waiting_rank_sleeps_until_something_is_due() {
+fn waiting_rank_sleeps_until_next_notice_or_deadline() {
     let at = Duration::from_millis;
     let (mut engine, ticket) = waiting(at(60_000));
     let tick = |engine: &mut Engine, now| {
@@ -126,7 +126,7 @@ fn once_its_peers_know_a_waiting_rank_sleeps_until_something_is_due() {
 }
 
 #[test]
-fn a_timeout_without_end_overflows_nothing() {
+fn maximum_timeout_does_not_overflow() {
     let (mut engine, ticket) = waiting(Duration::MAX);
     engine.tick(Duration::from_secs(1));
     engine.tick(Duration::from_secs(1 << 40));
@@ -135,7 +135,7 @@ fn a_timeout_without_end_overflows_nothing() {
 
 /// Rank 1 makes its calls in a group and leaves before rank 0 has added the group.
 #[test]
-fn a_rank_that_left_a_group_before_another_had_it_is_not_lost() {
+fn goodbye_before_group_is_added_prevents_failure() {
     for says_goodbye in [true, false] {
         let mut engine = Engine::default();
         engine.found(0, &Members::everyone(2));

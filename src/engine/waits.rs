@@ -1,7 +1,7 @@
 //! Records which calls block threads of this process, so that it can answer peers, and warns about
 //! calls that wait for a long time.
 //!
-//! *May import* what the room may.
+//! *May import* the same modules as its parent.
 
 use super::group::{Group, Order};
 use super::{Engine, Ticket};

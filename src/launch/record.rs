@@ -104,7 +104,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_error_in_the_words_decides_whether_another_rank_is_to_blame() {
+    fn quoted_error_determines_blamed_rank() {
         let errors = [
             (None, "no data"),
             (Some(1), "farewell from 1: no data"),
@@ -127,7 +127,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_killed_rank_did_not_finish_is_ignored_and_what_follows_later_is_read() {
+    fn incomplete_report_is_ignored_until_complete() {
         let mut record = Record::of(&[(Some(1), "first")]);
         let mut file = File::from(record.file().unwrap().try_clone_to_owned().unwrap());
         file.seek(SeekFrom::End(0)).unwrap();
@@ -144,7 +144,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn a_file_is_bounded_and_no_other_file_is_written() {
+    fn append_enforces_size_limit_and_file_identity() {
         let long = "x".repeat(REPORTS_BYTES_MAX / 4);
         let mut record = Record::of(&[(Some(1), &long), (Some(1), &long), (None, &long)]);
         let append = |table: &str, fd| Report::Table(table.to_owned()).append(fd);
@@ -159,7 +159,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_first_table_that_an_environment_can_hold_is_passed_on() {
+    fn first_valid_table_is_returned() {
         let mut record = Record::new();
         let descriptor = record.file().unwrap().as_raw_fd();
         for table in ["{}\0", "", "{ }", "{ 2 }"] {

@@ -78,7 +78,7 @@ mod tests {
         }
     }
 
-    fn told(status: Status) -> (String, bool) {
+    fn line_and_is_restart(status: Status) -> (String, bool) {
         match status {
             Status::Restart { cause, .. } => (cause.line(None), true),
             Status::Final(cause) => (cause.line(None), false),
@@ -87,23 +87,23 @@ mod tests {
     }
 
     #[test]
-    fn restarts_are_counted_and_only_for_what_they_may_cure() {
+    fn restarts_are_limited_and_depend_on_remedy() {
         let mut restarts = Restarts::new(2);
-        let (text, again) = told(restarts.after(&cause(Remedy::Restart)));
+        let (text, again) = line_and_is_restart(restarts.after(&cause(Remedy::Restart)));
         assert!(again && text == "rank 1 failed; restart 1 of 2", "{text}");
-        let (text, again) = told(restarts.after(&cause(Remedy::Correction)));
+        let (text, again) = line_and_is_restart(restarts.after(&cause(Remedy::Correction)));
         assert!(!again && text.contains("usage error"), "{text}");
         assert_eq!(
-            told(restarts.after(&cause(Remedy::Nothing))),
+            line_and_is_restart(restarts.after(&cause(Remedy::Nothing))),
             ("rank 1 failed".to_owned(), false)
         );
-        assert!(told(restarts.after(&cause(Remedy::Restart))).1);
+        assert!(line_and_is_restart(restarts.after(&cause(Remedy::Restart))).1);
         assert_eq!(restarts.next(None).0, 2);
         assert_eq!(
-            told(restarts.after(&cause(Remedy::Restart))),
+            line_and_is_restart(restarts.after(&cause(Remedy::Restart))),
             ("rank 1 failed; no restarts left".to_owned(), false)
         );
-        let without = told(Restarts::new(0).after(&cause(Remedy::Correction)));
+        let without = line_and_is_restart(Restarts::new(0).after(&cause(Remedy::Correction)));
         assert_eq!(without, ("rank 1 failed".to_owned(), false));
     }
 

@@ -31,7 +31,7 @@ mod tests {
     use crate::protocol::handshake::Secret;
 
     #[test]
-    fn a_made_secret_is_one_and_never_the_same() {
+    fn random_secrets_are_valid_and_distinct() {
         let made = random().unwrap();
         assert!(Secret::from_hex(&made).is_some());
         assert_ne!(random().unwrap(), made);

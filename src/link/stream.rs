@@ -464,7 +464,7 @@ mod tests {
 
     /// If the link returned 0, it would look full, and the call would wait until its deadline.
     #[test]
-    fn what_a_stream_cannot_carry_is_an_error() {
+    fn unsupported_payload_is_an_error() {
         let source = Box::new(|| Some(Cursor::new(Vec::new())));
         let mut link = StreamLink::new((0, 0), source);
         let message = Message {

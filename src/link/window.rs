@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_buffer_is_asked_for_where_it_gives_more() {
+    fn send_buffer_is_requested_only_if_larger() {
         let tuned = "4096\t16384\t4194304\n";
         assert_eq!(widest("4194304\n", tuned), Some(4_194_304));
         assert_eq!(widest("212992\n", tuned), None);

@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn every_changed_bit_spoils_the_proof() {
+    fn flipped_bit_invalidates_proof() {
         let secret = Secret::new([9; 32]);
         let bytes = HAND_OVER.encode(&secret, &nonce(2));
         for bit in 0..8 * HAND_OVER_BYTES {
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn a_proof_is_worth_nothing_among_other_ranks_even_without_a_secret() {
+    fn proof_is_invalid_for_other_nonce_or_secret() {
         let secret = Secret::absent();
         let claim = Claim::decode(&HAND_OVER.encode(&secret, &nonce(2))).unwrap();
         assert!(claim.is_proven(&secret, &nonce(2)));

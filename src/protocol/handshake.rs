@@ -86,13 +86,6 @@ impl Secret {
     }
 }
 
-/// Parses 64 hexadecimal digits. White space around them is ignored.
-///
-/// ```
-/// use ringtree::start::Secret;
-/// assert!("a0".repeat(32).parse::<Secret>().is_ok());
-/// assert!("a0".parse::<Secret>().is_err());
-/// ```
 /// Decodes pairs of hexadecimal digits. Ignores surrounding white space.
 pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digit = |byte: &u8| char::from(*byte).to_digit(16);
@@ -100,6 +93,13 @@ pub(crate) fn from_hex(text: &str) -> Option<Vec<u8>> {
     text.trim().as_bytes().chunks(2).map(pair).collect()
 }
 
+/// Parses 64 hexadecimal digits. White space around them is ignored.
+///
+/// ```
+/// use ringtree::start::Secret;
+/// assert!("a0".repeat(32).parse::<Secret>().is_ok());
+/// assert!("a0".parse::<Secret>().is_err());
+/// ```
 impl FromStr for Secret {
     type Err = Error;
 

@@ -239,7 +239,7 @@ mod tests {
     /// Rank 1 reports a wait with the longest title that fits a message. Rank 0 forwards it to
     /// rank 2.
     #[test]
-    fn a_long_title_of_a_peer_does_not_make_this_ranks_answer_too_long() {
+    fn long_peer_title_does_not_exceed_message_limit() {
         let call = Call::new(Collective::AllReduce, 7).numbered(1);
         let place = Place {
             rank: 1,

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_arrive_whole_however_the_bytes_are_cut() {
+    fn messages_survive_arbitrary_splits() {
         let (mut sealer, mut opener) = ends();
         let mut bytes = Vec::new();
         let sent: Vec<Vec<u8>> = vec![vec![], vec![1; 5], vec![2; SEALED_BYTES_MAX]];
@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn a_repeated_or_reflected_message_is_refused() {
+    fn repeated_or_reflected_message_is_rejected() {
         let (mut sealer, mut opener) = ends();
         let mut bytes = Vec::new();
         sealer.seal(b"once", &mut bytes);
@@ -191,7 +191,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn a_changed_bit_never_yields_a_message(
+        fn flipped_bit_never_yields_message(
             message in proptest::collection::vec(any::<u8>(), 0..200), bit in any::<usize>()
         ) {
             let (mut sealer, mut opener) = ends();

@@ -458,7 +458,7 @@ mod tests {
     use crate::protocol::message::{decode, encode};
 
     #[test]
-    fn what_is_told_of_causes_of_many_pages_fits_a_control_message() {
+    fn messages_that_quote_long_causes_stay_within_limit() {
         let long = |what| Error::system(format!("{what}: {}", "é".repeat(100_000)));
         let goodbye = |cause| Message::Goodbye {
             calls: 3,
@@ -472,9 +472,9 @@ mod tests {
             session.tick(Duration::ZERO);
             session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
             session.leave(session.first_error().cloned());
-            let said: Vec<_> = std::iter::from_fn(|| session.next_message()).collect();
-            assert!(said.len() >= 2);
-            for (_, message) in said {
+            let sent: Vec<_> = std::iter::from_fn(|| session.next_message()).collect();
+            assert!(sent.len() >= 2);
+            for (_, message) in sent {
                 let bytes = encode(&message);
                 assert!(bytes.len() <= CONTROL_MESSAGE_BYTES_MAX / 4);
                 assert_eq!(decode(&bytes), Some(message));
@@ -483,7 +483,7 @@ mod tests {
     }
 
     #[test]
-    fn of_causes_handed_from_group_to_group_the_first_is_told() {
+    fn chained_failures_report_first_cause() {
         let mut cause = Error::system("the disk is full");
         for calls in 0..3 {
             let mut session = Session::new(2, 3);
@@ -495,7 +495,10 @@ mod tests {
             session.miss_if_left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
             session.tick(Duration::ZERO);
             session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
-            cause = session.first_error().expect("it needs rank 1").clone();
+            cause = session
+                .first_error()
+                .expect("the call needs rank 1")
+                .clone();
             let text = cause.to_string();
             assert_eq!(text.matches("left after call").count(), 1, "{text}");
             assert!(text.ends_with("had failed: the disk is full"), "{text}");

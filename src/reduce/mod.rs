@@ -8,8 +8,8 @@
 //!
 //! Invariants:
 //! - *Commutative to the bit.* `a ⊕ b` and `b ⊕ a` have the same bits. A NaN result is the
-//!   canonical quiet NaN (positive, only the first payload bit set), whatever NaN the CPU would
-//!   have produced. `Min` and `Max` propagate NaN and order −0 below +0.
+//!   canonical quiet NaN (positive, only the first payload bit set), even if the CPU produces a
+//!   different NaN. `Min` and `Max` propagate NaN and order −0 below +0.
 //! - *Rounded once.* f16 and bf16 are reduced in f32 and rounded once per call of [`Kernel::fold`],
 //!   to nearest even. A mean is divided before it is rounded.
 //! - *The same on every CPU.* The bits of a result do not depend on the instruction set, the block

@@ -1,4 +1,4 @@
-//! Compares the kernels with a naive reference, on every level of this CPU.
+//! Compares the kernels with a naive reference, at every SIMD level that this CPU supports.
 
 use super::Kernel;
 use crate::dtype::Dtype;
@@ -7,7 +7,7 @@ use crate::sys::simd::Level;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// Returns every kernel of every level of this CPU.
+/// Returns all kernels, at every SIMD level that this CPU supports.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for level in Level::all() {
@@ -22,7 +22,7 @@ fn kernels() -> Vec<Kernel> {
     kernels
 }
 
-/// One element, widened as the kernels promise.
+/// An element, widened to the type in which the reference computes.
 #[derive(Clone, Copy, Debug)]
 enum Wide {
     Integer(i128),
@@ -50,7 +50,7 @@ fn widen(dtype: Dtype, bytes: &[u8]) -> Wide {
     }
 }
 
-/// Returns the stored bits: rounded by the `half` crate, with canonical NaN.
+/// Returns the bytes to store. Rounds with the `half` crate, and makes NaNs canonical.
 fn narrow(dtype: Dtype, wide: Wide) -> Vec<u8> {
     let bits = match (dtype, wide) {
         (_, Wide::Integer(integer)) => integer as u64,
@@ -107,7 +107,7 @@ fn divide(wide: Wide, divisor: usize) -> Wide {
     }
 }
 
-/// Folds the operands of one element.
+/// Reduces the operands of one element.
 fn reference(kernel: Kernel, operands: &[&[u8]], divisor: Option<usize>) -> Vec<u8> {
     let Kernel { dtype, op, .. } = kernel;
     if operands.len() == 1 && divisor.is_none_or(|divisor| divisor == 1) {
@@ -156,7 +156,7 @@ fn check(kernel: Kernel, bytes: &[u8], count: usize, own: Option<usize>, divisor
     }
 }
 
-/// Returns bytes that are special values about half of the time.
+/// Returns pseudorandom bytes. About half of the time, a byte has a special value.
 fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {
@@ -179,7 +179,7 @@ fn divisors(op: ReduceOp, seed: u64) -> Option<usize> {
 }
 
 #[test]
-fn every_kernel_matches_the_reference_at_every_length_and_alignment() {
+fn kernels_match_reference_at_all_lengths_and_alignments() {
     for kernel in kernels() {
         let size = kernel.dtype.size();
         for (seed, count) in [0, 1, 2, 7, 31, 33, 97, 1000, 1031].into_iter().enumerate() {
@@ -192,7 +192,7 @@ fn every_kernel_matches_the_reference_at_every_length_and_alignment() {
 }
 
 #[test]
-fn a_fold_of_many_operands_is_the_left_fold_and_rounds_once() {
+fn fold_reduces_from_left_and_rounds_once() {
     for kernel in kernels() {
         let piece = 1100 * kernel.dtype.size() + 1;
         for (operands, own) in [
@@ -299,7 +299,7 @@ fn halves_convert_exactly_and_round_to_nearest_even() {
 }
 
 #[test]
-fn a_mean_of_integers_truncates_at_every_multiple() {
+fn integer_mean_truncates_near_every_multiple() {
     for kernel in kernels()
         .into_iter()
         .filter(|kernel| kernel.op == ReduceOp::Avg)
@@ -331,7 +331,7 @@ fn a_mean_of_integers_truncates_at_every_multiple() {
 }
 
 #[test]
-fn a_product_with_a_factor_is_rounded_once() {
+fn scale_rounds_each_product_once() {
     for dtype in [Dtype::F16, Dtype::Bf16, Dtype::F32, Dtype::F64] {
         let size = dtype.size();
         for (seed, count) in [0, 1, 7, 31, 33, 1031].into_iter().enumerate() {
@@ -353,19 +353,19 @@ fn a_product_with_a_factor_is_rounded_once() {
 }
 
 #[test]
-fn a_copy_keeps_the_payload_of_a_nan() {
-    let signalling = 0xffa0_0001_u32.to_ne_bytes();
+fn copy_preserves_nan_payload() {
+    let signaling = 0xffa0_0001_u32.to_ne_bytes();
     let mut destination = [0; 4];
     let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum).unwrap();
-    kernel.fold(&mut destination, None, &[&signalling], None);
-    assert_eq!(destination, signalling);
+    kernel.fold(&mut destination, None, &[&signaling], None);
+    assert_eq!(destination, signaling);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(200))]
 
     #[test]
-    fn any_fold_matches_the_reference(
+    fn random_folds_match_reference(
         choice in any::<prop::sample::Index>(),
         count in 0_usize..300,
         operands in 1_usize..7,

@@ -1,6 +1,6 @@
 //! Creates groups, and the memory that the ranks of a group share.
 //!
-//! *May import* what the room may.
+//! *May import* the same modules as its parent.
 
 use super::Runtime;
 use super::operations::closed;

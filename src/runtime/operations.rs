@@ -167,7 +167,7 @@ impl Runtime {
             engine.abandoned();
         }
         drop(engine);
-        // This runs foreign code, so the engine is unlocked first.
+        // Dropping these may run user code, so unlock the engine first.
         drop((of_no_use, end));
     }
 

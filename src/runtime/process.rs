@@ -394,7 +394,7 @@ impl Handler for Callbacks {
         if !self.0.background.is_still_here() {
             self.0.reach.with_runtime(Runtime::poll_in_background);
         }
-        // The background thread may have finished code of the program and found the token taken.
+        // The background thread may have finished running user code and found the token taken.
         self.0.reach.with_runtime(Runtime::leave_to_background);
     }
 }
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_of_groups_that_there_are_not_end_and_are_bounded() {
+    fn connections_for_unknown_groups_are_bounded_and_closed() {
         let mut arrivals = Arrivals::default();
         let mut far = Vec::new();
         let mut arrive = |arrivals: &mut Arrivals, group, peer| {

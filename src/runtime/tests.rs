@@ -60,7 +60,7 @@ impl Host for Recorder {
 }
 
 #[test]
-fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
+fn last_goodbye_closes_host_while_runtime_is_shared() {
     let host = Recorder::default();
     let closed = Arc::clone(&host.sent_before_close);
     let runtime = Arc::new(Runtime::new(Box::new(host)));
@@ -72,18 +72,22 @@ fn the_last_goodbye_closes_the_host_though_another_thread_holds_the_runtime() {
     }
     let held_elsewhere = Arc::clone(&runtime);
     runtime.leave(0, Duration::ZERO);
-    assert_eq!(*closed.lock().unwrap(), None, "one group remains");
+    assert_eq!(
+        *closed.lock().unwrap(),
+        None,
+        "the host must stay open while a group remains"
+    );
     runtime.leave(1, Duration::MAX);
     assert_eq!(
         *closed.lock().unwrap(),
         Some(3),
-        "the goodbyes of both groups and of the process were sent before"
+        "the goodbyes of both groups and of the process must be sent before the host closes"
     );
     drop(held_elsewhere);
 }
 
 #[test]
-fn after_a_look_the_control_thread_goes_on_with_what_is_under_way() {
+fn has_ended_leaves_work_to_background_thread() {
     let host = Recorder::default();
     let handed_over = Arc::clone(&host.handed_over);
     let runtime = Runtime::new(Box::new(host));
@@ -108,7 +112,7 @@ fn after_a_look_the_control_thread_goes_on_with_what_is_under_way() {
 }
 
 #[test]
-fn a_thread_that_finds_the_token_taken_leaves_it_where_it_is() {
+fn failed_take_does_not_release_token() {
     let runtime = Runtime::new(Box::new(Recorder::default()));
     let held = runtime.take_token();
     assert!(held.is_some());

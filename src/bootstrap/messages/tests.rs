@@ -20,7 +20,7 @@ fn peer(port: u16) -> Peer {
 }
 
 #[test]
-fn messages_come_back_as_they_were() {
+fn messages_round_trip() {
     let record = Record {
         rank: 7,
         peer: peer(1),
@@ -42,13 +42,13 @@ fn messages_come_back_as_they_were() {
 }
 
 #[test]
-fn a_large_table_is_cut_into_short_messages_that_cover_every_rank_once() {
+fn large_table_is_split_into_pieces_that_cover_all_ranks() {
     let peers: Vec<Peer> = (0..5000).map(peer).collect();
     let mut covered = Vec::new();
     for piece in table(&peers, CONTROL_MESSAGE_BYTES_MAX - 64) {
         assert!(encode(&piece).len() <= CONTROL_MESSAGE_BYTES_MAX);
         let Message::Table { first, peers } = piece else {
-            panic!("a piece of the table");
+            panic!("expected a piece of the table");
         };
         assert_eq!(first, covered.len());
         covered.extend(peers);
@@ -57,10 +57,10 @@ fn a_large_table_is_cut_into_short_messages_that_cover_every_rank_once() {
 }
 
 #[test]
-fn of_the_table_only_a_piece_waits_for_a_rank_that_does_not_read() {
+fn unread_channel_queues_only_one_table_piece() {
     let (_poll, mut connections, ends) = connected(1);
     let id = 0;
-    // More than a queue may hold, and much more than the system buffers.
+    // The table is larger than a queue may be, and much larger than the system's buffers.
     let peers: Vec<Peer> = (0..60_000)
         .map(|port| Peer {
             host_id: "h".repeat(400),

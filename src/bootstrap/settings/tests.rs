@@ -38,7 +38,7 @@ fn torchrun_variables_are_enough() {
 }
 
 #[test]
-fn our_own_settings_win() {
+fn ringtree_variables_take_precedence() {
     let settings = with(&[
         ("RINGTREE_RENDEZVOUS", "h:1"),
         ("RINGTREE_TIMEOUT_MS", "1500"),
@@ -64,7 +64,7 @@ fn our_own_settings_win() {
 }
 
 #[test]
-fn what_is_wrong_is_named() {
+fn errors_name_invalid_variables() {
     for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"] {
         assert!(refusal(&[(name, "")]).starts_with(&format!("{name} is not set")));
     }
@@ -85,7 +85,7 @@ fn what_is_wrong_is_named() {
 }
 
 #[test]
-fn what_is_not_built_is_refused_never_ignored() {
+fn unimplemented_settings_are_rejected() {
     for (name, value) in [("RINGTREE_ENCRYPT", "1"), ("RINGTREE_LOG", "debug")] {
         assert!(refusal(&[(name, value)]).starts_with(&format!("{name}={value} is not")));
     }
@@ -93,7 +93,7 @@ fn what_is_not_built_is_refused_never_ignored() {
 }
 
 #[test]
-fn the_transport_is_one_of_three_and_compared_between_ranks() {
+fn transport_is_parsed_and_compared_between_ranks() {
     use TransportChoice::{Auto, Shm, Tcp};
     for (value, expected) in [("", Auto), ("auto", Auto), ("tcp", Tcp), (" shm ", Shm)] {
         let settings = with(&[("RINGTREE_TRANSPORT", value)]).unwrap();
@@ -108,7 +108,7 @@ fn the_transport_is_one_of_three_and_compared_between_ranks() {
 }
 
 #[test]
-fn calls_are_checked_on_request_and_on_all_ranks() {
+fn call_checking_is_parsed_and_compared_between_ranks() {
     let settings = with(&[("RINGTREE_CHECK", " calls ")]).unwrap();
     assert!(settings.checks_calls && !with(&[]).unwrap().checks_calls);
     assert_ne!(settings.to_agree(), with(&[]).unwrap().to_agree());
@@ -119,7 +119,7 @@ fn calls_are_checked_on_request_and_on_all_ranks() {
 }
 
 #[test]
-fn sums_are_reproducible_on_request_and_on_all_ranks() {
+fn reproducibility_is_parsed_and_compared_between_ranks() {
     for (value, expected) in [("", false), ("0", false), (" 1 ", true)] {
         let settings = with(&[("RINGTREE_REPRODUCIBLE", value)]).unwrap();
         assert_eq!(settings.is_reproducible, expected);
@@ -134,7 +134,7 @@ fn sums_are_reproducible_on_request_and_on_all_ranks() {
 }
 
 #[test]
-fn the_path_of_device_buffers_is_one_of_three() {
+fn device_path_is_parsed() {
     use DevicePathChoice::{Auto, Mapped, Staged};
     for (value, expected) in [
         ("", Auto),
@@ -173,15 +173,15 @@ fn secrets_are_read_and_never_shown() {
 }
 
 #[test]
-fn the_tuning_is_compared_between_ranks() {
+fn tuning_source_is_compared_between_ranks() {
     let to_agree = |changes| with(changes).unwrap().to_agree();
     assert_eq!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "")]));
     assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "built-in")]));
     assert_ne!(to_agree(&[]), to_agree(&[("RINGTREE_TUNING", "/no/such")]));
 }
 
-/// Reads the settings of a program that may be a single rank, from only these variables.
-fn or_alone(all: &[(&str, &str)]) -> Result<Settings> {
+/// Reads the settings of a program that may be a single rank. Only the variables in `all` are set.
+fn from_env_or_alone(all: &[(&str, &str)]) -> Result<Settings> {
     Settings::from_env_or_alone(|name| {
         let found = all.iter().find(|(key, _)| *key == name);
         found.map(|(_, value)| (*value).to_owned())
@@ -189,18 +189,18 @@ fn or_alone(all: &[(&str, &str)]) -> Result<Settings> {
 }
 
 #[test]
-fn a_program_that_no_launcher_started_is_alone_with_its_other_settings() {
-    let alone = or_alone(&[("RINGTREE_ALGORITHM", "ring"), ("RANK", " ")]).unwrap();
+fn program_without_launcher_is_single_rank() {
+    let alone = from_env_or_alone(&[("RINGTREE_ALGORITHM", "ring"), ("RANK", " ")]).unwrap();
     assert_eq!((alone.rank, alone.world_size), (0, 1));
     assert_eq!((alone.local_rank, alone.local_world_size), (None, None));
     assert_eq!(alone.algorithm.as_deref(), Some("ring"));
-    // `mpirun -n 1` and a shell within an allocation run one process.
-    assert!(or_alone(&[("OMPI_COMM_WORLD_SIZE", "1"), ("SLURM_NTASKS", "8")]).is_ok());
-    assert_eq!(or_alone(BASE).unwrap().rank, 3);
+    // `mpirun -n 1` starts a single process, and so does a shell within an allocation.
+    assert!(from_env_or_alone(&[("OMPI_COMM_WORLD_SIZE", "1"), ("SLURM_NTASKS", "8")]).is_ok());
+    assert_eq!(from_env_or_alone(BASE).unwrap().rank, 3);
 }
 
 #[test]
-fn half_an_environment_makes_no_rank_alone() {
+fn incomplete_environment_is_an_error() {
     let missing = [
         ("RANK", "0", "WORLD_SIZE"),
         ("WORLD_SIZE", "1", "RANK"),
@@ -209,18 +209,18 @@ fn half_an_environment_makes_no_rank_alone() {
         ("RINGTREE_RENDEZVOUS", "10.0.0.1:1", "RANK"),
     ];
     for (name, value, what) in missing {
-        let line = or_alone(&[(name, value)]).unwrap_err().to_string();
+        let line = from_env_or_alone(&[(name, value)]).unwrap_err().to_string();
         assert!(line.contains(&format!("{what} is not set")), "{line}");
     }
     for (_, name) in OTHER_LAUNCHERS {
-        let error = or_alone(&[(name, "4")]).unwrap_err();
+        let error = from_env_or_alone(&[(name, "4")]).unwrap_err();
         assert!(error.kind() == ErrorKind::Configuration && error.to_string().contains(name));
         assert_eq!(refusal(&[("RANK", ""), (name, "4")]), error.to_string());
     }
 }
 
 #[test]
-fn a_rank_that_its_program_numbers_takes_only_the_rest_from_the_environment() {
+fn rank_set_in_code_overrides_environment() {
     let settings = Settings::for_rank(1, 2, |name| match name {
         "RANK" => Some("7".into()),
         "RINGTREE_TIMEOUT_MS" => Some("5000".into()),

@@ -6,7 +6,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 
 #[test]
-fn messages_reach_everybody_from_everybody_in_order() {
+fn messages_arrive_in_order_on_every_rank() {
     let ranks = running(4);
     for (from, (membership, _)) in ranks.iter().enumerate() {
         for number in 0..50_u8 {
@@ -19,7 +19,7 @@ fn messages_reach_everybody_from_everybody_in_order() {
             .send_all(8, &vec![from as u8; CONTROL_MESSAGE_BYTES_MAX]);
     }
     for (rank, (_, recorder)) in ranks.iter().enumerate() {
-        recorder.wait("200 messages and 3 to all", |seen| {
+        recorder.wait("200 messages to this rank and 3 to all", |seen| {
             (seen.messages.len() == 203).then_some(())
         });
         let seen = recorder.seen.lock().unwrap();
@@ -45,7 +45,7 @@ fn messages_reach_everybody_from_everybody_in_order() {
 }
 
 #[test]
-fn what_was_sent_before_leaving_arrives() {
+fn messages_sent_before_shutdown_arrive() {
     for leaver in [0, 2] {
         let ranks = running(3);
         let control = &ranks[leaver].0.control;
@@ -76,7 +76,7 @@ fn what_was_sent_before_leaving_arrives() {
 }
 
 #[test]
-fn leaving_is_quick_and_silent_even_when_all_leave_at_once() {
+fn concurrent_shutdown_is_fast_and_idempotent() {
     let ranks = running(4);
     let began = Instant::now();
     shut_down(&ranks);
@@ -86,7 +86,7 @@ fn leaving_is_quick_and_silent_even_when_all_leave_at_once() {
 }
 
 #[test]
-fn a_rank_that_dies_is_noticed_by_rank_0() {
+fn rank_0_notices_lost_rank() {
     let mut joined = join_all(world(3, PATIENCE), |_| 0);
     drop(joined.pop());
     let recorder = Arc::new(Recorder::default());
@@ -99,12 +99,12 @@ fn a_rank_that_dies_is_noticed_by_rank_0() {
 }
 
 #[test]
-fn poking_wakes_the_control_thread() {
+fn poke_wakes_control_thread() {
     let ranks = running(1);
     let (membership, recorder) = &ranks[0];
     let before = recorder.seen.lock().unwrap().awake;
     membership.control.poke();
-    recorder.wait("being awake", |seen| (seen.awake > before).then_some(()));
+    recorder.wait("a wake-up", |seen| (seen.awake > before).then_some(()));
     membership.control.send(0, 3, b"to myself");
     recorder.wait("a message to itself", |seen| seen.messages.pop());
     shut_down(&ranks);
@@ -123,14 +123,14 @@ fn connected(ranks: &[(Membership, Arc<Recorder>)]) -> Vec<Vec<(usize, TcpStream
             (seen.streams.len() == others).then_some(())
         });
         let streams = std::mem::take(&mut recorder.seen.lock().unwrap().streams);
-        let mut of_peer = Vec::new();
+        let mut by_peer = Vec::new();
         for (group, peer, stream) in streams {
             assert_eq!(group, 5);
             assert!(stream.nodelay().unwrap());
-            of_peer.push((peer, stream));
+            by_peer.push((peer, stream));
         }
-        of_peer.sort_by_key(|(peer, _)| *peer);
-        of_peer
+        by_peer.sort_by_key(|(peer, _)| *peer);
+        by_peer
     };
     ranks.iter().map(take).collect()
 }
@@ -173,7 +173,7 @@ fn data_stream(peer: usize, stream: TcpStream) -> DataStream {
 }
 
 #[test]
-fn bytes_flow_both_ways_on_every_data_connection() {
+fn data_connections_carry_bytes_in_both_directions() {
     let ranks = running(3);
     let reactor = Arc::new(Reactor::new().unwrap());
     let mut links: Vec<Vec<(usize, TcpLink)>> = Vec::new();
@@ -203,14 +203,14 @@ fn bytes_flow_both_ways_on_every_data_connection() {
         let end = there.1.read(&mut [0; 8]);
         assert!(
             matches!(end, Ok(0) | Err(_)),
-            "nothing comes from a closed link"
+            "a closed link must not deliver bytes"
         );
     }
     shut_down(&ranks);
 }
 
 #[test]
-fn waking_ends_a_sleep_before_and_during_it() {
+fn wake_ends_next_or_current_sleep() {
     let reactor = Arc::new(Reactor::new().unwrap());
     reactor.wake();
     reactor.sleep(PATIENCE * 10);
@@ -221,7 +221,7 @@ fn waking_ends_a_sleep_before_and_during_it() {
 }
 
 #[test]
-fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
+fn data_wakes_control_thread_only_if_requested() {
     let reactor = Arc::new(Reactor::new().unwrap());
     let recorder = Arc::new(Recorder::default());
     let mut settings = world(1, PATIENCE);
@@ -238,14 +238,14 @@ fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
     inbox.push(data_stream(1, TcpStream::from_std(near)));
     assert!(
         inbox.take(0, &reactor).is_none(),
-        "it leads to another peer"
+        "the stream belongs to a different peer"
     );
     let mut link = inbox.take(1, &reactor).unwrap();
 
     for round in 0..3_u8 {
         recorder.note(|seen| seen.wants_data_events = true);
         membership.control.poke();
-        // Wait until the wake-ups by the poke and by the writable socket are over.
+        // Wait until the wake-ups from the poke and from the writable socket have occurred.
         thread::sleep(Duration::from_millis(100));
         let before = recorder.seen.lock().unwrap().awake;
         far.write_all(&[round]).unwrap();
@@ -267,7 +267,7 @@ fn data_that_arrives_wakes_the_control_thread_only_when_wanted() {
 }
 
 #[test]
-fn a_data_connection_to_nobody_fails_with_the_address() {
+fn failed_data_connection_reports_address() {
     let mut settings = world(2, Duration::from_millis(400));
     let second = settings.pop().unwrap();
     let first = settings.pop().unwrap();
@@ -286,7 +286,7 @@ fn a_data_connection_to_nobody_fails_with_the_address() {
 }
 
 #[test]
-fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler() {
+fn handler_gets_only_complete_authenticated_connections() {
     let ranks = running(2);
     let (membership, recorder) = &ranks[1];
     let address = membership.peers[1].address;
@@ -315,7 +315,7 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
             }
         }
     }
-    // A valid connection dialed afterwards is the first that the handler gets.
+    // The first connection that the handler gets is a valid one that is dialed afterwards.
     ranks[0].0.control.dial(6, 1);
     recorder.wait("the valid connection", |seen| seen.streams.pop());
     let seen = recorder.seen.lock().unwrap();
@@ -325,7 +325,7 @@ fn a_connection_whose_dialer_gave_up_or_is_a_stranger_never_reaches_the_handler(
 }
 
 #[test]
-fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
+fn full_queue_drops_rank_that_stops_reading() {
     let mut joined = join_all(world(2, PATIENCE), |_| 0);
     // The rank has joined, but no thread reads its connection.
     let silent = joined.pop();
@@ -336,8 +336,8 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
     let enough = 4 * CONTROL_QUEUE_BYTES_MAX / payload.len();
     for _ in 0..enough {
         membership.control.send(1, 1, &payload);
-        // Send no faster than the thread handles messages, because this test is about the
-        // connection's queue.
+        // Send no faster than the thread handles messages, because this test must fill the
+        // connection's queue and not the thread's.
         while membership.control.queued_bytes() > 0 {
             thread::yield_now();
         }
@@ -350,7 +350,7 @@ fn a_rank_that_stops_reading_is_lost_and_holds_a_bounded_queue() {
 }
 
 #[test]
-fn a_message_that_is_too_long_is_the_senders_fault_and_no_connection_is_lost() {
+fn oversized_message_fails_only_its_sender() {
     for sender in [0, 1] {
         let ranks = running(3);
         let (membership, recorder) = &ranks[sender];
@@ -361,7 +361,8 @@ fn a_message_that_is_too_long_is_the_senders_fault_and_no_connection_is_lost() {
         membership.control.send_all(7, &payload[1..]);
         for (membership, recorder) in &ranks {
             if membership.rank != sender {
-                let (from, ..) = recorder.wait("what fits", |seen| seen.messages.pop());
+                let (from, ..) =
+                    recorder.wait("the message of maximum length", |seen| seen.messages.pop());
                 assert_eq!(from, sender);
             }
             assert!(recorder.seen.lock().unwrap().lost.is_empty());
@@ -371,14 +372,14 @@ fn a_message_that_is_too_long_is_the_senders_fault_and_no_connection_is_lost() {
 }
 
 #[test]
-fn more_ranks_than_handshake_places_join_at_once_and_hear_each_other() {
+fn more_ranks_than_pending_handshakes_can_join() {
     let count = HANDSHAKES_PENDING_MAX + 16;
     let ranks = running(count);
     for (membership, _) in &ranks {
         membership.control.send_all(1, b"hello");
     }
     for (_, recorder) in &ranks {
-        recorder.wait("everybody's hello", |seen| {
+        recorder.wait("the hello of every other rank", |seen| {
             (seen.messages.len() == count - 1).then_some(())
         });
     }
@@ -386,7 +387,7 @@ fn more_ranks_than_handshake_places_join_at_once_and_hear_each_other() {
 }
 
 #[test]
-fn goodbyes_that_cross_at_the_end_of_a_job_all_arrive() {
+fn concurrent_goodbyes_all_arrive() {
     for _ in 0..10 {
         let ranks = running(3);
         thread::scope(|scope| {

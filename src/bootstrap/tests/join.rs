@@ -6,7 +6,7 @@ use std::io::{Read, Write};
 use std::os::fd::IntoRawFd;
 
 #[test]
-fn ranks_come_in_any_order_and_all_see_the_same_world() {
+fn ranks_join_in_any_order_with_equal_tables() {
     // Rank 0 joins last, first and in the middle.
     let orders: [&[u64]; 3] = [&[90, 0, 30, 60], &[0, 60, 30, 90], &[40, 0, 80, 0]];
     for delays in orders {
@@ -32,14 +32,14 @@ fn ranks_come_in_any_order_and_all_see_the_same_world() {
 }
 
 #[test]
-fn a_timeout_without_end_overflows_nothing() {
+fn maximum_timeout_does_not_overflow() {
     for joined in join_all(world(2, Duration::MAX), |_| 0) {
         assert_eq!(joined.unwrap().membership.world_size, 2);
     }
 }
 
 #[test]
-fn a_world_of_one_needs_no_network() {
+fn single_rank_joins_without_network() {
     let mut settings = Settings::new(0, 1, "nowhere.invalid:1");
     settings.timeout = Duration::from_millis(100);
     let joined = join(&settings).map_err(|error| error.to_string()).unwrap();
@@ -47,7 +47,7 @@ fn a_world_of_one_needs_no_network() {
 }
 
 #[test]
-fn a_wrong_secret_is_named_where_it_is_wrong_and_counted_at_rank_0() {
+fn wrong_secret_is_reported_and_counted_at_rank_0() {
     let mut settings = world(3, Duration::from_millis(700));
     settings[2].secret = Some(Secret::new([43; 32]));
     let rendezvous = settings[0].rendezvous.clone();
@@ -57,7 +57,7 @@ fn a_wrong_secret_is_named_where_it_is_wrong_and_counted_at_rank_0() {
         .collect();
     let expected = format!("rank 2: the rendezvous {rendezvous} rejected the job secret");
     let line = lines.pop().unwrap();
-    // If rank 0 times out during the last try, the line begins with that.
+    // The line begins differently if rank 0 times out during this rank's last try.
     assert!(line.contains(&expected), "{line}");
     for line in lines {
         assert!(line.contains("rank 2 of 3 did not reach"), "{line}");
@@ -69,7 +69,7 @@ fn a_wrong_secret_is_named_where_it_is_wrong_and_counted_at_rank_0() {
 }
 
 #[test]
-fn a_missing_secret_is_a_wrong_secret() {
+fn missing_secret_is_treated_as_wrong() {
     let mut settings = world(2, Duration::from_millis(500));
     settings[1].secret = None;
     let line = join_line(join_all(settings, |_| 0).pop().unwrap());
@@ -77,7 +77,7 @@ fn a_missing_secret_is_a_wrong_secret() {
 }
 
 #[test]
-fn a_wrong_world_size_is_told_to_everybody() {
+fn world_size_mismatch_is_reported_to_all_ranks() {
     let mut settings = world(3, PATIENCE);
     settings[1].world_size = 5;
     let began = Instant::now();
@@ -85,7 +85,10 @@ fn a_wrong_world_size_is_told_to_everybody() {
         .into_iter()
         .map(join_line)
         .collect();
-    assert!(began.elapsed() < PATIENCE / 2, "told, not timed out");
+    assert!(
+        began.elapsed() < PATIENCE / 2,
+        "the error must arrive before the timeout"
+    );
     assert!(
         lines[1].contains("WORLD_SIZE is 5 here, but 3 on rank 0"),
         "{}",
@@ -97,7 +100,7 @@ fn a_wrong_world_size_is_told_to_everybody() {
 }
 
 #[test]
-fn two_processes_of_one_rank_are_named_to_everybody() {
+fn duplicate_rank_is_reported_to_all_ranks() {
     let mut settings = world(4, PATIENCE);
     settings[3] = settings[2].clone();
     let lines: Vec<_> = join_all(settings, |_| 0)
@@ -112,7 +115,7 @@ fn two_processes_of_one_rank_are_named_to_everybody() {
 }
 
 #[test]
-fn a_second_rank_0_is_told_that_its_place_is_taken() {
+fn second_rank_0_error_suggests_duplicate() {
     let settings = world(2, Duration::from_millis(600));
     let second = Settings {
         timeout: Duration::from_millis(100),
@@ -126,7 +129,7 @@ fn a_second_rank_0_is_told_that_its_place_is_taken() {
 }
 
 #[test]
-fn differing_settings_are_named_with_both_values_to_everybody() {
+fn settings_mismatch_is_reported_with_both_values() {
     let mut settings = world(3, PATIENCE);
     settings[2].algorithm = Some("ring".to_owned());
     // Rank 1 joins after the failure is known.
@@ -139,7 +142,7 @@ fn differing_settings_are_named_with_both_values_to_everybody() {
 }
 
 #[test]
-fn a_missing_rank_is_named_to_everybody_at_the_timeout() {
+fn timeout_error_names_missing_ranks() {
     let mut settings = world(5, Duration::from_millis(500));
     settings.truncate(3);
     let began = Instant::now();
@@ -151,7 +154,7 @@ fn a_missing_rank_is_named_to_everybody_at_the_timeout() {
 }
 
 #[test]
-fn an_unreachable_rendezvous_is_named_with_the_system_s_reason() {
+fn unreachable_rendezvous_error_quotes_system_error() {
     let mut settings = world(2, Duration::from_millis(200));
     let client = settings.pop().unwrap();
     let line = join_line(join(&client));
@@ -163,7 +166,7 @@ fn an_unreachable_rendezvous_is_named_with_the_system_s_reason() {
 }
 
 #[test]
-fn an_unresolvable_rendezvous_is_named() {
+fn unresolvable_rendezvous_is_named_in_error() {
     let mut settings = Settings::new(1, 2, "no-such-host.invalid:29500");
     settings.timeout = Duration::from_millis(200);
     let line = join_line(join(&settings));
@@ -171,13 +174,13 @@ fn an_unresolvable_rendezvous_is_named() {
 }
 
 #[test]
-fn without_a_secret_only_loopback_is_used() {
-    // An address for documentation, which no host has. The join must not contact it.
+fn join_without_secret_requires_loopback() {
+    // This address is reserved for documentation, so no host has it. The join must not contact it.
     for rank in [0, 1] {
         let mut settings = Settings::new(rank, 2, "192.0.2.1:29500");
         settings.timeout = Duration::from_millis(300);
         let Err(error) = join(&settings) else {
-            panic!("refused");
+            panic!("the join must be rejected");
         };
         assert!(error.kind() == ErrorKind::Configuration, "{error:?}");
         let line = error.to_string();
@@ -193,7 +196,7 @@ fn without_a_secret_only_loopback_is_used() {
 }
 
 #[test]
-fn a_taken_port_moves_the_rendezvous_to_the_next_one() {
+fn rendezvous_moves_to_next_port_if_taken() {
     let mut settings = world(3, PATIENCE);
     let port: u16 = settings[0]
         .rendezvous
@@ -202,7 +205,7 @@ fn a_taken_port_moves_the_rendezvous_to_the_next_one() {
         .1
         .parse()
         .unwrap();
-    // A service that accepts but sends nothing, like a store that waits for its own protocol.
+    // This service accepts connections but sends nothing, like a store that waits for a request.
     let other_service = TcpListener::bind(("127.0.0.1", port)).unwrap();
     for settings in &mut settings {
         settings.next_port_too = true;
@@ -214,7 +217,7 @@ fn a_taken_port_moves_the_rendezvous_to_the_next_one() {
 }
 
 #[test]
-fn a_given_rendezvous_that_is_taken_is_an_error() {
+fn explicit_rendezvous_that_is_taken_is_an_error() {
     let mut settings = world(2, Duration::from_millis(300));
     let taken = TcpListener::bind(&settings[0].rendezvous).unwrap();
     let line = join_line(join(&settings.remove(0)));
@@ -226,14 +229,14 @@ fn a_given_rendezvous_that_is_taken_is_an_error() {
 }
 
 #[test]
-fn an_inherited_listener_is_used_once_and_then_its_address() {
+fn inherited_listener_is_used_once_and_then_its_address() {
     let mut settings = world(2, PATIENCE);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let rendezvous = listener.local_addr().unwrap().to_string();
     for settings in &mut settings {
         settings.rendezvous.clone_from(&rendezvous);
     }
-    // A descriptor that no other test of this process uses.
+    // Use a descriptor number that no other test of this process uses.
     let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 800).unwrap();
     drop(listener);
     settings[0].listener_fd = Some(copy.into_raw_fd());
@@ -257,7 +260,7 @@ pub(super) fn connect(rendezvous: &str) -> std::net::TcpStream {
 }
 
 #[test]
-fn garbage_at_the_port_does_not_disturb_the_join() {
+fn garbage_at_rendezvous_does_not_disturb_join() {
     let settings = world(3, PATIENCE);
     let rendezvous = settings[0].rendezvous.clone();
     let strangers = thread::spawn(move || {
@@ -269,7 +272,7 @@ fn garbage_at_the_port_does_not_disturb_the_join() {
                 0 => drop(stream),
                 1 => drop(stream.write_all(&bytes)),
                 2 => {
-                    // The beginning of a valid hello, then nothing.
+                    // Send the beginning of a valid hello, and then nothing.
                     let _ = stream.write_all(b"ringtree");
                     held.push(stream);
                 }
@@ -285,7 +288,7 @@ fn garbage_at_the_port_does_not_disturb_the_join() {
 }
 
 #[test]
-fn more_silent_strangers_than_places_only_delay_the_join() {
+fn silent_peers_beyond_limit_only_delay_join() {
     let settings = world(2, PATIENCE);
     let rendezvous = settings[0].rendezvous.clone();
     let client = settings[1].clone();
@@ -303,7 +306,7 @@ fn more_silent_strangers_than_places_only_delay_the_join() {
 }
 
 #[test]
-fn a_stranger_is_cut_off_in_time_and_learns_nothing() {
+fn unauthenticated_peer_is_disconnected_without_answer() {
     let settings = world(2, PATIENCE);
     let rendezvous = settings[0].rendezvous.clone();
     let client = settings[1].clone();
@@ -324,7 +327,7 @@ fn a_stranger_is_cut_off_in_time_and_learns_nothing() {
 }
 
 #[test]
-fn no_socket_of_the_library_listens_on_the_wildcard() {
+fn no_socket_listens_on_wildcard_address() {
     let settings = world(2, PATIENCE);
     let rendezvous: std::net::SocketAddr = settings[0].rendezvous.parse().unwrap();
     let start = |joined: Result<Joined>| {
@@ -334,7 +337,7 @@ fn no_socket_of_the_library_listens_on_the_wildcard() {
     let running: Vec<Membership> = join_all(settings, |_| 0).into_iter().map(start).collect();
     let membership = &running[0];
     let table = fs::read_to_string("/proc/net/tcp").unwrap();
-    // Column 1 is address:port in hexadecimal, column 3 the state, 0A for listening.
+    // Column 1 is the address and port in hexadecimal. Column 3 is the state; 0A means listening.
     let listeners: Vec<(&str, u16)> = table
         .lines()
         .skip(1)
@@ -345,19 +348,22 @@ fn no_socket_of_the_library_listens_on_the_wildcard() {
         })
         .collect();
     for peer in membership.peers.iter() {
-        let of_port = listeners
+        let on_port = listeners
             .iter()
             .filter(|(_, port)| *port == peer.address.port());
-        let bound: Vec<&str> = of_port.map(|(address, _)| *address).collect();
-        assert_eq!(bound, ["0100007F"], "127.0.0.1 and nothing else");
+        let bound: Vec<&str> = on_port.map(|(address, _)| *address).collect();
+        assert_eq!(bound, ["0100007F"], "only 127.0.0.1 may be bound");
     }
     let closed = listeners.iter().all(|(_, port)| *port != rendezvous.port());
-    assert!(closed, "the rendezvous closes after all ranks have joined");
+    assert!(
+        closed,
+        "the rendezvous must close after all ranks have joined"
+    );
     running.iter().for_each(|one| one.control.shutdown());
 }
 
 #[test]
-fn a_rank_of_an_earlier_attempt_is_refused_and_disturbs_nobody() {
+fn rank_of_earlier_attempt_is_rejected_harmlessly() {
     let mut settings = world(3, PATIENCE);
     for settings in &mut settings {
         settings.attempt = 2;
@@ -365,7 +371,7 @@ fn a_rank_of_an_earlier_attempt_is_refused_and_disturbs_nobody() {
     let mut old = settings[1].clone();
     old.attempt = 1;
     settings.insert(1, old);
-    // The old rank joins while rank 0 waits for two others, as the first or between them.
+    // The old rank joins while rank 0 waits for two others: before both of them, or between them.
     for delays in [[0, 50, 150, 150], [0, 100, 0, 200]] {
         let mut joined = join_all(settings.clone(), |at| delays[at]);
         let line = join_line(joined.remove(1));
@@ -385,7 +391,7 @@ fn a_rank_of_an_earlier_attempt_is_refused_and_disturbs_nobody() {
 }
 
 #[test]
-fn an_old_rank_0_gives_way_to_the_attempt_that_replaced_it() {
+fn old_rank_0_gives_way_to_next_attempt() {
     let old = world(2, PATIENCE);
     let mut settings = old.clone();
     for settings in &mut settings {
@@ -410,7 +416,7 @@ fn an_old_rank_0_gives_way_to_the_attempt_that_replaced_it() {
 }
 
 #[test]
-fn a_rank_that_gives_up_tells_why() {
+fn rank_that_times_out_reports_reason_to_all() {
     let mut settings = world(4, PATIENCE);
     settings.truncate(3);
     let began = Instant::now();
@@ -419,5 +425,8 @@ fn a_rank_that_gives_up_tells_why() {
     for line in joined.into_iter().map(join_line) {
         assert!(line.starts_with("rank 2: reached the rendezvous"), "{line}");
     }
-    assert!(began.elapsed() < PATIENCE / 2, "told, not timed out");
+    assert!(
+        began.elapsed() < PATIENCE / 2,
+        "the error must arrive before the timeout"
+    );
 }

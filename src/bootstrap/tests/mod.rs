@@ -1,4 +1,4 @@
-//! Tests with ranks as threads of one process, over loopback.
+//! Tests in which the ranks are threads of one process and connect over loopback.
 
 mod control;
 mod join;
@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Sockets that reserve the ports taken by this process.
+/// Sockets that reserve the ports that this process uses.
 static TAKEN: Mutex<Vec<[Socket; 2]>> = Mutex::new(Vec::new());
 
-/// Reserves a loopback port and the next higher one, and returns the former.
+/// Reserves a loopback port and the next higher port. Returns the lower of the two.
 fn own_port() -> u16 {
     loop {
         let (first, at) = address::reserve(([127, 0, 0, 1], 0).into()).unwrap();
@@ -69,11 +69,11 @@ fn join_line(result: Result<Joined>) -> String {
     match result {
         Err(error) if error.kind() == ErrorKind::Join => {
             let line = error.to_string();
-            assert!(!line.contains('\n'), "one line: {line}");
+            assert!(!line.contains('\n'), "expected a single line: {line}");
             line
         }
-        Err(other) => panic!("not a join error: {other:?}"),
-        Ok(_) => panic!("joined"),
+        Err(other) => panic!("expected a join error, got {other:?}"),
+        Ok(_) => panic!("the join succeeded"),
     }
 }
 
@@ -113,7 +113,7 @@ impl Recorder {
             let left = end.saturating_duration_since(Instant::now());
             assert!(
                 !left.is_zero(),
-                "waited in vain for {what}; lost: {:?}",
+                "timed out waiting for {what}; lost: {:?}",
                 seen.lost
             );
             seen = self.changed.wait_timeout(seen, left).unwrap().0;

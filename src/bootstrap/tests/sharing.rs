@@ -2,7 +2,7 @@ use super::*;
 use crate::sys::shared::{Division, OwnRegion, PeerRegion};
 
 #[test]
-fn all_ranks_conclude_the_same_about_sharing_memory() {
+fn all_ranks_agree_on_memory_sharing() {
     let mut settings = world(5, PATIENCE);
     for (settings, host) in settings.iter_mut().zip(["a", "b", "a", "b", "c"]) {
         settings.host_id = Some(host.into());
@@ -30,7 +30,7 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
                 let local = membership.local.as_ref().unwrap();
                 let handed = local.exchange(0, &own, Some(4096), PATIENCE).unwrap();
                 let [(_, file)] = &handed[..] else {
-                    panic!("one local rank: {handed:?}");
+                    panic!("expected one local rank, got {handed:?}");
                 };
                 PeerRegion::map(file, division).unwrap();
             });
@@ -39,7 +39,7 @@ fn all_ranks_conclude_the_same_about_sharing_memory() {
 }
 
 #[test]
-fn with_tcp_nobody_shares_memory() {
+fn tcp_transport_disables_memory_sharing() {
     for transport in [
         TransportChoice::Auto,
         TransportChoice::Shm,
@@ -59,7 +59,7 @@ fn with_tcp_nobody_shares_memory() {
 }
 
 #[test]
-fn shared_memory_alone_needs_ranks_that_can_share_it() {
+fn shm_transport_requires_that_all_ranks_can_share() {
     let mut settings = world(3, PATIENCE);
     for settings in &mut settings {
         settings.transport = TransportChoice::Shm;
@@ -75,7 +75,7 @@ fn shared_memory_alone_needs_ranks_that_can_share_it() {
 }
 
 #[test]
-fn ranks_with_different_transports_are_told() {
+fn transport_mismatch_is_reported_to_all_ranks() {
     let mut settings = world(2, PATIENCE);
     settings[1].transport = TransportChoice::Tcp;
     for result in join_all(settings, |_| 0) {

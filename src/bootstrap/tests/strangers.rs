@@ -1,4 +1,4 @@
-//! Tests that processes without the secret can only delay a join a little.
+//! Tests that processes without the secret can delay a join only briefly.
 
 use super::join::connect;
 use super::*;
@@ -13,8 +13,8 @@ use std::sync::atomic::AtomicBool;
 const HELD: usize = 1500;
 
 /// Floods `address` with connections until `is_over`: first `HELD` in quick succession, then up to
-/// 1,000 per second. Sends `words` on each and keeps the last `HELD` open.
-fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
+/// 1,000 per second. Sends `bytes` on each and keeps the last `HELD` open.
+fn flood(address: SocketAddr, bytes: &[u8], is_over: &AtomicBool) {
     // This process holds both ends of every connection.
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
@@ -24,7 +24,7 @@ fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
         let timeout = Duration::from_millis(20);
         if let Ok(mut stream) = std::net::TcpStream::connect_timeout(&address, timeout) {
             // The other end may have closed the connection already.
-            let _ = stream.write_all(words);
+            let _ = stream.write_all(bytes);
             held.push_back(stream);
         }
         if held.len() > HELD {
@@ -35,16 +35,16 @@ fn flood(address: SocketAddr, words: &[u8], is_over: &AtomicBool) {
 }
 
 /// Joins as rank 1 while earlier connections flood the rendezvous.
-fn join_in_a_flood_of(words: &[u8]) {
+fn join_while_flooded_with(bytes: &[u8]) {
     let mut settings = world(2, PATIENCE);
-    // With this setting, a rank waits the least for an answer.
+    // With this setting, a rank waits for an answer for the shortest time.
     settings.iter_mut().for_each(|one| one.next_port_too = true);
     let address = settings[0].rendezvous.parse().unwrap();
     let is_over = AtomicBool::new(false);
     thread::scope(|scope| {
         let rank_0 = scope.spawn(|| join(&settings[0]));
         drop(connect(&settings[0].rendezvous));
-        scope.spawn(|| flood(address, words, &is_over));
+        scope.spawn(|| flood(address, bytes, &is_over));
         thread::sleep(Duration::from_secs(1));
         let rank_1 = join(&settings[1]).map(drop);
         let rank_0 = rank_0.join().unwrap().map(drop);
@@ -54,17 +54,17 @@ fn join_in_a_flood_of(words: &[u8]) {
 }
 
 #[test]
-fn silent_connections_keep_no_rank_out() {
-    join_in_a_flood_of(b"");
+fn rank_joins_despite_silent_connections() {
+    join_while_flooded_with(b"");
 }
 
 #[test]
-fn connections_that_begin_a_handshake_keep_no_rank_out() {
-    join_in_a_flood_of(b"ringtree");
+fn rank_joins_despite_partial_handshakes() {
+    join_while_flooded_with(b"ringtree");
 }
 
 #[test]
-fn connections_that_only_lack_the_proof_keep_no_rank_out() {
+fn rank_joins_despite_handshakes_without_proof() {
     let hello = Hello {
         purpose: Purpose::Control,
         world_size: 2,
@@ -75,11 +75,11 @@ fn connections_that_only_lack_the_proof_keep_no_rank_out() {
         to: 0,
     };
     let (_, frame) = Initiator::new(&Secret::absent(), hello, [1; 32]);
-    join_in_a_flood_of(&frame);
+    join_while_flooded_with(&frame);
 }
 
 #[test]
-fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
+fn active_handshake_is_kept_among_silent_ones() {
     let settings = world(2, PATIENCE);
     let rendezvous = settings[0].rendezvous.clone();
     let client = settings[1].clone();
@@ -96,7 +96,7 @@ fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
     let (_, frame) = Initiator::new(&Secret::absent(), hello, [1; 32]);
     let mut slow = connect(&rendezvous);
     slow.write_all(&frame[..HELLO_BYTES - 1]).unwrap();
-    // Longer than an honest handshake takes, shorter than its time limit.
+    // This is longer than an honest handshake takes, and shorter than its time limit.
     thread::sleep(Duration::from_millis(600));
     let silent: Vec<_> = (0..4 * HANDSHAKES_PENDING_MAX)
         .map(|_| connect(&rendezvous))
@@ -105,7 +105,7 @@ fn a_connection_that_speaks_keeps_its_place_among_silent_ones() {
     slow.write_all(&frame[HELLO_BYTES - 1..]).unwrap();
     slow.set_read_timeout(Some(PATIENCE)).unwrap();
     slow.read_exact(&mut [0; ANSWER_BYTES])
-        .expect("a challenge");
+        .expect("the rendezvous must answer with a challenge");
     join(&client).map(drop).unwrap();
     rank_0.join().unwrap().map(drop).unwrap();
     drop(silent);
@@ -136,7 +136,7 @@ fn frame(version: u16, kind: u8, reason: u8) -> [u8; ANSWER_BYTES] {
 }
 
 #[test]
-fn what_an_impostor_says_ends_no_join() {
+fn join_survives_impostor_replies() {
     let this = crate::protocol::handshake::WIRE_VERSION;
     let (challenge, accepted) = (frame(this, 1, 0), frame(this, 2, 0));
     let refused = frame(this, 3, 2);
@@ -146,12 +146,12 @@ fn what_an_impostor_says_ends_no_join() {
         vec![challenge, accepted],
         vec![[0; ANSWER_BYTES]],
     ];
-    for said in cases {
+    for replies in cases {
         let mut settings = world(2, PATIENCE);
         settings.iter_mut().for_each(|one| one.next_port_too = true);
         let at: SocketAddr = settings[0].rendezvous.parse().unwrap();
         impostor(at.port() + 1, move |stream| {
-            for frame in &said {
+            for frame in &replies {
                 let _ = stream.read(&mut [0; HELLO_BYTES]);
                 let _ = stream.write_all(frame);
             }
@@ -165,7 +165,7 @@ fn what_an_impostor_says_ends_no_join() {
 }
 
 #[test]
-fn what_an_impostor_said_is_told_in_the_end() {
+fn timeout_error_quotes_impostor() {
     let mut settings = world(2, Duration::from_millis(600));
     let at: SocketAddr = settings[1].rendezvous.parse().unwrap();
     impostor(at.port(), |stream| {
@@ -180,7 +180,7 @@ fn what_an_impostor_said_is_told_in_the_end() {
 }
 
 #[test]
-fn a_rendezvous_that_dribbles_holds_nobody_beyond_the_timeout() {
+fn slow_impostor_cannot_delay_join_past_timeout() {
     let mut settings = world(2, Duration::from_secs(3));
     let at: SocketAddr = settings[1].rendezvous.parse().unwrap();
     impostor(at.port(), |stream| {
@@ -191,19 +191,22 @@ fn a_rendezvous_that_dribbles_holds_nobody_beyond_the_timeout() {
             thread::sleep(Duration::from_secs(1));
         }
     });
-    let (tell, told) = std::sync::mpsc::channel();
-    thread::spawn(move || tell.send(join_line(join(&settings.remove(1)))));
-    let line = told.recv_timeout(PATIENCE).expect("an end");
+    let (sender, receiver) = std::sync::mpsc::channel();
+    thread::spawn(move || sender.send(join_line(join(&settings.remove(1)))));
+    let line = receiver.recv_timeout(PATIENCE).expect("the join must end");
     assert!(line.contains("did not respond to the handshake"), "{line}");
 }
 
 #[test]
-fn no_connection_waits_at_a_data_socket_that_is_not_served_yet() {
+fn data_socket_refuses_connections_until_served() {
     let joined = join_all(world(2, PATIENCE), |_| 0);
     let joined: Vec<Joined> = joined.into_iter().map(Result::unwrap).collect();
     let address = joined[1].membership.peers[1].address;
     let early = std::net::TcpStream::connect(address);
-    assert!(early.is_err(), "it would have to be served first");
+    assert!(
+        early.is_err(),
+        "the data socket must not accept connections yet"
+    );
     let start = |joined: Joined| {
         let recorder = Arc::new(Recorder::default());
         let handler: Arc<dyn Handler> = recorder.clone();

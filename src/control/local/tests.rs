@@ -12,7 +12,7 @@ use std::thread;
 const BYTES: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns ranks of one host, connected as after a join.
+/// Returns `count` ranks of one host, which are connected as after a join.
 fn ranks(count: usize) -> Vec<LocalPeers> {
     let sockets: Vec<_> = (0..count).map(|_| LocalSocket::new().unwrap()).collect();
     let peer = |socket: &LocalSocket| Peer {
@@ -39,7 +39,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
     sockets.into_iter().enumerate().map(local).collect()
 }
 
-/// Creates sealed memory with this name that starts with `mark`.
+/// Creates sealed memory that has this name and begins with `mark`.
 fn memory(name: &str, mark: u64) -> OwnedFd {
     let file = unsealed(name, BYTES);
     let file = File::from(file);
@@ -70,17 +70,17 @@ fn open(name: &str) -> usize {
         .count()
 }
 
-/// Sends the word of `local`, `bytes` and `descriptor` to the socket of `local`, from outside the
-/// job.
+/// Sends a datagram to the socket of `local` from outside the job. The datagram consists of the
+/// word of `local`, `bytes` and `descriptor`.
 fn send_to(
     local: &LocalPeers,
     bytes: &[u8],
     descriptor: BorrowedFd<'_>,
 ) -> rustix::io::Result<usize> {
-    send_behind(&local.word, local, bytes, descriptor)
+    send_with_word(&local.word, local, bytes, descriptor)
 }
 
-fn send_behind(
+fn send_with_word(
     word: &[u8],
     local: &LocalPeers,
     bytes: &[u8],
@@ -91,12 +91,12 @@ fn send_behind(
         rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None).unwrap();
     let address = SocketAddrUnix::try_from(rustix::net::getsockname(&local.socket).unwrap());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
-    let mut beside = SendAncillaryBuffer::new(&mut space);
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let descriptors = [descriptor];
-    assert!(beside.push(SendAncillaryMessage::ScmRights(&descriptors)));
+    assert!(ancillary.push(SendAncillaryMessage::ScmRights(&descriptors)));
     let bytes = [IoSlice::new(word), IoSlice::new(bytes)];
     let address = address.unwrap();
-    rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut beside, send_flags())
+    rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut ancillary, send_flags())
 }
 
 /// Returns messages to rank 0, each invalid in one way.
@@ -124,7 +124,7 @@ fn forgeries(local: &LocalPeers) -> Vec<[u8; HAND_OVER_BYTES]> {
 }
 
 #[test]
-fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
+fn exchange_on_two_channels_ignores_forged_datagrams() {
     let name = "ringtree-test-all";
     let all = ranks(8);
     let is_over = AtomicBool::new(false);
@@ -154,8 +154,8 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
                     }
                     let _ = send_to(local, &[7; 300], own.as_fd());
                     let _ = send_to(local, &[], own.as_fd());
-                    let _ = send_behind(&[], local, &[], own.as_fd());
-                    let _ = send_behind(&[9; WORD_BYTES], local, &[], own.as_fd());
+                    let _ = send_with_word(&[], local, &[], own.as_fd());
+                    let _ = send_with_word(&[9; WORD_BYTES], local, &[], own.as_fd());
                 }
                 thread::sleep(Duration::from_micros(200));
             }
@@ -170,7 +170,7 @@ fn all_hand_over_to_all_on_two_channels_at_once_whatever_a_stranger_sends() {
 }
 
 #[test]
-fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
+fn forged_messages_are_dropped_and_descriptors_closed() {
     let name = "ringtree-test-forged";
     let all = ranks(2);
     let own = memory(name, 0);
@@ -180,7 +180,7 @@ fn what_proves_nothing_is_dropped_and_its_descriptors_closed() {
         assert!(lock(&all[0].stash).is_empty());
         assert_eq!(open(name), 1);
     }
-    // A message with the right proof is kept, once.
+    // A message with a valid proof is kept, but only once.
     for _ in 0..2 {
         assert!(all[1].hand_over(4, own.as_fd(), 0).unwrap());
         all[0].drain();
@@ -212,13 +212,13 @@ fn queued(local: &LocalPeers) -> rustix::io::Result<usize> {
 }
 
 #[test]
-fn the_kernel_keeps_what_lacks_the_word_from_the_socket() {
+fn kernel_drops_datagrams_without_the_word() {
     let all = ranks(2);
     let own = memory("ringtree-test-strangers", 0);
     let word = all[0].word;
     let mut almost = word;
     almost[WORD_BYTES - 1] ^= 1;
-    let strange: [&[u8]; 6] = [
+    let invalid: [&[u8]; 6] = [
         &[],
         &word[..4],
         &word[..7],
@@ -226,17 +226,17 @@ fn the_kernel_keeps_what_lacks_the_word_from_the_socket() {
         &all[1].word,
         &[7; 300],
     ];
-    for bytes in strange {
-        send_behind(bytes, &all[0], &[], own.as_fd()).unwrap();
+    for bytes in invalid {
+        send_with_word(bytes, &all[0], &[], own.as_fd()).unwrap();
         assert_eq!(queued(&all[0]), Err(Errno::AGAIN), "{bytes:?}");
     }
-    send_behind(&word, &all[0], &[], own.as_fd()).unwrap();
+    send_with_word(&word, &all[0], &[], own.as_fd()).unwrap();
     assert_eq!(queued(&all[0]), Ok(WORD_BYTES));
 }
 
 /// An unauthenticated peer sends its only reference to a socket whose close blocks.
 #[test]
-fn no_descriptor_of_a_stranger_is_closed_here() {
+fn receiver_never_closes_unauthenticated_descriptor() {
     let linger = Duration::from_secs(600);
     let all = ranks(2);
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -245,22 +245,24 @@ fn no_descriptor_of_a_stranger_is_closed_here() {
     full.set_nonblocking(true).unwrap();
     while std::io::Write::write(&mut full, &[1; 1 << 16]).is_ok() {}
     SockRef::from(&full).set_linger(Some(linger)).unwrap();
-    send_behind(&[], &all[0], &[], full.as_fd()).unwrap();
+    send_with_word(&[], &all[0], &[], full.as_fd()).unwrap();
     // Only the sender waits for the close of its socket.
     let stranger = thread::spawn(move || drop(full));
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, receiver) = std::sync::mpsc::channel();
     let local = thread::spawn(move || {
         all[0].drain();
-        tell.send(()).unwrap();
+        sender.send(()).unwrap();
     });
-    told.recv_timeout(PATIENCE).expect("drained");
+    receiver
+        .recv_timeout(PATIENCE)
+        .expect("draining must not wait until a descriptor is closed");
     drop(reader);
     stranger.join().unwrap();
     local.join().unwrap();
 }
 
 #[test]
-fn no_more_than_the_limit_is_kept_for_later() {
+fn descriptors_kept_for_later_are_limited() {
     let name = "ringtree-test-kept";
     let all = ranks(2);
     let own = memory(name, 0);
@@ -269,7 +271,7 @@ fn no_more_than_the_limit_is_kept_for_later() {
         all[0].drain();
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
-    // A kept descriptor is found, and frees a place for another.
+    // An exchange takes a kept descriptor, which makes space for another descriptor.
     let handed = all[0].exchange(3, &own, Some(BYTES), PATIENCE);
     assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
@@ -281,7 +283,7 @@ fn no_more_than_the_limit_is_kept_for_later() {
 }
 
 #[test]
-fn who_does_not_hand_over_in_time_is_named() {
+fn fd_exchange_timeout_names_missing_rank() {
     let name = "ringtree-test-late";
     let all = ranks(4);
     let late = Duration::from_millis(300);
@@ -292,7 +294,7 @@ fn who_does_not_hand_over_in_time_is_named() {
                 let own = memory(name, 0);
                 let error = local.exchange(2, &own, Some(BYTES), late);
                 let Err(error) = error else {
-                    panic!("no deadline: {error:?}");
+                    panic!("expected a deadline error, got {error:?}");
                 };
                 assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
                 let line = error.to_string();
@@ -307,8 +309,8 @@ fn who_does_not_hand_over_in_time_is_named() {
 }
 
 #[test]
-fn who_is_gone_is_named_at_once() {
-    for dies_while_waited_for in [false, true] {
+fn fd_exchange_names_lost_rank_immediately() {
+    for dies_during_exchange in [false, true] {
         let mut all = ranks(3);
         let last = all.pop().unwrap();
         thread::scope(|scope| {
@@ -317,7 +319,7 @@ fn who_is_gone_is_named_at_once() {
                     let own = memory("ringtree-test-gone", 0);
                     let error = local.exchange(2, &own, Some(BYTES), PATIENCE);
                     let Err(error) = error else {
-                        panic!("not lost: {error:?}");
+                        panic!("expected an error, got {error:?}");
                     };
                     assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
                     assert_eq!(error.peer(), Some(2));
@@ -325,7 +327,7 @@ fn who_is_gone_is_named_at_once() {
                     assert!(message.starts_with("rank 2 is gone"), "{message}");
                 });
             }
-            if dies_while_waited_for {
+            if dies_during_exchange {
                 thread::sleep(Duration::from_millis(50));
             }
             drop(last);
@@ -334,7 +336,7 @@ fn who_is_gone_is_named_at_once() {
 }
 
 #[test]
-fn only_sealed_memory_of_the_right_size_is_taken() {
+fn exchange_accepts_only_sealed_memory_of_right_size() {
     let all = ranks(2);
     let sealed = memory("ringtree-test-right", 0);
     let (pipe, _writer) = std::io::pipe().unwrap();
@@ -358,7 +360,7 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
         assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
         let error = all[0].exchange(channel, &sealed, Some(bytes), PATIENCE);
         let Err(error) = error else {
-            panic!("taken: {error:?}");
+            panic!("expected an error, got {error:?}");
         };
         assert!(error.kind() == ErrorKind::Protocol, "{error:?}");
         let line = error.to_string();
@@ -371,10 +373,10 @@ fn only_sealed_memory_of_the_right_size_is_taken() {
 }
 
 #[test]
-fn a_descriptor_that_found_no_place_is_explained() {
+fn dropped_descriptor_error_suggests_ulimit() {
     let all = ranks(2);
     let own = memory("ringtree-test-cut", 0);
-    // The entry of a descriptor that arrives when this process has no free number.
+    // Add the entry of a descriptor that arrived while this process had no free number.
     lock(&all[0].stash).entry(0).or_default().insert(1, None);
     let error = all[0].exchange(0, &own, Some(BYTES), PATIENCE);
     let line = error.unwrap_err().to_string();
@@ -384,36 +386,36 @@ fn a_descriptor_that_found_no_place_is_explained() {
     );
 }
 
-/// Sleeps in the reactor until a wake-up has arrived; returns immediately if one has already.
-fn sleeps_no_longer(reactor: &Reactor) {
+/// Sleeps in the reactor until a wake-up arrives. Returns immediately if one has arrived before.
+fn sleep_until_woken(reactor: &Reactor) {
     let start = Instant::now();
     reactor.sleep(PATIENCE);
-    assert!(start.elapsed() < PATIENCE, "the sleep was not ended");
+    assert!(start.elapsed() < PATIENCE, "no wake-up ended the sleep");
 }
 
 #[test]
-fn waking_ends_a_sleep_whatever_was_left_unread() {
+fn wake_ends_sleep_despite_unread_datagrams() {
     let all = ranks(2);
     let reactor = Arc::new(Reactor::new().unwrap());
     all[1].end_sleeps_of(&reactor).unwrap();
     all[0].wake(1);
-    sleeps_no_longer(&reactor);
+    sleep_until_woken(&reactor);
     thread::scope(|scope| {
         for _ in 0..20 {
             all[1].drain();
             scope.spawn(|| all[0].wake(1));
-            sleeps_no_longer(&reactor);
+            sleep_until_woken(&reactor);
         }
     });
-    // More than any queue holds, and nobody reads. No call blocks.
+    // Send more than any queue holds, while no thread reads. No call blocks.
     for _ in 0..2 * DATAGRAMS_AT_ONCE {
         all[0].wake(1);
     }
-    sleeps_no_longer(&reactor);
+    sleep_until_woken(&reactor);
     all[1].drain();
     all[0].wake(1);
-    sleeps_no_longer(&reactor);
-    // To a rank that does not exist, and to a rank that is gone.
+    sleep_until_woken(&reactor);
+    // Wake a rank that does not exist, and a rank that is gone. Both calls do nothing.
     all[0].wake(7);
     let mut all = all;
     drop(all.pop());
@@ -421,7 +423,7 @@ fn waking_ends_a_sleep_whatever_was_left_unread() {
 }
 
 #[test]
-fn an_exchange_passes_on_the_waking_that_it_took_from_a_sleeper() {
+fn exchange_forwards_wake_up_to_sleeper() {
     let all = ranks(2);
     let reactor = Arc::new(Reactor::new().unwrap());
     all[1].end_sleeps_of(&reactor).unwrap();
@@ -431,7 +433,7 @@ fn an_exchange_passes_on_the_waking_that_it_took_from_a_sleeper() {
         for _ in 0..100 {
             all[1].drain();
             all[0].wake(1);
-            sleeps_no_longer(&reactor);
+            sleep_until_woken(&reactor);
         }
         all[0].exchange(0, &own, Some(BYTES), PATIENCE).unwrap();
         assert_eq!(exchange.join().unwrap().unwrap().len(), 1);

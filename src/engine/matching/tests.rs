@@ -91,10 +91,10 @@ fn taken(group: &mut Group, slot: usize) -> Option<(usize, u64)> {
 }
 
 #[test]
-fn the_earliest_receive_gets_the_message_and_none_overtakes_one_from_any_rank() {
+fn receives_match_messages_in_order_of_issue() {
     let mut groups = world();
     let [receiver, one, two] = &mut groups[..] else {
-        unreachable!("there are three")
+        unreachable!("there are three groups")
     };
     let first = post(receiver, MessageEnd::From(1), 0);
     let any = post(receiver, MessageEnd::FromAny(RANKS), 0);

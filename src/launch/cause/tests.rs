@@ -1,28 +1,29 @@
 use super::*;
 
-fn end(status: i32, told: &str) -> Cause {
-    end_after(&[], status, told)
+fn cause_of_exit(status: i32, stderr: &str) -> Cause {
+    cause_after_errors(&[], status, stderr)
 }
 
-/// The cause of an exit after these errors, each with the rank that it blames.
-fn end_after(errors: &[(Option<u32>, &str)], status: i32, told: &str) -> Cause {
+/// Returns the cause of an exit after these reported errors, each with the rank that it blames.
+fn cause_after_errors(errors: &[(Option<u32>, &str)], status: i32, stderr: &str) -> Cause {
     let mut words = Words::default();
     let now = std::time::Instant::now();
-    told.lines()
+    stderr
+        .lines()
         .for_each(|line| words.told(line.as_bytes(), now));
     let (status, mut record) = (ExitStatus::from_raw(status), Record::of(errors));
     Cause::of_rank((3, "rank 3"), status, (&words, false), &mut record)
 }
 
 #[test]
-fn an_end_is_told_in_one_line() {
-    let killed = end(9, "step\t\x1b[31m4\n");
+fn cause_is_reported_in_one_line() {
+    let killed = cause_of_exit(9, "step\t\x1b[31m4\n");
     assert_eq!(
         killed.line(None),
         "rank 3 was killed by SIGKILL; its last output: step  [31m4"
     );
     assert_eq!(killed.standing, Standing::Original);
-    let failed = end(7 << 8, "");
+    let failed = cause_of_exit(7 << 8, "");
     assert_eq!(
         failed.line(None),
         "rank 3 exited with code 7; it produced no output"
@@ -31,7 +32,7 @@ fn an_end_is_told_in_one_line() {
         (failed.standing, failed.remedy),
         (Standing::Exit, Remedy::Restart)
     );
-    let misused = end(2 << 8, "");
+    let misused = cause_of_exit(2 << 8, "");
     assert_eq!(
         (misused.remedy, misused.exit_code()),
         (Remedy::Correction, 2)
@@ -39,8 +40,8 @@ fn an_end_is_told_in_one_line() {
 }
 
 #[test]
-fn what_stands_above_is_not_said_again() {
-    let mut cause = end(1 << 8, "no data");
+fn line_does_not_repeat_output_shown_above() {
+    let mut cause = cause_of_exit(1 << 8, "no data");
     cause.then = Some("restart 1 of 2".to_owned());
     let above = || Some("its last output is above".to_owned());
     let line = "rank 3 exited with code 1; its last output is above; restart 1 of 2";
@@ -54,8 +55,8 @@ fn what_stands_above_is_not_said_again() {
 }
 
 #[test]
-fn of_a_rank_that_is_not_heard_nothing_is_claimed() {
-    let unheard_after = |errors: &[_], status| {
+fn cause_without_known_output_quotes_nothing() {
+    let unseen_after = |errors: &[_], status| {
         let (words, status) = (Words::default(), ExitStatus::from_raw(status));
         Cause::of_rank(
             (3, "rank 3"),
@@ -64,51 +65,51 @@ fn of_a_rank_that_is_not_heard_nothing_is_claimed() {
             &mut Record::of(errors),
         )
     };
-    let unheard = |status| unheard_after(&[], status);
-    assert_eq!(unheard(1 << 8).line(None), "rank 3 exited with code 1");
-    assert_eq!(unheard(9).line(None), "rank 3 was killed by SIGKILL");
+    let unseen = |status| unseen_after(&[], status);
+    assert_eq!(unseen(1 << 8).line(None), "rank 3 exited with code 1");
+    assert_eq!(unseen(9).line(None), "rank 3 was killed by SIGKILL");
     // The failure of another rank may explain an exit without output, except after a panic.
-    let standings = [1 << 8, 101 << 8, 9].map(|status| unheard(status).standing);
+    let standings = [1 << 8, 101 << 8, 9].map(|status| unseen(status).standing);
     let expected = [Standing::Unknown, Standing::Exit, Standing::Original];
     assert_eq!(standings, expected);
     // The last reported error decides whether another rank is to blame.
     let [own, others] = [(None, "no data"), (Some(1), "1 has had enough")];
     for status in [1 << 8, 101 << 8] {
-        let standing = |errors: &[_]| unheard_after(errors, status).standing;
+        let standing = |errors: &[_]| unseen_after(errors, status).standing;
         assert_eq!(standing(&[own, others]), Standing::Consequence);
         assert_eq!(standing(&[others, own]), Standing::Exit);
     }
 }
 
 #[test]
-fn a_panic_is_told_and_weighs_more_than_what_it_led_to() {
+fn panic_is_quoted_and_outranks_its_consequences() {
     let panic = "thread 'main' panicked at a.rs:1:2:\nno data\nnote: run with `RUST_BACKTRACE=1`";
-    let panicked = end(101 << 8, panic);
+    let panicked = cause_of_exit(101 << 8, panic);
     let text = "rank 3 exited with code 101; it panicked at a.rs:1:2: no data";
     assert_eq!(
         (&*panicked.line(None), panicked.standing),
         (text, Standing::Panic)
     );
     // A caught panic does not explain a later exit.
-    let caught = end(1 << 8, &format!("{panic}\ngoing on\nno disk"));
+    let caught = cause_of_exit(1 << 8, &format!("{panic}\ngoing on\nno disk"));
     assert!(
         caught.line(None).ends_with("its last output: no disk"),
         "{}",
         caught.line(None)
     );
     let errors = [(Some(1), "1 has had enough")];
-    let led_to = "thread 'main' panicked at a.rs:3:4:\nErr(1 has had enough; look there)";
+    let consequence = "thread 'main' panicked at a.rs:3:4:\nErr(1 has had enough; look there)";
     for (status, words) in [
-        (101 << 8, led_to),
+        (101 << 8, consequence),
         (1 << 8, "train: 1 has had enough"),
         (1 << 8, ""),
     ] {
-        let standing = end_after(&errors, status, words).standing;
+        let standing = cause_after_errors(&errors, status, words).standing;
         assert_eq!(standing, Standing::Consequence);
     }
     // The rank survived its error and failed for a different reason.
     assert_eq!(
-        end_after(&errors, 1 << 8, "no disk").standing,
+        cause_after_errors(&errors, 1 << 8, "no disk").standing,
         Standing::Exit
     );
     assert!(Standing::Consequence < Standing::Unknown && Standing::Unknown < Standing::Exit);

@@ -1,6 +1,6 @@
 use super::*;
 
-fn passed(pieces: &[&[u8]]) -> (String, Vec<u8>) {
+fn forwarded(pieces: &[&[u8]]) -> (String, Vec<u8>) {
     let heard = Heard::default();
     let show = Show::Lines("[7]: ".to_owned());
     let mut lines = Lines::new(show, Target::Stdout, heard.clone());
@@ -12,25 +12,25 @@ fn passed(pieces: &[&[u8]]) -> (String, Vec<u8>) {
 }
 
 #[test]
-fn lines_are_whole_however_they_arrive() {
-    let whole = passed(&[b"one\ntwo\n\nend"]);
+fn split_reads_yield_complete_lines() {
+    let whole = forwarded(&[b"one\ntwo\n\nend"]);
     assert_eq!(whole.0, "[7]: one\n[7]: two\n[7]: \n[7]: end\n");
     assert_eq!(
         whole,
-        passed(&[b"o", b"ne\ntw", b"o", b"\n", b"\ne", b"nd"])
+        forwarded(&[b"o", b"ne\ntw", b"o", b"\n", b"\ne", b"nd"])
     );
     assert_eq!(whole.1, b"end");
 }
 
 #[test]
-fn a_carriage_return_moves_on_and_is_no_line() {
-    let (text, last) = passed(&[b"\r10%", b"\r20%\r", b"\ndone\r\n"]);
+fn carriage_returns_are_kept_and_add_no_lines() {
+    let (text, last) = forwarded(&[b"\r10%", b"\r20%\r", b"\ndone\r\n"]);
     assert_eq!(text, "\r[7]: 10%\r[7]: 20%\r\n[7]: done\r\n");
     assert_eq!(last, b"done");
 }
 
 #[test]
-fn what_several_ranks_say_of_another_is_passed_on_once() {
+fn repeated_blame_is_shown_once() {
     let echoes = Echoes::default();
     let shown = |blames, line: &str| {
         let heard = Heard::default();
@@ -43,13 +43,16 @@ fn what_several_ranks_say_of_another_is_passed_on_once() {
     let line = "train: 1 has had enough; look there\n";
     assert!(shown(Some(1), line));
     assert!(!shown(Some(1), line));
-    assert!(shown(None, line), "its own words");
+    assert!(
+        shown(None, line),
+        "an error that does not blame another rank must be shown"
+    );
     assert!(shown(Some(1), "serve: 1 has had enough\n"));
     assert!(shown(Some(1), "step 4\n") && shown(Some(1), "step 4\n"));
 }
 
 #[test]
-fn an_endless_line_is_passed_on_in_pieces() {
+fn overlong_line_is_forwarded_in_pieces() {
     let show = Show::Lines(String::new());
     let mut lines = Lines::new(show, Target::Stdout, Heard::default());
     for _ in 0..40 {
@@ -60,7 +63,7 @@ fn an_endless_line_is_passed_on_in_pieces() {
 }
 
 #[test]
-fn of_what_is_kept_back_the_last_is_there_and_no_more_than_fits() {
+fn kept_output_is_bounded_and_includes_last_line() {
     let heard = Heard::default();
     let show = Show::Kept("[7]: ".to_owned());
     let mut lines = Lines::new(show, Target::Stderr, heard.clone());

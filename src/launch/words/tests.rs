@@ -1,6 +1,6 @@
 use super::*;
 
-fn told(text: &str) -> Words {
+fn words_of(text: &str) -> Words {
     let mut words = Words::default();
     let at = Instant::now();
     text.lines()
@@ -17,20 +17,20 @@ fn panic(words: &Words) -> Option<&str> {
 }
 
 #[test]
-fn a_panic_is_quoted_and_not_its_note_or_frames() {
+fn panic_is_quoted_without_note_or_frames() {
     let opening = "thread 'main' (4211) panicked at src/main.rs:9:5:\nno such sample\n";
     let note = "note: run with `RUST_BACKTRACE=1` environment variable to display a backtrace";
     let frames = "stack backtrace:\n   0: __rustc::rust_begin_unwind\n             at \
                   /rustc/5/panicking.rs:689:5\n  19: _start\nnote: Some details are omitted, \
                   run with `RUST_BACKTRACE=full`";
     for end in [note, frames] {
-        let words = told(&format!("step 4\n{opening}{end}"));
+        let words = words_of(&format!("step 4\n{opening}{end}"));
         assert_eq!(last(&words), "panicked at src/main.rs:9:5: no such sample");
         assert_eq!(panic(&words), Some(last(&words)));
     }
-    // The panic of a thread is followed by that of its owner, in an older format of the line.
+    // The panic of a thread is followed by a panic of its owner, whose line has an older format.
     let second = "thread 'main' panicked at 'a thread panicked: Any', src/main.rs:20:1\n";
-    let words = told(&format!("{opening}{note}\n{second}"));
+    let words = words_of(&format!("{opening}{note}\n{second}"));
     assert_eq!(
         panic(&words),
         Some("panicked at src/main.rs:9:5: no such sample")
@@ -38,11 +38,11 @@ fn a_panic_is_quoted_and_not_its_note_or_frames() {
     let assertion = "thread 'main' panicked at a.rs:1:1:\nassertion `left == \
                      right` failed\n  left: 1\n right: 2\n";
     let whole = "panicked at a.rs:1:1: assertion `left == right` failed left: 1 right: 2";
-    assert_eq!(panic(&told(&format!("{assertion}{note}"))), Some(whole));
+    assert_eq!(panic(&words_of(&format!("{assertion}{note}"))), Some(whole));
 }
 
 #[test]
-fn errors_are_quoted_and_not_what_stands_below_them() {
+fn error_is_quoted_without_trailing_hints() {
     let parser = [
         "error: unexpected argument '--stepz' found\n",
         "  tip: a similar argument exists: '--steps'\n",
@@ -75,7 +75,7 @@ fn errors_are_quoted_and_not_what_stands_below_them() {
         "    f()",
         "ValueError: no data",
     ];
-    let last_of = |lines: &[&str]| last(&told(&lines.join("\n"))).to_owned();
+    let last_of = |lines: &[&str]| last(&words_of(&lines.join("\n"))).to_owned();
     assert_eq!(
         last_of(&parser),
         "error: unexpected argument '--stepz' found"
@@ -85,12 +85,12 @@ fn errors_are_quoted_and_not_what_stands_below_them() {
     assert_eq!(last_of(&candle), "Error: shape mismatch in matmul");
     assert_eq!(last_of(&chain), "Error: cannot read the data");
     assert_eq!(last_of(&python), "ValueError: no data");
-    assert_eq!(last(&told("   0: only this")), "0: only this");
+    assert_eq!(last(&words_of("   0: only this")), "0: only this");
 }
 
 #[test]
-fn the_later_stream_is_quoted_and_errors_when_both_are() {
-    let mut words = told("warning");
+fn later_stream_is_quoted_and_stderr_breaks_ties() {
+    let mut words = words_of("warning");
     let now = Instant::now();
     words.printed(b"step 1\n", now);
     assert_eq!(last(&words), "warning");
@@ -99,16 +99,16 @@ fn the_later_stream_is_quoted_and_errors_when_both_are() {
 }
 
 #[test]
-fn what_was_shown_is_told_from_what_was_not() {
-    let mut words = told("no data\n  in line 3");
+fn shown_lines_are_distinguished_from_hidden() {
+    let mut words = words_of("no data\n  in line 3");
     let is_shown = |words: &Words| words.is_shown(words.last().unwrap());
     assert!(!is_shown(&words));
     words.were_shown(Target::Stdout);
-    assert!(!is_shown(&words), "the other stream");
+    assert!(!is_shown(&words), "only standard output was shown");
     words.were_shown(Target::Stderr);
     assert!(is_shown(&words));
     words.told(b"rank 1 is gone", Instant::now());
     words.hide();
     words.were_shown(Target::Stderr);
-    assert!(!is_shown(&words), "an echo");
+    assert!(!is_shown(&words), "a hidden line must not count as shown");
 }

@@ -139,7 +139,7 @@ impl Locator {
         bytes
     }
 
-    /// Decodes a locator for `bytes` bytes from the first bytes of `beside`.
+    /// Decodes a locator for `bytes` bytes from the beginning of a cell's inline payload.
     pub(super) fn decode(beside: &[u8], bytes: usize) -> Self {
         let word = |at: usize| {
             let mut word = [0; 8];

@@ -127,12 +127,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_small_region_takes_its_share_whatever_the_number_of_ranks() {
+    fn small_region_stays_within_its_share() {
         for (places, segment_kib) in [(1, 128), (2, 128), (3, 64), (4, 64), (8, 32), (64, 4)] {
             let layout = Layout::small(places);
             assert_eq!(layout.segment_bytes(), segment_kib << 10, "{places}");
             assert!(layout.division().bytes <= GROUP_SEGMENTS_BYTES, "{places}");
-            assert!(layout.row_slots() >= 2, "a link holds two messages");
+            assert!(layout.row_slots() >= 2, "a link must hold two messages");
         }
         assert_eq!(Layout::small(1000).segment_bytes(), SMALL_SEGMENT_BYTES_MIN);
     }

@@ -158,7 +158,7 @@ pub(crate) struct SharedLink {
 }
 
 impl SharedLink {
-    /// Publishes a cell for a payload of `bytes` bytes, with the inline payload `beside`.
+    /// Publishes a cell for a payload of `bytes` bytes, with the given inline payload.
     #[inline]
     fn publish(&mut self, message: &Message, (form, bytes): (Form, usize), beside: &[u8]) {
         let head = head_of(message, form.encode(bytes));

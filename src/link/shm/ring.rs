@@ -244,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_wrap_and_every_line_comes_once() {
+    fn counts_wrap_and_each_cell_arrives_once() {
         let near = Words(RefCell::new(vec![0; CELLS * CELL_WORDS]));
         let far = Words(RefCell::new(vec![0; CELL_WORDS]));
         let mut sender: Sender = Sender::new(0, 0);
@@ -258,7 +258,11 @@ mod tests {
         }
         let (mut sent, mut received) = (0u32, 0);
         while received < 1000 {
-            assert_eq!(receiver.peek(&near), None, "before {received}");
+            assert_eq!(
+                receiver.peek(&near),
+                None,
+                "cell {received} has not been sent yet"
+            );
             // Send more cells each time until the ring is full, then start again.
             for _ in 0..=sent % 19 {
                 if sender.has_room(&far) {
@@ -272,7 +276,7 @@ mod tests {
                     sent += 1;
                 }
             }
-            assert!(sent > received, "there was room");
+            assert!(sent > received, "the ring must have space");
             while let Some((head, _)) = receiver.peek(&near) {
                 let mut bytes = [0; INLINE_BYTES];
                 receiver.inline(&near, &mut bytes, 4);

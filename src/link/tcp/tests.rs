@@ -20,7 +20,7 @@ fn pair(reactor: &Arc<Reactor>) -> (TcpLink, std::net::TcpStream) {
 }
 
 #[test]
-fn only_silence_while_something_is_due_counts() {
+fn silence_counts_only_while_acknowledgment_is_due() {
     let start = Instant::now();
     let second = Duration::from_secs(1);
     let awaited = |last| Acknowledged {
@@ -28,7 +28,7 @@ fn only_silence_while_something_is_due_counts() {
         last,
     };
     let mut silence = Silence::default();
-    // The connection was idle for an hour before something is sent.
+    // The connection has been idle for an hour when bytes are sent.
     assert_eq!(silence.lasts(awaited(3600 * second), start), Duration::ZERO);
     assert_eq!(
         silence.lasts(awaited(3603 * second), start + 3 * second),
@@ -51,10 +51,10 @@ fn only_silence_while_something_is_due_counts() {
     );
 }
 
-/// The peer's program computes for longer than the detection of a cut takes. With
-/// `RINGTREE_TEST_LONG`, it computes for a minute.
+/// The peer's program computes for longer than it takes to detect an unreachable peer. If
+/// `RINGTREE_TEST_LONG` is set, it computes for a minute.
 #[test]
-fn a_peer_that_does_not_read_is_not_cut_off() {
+fn peer_that_does_not_read_is_not_disconnected() {
     let computes = match std::env::var_os("RINGTREE_TEST_LONG") {
         Some(_) => Duration::from_secs(60),
         None => CUT_OFF_AFTER + Duration::from_secs(3),

@@ -29,7 +29,7 @@ fn refused(all: &[(usize, Notice)]) -> (Vec<usize>, String) {
 }
 
 #[test]
-fn first_calls_make_one_group_and_second_calls_another() {
+fn repeated_calls_create_separate_groups() {
     let mut registrar = Registrar::default();
     let list = [4, 2, 3];
     assert!(registrar.receive(2, join(0, &list)).is_empty());
@@ -43,7 +43,7 @@ fn first_calls_make_one_group_and_second_calls_another() {
 }
 
 #[test]
-fn lists_in_another_order_and_of_other_parents_are_other_groups() {
+fn member_order_and_parent_distinguish_groups() {
     let mut registrar = Registrar::default();
     assert!(registrar.receive(0, join(0, &[0, 1])).is_empty());
     assert!(registrar.receive(1, join(0, &[1, 0])).is_empty());
@@ -57,36 +57,39 @@ fn lists_in_another_order_and_of_other_parents_are_other_groups() {
         serial: 0,
         waited_ms: 2500,
     };
-    let (told, text) = refused(&registrar.receive(0, late.clone()));
-    assert_eq!(told, [0]);
+    let (receivers, text) = refused(&registrar.receive(0, late.clone()));
+    assert_eq!(receivers, [0]);
     let expected = "rank 0 timed out waiting for the group of world ranks 0, 1 after 2.5 s: rank \
                     1 is waiting for the group of world ranks 1, 0 instead";
     assert!(text.starts_with(expected), "{text}");
-    assert!(registrar.receive(0, late).is_empty(), "rejected twice");
+    assert!(
+        registrar.receive(0, late).is_empty(),
+        "a request must be rejected only once"
+    );
     // Other groups are not affected.
     let both = registrar.receive(0, join(1, &[1, 0]));
     assert_eq!(made(&both), [(0, 1, 0), (1, 0, 0)]);
 }
 
 #[test]
-fn whoever_waits_for_a_rank_that_cannot_come_is_told_the_same_and_so_is_who_comes_later() {
+fn all_members_get_same_error_if_one_cannot_join() {
     for dies in [true, false] {
         let mut registrar = Registrar::default();
         assert!(registrar.receive(1, join(0, &[5, 1, 3])).is_empty());
         assert!(registrar.receive(2, join(0, &[2, 4])).is_empty());
-        let told = match dies {
+        let notices = match dies {
             true => registrar.lost(5, "killed"),
             false => registrar.receive(5, Notice::Left),
         };
-        let (told, text) = refused(&told);
-        assert_eq!(told, [1]);
+        let (receivers, text) = refused(&notices);
+        assert_eq!(receivers, [1]);
         let what = if dies { "is gone" } else { "has left" };
         assert!(
             text.starts_with(&format!("rank 0 (world rank 5) {what}")),
             "{text}"
         );
-        let (told, later) = refused(&registrar.receive(3, join(4, &[5, 1, 3])));
-        assert_eq!((told, later), (vec![3], text));
+        let (receivers, later) = refused(&registrar.receive(3, join(4, &[5, 1, 3])));
+        assert_eq!((receivers, later), (vec![3], text));
         let others = registrar.receive(4, join(0, &[2, 4]));
         assert_eq!(made(&others), [(2, 0, 0), (4, 0, 0)]);
         assert_eq!(registrar.has_left(5), !dies);
@@ -94,10 +97,10 @@ fn whoever_waits_for_a_rank_that_cannot_come_is_told_the_same_and_so_is_who_come
 }
 
 #[test]
-fn a_rank_that_lies_takes_little_memory_and_speaks_for_no_other() {
+fn malicious_requests_are_rejected_or_bounded() {
     let mut registrar = Registrar::default();
-    let (told, text) = refused(&registrar.receive(1, join(0, &[2, 3])));
-    assert_eq!(told, [1]);
+    let (receivers, text) = refused(&registrar.receive(1, join(0, &[2, 3])));
+    assert_eq!(receivers, [1]);
     assert!(text.contains("world rank 1 is not in the group"), "{text}");
     for serial in 0..JOINS_OPEN_MAX as u32 {
         assert!(registrar.receive(1, join(serial, &[1, 9])).is_empty());

@@ -36,17 +36,17 @@ fn run(
     let (mut initiator, first) = Initiator::new(initiator_secret, hello, [1; 32]);
     let mut acceptor = Acceptor::new(acceptor_secret, expected, [2; 32]);
     let Output::Reply(challenge) = acceptor.input(&first).unwrap() else {
-        panic!("a challenge");
+        panic!("expected a challenge");
     };
     let Output::Reply(proof) = initiator.input(&challenge).unwrap() else {
-        panic!("a proof");
+        panic!("expected a proof");
     };
     match acceptor.input(&proof).unwrap() {
         Output::Reply(verdict) => {
             assert!(acceptor.is_proven());
             let end = initiator.input(&verdict).unwrap();
             let Output::Done { reply, .. } = &end else {
-                panic!("a confirmation");
+                panic!("expected a confirmation");
             };
             let confirmed = acceptor.input(reply).unwrap();
             (Ok(end), confirmed)
@@ -57,39 +57,39 @@ fn run(
             refusal,
         } => {
             assert!(!acceptor.is_proven());
-            let told = initiator.input(&reply);
+            let result = initiator.input(&reply);
             let end = Output::Refuse {
                 reply,
                 proven,
                 refusal,
             };
-            (told, end)
+            (result, end)
         }
-        Output::Done { .. } => panic!("done before it is confirmed"),
+        Output::Done { .. } => panic!("the acceptor must wait for the confirmation"),
     }
 }
 
 #[test]
-fn both_ends_agree_on_the_hello_and_on_a_key() {
+fn both_ends_agree_on_hello_and_key() {
     let (left, right) = run(&secret(5), &secret(5), hello(), expected());
     let (
         Ok(Output::Done { key, .. }),
         Output::Done {
-            hello: told,
+            hello: received,
             key: other,
             ..
         },
     ) = (left, right)
     else {
-        panic!("both done");
+        panic!("both ends must finish");
     };
-    assert_eq!(told, hello());
+    assert_eq!(received, hello());
     assert_eq!(key.0, other.0);
     assert_ne!(key.0, [5; 32]);
 }
 
 #[test]
-fn a_wrong_secret_is_refused_by_name_and_nothing_is_believed() {
+fn wrong_secret_is_rejected_without_proof() {
     let (left, right) = run(&secret(5), &secret(6), hello(), expected());
     assert_eq!(left.unwrap_err(), Refusal::Secret);
     let Output::Refuse {
@@ -98,14 +98,18 @@ fn a_wrong_secret_is_refused_by_name_and_nothing_is_believed() {
         refusal,
     } = right
     else {
-        panic!("refused");
+        panic!("expected a refusal");
     };
     assert_eq!((proven, refusal), (None, Refusal::Secret));
-    assert_eq!(reply[16..], [0; 32], "a MAC for an unauthenticated peer");
+    assert_eq!(
+        reply[16..],
+        [0; 32],
+        "an unauthenticated peer must not get a MAC"
+    );
 }
 
 #[test]
-fn each_disagreement_has_its_own_refusal_on_both_ends() {
+fn each_mismatch_is_reported_to_both_ends() {
     let cases = [
         (
             Hello {
@@ -136,18 +140,18 @@ fn each_disagreement_has_its_own_refusal_on_both_ends() {
             Refusal::Addressee { acceptor: 2 },
         ),
     ];
-    for (said, why) in cases {
-        let (left, right) = run(&secret(5), &secret(5), said, expected());
+    for (sent, why) in cases {
+        let (left, right) = run(&secret(5), &secret(5), sent, expected());
         assert_eq!(left.unwrap_err(), why);
         let Output::Refuse { proven, .. } = right else {
-            panic!("refused");
+            panic!("expected a refusal");
         };
-        assert_eq!(proven, Some(said));
+        assert_eq!(proven, Some(sent));
     }
 }
 
 #[test]
-fn another_version_is_named_to_both_ends() {
+fn version_mismatch_is_reported_to_both_ends() {
     let (mut initiator, mut first) = Initiator::new(&secret(5), hello(), [1; 32]);
     first[8] = 77;
     let mut acceptor = Acceptor::new(&secret(5), expected(), [2; 32]);
@@ -155,25 +159,25 @@ fn another_version_is_named_to_both_ends() {
         mut reply, refusal, ..
     } = acceptor.input(&first).unwrap()
     else {
-        panic!("refused");
+        panic!("expected a refusal");
     };
     assert_eq!(refusal, Refusal::Version { theirs: 77 });
     reply[4] = 78;
-    let told = initiator.input(&reply).unwrap_err();
-    assert_eq!(told, Refusal::Version { theirs: 78 });
+    let received = initiator.input(&reply).unwrap_err();
+    assert_eq!(received, Refusal::Version { theirs: 78 });
 }
 
 #[test]
-fn a_proof_is_worth_nothing_under_another_nonce() {
+fn proof_is_invalid_for_different_nonce() {
     let (mut initiator, first) = Initiator::new(&secret(5), hello(), [1; 32]);
     let mut one = Acceptor::new(&secret(5), expected(), [2; 32]);
     let mut other = Acceptor::new(&secret(5), expected(), [3; 32]);
     let Ok(Output::Reply(challenge)) = one.input(&first) else {
-        panic!("a challenge");
+        panic!("expected a challenge");
     };
     other.input(&first).unwrap();
     let Ok(Output::Reply(proof)) = initiator.input(&challenge) else {
-        panic!("a proof");
+        panic!("expected a proof");
     };
     assert!(matches!(
         other.input(&proof),
@@ -185,11 +189,11 @@ fn a_proof_is_worth_nothing_under_another_nonce() {
 }
 
 #[test]
-fn an_acceptor_without_the_secret_is_found_out() {
+fn acceptor_without_secret_is_detected() {
     let (mut initiator, _) = Initiator::new(&secret(5), hello(), [1; 32]);
     let challenge = answer(KIND_CHALLENGE, 0, 0, &[2; 32]);
     let Ok(Output::Reply(proof)) = initiator.input(&challenge) else {
-        panic!("a proof");
+        panic!("expected a proof");
     };
     let reflected: [u8; 32] = proof.try_into().unwrap();
     let verdict = answer(KIND_ACCEPTED, 0, 0, &reflected);
@@ -197,7 +201,7 @@ fn an_acceptor_without_the_secret_is_found_out() {
 }
 
 #[test]
-fn a_secret_is_never_printed() {
+fn secret_is_never_printed() {
     let printed = format!("{:?}", secret(0xAB));
     assert!(
         !printed.contains("ab") && !printed.contains("171"),
@@ -207,7 +211,7 @@ fn a_secret_is_never_printed() {
 
 proptest! {
     #[test]
-    fn garbage_ends_an_acceptor_without_a_connection(
+    fn acceptor_never_accepts_garbage(
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..130), 1..5)
     ) {
         let mut acceptor = Acceptor::new(&secret(5), expected(), [2; 32]);
@@ -220,7 +224,7 @@ proptest! {
     }
 
     #[test]
-    fn any_change_of_any_frame_prevents_the_connection(
+    fn modified_frame_prevents_connection(
         which in 0..5_usize, at in any::<usize>(), change in 1..=255_u8
     ) {
         let spoil = |step: usize, frame: &mut Vec<u8>| {
@@ -248,7 +252,7 @@ proptest! {
     }
 
     #[test]
-    fn garbage_never_panics_an_initiator(
+    fn initiator_never_accepts_garbage(
         frames in proptest::collection::vec(proptest::collection::vec(any::<u8>(), 0..60), 1..5)
     ) {
         let (mut initiator, _) = Initiator::new(&secret(5), hello(), [1; 32]);

@@ -320,7 +320,7 @@ mod tests {
 
     /// Returns the error of rank 1 after rank 0 has received its data. Their calls differ in
     /// `block`.
-    fn told(block: usize) -> String {
+    fn mismatch_error(block: usize) -> String {
         let ranks = [0, 1].map(|rank| {
             let mut counts = vec![usize::MAX / 8192; 2 * COUNTS_TOLD_MAX];
             counts[block] -= rank;
@@ -336,22 +336,22 @@ mod tests {
         let [(mut one, call), (mut other, _)] = ranks;
         one.mismatched(1, &call, 1);
         let Some((To::Rank(1), message)) = one.next_message() else {
-            panic!("no message to the peer");
+            panic!("expected a message to the peer");
         };
         assert!(encode(&message).len() <= CONTROL_MESSAGE_BYTES_MAX);
         other.receive(0, message);
         match other.next_message() {
             Some((To::Rank(0), Message::Report(error))) => error.to_string(),
-            other => panic!("no report: {other:?}"),
+            other => panic!("expected a report, got {other:?}"),
         }
     }
 
     #[test]
-    fn lengths_of_many_blocks_fit_a_message_and_the_rest_are_known_to_differ() {
-        let text = told(COUNTS_TOLD_MAX - 1);
+    fn count_mismatch_in_many_blocks_fits_message() {
+        let text = mismatch_error(COUNTS_TOLD_MAX - 1);
         let block = "block 4095 has 2251799813685247 elements on rank 0, and 2251799813685246 on";
         assert!(text.contains(block), "{text}");
-        let text = told(COUNTS_TOLD_MAX);
+        let text = mismatch_error(COUNTS_TOLD_MAX);
         assert!(
             text.contains("passed different counts: rank 0 in all-gather #1 of 7 f32"),
             "{text}"

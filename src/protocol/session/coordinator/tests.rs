@@ -16,7 +16,7 @@ fn messages(session: &mut Session) -> Vec<(To, Message)> {
 }
 
 #[test]
-fn a_report_is_repeated_to_the_next_coordinator_and_waits_there_until_that_knows() {
+fn report_is_repeated_to_next_coordinator() {
     let [mut one, mut two] = [1, 2].map(|rank| Session::new(rank, 4));
     let error = Error::system("the disk is full");
     two.failed(error.clone());
@@ -35,19 +35,19 @@ fn a_report_is_repeated_to_the_next_coordinator_and_waits_there_until_that_knows
 }
 
 #[test]
-fn a_cause_reaches_all_before_the_goodbye_of_a_rank_that_does_not_wait_for_an_answer() {
+fn leaving_rank_broadcasts_error_before_goodbye() {
     let mut session = Session::new(2, 4);
     let error = Error::system("the disk is full");
     session.failed(error.clone());
     session.leave(None);
-    let said: Vec<_> = messages(&mut session);
-    let to_all: Vec<_> = said.into_iter().filter(|(to, _)| *to == To::All).collect();
+    let sent: Vec<_> = messages(&mut session);
+    let to_all: Vec<_> = sent.into_iter().filter(|(to, _)| *to == To::All).collect();
     let expected = [Message::FirstError(error), goodbye()].map(|one| (To::All, one));
     assert_eq!(to_all, expected);
 }
 
 #[test]
-fn the_next_coordinator_agrees_on_a_mark_unless_the_one_before_died() {
+fn next_coordinator_decides_mark_unless_predecessor_died() {
     for has_left in [true, false] {
         let mut one = Session::new(1, 3);
         one.mark(7);
@@ -66,7 +66,7 @@ fn the_next_coordinator_agrees_on_a_mark_unless_the_one_before_died() {
 }
 
 #[test]
-fn a_rank_that_failed_tells_one_that_does_not_know_why() {
+fn failed_rank_answers_with_first_error() {
     let mut session = Session::new(2, 4);
     let error = Error::system("the disk is full");
     session.receive(1, Message::FirstError(error.clone()));
@@ -78,19 +78,19 @@ fn a_rank_that_failed_tells_one_that_does_not_know_why() {
     ];
     for question in questions {
         session.receive(3, question);
-        let told = (To::Rank(3), Message::FirstError(error.clone()));
-        assert!(messages(&mut session).contains(&told));
+        let answer = (To::Rank(3), Message::FirstError(error.clone()));
+        assert!(messages(&mut session).contains(&answer));
     }
     // When the coordinator ends, the rank that follows it receives the error.
     let mut session = Session::new(3, 4);
     session.receive(1, Message::FirstError(error.clone()));
     session.process_ended(0, "its process ended");
-    let told = (To::Rank(1), Message::Report(error));
-    assert!(messages(&mut session).contains(&told));
+    let answer = (To::Rank(1), Message::Report(error));
+    assert!(messages(&mut session).contains(&answer));
 }
 
 #[test]
-fn a_clock_is_offered_to_the_coordinator_that_follows() {
+fn clock_is_offered_to_next_coordinator() {
     let mut session = Session::new(3, 4);
     // The next coordinator asks before this rank knows that its predecessor has left.
     session.receive(1, Message::Patient(1));

@@ -17,13 +17,13 @@ fn is_lost(session: &Session, peer: usize) -> bool {
 }
 
 #[test]
-fn the_coordinator_is_told_and_tells_all_unless_a_goodbye_comes() {
+fn coordinator_declares_death_unless_goodbye_arrives() {
     for says_goodbye in [true, false] {
         let (mut coordinator, mut other) = (Session::new(0, 4), Session::new(1, 4));
         other.process_ended(2, ITS_PROCESS_ENDED);
-        let (to, told) = other.next_message().unwrap();
+        let (to, report) = other.next_message().unwrap();
         assert_eq!(to, To::Rank(0));
-        coordinator.receive(1, told);
+        coordinator.receive(1, report);
         coordinator.tick(Duration::ZERO);
         if says_goodbye {
             coordinator.receive(2, goodbye(0));
@@ -35,7 +35,7 @@ fn the_coordinator_is_told_and_tells_all_unless_a_goodbye_comes() {
 }
 
 #[test]
-fn without_a_coordinator_every_survivor_names_the_first_that_ended() {
+fn survivor_without_coordinator_names_first_ended_rank() {
     let mut survivor = Session::new(3, 4);
     survivor.process_ended(2, ITS_PROCESS_ENDED);
     survivor.tick(Duration::from_secs(1));
@@ -48,10 +48,10 @@ fn without_a_coordinator_every_survivor_names_the_first_that_ended() {
 }
 
 #[test]
-fn of_a_coordinator_and_a_rank_that_end_at_once_the_coordinator_is_named() {
+fn coordinator_is_blamed_unless_other_rank_ended_long_ago() {
     for is_long_ago in [false, true] {
         let mut survivor = Session::new(3, 4);
-        // Rank 1 ended because the coordinator was gone, or had ended long before.
+        // Rank 1 ended because the coordinator was gone, or it had ended long before.
         survivor.process_ended(1, ITS_PROCESS_ENDED);
         survivor.tick(Duration::ZERO);
         if is_long_ago {
@@ -63,7 +63,7 @@ fn of_a_coordinator_and_a_rank_that_end_at_once_the_coordinator_is_named() {
 }
 
 #[test]
-fn a_survivor_that_knows_the_first_error_waits_for_no_other_survivors_goodbye() {
+fn survivor_with_first_error_awaits_no_goodbye() {
     let mut survivor = Session::new(3, 4);
     survivor.control_lost(0, "it closed its connection");
     assert!(is_lost(&survivor, 0));
@@ -73,7 +73,7 @@ fn a_survivor_that_knows_the_first_error_waits_for_no_other_survivors_goodbye() 
 }
 
 #[test]
-fn what_is_said_of_ranks_that_there_are_not_is_not_repeated() {
+fn messages_about_nonexistent_ranks_are_rejected() {
     let place = |rank| Place {
         rank,
         calls: 0,
@@ -81,12 +81,12 @@ fn what_is_said_of_ranks_that_there_are_not_is_not_repeated() {
         pair_calls: 0,
         pair: None,
     };
-    let told = |rank, held_up_by: Vec<Place>, waits: Vec<Wait>| Message::Position {
+    let report = |rank, held_up_by: Vec<Place>, waits: Vec<Wait>| Message::Position {
         place: place(rank),
         held_up_by,
         waits,
     };
-    let position = |rank, held_up_by| told(rank, held_up_by, Vec::new());
+    let position = |rank, held_up_by| report(rank, held_up_by, Vec::new());
     let wait = |rank, awaits| Wait {
         rank,
         group: 0,
@@ -102,14 +102,17 @@ fn what_is_said_of_ranks_that_there_are_not_is_not_repeated() {
         position(2, Vec::new()),
         position(1, vec![place(1_124_007_936)]),
         position(1, vec![place(0); 100]),
-        told(1, Vec::new(), vec![wait(1, 3)]),
-        told(1, Vec::new(), vec![wait(2, 1)]),
-        told(1, Vec::new(), vec![wait(1, 2); 100]),
+        report(1, Vec::new(), vec![wait(1, 3)]),
+        report(1, Vec::new(), vec![wait(2, 1)]),
+        report(1, Vec::new(), vec![wait(1, 2); 100]),
     ];
     for lie in lies {
         let mut coordinator = Session::new(0, 3);
         coordinator.receive(1, lie);
-        let error = coordinator.first_error().expect("the lie").to_string();
+        let error = coordinator
+            .first_error()
+            .expect("the message must be rejected")
+            .to_string();
         assert!(
             error.starts_with("rank 1 sent a message about ranks that"),
             "{error}"
@@ -117,7 +120,7 @@ fn what_is_said_of_ranks_that_there_are_not_is_not_repeated() {
     }
     let truths = [
         position(1, vec![place(2)]),
-        told(1, Vec::new(), vec![wait(1, 2), wait(2, 0)]),
+        report(1, Vec::new(), vec![wait(1, 2), wait(2, 0)]),
         Message::Ended(0),
         goodbye(1 << 60),
     ];

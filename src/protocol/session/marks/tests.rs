@@ -18,16 +18,16 @@ impl Ranks {
     }
 
     /// Delivers all messages except those to and from the `silent` ranks.
-    fn talk(&mut self, silent: &[usize]) {
-        let mut was_said = true;
-        while was_said {
-            was_said = false;
+    fn deliver_all(&mut self, silent: &[usize]) {
+        let mut has_sent = true;
+        while has_sent {
+            has_sent = false;
             for from in 0..self.0.len() {
                 while let Some((to, message)) = self.0[from].next_message() {
-                    was_said = true;
+                    has_sent = true;
                     for at in (0..self.0.len()).filter(|at| !silent.contains(at)) {
-                        let is_meant = to == To::Rank(at) || to == To::All && at != from;
-                        if is_meant && !silent.contains(&from) {
+                        let is_receiver = to == To::Rank(at) || to == To::All && at != from;
+                        if is_receiver && !silent.contains(&from) {
                             self.0[at].receive(from, message.clone());
                         }
                     }
@@ -38,24 +38,24 @@ impl Ranks {
 }
 
 #[test]
-fn the_least_mark_of_the_living_is_agreed() {
+fn lowest_mark_of_survivors_is_agreed() {
     let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
     assert_eq!(
         ranks.0[1].agreement(),
         Agreement::Unreachable,
-        "it knows of no failure"
+        "rank 1 does not know of the failure yet"
     );
-    ranks.talk(&[3]);
+    ranks.deliver_all(&[3]);
     for session in &ranks.0[..3] {
         assert_eq!(session.agreement(), Agreement::Reached(6));
     }
 }
 
 #[test]
-fn a_mark_made_after_the_failure_does_not_count() {
+fn mark_after_failure_does_not_count() {
     let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
     let Some((To::All, first_error)) = ranks.0[0].next_message() else {
-        panic!("nothing broadcast")
+        panic!("expected a broadcast")
     };
     ranks.0[1].receive(0, first_error);
     ranks.0[1].mark(7);
@@ -65,23 +65,23 @@ fn a_mark_made_after_the_failure_does_not_count() {
 }
 
 #[test]
-fn a_silent_rank_is_given_up_and_sees_that_it_was() {
+fn silent_rank_is_skipped_and_learns_agreed_mark() {
     let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
-    ranks.talk(&[1, 3]);
+    ranks.deliver_all(&[1, 3]);
     assert!(ranks.0[0].gathers_marks());
     assert_eq!(ranks.0[2].agreement(), Agreement::Pending);
     ranks.0[0].tick(Duration::from_secs(5));
     ranks.0[0].tick(Duration::from_secs(5) + MARKS_GRACE);
     let Some((To::All, agreed)) = ranks.0[0].next_message() else {
-        panic!("nothing agreed")
+        panic!("expected the agreed mark")
     };
-    // It resumes now and reports a mark that changes nothing.
+    // Rank 1 resumes now and reports a mark that changes nothing.
     let error = ranks.0[0].first_error().cloned().unwrap();
     ranks.0[1].receive(0, Message::FirstError(error));
     for rank in 1..3 {
         ranks.0[rank].receive(0, agreed.clone());
     }
-    ranks.talk(&[3]);
+    ranks.deliver_all(&[3]);
     for session in &ranks.0[..3] {
         assert_eq!(session.agreement(), Agreement::Reached(7));
     }
@@ -89,9 +89,9 @@ fn a_silent_rank_is_given_up_and_sees_that_it_was() {
 }
 
 #[test]
-fn ranks_that_die_or_leave_meanwhile_are_not_waited_for() {
+fn coordinator_stops_waiting_for_lost_or_departed_ranks() {
     let mut ranks = Ranks::with_marks(&[7, 5, 6, 7, 2]);
-    ranks.talk(&[1, 2, 4]);
+    ranks.deliver_all(&[1, 2, 4]);
     ranks.0[0].control_lost(1, "killed");
     assert!(ranks.0[0].gathers_marks());
     ranks.0[0].receive(
@@ -105,7 +105,7 @@ fn ranks_that_die_or_leave_meanwhile_are_not_waited_for() {
 }
 
 #[test]
-fn only_the_coordinator_agrees() {
+fn only_coordinator_decides_mark() {
     let mut ranks = Ranks::with_marks(&[7, 6, 7, 2]);
     ranks.0[1].control_lost(0, "killed");
     ranks.0[1].receive(2, Message::Mark(7));
