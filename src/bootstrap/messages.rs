@@ -28,8 +28,8 @@ pub(crate) enum Message {
     Record(Box<Record>),
     /// From rank 0: entries of the table, starting with rank `first`.
     Table { first: usize, peers: Vec<Peer> },
-    /// To rank 0: the reason why this rank cannot join or gave up. From rank 0: the reason why the
-    /// join failed.
+    /// To rank 0: the reason why this rank cannot join or has stopped trying. From rank 0: the
+    /// reason why the join failed.
     Failed(Error),
     /// From rank 0: the join is still in progress. The text names the missing ranks.
     Waiting(#[serde(deserialize_with = "told_line")] String),

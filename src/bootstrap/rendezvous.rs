@@ -285,8 +285,8 @@ impl Gathering<'_> {
         self.fail(error, JOIN_FAILURE_NOTICE);
     }
 
-    /// Handles a rank's record, or the error that the rank sends when it gives up. Disconnects a
-    /// rank that sends anything else.
+    /// Handles a rank's record, or the error that the rank sends when it stops trying to join.
+    /// Disconnects a rank that sends anything else.
     fn take(&mut self, id: usize, message: Message) {
         if let Message::Failed(error) = message {
             if let Some(arrival) = self.arrived.remove(&id) {

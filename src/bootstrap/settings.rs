@@ -469,8 +469,9 @@ fn rendezvous_of(name: &str, value: &str) -> Result<String> {
     }
 }
 
-/// Checks the rendezvous of a program that sets it, or that sets its rank. The errors name what the
-/// program can set. `told` returns what the program has set, and `said` also returns variables.
+/// Checks the rendezvous of a program that sets the rendezvous or its rank in code. The errors name
+/// the values that the program can set. `told` returns the values that are set in code, and `said`
+/// also returns environment variables.
 pub(crate) fn check_rendezvous<'a>(
     told: impl Fn(&str) -> Option<&'a String>,
     said: impl Fn(&str) -> Option<String>,

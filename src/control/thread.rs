@@ -425,7 +425,7 @@ impl ControlThread {
                 self.hand_on(group, from as usize, proven.stream);
             }
             (Some((group, peer)), Ok(proven)) => {
-                // Without an entry the group was dropped meanwhile.
+                // If there is no entry, the group was dropped in the meantime.
                 if self.dials.remove(&(group, peer)).is_some() {
                     self.dialed.insert((group, peer));
                     self.hand_on(group, peer, proven.stream);

@@ -25,7 +25,7 @@ pub(super) struct Waits {
 
 impl Waits {
     pub(super) fn prepare(&mut self, number: u32, group: &mut Group) {
-        // Reserve now, so that a call that waits for long allocates nothing.
+        // Reserve memory now, so that a call that waits for a long time allocates nothing.
         self.blocked.reserve(BLOCKED_AT_ONCE);
         group.session.set_group(number);
         if let Some(after) = self.warns_after {

@@ -1,7 +1,7 @@
 //! Starts ranks and supervises them until the last one exits.
 //!
-//! [`spawn_self`] starts the running program once per rank, and [`spawn`] another program. [`run`]
-//! does what the command `ringtree run` does.
+//! [`spawn_self`] starts the running program once per rank, and [`spawn`] starts another program.
+//! [`run`] implements the command `ringtree run`.
 
 // For contributors.
 //

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //! initiator                                   acceptor
-//!   hello: what for, which ranks, nonce  ──▶
+//!   hello: purpose, ranks, nonce         ──▶
 //!                                        ◀──   challenge: nonce
 //!   proof: MAC(initiator, hello, nonce)  ──▶   checks it
-//!   checks it                            ◀──   answer: accepted or why not, MAC(acceptor, ..)
+//!   checks it                            ◀──   answer: accepted or reason, MAC(acceptor, ..)
 //!   confirm                              ──▶
 //! ```
 //! The MAC is HMAC-SHA256 under the secret. It covers the role, the complete hello (wire version,

@@ -44,12 +44,12 @@ impl Runtime {
 
     /// Creates a group of `members` from the group `parent` and returns its number. This rank
     /// becomes rank `rank` of the new group. All members make the same call, and other groups do
-    /// not wait for it. The request is aborted if this process gives up. If `ends_with_parent` is
-    /// `true`, it is also aborted when the parent group fails.
+    /// not wait for it. The request is aborted if this process cannot continue. If
+    /// `ends_with_parent` is `true`, it is also aborted when the parent group fails.
     ///
     /// # Errors
     /// Returns an error if a member is lost or does not make the call within `at_most`. If this
-    /// process has given up, returns the error that caused this.
+    /// process cannot continue, returns the error that caused this.
     pub(crate) fn make_group(
         &self,
         (parent, ends_with_parent): (u32, bool),
