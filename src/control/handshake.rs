@@ -206,7 +206,8 @@ impl Handshake {
                     }
                 }
                 Ok(Output::Done { reply, hello, key }) => {
-                    // The acceptor waits longer than this, so until then it has the connection.
+                    // The acceptor waits longer than this, so before this time it still has the
+                    // connection.
                     let is_late = Instant::now() > self.deadline + HANDSHAKE_TIMEOUT;
                     if is_late && matches!(self.side, Side::Initiator(_)) {
                         return Err(Failure::Broken("the response was read too late".into()));
@@ -219,7 +220,8 @@ impl Handshake {
                     proven,
                     refusal,
                 }) => {
-                    // A new socket always accepts this immediately. Otherwise, it is not sent.
+                    // A new socket always accepts the reply immediately. If it does not, the reply is
+                    // dropped.
                     let _ = self.stream.write(&reply);
                     return Err(Failure::Refused(refusal, proven));
                 }

@@ -7,7 +7,7 @@ pub trait Gate: Send {
     /// Returns `true` if the operation may begin.
     fn is_ready(&self) -> bool;
     /// Returns `true` if the stream has reached the operation. If it has but the operation may not
-    /// begin, peers are holding up the operation.
+    /// begin, peers are blocking the operation.
     fn has_come(&self) -> bool {
         self.is_ready()
     }

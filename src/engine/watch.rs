@@ -460,7 +460,7 @@ fn stalled(
     ))
 }
 
-/// Returns the cause that is holding up an operation.
+/// Returns the cause that is blocking an operation.
 fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> Story {
     if slot.has_come() {
         return session.story(call, awaited);

@@ -81,7 +81,7 @@ pub(super) trait Peers {
     /// rank 0 measured in the last attempt if rank 0 ran on this host and measured one.
     fn again(&mut self, table: Option<String>) -> Result<Attempt>;
 
-    /// Returns the name of the launcher that is holding up the next attempt.
+    /// Returns the name of the launcher that is delaying the next attempt.
     fn awaited(&self) -> String;
 
     /// Handles an event from another launcher.

@@ -88,7 +88,7 @@ impl Place {
 pub enum Message {
     /// "I am waiting for you in this call."
     Waiting(Call),
-    /// "This is my position, these ranks are holding me up, and my thread is blocked here."
+    /// "This is my position, these ranks are blocking me, and my thread is blocked here."
     Position {
         /// Position of the sender.
         place: Place,

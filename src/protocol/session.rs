@@ -95,7 +95,7 @@ pub struct Session {
     /// Calls that peers have reported waiting in but that this rank has not made yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
-    /// The last reported positions of ranks, and of the ranks that are holding them up.
+    /// The last reported positions of ranks, and of the ranks that are blocking them.
     positions: BTreeMap<usize, Position>,
     /// The rank that decides the first error and the agreed mark: the lowest rank that has neither
     /// left nor died.

@@ -49,7 +49,7 @@ impl Session {
         }
     }
 
-    /// Returns the ranks that, to this rank's knowledge, are holding up a rank that is waiting for
+    /// Returns the ranks that, to this rank's knowledge, are blocking a rank that is waiting for
     /// `awaited`. Ranks that are known to be waiting, too, are replaced with the ranks that they
     /// are waiting for.
     #[must_use]

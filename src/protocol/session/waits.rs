@@ -8,12 +8,12 @@ use crate::protocol::founding::list;
 use crate::protocol::message::{Place, Wait};
 use std::collections::BTreeSet;
 
-/// A report on the cause that is holding up a call.
+/// A report on the cause that is blocking a call.
 #[derive(Debug)]
 pub struct Story {
     /// Human-readable text.
     pub words: String,
-    /// The ranks that are holding up the call.
+    /// The ranks that are blocking the call.
     pub ranks: Vec<usize>,
     /// `true` if ranks are waiting for each other.
     pub is_circle: bool,
@@ -37,7 +37,7 @@ impl Session {
         told
     }
 
-    /// Returns the cause that is holding up `call`, which is waiting for `awaited`.
+    /// Returns the cause that is blocking `call`, which is waiting for `awaited`.
     #[must_use]
     pub fn story(&self, call: &Call, awaited: &[usize]) -> Story {
         let own = self.wait(call, awaited);
