@@ -1,10 +1,12 @@
-//! The rings of shared memory and the wake-up, under a model checker: every interleaving and every
-//! value that the memory model allows, for two or three ranks and a few cells.
+//! Checks the shared-memory rings and the wake-up protocol with the model checker loom, for two or
+//! three ranks and a few cells. Loom explores the interleavings, and the values that the memory
+//! model allows.
 //!
-//! The rings run as they are, over words of the model. Flags, acknowledgements and doorbells are
-//! atomics; all other words, and the segments, are plain memory here: so two accesses at once are
-//! an error, even where the real words would bear them. Every model is run once more for each way
-//! to break it, and the checker must find it: else it would look at nothing.
+//! The production code of the rings operates on the model's words. Flags, acknowledgements and
+//! doorbells are atomics. All other words, and the segments, are plain memory in the model, so loom
+//! reports every unordered access to them, even if the real words would tolerate it. Each model
+//! also runs once for each way to break it. The checker must detect every defect, which shows that
+//! the models check something.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,35 +19,38 @@ use ringtree::internal::link::shm::{
     CELL_WORDS, Head, INLINE_BYTES, ReadWords, Receiver, Sender, WriteWords,
 };
 
-/// Cells of a modelled ring; a receiver says after every cell that it is through.
+/// Cells of a short ring, whose receiver acknowledges every cell immediately.
 const SHORT: usize = 2;
-/// Here it leaves that to its own cells, for as long as the model looks.
+/// Cells of a long ring. Its receiver acknowledges only in the cells that it sends, because the
+/// model sends too few cells for a separate acknowledgement.
 const LONG: usize = 8;
-/// Plain words of a cell: what it is, and one word of payload.
+/// Plain words of a cell: two of its head, and one of its payload.
 const PLAIN_WORDS: usize = 3;
-/// The cell, in every memory, whose flag is the doorbell.
+/// The cell whose flag is the doorbell, in every memory.
 const BELL: usize = 0;
-/// The first cells' flags are doorbell and acknowledgements.
+/// The first word of the rings. The flags of the cells before it are the doorbell and the
+/// acknowledgements.
 const RING: usize = 3 * CELL_WORDS;
 
-/// How a model is broken.
+/// The defect of a model.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Broken {
     Nothing,
-    /// A flag or an acknowledgement does not release what was written before.
+    /// A flag or an acknowledgement is written without release ordering.
     Release,
-    /// What is read after a flag or an acknowledgement is not ordered behind it.
+    /// A flag or an acknowledgement is read without acquire ordering.
     Acquire,
-    /// A receiver says that it is through before it has read.
+    /// A receiver acknowledges a cell before it has read the data.
     Early,
-    /// A sender does not ask whether its reader, or the second of them, is through.
-    Unasked,
-    /// The sleeper, or the waker, does not fence.
+    /// A sender does not check whether its reader, or the second of two readers, has finished.
+    Unchecked,
+    /// The sleeper does not execute its fence.
     SleepersFence,
+    /// The waker does not execute its fence.
     WakersFence,
-    /// The sleeper does not look once more.
+    /// The sleeper does not check for a cell again before it sleeps.
     SecondLook,
-    /// A waker that has woken a sleeper does so never again.
+    /// The waker wakes the sleeper only once.
     SecondWaking,
 }
 
@@ -57,7 +62,7 @@ struct Memory {
     broken: Broken,
 }
 
-// SAFETY: loom runs one thread at a time, and reports accesses to a cell that nothing orders.
+// SAFETY: loom runs one thread at a time, and reports unordered accesses to a cell.
 unsafe impl Sync for Memory {}
 // SAFETY: as above.
 unsafe impl Send for Memory {}
@@ -81,12 +86,12 @@ impl Memory {
     }
 
     fn write_segment(&self, value: u64) {
-        // SAFETY: loom checks that nobody else is at the cell.
+        // SAFETY: loom checks that no other thread accesses the cell.
         self.segment.with_mut(|segment| unsafe { *segment = value });
     }
 
     fn read_segment(&self) -> u64 {
-        // SAFETY: loom checks that nobody writes the cell.
+        // SAFETY: loom checks that no thread writes the cell.
         self.segment.with(|segment| unsafe { *segment })
     }
 }
@@ -95,7 +100,7 @@ impl ReadWords for Memory {
     fn load(&self, at: usize) -> u64 {
         match at % CELL_WORDS {
             0 => self.flags[at / CELL_WORDS].load(Ordering::Relaxed),
-            // SAFETY: loom checks that nobody writes the cell.
+            // SAFETY: loom checks that no thread writes the cell.
             _ => self.plain(at).with(|word| unsafe { *word }),
         }
     }
@@ -111,7 +116,7 @@ impl WriteWords for Memory {
     fn store(&self, at: usize, value: u64) {
         match at % CELL_WORDS {
             0 => self.flags[at / CELL_WORDS].store(value, Ordering::Relaxed),
-            // SAFETY: loom checks that nobody else is at the cell.
+            // SAFETY: loom checks that no other thread accesses the cell.
             _ => self.plain(at).with_mut(|word| unsafe { *word = value }),
         }
     }
@@ -125,7 +130,7 @@ impl WriteWords for Memory {
     }
 }
 
-/// Where, in its memory, receiver `number` says what it is through with.
+/// Returns the word of a receiver's memory in which receiver `number` acknowledges cells.
 fn acknowledgement(number: usize) -> usize {
     (1 + number) * CELL_WORDS
 }
@@ -139,7 +144,7 @@ fn head(number: u32) -> Head {
     }
 }
 
-/// The payload of cell `number`.
+/// Returns the payload of cell `number`.
 fn payload(number: u32) -> u64 {
     u64::from(number) * 1000
 }
@@ -149,8 +154,9 @@ fn send<const CELLS: usize>(sender: &mut Sender<CELLS>, own: &Memory, number: u3
     sender.publish(own, head(number), &bytes, through);
 }
 
-/// Reads cell `number` and what is beside its flag, if it is there; returns what it acknowledges.
-fn glance<const CELLS: usize>(
+/// Reads cell `number` and its payload. Returns the count that the cell acknowledges, or `None` if
+/// the cell has not arrived.
+fn try_receive<const CELLS: usize>(
     receiver: &Receiver<CELLS>,
     theirs: &Memory,
     number: u32,
@@ -163,10 +169,10 @@ fn glance<const CELLS: usize>(
     Some(through)
 }
 
-/// Waits for cell `number`.
-fn look<const CELLS: usize>(receiver: &Receiver<CELLS>, theirs: &Memory, number: u32) -> u32 {
+/// Like [`try_receive`], but waits for the cell.
+fn receive<const CELLS: usize>(receiver: &Receiver<CELLS>, theirs: &Memory, number: u32) -> u32 {
     loop {
-        if let Some(through) = glance(receiver, theirs, number) {
+        if let Some(through) = try_receive(receiver, theirs, number) {
             return through;
         }
         thread::yield_now();
@@ -179,7 +185,7 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// More cells than a ring has, each with a payload beside it and one in the one segment.
+/// Sends more cells than a ring has. Each has a payload of its own and one in the only segment.
 fn one_ring(broken: Broken) {
     const CELLS: u32 = 3;
     check(move || {
@@ -189,7 +195,7 @@ fn one_ring(broken: Broken) {
             thread::spawn(move || {
                 let mut receiver = Receiver::<SHORT>::new(RING, acknowledgement(0));
                 for number in 1..=CELLS {
-                    look(&receiver, &near, number);
+                    receive(&receiver, &near, number);
                     if broken == Broken::Early {
                         receiver.pass(&*far, true);
                     }
@@ -204,7 +210,7 @@ fn one_ring(broken: Broken) {
         for number in 1..=CELLS {
             let before = sender.count();
             while !sender.has_room(&*far)
-                || (broken != Broken::Unasked && !sender.is_through(&*far, before))
+                || (broken != Broken::Unchecked && !sender.is_through(&*far, before))
             {
                 thread::yield_now();
             }
@@ -215,8 +221,8 @@ fn one_ring(broken: Broken) {
     });
 }
 
-/// Cells alone, as many as there is room for: the ring itself is what is used again.
-fn cells_alone(broken: Broken) {
+/// Sends cells without a segment whenever the ring has space, so that the ring's cells are reused.
+fn reused_cells(broken: Broken) {
     const CELLS: u32 = 4;
     check(move || {
         let (near, far) = (Memory::new(1, SHORT, broken), Memory::new(0, SHORT, broken));
@@ -228,14 +234,14 @@ fn cells_alone(broken: Broken) {
                     if broken == Broken::Early && number == 2 {
                         far.release(acknowledgement(0), 2);
                     }
-                    look(&receiver, &near, number);
+                    receive(&receiver, &near, number);
                     receiver.pass(&*far, false);
                 }
             })
         };
         let mut sender = Sender::<SHORT>::new(RING, acknowledgement(0));
         for number in 1..=CELLS {
-            while broken != Broken::Unasked && !sender.has_room(&*far) {
+            while broken != Broken::Unchecked && !sender.has_room(&*far) {
                 thread::yield_now();
             }
             send(&mut sender, &near, number, 0);
@@ -244,8 +250,9 @@ fn cells_alone(broken: Broken) {
     });
 }
 
-/// The reader acknowledges by its own cells alone, and the sender looks at nothing else.
-fn there_and_back(broken: Broken) {
+/// Sends cells in both directions. The reader acknowledges only in its own cells, and the sender
+/// reads no acknowledgement word.
+fn both_directions(broken: Broken) {
     check(move || {
         let (near, far) = (Memory::new(1, LONG, broken), Memory::new(1, LONG, broken));
         let other = {
@@ -254,7 +261,7 @@ fn there_and_back(broken: Broken) {
                 let mut receiver = Receiver::<LONG>::new(RING, acknowledgement(0));
                 let mut sender = Sender::<LONG>::new(RING, acknowledgement(0));
                 for number in 1..=2 {
-                    look(&receiver, &near, number);
+                    receive(&receiver, &near, number);
                     if broken == Broken::Early {
                         send(&mut sender, &far, number, receiver.through() + 1);
                     }
@@ -271,31 +278,31 @@ fn there_and_back(broken: Broken) {
         for number in 1..=2 {
             near.write_segment(payload(number));
             send(&mut sender, &near, number, receiver.through());
-            if broken == Broken::Unasked {
+            if broken == Broken::Unchecked {
                 continue;
             }
-            sender.hear(look(&receiver, &far, number));
+            sender.hear(receive(&receiver, &far, number));
             receiver.pass(&*near, false);
-            // It knows, and has not looked at the other's word.
-            assert!(sender.is_through(&Blind, u64::from(number)));
+            // The sender knows the count without reading the acknowledgement word.
+            assert!(sender.is_through(&Unreadable, u64::from(number)));
         }
         other.join().unwrap();
     });
 }
 
-/// Words that nobody may look at.
-struct Blind;
+/// Words that must not be read.
+struct Unreadable;
 
-impl ReadWords for Blind {
+impl ReadWords for Unreadable {
     fn load(&self, at: usize) -> u64 {
-        panic!("looked at word {at}");
+        panic!("read word {at}");
     }
 
     fn acquire(&self) {}
 }
 
-/// One segment, published to two. Who would have to wait gives up instead: three that wait for each
-/// other are too much to go through.
+/// Publishes one segment to two readers. A thread that would have to wait returns instead, because
+/// three threads that wait for each other have too many interleavings to explore.
 fn two_readers(broken: Broken) {
     check(move || {
         let near = Memory::new(2, SHORT, broken);
@@ -306,7 +313,7 @@ fn two_readers(broken: Broken) {
             thread::spawn(move || {
                 let mut receiver = Receiver::<SHORT>::new(ring(reader), acknowledgement(0));
                 for number in 1..=2 {
-                    if glance(&receiver, &near, number).is_none() {
+                    if try_receive(&receiver, &near, number).is_none() {
                         return;
                     }
                     if broken == Broken::Early {
@@ -322,10 +329,10 @@ fn two_readers(broken: Broken) {
         let mut senders =
             [0, 1].map(|reader: usize| Sender::<SHORT>::new(ring(reader), acknowledgement(0)));
         for number in 1..=2 {
-            let is_asked = |reader| reader == 0 || broken != Broken::Unasked;
+            let is_checked = |reader| reader == 0 || broken != Broken::Unchecked;
             let is_free = senders.iter_mut().enumerate().all(|(reader, sender)| {
                 let before = sender.count();
-                !is_asked(reader) || sender.is_through(&*far[reader], before)
+                !is_checked(reader) || sender.is_through(&*far[reader], before)
             });
             if is_free {
                 near.write_segment(payload(number));
@@ -340,11 +347,11 @@ fn two_readers(broken: Broken) {
     });
 }
 
-/// What a rank sleeps on.
+/// The state that a sleeping rank waits on.
 struct Sleep {
-    /// It was woken, and has not slept since.
+    /// 1 if the rank was woken and has not slept since.
     is_woken: AtomicU64,
-    /// Nobody will wake it any more.
+    /// 1 if no thread will wake the rank again.
     is_over: AtomicU64,
 }
 
@@ -355,13 +362,13 @@ impl Sleep {
             if self.is_woken.swap(0, Ordering::Acquire) == 1 {
                 return;
             }
-            assert!(!is_over, "sleeps for ever");
+            assert!(!is_over, "sleeps forever");
             thread::yield_now();
         }
     }
 }
 
-/// A rank that sleeps whenever there is nothing, and one that sends it two cells.
+/// Sends two cells to a rank that sleeps whenever no cell has arrived.
 fn waking(broken: Broken) {
     const CELLS: u32 = 2;
     check(move || {
@@ -378,7 +385,7 @@ fn waking(broken: Broken) {
         let mut woken = 0;
         for number in 1..=CELLS {
             send(&mut sender, &near, number, 0);
-            // As `SharedLink::flush`.
+            // Like `SharedLink::flush`.
             if broken != Broken::WakersFence {
                 fence(Ordering::SeqCst);
             }
@@ -414,7 +421,7 @@ fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, cel
             far.store(BELL, doorbell);
         }
         if is_there {
-            look(&receiver, near, next);
+            receive(&receiver, near, next);
             receiver.pass(far, true);
             next += 1;
         }
@@ -422,60 +429,60 @@ fn sleep_through(broken: Broken, near: &Memory, far: &Memory, sleep: &Sleep, cel
 }
 
 #[test]
-fn a_ring_hands_over_cells_and_segments() {
+fn ring_passes_cells_and_segments_to_reader() {
     one_ring(Broken::Nothing);
 }
 
 #[test]
-fn a_ring_is_used_again_and_again() {
-    cells_alone(Broken::Nothing);
+fn ring_reuses_its_cells() {
+    reused_cells(Broken::Nothing);
 }
 
 #[test]
-fn a_cell_acknowledges_the_other_direction() {
-    there_and_back(Broken::Nothing);
+fn cell_acknowledges_opposite_direction() {
+    both_directions(Broken::Nothing);
 }
 
 #[test]
-fn a_segment_waits_for_all_its_readers() {
+fn segment_waits_for_all_readers() {
     two_readers(Broken::Nothing);
 }
 
 #[test]
-fn nobody_sleeps_through_a_cell() {
+fn no_rank_sleeps_after_a_cell_has_arrived() {
     waking(Broken::Nothing);
 }
 
-/// The checker finds what is broken.
-macro_rules! found {
-    ($($name:ident $model:ident $broken:ident $complaint:literal;)*) => {$(
+/// Tests that the checker detects a defect of a model.
+macro_rules! detects {
+    ($($name:ident $model:ident $broken:ident $report:literal;)*) => {$(
         #[test]
-        #[should_panic(expected = $complaint)]
+        #[should_panic(expected = $report)]
         fn $name() {
             $model(Broken::$broken);
         }
     )*};
 }
 
-found! {
-    a_flag_without_release one_ring Release "Causality violation";
-    a_flag_without_acquire one_ring Acquire "Causality violation";
-    a_segment_acknowledged_early one_ring Early "Causality violation";
-    a_segment_written_unasked one_ring Unasked "Causality violation";
-    a_cell_without_release cells_alone Release "Causality violation";
-    a_cell_without_acquire cells_alone Acquire "Causality violation";
-    a_cell_acknowledged_early cells_alone Early "Causality violation";
-    a_cell_written_unasked cells_alone Unasked "Causality violation";
-    a_reply_without_release there_and_back Release "Causality violation";
-    a_reply_without_acquire there_and_back Acquire "Causality violation";
-    a_reply_that_acknowledges_early there_and_back Early "Causality violation";
-    a_reply_not_waited_for there_and_back Unasked "Causality violation";
-    a_reader_without_release two_readers Release "Causality violation";
-    a_reader_without_acquire two_readers Acquire "Causality violation";
-    a_reader_that_is_early two_readers Early "Causality violation";
-    a_second_reader_not_asked two_readers Unasked "Causality violation";
-    a_sleeper_without_fence waking SleepersFence "sleeps for ever";
-    a_waker_without_fence waking WakersFence "sleeps for ever";
-    a_sleeper_that_does_not_look_again waking SecondLook "sleeps for ever";
-    a_waker_that_wakes_once waking SecondWaking "sleeps for ever";
+detects! {
+    detects_segment_flag_without_release one_ring Release "Causality violation";
+    detects_segment_flag_without_acquire one_ring Acquire "Causality violation";
+    detects_segment_acknowledged_early one_ring Early "Causality violation";
+    detects_segment_written_unchecked one_ring Unchecked "Causality violation";
+    detects_cell_without_release reused_cells Release "Causality violation";
+    detects_cell_without_acquire reused_cells Acquire "Causality violation";
+    detects_cell_acknowledged_early reused_cells Early "Causality violation";
+    detects_cell_written_unchecked reused_cells Unchecked "Causality violation";
+    detects_reply_without_release both_directions Release "Causality violation";
+    detects_reply_without_acquire both_directions Acquire "Causality violation";
+    detects_reply_acknowledging_early both_directions Early "Causality violation";
+    detects_missing_wait_for_reply both_directions Unchecked "Causality violation";
+    detects_reader_without_release two_readers Release "Causality violation";
+    detects_reader_without_acquire two_readers Acquire "Causality violation";
+    detects_reader_acknowledging_early two_readers Early "Causality violation";
+    detects_unchecked_second_reader two_readers Unchecked "Causality violation";
+    detects_sleeper_without_fence waking SleepersFence "sleeps forever";
+    detects_waker_without_fence waking WakersFence "sleeps forever";
+    detects_sleeper_without_second_look waking SecondLook "sleeps forever";
+    detects_waker_that_wakes_only_once waking SecondWaking "sleeps forever";
 }

@@ -1,4 +1,5 @@
-//! Thousands of scripted ranks in one thread: results, times, faults, repeatability.
+//! Runs up to thousands of scripted ranks in one thread, and checks results, times, failures and
+//! repeatability.
 
 use crate::long::short_or_long;
 use ringtree::ErrorKind;
@@ -17,9 +18,9 @@ use ringtree_kit::cluster::{Cluster, Moment, Outcome};
 use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
-/// A frame's header: it travels with every message.
+/// Size of the frame header that every message has.
 const HEADER_BYTES: f64 = 32.0;
-/// Longer than any of these runs takes without a fault.
+/// A duration longer than any of these runs takes without a fault.
 const LONG: Duration = Duration::from_secs(60);
 
 fn run(world: &World, steps: Vec<Step>) -> Outcome {
@@ -38,7 +39,8 @@ fn log2_ceil(ranks: usize) -> u32 {
     ranks.next_power_of_two().trailing_zeros()
 }
 
-/// Without a limit on bandwidth, a round takes the latency.
+/// Runs `call` and returns the number of its rounds. Without a limit on bandwidth, each round takes
+/// the latency.
 fn rounds_taken(world_size: usize, call: Call) -> u32 {
     let world = World::new(world_size);
     let end = run(&world, vec![Step::Call(call)]).end();
@@ -48,15 +50,16 @@ fn rounds_taken(world_size: usize, call: Call) -> u32 {
 }
 
 #[test]
-fn a_barrier_of_thousands_takes_a_round_for_each_doubling() {
+fn barrier_of_thousands_takes_logarithmic_rounds() {
     for ranks in [2048, 2049] {
         let call = Call::new(Collective::Barrier, 1).by(Algorithm::Dissemination);
         assert_eq!(rounds_taken(ranks, call), log2_ceil(ranks));
     }
 }
 
-/// A root's sends follow each other at no latency's cost, but share its port. So here a message
-/// holds the ports for 10 µs, and arrives as soon as it is through.
+/// Returns the number of successive messages of a broadcast. A root's sends share its port, but
+/// each does not wait for the previous one's latency. So a message of this network occupies its
+/// ports for 10 µs, and arrives when it has passed through them.
 fn sends_taken(world_size: usize) -> u32 {
     let mut world = World::new(world_size);
     world.network.latency = Duration::ZERO;
@@ -68,13 +71,13 @@ fn sends_taken(world_size: usize) -> u32 {
 }
 
 #[test]
-fn time_grows_with_the_logarithm_or_with_the_ranks_as_the_algorithm_does() {
+fn time_grows_with_ranks_as_the_algorithm_predicts() {
     for ranks in (2usize..=20).chain([31, 64, 100, 256]) {
         let rounds =
             |collective, algorithm| rounds_taken(ranks, Call::new(collective, 300).by(algorithm));
         let logarithm = log2_ceil(ranks);
         assert_eq!(sends_taken(ranks), logarithm);
-        // Between powers of two some of its chains of dependent messages skip a round.
+        // Between powers of two, some chains of dependent messages skip a round.
         let circulant = rounds(Collective::AllReduce, Algorithm::Circulant);
         assert!(circulant <= 2 * logarithm, "{circulant} for {ranks}");
         assert_eq!(
@@ -89,8 +92,9 @@ fn time_grows_with_the_logarithm_or_with_the_ranks_as_the_algorithm_does() {
     }
 }
 
-/// What the plans of all ranks cost, in the model whose o contains the bytes of a header.
-fn price_s(world: &World, call: &Call, algorithm: Algorithm) -> f64 {
+/// Returns the predicted time of all ranks' plans, in the model whose o contains the bytes of a
+/// header.
+fn predicted_s(world: &World, call: &Call, algorithm: Algorithm) -> f64 {
     let bytes = call.count * call.dtype.size();
     longest_path_between_sites_s(&plans(world, call, algorithm), bytes, &table_of(world))
 }
@@ -101,7 +105,8 @@ fn plans(world: &World, call: &Call, algorithm: Algorithm) -> Vec<Plan> {
         .collect()
 }
 
-/// The network's numbers, with an o that contains the bytes of a header.
+/// Returns the network's parameters as a tuning table, with an o that contains the bytes of a
+/// header.
 fn table_of(world: &World) -> TuningTable {
     let beta_s_per_byte = 1.0 / world.network.bandwidth_bytes_per_s;
     let tcp = LinkCost {
@@ -133,8 +138,9 @@ fn request(world: &World, call: &Call, algorithm: Algorithm, rank: usize) -> Req
     }
 }
 
-/// A network on which every message is one packet, and the chooser takes one piece.
-fn one_packet_a_message(world_size: usize) -> World {
+/// Returns a world in which every message is a single packet, and the selection uses a single
+/// piece.
+fn one_packet_per_message(world_size: usize) -> World {
     let mut world = World::new(world_size);
     world.network.bandwidth_bytes_per_s = 1e9;
     world.network.overhead = Duration::from_micros(3);
@@ -145,28 +151,29 @@ fn one_packet_a_message(world_size: usize) -> World {
 }
 
 #[test]
-fn ranks_take_the_time_of_the_longest_path_through_their_plans() {
+fn ranks_take_the_time_of_the_longest_path() {
     let mut off = Vec::new();
     for (collective, algorithm) in algorithms::pairs(&[2, 3, 5, 8]) {
         for world_size in (2..=17).chain([23, 31, 32, 33, 48, 63, 64]) {
-            let world = one_packet_a_message(world_size);
+            let world = one_packet_per_message(world_size);
             let call = Call::new(collective, 1);
             let entry = entry(collective, algorithm).unwrap();
             let chunks = (entry.chunks)(&request(&world, &call, algorithm, 0));
             let call = Call::new(collective, 256 * chunks).by(algorithm);
             let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
-            let price_s = price_s(&world, &call, algorithm);
-            // Where several messages come to a port at once, they may be served in another order.
+            let predicted_s = predicted_s(&world, &call, algorithm);
+            // If several messages arrive at a port at the same time, the port may serve them in
+            // another order.
             let tolerance = match algorithm.with_radix(2) {
                 Ok(Algorithm::RecursiveDoubling) => 0.05,
                 Ok(Algorithm::Circulant) if algorithm.radix() > 2 => 0.05,
                 _ if algorithm == Algorithm::ScatterAllgather => 0.15,
                 _ => 0.02,
             };
-            if (taken_s / price_s - 1.0).abs() > tolerance {
+            if (taken_s / predicted_s - 1.0).abs() > tolerance {
                 off.push(format!(
                     "{collective} by {algorithm} over {world_size} ranks took {taken_s} s, \
-                     the longest path {price_s} s"
+                     the longest path {predicted_s} s"
                 ));
             }
         }
@@ -174,13 +181,14 @@ fn ranks_take_the_time_of_the_longest_path_through_their_plans() {
     assert_eq!(off, Vec::<String>::new());
 }
 
-/// The same with uplinks, whose bytes a site's ranks share.
+/// Like [`ranks_take_the_time_of_the_longest_path`], but with uplinks, which the ranks of a site
+/// share.
 #[test]
-fn between_sites_too_ranks_take_the_time_of_the_longest_path() {
+fn ranks_at_sites_take_the_time_of_the_longest_path() {
     let mut off = Vec::new();
     for (collective, algorithm) in algorithms::pairs(&[2, 4]) {
         for sites in [&[2, 2][..], &[4, 4], &[5, 3], &[3, 3, 3], &[8, 6, 2]] {
-            let mut world = one_packet_a_message(sites.iter().sum());
+            let mut world = one_packet_per_message(sites.iter().sum());
             world.hosts = in_sites_of(Hosts::APART, sites);
             let topology = Topology {
                 world_size: world.world_size,
@@ -193,17 +201,18 @@ fn between_sites_too_ranks_take_the_time_of_the_longest_path() {
             let chunks = (entry.chunks)(&request(&world, &call, algorithm, 0));
             let call = Call::new(collective, 4096 * chunks).by(algorithm);
             let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
-            let price_s = price_s(&world, &call, algorithm);
-            // Where several messages come to a port or an uplink at once, their order may differ. A
-            // rank that gathers sends what it has before the rest has come over a slow uplink.
+            let predicted_s = predicted_s(&world, &call, algorithm);
+            // If several messages arrive at a port or an uplink at the same time, their order may
+            // differ. A rank that gathers sends the data that it has before the rest has arrived
+            // over a slow uplink.
             let tolerance = match (collective, algorithm) {
                 (Collective::Gather, Algorithm::Binomial) => 0.3,
                 _ => 0.1,
             };
-            if (taken_s / price_s - 1.0).abs() > tolerance {
+            if (taken_s / predicted_s - 1.0).abs() > tolerance {
                 off.push(format!(
                     "{collective} by {algorithm} at sites of {sites:?} took {taken_s} s, \
-                     the longest path {price_s} s"
+                     the longest path {predicted_s} s"
                 ));
             }
         }
@@ -215,8 +224,8 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
     algorithms::pairs(&[2])
 }
 
-/// A world with tiny windows, random delays and stalls, and transfers cut short.
-fn rough(world_size: usize, seed: u64) -> World {
+/// Returns a world with tiny windows, random delays, stalls, and partial reads and writes.
+fn faulty_world(world_size: usize, seed: u64) -> World {
     let mut world = World::new(world_size);
     world.network.seed = seed;
     let (host_count, mut random) = (1 + seed % world_size as u64, SplitMix64::new(seed + 7));
@@ -240,7 +249,7 @@ fn rough(world_size: usize, seed: u64) -> World {
 }
 
 #[test]
-fn operations_in_flight_together_never_block_each_other() {
+fn concurrent_operations_never_block_each_other() {
     let all = pairs();
     for seed in 0..60 {
         let mut chance = SplitMix64::new(seed);
@@ -264,12 +273,12 @@ fn operations_in_flight_together_never_block_each_other() {
             Step::Wait(0),
             Step::Leave,
         ];
-        run(&rough(ranks, seed), steps);
+        run(&faulty_world(ranks, seed), steps);
     }
 }
 
 #[test]
-fn work_goes_on_behind_a_computation_or_waits_for_its_end() {
+fn work_overlaps_a_computation_or_waits_for_its_end() {
     let compute = Duration::from_millis(5);
     let call = Call::new(Collective::AllReduce, 64).by(Algorithm::Ring);
     let script = Script::same(
@@ -281,19 +290,19 @@ fn work_goes_on_behind_a_computation_or_waits_for_its_end() {
     assert_eq!(overlapped.end(), compute);
     cluster.progress_during_compute = false;
     let serial = cluster.run(&script).unwrap();
-    // The first of six rounds left before the computation.
+    // The first of six rounds was sent before the computation.
     assert_eq!(serial.end(), compute + 5 * World::new(4).network.latency);
 }
 
-/// A few calls in a rough world in which one or two ranks are killed somewhere.
-fn killed(pair: (Collective, Algorithm), seed: u64) -> Outcome {
+/// Runs a few calls in a faulty world in which one or two ranks are killed at random moments.
+fn run_with_kills(pair: (Collective, Algorithm), seed: u64) -> Outcome {
     let (collective, algorithm) = pair;
     let mut chance = SplitMix64::new(seed);
     let ranks = 2 + chance.below(9) as usize;
     let root = chance.below(ranks as u64) as usize;
     let count = whole_count(collective, ranks + chance.below(200) as usize, ranks);
     let call = Call::new(collective, count).root(root).by(algorithm);
-    let mut cluster = Cluster::new(rough(ranks, seed));
+    let mut cluster = Cluster::new(faulty_world(ranks, seed));
     for _ in 0..1 + chance.below(2) {
         let moment = match chance.below(3) {
             0 => Moment::Time(Duration::from_micros(chance.below(4000))),
@@ -314,18 +323,18 @@ fn killed(pair: (Collective, Algorithm), seed: u64) -> Outcome {
     cluster.run(&Script::same(ranks, steps)).unwrap()
 }
 
-/// With `RINGTREE_TEST_LONG=1`, a hundred times as many.
+/// Returns the number of histories. `RINGTREE_TEST_LONG=1` multiplies it by 100.
 fn histories_per_pair() -> u64 {
     short_or_long(20, 2000)
 }
 
 #[test]
-fn whatever_rank_dies_whenever_nobody_hangs_and_all_blame_the_same() {
+fn survivors_name_the_same_rank_whenever_a_rank_dies() {
     let (mut kills, mut failures) = (0, 0);
     for (index, pair) in pairs().into_iter().enumerate() {
         for history in 0..histories_per_pair() {
             let seed = history * 1000 + index as u64;
-            let outcome = killed(pair, seed);
+            let outcome = run_with_kills(pair, seed);
             let holds = exact::check(&outcome)
                 .and_then(|()| order::check(&outcome))
                 .and_then(|()| no_hang::check(&outcome, Duration::from_secs(2)))
@@ -343,16 +352,19 @@ fn whatever_rank_dies_whenever_nobody_hangs_and_all_blame_the_same() {
 }
 
 #[test]
-fn a_seed_is_a_history() {
+fn seed_determines_history() {
     let pair = (Collective::AllReduce, Algorithm::Ring);
     for seed in 0..10 {
-        assert_eq!(killed(pair, seed), killed(pair, seed));
+        assert_eq!(run_with_kills(pair, seed), run_with_kills(pair, seed));
     }
-    assert_ne!(killed(pair, 3).records, killed(pair, 3 + (1 << 40)).records);
+    assert_ne!(
+        run_with_kills(pair, 3).records,
+        run_with_kills(pair, 3 + (1 << 40)).records
+    );
 }
 
 #[test]
-fn the_death_of_one_of_a_thousand_is_named_by_all() {
+fn all_survivors_name_a_dead_rank_of_a_thousand() {
     let call = Call::new(Collective::AllReduce, 1024).by(Algorithm::RecursiveDoubling);
     let mut cluster = Cluster::new(World::new(1024));
     cluster.kill(700, Moment::Time(Duration::from_micros(35)));
@@ -369,9 +381,9 @@ fn the_death_of_one_of_a_thousand_is_named_by_all() {
 }
 
 #[test]
-fn a_script_that_does_not_fit_is_refused() {
+fn script_that_does_not_fit_is_rejected() {
     let cluster = Cluster::new(World::new(3));
-    let refused = |steps| {
+    let rejection = |steps| {
         cluster
             .run(&Script::same(3, steps))
             .unwrap_err()
@@ -379,47 +391,47 @@ fn a_script_that_does_not_fit_is_refused() {
     };
     let call = Call::new(Collective::Broadcast, 1);
     assert_eq!(
-        refused(vec![Step::Call(call.root(3))]),
+        rejection(vec![Step::Call(call.root(3))]),
         "root 3 is out of range for 3 ranks"
     );
-    assert!(refused(vec![Step::Call(call.by(Algorithm::Ring))]).contains("does not implement"));
+    assert!(rejection(vec![Step::Call(call.by(Algorithm::Ring))]).contains("does not implement"));
     assert!(cluster.run(&Script::same(2, vec![])).is_err());
 }
 
 #[test]
-fn the_checkers_see_what_they_are_for() {
+fn checkers_detect_the_defects_they_check_for() {
     let steps = vec![
         Step::Call(Call::new(Collective::AllReduce, 8)),
         Step::Barrier,
     ];
     let good = run(&World::new(4), steps);
-    let spoilt = |spoil: &dyn Fn(&mut Outcome)| {
+    let altered = |alter: &dyn Fn(&mut Outcome)| {
         let mut outcome = good.clone();
-        spoil(&mut outcome);
+        alter(&mut outcome);
         outcome
     };
-    let wrong = spoilt(&|outcome| outcome.records[2].wrong = 1);
+    let wrong = altered(&|outcome| outcome.records[2].wrong = 1);
     assert!(exact::check(&wrong).is_err());
-    let endless = spoilt(&|outcome| outcome.records[2].end = None);
+    let endless = altered(&|outcome| outcome.records[2].end = None);
     assert!(no_hang::check(&endless, LONG).is_err());
-    let late = spoilt(&|outcome| outcome.records[2].end = Some(LONG * 2));
+    let late = altered(&|outcome| outcome.records[2].end = Some(LONG * 2));
     assert!(no_hang::check(&late, LONG).is_err());
-    let stuck = spoilt(&|outcome| outcome.ends[1] = None);
+    let stuck = altered(&|outcome| outcome.ends[1] = None);
     assert!(no_hang::check(&stuck, LONG).is_err());
-    let early = spoilt(&|outcome| outcome.records[2].start = LONG);
+    let early = altered(&|outcome| outcome.records[2].start = LONG);
     assert!(order::check(&early).is_err());
     let blames = |outcome: &mut Outcome, record: usize, rank| {
         let message = "gone";
         outcome.records[record].result = Some(Err(ringtree::internal::errors::lost(rank, message)));
     };
-    let one_cause = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, 3)));
+    let one_cause = altered(&|outcome| (0..2).for_each(|record| blames(outcome, record, 3)));
     assert_eq!(same_error::check(&one_cause), Ok(()));
-    let two_causes = spoilt(&|outcome| (0..2).for_each(|record| blames(outcome, record, record)));
+    let two_causes = altered(&|outcome| (0..2).for_each(|record| blames(outcome, record, record)));
     assert!(same_error::check(&two_causes).is_err());
 }
 
 #[test]
-fn the_checkers_of_agreement_see_what_they_are_for() {
+fn agreement_checkers_detect_wrong_marks() {
     let steps = vec![
         Step::Call(Call::new(Collective::AllReduce, 8)),
         Step::Mark(1),
@@ -435,25 +447,25 @@ fn the_checkers_of_agreement_see_what_they_are_for() {
     assert_eq!(good.agreed, [Some(2), Some(2), None, Some(2)]);
     assert_eq!(agreement::check(&good), Ok(()));
     assert_eq!(agreement::check_least(&good), Ok(()));
-    let spoilt = |spoil: &dyn Fn(&mut Outcome)| {
+    let altered = |alter: &dyn Fn(&mut Outcome)| {
         let mut outcome = good.clone();
-        spoil(&mut outcome);
+        alter(&mut outcome);
         outcome
     };
-    let different = spoilt(&|outcome| outcome.agreed[1] = Some(1));
+    let different = altered(&|outcome| outcome.agreed[1] = Some(1));
     assert!(agreement::check(&different).is_err());
-    let untold = spoilt(&|outcome| outcome.agreed[1] = None);
-    assert!(agreement::check(&untold).is_err());
-    let excused = spoilt(&|outcome| {
+    let unreported = altered(&|outcome| outcome.agreed[1] = None);
+    assert!(agreement::check(&unreported).is_err());
+    let excused = altered(&|outcome| {
         outcome.agreed = vec![None; 4];
         outcome.kills[0] = Some(LONG);
     });
     assert_eq!(agreement::check(&excused), Ok(()));
-    let passed = spoilt(&|outcome| outcome.agreed.fill(Some(0)));
+    let passed = altered(&|outcome| outcome.agreed.fill(Some(0)));
     let message = agreement::check(&passed).unwrap_err();
     assert!(message.contains("relied on 1"), "{message}");
     for number in [1, 3] {
-        let not_least = spoilt(&|outcome| outcome.agreed.fill(Some(number)));
+        let not_least = altered(&|outcome| outcome.agreed.fill(Some(number)));
         assert!(agreement::check_least(&not_least).is_err());
     }
 }

@@ -1,5 +1,5 @@
-//! The real engine on simulated ranks, and what they write: virtual time, and every failure at
-//! every step.
+//! Tests of the production engine, and of the files that it writes, on simulated ranks in virtual
+//! time. Failures can occur at any step.
 
 #![allow(clippy::unwrap_used)]
 

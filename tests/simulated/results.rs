@@ -1,5 +1,5 @@
-//! Every algorithm of the registry on simulated ranks, against exactly known results, with
-//! everything the network may do.
+//! Compares every algorithm of the registry on simulated ranks with exactly known results, under
+//! all faults that the network can simulate.
 
 use crate::checked::{Case, check};
 use crate::long::short_or_long;
@@ -16,9 +16,9 @@ fn pairs() -> Vec<(Collective, Algorithm)> {
     algorithms::pairs(&[2, 3])
 }
 
-/// Placements of the ranks. Each rank has a host of its own, all share one, or ranks take turns on
-/// hosts of others. An algorithm that plans by hosts also gets hosts of equally many ranks, and
-/// sites.
+/// Returns placements of the ranks: each rank on a separate host, all on one host, and ranks spread
+/// irregularly over a few hosts. An algorithm that plans by hosts also gets hosts with the same
+/// number of ranks, and sites.
 fn hosts(algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     let turns: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
     if short_or_long(algorithm != Algorithm::Hierarchical, false) {
@@ -34,7 +34,8 @@ fn hosts(algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     equal.map(Hosts::each).chain(of_turns).collect()
 }
 
-/// Runs all-float calls of these lengths by the world's algorithm; returns the wrong elements.
+/// Runs a call on `f32` for each of `counts` by the world's algorithm. Returns the number of wrong
+/// elements on each rank.
 fn wrong(world: &World, collective: Collective, counts: &[usize]) -> Vec<Result<usize, Error>> {
     world.run(|comm| {
         let mut wrong = 0;
@@ -62,8 +63,9 @@ fn every_algorithm_gives_the_right_result() {
                 world.algorithm = Some(algorithm);
                 world.hosts = hosts.clone();
                 let ends = wrong(&world, collective, &[0, 1, world_size - 1, 17, 1000]);
-                let said = format!("{collective} by {algorithm}, {world_size} ranks, {hosts:?}");
-                assert_eq!(ends, vec![Ok(0); world_size], "{said}");
+                let case_text =
+                    format!("{collective} by {algorithm}, {world_size} ranks, {hosts:?}");
+                assert_eq!(ends, vec![Ok(0); world_size], "{case_text}");
             }
         }
     }
@@ -71,7 +73,7 @@ fn every_algorithm_gives_the_right_result() {
 
 #[test]
 fn large_calls_in_pieces_give_the_right_result() {
-    // Messages of several segments of shared memory, also of a rank's block.
+    // Each message takes several segments of shared memory, even if it contains only one block.
     let count = 4 * SHARED_SEGMENT_BYTES / size_of::<f32>() + 1;
     for (collective, algorithm) in pairs() {
         for sizes in [&[2][..], &[3], &[3, 3], &[1, 3, 2]] {
@@ -83,8 +85,8 @@ fn large_calls_in_pieces_give_the_right_result() {
                 world.hosts = in_sites_of(world.hosts, &[2, 1]);
             }
             let ends = wrong(&world, collective, &[count]);
-            let said = format!("{collective} by {algorithm}, hosts of {sizes:?}");
-            assert_eq!(ends, vec![Ok(0); world_size], "{said}");
+            let case_text = format!("{collective} by {algorithm}, hosts of {sizes:?}");
+            assert_eq!(ends, vec![Ok(0); world_size], "{case_text}");
         }
     }
 }
@@ -114,7 +116,7 @@ fn every_type_and_operator_gives_the_right_result() {
 }
 
 #[test]
-fn a_link_that_holds_a_single_element_is_enough() {
+fn link_that_holds_a_single_element_is_enough() {
     // A frame's header is 32 bytes long, an element here 8.
     for (collective, algorithm) in pairs() {
         for world_size in [2, 3, 5, 8] {
@@ -130,15 +132,15 @@ fn a_link_that_holds_a_single_element_is_enough() {
                 seed: 3,
             };
             let ends = world.run(|comm| check(comm, &case));
-            let said = format!("{collective} by {algorithm}, {world_size} ranks");
-            assert_eq!(ends, vec![Ok(0); world_size], "{said}");
+            let case_text = format!("{collective} by {algorithm}, {world_size} ranks");
+            assert_eq!(ends, vec![Ok(0); world_size], "{case_text}");
         }
     }
 }
 
 #[test]
-fn tensors_of_a_list_are_summed_together_and_alone() {
-    // The second tensor fits into no common buffer with the others.
+fn tensors_of_a_list_are_summed_in_common_and_separate_buffers() {
+    // The second tensor is too large to share a buffer with the others.
     let lengths = [3, BUCKET_BYTES_MAX / 8, 0, 5, 1];
     let ends = ringtree::simulate(2, |comm| {
         let mut tensors = lengths.map(|length| vec![comm.rank() as f64 + length as f64; length]);
@@ -148,7 +150,7 @@ fn tensors_of_a_list_are_summed_together_and_alone() {
             tensor.len() == *length && tensor.iter().all(|one| *one == 2.0 * *length as f64 + 1.0)
         };
         assert!(lengths.iter().zip(&tensors).all(right));
-        // Rank 1 forgets a tensor.
+        // Rank 1 omits a tensor.
         let mut rest = [[0.0f64; 4], [0.0; 4]];
         let mut list: Vec<_> = rest.iter_mut().map(|one| &mut one[..]).collect();
         list.truncate(2 - comm.rank());

@@ -1,5 +1,5 @@
-//! The timeline of all ranks: its file has the structure that Perfetto reads, and it shows that
-//! communication goes on while backward runs.
+//! Tests the timeline of all ranks: its file has the structure that Perfetto reads, and it shows
+//! that communication proceeds while backward runs.
 
 use ringtree::ddp::{BucketSize, DataParallel, Options, Parameter, Trace};
 use ringtree::internal::ddp::dropped;
@@ -15,13 +15,14 @@ const RANKS: usize = 4;
 const LAYERS: usize = 6;
 const STEPS: usize = 3;
 const LAYER_ELEMENTS: usize = 25_000;
-/// Backward of a layer; its all-reduce takes 2 · 3/4 · 100 kB / 1 MB/s = 150 ms or a little more.
+/// Time of a layer's backward. Its all-reduce takes 2 · 3/4 · 100 kB / 1 MB/s = 150 ms or slightly
+/// more.
 const LAYER: Duration = Duration::from_millis(200);
-/// The microseconds by which floating-point times may be wrong.
+/// Tolerance of floating-point times, in microseconds.
 const ROUNDING_US: f64 = 0.01;
 
-/// Trains a model of equal layers; if `overlaps` is not set, gradients are reported only when
-/// backward is over.
+/// Trains a model of equal layers. If `overlaps` is `false`, it reports gradients only after
+/// backward.
 fn train(comm: &Communicator, trace: &Trace, overlaps: bool) -> Result<()> {
     let layer = |index| Parameter::new(&format!("layer {index}"), &[LAYER_ELEMENTS], Dtype::F32);
     let options = Options::new().buckets(BucketSize::Bytes(4 * LAYER_ELEMENTS));
@@ -48,7 +49,7 @@ fn train(comm: &Communicator, trace: &Trace, overlaps: bool) -> Result<()> {
     Ok(())
 }
 
-/// Traces such a training on simulated ranks over links of 1 MB/s and returns the events.
+/// Traces [`train`] on simulated ranks over links of 1 MB/s and returns the events.
 fn traced(path: &Path, overlaps: bool) -> Vec<Value> {
     let mut world = World::new(RANKS);
     world.network.bandwidth_bytes_per_s = 1e6;
@@ -66,7 +67,7 @@ fn events(path: &Path) -> Vec<Value> {
     file["traceEvents"].as_array().unwrap().clone()
 }
 
-/// The complete events of a track of a rank: name, start and end in microseconds.
+/// Returns the complete events of a rank's track: name, start and end in microseconds.
 fn spans(events: &[Value], rank: usize, track: &str) -> Vec<(String, f64, f64)> {
     let found = events
         .iter()
@@ -80,7 +81,7 @@ fn spans(events: &[Value], rank: usize, track: &str) -> Vec<(String, f64, f64)> 
 }
 
 #[test]
-fn the_file_has_the_structure_that_perfetto_reads() {
+fn trace_file_has_the_structure_that_perfetto_reads() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("a \"trace\".json");
     let events = traced(&path, true);
@@ -98,7 +99,7 @@ fn the_file_has_the_structure_that_perfetto_reads() {
                     assert!(event["args"]["sort_index"].is_u64());
                     continue;
                 }
-                other => panic!("{other} is no metadata"),
+                other => panic!("unknown metadata event {other}"),
             };
             names.insert((row, value.unwrap().to_owned()));
             continue;
@@ -112,9 +113,9 @@ fn the_file_has_the_structure_that_perfetto_reads() {
             start >= 0.0 && time >= 0.0 && event["args"].is_object(),
             "{event}"
         );
-        // In a row one follows another.
+        // Events of a row do not overlap.
         let end = ends.entry(row).or_insert(0.0);
-        assert!(*end <= start + ROUNDING_US, "{event} begins before {end}");
+        assert!(*end <= start + ROUNDING_US, "{event} starts before {end}");
         *end = start + time;
         assert!(
             names.iter().any(|(named, _)| *named == row),
@@ -124,12 +125,12 @@ fn the_file_has_the_structure_that_perfetto_reads() {
     for rank in 0..RANKS as u64 {
         assert!(names.contains(&((rank, 0), format!("rank {rank}"))));
     }
-    // Nothing but the file itself.
+    // The directory contains only the file.
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
 }
 
 #[test]
-fn every_bucket_lies_in_its_step_with_its_numbers() {
+fn bucket_spans_are_inside_their_step_and_have_sizes() {
     let directory = tempfile::tempdir().unwrap();
     let events = traced(&directory.path().join("trace.json"), true);
     for rank in 0..RANKS {
@@ -152,7 +153,7 @@ fn every_bucket_lies_in_its_step_with_its_numbers() {
     }
 }
 
-/// The part of rank 0's communication that goes on while its backward runs.
+/// Returns the part of rank 0's communication time during which its backward runs.
 fn hidden_part(events: &[Value]) -> f64 {
     let backward = spans(events, 0, "backward");
     let (mut all, mut hidden) = (0.0, 0.0);
@@ -165,18 +166,18 @@ fn hidden_part(events: &[Value]) -> f64 {
 }
 
 #[test]
-fn the_overlap_is_visible_in_numbers() {
+fn trace_shows_how_much_communication_overlaps_backward() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
-    // All but the last of six buckets have the next layer's backward to hide behind.
+    // Each bucket except the last of six overlaps the next layer's backward.
     let part = hidden_part(&traced(&path, true));
     assert!((0.7..0.95).contains(&part), "{part} is hidden");
     let part = hidden_part(&traced(&path, false));
-    assert!(part < 0.01, "{part} is hidden though backward was over");
+    assert!(part < 0.01, "{part} is hidden although backward was over");
 }
 
 #[test]
-fn memory_is_bounded_and_what_is_dropped_is_said() {
+fn trace_bounds_memory_and_reports_dropped_spans() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
     let dropped = ringtree::simulate(2, |comm| {
@@ -195,20 +196,20 @@ fn memory_is_bounded_and_what_is_dropped_is_said() {
     let labels = events
         .iter()
         .filter(|event| event["name"] == "process_labels");
-    let is_said = labels.map(|label| label["args"]["labels"].to_string().contains("5 later"));
-    assert_eq!(is_said.collect::<Vec<_>>(), [false, true]);
+    let is_reported = labels.map(|label| label["args"]["labels"].to_string().contains("5 later"));
+    assert_eq!(is_reported.collect::<Vec<_>>(), [false, true]);
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_leaves_nothing() {
+fn failed_write_is_an_error_on_every_rank_and_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
-    // A directory stands where the file should.
+    // A directory has the path of the file.
     let path = directory.path().join("taken");
     std::fs::create_dir(&path).unwrap();
     let ends = ringtree::simulate(3, |comm| {
         let trace = Trace::new(comm)?;
         let failed = trace.write(&path).map(drop);
-        // The trace can be written elsewhere all the same.
+        // The trace can still be written to another path.
         trace
             .write(directory.path().join("other.json"))
             .map(|_| failed)
@@ -223,9 +224,10 @@ fn a_file_that_cannot_be_written_is_an_error_on_every_rank_and_leaves_nothing() 
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2);
 }
 
-/// Where any user may make files, another user may have made links for names that can be guessed.
+/// In a directory that every user can write to, another user may have created links with names that
+/// can be guessed.
 #[test]
-fn no_link_is_followed_where_a_file_is_written() {
+fn writing_a_trace_follows_no_link() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
     let victim = directory.path().join("victim");
@@ -242,7 +244,7 @@ fn no_link_is_followed_where_a_file_is_written() {
 }
 
 #[test]
-fn a_trace_that_is_off_runs_the_work_and_writes_nothing() {
+fn disabled_trace_runs_the_work_and_writes_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("trace.json");
     let ends = ringtree::simulate(2, |comm| {

@@ -1,4 +1,4 @@
-//! Damaged files are named, passed over, and never loaded.
+//! Tests that damaged files are named in warnings, skipped, and never loaded.
 
 use super::{Memory, checkpoint};
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use ringtree::ddp::checkpoint::Checkpoints;
 const MANIFEST: &str = "step-00000002.json";
 const TENSORS: &str = "step-00000002.safetensors";
 
-/// Steps 1 and 2, whole.
+/// Returns a store with intact checkpoints of steps 1 and 2.
 fn two_checkpoints() -> (Memory, Checkpoints) {
     let store = Memory::default();
     let checkpoints = Checkpoints::new(store.clone(), 2);
@@ -18,8 +18,9 @@ fn two_checkpoints() -> (Memory, Checkpoints) {
     (store, checkpoints)
 }
 
-/// With `bytes` for `file`, step 1 is found, and the warning names the file.
-fn assert_passed_over(file: &str, bytes: Option<Vec<u8>>, what: &str) {
+/// Replaces `file` with `bytes`, or removes it. Asserts that step 1 is loaded and that the warning
+/// names the file.
+fn assert_skipped(file: &str, bytes: Option<Vec<u8>>, what: &str) {
     let (store, checkpoints) = two_checkpoints();
     match bytes {
         Some(bytes) => store.put(file, bytes),
@@ -35,55 +36,55 @@ fn assert_passed_over(file: &str, bytes: Option<Vec<u8>>, what: &str) {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_noticed() {
+fn every_flipped_bit_and_every_truncation_is_detected() {
     let (store, _) = two_checkpoints();
     for file in [MANIFEST, TENSORS] {
-        let whole = store.files()[file].clone();
-        for length in 0..whole.len() {
-            let cut = whole[..length].to_vec();
-            assert_passed_over(file, Some(cut), &format!("cut to {length}"));
+        let intact = store.files()[file].clone();
+        for length in 0..intact.len() {
+            let cut = intact[..length].to_vec();
+            assert_skipped(file, Some(cut), &format!("truncated to {length} bytes"));
         }
-        for bit in 0..whole.len() * 8 {
-            let mut flipped = whole.clone();
+        for bit in 0..intact.len() * 8 {
+            let mut flipped = intact.clone();
             flipped[bit / 8] ^= 1 << (bit % 8);
-            assert_passed_over(file, Some(flipped), &format!("bit {bit}"));
+            assert_skipped(file, Some(flipped), &format!("bit {bit}"));
         }
-        let longer = [&whole[..], b" "].concat();
-        assert_passed_over(file, Some(longer), "longer");
+        let longer = [&intact[..], b" "].concat();
+        assert_skipped(file, Some(longer), "longer");
     }
 }
 
 #[test]
-fn missing_and_exchanged_files_are_noticed() {
+fn missing_and_exchanged_files_are_detected() {
     let (store, _) = two_checkpoints();
     let files = store.files();
-    assert_passed_over(TENSORS, None, "missing");
-    assert_passed_over(MANIFEST, Some(b"{}".to_vec()), "no manifest");
-    assert_passed_over(MANIFEST, Some(b"\xff\xfe".to_vec()), "no text");
+    assert_skipped(TENSORS, None, "missing");
+    assert_skipped(MANIFEST, Some(b"{}".to_vec()), "not a manifest");
+    assert_skipped(MANIFEST, Some(b"\xff\xfe".to_vec()), "not UTF-8");
     let older = |name: &str| files[&name.replace('2', "1")].clone();
-    assert_passed_over(MANIFEST, Some(older(MANIFEST)), "of another step");
-    assert_passed_over(TENSORS, Some(older(TENSORS)), "of another step");
+    assert_skipped(MANIFEST, Some(older(MANIFEST)), "file of another step");
+    assert_skipped(TENSORS, Some(older(TENSORS)), "file of another step");
 }
 
 #[test]
-fn if_none_is_whole_the_user_decides() {
+fn load_fails_if_all_checkpoints_are_damaged() {
     let (store, checkpoints) = two_checkpoints();
     store.put(TENSORS, Vec::new());
     store.put("step-00000001.json", b"garbage".to_vec());
     let Err(error) = checkpoints.latest() else {
-        panic!("something was found");
+        panic!("a damaged checkpoint was loaded");
     };
     assert!(error.kind() == ErrorKind::System, "{error:?}");
     let message = error.to_string();
     assert!(message.contains(TENSORS), "{message}");
     assert!(message.contains("step-00000001.json"), "{message}");
     assert!(!message.contains('\n'), "{message}");
-    // The newest manifest is whole; only reading the tensors shows the damage.
+    // The newest manifest is intact. Only reading the tensors shows the damage.
     assert_eq!(checkpoints.newest_step(), Ok(Some(2)));
 }
 
 #[test]
-fn damaged_ones_do_not_count_among_the_last_k() {
+fn damaged_checkpoints_do_not_count_as_kept() {
     let (store, checkpoints) = two_checkpoints();
     store.put(MANIFEST, b"garbage".to_vec());
     checkpoints.save(&checkpoint(3, 6)).unwrap();
@@ -97,7 +98,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_replaced_range_is_noticed(
+    fn any_replaced_range_is_detected(
         of_manifest: bool,
         start: prop::sample::Index,
         replaced in 0_usize..64,
@@ -105,11 +106,11 @@ proptest! {
     ) {
         let (store, _) = two_checkpoints();
         let file = if of_manifest { MANIFEST } else { TENSORS };
-        let whole = store.files()[file].clone();
-        let start = start.index(whole.len());
-        let end = (start + replaced).min(whole.len());
-        let damaged = [&whole[..start], &bytes, &whole[end..]].concat();
-        prop_assume!(damaged != whole);
-        assert_passed_over(file, Some(damaged), "replaced");
+        let intact = store.files()[file].clone();
+        let start = start.index(intact.len());
+        let end = (start + replaced).min(intact.len());
+        let damaged = [&intact[..start], &bytes, &intact[end..]].concat();
+        prop_assume!(damaged != intact);
+        assert_skipped(file, Some(damaged), "replaced");
     }
 }

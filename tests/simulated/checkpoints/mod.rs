@@ -1,5 +1,5 @@
-//! Checkpoints: what is saved comes back, what is damaged is named and passed over, and a writer
-//! that is killed at any moment loses nothing. A training resumes with the same bits.
+//! Tests checkpoints: saved state is restored, and damaged files are named and skipped. A writer
+//! that is killed loses no checkpoint, and a training run resumes with the same bits.
 
 mod damage;
 mod killed;
@@ -13,20 +13,20 @@ use ringtree::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// A store in memory that can be looked into, damaged, and made to fail.
+/// A store in memory that tests can inspect, damage, and cause to fail.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Contents>>);
 
 #[derive(Clone, Default)]
 struct Contents {
     files: BTreeMap<String, Vec<u8>>,
-    /// Changes that still succeed, if they are counted.
+    /// Number of changes that will still succeed, or `None` if all succeed.
     changes_left: Option<usize>,
     /// The last write that failed.
     failed: Option<(String, Vec<u8>)>,
-    /// Whether nothing can be removed.
+    /// If `true`, no file can be removed.
     keeps_all: bool,
-    /// The message that every look fails with.
+    /// The message of the error that every access returns.
     broken: Option<String>,
 }
 
@@ -47,8 +47,8 @@ impl Memory {
         self.0.lock().unwrap().changes_left = count;
     }
 
-    /// The last write that failed takes place all the same.
-    fn let_failed_arrive(&self) {
+    /// Lets the last failed write take effect.
+    fn apply_failed_write(&self) {
         let mut contents = self.0.lock().unwrap();
         let failed = contents.failed.take();
         contents.files.extend(failed);
@@ -69,7 +69,7 @@ impl Memory {
         self.0.lock().unwrap().broken = Some(message.to_owned());
     }
 
-    fn look<T>(&self, get: impl FnOnce(&Contents) -> T) -> Result<T> {
+    fn access<T>(&self, get: impl FnOnce(&Contents) -> T) -> Result<T> {
         let contents = self.0.lock().unwrap();
         match &contents.broken {
             Some(message) => Err(Error::new(ErrorKind::System, message.clone())),
@@ -95,11 +95,11 @@ impl Store for Memory {
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        self.look(|contents| contents.files.keys().cloned().collect())
+        self.access(|contents| contents.files.keys().cloned().collect())
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.look(|contents| contents.files.get(name).cloned())
+        self.access(|contents| contents.files.get(name).cloned())
     }
 
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {
@@ -123,7 +123,7 @@ impl Store for Memory {
     }
 }
 
-/// A checkpoint with `count` weights, all of whose content follows from the step.
+/// Returns a checkpoint with `count` weights, whose entire content depends only on the step.
 fn checkpoint(step: u64, count: usize) -> Checkpoint {
     let mut checkpoint = Checkpoint::new(State {
         run_id: "test-run".to_owned(),

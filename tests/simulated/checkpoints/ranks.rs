@@ -1,4 +1,4 @@
-//! Checkpoints of several ranks, simulated.
+//! Tests checkpoints of several simulated ranks.
 
 use super::{Memory, checkpoint};
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, Found};
@@ -7,7 +7,8 @@ use ringtree::{Communicator, Error, ErrorKind, Result, simulate};
 
 const STEP: u64 = 20;
 
-/// What rank `rank` passes: rank 0 everything, the others their own alone.
+/// Returns the part of the checkpoint that rank `rank` passes. Rank 0 passes the common state and
+/// its per-rank state; each other rank passes only its per-rank state.
 fn part(rank: usize, step: u64) -> Checkpoint {
     let mut part = match rank {
         0 => checkpoint(step, 1000),
@@ -19,19 +20,19 @@ fn part(rank: usize, step: u64) -> Checkpoint {
     part
 }
 
-/// What rank `rank` of `world_size` should get back.
-fn whole(rank: usize, world_size: usize, step: u64) -> Checkpoint {
-    let mut whole = checkpoint(step, 1000);
-    whole.state.world_size = world_size;
+/// Returns the checkpoint that rank `rank` of `world_size` must load.
+fn restored(rank: usize, world_size: usize, step: u64) -> Checkpoint {
+    let mut restored = checkpoint(step, 1000);
+    restored.state.world_size = world_size;
     let own = format!("rank-{rank}/error");
     let error = part(rank, step).tensors.remove(&own).unwrap();
-    whole.tensors.insert(own, error);
-    whole
+    restored.tensors.insert(own, error);
+    restored
 }
 
 fn save(comm: &Communicator, store: &Memory, step: u64) -> Result<()> {
     let checkpoints = Checkpoints::new(store.clone(), 3);
-    // A writer must have seen what is there.
+    // A writer must have seen the existing checkpoints.
     let _ = checkpoints.latest();
     checkpoints.save_from(comm, &part(comm.rank(), step))
 }
@@ -40,7 +41,7 @@ fn load(comm: &Communicator, store: &Memory) -> Result<Option<Found>> {
     Checkpoints::new(store.clone(), 3).load_and_broadcast(comm)
 }
 
-/// What `world_size` ranks save, in a store.
+/// Returns a store to which `world_size` ranks have saved `steps`.
 fn saved(world_size: usize, steps: &[u64]) -> Memory {
     let store = Memory::default();
     for step in steps {
@@ -51,71 +52,75 @@ fn saved(world_size: usize, steps: &[u64]) -> Memory {
 }
 
 #[test]
-fn every_rank_gets_the_whole_and_its_own() {
+fn every_rank_loads_common_and_own_state() {
     for world_size in 1..=5 {
         let store = saved(world_size, &[STEP]);
         let ends = simulate(world_size, |comm| load(comm, &store));
         for (rank, end) in ends.into_iter().enumerate() {
             let found = end.unwrap().unwrap();
-            assert_eq!(found.checkpoint, whole(rank, world_size, STEP));
+            assert_eq!(found.checkpoint, restored(rank, world_size, STEP));
             assert!(found.warnings.is_empty());
         }
     }
 }
 
 #[test]
-fn whichever_rank_finds_the_newest_gives_it_to_all() {
-    for finder in 0..4 {
+fn rank_with_newest_checkpoint_sends_it_to_all() {
+    for rotation in 0..4 {
         let (newest, older) = (saved(4, &[STEP, STEP + 1]), saved(4, &[STEP]));
         let (empty, broken) = (Memory::default(), Memory::default());
         broken.break_with("the disk is gone");
-        // The finder, then an older one, an empty one, a broken one.
+        // One rank has the newest checkpoint. The others have an older one, an empty store, and a
+        // broken store.
         let stores = [&newest, &older, &empty, &broken];
-        let ends = simulate(4, |comm| load(comm, stores[(comm.rank() + finder) % 4]));
+        let ends = simulate(4, |comm| load(comm, stores[(comm.rank() + rotation) % 4]));
         for (rank, end) in ends.into_iter().enumerate() {
             let found = end.unwrap().unwrap();
             assert_eq!(
                 found.checkpoint,
-                whole(rank, 4, STEP + 1),
-                "finder {finder}"
+                restored(rank, 4, STEP + 1),
+                "rotation {rotation}"
             );
             let [warning] = &found.warnings[..] else {
                 panic!("{:?}", found.warnings);
             };
             assert!(warning.contains("the disk is gone"), "{warning}");
-            let blamed = format!("rank {}", (7 - finder) % 4);
-            assert!(warning.contains(&blamed), "{warning} is not of {blamed}");
+            let blamed = format!("rank {}", (7 - rotation) % 4);
+            assert!(
+                warning.contains(&blamed),
+                "{warning} does not name {blamed}"
+            );
         }
     }
 }
 
 #[test]
-fn a_copy_that_is_whole_makes_up_for_one_that_is_not() {
+fn intact_copy_replaces_damaged_copies() {
     let (good, bad) = (saved(3, &[STEP, STEP + 1]), saved(3, &[STEP, STEP + 1]));
     bad.put("step-00000021.safetensors", vec![0; 100]);
-    // Only the last rank's copy is whole.
+    // Only the last rank's copy is intact.
     let ends = simulate(3, |comm| {
         load(comm, if comm.rank() == 2 { &good } else { &bad })
     });
     for (rank, end) in ends.into_iter().enumerate() {
         let found = end.unwrap().unwrap();
-        assert_eq!(found.checkpoint, whole(rank, 3, STEP + 1));
+        assert_eq!(found.checkpoint, restored(rank, 3, STEP + 1));
         let [warning] = &found.warnings[..] else {
             panic!("{:?}", found.warnings);
         };
         assert!(warning.contains("step-00000021.safetensors"), "{warning}");
     }
-    // Nobody's is: all take the one before, and say so once.
+    // No copy is intact: all ranks load the previous checkpoint and report this once.
     let ends = simulate(3, |comm| load(comm, &bad));
     for (rank, end) in ends.into_iter().enumerate() {
         let found = end.unwrap().unwrap();
-        assert_eq!(found.checkpoint, whole(rank, 3, STEP));
+        assert_eq!(found.checkpoint, restored(rank, 3, STEP));
         assert_eq!(found.warnings.len(), 1);
     }
 }
 
 #[test]
-fn nothing_saved_is_nothing_found_and_all_damaged_is_an_error() {
+fn load_returns_none_if_empty_and_an_error_if_unreadable() {
     let empty = Memory::default();
     let ends = simulate(3, |comm| load(comm, &empty));
     assert_eq!(ends, vec![Ok(None); 3]);
@@ -133,8 +138,8 @@ fn nothing_saved_is_nothing_found_and_all_damaged_is_an_error() {
 
 #[test]
 fn checkpoints_of_different_runs_are_never_mixed() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = |name: &str| folder.path().join(name);
+    let directory = tempfile::tempdir().unwrap();
+    let place = |name: &str| directory.path().join(name);
     let run = |name: &str, step| {
         let mut checkpoint = checkpoint(step, 3);
         name.clone_into(&mut checkpoint.state.run_id);
@@ -155,13 +160,13 @@ fn checkpoints_of_different_runs_are_never_mixed() {
     for step in [400, 500] {
         run("before", step);
     }
-    // Also a damaged newest one has others before it that tell the run.
+    // If the newest checkpoint is damaged, an earlier one still identifies the run.
     for (damage, step) in [(None, 500), (Some("step-00000500.json"), 400)] {
         if let Some(name) = damage {
             std::fs::write(place("before").join(name), "garbage").unwrap();
         }
         let present = files();
-        // The middle rank finds nothing.
+        // The middle rank's store is empty.
         let ends = simulate(3, |comm| {
             let store = Directory::new(place(["now", "empty", "before"][comm.rank()]));
             let ended = Checkpoints::new(store, 1).load_and_broadcast(comm);
@@ -187,7 +192,7 @@ fn checkpoints_of_different_runs_are_never_mixed() {
 }
 
 #[test]
-fn a_writer_that_fails_tells_every_rank_and_the_next_save_works() {
+fn failed_write_is_an_error_on_every_rank_but_next_save_works() {
     for changes in 0..2 {
         let store = saved(3, &[STEP]);
         store.allow_changes(Some(changes));
@@ -215,7 +220,7 @@ fn a_writer_that_fails_tells_every_rank_and_the_next_save_works() {
 }
 
 #[test]
-fn what_stays_though_it_is_old_is_known_to_every_rank() {
+fn every_rank_is_warned_of_files_that_cannot_be_removed() {
     let store = saved(3, &[STEP]);
     for keeps_all in [true, false] {
         store.keep_all(keeps_all);
@@ -226,15 +231,16 @@ fn what_stays_though_it_is_old_is_known_to_every_rank() {
             Ok::<_, Error>(checkpoints.warnings())
         });
         for end in ends {
-            let told = end.unwrap().concat();
-            assert_eq!(told.contains("step-00000020.json"), keeps_all, "{told}");
+            let warning = end.unwrap().concat();
+            let is_named = warning.contains("step-00000020.json");
+            assert_eq!(is_named, keeps_all, "{warning}");
         }
     }
     assert_eq!(store.names().len(), 2);
 }
 
 #[test]
-fn state_of_another_rank_is_refused_everywhere() {
+fn saving_state_of_another_rank_is_an_error_on_every_rank() {
     for wrong in 0..3 {
         let store = Memory::default();
         let ends = simulate(3, |comm| {
@@ -258,7 +264,7 @@ fn state_of_another_rank_is_refused_everywhere() {
 }
 
 #[test]
-fn with_another_number_of_ranks_the_common_part_goes_on() {
+fn common_state_loads_on_a_different_number_of_ranks() {
     let store = saved(4, &[STEP]);
     for (world_size, word) in [
         (2, "dropped"),
@@ -267,7 +273,7 @@ fn with_another_number_of_ranks_the_common_part_goes_on() {
         let ends = simulate(world_size, |comm| load(comm, &store));
         for (rank, end) in ends.into_iter().enumerate() {
             let found = end.unwrap().unwrap();
-            let mut expected = whole(rank, 4, STEP);
+            let mut expected = restored(rank, 4, STEP);
             if rank >= 4 {
                 expected.tensors.remove(&format!("rank-{rank}/error"));
             }
@@ -281,7 +287,7 @@ fn with_another_number_of_ranks_the_common_part_goes_on() {
 }
 
 #[test]
-fn a_rank_that_dies_leaves_nobody_waiting() {
+fn dead_rank_leaves_no_rank_waiting() {
     let store = saved(3, &[STEP]);
     for dead in 0..3 {
         let world = World::new(3);

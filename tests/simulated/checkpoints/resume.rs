@@ -1,4 +1,4 @@
-//! A whole training, interrupted: what `Run` promises.
+//! Tests the promises of `Run` on training runs that are interrupted and resumed.
 
 use super::Memory;
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run, Store};
@@ -10,7 +10,7 @@ use ringtree::{Communicator, Dtype, ErrorKind, ReduceOp, Result, simulate};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Weights, momentum, the rank's own state, the sampler's place, and a value.
+/// Weights, momentum, the per-rank state, the sampler's position, and a value.
 type Bits = (Vec<u32>, Vec<u32>, u64, u64, u64);
 
 const ROWS: usize = 8;
@@ -22,7 +22,7 @@ struct Trainer {
     sampler: DistributedSampler,
     weights: Vec<f32>,
     momentum: Vec<f32>,
-    /// This rank's own.
+    /// Per-rank state.
     noise: [u64; 1],
     best: f64,
 }
@@ -89,7 +89,7 @@ impl Trainer {
         Ok(())
     }
 
-    /// Everything that must be as in an undisturbed run.
+    /// Returns all state that must equal that of an undisturbed run.
     fn bits(&self) -> Bits {
         let bits = |values: &[f32]| values.iter().map(|one| one.to_bits()).collect();
         let position = self.sampler.position() + (self.sampler.epoch() << 32);
@@ -121,14 +121,14 @@ fn open(comm: &Communicator, store: &(impl Store + Clone + 'static)) -> Result<R
     Run::open(comm, Checkpoints::new(store.clone(), 3))
 }
 
-/// A run on `store` and its trainer, which has not resumed yet.
+/// Opens a run on `store` and creates its trainer, which has not resumed yet.
 fn set_up(comm: &Communicator, store: &(impl Store + Clone + 'static)) -> Result<(Run, Trainer)> {
     let run = open(comm, store)?;
     let trainer = Trainer::new(run.comm())?;
     Ok((run, trainer))
 }
 
-/// A store with a checkpoint of two ranks after every seventh step, to `steps`.
+/// Trains on two ranks to `steps`. Returns a store with a checkpoint of every seventh step.
 fn trained(steps: u64) -> Memory {
     let store = Memory::default();
     let ends = simulate(2, |comm| train(comm, &store, steps, 7).map(drop));
@@ -136,7 +136,8 @@ fn trained(steps: u64) -> Memory {
     store
 }
 
-/// Trains to `steps`, saving every `every`, from what `store` holds.
+/// Resumes from `store` and trains to `steps`, saving every `every` steps. Returns the step at which
+/// it resumed, and the final state.
 fn train(
     comm: &Communicator,
     store: &(impl Store + Clone + 'static),
@@ -156,12 +157,12 @@ fn train(
 }
 
 #[test]
-fn one_resume_goes_on_with_the_same_bits() {
+fn resumed_run_ends_with_the_same_bits() {
     for ranks in [1, 3] {
         let calm = simulate(ranks, |comm| train(comm, &Memory::default(), 40, 7));
         let store = Memory::default();
         let mut began = 0;
-        // Interrupted after the second epoch has begun, and in between.
+        // The interruptions include one after the start of the second epoch.
         for (until, expected) in [(5, 0), (17, 0), (38, 14), (40, 35)] {
             let ends = simulate(ranks, |comm| train(comm, &store, until, 7));
             for (end, calm) in ends.iter().zip(&calm) {
@@ -177,7 +178,7 @@ fn one_resume_goes_on_with_the_same_bits() {
 }
 
 #[test]
-fn the_table_of_link_speeds_is_the_one_that_the_checkpoint_was_made_with() {
+fn resumed_run_keeps_the_tuning_table_of_its_checkpoint() {
     let store = Memory::default();
     let mut slow = World::new(3);
     slow.tuning.tcp.alpha_s = 1e-3;
@@ -192,12 +193,12 @@ fn the_table_of_link_speeds_is_the_one_that_the_checkpoint_was_made_with() {
     };
     assert!(ends.iter().all(Result::is_ok), "{ends:?}");
     assert_eq!(tables(3), vec![(slow.tuning, TuningOrigin::Kept); 3]);
-    // Of another number of ranks it says nothing.
+    // The table does not apply to a different number of ranks.
     assert!(tables(2).iter().all(|(table, _)| *table != slow.tuning));
 }
 
 #[test]
-fn a_save_before_resume_is_refused_and_costs_nothing() {
+fn save_before_resume_or_during_a_step_is_rejected() {
     let store = Memory::default();
     let ends = simulate(2, |comm| {
         let (mut run, mut trainer) = set_up(comm, &store)?;
@@ -218,7 +219,7 @@ fn a_save_before_resume_is_refused_and_costs_nothing() {
 }
 
 #[test]
-fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_nothing() {
+fn checkpoint_of_another_model_is_an_error_and_changes_nothing() {
     let store = trained(7);
     let ends = simulate(2, |comm| {
         let (mut run, mut trainer) = set_up(comm, &store)?;
@@ -240,7 +241,7 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
                     parts that the program does not expect: optimizer/momentum, best; name the \
                     same parts as the program that saved it";
     assert_eq!(ends, vec![Ok(expected.to_owned()); 2]);
-    // One rank alone that names other parts is an error on all, with its number.
+    // If only one rank has different parts, all ranks get an error with its number.
     let ends = simulate(2, |comm| {
         let (mut run, mut trainer) = set_up(comm, &store)?;
         if comm.rank() == 1 {
@@ -256,7 +257,7 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
         );
         assert!(line.ends_with("(seen by rank 1)"), "{line}");
     }
-    // So is one whose code fails when the state is loaded.
+    // The same happens if one rank's code fails while the state is loaded.
     let ends = simulate(2, |comm| {
         let (mut run, mut trainer) = set_up(comm, &store)?;
         let mut passes = 0;
@@ -280,12 +281,12 @@ fn a_checkpoint_of_another_model_is_told_in_one_line_on_every_rank_and_changes_n
     });
     for end in ends {
         let line = end.unwrap_err().to_string();
-        let told = "partly overwritten: no memory on the device (seen by rank 1)";
-        assert!(line.ends_with(told), "{line}");
+        let expected = "partly overwritten: no memory on the device (seen by rank 1)";
+        assert!(line.ends_with(expected), "{line}");
     }
 }
 
-/// A hook with a state of each rank, which may not fit.
+/// A hook with per-rank state, which it may fail to restore.
 struct Picky {
     fits: bool,
 }
@@ -314,7 +315,8 @@ impl Hook for Picky {
     }
 }
 
-/// A run on `store` with a model on all ranks, or on each rank alone, whose hook is picky.
+/// Opens a run on `store` with a model whose hook is [`Picky`]. The model's group contains all
+/// ranks, or only this rank if `is_apart` is `true`.
 fn set_up_picky(
     comm: &Communicator,
     store: &Memory,
@@ -331,7 +333,7 @@ fn set_up_picky(
 }
 
 #[test]
-fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
+fn hook_that_one_rank_cannot_restore_fails_on_every_rank() {
     let resume = |run: &mut Run, model: &mut DataParallel| {
         run.resume(model, None, |all| all.value("best", &mut 1.0))
     };
@@ -341,7 +343,7 @@ fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
         resume(&mut run, &mut model)
     });
     assert_eq!(ends, [Ok(0), Ok(0), Ok(0)]);
-    // The same, but what rank 1 has of the hook's is of another type.
+    // The same checkpoint, except that rank 1's state of the hook has a different type.
     let other = Memory::default();
     let checkpoints = Checkpoints::new(store.clone(), 1);
     let mut checkpoint = checkpoints.load(0).unwrap();
@@ -363,7 +365,7 @@ fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
                 let error = resume(&mut run, &mut model).unwrap_err();
                 assert!(error.kind() == ErrorKind::Usage, "{error}");
                 assert!(comm.clock() - began < Duration::from_secs(1));
-                // The communicator is fine.
+                // The communicator still works.
                 comm.barrier()?;
                 Ok::<_, ringtree::Error>(error.to_string())
             });
@@ -373,7 +375,7 @@ fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
             assert_eq!(ends, vec![Ok(line); 3]);
         }
     }
-    // A program that keeps its state itself.
+    // A program that saves and restores the hook's state itself.
     let ends = simulate(2, |comm| {
         let (_, mut model) = set_up_picky(comm, &Memory::default(), false, comm.rank() != 1)?;
         let state = hook_state(&model);
@@ -389,7 +391,7 @@ fn a_hook_that_one_rank_cannot_restore_is_an_error_on_every_rank() {
 }
 
 #[test]
-fn more_or_fewer_ranks_share_out_what_was_sharded() {
+fn sharded_state_loads_on_more_or_fewer_ranks() {
     let state = |comm: &Communicator, at: usize| comm.block(10).map(move |one| (one + at) as i64);
     let (store, names) = (Memory::default(), "optimizer/state");
     for (ranks, until) in [(3, 1), (2, 2), (4, 3)] {
@@ -411,12 +413,12 @@ fn more_or_fewer_ranks_share_out_what_was_sharded() {
             run.save(&trainer.model, None, None, |all| {
                 all.shard(names, &[2, 5], start, &mut own)
             })?;
-            // What one rank leaves out is noticed.
-            let left_out = run.save(&trainer.model, None, None, |all| match comm.rank() {
+            // A part that one rank omits is detected.
+            let omitted = run.save(&trainer.model, None, None, |all| match comm.rank() {
                 0 => Ok(()),
                 _ => all.shard(names, &[2, 5], start, &mut own),
             });
-            let line = left_out.unwrap_err().to_string();
+            let line = omitted.unwrap_err().to_string();
             assert!(line.contains("no rank passed elements 0.."), "{line}");
             run.finish()
         });
@@ -425,7 +427,7 @@ fn more_or_fewer_ranks_share_out_what_was_sharded() {
 }
 
 #[test]
-fn parts_that_overlap_or_leave_a_gap_are_told_on_every_rank_and_nothing_is_saved() {
+fn overlapping_or_missing_parts_are_an_error_on_every_rank() {
     for (name, parts, words) in [
         (
             "state",
@@ -470,7 +472,7 @@ fn parts_that_overlap_or_leave_a_gap_are_told_on_every_rank_and_nothing_is_saved
 }
 
 #[test]
-fn going_back_replaces_the_later_ones() {
+fn rewinding_replaces_later_checkpoints() {
     let store = trained(21);
     let ends = simulate(2, |comm| {
         let mut run = Run::open_at(comm, Checkpoints::new(store.clone(), 3), 14)?;
@@ -496,14 +498,14 @@ fn going_back_replaces_the_later_ones() {
 }
 
 #[test]
-fn a_second_training_on_the_folder_and_a_file_in_its_place_are_told_on_every_rank() {
+fn locked_directory_or_file_path_is_an_error_on_every_rank() {
     let scratch = tempfile::tempdir().unwrap();
-    let (folder, file) = (scratch.path().join("run"), scratch.path().join("file"));
-    std::fs::write(&file, "no folder").unwrap();
-    let writer = Checkpoints::new(Directory::new(&folder), 3);
+    let (directory, file) = (scratch.path().join("run"), scratch.path().join("file"));
+    std::fs::write(&file, "not a directory").unwrap();
+    let writer = Checkpoints::new(Directory::new(&directory), 3);
     writer.save(&super::checkpoint(1, 3)).unwrap();
     for (place, words) in [
-        (&folder, "another training run"),
+        (&directory, "another training run"),
         (&file, "is not a directory"),
     ] {
         let ends = simulate(2, |comm| open(comm, &Directory::new(place)).map(drop));
@@ -515,7 +517,7 @@ fn a_second_training_on_the_folder_and_a_file_in_its_place_are_told_on_every_ran
     }
 }
 
-/// A store whose writes wait until they are let through.
+/// A store whose writes block until the test allows them.
 #[derive(Clone, Default)]
 struct Slow {
     store: Memory,
@@ -523,7 +525,7 @@ struct Slow {
 }
 
 impl Slow {
-    fn let_through(&self, may: bool) {
+    fn allow_writes(&self, may: bool) {
         *self.may_write.0.lock().unwrap() = may;
         self.may_write.1.notify_all();
     }
@@ -554,24 +556,24 @@ impl Store for Slow {
 }
 
 #[test]
-fn the_training_goes_on_while_a_checkpoint_is_written_and_its_failure_is_told_at_the_next_save() {
+fn training_continues_during_a_write_whose_error_the_next_save_returns() {
     let slow = Slow::default();
-    slow.let_through(true);
+    slow.allow_writes(true);
     let ends = simulate(2, |comm| {
         let (mut run, mut trainer) = set_up(comm, &slow)?;
         trainer.resume(&mut run)?;
-        slow.let_through(false);
+        slow.allow_writes(false);
         trainer.step()?;
         trainer.save(&mut run, None)?;
         let saved = trainer.weights.clone();
-        // Were a rank to wait for the write, it would wait for ever.
+        // If a rank waited for the write, it would wait forever.
         for _ in 0..5 {
             trainer.step()?;
         }
         comm.barrier()?;
-        slow.let_through(true);
+        slow.allow_writes(true);
         run.finish()?;
-        // What was saved is the weights as they were, not as they have become.
+        // The checkpoint contains the weights at the time of the save, not the later ones.
         let found = slow.store.files();
         assert!(found.contains_key("step-00000001.json"));
         let checkpoint = Checkpoints::new(slow.clone(), 3).load(1)?;
@@ -581,10 +583,10 @@ fn the_training_goes_on_while_a_checkpoint_is_written_and_its_failure_is_told_at
         slow.store.allow_changes(Some(0));
         trainer.save(&mut run, None)?;
         trainer.step()?;
-        let told = trainer.save(&mut run, None).unwrap_err();
+        let error = trainer.save(&mut run, None).unwrap_err();
         assert!(
-            told.kind() == ErrorKind::System && told.to_string().contains("the disk is full"),
-            "{told}"
+            error.kind() == ErrorKind::System && error.to_string().contains("the disk is full"),
+            "{error}"
         );
         comm.barrier()?;
         slow.store.allow_changes(None);

@@ -1,4 +1,4 @@
-//! Saving, finding, keeping the last few.
+//! Tests how a series of checkpoints is saved and loaded, and which checkpoints are kept.
 
 use super::{Memory, checkpoint};
 use half::{bf16, f16};
@@ -9,9 +9,9 @@ use safetensors::SafeTensors;
 use std::fs;
 
 #[test]
-fn every_element_type_and_shape_comes_back() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = Checkpoints::new(Directory::new(folder.path()), 1);
+fn every_element_type_and_shape_is_restored() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = Checkpoints::new(Directory::new(directory.path()), 1);
     let mut saved = checkpoint(3, 5);
     saved.insert("i8", &[1], &[i8::MIN]).unwrap();
     saved.insert("u8", &[3], &[1_u8, 2, 255]).unwrap();
@@ -40,16 +40,16 @@ fn every_element_type_and_shape_comes_back() {
 
 #[test]
 fn other_programs_can_open_both_files() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let saved = checkpoint(120, 4);
-    Checkpoints::new(Directory::new(folder.path()), 1)
+    Checkpoints::new(Directory::new(directory.path()), 1)
         .save(&saved)
         .unwrap();
-    let bytes = fs::read(folder.path().join("step-00000120.safetensors")).unwrap();
+    let bytes = fs::read(directory.path().join("step-00000120.safetensors")).unwrap();
     let tensors = SafeTensors::deserialize(&bytes).unwrap();
     let weights = tensors.tensor("model/weights").unwrap();
     assert_eq!(weights.data(), saved.tensors["model/weights"].bytes());
-    let manifest = fs::read(folder.path().join("step-00000120.json")).unwrap();
+    let manifest = fs::read(directory.path().join("step-00000120.json")).unwrap();
     let manifest: serde_json::Value = serde_json::from_slice(&manifest).unwrap();
     assert_eq!(manifest["state"]["step"], 120);
     assert_eq!(manifest["tensors"]["file"], "step-00000120.safetensors");
@@ -57,10 +57,13 @@ fn other_programs_can_open_both_files() {
 }
 
 #[test]
-fn the_last_k_are_kept_and_nothing_else_of_ours() {
+fn save_keeps_the_last_k_and_files_of_others() {
     let store = Memory::default();
     store.put("notes.txt", b"mine".to_vec());
-    store.put("step-00000001.safetensors", b"of a killed writer".to_vec());
+    store.put(
+        "step-00000001.safetensors",
+        b"left by a killed writer".to_vec(),
+    );
     let checkpoints = Checkpoints::new(store.clone(), 2);
     for step in [5, 10, 99_999_999, 100_000_000] {
         checkpoints.save(&checkpoint(step, 3)).unwrap();
@@ -79,7 +82,7 @@ fn the_last_k_are_kept_and_nothing_else_of_ours() {
 }
 
 #[test]
-fn a_step_saved_again_is_never_gone_in_between() {
+fn saving_a_step_again_always_leaves_a_checkpoint() {
     for changes in 0..20 {
         let store = Memory::default();
         let checkpoints = Checkpoints::new(store.clone(), 1);
@@ -96,11 +99,11 @@ fn a_step_saved_again_is_never_gone_in_between() {
             return;
         }
     }
-    panic!("a save takes more than 20 changes");
+    panic!("a save makes more than 20 changes");
 }
 
 #[test]
-fn a_save_that_fails_anywhere_leaves_the_one_before() {
+fn save_that_fails_anywhere_keeps_the_previous_checkpoint() {
     for keep in [1, 2] {
         for changes in 0..20 {
             let store = Memory::default();
@@ -115,12 +118,12 @@ fn a_save_that_fails_anywhere_leaves_the_one_before() {
             let step = if changes < 2 { 2 } else { 3 };
             assert_eq!(found.checkpoint, checkpoint(step, 3), "{changes} changes");
             assert_eq!(ended.is_ok(), changes >= 2);
-            let is_through = ended.is_ok() && checkpoints.warnings().is_empty();
+            let is_complete = ended.is_ok() && checkpoints.warnings().is_empty();
             store.allow_changes(None);
             checkpoints.save(&checkpoint(4, 3)).unwrap();
             assert_eq!(store.names().len(), 2 * keep, "after {changes} changes");
             assert!(checkpoints.warnings().is_empty());
-            if is_through {
+            if is_complete {
                 break;
             }
             assert!(changes < 19);
@@ -129,9 +132,12 @@ fn a_save_that_fails_anywhere_leaves_the_one_before() {
 }
 
 #[test]
-fn a_store_that_removes_nothing_fails_no_save() {
+fn save_succeeds_if_the_store_cannot_remove_files() {
     let store = Memory::default();
-    store.put("step-00000000.safetensors", b"of a killed writer".to_vec());
+    store.put(
+        "step-00000000.safetensors",
+        b"left by a killed writer".to_vec(),
+    );
     store.keep_all(true);
     let checkpoints = Checkpoints::new(store.clone(), 1);
     for step in 1..6 {
@@ -149,7 +155,7 @@ fn a_store_that_removes_nothing_fails_no_save() {
         assert_eq!(step > 1, all.contains("step-00000001.json"), "{all}");
     }
     assert!(checkpoints.warnings().concat().contains("3 more files"));
-    // The next save that may remove them does.
+    // Once removal works, the next save removes the files.
     store.keep_all(false);
     checkpoints.save(&checkpoint(6, 3)).unwrap();
     assert!(checkpoints.warnings().is_empty());
@@ -157,9 +163,9 @@ fn a_store_that_removes_nothing_fails_no_save() {
 }
 
 #[test]
-fn a_reader_beside_the_writer_always_finds_one() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = || Checkpoints::new(Directory::new(folder.path()), 1);
+fn reader_always_finds_a_checkpoint_during_writes() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = || Checkpoints::new(Directory::new(directory.path()), 1);
     checkpoints().save(&checkpoint(0, 50_000)).unwrap();
     std::thread::scope(|scope| {
         let writer = scope.spawn(|| {
@@ -181,21 +187,21 @@ fn a_reader_beside_the_writer_always_finds_one() {
 }
 
 #[test]
-fn another_runs_later_checkpoints_are_not_mixed_in() {
+fn save_is_rejected_if_another_run_has_later_checkpoints() {
     let store = Memory::default();
     let checkpoints = Checkpoints::new(store.clone(), 3);
     checkpoints.save(&checkpoint(50, 3)).unwrap();
     let mut other = checkpoint(10, 3);
     other.state.run_id = "second".to_owned();
     let Err(error) = checkpoints.save(&other) else {
-        panic!("it was saved");
+        panic!("the save succeeded");
     };
     assert!(error.kind() == ErrorKind::Usage, "{error:?}");
     let message = error.to_string();
     assert!(message.contains("test-run") && message.contains("second"));
     assert!(message.contains("step 50"), "{message}");
     assert_eq!(store.names().len(), 2);
-    // The same run, restarted from an older one, goes on; a later step of another run too.
+    // The same run may continue from an older checkpoint. Another run may save a later step.
     checkpoints.save(&checkpoint(40, 3)).unwrap();
     other.state.step = 60;
     checkpoints.save(&other).unwrap();
@@ -203,7 +209,7 @@ fn another_runs_later_checkpoints_are_not_mixed_in() {
 }
 
 #[test]
-fn what_cannot_come_back_is_not_saved() {
+fn state_that_cannot_be_restored_is_not_saved() {
     let checkpoints = Checkpoints::new(Memory::default(), 1);
     let mut nested = serde_json::json!(1);
     for _ in 0..200 {
@@ -239,10 +245,10 @@ fn what_cannot_come_back_is_not_saved() {
 }
 
 #[test]
-fn a_folder_that_cannot_be_written_is_named() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("file");
-    fs::write(&path, "not a folder").unwrap();
+fn path_that_is_not_a_directory_is_named() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("file");
+    fs::write(&path, "not a directory").unwrap();
     let checkpoints = Checkpoints::new(Directory::new(&path), 1);
     for error in [
         checkpoints.save(&checkpoint(1, 3)).unwrap_err(),
@@ -253,7 +259,7 @@ fn a_folder_that_cannot_be_written_is_named() {
         assert!(text.contains("is not a directory"), "{text}");
         assert!(!text.contains('\n'), "{text}");
     }
-    let nowhere = Checkpoints::new(Directory::new(folder.path().join("a/b")), 1);
+    let nowhere = Checkpoints::new(Directory::new(directory.path().join("a/b")), 1);
     assert_eq!(nowhere.latest(), Ok(None));
     nowhere.save(&checkpoint(1, 3)).unwrap();
     assert_eq!(nowhere.newest_step(), Ok(Some(1)));
@@ -262,9 +268,10 @@ fn a_folder_that_cannot_be_written_is_named() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Bit for bit: a resumed training must not differ in the last place of its learning rate.
+    /// Numbers are restored with identical bits, because a resumed training run must not differ in
+    /// the last digit of its learning rate.
     #[test]
-    fn numbers_of_the_user_come_back_exactly(bits: [u64; 8], names: [String; 3]) {
+    fn user_numbers_are_restored_exactly(bits: [u64; 8], names: [String; 3]) {
         let numbers: Vec<f64> = bits.iter().map(|bits| f64::from_bits(*bits)).collect();
         let finite = numbers.iter().filter(|number| number.is_finite());
         let user = serde_json::json!({ "f": finite.collect::<Vec<_>>(), "u": bits });
@@ -276,7 +283,7 @@ proptest! {
         let checkpoints = Checkpoints::new(Memory::default(), 1);
         checkpoints.save(&saved).unwrap();
         let found = checkpoints.latest().unwrap().unwrap().checkpoint;
-        // As text, since −0 = 0 as numbers.
+        // Compare as text, because −0 = 0 as numbers.
         prop_assert_eq!(found.state.user.to_string(), saved.state.user.to_string());
         prop_assert_eq!(found, saved);
     }

@@ -1,13 +1,14 @@
-//! Two writers in one place, and a training that goes back.
+//! Tests two writers with the same location, writes that take effect late, and the best
+//! checkpoint.
 
 use super::{Memory, checkpoint};
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
 use ringtree::{Error, Result};
 use std::fs;
 
-fn refused(result: Result<()>, words: &[&str]) {
+fn assert_rejected(result: Result<()>, words: &[&str]) {
     let Err(error) = result else {
-        panic!("it was saved");
+        panic!("the save succeeded");
     };
     let line = error.to_string();
     assert!(!line.contains('\n'), "{line}");
@@ -17,20 +18,20 @@ fn refused(result: Result<()>, words: &[&str]) {
 }
 
 #[test]
-fn a_second_process_is_kept_out_of_a_folder_while_the_first_lives() {
-    let folder = tempfile::tempdir().unwrap();
-    let checkpoints = || Checkpoints::new(Directory::new(folder.path()), 2);
+fn second_writer_is_rejected_while_the_first_holds_the_lock() {
+    let directory = tempfile::tempdir().unwrap();
+    let checkpoints = || Checkpoints::new(Directory::new(directory.path()), 2);
     let first = checkpoints();
     first.save(&checkpoint(1, 3)).unwrap();
-    // The lock belongs to the value, so two values stand for two processes.
+    // The lock belongs to the value, so two values simulate two processes.
     let second = checkpoints();
     assert_eq!(
         second.latest().unwrap().unwrap().checkpoint,
         checkpoint(1, 3)
     );
     let own = format!("process {}", std::process::id());
-    let place = folder.path().to_str().unwrap();
-    refused(
+    let place = directory.path().to_str().unwrap();
+    assert_rejected(
         second.save(&checkpoint(2, 3)),
         &["another training", &own, place],
     );
@@ -39,79 +40,83 @@ fn a_second_process_is_kept_out_of_a_folder_while_the_first_lives() {
 }
 
 #[test]
-fn the_lock_file_is_no_way_to_another_file() {
-    let folder = tempfile::tempdir().unwrap();
-    let target = folder.path().join("precious");
+fn lock_file_follows_no_link() {
+    let directory = tempfile::tempdir().unwrap();
+    let target = directory.path().join("precious");
     fs::write(&target, "precious").unwrap();
-    let place = folder.path().join("run");
+    let place = directory.path().join("run");
     fs::create_dir(&place).unwrap();
     std::os::unix::fs::symlink(&target, place.join("checkpoints.lock")).unwrap();
     let checkpoints = Checkpoints::new(Directory::new(&place), 2);
-    refused(checkpoints.save(&checkpoint(1, 3)), &["checkpoints.lock"]);
+    assert_rejected(checkpoints.save(&checkpoint(1, 3)), &["checkpoints.lock"]);
     assert_eq!(fs::read_to_string(target).unwrap(), "precious");
 }
 
-/// Where there is no lock, as in a bucket.
+/// Tests a store without locks, such as a bucket.
 #[test]
-fn what_another_writer_saved_meanwhile_is_not_overwritten() {
+fn save_does_not_overwrite_checkpoints_of_another_writer() {
     let store = Memory::default();
     let first = Checkpoints::new(store.clone(), 3);
     first.save(&checkpoint(1, 3)).unwrap();
-    // It never looked.
+    // This writer has not listed the store.
     let blind = Checkpoints::new(store.clone(), 3);
-    refused(
+    assert_rejected(
         blind.save(&checkpoint(5, 3)),
         &["step 1", "memory", "resume"],
     );
-    // Both have seen step 1, and both go on.
+    // Both writers have seen step 1, and both continue.
     let second = Checkpoints::new(store.clone(), 3);
     second.latest().unwrap();
     second.save(&checkpoint(2, 3)).unwrap();
-    refused(
+    assert_rejected(
         first.save(&checkpoint(2, 4)),
         &["step 2", "neither loaded nor wrote"],
     );
-    let other_one = |step| Checkpoint {
+    let other_content = |step| Checkpoint {
         state: checkpoint(step, 3).state,
         ..checkpoint(step, 4)
     };
-    // The same step, with other content.
+    // The third writer saves the same step with different content.
     let third = Checkpoints::new(store.clone(), 3);
     third.latest().unwrap();
-    third.save(&other_one(2)).unwrap();
-    refused(second.save(&checkpoint(3, 3)), &["step 2"]);
-    assert_eq!(third.latest().unwrap().unwrap().checkpoint, other_one(2));
+    third.save(&other_content(2)).unwrap();
+    assert_rejected(second.save(&checkpoint(3, 3)), &["step 2"]);
+    assert_eq!(
+        third.latest().unwrap().unwrap().checkpoint,
+        other_content(2)
+    );
 }
 
-/// As a bucket whose answer comes too late: the write is reported as failed, and takes place.
+/// Simulates a bucket that responds too late: the write is reported as failed but takes effect.
 #[test]
-fn a_write_that_failed_and_took_place_is_not_another_training() {
-    // Before which save it takes place, and whether that of the same step is tried again.
+fn late_write_is_not_mistaken_for_another_run() {
+    // The index of the save before which the write takes effect, and the step that is saved after
+    // the failure: the same step or the next one.
     for (arrives, again) in [(0, 2), (1, 2), (2, 2), (0, 3), (1, 3), (2, 3)] {
         let store = Memory::default();
         let checkpoints = Checkpoints::new(store.clone(), 3);
         checkpoints.save(&checkpoint(1, 3)).unwrap();
         store.allow_changes(Some(1)); // the tensors
-        refused(checkpoints.save(&checkpoint(2, 3)), &["the disk is full"]);
+        assert_rejected(checkpoints.save(&checkpoint(2, 3)), &["the disk is full"]);
         store.allow_changes(None);
         for (number, step) in [again, 4, 5].into_iter().enumerate() {
             if number == arrives {
-                store.let_failed_arrive();
+                store.apply_failed_write();
             }
             checkpoints.save(&checkpoint(step, 3)).unwrap();
         }
         let latest = checkpoints.latest().unwrap().unwrap();
         assert_eq!(latest.checkpoint, checkpoint(5, 3));
-        // Another one's is told as before.
+        // A checkpoint of another writer is still detected.
         let other = Checkpoints::new(store, 3);
         other.latest().unwrap();
         other.save(&checkpoint(6, 4)).unwrap();
-        refused(checkpoints.save(&checkpoint(6, 3)), &[]);
+        assert_rejected(checkpoints.save(&checkpoint(6, 3)), &[]);
     }
 }
 
 #[test]
-fn passing_over_a_damaged_one_is_no_reason_to_refuse() {
+fn save_after_skipping_a_damaged_checkpoint_succeeds() {
     let store = Memory::default();
     let first = Checkpoints::new(store.clone(), 3);
     for step in [1, 2] {
@@ -123,7 +128,7 @@ fn passing_over_a_damaged_one_is_no_reason_to_refuse() {
         second.latest().unwrap().unwrap().checkpoint,
         checkpoint(1, 3)
     );
-    // An earlier step than the damaged one, the same, and a later one.
+    // Save a step before the damaged one, the same step, and a later step.
     for saved in [checkpoint(1, 4), checkpoint(2, 4), checkpoint(3, 4)] {
         second.save(&saved).unwrap();
         assert_eq!(second.latest().unwrap().unwrap().checkpoint, saved);
@@ -131,7 +136,7 @@ fn passing_over_a_damaged_one_is_no_reason_to_refuse() {
 }
 
 #[test]
-fn the_best_stays_and_is_found() {
+fn best_checkpoint_is_kept_and_found() {
     let store = Memory::default();
     let checkpoints = Checkpoints::new(store.clone(), 2).keep_best();
     assert_eq!(checkpoints.best(), Ok(None));

@@ -1,4 +1,4 @@
-//! Averages are right, and have the same bits on all ranks.
+//! Tests that averages are right and have the same bits on all ranks.
 
 use super::{HOOKS, Real, Row, gradient, numbers, shuffled, with_real};
 use crate::long::short_or_long;
@@ -16,12 +16,12 @@ struct Run {
     bucket_bytes: usize,
     steps: u64,
     micro_batches: u64,
-    /// How likely a rank is not to use a parameter in a micro-batch.
+    /// Probability that a rank does not use a parameter in a micro-batch.
     unused: f64,
     seed: u64,
 }
 
-/// What a micro-batch is told apart by, with the step.
+/// Returns a number that, together with the step, identifies a micro-batch.
 fn source(rank: usize, micro_batch: u64) -> u64 {
     rank as u64 * 100 + micro_batch
 }
@@ -29,11 +29,11 @@ fn source(rank: usize, micro_batch: u64) -> u64 {
 impl Run {
     fn is_used(&self, number: usize, step: u64, source: u64) -> bool {
         let chance = numbers(&[self.seed, 1, number as u64, step, source], 1)[0];
-        // A step in which no rank reports anything is refused.
+        // A step in which no rank reports a gradient is an error.
         number == 0 || chance > 2.0 * self.unused - 1.0
     }
 
-    /// The order in which a rank's backward makes gradients.
+    /// Returns the order in which a rank's backward computes gradients.
     fn order(&self, step: u64, source: u64) -> Vec<usize> {
         shuffled(&[self.seed, 2, step, source], self.parameters.len())
     }
@@ -53,7 +53,7 @@ impl Run {
         Ok(())
     }
 
-    /// One rank's averaged gradients of all steps, by parameter.
+    /// Trains on one rank. Returns the averaged gradients of every parameter, indexed by step.
     fn on_rank(&self, comm: &Communicator, hook: Row) -> Result<Vec<Vec<Option<Vec<f64>>>>> {
         let options = Options::new().buckets(BucketSize::Bytes(self.bucket_bytes));
         let options = options.allow_unused();
@@ -81,7 +81,8 @@ impl Run {
         Ok(steps)
     }
 
-    /// What a parameter's average is in f64, with the mean of the magnitudes; none if not used.
+    /// Returns a parameter's average, computed in `f64`, and the mean of the magnitudes, or `None` if
+    /// no rank uses the parameter.
     fn reference(&self, number: usize, step: u64) -> Option<(Vec<f64>, f64)> {
         let parameter = &self.parameters[number];
         let mut mean = vec![0.0; parameter.count()];
@@ -114,7 +115,7 @@ impl Run {
         for (rank, end) in ends.iter().enumerate() {
             assert!(
                 end.as_ref() == Ok(first),
-                "{hook:?}: rank {rank} has other bits"
+                "{hook:?}: rank {rank} has different bits"
             );
         }
         for (step, averages) in first.iter().enumerate() {
@@ -125,7 +126,7 @@ impl Run {
                 let (Some(average), Some((mean, magnitude))) = (average, &reference) else {
                     assert!(
                         average.is_none() && reference.is_none(),
-                        "{place}: used or not"
+                        "{place}: an average exists only if the parameter is used"
                     );
                     continue;
                 };
@@ -173,7 +174,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(32, 640)))]
 
     #[test]
-    fn every_hook_averages_whatever_comes_in_whatever_order(
+    fn every_hook_averages_any_gradients_in_any_order(
         world_size in 1usize..7,
         parameters in parameters(),
         bucket_bytes in prop::sample::select(vec![1usize, 300, 2000, 1 << 20]),
@@ -196,8 +197,8 @@ proptest! {
 }
 
 #[test]
-fn accumulated_micro_batches_are_one_large_batch_to_the_bit() {
-    // Whole numbers, whose sums are exact in any order.
+fn accumulated_micro_batches_equal_one_large_batch() {
+    // The values are integers, so that their sums are exact in any order.
     let part = |rank: usize, micro_batch: usize| -> Vec<f32> {
         let one = |at: usize| ((at * 7 + rank * 5 + micro_batch * 3) % 11) as f32 - 5.0;
         (0..16 * 12).map(one).collect()
@@ -235,7 +236,7 @@ fn accumulated_micro_batches_are_one_large_batch_to_the_bit() {
 
 /// Inputs (6, 2) and (5, 2), targets 15 and 12, weights 0.773 and 0.321, bias 0.067.
 #[test]
-fn two_samples_on_one_rank_are_one_sample_each_on_two() {
+fn two_samples_on_one_rank_equal_one_sample_on_each_of_two() {
     let slope = |sample: usize| -> [f32; 3] {
         let ([one, other], target) = [([6.0, 2.0], 15.0), ([5.0, 2.0], 12.0)][sample];
         let error = 0.773 * one + 0.321 * other + 0.067 - target;
@@ -261,10 +262,10 @@ fn two_samples_on_one_rank_are_one_sample_each_on_two() {
             )
         })
     };
-    let alone: Vec<Result<Vec<f32>>> = step(1);
-    assert_eq!(step(2), vec![alone[0].clone(); 2]);
+    let single: Vec<Result<Vec<f32>>> = step(1);
+    assert_eq!(step(2), vec![single[0].clone(); 2]);
     let expected = [-47.524, -17.079, -8.5395];
-    for (one, expected) in alone[0].as_ref().unwrap().iter().zip(expected) {
+    for (one, expected) in single[0].as_ref().unwrap().iter().zip(expected) {
         assert!((one - expected).abs() < 1e-3, "{one}, not {expected}");
     }
 }

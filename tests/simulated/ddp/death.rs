@@ -1,4 +1,5 @@
-//! A rank dies in mid-step: a step counts on all survivors, or its gradients are nobody's.
+//! Tests the death of a rank during a step: a step either counts on all survivors, or no survivor
+//! can read its gradients.
 
 use super::{HOOKS, Real, model, with_real};
 use crate::long::short_or_long;
@@ -12,7 +13,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 #[test]
-fn what_counts_after_a_resumed_run_fails_is_counted_from_where_it_resumed() {
+fn steps_of_a_failed_resumed_run_count_from_the_checkpoint() {
     for milliseconds in [0, 5, 60] {
         let mut world = World::new(4);
         world.network.faults.deaths = vec![(2, Duration::from_millis(milliseconds))];
@@ -38,7 +39,7 @@ fn what_counts_after_a_resumed_run_fails_is_counted_from_where_it_resumed() {
     }
 }
 
-/// Trains until something fails; how many steps counted, and what failed.
+/// Trains until a call fails. Returns the number of steps that counted, and the error.
 fn train(comm: &Communicator, options: Options) -> (u64, Error) {
     let parameters = model();
     let options = options.buckets(BucketSize::Bytes(300));
@@ -60,9 +61,13 @@ fn train(comm: &Communicator, options: Options) -> (u64, Error) {
         if let Err(error) = step(&mut model, counted) {
             for (number, parameter) in parameters.iter().enumerate() {
                 let read = with_real!(parameter.dtype, T => model.gradient::<T>(number).map(drop));
-                assert_eq!(read, Err(error.clone()), "no parameter can be updated");
+                assert_eq!(
+                    read,
+                    Err(error.clone()),
+                    "no averages can be read after a failure"
+                );
             }
-            assert_eq!(model.wait(), Err(error.clone()), "the first cause stays");
+            assert_eq!(model.wait(), Err(error.clone()), "the first error persists");
             return (counted, error);
         }
         let mean = (comm.world_size() - 1) as f64 / 2.0 + (counted % 8) as f64;
@@ -79,7 +84,7 @@ fn train(comm: &Communicator, options: Options) -> (u64, Error) {
     }
 }
 
-/// Averages, and counts the gradients that have come.
+/// A hook that averages gradients and counts the averages that have arrived.
 struct Counting(Arc<AtomicUsize>);
 
 impl Hook for Counting {
@@ -101,7 +106,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(100, 4000)))]
 
     #[test]
-    fn survivors_of_a_death_agree_on_which_steps_count(
+    fn survivors_agree_on_which_steps_count(
         hook in prop::sample::select(HOOKS),
         world_size in 2usize..6,
         victim in 0usize..6,
@@ -117,7 +122,8 @@ proptest! {
         let ends = world.run(|comm| train(comm, (hook.set)(Options::new())));
         let most = ends.iter().map(|(counted, _)| *counted).max().unwrap();
         for (rank, (counted, error)) in ends.iter().enumerate() {
-            // Who took step k knows that all had its gradients, so all others lack at most k.
+            // A rank that took step k knows that all ranks had its gradients. So the other ranks
+            // lack at most step k.
             prop_assert!(counted + 1 >= most, "rank {}: {} of {}", rank, counted, most);
             if rank != victim {
                 prop_assert!(error.kind() == ErrorKind::PeerLost, "rank {rank}: {error}");
@@ -127,7 +133,7 @@ proptest! {
     }
 
     #[test]
-    fn a_step_that_counts_for_one_rank_has_all_gradients_on_all(
+    fn step_that_counts_on_one_rank_has_all_gradients_on_all(
         world_size in 2usize..6,
         victim in 0usize..6,
         at_us in 0u64..100_000,
@@ -140,16 +146,16 @@ proptest! {
         let victim = (victim % world_size, Duration::from_micros(at_us));
         world.network.faults.deaths = vec![victim];
         let ends = world.run(|comm| {
-            let came = Arc::default();
-            let hook = Counting(Arc::clone(&came));
+            let arrived = Arc::default();
+            let hook = Counting(Arc::clone(&arrived));
             let (counted, _) = train(comm, Options::new().hook(hook));
-            (counted, came.load(Ordering::Relaxed))
+            (counted, arrived.load(Ordering::Relaxed))
         });
         let most = ends.iter().map(|(counted, _)| *counted).max().unwrap();
         let of_f32 = model().into_iter().filter(|one| one.dtype == Dtype::F32);
         let all = of_f32.map(|one| one.count()).sum::<usize>() * most as usize;
-        for (rank, (_, came)) in ends.iter().enumerate() {
-            prop_assert!(*came >= all, "rank {}: {} of {}", rank, came, all);
+        for (rank, (_, arrived)) in ends.iter().enumerate() {
+            prop_assert!(*arrived >= all, "rank {}: {} of {}", rank, arrived, all);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Gradients in 16 bits: two roundings, whatever the number of ranks.
+//! Tests that 16-bit gradients are rounded only twice, however many ranks there are.
 
 use super::numbers;
 use half::f16;
@@ -9,17 +9,19 @@ use ringtree::{Dtype, Error, ReduceOp};
 const RANKS: usize = 64;
 const COUNT: usize = 1000;
 
-/// Between 0.5 and 1.5: sums grow, so that what comes late to a running sum is small beside it.
+/// Returns values between 0.5 and 1.5. Their partial sums grow, so that later operands are small
+/// compared with the partial sum.
 fn gradient(rank: usize) -> Vec<f32> {
     let values = numbers(&[rank as u64], COUNT);
     values.iter().map(|one| (1.0 + one / 2.0) as f32).collect()
 }
 
-/// The largest error of `means`, in units of what two roundings of unit roundoff u may do.
+/// Returns the largest error of `means` as a multiple of the error bound of two roundings with unit
+/// roundoff u.
 ///
-/// A rank's x becomes x(1 + a) with |a| ≤ u. The mean of those differs from the mean m of the x by
-/// at most u·s, where s is the mean of the magnitudes. Rounding it adds at most u·(|m| + u·s). In
-/// f32, n additions and a division add at most (n + 1)·2⁻²⁴·s(1 + u).
+/// A rank's x becomes x(1 + a) with |a| ≤ u. The mean of the rounded values differs from the mean m
+/// of the x by at most u·s, where s is the mean of the magnitudes. Rounding this mean adds at most
+/// u·(|m| + u·s). In f32, n additions and a division add at most (n + 1)·2⁻²⁴·s(1 + u).
 fn worst(means: &[f32], unit: f64) -> f64 {
     let ranks: Vec<_> = (0..RANKS).map(gradient).collect();
     let error = |at: usize| {
@@ -35,12 +37,13 @@ fn worst(means: &[f32], unit: f64) -> f64 {
     (0..COUNT).map(error).fold(0.0, f64::max)
 }
 
-fn hooked(hook: HalfHook) -> Vec<f32> {
+/// Returns the averages that `hook` computes on all ranks.
+fn averages_with(hook: HalfHook) -> Vec<f32> {
     let ends = ringtree::simulate(RANKS, |comm| {
         let parameters = vec![Parameter::new("weight", &[COUNT], Dtype::F32)];
         let options = Options::new().hook(hook.clone());
         let mut model = DataParallel::new(comm, parameters, options)?;
-        // The second step has the first one's memory.
+        // The second step reuses the memory of the first step.
         for scale in [3.0, 1.0] {
             let gradient: Vec<_> = gradient(comm.rank())
                 .iter()
@@ -60,15 +63,15 @@ fn hooked(hook: HalfHook) -> Vec<f32> {
 }
 
 #[test]
-fn on_64_ranks_the_error_is_that_of_two_roundings_and_a_ring_s_is_not() {
-    let bf16 = hooked(HalfHook::bf16());
+fn error_on_64_ranks_is_that_of_two_roundings_unlike_a_ring() {
+    let bf16 = averages_with(HalfHook::bf16());
     assert!(
         bf16.iter()
             .all(|one| half::bf16::from_f32(*one).to_f32() == *one)
     );
     let error = worst(&bf16, 2f64.powi(-8));
     assert!(error <= 1.0, "bf16: {error} of the bound");
-    let error = worst(&hooked(HalfHook::f16()), 2f64.powi(-11));
+    let error = worst(&averages_with(HalfHook::f16()), 2f64.powi(-11));
     assert!(error <= 1.0, "f16: {error} of the bound");
 
     let rings = ringtree::simulate(RANKS, |comm| {
@@ -86,12 +89,12 @@ fn on_64_ranks_the_error_is_that_of_two_roundings_and_a_ring_s_is_not() {
     let error = worst(rings[0].as_ref().unwrap(), 2f64.powi(-8));
     assert!(
         error > 1.0,
-        "a ring rounds every partial sum, and has {error} of the bound"
+        "a ring rounds every partial sum, but its error is {error} of the bound"
     );
 }
 
 #[test]
-fn f16_overflows_where_the_text_says_and_sums_do_not() {
+fn f16_overflows_for_large_gradients_but_not_for_large_sums() {
     let means = ringtree::simulate(4, |comm| {
         let parameters = vec![Parameter::new("weight", &[3], Dtype::F32)];
         let options = Options::new().hook(HalfHook::f16());

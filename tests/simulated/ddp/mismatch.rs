@@ -1,4 +1,5 @@
-//! Ranks that register different things are told which, all of them.
+//! Tests that every rank gets an error that quotes the differences if ranks register different
+//! models.
 
 use ringtree::ddp::{BucketSize, DataParallel, HalfHook, Options, Parameter};
 use ringtree::{Dtype, ErrorKind};
@@ -13,7 +14,7 @@ fn usual() -> (Vec<Parameter>, Options) {
     (parameters, Options::new())
 }
 
-/// What the odd rank registers, and what must be in the message.
+/// Differences, each with the model of the odd rank and the parts of the expected message.
 const ODD: &[(&str, Setup, &[&str])] = &[
     (
         "a name",
@@ -87,7 +88,7 @@ const ODD: &[(&str, Setup, &[&str])] = &[
 ];
 
 #[test]
-fn all_ranks_learn_who_registers_what_else() {
+fn different_registration_is_named_on_every_rank() {
     for (what, odd, expected) in ODD {
         for culprit in [1, 2] {
             let ends = ringtree::simulate(3, |comm| {
@@ -113,7 +114,7 @@ fn all_ranks_learn_who_registers_what_else() {
 }
 
 #[test]
-fn weights_of_equal_sum_and_other_lengths_are_told_before_they_are_replaced() {
+fn broadcast_of_weights_with_different_lengths_is_a_mismatch() {
     let ends = ringtree::simulate(3, |comm| {
         let (parameters, options) = usual();
         let model = DataParallel::new(comm, parameters, options)?;
@@ -125,13 +126,13 @@ fn weights_of_equal_sum_and_other_lengths_are_told_before_they_are_replaced() {
     for end in ends {
         let error = end.unwrap_err();
         assert!(error.kind() == ErrorKind::Mismatch, "{error:?}");
-        let told = "rank 1 has slice 0 of 4 elements, but rank 0 has slice 0 of 6 elements";
-        assert!(error.to_string().contains(told), "{error}");
+        let expected = "rank 1 has slice 0 of 4 elements, but rank 0 has slice 0 of 6 elements";
+        assert!(error.to_string().contains(expected), "{error}");
     }
 }
 
 #[test]
-fn a_name_may_contain_any_character() {
+fn parameter_name_may_contain_any_character() {
     let ends = ringtree::simulate(2, |comm| {
         let (mut parameters, options) = usual();
         parameters[0].name = "two\nlines".into();
@@ -141,7 +142,7 @@ fn a_name_may_contain_any_character() {
 }
 
 #[test]
-fn if_rank_0_is_the_odd_one_the_first_other_is_named() {
+fn difference_on_rank_0_names_rank_1() {
     let ends = ringtree::simulate(3, |comm| {
         let (mut parameters, options) = usual();
         if comm.rank() == 0 {

@@ -1,4 +1,5 @@
-//! Calls that make no sense are refused in words, and what can go on goes on.
+//! Tests that invalid calls return errors that explain the cause, and that training continues if
+//! possible.
 
 use super::{HOOKS, model};
 use half::f16;
@@ -10,9 +11,9 @@ use ringtree::internal::ddp::{
 };
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result};
 
-fn explained<R: std::fmt::Debug>(result: Result<R>, expected: &str) {
+fn assert_usage_error<R: std::fmt::Debug>(result: Result<R>, expected: &str) {
     let Err(error) = result else {
-        panic!("not refused: {result:?}");
+        panic!("not an error: {result:?}");
     };
     assert!(error.kind() == ErrorKind::Usage, "{error:?}");
     let message = error.to_string();
@@ -28,7 +29,7 @@ fn two(comm: &Communicator, options: Options) -> Result<DataParallel> {
 }
 
 #[test]
-fn a_gradient_is_not_complete_inside_no_sync_even_if_said_so() {
+fn gradient_marked_ready_inside_no_sync_is_not_complete() {
     let ends = ringtree::simulate(2, |comm| {
         let mut model = two(comm, Options::new())?;
         for is_last in [false, true] {
@@ -47,7 +48,7 @@ fn a_gradient_is_not_complete_inside_no_sync_even_if_said_so() {
 }
 
 #[test]
-fn a_parameter_that_no_rank_used_and_a_step_without_a_report_are_refused_on_all_ranks() {
+fn missing_gradients_are_an_error_on_every_rank() {
     for (is_reported, expected) in [
         (true, "for 2 of 3 parameters: w0, w2; if the model"),
         (false, "no rank reported a gradient in this step"),
@@ -62,13 +63,13 @@ fn a_parameter_that_no_rank_used_and_a_step_without_a_report_are_refused_on_all_
             model.wait()
         });
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
-        explained(ends[0].clone(), expected);
+        assert_usage_error(ends[0].clone(), expected);
     }
 }
 
 #[test]
-fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_allowed() {
-    for (is_allowed, is_sharded, left_out, is_said) in [
+fn gradient_skipped_by_some_ranks_is_an_error_unless_allowed() {
+    for (is_allowed, is_sharded, skipped, is_marked_ready) in [
         (false, false, 0, false),
         (false, false, 35, true),
         (false, true, 39, false),
@@ -92,19 +93,19 @@ fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_all
             let parameter = |at| Parameter::new(&format!("w{at}"), &[1], Dtype::F32);
             let parameters = (0..40).map(parameter);
             let mut model = DataParallel::new(comm, parameters, options())?;
-            // Rank 0 has no data at all, which is no error.
+            // Rank 0 has no data, which is not an error.
             for step in 0..if comm.rank() == 0 { 0 } else { 2 } {
                 for number in 0..40 {
-                    if step == 0 || comm.rank() == 1 || number != left_out {
+                    if step == 0 || comm.rank() == 1 || number != skipped {
                         model.report(number, &[8.0f32])?;
-                    } else if is_said {
+                    } else if is_marked_ready {
                         model.ready(number)?;
                     }
                 }
                 model.wait()?;
             }
             model.join(|_| Ok(()))?;
-            Ok::<_, Error>(model.gradient::<f32>(left_out)?.map(<[_]>::to_vec))
+            Ok::<_, Error>(model.gradient::<f32>(skipped)?.map(<[_]>::to_vec))
         });
         if is_allowed {
             assert_eq!(ends, vec![Ok(Some(vec![2.0])); 4]);
@@ -112,13 +113,13 @@ fn a_gradient_that_some_ranks_leave_out_is_named_on_all_ranks_unless_that_is_all
         }
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
         let expected =
-            format!("2 reported no gradient for w{left_out} [1] f32 in step 1, but rank 1");
-        explained(ends[0].clone(), &expected);
+            format!("2 reported no gradient for w{skipped} [1] f32 in step 1, but rank 1");
+        assert_usage_error(ends[0].clone(), &expected);
     }
 }
 
 #[test]
-fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
+fn non_finite_gradient_is_named_and_its_step_skipped() {
     for policy in [NonFinite::Skip, NonFinite::Fail] {
         for dtype in [Dtype::F32, Dtype::F16] {
             let ends = ringtree::simulate(4, |comm| {
@@ -145,7 +146,7 @@ fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
                 NonFinite::Fail => {
                     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
                     let expected = format!("the gradient of second [3] {} on rank 2", dtype);
-                    explained(ends[0].clone(), &expected);
+                    assert_usage_error(ends[0].clone(), &expected);
                 }
                 _ => assert_eq!(ends, vec![Ok((3, 1)); 4]),
             }
@@ -154,12 +155,12 @@ fn a_gradient_that_is_not_finite_is_named_and_its_step_left_out_on_all_ranks() {
 }
 
 #[test]
-fn a_data_set_without_samples_is_refused() {
-    explained(DistributedSampler::new(0, 1, 0, 2), "no samples");
+fn data_set_without_samples_is_rejected() {
+    assert_usage_error(DistributedSampler::new(0, 1, 0, 2), "no samples");
 }
 
 #[test]
-fn who_gives_up_in_a_step_is_not_waited_for() {
+fn rank_that_aborts_a_step_does_not_block_the_others() {
     let ends = ringtree::simulate(3, |comm| {
         let mut model = two(comm, Options::new())?;
         if comm.rank() == 1 {
@@ -175,7 +176,7 @@ fn who_gives_up_in_a_step_is_not_waited_for() {
 }
 
 #[test]
-fn local_weights_of_another_length_on_one_rank_are_told_on_all() {
+fn local_weights_of_wrong_length_are_an_error_on_every_rank() {
     for is_wrong_at_first in [true, false] {
         let ends = ringtree::simulate(3, |comm| {
             let parameters = [Parameter::new("weight", &[4], Dtype::F32)];
@@ -191,49 +192,49 @@ fn local_weights_of_another_length_on_one_rank_are_told_on_all() {
             local.step(&mut weights[..]).map(drop)
         });
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
-        explained(ends[0].clone(), "but 3 weights were passed");
+        assert_usage_error(ends[0].clone(), "but 3 weights were passed");
     }
 }
 
 #[test]
-fn a_refused_call_changes_nothing() {
+fn rejected_call_changes_nothing() {
     for hook in HOOKS {
         let ends = ringtree::simulate(2, |comm| {
             let mut model = two(comm, (hook.set)(Options::new()))?;
             for _step in 0..2 {
-                explained(model.report(2, &[0.0f32]), "parameter 2 is out of range");
-                explained(
+                assert_usage_error(model.report(2, &[0.0f32]), "parameter 2 is out of range");
+                assert_usage_error(
                     model.report("bais", &[0.0f32]),
                     "no parameter is named 'bais'",
                 );
-                explained(
+                assert_usage_error(
                     model.report(0, &[0.0f32; 4]),
                     "weight [3] f32 has 4 elements",
                 );
-                explained(
+                assert_usage_error(
                     model.report(0, &[0.0f64; 3]),
                     "weight [3] f32 does not have type f64",
                 );
-                explained(
+                assert_usage_error(
                     model.gradient_mut::<f32>(1),
                     "bias [1] bf16 does not have type f32",
                 );
-                explained(model.gradient::<f32>(0), "call `wait` first");
-                explained(model.join(|_| Ok(())), "uneven_data");
+                assert_usage_error(model.gradient::<f32>(0), "call `wait` first");
+                assert_usage_error(model.join(|_| Ok(())), "uneven_data");
                 model.no_sync(|model| model.report(0, &[1.0f32; 3]))?;
                 model.report(0, &[1.0f32; 3])?;
-                explained(model.report(0, &[5.0f32; 3]), "already complete");
-                explained(model.ready(0), "already complete");
-                explained(model.gradient_mut::<f32>(0), "already complete");
-                explained(
+                assert_usage_error(model.report(0, &[5.0f32; 3]), "already complete");
+                assert_usage_error(model.ready(0), "already complete");
+                assert_usage_error(model.gradient_mut::<f32>(0), "already complete");
+                assert_usage_error(
                     model.no_sync(|model| model.report(0, &[5.0f32; 3])),
                     "already complete",
                 );
-                explained(restore(&mut model, 7, Some((vec![0, 0], 1))), "once");
+                assert_usage_error(restore(&mut model, 7, Some((vec![0, 0], 1))), "once");
                 model.wait()?;
                 assert_eq!(model.gradient::<f32>(0)?, Some(&[2.0; 3][..]));
-                assert_eq!(model.gradient::<half::bf16>(1)?, None, "nobody used it");
-                explained(model.gradient::<f64>(0), "does not have type f64");
+                assert_eq!(model.gradient::<half::bf16>(1)?, None, "no rank used it");
+                assert_usage_error(model.gradient::<f64>(0), "does not have type f64");
             }
             Ok::<_, Error>(model.steps())
         });
@@ -242,17 +243,17 @@ fn a_refused_call_changes_nothing() {
 }
 
 #[test]
-fn what_cannot_be_registered_is_named() {
+fn parameter_that_cannot_be_registered_is_named() {
     let ends = ringtree::simulate(2, |comm| {
         let mut parameters = model();
         parameters.push(Parameter::new("count", &[1], Dtype::I32));
         let integer = DataParallel::new(comm, parameters, Options::new()).map(drop);
-        explained(integer, "count [1] i32");
+        assert_usage_error(integer, "count [1] i32");
         let mut parameters = model();
         parameters.push(Parameter::new("scale", &[1], Dtype::F32));
         let twice = DataParallel::new(comm, parameters, Options::new()).map(drop);
-        explained(twice, "named scale");
-        // Nothing was sent, so the ranks can go on.
+        assert_usage_error(twice, "named scale");
+        // Nothing was sent, so the ranks can continue.
         let mut model = two(comm, Options::new())?;
         model.report(0, &[1.0f32; 3]).and_then(|()| model.wait())
     });
@@ -260,18 +261,18 @@ fn what_cannot_be_registered_is_named() {
 }
 
 #[test]
-fn joining_in_the_middle_of_a_step_is_refused() {
+fn join_during_a_step_is_rejected() {
     let ends = ringtree::simulate(2, |comm| {
         let mut model = two(comm, Options::new().uneven_data())?;
         model.report(0, &[1.0f32; 3])?;
-        explained(model.join(|_| Ok(())), "between two steps");
+        assert_usage_error(model.join(|_| Ok(())), "between two steps");
         model.wait()?;
         model.join(|_| Ok(()))
     });
     assert_eq!(ends, [Ok(()), Ok(())]);
 }
 
-/// A hook that returns too few gradients, or never ends.
+/// A hook that returns too few gradients, or requests exchanges without end.
 struct Broken {
     is_endless: bool,
 }
@@ -294,7 +295,7 @@ impl Hook for Broken {
 }
 
 #[test]
-fn a_broken_hook_is_named_and_no_gradient_comes_from_it() {
+fn broken_hook_is_an_error_and_yields_no_gradient() {
     for (is_endless, expected) in [
         (false, "2 gradients, expected 3"),
         (true, "more than its 1 stages"),
@@ -302,9 +303,9 @@ fn a_broken_hook_is_named_and_no_gradient_comes_from_it() {
         ringtree::simulate(2, |comm| {
             let mut model = two(comm, Options::new().hook(Broken { is_endless })).unwrap();
             model.report(0, &[1.0f32; 3]).unwrap();
-            explained(model.wait(), expected);
-            explained(model.gradient::<f32>(0), expected);
-            explained(model.report(0, &[1.0f32; 3]), expected);
+            assert_usage_error(model.wait(), expected);
+            assert_usage_error(model.gradient::<f32>(0), expected);
+            assert_usage_error(model.report(0, &[1.0f32; 3]), expected);
         });
     }
 }

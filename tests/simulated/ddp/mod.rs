@@ -1,4 +1,5 @@
-//! The data-parallel layer on simulated ranks: every hook, every kind of gradient, misuse, death.
+//! Tests the data-parallel layer on simulated ranks: all hooks, all types of gradients, misuse, and
+//! the death of a rank.
 
 mod averages;
 mod death;
@@ -14,8 +15,8 @@ use ringtree::ddp::{HalfHook, Options, Parameter, PowerSgd};
 use ringtree::internal::sim::SplitMix64;
 use ringtree::{Dtype, Element};
 
-/// A hook, and what its averages may differ by: this part of the largest magnitude, and this much
-/// however small all are.
+/// A hook, and the tolerance of its averages: a part of the largest magnitude, plus an absolute
+/// amount.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) name: &'static str,
@@ -30,7 +31,7 @@ impl std::fmt::Debug for Row {
     }
 }
 
-/// Every hook. The gradients of these tests have rank 1, so that PowerSGD is near exact.
+/// All hooks. The gradients of these tests have rank 1, so that PowerSGD is almost exact.
 pub(crate) const HOOKS: &[Row] = &[
     Row {
         name: "plain",
@@ -48,7 +49,7 @@ pub(crate) const HOOKS: &[Row] = &[
         name: "f16",
         set: |options| options.hook(HalfHook::f16()),
         relative: 2.02 / 2048.0,
-        // Twice half of the smallest positive number.
+        // Two roundings, each of at most half of the smallest positive number.
         absolute: 6e-8,
     },
     Row {
@@ -69,7 +70,7 @@ pub(crate) const HOOKS: &[Row] = &[
 pub(crate) trait Real: Element {
     fn from_f64(value: f64) -> Self;
     fn to_f64(self) -> f64;
-    /// What sums of a few may differ by, as a part of the largest.
+    /// Tolerance of a sum of a few gradients, as a part of the largest magnitude.
     const RELATIVE: f64;
 }
 
@@ -94,7 +95,7 @@ reals! {
     f16, f16::from_f64, f16::to_f64, 10.0 / 2048.0;
 }
 
-/// Runs an expression in which `$real` is the type that `$dtype` names.
+/// Evaluates an expression in which `$real` is the type of `$dtype`.
 macro_rules! with_real {
     ($dtype:expr, $real:ident => $body:expr) => {
         match $dtype {
@@ -114,13 +115,13 @@ macro_rules! with_real {
                 type $real = half::f16;
                 $body
             }
-            other => panic!("{other} is no gradient's type"),
+            other => panic!("gradients cannot have the type {other}"),
         }
     };
 }
 pub(crate) use with_real;
 
-/// Numbers from −1 to 1 that the words determine.
+/// Returns numbers from −1 to 1 that depend only on `words`.
 pub(crate) fn numbers(words: &[u64], count: usize) -> Vec<f64> {
     let seed = words.iter().fold(17u64, |seed, word| {
         SplitMix64::new(seed ^ word.wrapping_mul(0x9E37_79B9_7F4A_7C15)).next_u64()
@@ -130,8 +131,8 @@ pub(crate) fn numbers(words: &[u64], count: usize) -> Vec<f64> {
     (0..count).map(one).collect()
 }
 
-/// A gradient: as a matrix (the first extent by the others) it is left ⊗ right, with the same right
-/// always, so that any sum of a parameter's gradients has rank 1, too.
+/// Returns a gradient. As a matrix (the first extent by the others) it is left ⊗ right. A
+/// parameter's right vector is always the same, so that any sum of its gradients has rank 1, too.
 pub(crate) fn gradient(parameter: &Parameter, number: usize, step: u64, from: u64) -> Vec<f64> {
     let rows = parameter.shape.first().copied().unwrap_or(1).max(1);
     let right = numbers(&[number as u64], parameter.count() / rows);
@@ -142,7 +143,7 @@ pub(crate) fn gradient(parameter: &Parameter, number: usize, step: u64, from: u6
         .collect()
 }
 
-/// 0..`count` in an order that the words determine.
+/// Returns 0..`count` in an order that depends only on `words`.
 pub(crate) fn shuffled(words: &[u64], count: usize) -> Vec<usize> {
     let keys = numbers(words, count);
     let mut order: Vec<_> = (0..count).collect();
@@ -150,7 +151,7 @@ pub(crate) fn shuffled(words: &[u64], count: usize) -> Vec<usize> {
     order
 }
 
-/// A small model with parameters of several kinds.
+/// Returns the parameters of a small model, with several types and shapes.
 pub(crate) fn model() -> Vec<Parameter> {
     vec![
         Parameter::new("embedding", &[16, 12], Dtype::F32),

@@ -1,4 +1,5 @@
-//! PowerSGD: what is lost comes later, nothing is lost for good, and it can be resumed.
+//! Tests PowerSGD: later steps make up for the parts of a gradient that compression drops, and a
+//! training run can be resumed.
 
 use super::numbers;
 use crate::long::short_or_long;
@@ -18,7 +19,7 @@ fn weight() -> Vec<Parameter> {
     vec![Parameter::new("weight", &[ROWS, COLUMNS], Dtype::F32)]
 }
 
-/// Any matrix.
+/// Returns a random matrix.
 fn random(words: &[u64]) -> Vec<f32> {
     numbers(words, COUNT)
         .iter()
@@ -26,11 +27,14 @@ fn random(words: &[u64]) -> Vec<f32> {
         .collect()
 }
 
-/// The average of one step.
+/// Runs one step and returns its average.
 fn average(model: &mut DataParallel, gradient: &[f32]) -> Result<Vec<f32>> {
     model.report(0, gradient)?;
     model.wait()?;
-    Ok(model.gradient::<f32>(0)?.expect("it is used").to_vec())
+    Ok(model
+        .gradient::<f32>(0)?
+        .expect("the parameter is used")
+        .to_vec())
 }
 
 fn error_of(model: &DataParallel) -> Vec<f32> {
@@ -43,7 +47,7 @@ fn length(values: &[f64]) -> f64 {
     values.iter().map(|one| one * one).sum::<f64>().sqrt()
 }
 
-/// The sum over ranks, or over steps.
+/// Returns the sum of matrices of several ranks or steps.
 fn sum<'a>(all: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f64> {
     let mut sum = vec![0.0; COUNT];
     for values in all {
@@ -54,11 +58,13 @@ fn sum<'a>(all: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f64> {
     sum
 }
 
-/// A matrix of rank `rank` whose columns lie in the same space on every rank and in every step.
+/// Returns a matrix of rank `rank` whose columns span the same space on every rank and in every
+/// step.
 ///
-/// The singular values of all such matrices and of their sums are alike: what rounding leaves in
-/// the error comes back in the next step divided by the smallest part of the average, so that with
-/// singular values far apart it would grow from step to step until it is as large as that part.
+/// The singular values of all such matrices and of their sums are similar. Rounding leaves a
+/// remainder in the error, which the next step divides by the smallest part of the average. If the
+/// singular values differed greatly, the remainder would grow in every step until it is as large as
+/// that part.
 fn low_rank(rank: usize, words: &[u64]) -> Vec<f32> {
     let noise = numbers(words, rank * COLUMNS);
     let left = |row: usize, at: usize| {
@@ -86,7 +92,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(16, 320)))]
 
     #[test]
-    fn averages_of_low_rank_are_exact_from_the_first_step(
+    fn low_rank_averages_are_exact_from_the_first_step(
         world_size in 1usize..6, rank in 1usize..4, seed in 0u64..64,
     ) {
         let words = |member: usize, step: usize| [seed, member as u64, step as u64];
@@ -107,9 +113,10 @@ proptest! {
         prop_assert!(ends.iter().all(|end| end == &ends[0]), "all ranks have the same bits");
     }
 
-    /// Over T steps the averages and the ranks' mean error are, together, the true averages.
+    /// Over T steps, the sum of the averages and of the ranks' mean error equals the sum of the true
+    /// averages.
     #[test]
-    fn nothing_is_lost_for_good(
+    fn error_feedback_loses_nothing_permanently(
         world_size in 1usize..5, rank in 1usize..3, start_after in 0u64..3, seed: u64,
     ) {
         const STEPS: u64 = 8;
@@ -124,10 +131,10 @@ proptest! {
         let n = world_size as f64;
         let of_step = |step| (0..world_size as u64).map(move |rank| random(&[seed, step, rank]));
         let gradients: Vec<_> = (0..STEPS).flat_map(of_step).collect();
-        let (expected, came) = (sum(gradients.iter()), sum(ends[0].0.iter()));
+        let (expected, averaged) = (sum(gradients.iter()), sum(ends[0].0.iter()));
         let missing = sum(ends.iter().map(|(_, error)| error));
         for at in 0..COUNT {
-            let total = came[at] + missing[at] / n;
+            let total = averaged[at] + missing[at] / n;
             prop_assert!((total - expected[at] / n).abs() < 1e-4, "{total} {}", expected[at] / n);
         }
         for (averages, _) in &ends {
@@ -137,7 +144,7 @@ proptest! {
 }
 
 #[test]
-fn the_mean_over_steps_approaches_the_true_gradient() {
+fn mean_over_steps_approaches_the_true_gradient() {
     let ends = ringtree::simulate(3, |comm| {
         let mut model = DataParallel::new(comm, weight(), Options::new().hook(PowerSgd::new(1)))?;
         let step = |_| average(&mut model, &random(&[comm.rank() as u64]));
@@ -155,7 +162,7 @@ fn the_mean_over_steps_approaches_the_true_gradient() {
     let (first, some, many) = (distance(1), distance(50), distance(200));
     assert!(
         first > 0.5,
-        "one matrix of rank 1 is not the gradient: {first}"
+        "a matrix of rank 1 cannot equal the gradient: {first}"
     );
     assert!(
         some < 0.4 && many < 0.1,
@@ -164,7 +171,7 @@ fn the_mean_over_steps_approaches_the_true_gradient() {
 }
 
 #[test]
-fn a_resumed_run_has_the_bits_of_the_undisturbed_one() {
+fn resumed_run_has_the_bits_of_an_undisturbed_run() {
     let ends = ringtree::simulate(3, |comm| {
         let make = || {
             let hook = PowerSgd::new(2).seed(3).start_after(2);
@@ -196,7 +203,7 @@ fn a_resumed_run_has_the_bits_of_the_undisturbed_one() {
 }
 
 #[test]
-fn ranks_that_were_not_there_before_go_on_with_the_others() {
+fn ranks_added_at_a_resume_get_the_same_averages() {
     let options = || Options::new().hook(PowerSgd::new(2).seed(3).start_after(2));
     let gradient = |comm: &Communicator, step: u64| random(&[step, comm.rank() as u64]);
     let states = ringtree::simulate(2, |comm| {
@@ -218,7 +225,7 @@ fn ranks_that_were_not_there_before_go_on_with_the_others() {
     assert!(ends.iter().all(|end| *end == ends[0]), "replicas differ");
 }
 
-/// Notes how much is exchanged.
+/// A hook that records how many elements it exchanges.
 struct Measured(PowerSgd, Arc<Mutex<Vec<usize>>>);
 
 impl Measured {
@@ -251,7 +258,7 @@ impl Hook for Measured {
 }
 
 #[test]
-fn what_travels_is_as_little_as_the_text_says() {
+fn power_sgd_sends_as_few_elements_as_documented() {
     ringtree::simulate(2, |comm| {
         let sizes = Arc::default();
         let hook = Measured(PowerSgd::new(3).start_after(1), Arc::clone(&sizes));
@@ -277,14 +284,14 @@ fn what_travels_is_as_little_as_the_text_says() {
         let whole = 8000 + 33 + 36;
         let (left, right) = (3 * 100 + 1 + 33 + 36, 3 * 80);
         assert_eq!(step(&parameters), Ok(vec![whole, left, right]));
-        // Without a matrix that pays there is one stage.
+        // If compression pays off for no matrix, there is only one stage.
         parameters.remove(0);
         assert_eq!(step(&parameters), Ok(vec![33 + 36, 33 + 36]));
     });
 }
 
 #[test]
-fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
+fn non_finite_gradient_spreads_to_all_ranks_but_not_to_state() {
     let ends = ringtree::simulate(3, |comm| {
         let mut parameters = weight();
         parameters.push(Parameter::new("other", &[1], Dtype::F32));
@@ -303,7 +310,7 @@ fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
             assert!(all.iter().all(|one| one.is_nan()), "{bad}");
             assert_eq!(hook_state(&model), before);
         }
-        // Nor does a step in which no rank uses the parameter.
+        // A step in which no rank uses the parameter does not change the state either.
         model.report(1, &[1.0f32])?;
         model.wait()?;
         assert_eq!(model.gradient::<f32>(0)?, None);
@@ -316,7 +323,7 @@ fn what_is_undefined_on_one_rank_is_so_on_all_and_leaves_no_trace() {
     assert!(ends.iter().all(|end| end.as_ref() == Ok(first)));
 }
 
-/// The loss of a linear map after training it on data that the ranks share out.
+/// Trains a linear map on data that is divided among the ranks. Returns its first and last loss.
 fn trained(comm: &Communicator, options: Options) -> Result<(f64, f64)> {
     const SAMPLES: usize = 40;
     let target = numbers(&[1], COUNT);
@@ -351,7 +358,7 @@ fn trained(comm: &Communicator, options: Options) -> Result<(f64, f64)> {
 }
 
 #[test]
-fn training_comes_about_as_far_as_with_whole_gradients() {
+fn training_with_power_sgd_converges_like_plain_training() {
     let run = |options: fn() -> Options| {
         let ends = ringtree::simulate(3, |comm| trained(comm, options()));
         ends[0].clone().unwrap()
@@ -361,6 +368,6 @@ fn training_comes_about_as_far_as_with_whole_gradients() {
     assert!(plain < 1e-3 * start, "{plain} of {start}");
     assert!(
         compressed < 1e-3 * start,
-        "{compressed} of {start}; whole: {plain}"
+        "{compressed} of {start}; uncompressed: {plain}"
     );
 }

@@ -1,4 +1,5 @@
-//! An optimizer whose state is spread over the ranks: the same bits as a replicated one.
+//! Tests that an optimizer whose state is sharded over the ranks gives the same bits as a
+//! replicated one.
 
 use ringtree::ddp::checkpoint::{Checkpoints, Directory, Parts, Run};
 use ringtree::ddp::{AdamW, BucketSize, DataParallel, NonFinite, Optimizer, Options, Parameter};
@@ -6,7 +7,7 @@ use ringtree::internal::ddp::{BucketInfo, Exchange, Hook, Next, Values};
 use ringtree::{Communicator, Dtype, ErrorKind, ReduceOp, Result};
 use std::path::Path;
 
-/// Averages by a reduce-scatter and an all-gather, as the sharded form does.
+/// A hook that averages by a reduce-scatter and an all-gather, like sharded training.
 struct TwoHalves;
 
 impl Hook for TwoHalves {
@@ -65,13 +66,13 @@ fn rule() -> AdamW {
     }
 }
 
-/// A made-up gradient that depends on the weights.
+/// Returns an artificial gradient that depends on the weight.
 fn slope(weight: f32, at: usize, rank: usize, step: u64) -> f32 {
     let noise = (at * 37 + rank * 101 + step as usize * 13) % 97;
     0.3 * weight + (noise as f32 - 48.0) / 31.0
 }
 
-/// A training that can be saved and restored.
+/// A training run that can be saved and restored.
 struct Training {
     model: DataParallel,
     optimizer: Optimizer<AdamW>,
@@ -88,8 +89,8 @@ impl Training {
         })
     }
 
-    /// Takes steps; backward goes through the parameters in an order of its own, and leaves one out
-    /// in every third step.
+    /// Trains for `steps`. Backward visits the parameters in a fixed order that differs from that of
+    /// their registration, and skips one in every third step.
     fn train(&mut self, comm: &Communicator, steps: std::ops::Range<u64>) -> Result<()> {
         for step in steps {
             for number in [2, 4, 0, 3, 1] {
@@ -109,7 +110,7 @@ impl Training {
     }
 }
 
-/// The weights of all ranks, and the bytes of state that each kept.
+/// Trains for seven steps. Returns each rank's weights, bytes of optimizer state and gradient norm.
 fn trained(ranks: usize, is_sharded: bool) -> Vec<(Vec<Vec<f32>>, usize, Option<f64>)> {
     let ends = ringtree::simulate(ranks, move |comm| {
         let mut training = Training::new(comm, is_sharded)?;
@@ -121,7 +122,7 @@ fn trained(ranks: usize, is_sharded: bool) -> Vec<(Vec<Vec<f32>>, usize, Option<
 }
 
 #[test]
-fn the_weights_are_those_of_a_replicated_run_to_the_bit_and_the_state_is_shared_out() {
+fn sharded_run_has_the_bits_of_a_replicated_run() {
     for ranks in [1, 2, 3, 4, 7] {
         let (replicated, sharded) = (trained(ranks, false), trained(ranks, true));
         let all: usize = 2 * 4 * COUNTS.iter().sum::<usize>();
@@ -131,7 +132,7 @@ fn the_weights_are_those_of_a_replicated_run_to_the_bit_and_the_state_is_shared_
             assert_eq!(*norm, replicated[0].2, "rank {rank} of {ranks}");
             assert!(
                 norm.is_some_and(|norm| norm > 0.5),
-                "it was clipped: {norm:?}"
+                "the norm must be clipped: {norm:?}"
             );
             kept += bytes;
         }
@@ -140,10 +141,11 @@ fn the_weights_are_those_of_a_replicated_run_to_the_bit_and_the_state_is_shared_
     }
 }
 
-/// Trains until step `until` from the newest checkpoint in `folder`, and saves one.
-fn resumed(folder: &Path, ranks: usize, is_sharded: bool, until: u64) -> Vec<Vec<f32>> {
+/// Resumes from the newest checkpoint in `directory`, trains until step `until`, and saves a
+/// checkpoint.
+fn resumed(directory: &Path, ranks: usize, is_sharded: bool, until: u64) -> Vec<Vec<f32>> {
     let ends = ringtree::simulate(ranks, move |comm| {
-        let mut run = Run::open(comm, Checkpoints::new(Directory::new(folder), 9))?;
+        let mut run = Run::open(comm, Checkpoints::new(Directory::new(directory), 9))?;
         let mut training = Training::new(run.comm(), is_sharded)?;
         let Training {
             model,
@@ -187,26 +189,26 @@ fn parts(
 }
 
 #[test]
-fn a_checkpoint_goes_on_with_any_number_of_ranks_sharded_or_not() {
+fn checkpoint_resumes_on_any_number_of_ranks_sharded_or_not() {
     let undisturbed = tempfile::tempdir().unwrap();
     let undisturbed = resumed(undisturbed.path(), 3, true, 7);
     for (ranks, is_sharded) in [(3, true), (2, true), (5, true), (2, false)] {
-        let folder = tempfile::tempdir().unwrap();
-        resumed(folder.path(), 3, true, 3);
-        let there = resumed(folder.path(), ranks, is_sharded, 3);
-        let back = resumed(folder.path(), 3, true, 3);
-        assert_eq!(there, back, "passing through {ranks} ranks loses nothing");
-        let end = resumed(folder.path(), 3, true, 7);
+        let directory = tempfile::tempdir().unwrap();
+        resumed(directory.path(), 3, true, 3);
+        let there = resumed(directory.path(), ranks, is_sharded, 3);
+        let back = resumed(directory.path(), 3, true, 3);
+        assert_eq!(there, back, "resuming on {ranks} ranks loses nothing");
+        let end = resumed(directory.path(), 3, true, 7);
         assert_eq!(
             end, undisturbed,
-            "by way of {ranks} ranks, sharded: {is_sharded}"
+            "resumed on {ranks} ranks, sharded: {is_sharded}"
         );
-        resumed(folder.path(), ranks, is_sharded, 9);
+        resumed(directory.path(), ranks, is_sharded, 9);
     }
 }
 
 #[test]
-fn a_step_that_is_left_out_changes_neither_weights_nor_state() {
+fn skipped_step_changes_neither_weights_nor_state() {
     let ends = ringtree::simulate(2, |comm| {
         let options = options().sharded().non_finite(NonFinite::Skip);
         let mut model = DataParallel::new(comm, parameters(), options)?;
@@ -223,7 +225,7 @@ fn a_step_that_is_left_out_changes_neither_weights_nor_state() {
 }
 
 #[test]
-fn a_second_step_after_one_wait_is_refused_and_changes_nothing() {
+fn second_step_after_one_wait_is_rejected_and_has_no_effect() {
     for is_sharded in [false, true] {
         let ends = ringtree::simulate(2, |comm| {
             let mut training = Training::new(comm, is_sharded)?;
@@ -243,7 +245,7 @@ fn a_second_step_after_one_wait_is_refused_and_changes_nothing() {
 }
 
 #[test]
-fn misuse_is_named() {
+fn misuse_errors_name_the_cause() {
     let lines = ringtree::simulate(2, |comm| {
         let mut training = Training::new(comm, true)?;
         training.train(comm, 0..1)?;

@@ -1,14 +1,14 @@
-//! Ranks that run out of data do not hang the rest.
+//! Tests that ranks that run out of data do not block the others.
 
 use super::{HOOKS, Real, gradient, model, with_real};
 use ringtree::ddp::{BucketSize, DataParallel, Options};
 use ringtree::{Communicator, Result};
 
 const RANKS: usize = 4;
-/// How many steps each rank has data for.
+/// Number of steps for which each rank has data.
 const STEPS: [u64; RANKS] = [2, 5, 0, 3];
 
-/// All gradients of all steps, and in how many steps there were none.
+/// Trains until no rank has data. Returns the averaged gradients of all parameters, indexed by step.
 fn train(comm: &Communicator, options: Options) -> Result<Vec<Vec<f64>>> {
     let parameters = model();
     let options = options.buckets(BucketSize::Bytes(500)).uneven_data();
@@ -18,7 +18,7 @@ fn train(comm: &Communicator, options: Options) -> Result<Vec<Vec<f64>>> {
         let mut all = Vec::new();
         for (number, parameter) in parameters.iter().enumerate() {
             with_real!(parameter.dtype, T => {
-                let gradient = model.gradient::<T>(number)?.expect("the active ranks use it");
+                let gradient = model.gradient::<T>(number)?.expect("the active ranks use the parameter");
                 all.extend(gradient.iter().map(|one| one.to_f64()));
             });
         }
@@ -41,14 +41,14 @@ fn train(comm: &Communicator, options: Options) -> Result<Vec<Vec<f64>>> {
 }
 
 #[test]
-fn averages_go_on_over_all_ranks_until_the_last_has_no_data() {
+fn ranks_without_data_keep_averaging_until_all_have_finished() {
     let parameters = model();
     for hook in HOOKS {
         let ends = ringtree::simulate(RANKS, |comm| train(comm, (hook.set)(Options::new())));
         let first = ends[0].as_ref().unwrap();
         assert!(
             ends.iter().all(|end| end.as_ref() == Ok(first)),
-            "{hook:?}: the same bits"
+            "{hook:?}: ranks have different bits"
         );
         assert_eq!(first.len(), 5, "{hook:?}");
         for (step, averages) in first.iter().enumerate() {
