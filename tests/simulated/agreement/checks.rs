@@ -1,4 +1,5 @@
-//! `RINGTREE_CHECK=calls`: ranks agree before each call, and a send waits for its receive.
+//! Tests `RINGTREE_CHECK=calls`, with which ranks agree on each call before it starts, and a send
+//! waits for its receive.
 
 use super::{registry, run_timed};
 use ringtree::plan::{Algorithm, Collective};
@@ -17,23 +18,23 @@ fn checked(world_size: usize) -> World {
 }
 
 #[test]
-fn buffers_stay_untouched_on_all_ranks_whoever_makes_another_call() {
+fn mismatched_call_leaves_all_buffers_unchanged() {
     for (collective, algorithm) in registry() {
         if collective == Collective::Barrier {
             continue;
         }
-        for other in 0..5 {
+        for odd in 0..5 {
             let mut world = checked(5);
             world.algorithm = Some(algorithm);
             let (ends, took) = run_timed(&world, |comm| {
                 let rank = comm.rank();
                 let mut data = vec![rank as u32 + 7; 5000];
-                let op = [ReduceOp::Min, ReduceOp::Max][usize::from(rank == other)];
+                let op = [ReduceOp::Min, ReduceOp::Max][usize::from(rank == odd)];
                 let end = match collective {
                     Collective::AllReduce => comm.all_reduce(&mut data, op),
                     Collective::Reduce => comm.reduce(&mut data, op, 0),
                     Collective::ReduceScatter => comm.reduce_scatter(&mut data, op),
-                    _ if rank == other => comm.all_gather(&mut data[..4999]),
+                    _ if rank == odd => comm.all_gather(&mut data[..4999]),
                     Collective::AllGather => comm.all_gather(&mut data),
                     _ => comm.broadcast(&mut data, 0),
                 };
@@ -48,7 +49,7 @@ fn buffers_stay_untouched_on_all_ranks_whoever_makes_another_call() {
     }
 }
 
-/// Every way to call.
+/// Issues calls of every kind, and returns one number of each result.
 fn program(comm: &Communicator) -> Result<Vec<u64>> {
     let (rank, size) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
@@ -75,7 +76,7 @@ fn program(comm: &Communicator) -> Result<Vec<u64>> {
 }
 
 #[test]
-fn programs_that_are_right_stay_right() {
+fn correct_program_gives_right_results() {
     for world_size in 2..=5 {
         let ends = checked(world_size).run(program);
         let n = world_size as u64;
@@ -87,7 +88,7 @@ fn programs_that_are_right_stay_right() {
 }
 
 #[test]
-fn a_death_ends_checked_calls() {
+fn rank_death_ends_checked_calls() {
     for dead in 0..3 {
         for at_ms in 0..10 {
             let mut world = checked(3);
@@ -115,11 +116,11 @@ fn a_death_ends_checked_calls() {
 }
 
 #[test]
-fn sends_that_rely_on_room_in_the_links_are_found() {
+fn sends_that_rely_on_link_buffers_are_detected() {
     let exchange = |comm: &Communicator| {
-        let (other, mut number) = (1 - comm.rank(), [0u8]);
-        comm.send(&[comm.rank() as u8 + 1], other)?;
-        comm.recv(&mut number, other)?;
+        let (peer, mut number) = (1 - comm.rank(), [0u8]);
+        comm.send(&[comm.rank() as u8 + 1], peer)?;
+        comm.recv(&mut number, peer)?;
         Ok::<_, Error>(number[0])
     };
     assert_eq!(World::new(2).run(exchange), [Ok(2), Ok(1)]);
@@ -133,7 +134,7 @@ fn sends_that_rely_on_room_in_the_links_are_found() {
 }
 
 #[test]
-fn a_receive_from_any_rank_gets_its_messages() {
+fn receive_from_any_rank_gets_its_messages() {
     let ends = checked(4).run(|comm| {
         let mut sum = 0;
         for _ in 0..3 {
@@ -154,7 +155,7 @@ fn a_receive_from_any_rank_gets_its_messages() {
 }
 
 #[test]
-fn a_send_returns_only_after_its_receive_was_posted() {
+fn send_returns_only_after_its_receive_was_posted() {
     let ends = checked(2).run(|comm| {
         let later = Duration::from_secs(3);
         if comm.rank() == 1 {
@@ -169,7 +170,7 @@ fn a_send_returns_only_after_its_receive_was_posted() {
 }
 
 #[test]
-fn a_receive_of_something_else_is_named_before_any_byte_moves() {
+fn mismatched_receive_fails_before_any_byte_moves() {
     let (ends, took) = run_timed(&checked(2), |comm| {
         let mut number = [7u16; 3];
         let end = match comm.rank() {
@@ -186,7 +187,7 @@ fn a_receive_of_something_else_is_named_before_any_byte_moves() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named() {
+fn rank_that_issues_no_call_is_named() {
     for missing in 0..4 {
         let mut world = checked(4);
         world.algorithm = Some(Algorithm::Binomial);

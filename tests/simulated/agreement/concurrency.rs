@@ -1,4 +1,4 @@
-//! Several operations under way at once.
+//! Tests several operations in flight at the same time.
 
 use crate::long::short_or_long;
 use proptest::prelude::*;
@@ -6,8 +6,8 @@ use ringtree::sim::{Faults, World};
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
-/// Issues asynchronous sums, waits for them in an order of its own, and makes blocking calls and
-/// a round of messages in between. Returns whether every result is right.
+/// Issues asynchronous sums, blocking calls and a round of messages, and waits for the sums in an
+/// order that depends on the rank. Returns `true` if every result is right.
 fn busy(comm: &Communicator, operations: usize, shift: usize) -> Result<bool> {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let triangle = (world_size * (world_size - 1) / 2) as u64;
@@ -52,11 +52,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(20, 400)))]
 
     #[test]
-    fn any_order_of_waiting_ends_with_the_right_results(
+    fn waiting_in_any_order_gives_the_right_results(
         world_size in 2usize..8,
         operations in 1usize..6,
         shift in 0usize..6,
-        // One byte more than a frame's header is the least that can work.
+        // The minimum is one byte more than a frame's header.
         window_bytes in prop::sample::select(vec![33usize, 64, 1000, 1 << 18]),
         seed: u64,
         short_io: bool,
@@ -77,7 +77,7 @@ proptest! {
 }
 
 #[test]
-fn two_operations_by_every_pair_of_algorithms_do_not_lock_each_other() {
+fn concurrent_operations_of_any_two_algorithms_complete() {
     let all_reduce = super::registry().into_iter();
     let all_reduce = all_reduce.filter(|(one, _)| *one == ringtree::plan::Collective::AllReduce);
     let algorithms: Vec<_> = all_reduce.map(|(_, algorithm)| algorithm).collect();
@@ -99,7 +99,7 @@ fn two_operations_by_every_pair_of_algorithms_do_not_lock_each_other() {
                     Ok((one.wait()?[699], two[499]))
                 }
             });
-            assert_eq!(ends, vec![Ok((5, 10)); 5], "{first} beside {second}");
+            assert_eq!(ends, vec![Ok((5, 10)); 5], "{first} and {second}");
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Ranks that do not come.
+//! Tests the errors of calls that time out.
 
 use super::{registry, run_timed};
 use ringtree::plan::Algorithm;
@@ -9,10 +9,11 @@ use std::time::Duration;
 
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-fn deadline(end: &Result<()>) -> String {
+/// Returns the text of a timeout error. Panics unless `end` is one.
+fn timeout_text(end: &Result<()>) -> String {
     match end {
         Err(error) if error.kind() == ErrorKind::Deadline => error.to_string(),
-        other => panic!("no deadline: {other:?}"),
+        other => panic!("no timeout: {other:?}"),
     }
 }
 
@@ -21,7 +22,7 @@ fn calls(comm: &Communicator, number: usize) -> Result<()> {
 }
 
 #[test]
-fn a_deadline_says_who_has_not_called_and_where_they_are() {
+fn timeout_names_missing_ranks_and_their_positions() {
     let mut world = World::new(4);
     world.timeout = TIMEOUT;
     world.algorithm = Some(Algorithm::Flat);
@@ -34,7 +35,7 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
     });
     assert!(took < 5 * TIMEOUT, "it took {took:?}");
     let Err(error) = &ends[0] else {
-        panic!("no deadline: {ends:?}");
+        panic!("no timeout: {ends:?}");
     };
     assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
@@ -51,12 +52,12 @@ fn a_deadline_says_who_has_not_called_and_where_they_are() {
         error.rank().is_some() && error.elapsed() >= Some(TIMEOUT),
         "{error:?}"
     );
-    // The late rank too, when it comes at last.
+    // The late rank gets the same error when it finally issues its call.
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
 
 #[test]
-fn a_deadline_counts_all_ranks_that_are_missing_and_lists_the_first() {
+fn timeout_counts_all_missing_ranks_and_lists_the_first() {
     let mut world = World::new(12);
     world.timeout = TIMEOUT;
     world.algorithm = Some(Algorithm::Flat);
@@ -70,7 +71,10 @@ fn a_deadline_counts_all_ranks_that_are_missing_and_lists_the_first() {
     let error = ends[0].as_ref().unwrap_err();
     assert_eq!(error.missing(), [1, 2, 3, 4, 5, 6, 7, 8], "{error}");
     assert_eq!(error.missing_count(), 11, "{error}");
-    assert!(deadline(&ends[0]).contains("and 3 more ranks"), "{error}");
+    assert!(
+        timeout_text(&ends[0]).contains("and 3 more ranks"),
+        "{error}"
+    );
 }
 
 #[test]
@@ -89,7 +93,7 @@ fn no_algorithm_waits_longer_than_its_timeout() {
             });
             assert!(took < 3 * TIMEOUT, "it took {took:?}");
             let Err(error) = &ends[0] else {
-                panic!("no deadline: {ends:?}");
+                panic!("no timeout: {ends:?}");
             };
             assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
             let text = error.to_string();
@@ -101,13 +105,13 @@ fn no_algorithm_waits_longer_than_its_timeout() {
 }
 
 #[test]
-fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
+fn timeout_reports_a_rank_that_is_still_in_an_earlier_call() {
     let mut world = World::new(3);
     world.timeout = TIMEOUT;
     let (ends, took) = run_timed(&world, |comm| {
         calls(comm, 4)?;
         if comm.rank() == 2 {
-            // Nobody sends.
+            // No rank sends.
             let waited = comm.recv(&mut [0u8], 0);
             assert!(waited.is_err());
             return waited;
@@ -117,19 +121,19 @@ fn a_rank_that_is_still_in_an_earlier_call_is_found_there() {
     });
     assert!(took < 2 * TIMEOUT, "it took {took:?}");
     let Err(error) = &ends[0] else {
-        panic!("no deadline: {ends:?}");
+        panic!("no timeout: {ends:?}");
     };
     assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("rank 2 timed out in send-recv #1"), "{text}");
-    let told = ": rank 0 waits for rank 2 in barrier #5 of 1 u8, by ";
+    let start = ": rank 0 waits for rank 2 in barrier #5 of 1 u8, by ";
     let end = "on the communicator of all ranks; they wait for each other";
-    assert!(text.contains(told) && text.contains(end), "{text}");
+    assert!(text.contains(start) && text.contains(end), "{text}");
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
 
 #[test]
-fn slow_ranks_within_the_timeout_are_no_error() {
+fn slow_ranks_within_the_timeout_cause_no_error() {
     let mut world = World::new(4);
     world.timeout = TIMEOUT;
     let ends = world.run(|comm| {
@@ -142,19 +146,19 @@ fn slow_ranks_within_the_timeout_are_no_error() {
 }
 
 #[test]
-fn two_ranks_that_are_both_in_send_are_told_so() {
+fn two_ranks_that_send_to_each_other_are_reported() {
     let mut world = World::new(3);
     world.timeout = TIMEOUT;
     let (ends, took) = run_timed(&world, |comm| {
         comm.barrier()?;
         match comm.rank() {
-            // More than links hold.
+            // More bytes than the links can hold.
             rank @ 0..2 => comm.send(&vec![0u8; 4 << 20], 1 - rank),
             _ => comm.barrier(),
         }
     });
     assert!(took < 2 * TIMEOUT, "it took {took:?}");
-    let text = deadline(&ends[0]);
+    let text = timeout_text(&ends[0]);
     assert!(text.contains("they wait for each other"), "{text}");
     assert!(
         text.ends_with("use sendrecv, a batch or a started send"),
@@ -165,24 +169,24 @@ fn two_ranks_that_are_both_in_send_are_told_so() {
 }
 
 #[test]
-fn a_circle_of_sends_is_told() {
+fn cycle_of_sends_is_reported() {
     for world_size in 2..=6 {
         let mut world = World::new(world_size);
-        // Each rank learns of one more rank of the circle every second.
+        // Each rank learns of one more rank of the cycle every second.
         world.timeout = 3 * TIMEOUT;
         let (ends, _) = run_timed(&world, |comm| {
             sleep(comm, TIMEOUT / 10 * comm.rank() as u32);
             comm.send(&vec![0u8; 4 << 20], (comm.rank() + 1) % world_size)
         });
-        let text = deadline(&ends[0]);
+        let text = timeout_text(&ends[0]);
         assert!(
             text.contains("rank 0 timed out in send-recv #1 of 4194304 u8 to rank 1"),
             "{text}"
         );
         for rank in 1..world_size {
             let next = (rank + 1) % world_size;
-            let said = format!("rank {rank} waits for rank {next} in send-recv #1 of 4194304 u8");
-            assert!(text.contains(&said), "{text}");
+            let wait = format!("rank {rank} waits for rank {next} in send-recv #1 of 4194304 u8");
+            assert!(text.contains(&wait), "{text}");
         }
         assert!(text.contains("; they wait for each other; "), "{text}");
         assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
@@ -190,10 +194,10 @@ fn a_circle_of_sends_is_told() {
 }
 
 #[test]
-fn a_chain_of_receives_blames_the_rank_that_all_wait_for() {
+fn chain_of_receives_blames_the_rank_at_its_end() {
     let mut world = World::new(4);
     world.timeout = TIMEOUT;
-    // Rank 0 has sent to rank 1 before, and computes now.
+    // Rank 0 sends to rank 1 and then computes.
     let (ends, _) = run_timed(&world, |comm| {
         let (rank, mut number) = (comm.rank(), [0u8]);
         match rank {
@@ -210,14 +214,14 @@ fn a_chain_of_receives_blames_the_rank_that_all_wait_for() {
             }
         }
     });
-    let text = deadline(&ends[3]);
+    let text = timeout_text(&ends[3]);
     let blamed = " s: rank 0 is not in a call after 0 collectives and 1 sends and receives; \
                   find out why";
     assert!(text.contains(blamed), "{text}");
 }
 
 #[test]
-fn a_deadline_shorter_than_a_second_names_the_missing_too() {
+fn timeout_shorter_than_a_second_names_missing_ranks() {
     let (ends, _) = run_timed(&World::new(3), |comm| {
         if comm.rank() == 2 {
             sleep(comm, TIMEOUT);
@@ -225,7 +229,7 @@ fn a_deadline_shorter_than_a_second_names_the_missing_too() {
         let short = comm.with_timeout(Duration::from_millis(400));
         short.all_reduce(&mut [1u8; 9], ReduceOp::Sum)
     });
-    let text = deadline(&ends[0]);
+    let text = timeout_text(&ends[0]);
     assert!(
         text.contains("after 0.4 s: rank 2 has made no call yet"),
         "{text}"

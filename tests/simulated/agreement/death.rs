@@ -1,4 +1,4 @@
-//! Ranks whose process dies.
+//! Tests calls in which the process of a rank dies.
 
 use super::{registry, run_timed};
 use crate::long::short_or_long;
@@ -14,7 +14,7 @@ fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
     ringtree::internal::calls::collective(comm, collective, &mut data, ReduceOp::Sum, 0)
 }
 
-/// Calls without end, until `victim` dies at `at`; everybody must say so, soon after.
+/// Issues calls until `victim` dies at `at`. Asserts that every rank names it shortly afterwards.
 fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
     let mut world = world.clone();
     world.network.faults.deaths = vec![(victim, at)];
@@ -22,7 +22,11 @@ fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
         loop {
             let end = one_call(comm, collective).and_then(|()| comm.barrier());
             if let Err(error) = end {
-                assert_eq!(comm.barrier(), Err(error.clone()), "the first cause stays");
+                assert_eq!(
+                    comm.barrier(),
+                    Err(error.clone()),
+                    "the first error persists"
+                );
                 return error;
             }
         }
@@ -32,9 +36,9 @@ fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
         assert!(end.kind() == ErrorKind::PeerLost, "rank {rank}: {end:?}");
         let message = end.to_string();
         assert_eq!(end.peer(), Some(victim), "rank {rank}: {message}");
-        let seer = end.rank();
+        let observer = end.rank();
         assert!(
-            seer.is_some() && (rank == victim || seer != Some(victim)),
+            observer.is_some() && (rank == victim || observer != Some(victim)),
             "{end:?}"
         );
         assert!(
@@ -45,7 +49,7 @@ fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
 }
 
 #[test]
-fn all_survivors_name_the_dead_rank_whatever_the_algorithm() {
+fn survivors_name_the_dead_rank_with_any_algorithm() {
     for (collective, algorithm) in registry() {
         for victim in [0, 2, 4] {
             let mut world = World::new(5);
@@ -59,7 +63,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(24, 480)))]
 
     #[test]
-    fn all_survivors_name_the_dead_rank_whenever_it_dies(
+    fn survivors_name_the_dead_rank_at_any_time_of_death(
         pair in prop::sample::select(registry()),
         world_size in 2usize..9,
         victim in 0usize..9,

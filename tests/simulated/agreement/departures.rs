@@ -1,5 +1,6 @@
-//! A rank leaves cleanly, the first of the world or another. Then a rank dies between any two
-//! steps, leaves too early, or fails: every rank that waits for it gets an error that names it.
+//! Tests failures after a rank, such as rank 0, has left cleanly. Then another rank dies between
+//! any two steps, leaves too early, or fails. Every rank that waits for it gets an error that names
+//! it.
 
 use super::run_timed;
 use crate::long::short_or_long;
@@ -8,23 +9,25 @@ use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
 const RANKS: usize = 4;
-/// Longer than any notice of a death, a departure or a cause takes, and far below the timeout.
+/// A duration longer than ranks take to learn of a death, a departure or a failure, and much
+/// shorter than the timeout.
 const SOON: Duration = Duration::from_secs(4);
 
 /// The communicator and the form of the calls that the remaining ranks issue.
 #[derive(Clone, Copy, Debug)]
 struct Calls {
-    /// In a group of the ranks that go on; else in a duplicate of all ranks.
+    /// `true` for a group of the remaining ranks, `false` for a duplicate of the world.
     in_group: bool,
-    is_patient: bool,
+    /// `true` for calls without a timeout.
+    without_timeout: bool,
     is_async: bool,
 }
 
-/// Every way to make calls.
+/// Returns every way to issue calls.
 fn all_calls() -> impl Iterator<Item = Calls> {
     (0..8).map(|bits| Calls {
         in_group: bits & 1 == 1,
-        is_patient: bits & 2 == 2,
+        without_timeout: bits & 2 == 2,
         is_async: bits & 4 == 4,
     })
 }
@@ -42,9 +45,8 @@ impl Calls {
     }
 }
 
-/// Runs `code` on the ranks other than `left`, after that has left. It gets the communicator of
-/// the calls.
-fn after<R>(
+/// Lets rank `left` leave. Then runs `code` on the other ranks, with the communicator of the calls.
+fn after_departure<R>(
     comm: &Communicator,
     (calls, left): (Calls, usize),
     code: impl Fn(&Communicator) -> Result<R>,
@@ -61,14 +63,14 @@ fn after<R>(
         return Ok(None);
     };
     sleep(comm, Duration::from_millis(10));
-    match calls.is_patient {
+    match calls.without_timeout {
         true => code(&made.without_timeout()),
         false => code(&made),
     }
     .map(Some)
 }
 
-/// The other ranks pass a byte around three times; in a group of theirs they also sum.
+/// Passes a byte around the remaining ranks three times. In a group, they also sum.
 fn pass_around(comm: &Communicator, (calls, left): (Calls, usize)) -> Result<()> {
     let count = comm.world_size();
     let is_there = |rank: &usize| calls.in_group || *rank != left;
@@ -84,7 +86,7 @@ fn pass_around(comm: &Communicator, (calls, left): (Calls, usize)) -> Result<()>
     Ok(())
 }
 
-/// Whether the error names `rank` of the world in front of `what`.
+/// Returns `true` if the error names world rank `rank` in front of `what`.
 fn names(error: &Error, rank: usize, what: &str) -> bool {
     let text = error.to_string();
     text.contains(&format!("rank {rank} {what}"))
@@ -92,24 +94,24 @@ fn names(error: &Error, rank: usize, what: &str) -> bool {
 }
 
 #[test]
-fn after_a_departure_a_death_at_any_step_is_named_by_all_that_need_the_rank() {
+fn death_at_any_step_after_a_departure_is_named() {
     for (calls, left) in all_calls().flat_map(|calls| [(calls, 0), (calls, 1)]) {
         let program = |comm: &Communicator| {
-            let end = after(comm, (calls, left), |comm| pass_around(comm, (calls, left)));
+            let end = after_departure(comm, (calls, left), |comm| pass_around(comm, (calls, left)));
             (end, comm.clock())
         };
         let mut world = World::new(RANKS);
         assert!(world.run(program).iter().all(|(end, _)| end.is_ok()));
         let times: Vec<_> = world.event_times(program).into_iter().collect();
-        // The lowest rank that stays, which is the coordinator then, and the highest.
+        // The victims are the lowest remaining rank, which is the coordinator, and the highest.
         for victim in [1 - left, RANKS - 1] {
             for at in times.iter().step_by(short_or_long(9, 1)) {
                 world.network.faults.deaths = vec![(victim, *at)];
                 let ends = world.run(program).into_iter().enumerate();
                 for (rank, (end, ended)) in ends.filter(|(rank, _)| *rank != victim) {
-                    let is_told = |error: &Error| names(error, victim, "is gone");
+                    let names_victim = |error: &Error| names(error, victim, "is gone");
                     assert!(
-                        end.as_ref().err().is_none_or(is_told) && ended < *at + SOON,
+                        end.as_ref().err().is_none_or(names_victim) && ended < *at + SOON,
                         "{calls:?}, {left} left, {victim} died at {at:?}: rank {rank} at \
                          {ended:?}: {end:?}"
                     );
@@ -119,7 +121,7 @@ fn after_a_departure_a_death_at_any_step_is_named_by_all_that_need_the_rank() {
     }
 }
 
-/// The end of the rank that the others wait for.
+/// How the rank that the others wait for ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Leaves,
@@ -129,36 +131,35 @@ enum End {
 }
 
 #[test]
-fn after_a_departure_every_rank_that_waits_learns_how_another_ends() {
+fn waiting_ranks_learn_how_another_rank_ended_after_a_departure() {
     for (calls, left) in all_calls().flat_map(|calls| [(calls, 0), (calls, 1)]) {
         for end in [End::Leaves, End::Fails, End::RunsOutOfTime, End::Mismatches] {
             for ending in [1 - left, RANKS - 1] {
                 let (ends, took) = run_timed(&World::new(RANKS), |comm| {
-                    after(comm, (calls, left), |made| {
+                    after_departure(comm, (calls, left), |comm_of_calls| {
                         let others: Vec<_> = (0..RANKS).filter(|rank| *rank != left).collect();
                         let number = |rank: usize| match calls.in_group {
                             true => others.iter().position(|one| *one == rank).unwrap(),
                             false => rank,
                         };
                         if comm.rank() != ending {
-                            return calls.recv(made, number(ending));
+                            return calls.recv(comm_of_calls, number(ending));
                         }
                         sleep(comm, Duration::from_millis(1500));
                         let another = others.iter().find(|rank| **rank != ending).unwrap();
                         match end {
                             End::Leaves => {}
-                            End::Fails => {
-                                made.abort(&Error::new(ErrorKind::System, "no room on the disk"))
-                            }
+                            End::Fails => comm_of_calls
+                                .abort(&Error::new(ErrorKind::System, "the disk is full")),
                             End::RunsOutOfTime => {
                                 let timeout = Duration::from_millis(100);
-                                return made
+                                return comm_of_calls
                                     .with_timeout(timeout)
                                     .recv(&mut [0u8], number(*another));
                             }
                             End::Mismatches => {
-                                made.send(&[1u8; 3], number(*another))?;
-                                return made.recv(&mut [0u8], number(*another));
+                                comm_of_calls.send(&[1u8; 3], number(*another))?;
+                                return comm_of_calls.recv(&mut [0u8], number(*another));
                             }
                         }
                         Ok(())
@@ -167,12 +168,12 @@ fn after_a_departure_every_rank_that_waits_learns_how_another_ends() {
                 let case = format!("{calls:?}, {left} left, {ending} {end:?}");
                 assert!(took < 2 * SOON, "{case}: {took:?}");
                 let waits = |rank: &usize| ![left, ending].contains(rank);
-                let told: Vec<_> = (0..RANKS).filter(waits).map(|rank| &ends[rank]).collect();
-                for end_of_rank in told {
+                let waiting: Vec<_> = (0..RANKS).filter(waits).map(|rank| &ends[rank]).collect();
+                for end_of_rank in waiting {
                     let error = end_of_rank.as_ref().expect_err(&case);
                     let is_right = match end {
                         End::Leaves => names(error, ending, "left after call #"),
-                        End::Fails => error.to_string().contains("no room on the disk"),
+                        End::Fails => error.to_string().contains("the disk is full"),
                         End::RunsOutOfTime => names(error, ending, "timed out in"),
                         End::Mismatches => names(error, ending, "sends 3 u8"),
                     };

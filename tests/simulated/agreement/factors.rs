@@ -1,14 +1,15 @@
-//! Sums of products: each rank's contribution times its own factor.
+//! Tests sums in which each rank's contribution is multiplied by the rank's own factor.
 
 use ringtree::sim::World;
 use ringtree::{Communicator, Element, ErrorKind, ReduceOp, Result};
 
-/// Factors that differ between the ranks, and between calls: the ranks agree on all but them.
+/// Returns a factor, which differs between ranks and between calls. Ranks need not agree on it.
 fn factor(rank: usize, call: usize) -> f64 {
     [0.5, -2.0, 0.25][(rank + call) % 3]
 }
 
-fn in_every_way<T: Element + From<i8> + Into<f64>>(comm: &Communicator) -> Result<()> {
+/// Sums with factors in every form of call, and checks the results.
+fn sum_in_every_form<T: Element + From<i8> + Into<f64>>(comm: &Communicator) -> Result<()> {
     let numbers = |rank: usize| (0..1000).map(move |each| ((each * 3 + rank * 4) % 16) as i8);
     let own: Vec<T> = numbers(comm.rank()).map(T::from).collect();
     let sums = |call: usize| {
@@ -65,37 +66,37 @@ fn in_every_way<T: Element + From<i8> + Into<f64>>(comm: &Communicator) -> Resul
         check(call, &buffer, 0..1000);
     }
     let expected: Vec<T> = numbers(comm.rank()).map(T::from).collect();
-    assert_eq!(own, expected, "inputs stay as they are");
+    assert_eq!(own, expected, "calls must not change their input");
     Ok(())
 }
 
 #[test]
 fn every_call_sums_the_products() {
-    assert_eq!(World::new(3).run(in_every_way::<f32>), vec![Ok(()); 3]);
-    assert_eq!(World::new(2).run(in_every_way::<f64>), vec![Ok(()); 2]);
+    assert_eq!(World::new(3).run(sum_in_every_form::<f32>), vec![Ok(()); 3]);
+    assert_eq!(World::new(2).run(sum_in_every_form::<f64>), vec![Ok(()); 2]);
     assert_eq!(
-        World::new(3).run(in_every_way::<half::bf16>),
+        World::new(3).run(sum_in_every_form::<half::bf16>),
         vec![Ok(()); 3]
     );
     assert_eq!(
-        World::new(3).run(in_every_way::<half::f16>),
+        World::new(3).run(sum_in_every_form::<half::f16>),
         vec![Ok(()); 3]
     );
 }
 
 #[test]
-fn what_is_refused_changes_nothing() {
+fn rejected_call_changes_no_buffer() {
     let ends = World::new(2).run(|comm| {
         let op = ReduceOp::PreMulSum(0.5);
         let (mut integers, mut floats, mut output) = ([4u32; 4], [4.0f32; 4], [9.0f32; 2]);
-        let refused = [
+        let rejected = [
             comm.all_reduce(&mut integers, op),
             comm.all_reduce_into(&[1u32; 4], &mut integers, op),
             comm.reduce(&mut floats, op, 2),
             comm.all_reduce_into(&[1.0f32; 2], &mut floats, op),
             comm.reduce_scatter_into(&floats, &mut output, op),
         ];
-        for end in refused {
+        for end in rejected {
             assert!(
                 end.as_ref()
                     .is_err_and(|error| error.kind() == ErrorKind::Usage),

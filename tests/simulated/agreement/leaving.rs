@@ -1,4 +1,4 @@
-//! Ranks that leave: in peace, or too early.
+//! Tests ranks that leave cleanly or too early.
 
 use super::{registry, run_timed};
 use ringtree::sim::{World, sleep};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const SOON: Duration = Duration::from_secs(3);
 
 #[test]
-fn who_has_finished_may_leave_while_others_still_receive() {
+fn finished_rank_may_leave_while_others_still_receive() {
     for (collective, algorithm) in registry() {
         for seed in 0..3 {
             let mut world = World::new(6);
@@ -26,7 +26,7 @@ fn who_has_finished_may_leave_while_others_still_receive() {
 }
 
 #[test]
-fn a_rank_that_makes_one_call_fewer_is_named() {
+fn rank_that_issues_one_call_fewer_is_named() {
     for world_size in [2, 3, 5, 8] {
         for early in 0..world_size {
             let (ends, took) = run_timed(&World::new(world_size), |comm| {
@@ -40,7 +40,7 @@ fn a_rank_that_makes_one_call_fewer_is_named() {
                     continue;
                 }
                 let Err(error) = end else {
-                    panic!("rank {rank} of {world_size} without {early}: {end:?}");
+                    panic!("rank {rank} of {world_size}, {early} left early: {end:?}");
                 };
                 assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
                 let lost = error.peer().unwrap();
@@ -56,7 +56,7 @@ fn a_rank_that_makes_one_call_fewer_is_named() {
 }
 
 #[test]
-fn a_goodbye_is_noticed_also_where_there_never_was_a_link() {
+fn goodbye_is_noticed_without_a_data_link() {
     let (ends, took) = run_timed(&World::new(3), |comm| {
         if comm.rank() == 2 {
             return Ok(());
@@ -77,14 +77,14 @@ fn a_goodbye_is_noticed_also_where_there_never_was_a_link() {
 }
 
 #[test]
-fn a_communicator_dropped_with_work_under_way_finishes_it() {
+fn dropped_communicator_completes_operations_in_flight() {
     let mut world = World::new(4);
     world.network.window_bytes = 64;
     let ends = world.run(|comm| {
         let first = comm.start_all_reduce(vec![1u32; 3000], ReduceOp::Sum)?;
         let second = comm.start_broadcast(vec![comm.rank() as u8; 3000], 3)?;
         if comm.rank() == 1 {
-            // Not waited for; the others still get their results.
+            // Do not wait for the operations. The other ranks still get their results.
             drop((first, second));
             return Ok((4, 3));
         }

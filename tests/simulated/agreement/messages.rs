@@ -1,4 +1,5 @@
-//! Messages under way at once: issued in any order, waited for in any order, from any rank.
+//! Tests messages that are in flight at the same time, are issued and waited for in any order, or
+//! are received from any rank.
 
 use super::run_timed;
 use crate::long::short_or_long;
@@ -10,15 +11,15 @@ use std::time::Duration;
 
 const LARGE: usize = 1 << 20;
 
-/// What message number `number` from one rank to another holds.
+/// Returns the content of message number `number` from one rank to another.
 fn content(from: usize, to: usize, number: usize, count: usize) -> Vec<u32> {
     let start = (from * 1000 + to * 100 + number) as u32;
     (0..count as u32).map(|at| start.wrapping_add(at)).collect()
 }
 
-/// Messages of 4 MiB fit into nothing on the way.
+/// Messages of 4 MiB do not fit into any buffer on the way.
 #[test]
-fn all_ranks_may_send_first_and_receive_then() {
+fn all_ranks_may_send_before_they_receive() {
     for ranks in [2, 3, 5] {
         let ends = World::new(ranks).run(|comm| {
             let rank = comm.rank();
@@ -41,7 +42,7 @@ fn all_ranks_may_send_first_and_receive_then() {
 }
 
 #[test]
-fn a_ring_shifts_at_once_and_a_ring_of_one_copies() {
+fn ring_of_sendrecv_shifts_and_ring_of_one_copies() {
     for ranks in [1, 2, 3, 6] {
         let ends = World::new(ranks).run(|comm| {
             let (rank, mut left) = (comm.rank(), vec![0u32; LARGE / 8]);
@@ -61,10 +62,10 @@ fn a_ring_shifts_at_once_and_a_ring_of_one_copies() {
     );
 }
 
-/// Rank 1 receives from rank 2 first. What rank 0 sends it meanwhile must not hold up what rank 0
-/// sends rank 2, on which rank 2's message depends.
+/// Rank 1 receives from rank 2 first. Meanwhile, rank 0's message to rank 1 must not block its
+/// message to rank 2, because rank 2 needs that message before it sends to rank 1.
 #[test]
-fn a_message_that_is_not_received_yet_holds_up_none_to_another_rank() {
+fn unreceived_message_does_not_block_messages_to_other_ranks() {
     let ends = World::new(3).run(|comm| {
         let mut buffer = vec![0u32; LARGE];
         match comm.rank() {
@@ -89,21 +90,21 @@ fn a_message_that_is_not_received_yet_holds_up_none_to_another_rank() {
 }
 
 #[test]
-fn a_part_that_was_waited_for_is_used_while_the_next_travels() {
+fn finished_part_can_be_used_while_the_next_is_in_flight() {
     let ends = World::new(2).run(|comm| {
         let mut layers = vec![vec![1.0f32; 5000]; 4];
         let mut total = 0.0;
         comm.scope(|scope| {
             let mut layers = layers.iter_mut();
             let first = layers.next().expect("there are four");
-            let mut travels = scope.all_reduce(first, ReduceOp::Sum)?;
+            let mut in_flight = scope.all_reduce(first, ReduceOp::Sum)?;
             for layer in layers {
                 let next = scope.all_reduce(layer, ReduceOp::Sum)?;
-                let here = std::mem::replace(&mut travels, next).wait()?;
-                here[0] += 1.0;
-                total += here[0] + here[4999];
+                let finished = std::mem::replace(&mut in_flight, next).wait()?;
+                finished[0] += 1.0;
+                total += finished[0] + finished[4999];
             }
-            total += travels.wait()?[0];
+            total += in_flight.wait()?[0];
             Ok(())
         })?;
         Ok::<_, Error>((total, layers[0][0], layers[3][0]))
@@ -112,9 +113,9 @@ fn a_part_that_was_waited_for_is_used_while_the_next_travels() {
 }
 
 #[test]
-fn a_failed_operation_gives_its_buffer_back() {
+fn failed_operation_returns_its_buffer() {
     let (ends, _) = run_timed(&World::new(2), |comm| {
-        // More than the links hold.
+        // More elements than the links can hold.
         let buffer = vec![0u16; LARGE + comm.rank()];
         let place = buffer.as_ptr();
         let (own, peer) = (comm.rank(), 1 - comm.rank());
@@ -125,9 +126,9 @@ fn a_failed_operation_gives_its_buffer_back() {
         let failed = work
             .and_then(ringtree::Work::wait)
             .expect_err("the lengths differ");
-        // The group has failed; what is refused comes back as well.
+        // The group has failed. A rejected call returns its buffer as well.
         let again = comm.start_all_reduce(failed.buffer, ReduceOp::Sum);
-        let again = again.map(drop).expect_err("it has failed");
+        let again = again.map(drop).expect_err("the group has failed");
         assert_eq!(again.error, failed.error);
         let usage = comm
             .start_recv(again.buffer, 7)
@@ -151,8 +152,8 @@ fn a_failed_operation_gives_its_buffer_back() {
     );
 }
 
-/// Rank 0 receives 20 messages of each other rank, one of rank 1 by a receive that it issued
-/// before; the ranks that the others came from.
+/// Lets rank 0 receive 20 messages from each other rank. It receives the first message of rank 1 by
+/// an earlier receive, and the others from any rank. Returns the senders of those others, in order.
 fn received_from_any(world: &World) -> Vec<usize> {
     let ends = world.run(|comm| {
         if comm.rank() > 0 {
@@ -165,9 +166,9 @@ fn received_from_any(world: &World) -> Vec<usize> {
         let (mut next, mut all) = ([0u64; 3], Vec::new());
         next[1] = 1;
         for _ in 0..39 {
-            let mut came = [0u64; 2];
-            let from = comm.recv_any(&mut came)?;
-            assert_eq!(came, [from as u64, next[from]]);
+            let mut received = [0u64; 2];
+            let from = comm.recv_any(&mut received)?;
+            assert_eq!(received, [from as u64, next[from]]);
             next[from] += 1;
             all.push(from);
         }
@@ -177,11 +178,11 @@ fn received_from_any(world: &World) -> Vec<usize> {
     ends.into_iter().next().expect("rank 0").unwrap()
 }
 
-/// The earliest receive gets a rank's next message, whichever kind it is.
+/// The earliest receive gets a rank's next message, whether it names the rank or not.
 #[test]
-fn a_receive_from_any_rank_keeps_the_order_of_each_pair() {
+fn receive_from_any_rank_keeps_the_order_of_each_sender() {
     let order = received_from_any(&World::new(3));
-    // Each sender gets its turn: none has all its messages received before the other's first.
+    // Both senders make progress: their first messages are among the first five.
     assert!(
         order[..5].contains(&1) && order[..5].contains(&2),
         "{order:?}"
@@ -205,7 +206,7 @@ fn a_receive_from_any_rank_keeps_the_order_of_each_pair() {
 }
 
 #[test]
-fn a_receive_from_any_rank_ends_with_the_deadline_a_death_or_a_mismatch() {
+fn receive_from_any_rank_fails_on_timeout_death_or_mismatch() {
     let mut world = World::new(3);
     world.timeout = Duration::from_secs(5);
     let (ends, took) = run_timed(&world, |comm| match comm.rank() {
@@ -247,9 +248,9 @@ fn a_receive_from_any_rank_ends_with_the_deadline_a_death_or_a_mismatch() {
     );
 }
 
-/// Workers that leave when their work is done, at different times.
+/// Workers send one message each and leave at different times.
 #[test]
-fn ranks_that_have_left_do_not_end_a_receive_from_any_rank() {
+fn receive_from_any_rank_continues_after_senders_have_left() {
     let ends = World::new(4).run(|comm| {
         let rank = comm.rank();
         if rank > 0 {
@@ -262,7 +263,7 @@ fn ranks_that_have_left_do_not_end_a_receive_from_any_rank() {
             comm.recv_any(&mut one)?;
             sum += one[0];
         }
-        // No rank is left that could send.
+        // No remaining rank could send.
         let end = comm.recv_any(&mut [0u32]);
         assert!(
             end.as_ref()
@@ -303,9 +304,9 @@ fn program(ranks: usize, messages: usize, seed: u64) -> Vec<Sent> {
         .collect()
 }
 
-/// A rank's part of the program, by calls of all kinds: what is under way is waited for whenever
-/// chance has it, and all of it at the end. Returns whether everything came as it was sent.
-fn carry_out(comm: &Communicator, program: &[Sent], seed: u64) -> Result<bool> {
+/// Runs a rank's part of the program with asynchronous calls. Sleeps at random, and finally waits
+/// for all operations in random order. Returns `true` if every message arrived unchanged.
+fn run_program(comm: &Communicator, program: &[Sent], seed: u64) -> Result<bool> {
     let (rank, mut is_right) = (comm.rank(), true);
     let mut chance = SplitMix64::new(seed ^ rank as u64);
     let (mut sends, mut receives) = (Vec::new(), Vec::new());
@@ -326,7 +327,7 @@ fn carry_out(comm: &Communicator, program: &[Sent], seed: u64) -> Result<bool> {
             let buffer = vec![0u32; count].into_boxed_slice();
             receives.push((comm.start_recv(buffer, from)?, expected));
         }
-        // What is waited for here depends on nothing that is issued later.
+        // Sleep at random while operations are in flight.
         if chance.below(4) == 0 && !sends.is_empty() && sends.len() == receives.len() {
             sleep(comm, Duration::from_micros(chance.below(300)));
         }
@@ -348,7 +349,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(24, 480)))]
 
     #[test]
-    fn whatever_is_under_way_comes_as_it_was_sent(
+    fn concurrent_messages_arrive_unchanged(
         ranks in 2usize..7,
         messages in 1usize..40,
         window_bytes in prop::sample::select(vec![33usize, 64, 1000, 1 << 18]),
@@ -366,7 +367,7 @@ proptest! {
             ..Faults::default()
         };
         let program = program(ranks, messages, seed);
-        let ends = world.run(|comm| carry_out(comm, &program, seed));
+        let ends = world.run(|comm| run_program(comm, &program, seed));
         prop_assert_eq!(ends, vec![Ok(true); ranks]);
     }
 }
@@ -394,7 +395,7 @@ fn messages_with_equal_numbers_from_two_ranks_are_not_compared() {
 }
 
 #[test]
-fn a_rank_that_waits_for_any_message_hears_that_the_last_sender_has_left() {
+fn receive_from_any_rank_fails_when_the_last_sender_has_left() {
     let ends = World::new(2).run(|comm| match comm.rank() {
         0 => comm.recv_any(&mut [0u8; 4]).map(drop),
         _ => Ok(()),

@@ -1,6 +1,6 @@
-//! The promises that hold when ranks disagree, leave or die, and when several operations are
-//! under way at once. All on simulated ranks, in virtual time: every end is bounded, and the same
-//! in every run.
+//! Tests the promises for ranks that disagree, leave or die, and for several operations in flight
+//! at the same time. All tests run on simulated ranks in virtual time. Every call ends within a
+//! bounded time, and every run gives the same results.
 
 mod checks;
 mod concurrency;
@@ -26,7 +26,7 @@ use ringtree::sim::World;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Runs `code` on every rank; also says how much virtual time that took.
+/// Runs `code` on every rank. Returns its results and the virtual time that it took.
 fn run_timed<R: Send>(
     world: &World,
     code: impl Fn(&Communicator) -> R + Sync,
@@ -38,7 +38,7 @@ fn run_timed<R: Send>(
     (ends, took)
 }
 
-/// Every collective with every algorithm that carries it out.
+/// Returns every collective with every algorithm that implements it.
 fn registry() -> Vec<(Collective, Algorithm)> {
     let all = REGISTRY.iter().flat_map(|entry| {
         let collectives = entry.collectives.iter();

@@ -1,4 +1,4 @@
-//! Calls with deadlines of their own, and calls that start no clock.
+//! Tests calls with an individual timeout, and calls without a timeout.
 
 use super::{registry, run_timed};
 use ringtree::plan::{Algorithm, Collective};
@@ -6,16 +6,17 @@ use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
-/// Longer than any timeout.
+/// A duration longer than any timeout.
 const LONG: Duration = Duration::from_secs(600);
 const TIMEOUT: Duration = Duration::from_secs(5);
-/// What a rank needs to notice something, and to tell the others.
+/// A duration longer than a rank takes to notice a failure and to notify the others.
 const SOON: Duration = Duration::from_secs(3);
 
-fn deadline<R: std::fmt::Debug>(end: &Result<R>) -> String {
+/// Returns the text of a timeout error. Panics unless `end` is one.
+fn timeout_text<R: std::fmt::Debug>(end: &Result<R>) -> String {
     match end {
         Err(error) if error.kind() == ErrorKind::Deadline => error.to_string(),
-        other => panic!("no deadline: {other:?}"),
+        other => panic!("no timeout: {other:?}"),
     }
 }
 
@@ -27,7 +28,7 @@ fn world(world_size: usize, algorithm: Option<Algorithm>) -> World {
 }
 
 #[test]
-fn workers_wait_for_long_and_the_request_comes() {
+fn untimed_call_waits_longer_than_the_timeout() {
     for (collective, algorithm) in registry() {
         if collective != Collective::Broadcast {
             continue;
@@ -56,7 +57,7 @@ fn workers_wait_for_long_and_the_request_comes() {
 }
 
 #[test]
-fn the_longer_ranks_wait_the_less_they_tell_each_other() {
+fn untimed_barrier_completes_after_waiting_for_hours() {
     let hours = Duration::from_secs(6 * 3600);
     let (ends, took) = run_timed(&world(3, None), |comm| {
         if comm.rank() == 0 {
@@ -70,9 +71,10 @@ fn the_longer_ranks_wait_the_less_they_tell_each_other() {
 }
 
 #[test]
-fn the_first_rank_without_patience_starts_the_clock_of_all() {
-    // The root sends its few bytes and is through, so no clock of its own runs any more. Before it
-    // comes the others have waited for long, or not long enough to have told of it.
+fn first_timed_call_starts_the_timeout_of_all_ranks() {
+    // The root's call completes as soon as it has sent its few bytes, so its own timeout no longer
+    // runs. Before the root's call, the others have waited for a long time, or too briefly to have
+    // reported it.
     for before in [Duration::ZERO, Duration::from_millis(10), LONG] {
         for (collective, algorithm) in registry() {
             if collective != Collective::Broadcast {
@@ -80,7 +82,7 @@ fn the_first_rank_without_patience_starts_the_clock_of_all() {
             }
             let (ends, took) = run_timed(&world(8, Some(algorithm)), |comm| {
                 match comm.rank() {
-                    // Never comes.
+                    // Issues no call in time.
                     4 => {
                         sleep(comm, 4 * LONG);
                         comm.barrier()
@@ -99,7 +101,7 @@ fn the_first_rank_without_patience_starts_the_clock_of_all() {
                 }
             });
             assert!(took < 4 * LONG + SOON, "{algorithm}: it took {took:?}");
-            let text = deadline(&ends[0]);
+            let text = timeout_text(&ends[0]);
             assert!(text.contains("rank 4 has"), "{algorithm}: {text}");
             assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
         }
@@ -107,23 +109,24 @@ fn the_first_rank_without_patience_starts_the_clock_of_all() {
 }
 
 #[test]
-fn patience_in_a_later_call_does_not_hide_patience_in_an_earlier_one() {
+fn untimed_wait_in_a_later_call_does_not_hide_an_earlier_one() {
     let (ends, _) = run_timed(&world(4, Some(Algorithm::Binomial)), |comm| {
         let patient = comm.without_timeout();
         match comm.rank() {
-            // Sends to ranks 1 and 2, and is through: no clock of its own runs any more.
+            // Rank 0 sends to ranks 1 and 2, and its call completes. Its own timeout no longer
+            // runs.
             0 => {
                 let of_root = comm.broadcast(&mut [1u8; 16], 0);
                 sleep(comm, 4 * LONG);
                 of_root.and_then(|()| comm.barrier())
             }
-            // Never comes.
+            // Rank 2 issues no call in time.
             2 => {
                 sleep(comm, 4 * LONG);
                 comm.barrier()
             }
-            // Rank 1 waits in the barrier before rank 3, which gets the request through rank 2,
-            // waits in the broadcast.
+            // Rank 1 waits in the barrier first. Later, rank 3 waits in the broadcast, because it
+            // gets the request through rank 2.
             rank => {
                 sleep(comm, if rank == 3 { LONG } else { Duration::ZERO });
                 patient.broadcast(&mut [0u8; 16], 0)?;
@@ -132,13 +135,13 @@ fn patience_in_a_later_call_does_not_hide_patience_in_an_earlier_one() {
         }
     });
     for end in [&ends[1], &ends[3]] {
-        let text = deadline(end);
+        let text = timeout_text(end);
         assert!(text.contains("rank 2 has"), "{text}");
     }
 }
 
 #[test]
-fn a_clock_that_another_rank_started_is_named() {
+fn timeout_set_by_another_rank_names_that_rank() {
     let (ends, took) = run_timed(&world(8, Some(Algorithm::Binomial)), |comm| {
         let mut request = [comm.rank() as u8; 16];
         match comm.rank() {
@@ -151,16 +154,17 @@ fn a_clock_that_another_rank_started_is_named() {
                 let sent = comm.with_timeout(2 * TIMEOUT).broadcast(&mut request, 0);
                 sent.and_then(|()| comm.without_timeout().barrier())
             }
-            // In the binomial tree 5, 6 and 7 get the request through rank 4; the others go on.
+            // In the binomial tree, ranks 5, 6 and 7 get the request through rank 4. The other
+            // ranks continue.
             _ => {
                 comm.without_timeout().broadcast(&mut request, 0)?;
                 comm.without_timeout().barrier()
             }
         }
     });
-    // Rank 4 sleeps for so long.
+    // Rank 4 sleeps for 2 × LONG.
     assert!(took < 2 * LONG + SOON, "it took {took:?}");
-    let text = deadline(&ends[0]);
+    let text = timeout_text(&ends[0]);
     for part in [
         "timed out in broadcast #1 of 16 u8, root 0, by binomial 10.0 s after it learned that \
          rank 0 had made the same call with this timeout",
@@ -172,7 +176,7 @@ fn a_clock_that_another_rank_started_is_named() {
 }
 
 #[test]
-fn the_shorter_of_two_timeouts_ends_a_call_and_is_named() {
+fn shortest_timeout_ends_the_call_and_is_named() {
     for quick in 0..3 {
         let (ends, took) = run_timed(&world(4, None), |comm| {
             if comm.rank() == 3 {
@@ -185,7 +189,7 @@ fn the_shorter_of_two_timeouts_ends_a_call_and_is_named() {
             view.all_reduce(&mut [1.0f32; 100], ReduceOp::Sum)
         });
         assert!(took < LONG + SOON, "it took {took:?}");
-        let text = deadline(&ends[0]);
+        let text = timeout_text(&ends[0]);
         assert!(
             text.contains(&format!("rank {quick} timed out in all-reduce #1")),
             "{text}"
@@ -199,7 +203,7 @@ fn the_shorter_of_two_timeouts_ends_a_call_and_is_named() {
 }
 
 #[test]
-fn views_are_one_order_of_calls() {
+fn calls_of_all_views_share_one_order() {
     let ends = world(3, None).run(|comm| {
         let (short, patient) = (comm.with_timeout(TIMEOUT / 2), comm.without_timeout());
         let work = short.start_all_reduce(vec![1u64; 4], ReduceOp::Sum)?;
@@ -225,13 +229,13 @@ fn views_are_one_order_of_calls() {
     assert_eq!(ends, vec![Ok((3, 2, 7)); 3]);
 }
 
-/// What a rank waits in patiently.
-fn idle(comm: &Communicator) -> Result<()> {
+/// Waits in a call without a timeout.
+fn wait_untimed(comm: &Communicator) -> Result<()> {
     comm.without_timeout().broadcast(&mut [0u8; 3], 0)
 }
 
 #[test]
-fn a_death_is_told_at_once_while_others_wait_patiently() {
+fn death_is_reported_immediately_to_untimed_calls() {
     for dead in 0..4 {
         let mut world = world(4, None);
         world.network.faults.deaths = vec![(dead, LONG)];
@@ -239,13 +243,13 @@ fn a_death_is_told_at_once_while_others_wait_patiently() {
             if comm.rank() == 0 {
                 sleep(comm, 2 * LONG);
             }
-            (idle(comm), comm.clock())
+            (wait_untimed(comm), comm.clock())
         });
         let ends = ends.into_iter().enumerate();
         for (rank, (end, at)) in ends.filter(|(rank, _)| *rank != dead) {
-            // Rank 0 hears of it when it calls.
-            let told = if rank == 0 { 2 * LONG } else { LONG };
-            assert!(at < told + SOON, "rank {rank}: {at:?}");
+            // Rank 0 learns of the death when it issues its call.
+            let due = if rank == 0 { 2 * LONG } else { LONG };
+            assert!(at < due + SOON, "rank {rank}: {at:?}");
             let text = end.unwrap_err().to_string();
             assert!(
                 text.contains(&format!("rank {dead} is gone")),
@@ -256,8 +260,8 @@ fn a_death_is_told_at_once_while_others_wait_patiently() {
 }
 
 #[test]
-fn a_mismatch_is_told_while_all_wait_patiently() {
-    // No byte flows: each rank waits for another root.
+fn mismatch_is_reported_to_untimed_calls() {
+    // No rank sends a byte, because each waits for the other as the root.
     let (ends, took) = run_timed(&world(2, None), |comm| {
         sleep(comm, LONG * comm.rank() as u32);
         comm.without_timeout()
@@ -273,7 +277,7 @@ fn a_mismatch_is_told_while_all_wait_patiently() {
 }
 
 #[test]
-fn a_work_that_is_dropped_while_it_waits_patiently_ends_with_its_communicator() {
+fn dropped_untimed_work_ends_with_its_communicator() {
     let (ends, took) = run_timed(&world(2, None), |comm| {
         if comm.rank() == 1 {
             sleep(comm, LONG);

@@ -1,4 +1,4 @@
-//! After a failure: which step still counts, and that all survivors say the same.
+//! Tests that, after a failure, all survivors agree on which step still counts.
 
 use super::run_timed;
 use crate::long::short_or_long;
@@ -13,9 +13,9 @@ use ringtree_kit::cluster::{Cluster, Moment, Outcome};
 use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
-// ---- scripted ranks, killed anywhere ----
+// ---- scripted ranks, killed at any moment ----
 
-/// A few training steps: buckets under way together, the mark, the commit.
+/// Returns a script of a few training steps, each with concurrent buckets, a mark and a commit.
 fn training(chance: &mut SplitMix64) -> Vec<Step> {
     let mut all_reduces = REGISTRY
         .iter()
@@ -47,8 +47,8 @@ fn training(chance: &mut SplitMix64) -> Vec<Step> {
     steps
 }
 
-/// A world with random delays, small windows, and transfers cut short.
-fn rough(world_size: usize, seed: u64) -> World {
+/// Returns a world with random delays, small windows, and partial reads and writes.
+fn faulty_world(world_size: usize, seed: u64) -> World {
     let mut world = World::new(world_size);
     world.network.seed = seed;
     world.network.window_bytes = 40 + SplitMix64::new(!seed).below(500) as usize;
@@ -60,7 +60,7 @@ fn rough(world_size: usize, seed: u64) -> World {
     world
 }
 
-/// A moment within what `rank` does in the undisturbed run.
+/// Returns a random moment of the undisturbed run of `rank`.
 fn moment(quiet: &Outcome, rank: usize, chance: &mut SplitMix64) -> Moment {
     let calls = quiet.records.iter().filter(|one| one.rank == rank).count() as u64;
     let end_ns = quiet.end().as_nanos() as u64;
@@ -71,18 +71,18 @@ fn moment(quiet: &Outcome, rank: usize, chance: &mut SplitMix64) -> Moment {
     }
 }
 
-/// What histories came to, so that a test sees that it has met what it is about.
+/// Counts of the outcomes of the histories, which show that a test covers the relevant cases.
 #[derive(Debug, Default)]
 struct Tally {
     histories: usize,
-    /// Somebody had passed a commit in which others failed.
+    /// A survivor had passed a commit that failed on another survivor.
     passed: usize,
-    /// Nobody had passed it, but all survivors had completed the step.
+    /// No survivor had passed the commit, but all had completed the step.
     completed: usize,
     /// Some survivors had completed the step, and others had not.
     undone: usize,
-    /// Nobody could tell.
-    untold: usize,
+    /// No survivor learned the agreed mark.
+    unknown: usize,
 }
 
 impl Tally {
@@ -93,11 +93,11 @@ impl Tally {
             .survivors()
             .any(|one| matches!(one.result, Some(Err(_))));
         let Some(agreed) = survivors().find_map(|rank| outcome.agreed[rank]) else {
-            self.untold += usize::from(failed);
+            self.unknown += usize::from(failed);
             return;
         };
         let at_mark = || outcome.survivors().filter(|one| one.mark == agreed);
-        // The first call made at a mark is the commit.
+        // The first call after a mark is the commit.
         let commit = at_mark().map(|one| one.sequence).min();
         let has_passed = |wanted: bool| {
             let mut ends = at_mark().filter(|one| Some(one.sequence) == commit);
@@ -120,27 +120,29 @@ fn check(outcome: &Outcome, what: impl FnOnce() -> String) {
         .and_then(|()| order::check(outcome))
         .and_then(|()| no_hang::check(outcome, Duration::from_secs(2)))
         .and_then(|()| same_error::check(outcome))
-        .and_then(|()| is_over_soon(outcome));
+        .and_then(|()| check_duration(outcome));
     assert_eq!(holds, Ok(()), "{}", what());
 }
 
-/// Survivors know soon after the last kill, before anybody's patience is needed.
-fn is_over_soon(outcome: &Outcome) -> std::result::Result<(), String> {
+/// Checks that the run ends soon after the last kill, before any wait for marks times out.
+fn check_duration(outcome: &Outcome) -> std::result::Result<(), String> {
     let last_kill = outcome.kills.iter().flatten().max();
     let limit = last_kill.map(|kill| *kill + MARKS_GRACE / 2);
     match outcome.end() {
-        end if limit.is_some_and(|limit| end > limit) => Err(format!("it lasted until {end:?}")),
+        end if limit.is_some_and(|limit| end > limit) => {
+            Err(format!("the run lasted until {end:?}"))
+        }
         _ => Ok(()),
     }
 }
 
-/// With `RINGTREE_TEST_LONG=1`, a hundred times as many.
+/// Returns the number of histories to run. `RINGTREE_TEST_LONG=1` multiplies it by 100.
 fn times(histories: u64) -> u64 {
     short_or_long(histories, histories * 100)
 }
 
-/// One training in which each of `victims` is killed somewhere.
-fn killed(world: World, victims: &[usize], chance: &mut SplitMix64) -> Outcome {
+/// Runs a training script in which each of `victims` is killed at a random moment.
+fn run_with_kills(world: World, victims: &[usize], chance: &mut SplitMix64) -> Outcome {
     let script = Script::same(world.world_size, training(chance));
     let mut cluster = Cluster::new(world);
     let quiet = cluster.run(&script).unwrap();
@@ -151,13 +153,13 @@ fn killed(world: World, victims: &[usize], chance: &mut SplitMix64) -> Outcome {
 }
 
 #[test]
-fn survivors_agree_whatever_rank_but_the_first_is_killed() {
+fn survivors_agree_if_any_rank_except_0_is_killed() {
     let mut tally = Tally::default();
     for world_size in (2..=9).chain([17, 32]) {
         for seed in 0..times(if world_size < 10 { 100 } else { 12 }) {
             let mut chance = SplitMix64::new(seed << 8 | world_size as u64);
             let victim = 1 + chance.below(world_size as u64 - 1) as usize;
-            let outcome = killed(rough(world_size, seed), &[victim], &mut chance);
+            let outcome = run_with_kills(faulty_world(world_size, seed), &[victim], &mut chance);
             check(&outcome, || format!("{world_size} ranks, seed {seed}"));
             tally.add(&outcome);
         }
@@ -166,23 +168,23 @@ fn survivors_agree_whatever_rank_but_the_first_is_killed() {
         passed,
         completed,
         undone,
-        untold,
+        unknown,
         ..
     } = tally;
     assert!(passed > 30 && completed > 30 && undone > 30, "{tally:?}");
-    assert_eq!(untold, 0, "rank 0 was alive");
+    assert_eq!(unknown, 0, "rank 0 survived");
 }
 
 #[test]
-fn survivors_agree_after_whichever_byte_a_rank_is_killed() {
+fn survivors_agree_if_a_rank_is_killed_at_any_byte() {
     let mut tally = Tally::default();
     for world_size in 2..=5 {
         let steps = training(&mut SplitMix64::new(world_size as u64));
         let script = Script::same(world_size, steps);
-        let cluster = Cluster::new(rough(world_size, 1));
+        let cluster = Cluster::new(faulty_world(world_size, 1));
         let quiet = cluster.run(&script).unwrap();
         for victim in 1..world_size {
-            // A frame's header is 32 bytes.
+            // The step is a quarter of a frame's header, which has 32 bytes.
             for bytes in (0..quiet.bytes_sent[victim]).step_by(8) {
                 let mut cluster = cluster.clone();
                 cluster.kill(victim, Moment::BytesSent(bytes));
@@ -201,13 +203,13 @@ fn survivors_agree_after_whichever_byte_a_rank_is_killed() {
 }
 
 #[test]
-fn survivors_agree_though_two_ranks_are_killed_one_of_them_maybe_the_arbiter() {
+fn survivors_agree_if_any_two_ranks_are_killed() {
     let mut tally = Tally::default();
     for seed in 0..times(300) {
         let mut chance = SplitMix64::new(seed);
         let world_size = 3 + chance.below(7) as usize;
         let [one, other] = [0; 2].map(|_| chance.below(world_size as u64) as usize);
-        let outcome = killed(rough(world_size, seed), &[one, other], &mut chance);
+        let outcome = run_with_kills(faulty_world(world_size, seed), &[one, other], &mut chance);
         check(&outcome, || format!("{world_size} ranks, seed {seed}"));
         tally.add(&outcome);
     }
@@ -215,18 +217,18 @@ fn survivors_agree_though_two_ranks_are_killed_one_of_them_maybe_the_arbiter() {
         tally.passed > 5 && tally.completed > 5 && tally.undone > 5,
         "{tally:?}"
     );
-    assert!(tally.untold > 5, "{tally:?}");
+    assert!(tally.unknown > 5, "{tally:?}");
 }
 
-/// The second death falls into the conversation about the first.
+/// The second rank dies while the survivors of the first death agree.
 #[test]
-fn survivors_agree_though_a_rank_is_killed_while_they_do() {
+fn survivors_agree_if_a_rank_is_killed_during_the_agreement() {
     let mut tally = Tally::default();
     for seed in 0..times(300) {
         let mut chance = SplitMix64::new(seed);
         let world_size = 3 + chance.below(7) as usize;
         let script = Script::same(world_size, training(&mut chance));
-        let mut cluster = Cluster::new(rough(world_size, seed));
+        let mut cluster = Cluster::new(faulty_world(world_size, seed));
         let quiet = cluster.run(&script).unwrap();
         let first = 1 + chance.below(world_size as u64 - 1) as usize;
         cluster.kill(first, moment(&quiet, first, &mut chance));
@@ -245,50 +247,50 @@ fn survivors_agree_though_a_rank_is_killed_while_they_do() {
         tally.add(&outcome);
     }
     assert!(
-        tally.histories > 200 && tally.undone > 5 && tally.untold > 5,
+        tally.histories > 200 && tally.undone > 5 && tally.unknown > 5,
         "{tally:?}"
     );
 }
 
 #[test]
-fn ranks_that_are_given_up_for_their_silence_learn_the_same() {
-    let (mut given_up, mut agreed) = (0, 0);
+fn ranks_excluded_for_their_silence_learn_the_same_mark() {
+    let (mut excluded, mut agreed) = (0, 0);
     for seed in 0..times(150) {
         let mut chance = SplitMix64::new(seed);
         let world_size = 2 + chance.below(7) as usize;
-        let mut world = rough(world_size, seed);
+        let mut world = faulty_world(world_size, seed);
         world.network.faults.stall_probability = 0.03;
         world.network.faults.stall_max = Duration::from_secs(4);
         let victim = 1 + chance.below(world_size as u64 - 1) as usize;
-        let outcome = killed(world, &[victim], &mut chance);
+        let outcome = run_with_kills(world, &[victim], &mut chance);
         let holds = agreement::check(&outcome)
             .and_then(|()| no_hang::check(&outcome, Duration::from_secs(60)));
         assert_eq!(holds, Ok(()), "{world_size} ranks, seed {seed}");
         let ends = outcome.marks.iter().zip(&outcome.agreed);
         for (mark, learned) in ends.filter_map(|(mark, learned)| Some((*mark, (*learned)?))) {
             agreed += 1;
-            given_up += usize::from(learned > mark);
+            excluded += usize::from(learned > mark);
         }
     }
-    assert!(given_up > 0 && agreed > 300, "{given_up} of {agreed}");
+    assert!(excluded > 0 && agreed > 300, "{excluded} of {agreed}");
 }
 
-// ---- a training loop, as a program writes it ----
+// ---- the training loop of a program ----
 
 const PARAMETERS: usize = 60;
 
-/// Where a rank's training ended.
+/// The final state of a rank's training.
 #[derive(Clone, Debug, PartialEq)]
 struct End {
-    /// Steps by which the weights were updated.
+    /// Number of steps by which the weights were updated.
     updates: u64,
     weights: Vec<f32>,
-    /// Whether the gradients of one more step are complete, of which nobody could say whether it
-    /// counts.
+    /// `true` if the gradients of one more step are complete, but this rank did not learn whether
+    /// the step counts.
     is_in_doubt: bool,
 }
 
-/// Sums the gradients of one step, in three buckets under way together.
+/// Sums the gradients of one step in three concurrent buckets.
 fn gradients(comm: &Communicator, step: u64) -> Result<Vec<f32>> {
     let own: Vec<_> = (0..PARAMETERS)
         .map(|at| (at as u64 * step % 7 + comm.rank() as u64) as f32)
@@ -301,7 +303,7 @@ fn gradients(comm: &Communicator, step: u64) -> Result<Vec<f32>> {
     Ok(sums.collect::<Result<Vec<_>>>()?.concat())
 }
 
-/// Trains until something fails; then updates the weights once more if that step counts.
+/// Trains until a call fails. Then updates the weights once more if that step counts.
 fn train(comm: &Communicator) -> End {
     let mut weights = vec![0.0f32; PARAMETERS];
     let update = |weights: &mut [f32], sums: &[f32]| {
@@ -310,11 +312,11 @@ fn train(comm: &Communicator) -> End {
             .zip(sums)
             .for_each(|(one, sum)| *one -= 0.1 * sum);
     };
-    let patience = Duration::from_secs(5);
+    let timeout = Duration::from_secs(5);
     for step in 1.. {
         let Ok(sums) = gradients(comm, step) else {
             assert!(
-                ringtree::internal::ddp::agreed_mark(comm, patience)
+                ringtree::internal::ddp::agreed_mark(comm, timeout)
                     .is_none_or(|agreed| agreed < step)
             );
             return End {
@@ -328,7 +330,7 @@ fn train(comm: &Communicator) -> End {
             update(&mut weights, &sums);
             continue;
         }
-        let agreed = ringtree::internal::ddp::agreed_mark(comm, patience);
+        let agreed = ringtree::internal::ddp::agreed_mark(comm, timeout);
         let counts = agreed == Some(step);
         assert!(agreed.is_none_or(|agreed| (step - 1..=step).contains(&agreed)));
         if counts {
@@ -340,7 +342,7 @@ fn train(comm: &Communicator) -> End {
             is_in_doubt: agreed.is_none(),
         };
     }
-    unreachable!("the end of time")
+    unreachable!("the loop has no end")
 }
 
 fn survivors(world: &World, victim: usize, at: Duration) -> Vec<End> {
@@ -356,7 +358,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(48, 960)))]
 
     #[test]
-    fn all_survivors_end_with_the_same_weights(
+    fn survivors_end_with_the_same_weights(
         world_size in 2usize..9,
         victim in 0usize..9,
         at_us in 0u64..2000,
@@ -382,7 +384,7 @@ proptest! {
 }
 
 #[test]
-fn the_first_rank_stays_until_the_others_have_their_answer() {
+fn rank_0_stays_until_the_others_know_the_agreed_mark() {
     let mut world = World::new(4);
     world.network.faults.deaths = vec![(2, Duration::from_millis(1))];
     let agreed = world.run(|comm| {
@@ -392,7 +394,8 @@ fn the_first_rank_stays_until_the_others_have_their_answer() {
                 break;
             }
         }
-        // Rank 0 does not ask, but ends at once, as a program does that passes errors on.
+        // Rank 0 does not ask for the mark but ends immediately, like a program that returns
+        // errors.
         (comm.rank() != 0)
             .then(|| ringtree::internal::ddp::agreed_mark(comm, Duration::from_secs(5)))
     });
@@ -404,9 +407,9 @@ fn the_first_rank_stays_until_the_others_have_their_answer() {
 }
 
 #[test]
-fn a_failure_elsewhere_ends_the_step_for_all() {
+fn abort_on_one_rank_ends_the_step_on_every_rank() {
     let ends = ringtree::simulate(4, |comm| {
-        let cause = Error::new(ErrorKind::System, "the model of rank 3 is no number");
+        let cause = Error::new(ErrorKind::System, "the loss of rank 3 is not a number");
         for step in 1..=5 {
             comm.all_reduce(&mut [1.0f32; 50], ReduceOp::Sum)?;
             if comm.rank() == 3 && step == 3 {
@@ -424,7 +427,8 @@ fn a_failure_elsewhere_ends_the_step_for_all() {
         }
         Ok::<_, Error>(None)
     });
-    // Rank 3 marked the step while it waited for the verdict, or did not get to it.
+    // Rank 3 either marked step 3 while the verdict on its abort was pending, or received the
+    // verdict first.
     assert!(ends[0] == Ok(Some(2)) || ends[0] == Ok(Some(3)), "{ends:?}");
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }

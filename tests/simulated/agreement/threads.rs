@@ -1,4 +1,4 @@
-//! Several threads of a rank in one communicator, and tasks in place of threads.
+//! Tests a communicator that is used by several threads of a rank, or by tasks instead of threads.
 
 use ringtree::sim::World;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result, Work};
@@ -12,12 +12,12 @@ use std::thread;
 use std::time::Duration;
 
 #[test]
-fn a_communicator_can_be_shared_and_works_handed_on() {
+fn communicator_can_be_shared_and_work_can_be_moved() {
     fn shared<T: Send + Sync>() {}
-    fn handed_on<T: Send + Unpin>() {}
+    fn movable<T: Send + Unpin>() {}
     shared::<Communicator>();
-    handed_on::<Work<Vec<f32>>>();
-    handed_on::<ringtree::comm::WorkError<Vec<f32>>>();
+    movable::<Work<Vec<f32>>>();
+    movable::<ringtree::comm::WorkError<Vec<f32>>>();
 }
 
 #[test]
@@ -26,7 +26,7 @@ fn calls_of_several_threads_are_queued() {
     const CALLS: u64 = 50;
     let ends = World::new(2).run(|comm| {
         thread::scope(|scope| {
-            // All make the same call, so that any order of them is the same on both ranks.
+            // All threads issue the same call, so that every order of the calls is equivalent.
             let calls = || {
                 (0..CALLS).try_for_each(|_| {
                     let mut sum = [1u64, comm.rank() as u64];
@@ -45,11 +45,11 @@ fn calls_of_several_threads_are_queued() {
     assert_eq!(ends, [Ok(()), Ok(())]);
 }
 
-/// Two threads on each of two ranks, whose calls come in opposite orders.
+/// Two threads on each of two ranks issue their calls in opposite orders.
 #[test]
-fn threads_that_come_in_another_order_on_another_rank_are_a_mismatch() {
+fn different_order_of_threads_on_two_ranks_is_a_mismatch() {
     let ends = World::new(2).run(|comm| {
-        let (issued, came) = channel();
+        let (issued, was_issued) = channel();
         let is_swapped = comm.rank() == 1;
         let sum = || comm.start_all_reduce(vec![1.0f32; 9], ReduceOp::Sum);
         let copy = || comm.start_broadcast(vec![1.0f32; 9], 0);
@@ -59,10 +59,10 @@ fn threads_that_come_in_another_order_on_another_rank_are_a_mismatch() {
                 issued.send(()).expect("the other thread waits");
                 work.and_then(Work::wait).map(drop)
             });
-            came.recv().expect("the other thread sends");
+            was_issued.recv().expect("the other thread sends");
             let work = if is_swapped { sum() } else { copy() };
             let second = work.and_then(Work::wait).map(drop);
-            // A root's broadcast may have gone out before the difference was found.
+            // A root's broadcast may have completed before the ranks noticed the difference.
             let first = first.join().expect("no panic");
             first.and(second).map_err(Error::from)
         })
@@ -79,7 +79,7 @@ fn threads_that_come_in_another_order_on_another_rank_are_a_mismatch() {
     assert_eq!(ends[0], ends[1]);
 }
 
-/// The smallest executor: one task, and a thread that sleeps until its waker is rung.
+/// The waker of a minimal executor, which runs one task. Its thread sleeps until it is woken.
 struct Unpark(thread::Thread, AtomicUsize);
 
 impl Wake for Unpark {
@@ -90,8 +90,8 @@ impl Wake for Unpark {
 }
 
 fn block_on<F: Future>(future: F) -> F::Output {
-    let rung = Arc::new(Unpark(thread::current(), AtomicUsize::new(0)));
-    let waker = Waker::from(rung);
+    let unpark = Arc::new(Unpark(thread::current(), AtomicUsize::new(0)));
+    let waker = Waker::from(unpark);
     let mut future = pin!(future);
     loop {
         match future.as_mut().poll(&mut Context::from_waker(&waker)) {
@@ -102,7 +102,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
 }
 
 #[test]
-fn operations_are_awaited_by_any_executor() {
+fn any_executor_can_await_operations() {
     let ends = World::new(3).run(|comm| {
         block_on(async {
             let (rank, ranks) = (comm.rank(), comm.world_size());
@@ -119,13 +119,13 @@ fn operations_are_awaited_by_any_executor() {
 }
 
 #[test]
-fn a_future_that_is_dropped_lets_its_operation_end() {
+fn dropped_future_lets_its_operation_complete() {
     let ends = World::new(2).run(|comm| {
         let mut work = comm.start_all_reduce(vec![1u32; 5000], ReduceOp::Sum)?;
         let polled = Pin::new(&mut work).poll(&mut Context::from_waker(Waker::noop()));
         drop(polled);
         drop(work);
-        // Detached: the next call is number 2 on both ranks all the same.
+        // The operation is detached. The next call is still number 2 on both ranks.
         let mut sum = [1u32];
         comm.all_reduce(&mut sum, ReduceOp::Sum).map(|()| sum)
     });
@@ -133,7 +133,7 @@ fn a_future_that_is_dropped_lets_its_operation_end() {
 }
 
 #[test]
-fn a_task_is_told_of_a_death() {
+fn task_gets_an_error_when_a_rank_dies() {
     let mut world = World::new(2);
     world.network.faults.deaths = vec![(1, Duration::from_millis(500))];
     let ends = world.run(|comm| -> Result<()> {

@@ -1,4 +1,5 @@
-//! Wrong calls: refused before anything is sent, and the communicator is as good as before.
+//! Tests that wrong calls are rejected before they send anything, and that the communicator still
+//! works afterwards.
 
 use ringtree::comm::{Memory, MemoryMut};
 use ringtree::plan::Collective;
@@ -7,10 +8,10 @@ use ringtree::{
     simulate,
 };
 
-/// Its two methods disagree.
-struct Fickle([f32; 4]);
+/// A buffer whose two methods contradict each other.
+struct Inconsistent([f32; 4]);
 
-impl Buffer for Fickle {
+impl Buffer for Inconsistent {
     type Element = f32;
 
     fn memory(&self) -> Memory<'_, f32> {
@@ -22,33 +23,33 @@ impl Buffer for Fickle {
     }
 }
 
-impl BufferMut for Fickle {
+impl BufferMut for Inconsistent {
     fn memory_mut(&mut self) -> MemoryMut<'_, f32> {
         MemoryMut::Host(&mut self.0[1..])
     }
 }
 
-/// What a wrong call must say.
-fn refused(end: Result<()>, says: &str) {
+/// Asserts that a call returned a usage error that contains `expected`.
+fn assert_usage_error(end: Result<()>, expected: &str) {
     let Err(error) = end else {
-        panic!("not refused: {end:?}");
+        panic!("not an error: {end:?}");
     };
     assert!(error.kind() == ErrorKind::Usage, "{error:?}");
     let text = error.to_string();
-    assert!(text.contains(says), "'{says}' in: {text}");
+    assert!(text.contains(expected), "'{expected}' in: {text}");
 }
 
 #[test]
-fn a_count_that_no_memory_holds_is_refused() {
+fn count_that_exceeds_memory_is_rejected() {
     for end in simulate(2, |comm| {
         comm.plan_for(Collective::AllReduce, usize::MAX / 2, Dtype::F64, 0)
     }) {
-        refused(end.map(|_| ()), "memory");
+        assert_usage_error(end.map(|_| ()), "memory");
     }
 }
 
-/// Every form of call refuses `counts` of two ranks, which no memory holds.
-fn refuse_counts<T: Element>(comm: &Communicator, counts: &[usize; 2]) {
+/// Asserts that every form of call rejects the `counts` of two ranks, which exceed any memory.
+fn assert_counts_rejected<T: Element>(comm: &Communicator, counts: &[usize; 2]) {
     let (layout, sum, one) = (Layout::Counts(counts), ReduceOp::Sum, &[T::zeroed()]);
     let (many, own) = (|| vec![T::zeroed(); 2], &mut [T::zeroed()]);
     let (whole, even) = (&mut layout.of(many()), Layout::Counts(&[1, 1]));
@@ -80,37 +81,37 @@ fn refuse_counts<T: Element>(comm: &Communicator, counts: &[usize; 2]) {
     ];
     let works = works.map(|work| work.map(drop).map_err(Error::from));
     for end in calls.into_iter().chain(works).chain(scopes) {
-        refused(end, "memory");
+        assert_usage_error(end, "memory");
     }
 }
 
 #[test]
-fn counts_that_no_memory_holds_together_are_refused_by_every_form_of_call() {
+fn every_form_of_call_rejects_counts_that_exceed_memory() {
     let half = usize::MAX / 2 + 1;
     for counts in [[usize::MAX, 2], [half, half], [half, 1], [1, half - 1]] {
         let ends = simulate(2, |comm| {
-            refuse_counts::<u8>(comm, &counts);
+            assert_counts_rejected::<u8>(comm, &counts);
             comm.barrier()
         });
         assert_eq!(ends, [Ok(()), Ok(())]);
     }
-    // The elements could be counted, but not their bytes.
+    // The number of elements fits in a `usize`, but the number of bytes does not.
     for counts in [
         [usize::MAX / 8, 2],
         [1, usize::MAX / 16],
         [half / 8, half / 8],
     ] {
         let ends = simulate(2, |comm| {
-            refuse_counts::<f64>(comm, &counts);
+            assert_counts_rejected::<f64>(comm, &counts);
             comm.barrier()
         });
         assert_eq!(ends, [Ok(()), Ok(())]);
     }
 }
 
-/// Memory that one machine does not have is an error on every rank, and no end of the process.
+/// If a machine lacks the memory, every rank gets an error, and no process aborts.
 #[test]
-fn a_buffer_that_the_machine_has_no_room_for_is_an_error() {
+fn allocation_that_exceeds_memory_is_an_error() {
     let bytes = isize::MAX as usize / 2;
     for end in simulate(2, |comm| comm.alloc::<u8>(bytes).map(|_| ())) {
         let Err(error) = end else {
@@ -125,65 +126,65 @@ fn a_buffer_that_the_machine_has_no_room_for_is_an_error() {
 fn wrong_calls(comm: &Communicator) {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let mut floats = [1.5f32; 4];
-    refused(
+    assert_usage_error(
         comm.all_reduce(&mut floats, ReduceOp::Bxor),
         "bxor is not defined for f32",
     );
-    refused(
+    assert_usage_error(
         comm.broadcast(&mut floats, world_size),
         "root 3 is out of range: valid ranks are 0 to 2",
     );
-    refused(
+    assert_usage_error(
         comm.reduce(&mut floats, ReduceOp::Sum, usize::MAX),
         "is out of range",
     );
-    refused(
+    assert_usage_error(
         comm.send(&floats, rank),
         "from itself; copy the data instead",
     );
-    refused(comm.recv(&mut floats, rank), "to or receive from itself");
-    refused(comm.send(&floats, 7), "peer 7 is out of range");
+    assert_usage_error(comm.recv(&mut floats, rank), "to or receive from itself");
+    assert_usage_error(comm.send(&floats, 7), "peer 7 is out of range");
     assert_eq!(floats, [1.5; 4]);
     let mut short = [0.0f32; 3];
-    refused(
+    assert_usage_error(
         comm.all_reduce_into(&floats, &mut short, ReduceOp::Sum),
         "output has 3 elements, but must have 4",
     );
-    refused(
+    assert_usage_error(
         comm.reduce_into(&floats, &mut short, ReduceOp::Sum, 0),
         "must have 4",
     );
-    refused(
+    assert_usage_error(
         comm.reduce_scatter_into(&floats, &mut short, ReduceOp::Sum),
         "must have",
     );
-    refused(
+    assert_usage_error(
         comm.all_gather_into(&floats, &mut short),
         "input has 4 elements",
     );
     assert_eq!(short, [0.0; 3]);
     let work = comm.start_all_reduce(vec![0.5f64], ReduceOp::Band);
     let work = work.map(drop).map_err(Error::from);
-    refused(work, "band is not defined for f64");
-    fickle_calls(comm, &floats);
+    assert_usage_error(work, "band is not defined for f64");
+    inconsistent_calls(comm, &floats);
 }
 
-/// Every form of call refuses a buffer whose methods disagree.
-fn fickle_calls(comm: &Communicator, floats: &[f32; 4]) {
-    let (sum, fickle) = (ReduceOp::Sum, &mut Fickle([1.5; 4]));
-    let started = comm.start_all_reduce(Fickle([1.5; 4]), sum);
-    let mut lent = Fickle([1.5; 4]);
+/// Asserts that every form of call rejects a buffer whose methods contradict each other.
+fn inconsistent_calls(comm: &Communicator, floats: &[f32; 4]) {
+    let (sum, inconsistent) = (ReduceOp::Sum, &mut Inconsistent([1.5; 4]));
+    let started = comm.start_all_reduce(Inconsistent([1.5; 4]), sum);
+    let mut lent = Inconsistent([1.5; 4]);
     let scope = comm.scope(|scope| scope.all_reduce(&mut lent, sum).map(drop));
     for end in [
-        comm.all_reduce(fickle, sum),
-        comm.all_reduce_into(floats, fickle, sum),
-        comm.all_gather_into(&floats[..1], fickle),
-        comm.gather_into(&floats[..1], fickle, 0),
-        comm.recv(fickle, 0),
+        comm.all_reduce(inconsistent, sum),
+        comm.all_reduce_into(floats, inconsistent, sum),
+        comm.all_gather_into(&floats[..1], inconsistent),
+        comm.gather_into(&floats[..1], inconsistent, 0),
+        comm.recv(inconsistent, 0),
         started.map(drop).map_err(Error::from),
         scope,
     ] {
-        refused(
+        assert_usage_error(
             end,
             "4 elements in host memory, but BufferMut::memory_mut returns 3 elements",
         );
@@ -191,7 +192,7 @@ fn fickle_calls(comm: &Communicator, floats: &[f32; 4]) {
 }
 
 #[test]
-fn wrong_calls_on_one_rank_do_not_disturb_the_order() {
+fn wrong_calls_on_one_rank_do_not_affect_later_calls() {
     let ends = simulate(3, |comm| {
         comm.barrier()?;
         if comm.rank() == 1 {

@@ -1,5 +1,5 @@
-//! Small values: the same on every rank, whatever the network does; one that cannot be sent is told
-//! to all; a death at any moment is named.
+//! Tests small values. They arrive intact on every rank despite network faults. If a value cannot
+//! be sent, all ranks get an error. If a rank dies at any moment, the survivors name it.
 
 use super::run_timed;
 use ringtree::sim::World;
@@ -15,7 +15,8 @@ enum Metric {
     Note(Option<String>),
 }
 
-/// What `rank` has to say: of another length on every rank, on some longer than a first piece.
+/// Returns the values of `rank`. Their length differs on every rank, and on some ranks exceeds the
+/// first piece of a transfer.
 fn metrics(rank: usize) -> Vec<Metric> {
     let buckets = (0..rank as u64 * 9_000).map(|each| each.wrapping_mul(0x9e37_79b9_7f4a));
     vec![
@@ -29,7 +30,7 @@ fn metrics(rank: usize) -> Vec<Metric> {
     ]
 }
 
-/// Every call once; what came of it.
+/// Issues every call once and checks the results.
 fn all_calls(comm: &Communicator) -> Result<()> {
     let everything: Vec<_> = (0..comm.world_size()).map(metrics).collect();
     let own = metrics(comm.rank());
@@ -44,7 +45,7 @@ fn all_calls(comm: &Communicator) -> Result<()> {
 }
 
 #[test]
-fn values_arrive_whole_whatever_the_network_does() {
+fn values_arrive_intact_despite_network_faults() {
     for (world_size, seed) in [(1, 1), (2, 2), (3, 3), (5, 4)] {
         let mut world = World::new(world_size);
         world.network.seed = seed;
@@ -55,7 +56,7 @@ fn values_arrive_whole_whatever_the_network_does() {
 }
 
 #[test]
-fn a_death_at_any_moment_is_named_by_all_who_are_left() {
+fn survivors_name_a_rank_that_dies_at_any_moment() {
     let world = World::new(3);
     let (ends, took) = run_timed(&world, all_calls);
     assert_eq!(ends, vec![Ok(()); 3]);
@@ -78,7 +79,7 @@ fn a_death_at_any_moment_is_named_by_all_who_are_left() {
     }
 }
 
-/// A value that can be encoded on no rank.
+/// A value that no rank can encode.
 #[derive(Debug, PartialEq, Deserialize)]
 struct Never(u8);
 
@@ -88,8 +89,8 @@ impl Serialize for Never {
     }
 }
 
-/// One byte in front of some more than a first piece: 13 cannot be encoded, and an odd one cannot
-/// be decoded.
+/// A number, followed by more bytes than the first piece of a transfer holds. The number 13 cannot
+/// be encoded, and odd numbers cannot be decoded.
 #[derive(Clone, Debug, PartialEq)]
 struct Picky(u8, Vec<u8>);
 
@@ -117,10 +118,10 @@ impl<'de> Deserialize<'de> for Picky {
     }
 }
 
-/// A rank's value that cannot be read, or not even sent, leaves nothing for the next call, which
-/// has values as long.
+/// If a rank's value cannot be decoded, or not even sent, the next call must not receive its bytes.
+/// The values of the next call have the same length.
 #[test]
-fn a_call_that_fails_on_some_ranks_leaves_all_in_step() {
+fn next_call_works_after_a_call_failed_on_some_ranks() {
     type Form = fn(&Communicator, &Picky) -> Result<Vec<Picky>>;
     let forms: [Form; 3] = [
         |comm, own| Ok(vec![comm.broadcast_value(Some(own.clone()), 1)?]),
@@ -152,7 +153,7 @@ fn a_call_that_fails_on_some_ranks_leaves_all_in_step() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_told_to_all_and_the_communicator_goes_on() {
+fn value_that_cannot_be_sent_is_an_error_on_every_rank() {
     let ends = World::new(3).run(|comm| {
         let of_rank_1 = |comm: &Communicator| (comm.rank() == 1).then_some(Never(0));
         let usage = [
@@ -171,7 +172,7 @@ fn what_cannot_be_sent_is_told_to_all_and_the_communicator_goes_on() {
                 "{end:?}"
             );
         }
-        // Rank 0 asks for another type than rank 1 sends.
+        // Rank 0 requests a different type than rank 1 sends.
         let end = match comm.rank() {
             0 => comm.broadcast_value(None::<[u64; 5]>, 1).map(drop),
             _ => comm.broadcast_value(Some("five".to_owned()), 1).map(drop),

@@ -136,8 +136,8 @@ fn trained(steps: u64) -> Memory {
     store
 }
 
-/// Resumes from `store` and trains to `steps`, saving every `every` steps. Returns the step at which
-/// it resumed, and the final state.
+/// Resumes from `store` and trains to `steps`, saving every `every` steps. Returns the step at
+/// which it resumed, and the final state.
 fn train(
     comm: &Communicator,
     store: &(impl Store + Clone + 'static),
@@ -354,7 +354,7 @@ fn hook_that_one_rank_cannot_restore_fails_on_every_rank() {
 
     for is_apart in [false, true] {
         let cases = [
-            (&store, 1, "of the hook picky: it is of another data set"),
+            (&store, 1, "the hook picky: it is of another data set"),
             (&other, 3, "tensor 'rank-1/hook/seen'"),
         ];
         for (store, picky_rank, words) in cases {
@@ -556,7 +556,7 @@ impl Store for Slow {
 }
 
 #[test]
-fn training_continues_during_a_write_whose_error_the_next_save_returns() {
+fn writes_run_in_background_and_next_save_returns_error() {
     let slow = Slow::default();
     slow.allow_writes(true);
     let ends = simulate(2, |comm| {

@@ -81,8 +81,8 @@ impl Run {
         Ok(steps)
     }
 
-    /// Returns a parameter's average, computed in `f64`, and the mean of the magnitudes, or `None` if
-    /// no rank uses the parameter.
+    /// Returns a parameter's average, computed in `f64`, and the mean of the magnitudes, or `None`
+    /// if no rank uses the parameter.
     fn reference(&self, number: usize, step: u64) -> Option<(Vec<f64>, f64)> {
         let parameter = &self.parameters[number];
         let mut mean = vec![0.0; parameter.count()];

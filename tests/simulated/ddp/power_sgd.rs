@@ -113,8 +113,8 @@ proptest! {
         prop_assert!(ends.iter().all(|end| end == &ends[0]), "all ranks have the same bits");
     }
 
-    /// Over T steps, the sum of the averages and of the ranks' mean error equals the sum of the true
-    /// averages.
+    /// Over T steps, the sum of the averages and of the ranks' mean error equals the sum of the
+    /// true averages.
     #[test]
     fn error_feedback_loses_nothing_permanently(
         world_size in 1usize..5, rank in 1usize..3, start_after in 0u64..3, seed: u64,

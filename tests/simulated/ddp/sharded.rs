@@ -89,8 +89,8 @@ impl Training {
         })
     }
 
-    /// Trains for `steps`. Backward visits the parameters in a fixed order that differs from that of
-    /// their registration, and skips one in every third step.
+    /// Trains for `steps`. Backward visits the parameters in a fixed order that differs from that
+    /// of their registration, and skips one in every third step.
     fn train(&mut self, comm: &Communicator, steps: std::ops::Range<u64>) -> Result<()> {
         for step in steps {
             for number in [2, 4, 0, 3, 1] {

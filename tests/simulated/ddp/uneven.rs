@@ -8,7 +8,8 @@ const RANKS: usize = 4;
 /// Number of steps for which each rank has data.
 const STEPS: [u64; RANKS] = [2, 5, 0, 3];
 
-/// Trains until no rank has data. Returns the averaged gradients of all parameters, indexed by step.
+/// Trains until no rank has data. Returns the averaged gradients of all parameters, indexed by
+/// step.
 fn train(comm: &Communicator, options: Options) -> Result<Vec<Vec<f64>>> {
     let parameters = model();
     let options = options.buckets(BucketSize::Bytes(500)).uneven_data();
@@ -18,7 +19,7 @@ fn train(comm: &Communicator, options: Options) -> Result<Vec<Vec<f64>>> {
         let mut all = Vec::new();
         for (number, parameter) in parameters.iter().enumerate() {
             with_real!(parameter.dtype, T => {
-                let gradient = model.gradient::<T>(number)?.expect("the active ranks use the parameter");
+                let gradient = model.gradient::<T>(number)?.expect("active ranks use it");
                 all.extend(gradient.iter().map(|one| one.to_f64()));
             });
         }
