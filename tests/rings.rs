@@ -185,7 +185,8 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Sends more cells than a ring has. Each cell has a payload, and another payload is in the only segment.
+/// Sends more cells than a ring has. Each cell has a payload, and another payload is in the only
+/// segment.
 fn one_ring(broken: Broken) {
     const CELLS: u32 = 3;
     check(move || {

@@ -1,4 +1,4 @@
-//! Figures and tables in the documents match the code and the pages they come from.
+//! Tests that figures and tables in the documents match the code and their source pages.
 
 use ringtree::plan::internal::algorithms::{forms, has_any_radix};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 const BEGIN: &str = "<!-- algorithms -->\n";
 const END: &str = "<!-- /algorithms -->\n";
 
-/// Returns a table with a row per algorithm and a column per collective; K stands for a radix.
+/// Returns a table with a row per algorithm and a column per collective. K stands for a radix.
 fn table() -> String {
     let mut table = String::from("| |");
     for collective in Collective::ALL {
@@ -20,8 +20,8 @@ fn table() -> String {
         let radix = if has_any_radix(entry) { "/K" } else { "" };
         let _ = write!(table, "| {}{radix} |", entry.name);
         for collective in Collective::ALL {
-            let is_there = entry.collectives.contains(collective);
-            table.push_str(if is_there { " ● |" } else { " |" });
+            let is_supported = entry.collectives.contains(collective);
+            table.push_str(if is_supported { " ● |" } else { " |" });
         }
         table.push('\n');
     }
@@ -33,7 +33,7 @@ fn page(path: &str) -> String {
     std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Run it with RINGTREE_TEST_WRITE=1 to write the table.
+/// Writes the table if `RINGTREE_TEST_WRITE=1` is set.
 #[test]
 fn documented_algorithms_match_registry() {
     let name = "docs/tuning.md";
@@ -48,7 +48,7 @@ fn documented_algorithms_match_registry() {
     }
     assert!(
         found == table,
-        "the table of algorithms in {name} is not that of the registry; to write it, run\n\
+        "the table of algorithms in {name} does not match the registry; to write it, run\n\
          RINGTREE_TEST_WRITE=1 cargo test --test plans documents"
     );
 }
@@ -107,7 +107,7 @@ fn readme_counts_of_torch_tests_match_their_page() {
         format!("passes {passed} of them"),
         format!("the other {failed} "),
     ] {
-        assert!(text.contains(&part), "README.md does not say '{part}'");
+        assert!(text.contains(&part), "README.md does not contain '{part}'");
     }
     let wheel = page("adapters/python/README.md").replace('\n', " ");
     for part in [
@@ -116,13 +116,13 @@ fn readme_counts_of_torch_tests_match_their_page() {
     ] {
         assert!(
             wheel.contains(&part),
-            "the wheel's page does not say '{part}'"
+            "adapters/python/README.md does not contain '{part}'"
         );
     }
 }
 
 #[test]
-fn readme_seconds_of_the_thesis_match_their_page() {
+fn readme_times_of_the_thesis_match_their_page() {
     let (readme, page) = (page("README.md"), page("docs/logarithm.md"));
     let row = page
         .lines()
@@ -134,7 +134,7 @@ fn readme_seconds_of_the_thesis_match_their_page() {
     let caption = format!("ring takes {ring:.1} s, circulant {circulant:.2} s");
     assert!(
         text.contains(&caption),
-        "README.md does not say '{caption}'"
+        "README.md does not contain '{caption}'"
     );
     assert!(
         text.contains(&format!("chooses {auto:.2} s")),

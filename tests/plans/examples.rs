@@ -1,9 +1,9 @@
-//! The worked examples of the mission, edge by edge, and faults a reader can act on.
+//! Checks worked examples message by message, and the verifier's reports of faulty plans.
 
 use super::plans_of;
 use ringtree::plan::{Algorithm, ChunkRange, Collective, Hosts, Plan, Request, Step, plan, verify};
 
-/// Round by round who sends to whom, lowest sender first.
+/// Returns the sender and receiver of each message, lowest sender first, indexed by round.
 fn edges(plans: &[Plan]) -> Vec<Vec<(usize, usize)>> {
     let in_round = |round: usize| {
         let mut edges = Vec::new();
@@ -20,7 +20,7 @@ fn edges(plans: &[Plan]) -> Vec<Vec<(usize, usize)>> {
 }
 
 #[test]
-fn broadcast_of_8_from_0() {
+fn broadcast_over_8_ranks_matches_textbook() {
     let plans = plans_of(Collective::Broadcast, Algorithm::Binomial, 8, 0, 1);
     let expected = [
         vec![(0, 4)],
@@ -31,7 +31,7 @@ fn broadcast_of_8_from_0() {
 }
 
 #[test]
-fn reduce_of_8_to_0() {
+fn reduce_over_8_ranks_matches_textbook() {
     let plans = plans_of(Collective::Reduce, Algorithm::Binomial, 8, 0, 1);
     let expected = [
         vec![(1, 0), (3, 2), (5, 4), (7, 6)],
@@ -42,15 +42,16 @@ fn reduce_of_8_to_0() {
 }
 
 #[test]
-fn another_root_renumbers_the_ranks() {
+fn different_root_renumbers_the_ranks() {
     let plans = plans_of(Collective::Broadcast, Algorithm::Binomial, 5, 3, 1);
     let expected = [vec![(3, 2)], vec![(3, 0)], vec![(0, 1), (3, 4)]];
     assert_eq!(edges(&plans), expected);
 }
 
 #[test]
-fn the_next_piece_is_contributed_before_a_result_is_handed_out() {
-    // A contribution goes to one rank a message, a result to all others at once.
+fn two_shot_contributes_next_piece_before_sending_a_result() {
+    // A message with a contribution (C) has one receiver. A message with a result (R) goes to all
+    // other ranks.
     let rounds = |pieces: usize| {
         let plans = plans_of(Collective::AllReduce, Algorithm::TwoShot, 3, 0, pieces);
         let first_sent = |steps: &Vec<Step>| match &steps[0] {
@@ -58,7 +59,7 @@ fn the_next_piece_is_contributed_before_a_result_is_handed_out() {
                 let piece = ranges[0].first % pieces;
                 (if peers.len() == 1 { 'C' } else { 'R' }, piece)
             }
-            _ => panic!("sends come first"),
+            _ => panic!("the first step is not a send"),
         };
         plans[1].rounds.iter().map(first_sent).collect::<Vec<_>>()
     };
@@ -69,7 +70,7 @@ fn the_next_piece_is_contributed_before_a_result_is_handed_out() {
 }
 
 #[test]
-fn a_plan_that_cannot_be_made_says_why() {
+fn impossible_plan_is_an_error_that_states_the_reason() {
     let request = Request {
         collective: Collective::AllReduce,
         algorithm: Algorithm::Dissemination,
@@ -91,8 +92,8 @@ fn a_plan_that_cannot_be_made_says_why() {
     assert!(plan(&beyond).unwrap_err().to_string().contains("rank 4"));
 }
 
-/// All-reduce plans of n ranks with the given rounds for each rank.
-fn made_by_hand(n: usize, rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
+/// Returns all-reduce plans of n ranks with the given rounds for each rank.
+fn handwritten(n: usize, rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
     let mut plans = plans_of(Collective::AllReduce, Algorithm::Flat, n, 0, 1);
     for (rank, plan) in plans.iter_mut().enumerate() {
         plan.rounds = rounds(rank);
@@ -105,7 +106,7 @@ fn all() -> Vec<ChunkRange> {
 }
 
 #[test]
-fn dissemination_sums_right_for_powers_of_two_but_the_ranks_disagree_in_bits() {
+fn dissemination_all_reduce_is_right_only_for_powers_of_two() {
     let rounds = |n: usize, rank: usize| {
         let round = |distance: usize| {
             vec![
@@ -115,9 +116,9 @@ fn dissemination_sums_right_for_powers_of_two_but_the_ranks_disagree_in_bits() {
         };
         [1, 2].map(round).to_vec()
     };
-    let proof = verify(&made_by_hand(4, |rank| rounds(4, rank))).unwrap();
+    let proof = verify(&handwritten(4, |rank| rounds(4, rank))).unwrap();
     assert!(!proof.bits_agree);
-    let fault = verify(&made_by_hand(3, |rank| rounds(3, rank))).unwrap_err();
+    let fault = verify(&handwritten(3, |rank| rounds(3, rank))).unwrap_err();
     assert_eq!(
         fault.to_string(),
         "rank 0, round 1, step 1, chunk 0: the contribution of rank 0 is combined twice"
@@ -125,8 +126,9 @@ fn dissemination_sums_right_for_powers_of_two_but_the_ranks_disagree_in_bits() {
 }
 
 #[test]
-fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
-    // Two messages to the same peer before anybody receives: more than a channel holds.
+fn cycle_of_ranks_that_wait_for_channel_space_is_a_deadlock() {
+    // Each rank sends two messages to its peer before it receives, which is more than a channel can
+    // hold.
     let rounds = |rank: usize| {
         let peer = 1 - rank;
         vec![
@@ -136,7 +138,7 @@ fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
             vec![Step::store(peer, all())],
         ]
     };
-    let fault = verify(&made_by_hand(2, rounds)).unwrap_err();
+    let fault = verify(&handwritten(2, rounds)).unwrap_err();
     assert_eq!(
         fault.to_string(),
         "rank 0, round 0, step 0: rank 1 does not receive this message in this round \
@@ -145,7 +147,7 @@ fn a_circle_of_ranks_that_wait_for_room_is_a_deadlock() {
 }
 
 #[test]
-fn two_messages_to_a_peer_in_one_round_are_refused() {
+fn two_messages_to_a_peer_in_one_round_are_rejected() {
     let rounds = |rank: usize| {
         let (low, high) = (ChunkRange::new(0, 1), ChunkRange::new(1, 1));
         let peer = 1 - rank;
@@ -160,16 +162,17 @@ fn two_messages_to_a_peer_in_one_round_are_refused() {
     );
 }
 
-/// All-reduce plans of 2 ranks and 2 chunks.
+/// Returns all-reduce plans of 2 ranks and 2 chunks.
 fn of_two_chunks(rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
-    let mut plans = made_by_hand(2, rounds);
+    let mut plans = handwritten(2, rounds);
     for plan in &mut plans {
         plan.chunks = 2;
     }
     plans
 }
 
-/// An exchange of two chunks, folded into 0 and 1: rank 0 sends them in the order `sent`.
+/// Returns plans in which two ranks exchange two chunks and reduce them. Rank 0 sends them in the
+/// order `sent`, and rank 1 receives them into the chunks `stored_by_1`.
 fn exchange(sent: [usize; 2], stored_by_1: [usize; 2]) -> Vec<Plan> {
     let ranges = |order: [usize; 2]| order.map(|chunk| ChunkRange::new(chunk, 1)).to_vec();
     of_two_chunks(|rank| {
@@ -185,10 +188,10 @@ fn exchange(sent: [usize; 2], stored_by_1: [usize; 2]) -> Vec<Plan> {
 }
 
 #[test]
-fn a_receive_may_not_overtake_a_send_of_its_chunk() {
+fn receive_must_not_overtake_a_send_of_its_chunk() {
     assert!(verify(&exchange([0, 1], [0, 1])).is_ok());
-    // On links of less than a chunk each rank would wait to receive what it has not sent, and to
-    // send what the other does not receive.
+    // If the links hold less than a chunk, no rank can receive into a chunk that it has not sent,
+    // and no rank can send a chunk that the other rank does not receive yet.
     assert_eq!(
         verify(&exchange([1, 0], [1, 0])).unwrap_err().to_string(),
         "rank 0, round 0, step 0, chunk 0: all chunks that precede this chunk in the send must \
@@ -199,9 +202,10 @@ fn a_receive_may_not_overtake_a_send_of_its_chunk() {
 }
 
 #[test]
-fn a_chunk_may_come_later_than_it_leaves() {
-    // After an all-gather rank 0 hands two chunks to rank 1, which hands one on meanwhile.
-    let chain = |handed_on: &[usize]| {
+fn chunk_may_be_forwarded_before_its_new_value_arrives() {
+    // After an all-gather, rank 0 sends two chunks to rank 1, which forwards chunks to rank 2 in
+    // the same round.
+    let chain = |forwarded: &[usize]| {
         let ranges = |chunks: &[usize]| -> Vec<_> {
             chunks
                 .iter()
@@ -209,7 +213,7 @@ fn a_chunk_may_come_later_than_it_leaves() {
                 .collect()
         };
         let mut plans = plans_of(Collective::AllGather, Algorithm::Ring, 3, 0, 1);
-        let (both, one) = (ranges(&[0, 1]), ranges(handed_on));
+        let (both, one) = (ranges(&[0, 1]), ranges(forwarded));
         plans[0].rounds.push(vec![Step::send(1, both.clone())]);
         plans[1]
             .rounds
@@ -224,7 +228,7 @@ fn a_chunk_may_come_later_than_it_leaves() {
 }
 
 #[test]
-fn scratch_and_local_steps_are_verified_too() {
+fn scratch_and_local_steps_are_verified() {
     let scratch = ChunkRange::new(1, 1);
     let rounds = |rank: usize| {
         let peer = 1 - rank;
@@ -237,7 +241,7 @@ fn scratch_and_local_steps_are_verified_too() {
             }],
         ]
     };
-    let mut plans = made_by_hand(2, rounds);
+    let mut plans = handwritten(2, rounds);
     for plan in &mut plans {
         plan.scratch = 1;
     }

@@ -1,18 +1,20 @@
-//! The formulas of the literature, written down a second time, in whole chunks. An algorithm
-//! without one here is still held to the closed form in its own file.
+//! An independent copy of the formulas in the literature, in units of chunks. Algorithms that are
+//! missing here are still compared with the closed form in their own file.
 
 use crate::hosts_at;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step};
 
-/// What a plan of n ranks and b pieces a block must amount to.
+/// Properties that the plans of n ranks with b pieces per block must have.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Expected {
     pub(crate) chunks: usize,
     pub(crate) rounds: usize,
-    /// Chunks sent by the rank that sends most.
+    /// Chunks sent by the busiest rank.
     pub(crate) max_chunks_sent: usize,
 }
 
+/// Returns the properties according to the literature, or `None` if there is no formula for this
+/// request.
 pub(crate) fn expected(request: &Request) -> Option<Expected> {
     use Algorithm as A;
     use Collective as C;
@@ -33,7 +35,7 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     }
     let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();
     let up = log(n);
-    // Rounds inside a host, each way.
+    // Rounds inside a host in each direction.
     let inside = if g > 1 { b } else { 0 };
     let down = (0..).take_while(|&k| 1_usize << k <= n).count() - 1;
     let extra = usize::from(up != down);
@@ -91,7 +93,8 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     })
 }
 
-/// What the plans' critical path holds when rounds are in step and each rank has one port.
+/// Contents of the plans' critical path if all ranks start each round together and each rank has
+/// one port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Path {
     pub(crate) messages: usize,
@@ -99,13 +102,14 @@ pub(crate) struct Path {
     pub(crate) folded: usize,
 }
 
+/// Returns the critical path of `plans`.
 pub(crate) fn path<'a>(plans: impl Iterator<Item = &'a Plan>) -> Path {
     let mut path = Path::default();
     let plans: Vec<&Plan> = plans.collect();
     for round in 0..plans[0].rounds.len() {
         let of_ranks: Vec<Path> = plans
             .iter()
-            .map(|plan| of_round(&plan.rounds[round]))
+            .map(|plan| round_path(&plan.rounds[round]))
             .collect();
         let most = |what: fn(&Path) -> usize| of_ranks.iter().map(what).max().unwrap();
         path.messages += most(|one| one.messages);
@@ -115,14 +119,15 @@ pub(crate) fn path<'a>(plans: impl Iterator<Item = &'a Plan>) -> Path {
     path
 }
 
-/// The most that the path of one site's ranks holds, each site in step by itself: only between
-/// sites do these wait for each other.
+/// Returns the maximum over the sites of the critical path of each site's ranks. The ranks of each
+/// site start rounds together, but different sites do not.
 pub(crate) fn longest_of_sites(plans: &[Plan]) -> Path {
     let topology = plans[0].request.topology();
     let mut longest = Path::default();
     for site in 0..topology.site_count() {
-        let is_there = |plan: &&Plan| topology.site_of(topology.host_of(plan.request.rank)) == site;
-        let one = path(plans.iter().filter(is_there));
+        let is_at_site =
+            |plan: &&Plan| topology.site_of(topology.host_of(plan.request.rank)) == site;
+        let one = path(plans.iter().filter(is_at_site));
         longest.messages = longest.messages.max(one.messages);
         longest.chunks = longest.chunks.max(one.chunks);
         longest.folded = longest.folded.max(one.folded);
@@ -130,8 +135,8 @@ pub(crate) fn longest_of_sites(plans: &[Plan]) -> Path {
     longest
 }
 
-/// The busier direction of one rank's port in one round.
-fn of_round(steps: &[Step]) -> Path {
+/// Returns the load of the busier direction of a rank's port in one round.
+fn round_path(steps: &[Step]) -> Path {
     let (mut sent, mut received, mut folded) = ((0, 0), (0, 0), 0);
     for step in steps {
         match step {

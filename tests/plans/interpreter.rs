@@ -1,22 +1,23 @@
 //! A reference interpreter of plans, which shares no code with the verifier or the engine. Ranks
-//! move chunk by chunk over links that hold one chunk, in any order that the chunks allow: a step
-//! waits for earlier steps of its rank that touch what it touches, and for its links.
+//! send single chunks over links that hold one chunk, in any order that the data dependencies
+//! allow. A step waits for its links, and for earlier steps of its rank that access the same
+//! chunks.
 
 use ringtree::plan::internal::spec::{Demand, moves_blocks};
 use ringtree::plan::internal::spec::{contributes, demands, is_union};
 use ringtree::plan::{ChunkRange, Plan, Source, Step};
 use std::collections::HashMap;
 
-/// Steps of a rank from its first unfinished one on that may be under way: a round among 16 ranks
-/// and more.
+/// Maximum number of a rank's steps in flight, counted from its first unfinished step. A round of
+/// 16 ranks has fewer steps.
 const WINDOW: usize = 40;
 
-/// What went wrong.
+/// The failure of a run.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
-    /// Steps are left, and none can move.
+    /// Steps remain, but none can proceed.
     Hang,
-    /// A result, or a message that is not what its receiver expects.
+    /// A result is wrong, or a message is not the one that its receiver expects.
     Wrong(String),
 }
 
@@ -24,7 +25,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Failure> {
     Err(Failure::Wrong(what.into()))
 }
 
-/// Numbers drawn from a seed.
+/// A generator of pseudo-random numbers with a seed.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -36,20 +37,20 @@ impl Random {
     }
 }
 
-/// What a chunk holds: the sum, or the union, of contributions, and how often it was divided.
+/// The value of a chunk: the sum or union of contributions, and how often it was divided.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Held {
     number: u64,
     divisions: u32,
 }
 
-/// One step, to or from one peer if it is a send.
+/// One step of a plan. A send to several peers becomes several steps.
 struct Work {
-    /// The chunks that each operand is read from; of a receive, the own ones, if they are one.
+    /// Chunks of each local operand. A receive has one if it reduces into its own chunks.
     reads: Vec<Vec<usize>>,
     writes: Vec<usize>,
     send_to: Option<usize>,
-    /// Of a receive: its operands.
+    /// Operands of a receive or a local step.
     sources: Vec<Source>,
     completes: bool,
     chunks: usize,
@@ -57,7 +58,7 @@ struct Work {
 }
 
 impl Work {
-    fn is_over(&self) -> bool {
+    fn is_complete(&self) -> bool {
         self.done == self.chunks
     }
 
@@ -65,17 +66,18 @@ impl Work {
         self.sources.contains(&Source::Peer(peer))
     }
 
-    /// Whether what is left of this step forbids a later one to read, or to write, `chunk`.
+    /// Returns `true` if a later step must not read (or write, if `writes` is set) `chunk` until
+    /// the rest of this step is complete.
     fn forbids(&self, chunk: usize, writes: bool) -> bool {
         let left = |chunks: &Vec<usize>| chunks[self.done..].contains(&chunk);
         (!self.writes.is_empty() && left(&self.writes)) || (writes && self.reads.iter().any(left))
     }
 }
 
-/// A chunk under way.
+/// A chunk in flight.
 struct Parcel {
     held: Held,
-    /// Which chunk of the buffer it may replace.
+    /// Place of the chunk. The chunk may replace only chunks with the same place.
     place: usize,
     index: usize,
     message_chunks: usize,
@@ -84,7 +86,7 @@ struct Parcel {
 struct Machine<'a> {
     plans: &'a [Plan],
     work: Vec<Vec<Work>>,
-    /// By rank, the first step that is not over.
+    /// First unfinished step, indexed by rank.
     first: Vec<usize>,
     chunks: Vec<Vec<Option<Held>>>,
     links: HashMap<(usize, usize), Parcel>,
@@ -99,7 +101,7 @@ pub(crate) fn interpret(plans: &[Plan], seed: u64) -> Result<(), Failure> {
         let at = random.below(awake.len());
         let rank = awake[at];
         match machine.advance(rank, &mut random)? {
-            // It, or any of its peers, may move now.
+            // This rank and its peers may be able to proceed now.
             Some(peers) => {
                 let new = peers.into_iter().filter(|peer| !awake.contains(peer));
                 let new: Vec<_> = new.collect();
@@ -117,7 +119,7 @@ fn flat(ranges: &[ChunkRange], limit: usize) -> Result<Vec<usize>, Failure> {
         let end = range.first.checked_add(range.count);
         match end.filter(|end| *end <= limit) {
             Some(end) => chunks.extend(range.first..end),
-            None => return wrong("a chunk that is not there"),
+            None => return wrong("a chunk that does not exist"),
         }
     }
     Ok(chunks)
@@ -145,11 +147,11 @@ impl<'a> Machine<'a> {
         })
     }
 
-    /// Moves one chunk of one step of the rank; returns the ranks that may move now, or nothing if
-    /// the rank cannot.
+    /// Moves one chunk of one step of the rank. Returns the ranks that may be able to proceed now,
+    /// or `None` if this rank cannot.
     fn advance(&mut self, rank: usize, random: &mut Random) -> Result<Option<Vec<usize>>, Failure> {
         let work = &self.work[rank];
-        while work.get(self.first[rank]).is_some_and(Work::is_over) {
+        while work.get(self.first[rank]).is_some_and(Work::is_complete) {
             self.first[rank] += 1;
         }
         let first = self.first[rank];
@@ -166,7 +168,7 @@ impl<'a> Machine<'a> {
 
     fn may_move(&self, rank: usize, step: usize) -> bool {
         let work = &self.work[rank][step];
-        if work.is_over() {
+        if work.is_complete() {
             return false;
         }
         let reads = || work.reads.iter().map(|chunks| (chunks[work.done], false));
@@ -180,14 +182,14 @@ impl<'a> Machine<'a> {
             !links && !touched.any(|(chunk, writes)| earlier.forbids(chunk, writes))
         };
         let mut earlier = self.work[rank][self.first[rank]..step].iter();
-        earlier.all(|earlier| earlier.is_over() || is_free(earlier))
+        earlier.all(|earlier| earlier.is_complete() || is_free(earlier))
             && work
                 .send_to
                 .is_none_or(|peer| !self.links.contains_key(&(rank, peer)))
             && peers(work).all(|peer| self.links.contains_key(&(peer, rank)))
     }
 
-    /// Moves the next chunk of a step.
+    /// Moves the next chunk of a step. Returns the ranks that may be able to proceed now.
     fn step(&mut self, rank: usize, step: usize) -> Result<Vec<usize>, Failure> {
         let plan = &self.plans[rank];
         let place = |chunk: usize| place_of(plan, chunk);
@@ -196,7 +198,7 @@ impl<'a> Machine<'a> {
         if let Some(peer) = work.send_to {
             let chunk = work.reads[0][at];
             let Some(held) = self.chunks[rank][chunk] else {
-                return wrong("nothing is sent");
+                return wrong("a send of a chunk without a value");
             };
             let parcel = Parcel {
                 held,
@@ -216,7 +218,7 @@ impl<'a> Machine<'a> {
             let Source::Peer(peer) = *source else {
                 let chunk = read.next().unwrap();
                 if place(chunk) != place(target) {
-                    return wrong("a chunk of another length");
+                    return wrong("a chunk with a different length");
                 }
                 operands.push(self.chunks[rank][chunk]);
                 continue;
@@ -244,7 +246,7 @@ impl<'a> Machine<'a> {
             })
         });
         let Some(mut held) = held.flatten() else {
-            return wrong("nothing is folded");
+            return wrong("an operand without a value");
         };
         held.divisions += u32::from(folds && work.completes);
         self.chunks[rank][target] = Some(held);
@@ -252,9 +254,9 @@ impl<'a> Machine<'a> {
         Ok(may_move)
     }
 
-    /// Whether all is over and each rank holds what the collective owes it.
+    /// Checks that all steps are complete and that each rank has the collective's result.
     fn check(&self) -> Result<(), Failure> {
-        if !self.work.iter().flatten().all(Work::is_over) {
+        if !self.work.iter().flatten().all(Work::is_complete) {
             return Err(Failure::Hang);
         }
         if !self.links.is_empty() {
@@ -290,7 +292,7 @@ impl<'a> Machine<'a> {
                 };
                 if !is_right {
                     return wrong(format!(
-                        "rank {rank} ends with something else in chunk {chunk}"
+                        "rank {rank} ends with a wrong value in chunk {chunk}"
                     ));
                 }
             }
@@ -299,7 +301,7 @@ impl<'a> Machine<'a> {
     }
 }
 
-/// The ranks that a step receives from.
+/// Returns the ranks that a step receives from.
 fn peers(work: &Work) -> impl Iterator<Item = usize> {
     work.sources.iter().filter_map(|source| match *source {
         Source::Peer(peer) => Some(peer),
@@ -307,7 +309,7 @@ fn peers(work: &Work) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Chunks of one place are equally long.
+/// Returns the place of a chunk. Chunks with the same place have the same length.
 fn place_of(plan: &Plan, chunk: usize) -> usize {
     let request = &plan.request;
     match moves_blocks(request.collective) {
@@ -331,7 +333,7 @@ fn contribution(plan: &Plan, rank: usize, chunk: usize) -> Held {
     }
 }
 
-/// A rank's steps, in order.
+/// Returns a rank's steps in order.
 fn work_of(plan: &Plan) -> Result<Vec<Work>, Failure> {
     let limit = plan.chunks + plan.scratch;
     let mut all = Vec::new();
@@ -344,7 +346,7 @@ fn work_of(plan: &Plan) -> Result<Vec<Work>, Failure> {
             let chunks = writes.len().max(reads.first().map_or(0, Vec::len));
             let fits = |one: &Vec<usize>| one.len() == chunks;
             if !reads.iter().all(fits) || (send_to.is_none() && !fits(&writes)) {
-                return wrong("operands of other lengths");
+                return wrong("operands of different lengths");
             }
             all.push(Work {
                 reads,
@@ -361,7 +363,7 @@ fn work_of(plan: &Plan) -> Result<Vec<Work>, Failure> {
             Step::Send { peers, ranges } => {
                 for peer in peers {
                     if *peer >= plan.request.world_size {
-                        return wrong("a peer that is not there");
+                        return wrong("a peer that does not exist");
                     }
                     push(
                         vec![flat(ranges, limit)?],

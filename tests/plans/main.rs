@@ -1,4 +1,5 @@
-//! Every algorithm of the registry, proven for every world size to 64 and executed on numbers.
+//! Tests of plans. They verify every algorithm of the registry for world sizes up to 64, execute
+//! plans on numbers, and check predicted costs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -21,7 +22,7 @@ use ringtree::plan::internal::price::{LinkCost, Question};
 use ringtree::plan::internal::topology::in_sites_of;
 use ringtree::plan::{Algorithm, Collective, Hosts, Plan, Request, Topology};
 
-/// The plans of all ranks, each alone on its host.
+/// Returns the plans of all ranks, each on a separate host.
 fn plans_of(
     collective: Collective,
     algorithm: Algorithm,
@@ -40,7 +41,7 @@ fn plans_of(
     })
 }
 
-/// The hosts at `site`.
+/// Returns the hosts at `site`.
 fn hosts_at(topology: &Topology, site: usize) -> Vec<usize> {
     let hosts = 0..topology.host_count();
     hosts
@@ -48,17 +49,23 @@ fn hosts_at(topology: &Topology, site: usize) -> Vec<usize> {
         .collect()
 }
 
-/// The plans of all ranks.
+/// Returns the plans of all ranks for a request of one rank.
 fn plans_like(request: &Request) -> Vec<Plan> {
     algorithms::plans(request).unwrap()
 }
 
-/// Up to so many ranks are put at sites too: the proofs of more take long.
+/// Largest number of ranks that are also placed at sites. Verifying more ranks takes long.
 const AT_SITES_MAX: usize = 32;
 
-/// Hosts of one rank for algorithms that do not tell hosts apart. Else hosts of each number of
-/// ranks that divides all, and of as many ranks but the last, and ranks that take turns on two
-/// hosts, and hosts of 1, 2, 3, … ranks; for few ranks, some of these at sites too.
+/// Returns placements of the ranks.
+///
+/// Algorithms that do not plan by hosts get only hosts of one rank. Other algorithms get:
+///
+/// - hosts with the same number of ranks, for each divisor of `world_size`
+/// - hosts with the same number of ranks, except that the last host may have fewer
+/// - two hosts with alternating ranks
+/// - hosts of 1, 2, 3, … ranks
+/// - if there are few ranks, some of these placements at sites
 fn hosts(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     if algorithms::entry(collective, algorithm)
         .unwrap()
@@ -85,7 +92,8 @@ fn hosts(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec
     all
 }
 
-/// Hosts of one, of two and of ever more ranks, at sites of equally many hosts and of others.
+/// Returns placements at sites. Hosts have one rank, two ranks, or a growing number of ranks. Sites
+/// have the same number of hosts or different numbers.
 fn at_sites(world_size: usize) -> Vec<Hosts> {
     let growing: Vec<usize> = (0..world_size).map(|rank| (2 * rank).isqrt()).collect();
     let mut all = vec![in_sites_of(Hosts::APART, &vec![1; world_size])];
@@ -110,7 +118,7 @@ fn at_sites(world_size: usize) -> Vec<Hosts> {
     all
 }
 
-/// All roots of small worlds, some of large ones.
+/// Returns all roots of a small world, or some roots of a large one.
 fn roots(collective: Collective, world_size: usize) -> Vec<usize> {
     if !collective.is_rooted() {
         vec![0]
@@ -121,7 +129,8 @@ fn roots(collective: Collective, world_size: usize) -> Vec<usize> {
     }
 }
 
-/// 1, 2, 3, 7 and the best one for 1 MiB over a 10 Gbit/s network; 2 of other radixes than 2.
+/// Returns numbers of pieces: 1, 2, 3, 7 and the best number for 1 MiB over a 10 Gbit/s network. A
+/// radix other than 2 gets only 2 pieces.
 fn pieces(collective: Collective, algorithm: Algorithm, world_size: usize) -> Vec<usize> {
     let question = Question {
         collective,

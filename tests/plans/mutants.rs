@@ -1,7 +1,7 @@
-//! The verifier against a reference interpreter, on plans with one mistake.
+//! Compares the verifier with a reference interpreter on plans with a single mistake (mutants).
 //!
-//! `RINGTREE_TEST_LONG=1` makes 120,000 mutants, over every algorithm with every radix of the list
-//! and up to 16 ranks; otherwise a sample.
+//! The mutants cover every algorithm with every radix of the list and up to 16 ranks.
+//! `RINGTREE_TEST_LONG=1` generates 120,000 mutants; otherwise, the test generates a sample.
 
 use super::interpreter::{Failure, Random, interpret};
 use super::{hosts, plans_like};
@@ -12,13 +12,13 @@ use ringtree::plan::{
 };
 use std::collections::BTreeMap;
 
-/// Orders that a mutant is run in.
+/// Number of orders in which each mutant runs.
 const SCHEDULES: u64 = 3;
 
-/// Where a step is: rank, round, index.
+/// Location of a step: rank, round, index.
 type Place = (usize, usize, usize);
 
-/// What was done to a step.
+/// The change of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Dropped,
@@ -28,7 +28,7 @@ enum Kind {
     OtherChunks,
     OtherOperands,
     OtherOrder,
-    OtherWord,
+    OtherFlags,
 }
 
 const KINDS: [Kind; 8] = [
@@ -39,10 +39,10 @@ const KINDS: [Kind; 8] = [
     Kind::OtherChunks,
     Kind::OtherOperands,
     Kind::OtherOrder,
-    Kind::OtherWord,
+    Kind::OtherFlags,
 ];
 
-/// A mistake: what was done to the step that was at `place`, and where that step is now.
+/// A mistake: the change, the original place of the step, and its new place, if it still exists.
 #[derive(Clone, Copy, Debug)]
 struct Mistake {
     kind: Kind,
@@ -50,15 +50,15 @@ struct Mistake {
     now: Option<Place>,
 }
 
-/// What came of the mutants.
+/// Counts of the verdicts on mutants.
 #[derive(Debug, Default)]
 struct Count {
-    /// Accepted, and right.
+    /// The verifier accepted the mutant, and its result is right.
     harmless: usize,
-    /// Refused, and would have been right.
-    harmless_refused: usize,
-    /// Refused, and would have been wrong or have hung: how many of each kind, and of those how
-    /// many the message names.
+    /// The verifier rejected the mutant, but its result would be right.
+    harmless_rejected: usize,
+    /// The verifier rejected the mutant, which would hang or give a wrong result. For each kind,
+    /// contains the number of such mutants, and the number of those whose mistake the fault names.
     faulty: BTreeMap<Kind, (usize, usize)>,
 }
 
@@ -70,14 +70,14 @@ impl Count {
 }
 
 #[test]
-fn no_mutant_is_accepted_that_fails() {
+fn verifier_accepts_no_mutant_that_fails() {
     let mutants = short_or_long(3_000, 120_000);
     let pairs = algorithms::pairs(&[2, 3, 5]);
     let mut random = Random(1);
     let mut count = Count::default();
     let mut made = 0;
     for turn in 0.. {
-        let plans = drawn(pairs[turn % pairs.len()], &mut random);
+        let plans = random_plans(pairs[turn % pairs.len()], &mut random);
         for _ in 0..8 {
             if let Some((mutant, mistake)) = mutated(&plans, &mut random) {
                 judge(&plans, &mutant, mistake, made, &mut count);
@@ -94,8 +94,11 @@ fn no_mutant_is_accepted_that_fails() {
     assert!(named * 100 >= faulty * 99, "{count:?}");
 }
 
-/// The plans of a pair for some ranks, root, pieces and hosts.
-fn drawn((collective, algorithm): (Collective, Algorithm), random: &mut Random) -> Vec<Plan> {
+/// Returns the plans of a pair with a random number of ranks, root, number of pieces and placement.
+fn random_plans(
+    (collective, algorithm): (Collective, Algorithm),
+    random: &mut Random,
+) -> Vec<Plan> {
     let world_size = 2 + random.below(15);
     let hosts = hosts(collective, algorithm, world_size);
     plans_like(&Request {
@@ -116,7 +119,7 @@ fn judge(plans: &[Plan], mutant: &[Plan], mistake: Mistake, seed: u64, count: &m
     let failure = (0..SCHEDULES).find_map(|nth| interpret(mutant, SCHEDULES * seed + nth).err());
     match (verify(mutant), failure) {
         (Ok(_), None) => count.harmless += 1,
-        (Err(_), None) => count.harmless_refused += 1,
+        (Err(_), None) => count.harmless_rejected += 1,
         (Err(fault), Some(_)) => {
             let (faulty, named) = count.faulty.entry(mistake.kind).or_default();
             *faulty += 1;
@@ -129,19 +132,19 @@ fn judge(plans: &[Plan], mutant: &[Plan], mistake: Mistake, seed: u64, count: &m
     }
 }
 
-/// Whether the message names the step that was changed, or the other end of a message that this
-/// step exchanges or exchanged: the plans can be mended at either. What lacks a local step that was
-/// dropped can only be named by the chunk that it wrote.
+/// Returns `true` if the fault names the changed step, or the other end of a message that this step
+/// exchanges now or exchanged before the change. The plans can be fixed at either step. If a local
+/// step was dropped, the fault can name only the chunk that the step wrote.
 fn names(fault: &Fault, plans: &[Plan], mutant: &[Plan], mistake: &Mistake) -> bool {
     let (rank, round, index) = mistake.place;
-    let is_gone = |step: &Step| match step {
+    let wrote_named_chunk = |step: &Step| match step {
         Step::Copy { to, .. } | Step::Reduce { to, .. } => {
             let chunk = fault.chunk.filter(|_| fault.rank == rank);
             chunk.is_some_and(|chunk| (to.first..to.end()).contains(&chunk))
         }
         _ => false,
     };
-    if mistake.now.is_none() && step_at(plans, mistake.place).is_some_and(is_gone) {
+    if mistake.now.is_none() && step_at(plans, mistake.place).is_some_and(wrote_named_chunk) {
         return true;
     }
     let named = fault.round.zip(fault.step);
@@ -164,7 +167,7 @@ fn names(fault: &Fault, plans: &[Plan], mutant: &[Plan], mistake: &Mistake) -> b
     })
 }
 
-/// Whether the step at `place` exchanges a message with the step of `rank` in `round`.
+/// Returns `true` if the step at `place` exchanges a message with the step of `rank` in `round`.
 fn is_other_end(mutant: &[Plan], place: Place, (rank, round, step): (usize, usize, &Step)) -> bool {
     let Some(other) = step_at(mutant, place).filter(|_| place.1 == round) else {
         return false;
@@ -191,7 +194,8 @@ fn step_at(plans: &[Plan], (rank, round, index): Place) -> Option<&Step> {
     plans[rank].rounds.get(round)?.get(index)
 }
 
-/// The plans with one step changed, and where; nothing if the change drawn changes nothing.
+/// Returns the plans with one random change and its description, or `None` if the chosen change has
+/// no effect.
 fn mutated(plans: &[Plan], random: &mut Random) -> Option<(Vec<Plan>, Mistake)> {
     let rank = random.below(plans.len());
     let busy = plans[rank].rounds.iter().enumerate();
@@ -236,7 +240,7 @@ fn mutated(plans: &[Plan], random: &mut Random) -> Option<(Vec<Plan>, Mistake)> 
     (mutant != plans).then_some((mutant, Mistake { kind, place, now }))
 }
 
-/// Another peer, chunk, way of storing, order or word on completeness.
+/// Changes the peer, the chunks, the operands, their order or the completeness flag of a step.
 fn change(step: &mut Step, kind: Kind, ranks: usize, random: &mut Random) {
     let shift = 1 + random.below(ranks - 1);
     match (step, kind) {
@@ -273,10 +277,10 @@ fn change(step: &mut Step, kind: Kind, ranks: usize, random: &mut Random) {
             ranges.reverse();
         }
         (Step::Reduce { from, .. }, Kind::OtherOrder) => from.reverse(),
-        (Step::Receive { sources, .. }, Kind::OtherWord) if random.below(2) == 0 => {
+        (Step::Receive { sources, .. }, Kind::OtherFlags) if random.below(2) == 0 => {
             sources.reverse()
         }
-        (Step::Receive { completes, .. } | Step::Reduce { completes, .. }, Kind::OtherWord) => {
+        (Step::Receive { completes, .. } | Step::Reduce { completes, .. }, Kind::OtherFlags) => {
             *completes = !*completes;
         }
         _ => {}
@@ -290,8 +294,8 @@ fn nudge(range: &mut ChunkRange, random: &mut Random) {
 }
 
 #[test]
-fn the_interpreter_knows_a_right_plan_from_a_wrong_one_and_from_a_hang() {
-    let plans = drawn((Collective::AllReduce, Algorithm::Ring), &mut Random(7));
+fn interpreter_distinguishes_right_wrong_and_hanging_plans() {
+    let plans = random_plans((Collective::AllReduce, Algorithm::Ring), &mut Random(7));
     assert_eq!(interpret(&plans, 1), Ok(()));
     let mut lost = plans.clone();
     lost[1].rounds.last_mut().unwrap().remove(0);

@@ -1,14 +1,15 @@
-//! Broken plans: the verifier refuses each, or the plan is not broken, as numbers then show.
+//! Tests that the verifier rejects changed plans. If it accepts one, replaying the plan on numbers
+//! must give the right result.
 
 use super::replay::replay;
 use super::{hosts, plans_like, plans_of};
 use ringtree::plan::internal::algorithms;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, verify};
 
-/// Where a step is: rank, round, index.
+/// Location of a step: rank, round, index.
 type Place = (usize, usize, usize);
 
-/// Calls `test` for every plan of up to 6 ranks with a place in it, one step after another.
+/// Calls `test` for every step of the plans for up to 6 ranks.
 fn for_each_step(test: impl Fn(&[Plan], Place)) {
     for (collective, algorithm) in algorithms::pairs(&[2, 3]) {
         for_each_request(collective, algorithm, |request| {
@@ -53,15 +54,16 @@ fn step_at(plans: &mut [Plan], (rank, round, index): Place) -> &mut Step {
     &mut plans[rank].rounds[round][index]
 }
 
-/// The plans after `mutate`.
+/// Returns the plans after `mutate`.
 fn mutated(plans: &[Plan], mutate: impl FnOnce(&mut Vec<Plan>)) -> Vec<Plan> {
     let mut mutant = plans.to_vec();
     mutate(&mut mutant);
     mutant
 }
 
+/// Asserts that the verifier rejects the mutant, unless it equals the original.
 #[track_caller]
-fn refused(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<Plan>)) {
+fn assert_rejected(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<Plan>)) {
     let mutant = mutated(plans, mutate);
     if mutant == plans {
         return;
@@ -73,9 +75,10 @@ fn refused(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<Plan>)) {
     );
 }
 
-/// Returns whether the mutant was refused; one that was not must be right.
+/// Returns `true` if the verifier rejects the mutant. If it accepts the mutant, asserts that the
+/// mutant gives the right result.
 #[track_caller]
-fn refused_or_right(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<Plan>)) -> bool {
+fn rejects_unless_right(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<Plan>)) -> bool {
     let mutant = mutated(plans, mutate);
     let accepted = verify(&mutant).is_ok();
     if accepted && let Err(wrong) = replay(&mutant) {
@@ -88,13 +91,13 @@ fn refused_or_right(plans: &[Plan], place: Place, mutate: impl FnOnce(&mut Vec<P
 }
 
 #[test]
-fn a_dropped_or_repeated_step_is_refused() {
+fn dropped_or_repeated_step_is_rejected() {
     for_each_step(|plans, place| {
         let (rank, round, index) = place;
-        refused(plans, place, |mutant| {
+        assert_rejected(plans, place, |mutant| {
             mutant[rank].rounds[round].remove(index);
         });
-        refused(plans, place, |mutant| {
+        assert_rejected(plans, place, |mutant| {
             let again = mutant[rank].rounds[round][index].clone();
             mutant[rank].rounds[round].insert(index, again);
         });
@@ -102,14 +105,14 @@ fn a_dropped_or_repeated_step_is_refused() {
 }
 
 #[test]
-fn a_step_in_another_round_is_refused() {
+fn step_in_a_different_round_is_rejected() {
     for_each_step(|plans, place| {
         let (rank, round, index) = place;
         for other in [round.wrapping_sub(1), round + 1] {
             if other >= plans[rank].rounds.len() {
                 continue;
             }
-            refused(plans, place, |mutant| {
+            assert_rejected(plans, place, |mutant| {
                 let step = mutant[rank].rounds[round].remove(index);
                 let at = match step {
                     Step::Send { .. } => 0,
@@ -122,14 +125,14 @@ fn a_step_in_another_round_is_refused() {
 }
 
 #[test]
-fn a_step_with_another_peer_is_refused() {
+fn step_with_a_different_peer_is_rejected() {
     for_each_step(|plans, place| {
         for shift in 1..plans.len() {
-            refused(plans, place, |mutant| {
+            assert_rejected(plans, place, |mutant| {
                 let n = mutant.len();
                 match step_at(mutant, place) {
                     Step::Send { peers, .. } => peers[0] = (peers[0] + shift) % n,
-                    // It has no peer.
+                    // Local steps have no peer.
                     Step::Copy { .. } | Step::Reduce { .. } => {}
                     Step::Receive { sources, .. } => {
                         for source in sources {
@@ -146,7 +149,7 @@ fn a_step_with_another_peer_is_refused() {
 }
 
 #[test]
-fn a_message_of_other_chunks_is_refused() {
+fn message_of_different_chunks_is_rejected() {
     for_each_step(|plans, place| {
         for (first, count) in [(0, 1), (0, -1), (1, 0), (-1, 0), (1, -1), (-1, 1)] {
             let change = |mutant: &mut Vec<Plan>| {
@@ -160,19 +163,19 @@ fn a_message_of_other_chunks_is_refused() {
                 range.first = range.first.wrapping_add_signed(first);
                 range.count = range.count.wrapping_add_signed(count);
             };
-            // Only a rank that has copied a chunk can send another one that holds the same.
+            // Only a rank that has copied a chunk can send a different chunk with the same value.
             match plans.iter().all(|plan| plan.scratch == 0) {
-                true => refused(plans, place, change),
-                false => drop(refused_or_right(plans, place, change)),
+                true => assert_rejected(plans, place, change),
+                false => drop(rejects_unless_right(plans, place, change)),
             }
         }
     });
 }
 
 #[test]
-fn a_wrong_word_on_completeness_is_refused() {
+fn wrong_completeness_flag_is_rejected() {
     for_each_step(|plans, place| {
-        refused(plans, place, |mutant| {
+        assert_rejected(plans, place, |mutant| {
             if let Step::Receive { completes, .. } | Step::Reduce { completes, .. } =
                 step_at(mutant, place)
             {
@@ -183,25 +186,25 @@ fn a_wrong_word_on_completeness_is_refused() {
 }
 
 #[test]
-fn steps_in_another_order_are_refused_or_mean_the_same() {
-    let refusals = std::cell::Cell::new(0);
+fn reordered_steps_are_rejected_or_equivalent() {
+    let rejections = std::cell::Cell::new(0);
     for_each_step(|plans, place| {
         let (rank, round, index) = place;
         if index + 1 < plans[rank].rounds[round].len() {
-            let is_refused = refused_or_right(plans, place, |mutant| {
+            let is_rejected = rejects_unless_right(plans, place, |mutant| {
                 mutant[rank].rounds[round].swap(index, index + 1);
             });
-            refusals.set(refusals.get() + usize::from(is_refused));
+            rejections.set(rejections.get() + usize::from(is_rejected));
         }
     });
-    assert!(refusals.get() > 100, "{refusals:?}");
+    assert!(rejections.get() > 100, "{rejections:?}");
 }
 
 #[test]
-fn a_lost_operand_or_a_fold_for_a_store_is_refused_or_means_the_same() {
-    let refusals = std::cell::Cell::new(0);
+fn lost_or_extra_operand_is_rejected_or_equivalent() {
+    let rejections = std::cell::Cell::new(0);
     for_each_step(|plans, place| {
-        let is_refused = refused_or_right(plans, place, |mutant| {
+        let is_rejected = rejects_unless_right(plans, place, |mutant| {
             if let Step::Receive { sources, .. } = step_at(mutant, place) {
                 match sources.iter().position(|&source| source == Source::Own) {
                     Some(own) => drop(sources.remove(own)),
@@ -209,32 +212,32 @@ fn a_lost_operand_or_a_fold_for_a_store_is_refused_or_means_the_same() {
                 }
             }
         });
-        refusals.set(refusals.get() + usize::from(is_refused));
+        rejections.set(rejections.get() + usize::from(is_rejected));
     });
-    assert!(refusals.get() > 100, "{refusals:?}");
+    assert!(rejections.get() > 100, "{rejections:?}");
 }
 
 #[test]
-fn a_message_lost_at_both_ends_is_refused_or_was_not_needed() {
-    let refusals = std::cell::Cell::new(0);
+fn message_removed_at_both_ends_is_rejected_or_unneeded() {
+    let rejections = std::cell::Cell::new(0);
     for_each_step(|plans, place| {
         let (rank, round, index) = place;
         let Step::Send { peers, .. } = &plans[rank].rounds[round][index] else {
             return;
         };
         for &peer in peers {
-            let is_refused = refused_or_right(plans, place, |mutant| {
-                lose(mutant, place, peer);
+            let is_rejected = rejects_unless_right(plans, place, |mutant| {
+                remove_message(mutant, place, peer);
             });
-            refusals.set(refusals.get() + usize::from(is_refused));
+            rejections.set(rejections.get() + usize::from(is_rejected));
         }
     });
-    assert!(refusals.get() > 100, "{refusals:?}");
+    assert!(rejections.get() > 100, "{rejections:?}");
 }
 
 #[test]
-fn a_message_shortened_at_both_ends_is_refused_or_was_too_long() {
-    let refusals = std::cell::Cell::new(0);
+fn message_shortened_at_both_ends_is_rejected_or_was_too_long() {
+    let rejections = std::cell::Cell::new(0);
     for_each_step(|plans, place| {
         let (rank, round, index) = place;
         let Step::Send { peers, ranges } = &plans[rank].rounds[round][index] else {
@@ -243,7 +246,7 @@ fn a_message_shortened_at_both_ends_is_refused_or_was_too_long() {
         if peers.len() > 1 || ranges[0].count == 1 {
             return;
         }
-        let is_refused = refused_or_right(plans, place, |mutant| {
+        let is_rejected = rejects_unless_right(plans, place, |mutant| {
             let source = Source::Peer(rank);
             for step in &mut mutant[peers[0]].rounds[round] {
                 match step {
@@ -257,13 +260,13 @@ fn a_message_shortened_at_both_ends_is_refused_or_was_too_long() {
                 ranges[0].count -= 1;
             }
         });
-        refusals.set(refusals.get() + usize::from(is_refused));
+        rejections.set(rejections.get() + usize::from(is_rejected));
     });
-    assert!(refusals.get() > 100, "{refusals:?}");
+    assert!(rejections.get() > 100, "{rejections:?}");
 }
 
-/// Takes the message at `place` to `peer` out of both plans.
-fn lose(plans: &mut [Plan], (rank, round, index): Place, peer: usize) {
+/// Removes the message at `place` to `peer` from both plans.
+fn remove_message(plans: &mut [Plan], (rank, round, index): Place, peer: usize) {
     if let Step::Send { peers, .. } = &mut plans[rank].rounds[round][index] {
         peers.retain(|&one| one != peer);
     }
@@ -284,7 +287,7 @@ fn lose(plans: &mut [Plan], (rank, round, index): Place, peer: usize) {
 }
 
 #[test]
-fn another_order_of_a_long_fold_on_one_rank_changes_bits_there() {
+fn different_reduction_order_on_one_rank_changes_bits_there() {
     for collective in [Collective::AllReduce, Collective::Reduce] {
         for world_size in 3..=6 {
             let algorithm = ringtree::plan::Algorithm::Flat;

@@ -1,4 +1,4 @@
-//! Algorithms of a program's own.
+//! Tests custom algorithms.
 
 use ringtree::ErrorKind;
 use ringtree::plan::Entry;
@@ -8,7 +8,8 @@ fn all() -> Vec<ChunkRange> {
     vec![ChunkRange::new(0, 2)]
 }
 
-/// Right for a power of two of ranks alone: else contributions are combined twice.
+/// Builds plans that are right only if the number of ranks is a power of two. Otherwise,
+/// contributions are combined twice.
 fn by_doubling(request: &Request) -> Vec<Vec<Step>> {
     let (n, rank) = (request.world_size, request.rank);
     let distances = std::iter::successors(Some(1), |one| Some(2 * one));
@@ -28,7 +29,7 @@ const ENTRY: Entry = Entry {
 };
 
 #[test]
-fn an_algorithm_that_is_wrong_is_not_registered() {
+fn wrong_algorithm_is_not_registered() {
     let wrong = Entry {
         name: "by-doubling",
         ..ENTRY
@@ -46,18 +47,18 @@ fn an_algorithm_that_is_wrong_is_not_registered() {
 }
 
 #[test]
-fn a_panic_of_an_algorithm_is_an_error_that_names_it() {
+fn algorithm_panic_is_an_error_that_names_the_algorithm() {
     let entry = Entry {
         name: "panics-beyond-eight",
         build: |request| {
-            assert!(request.world_size <= 8, "made for eight");
+            assert!(request.world_size <= 8, "supports eight ranks");
             (ringtree::plan::REGISTRY[0].build)(&Request {
                 pieces: 2,
                 ..request.clone()
             })
         },
         cost: |request| {
-            assert!(request.world_size <= 9, "priced for nine");
+            assert!(request.world_size <= 9, "has a cost for nine ranks");
             (Entry::PLAIN.cost)(request)
         },
         ..ENTRY
@@ -70,18 +71,18 @@ fn a_panic_of_an_algorithm_is_an_error_that_names_it() {
         });
         for end in ends {
             let error = end.unwrap_err();
-            let told = "a function of algorithm panics-beyond-eight panicked";
+            let expected = "a function of algorithm panics-beyond-eight panicked";
             assert!(
-                error.kind() == ErrorKind::Usage && error.to_string().contains(told),
+                error.kind() == ErrorKind::Usage && error.to_string().contains(expected),
                 "{error}"
             );
         }
     }
 }
 
-/// Of worlds that were not proven when it was registered, each call is.
+/// If the world has more ranks than were verified at the registration, each call is verified.
 #[test]
-fn a_call_of_an_algorithm_that_is_wrong_for_its_ranks_is_refused() {
+fn algorithm_wrong_for_many_ranks_is_rejected_at_the_call() {
     let entry = Entry {
         name: "right-for-few",
         build: |request| match request.world_size {
@@ -105,8 +106,8 @@ fn a_call_of_an_algorithm_that_is_wrong_for_its_ranks_is_refused() {
         })
     };
     assert!(sums(6).into_iter().all(|sum| sum.unwrap() == 6.0));
-    for refused in sums(9) {
-        let error = refused.unwrap_err().to_string();
+    for rejected in sums(9) {
+        let error = rejected.unwrap_err().to_string();
         assert!(
             error.contains("right-for-few over 9 ranks fails verification"),
             "{error}"

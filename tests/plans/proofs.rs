@@ -1,4 +1,4 @@
-//! The sweep over the registry.
+//! Verifies all algorithms of the registry, and compares their plans with formulas and costs.
 
 use super::formulas::{expected, longest_of_sites, path};
 use super::replay::replay;
@@ -15,10 +15,10 @@ use ringtree::plan::{
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// The radixes of the sweep; the last makes all rounds one.
+/// Radixes of the sweep. With the last one, a plan has a single round.
 const RADIXES: [usize; 6] = [2, 3, 4, 5, 8, 64];
 
-/// Proves an algorithm for every world, root and number of pieces the sweep has.
+/// Verifies an algorithm for every world size, root, number of pieces and placement of the sweep.
 fn sweep(algorithm: Algorithm) {
     for collective in Collective::ALL.iter().copied() {
         if algorithms::entry(collective, algorithm).is_none() {
@@ -47,7 +47,7 @@ fn sweep(algorithm: Algorithm) {
 
 proptest! {
     #[test]
-    fn plans_for_hosts_of_any_ranks_are_proven(
+    fn plans_for_any_placement_are_verified(
         ranks in prop::collection::vec((0..7usize, 0..4usize), 1..=40),
         (root, pieces) in (0..40usize, 1..4usize),
     ) {
@@ -105,22 +105,24 @@ fn check(plans: &[Plan], name: &str) {
     }
 }
 
-/// The closed form is what the path through the plans holds, the rounds in step.
+/// Checks that the closed form equals the critical path of the plans if all ranks start each round
+/// together.
 ///
-/// Of each level it takes the site that has most to do. Unlike sites are not in step, so there it
-/// lies between what the busiest of them has to do and the sum over the rounds, each of the site
-/// that is busiest in it; and as units do not suit all sites, shares differ by one unit.
+/// The closed form uses the busiest site of each level. Different sites do not start rounds
+/// together. So the form must be at least the load of the busiest site, and at most the sum over
+/// the rounds of the load of the site that is busiest in each round. Because a unit size does not
+/// suit all sites, shares may differ by one unit.
 fn check_cost(plans: &[Plan], proof: &Proof, cost: &Cost, name: &str) {
     let share = |chunks: usize| chunks as f64 / plans[0].chunks as f64;
-    let are_alike = are_sites_alike(&plans[0].request.topology());
+    let are_equal = are_sites_equal(&plans[0].request.topology());
     let whole = path(plans.iter());
-    let least = match are_alike {
+    let least = match are_equal {
         true => whole,
         false => longest_of_sites(plans),
     };
     assert_eq!(cost.rounds, proof.rounds, "{name}");
     let sent = share(proof.max_chunks_sent);
-    let (unit, most_sent) = if are_alike {
+    let (unit, most_sent) = if are_equal {
         (0.0, sent)
     } else {
         (0.125, 3.0 * sent)
@@ -149,13 +151,13 @@ fn check_cost(plans: &[Plan], proof: &Proof, cost: &Cost, name: &str) {
         let (least, most) = (least * (1.0 - rounding), most * (1.0 + rounding));
         assert!(
             (least - 1e-9..=most + 1e-9).contains(&form),
-            "{name}: {cost:?}, and the plans {least} to {most}"
+            "{name}: {cost:?}, but the plans have {least} to {most}"
         );
     }
 }
 
-/// Whether all sites have the same hosts, or there is one site.
-fn are_sites_alike(topology: &Topology) -> bool {
+/// Returns `true` if all sites have hosts with the same numbers of ranks.
+fn are_sites_equal(topology: &Topology) -> bool {
     let hosts = |site| {
         let hosts = crate::hosts_at(topology, site).into_iter();
         hosts
@@ -165,12 +167,12 @@ fn are_sites_alike(topology: &Topology) -> bool {
     (1..topology.site_count()).all(|site| hosts(site) == hosts(0))
 }
 
-/// What the library says of the order of folding for any number of ranks, from the proofs for a
-/// few, holds for this number, this root and these pieces.
+/// Checks [`is_in_rank_order`], which determines the reduction order for any number of ranks from
+/// proofs for a few, against the proof for this number of ranks, root and number of pieces.
 fn check_order(proof: &Proof, request: &Request, name: &str) {
-    // Up to the radix there is one group of all ranks.
+    // With at most as many ranks as the radix, all ranks form a single group.
     let enough = (request.algorithm.radix() + 1).max(3);
-    let alike = match request.hosts == Hosts::APART {
+    let smaller = match request.hosts == Hosts::APART {
         true => Request {
             world_size: request.world_size.min(enough),
             ..request.clone()
@@ -178,16 +180,16 @@ fn check_order(proof: &Proof, request: &Request, name: &str) {
         false if request.world_size > 12 => return,
         false => request.clone(),
     };
-    match is_in_rank_order(&alike) {
+    match is_in_rank_order(&smaller) {
         true => assert!(proof.is_in_rank_order, "{name}"),
-        // Of other roots it may be so.
+        // With other roots, the plan may still reduce in rank order.
         false if request.collective.is_rooted() => {}
         false => assert!(!proof.is_in_rank_order, "{name}"),
     }
 }
 
-/// Round by round the messages, as (is sent, distance to the peer, chunks), and the local steps, as
-/// if they were messages from the rank to itself.
+/// Returns the messages as (is sent, distance to the peer, chunks), indexed by round. Local steps
+/// appear as messages from the rank to itself.
 fn renumbered(plan: &Plan) -> Vec<Vec<(bool, usize, usize)>> {
     let n = plan.request.world_size;
     let distance = |peer: usize| (peer + n - plan.request.rank) % n;
@@ -224,7 +226,7 @@ fn renumbered(plan: &Plan) -> Vec<Vec<(bool, usize, usize)>> {
 }
 
 #[test]
-fn every_algorithm_of_the_registry_is_proven() {
+fn every_algorithm_of_the_registry_is_verified() {
     let next = AtomicUsize::new(0);
     let take = || REGISTRY.get(next.fetch_add(1, Ordering::Relaxed));
     let threads = thread::available_parallelism().map_or(1, usize::from);
@@ -240,7 +242,7 @@ fn every_algorithm_of_the_registry_is_proven() {
 }
 
 #[test]
-fn circulant_schedules_hold_for_large_worlds() {
+fn circulant_plans_for_large_worlds_are_verified() {
     let worlds = (65..=160).chain([255, 256, 257, 511, 513, 600, 769, 1000, 1023, 1024]);
     for world_size in worlds {
         for collective in [
@@ -269,7 +271,7 @@ fn proof(algorithm: Algorithm, world_size: usize, pieces: usize) -> Proof {
 }
 
 #[test]
-fn the_butterfly_family_shares_one_association_tree() {
+fn butterfly_algorithms_share_one_reduction_tree() {
     for world_size in 2..=64 {
         let reference = proof(Algorithm::RecursiveDoubling, world_size, 1);
         assert!(reference.position_independent);
@@ -292,7 +294,7 @@ fn the_butterfly_family_shares_one_association_tree() {
 }
 
 #[test]
-fn folds_in_rank_order_share_one_association_tree() {
+fn rank_order_algorithms_share_one_reduction_tree() {
     for world_size in 2..=64 {
         let one_shot = proof(Algorithm::Flat, world_size, 1);
         assert!(one_shot.position_independent);
@@ -311,7 +313,7 @@ fn folds_in_rank_order_share_one_association_tree() {
 }
 
 #[test]
-fn circulant_has_one_tree_exactly_for_powers_of_two() {
+fn circulant_has_one_reduction_tree_only_for_powers_of_two() {
     for world_size in 2_usize..=64 {
         let has_one = proof(Algorithm::Circulant, world_size, 1).position_independent;
         assert_eq!(has_one, world_size.is_power_of_two(), "{world_size}");
@@ -319,7 +321,7 @@ fn circulant_has_one_tree_exactly_for_powers_of_two() {
 }
 
 #[test]
-fn the_trees_of_a_ring_depend_on_the_place_in_the_buffer() {
+fn ring_reduction_trees_depend_on_the_buffer_position() {
     for world_size in 3..=64 {
         assert!(
             !proof(Algorithm::Ring, world_size, 1).position_independent,

@@ -1,9 +1,10 @@
-//! Plans executed on numbers, round by round: what a round sends is read from the state before the
-//! round. Shares no code with the verifier.
+//! Executes plans on numbers, round by round. The messages of a round contain the state before the
+//! round. This module shares no code with the verifier.
 
 use ringtree::plan::{ChunkRange, Collective, Plan, Source, Step};
 
-/// Runs the plans on pseudo-random numbers; an error says which chunk of which rank is wrong.
+/// Runs the plans on pseudo-random numbers. Returns a message that names the chunk and the rank if a
+/// result is wrong.
 pub(crate) fn replay(plans: &[Plan]) -> Result<(), String> {
     let request = &plans[0].request;
     let collective = request.collective;
@@ -82,7 +83,7 @@ fn after_round(
                         let message = sent.get(taken[peer][rank]).ok_or("a message is missing")?;
                         taken[peer][rank] += 1;
                         if message.len() != targets.len() {
-                            return Err("a message has another length".to_owned());
+                            return Err("a message has a different length".to_owned());
                         }
                         for (&target, &chunk) in targets.iter().zip(message) {
                             let arrived = before[peer][chunk];

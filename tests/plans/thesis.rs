@@ -1,7 +1,7 @@
-//! The thesis, in its short form: with the ring a step's exposed communication grows with the
-//! number of ranks, with the logarithmic algorithms by a constant for each doubling.
+//! Tests a short form of the thesis: a step's exposed communication grows linearly with the number
+//! of ranks if the algorithm is a ring, but only by a constant per doubling if it is logarithmic.
 
-// The pictures that the examples draw have their tests beside them.
+// This module also contains the tests of the figures that the examples draw.
 #[path = "../../examples/drawing/mod.rs"]
 mod drawing;
 #[path = "../../examples/05_thesis/growth.rs"]
@@ -15,15 +15,16 @@ use ringtree::plan::Algorithm;
 use std::time::Duration;
 use step::{Link, MODELS, Model, WAYS};
 
-/// How much more `auto` may expose than the best algorithm.
+/// Maximum ratio of the exposed communication of `auto` to that of the best algorithm.
 const AUTO_MAX: f64 = 1.05;
-/// If predictions are close, `auto` prefers a ring, in which every rank has one sender. On real
-/// links long streams that meet in a port cost more than the simulator knows: a ring took 918 ms
-/// with the large model on 7 hosts, circulant 1,690 ms.
+/// Like [`AUTO_MAX`], for cases in which `auto` chooses a ring. If predictions are close, `auto`
+/// prefers a ring, in which every rank has one sender. On real links, long streams that share a
+/// port cost more than in the simulator: with the large model on 7 hosts, a ring took 918 ms and
+/// circulant 1,690 ms.
 const RING_MAX: f64 = 1.25;
 
-/// Slow enough that latency costs more than bytes where the test looks: for the small model, that
-/// of the ring's 2(n − 1) messages from 6 ranks on.
+/// Returns a link whose latency is so large that it costs more than bytes in this test. With the
+/// small model, the latency of the ring's 2(n − 1) messages costs more from 6 ranks on.
 fn link() -> Link {
     Link::new(Duration::from_micros(5_500), 9.4)
 }
@@ -37,20 +38,26 @@ fn exposed_ms(ranks: usize, algorithm: Option<Algorithm>, model: &Model) -> f64 
 }
 
 #[test]
-fn exposed_communication_grows_with_the_ranks_or_with_their_logarithm() {
+fn exposed_communication_grows_linearly_or_logarithmically() {
     for (name, algorithm) in WAYS {
         let [at_16, at_32, at_64] = [16, 32, 64].map(|ranks| exposed_ms(ranks, algorithm, small()));
         let (first, second) = (at_32 - at_16, at_64 - at_32);
-        // What the second doubling adds: twice what the first did if growth is linear, the same
-        // if it is logarithmic.
+        // The second doubling adds twice as much as the first if growth is linear, and the same
+        // amount if it is logarithmic.
         let ratio = second / first;
         match name {
             "ring" => {
-                assert!((1.9..2.1).contains(&ratio), "the ring's grew by {ratio}");
+                assert!(
+                    (1.9..2.1).contains(&ratio),
+                    "the growth ratio of the ring is {ratio}"
+                );
                 assert!(at_64 > 1.8 * at_32, "{at_32} ms became {at_64} ms");
             }
             name => {
-                assert!((0.4..1.3).contains(&ratio), "{name}'s grew by {ratio}");
+                assert!(
+                    (0.4..1.3).contains(&ratio),
+                    "the growth ratio of {name} is {ratio}"
+                );
                 assert!(at_64 < 1.4 * at_32, "{name}: {at_32} ms became {at_64} ms");
             }
         }
@@ -58,7 +65,7 @@ fn exposed_communication_grows_with_the_ranks_or_with_their_logarithm() {
 }
 
 #[test]
-fn the_chooser_is_never_far_from_the_best() {
+fn auto_is_never_much_worse_than_the_best_algorithm() {
     for model in &MODELS {
         for ranks in [2, 4, 7, 8, 16, 23, 32, 64] {
             let (auto, named) = WAYS.split_last().unwrap();
@@ -76,7 +83,7 @@ fn the_chooser_is_never_far_from_the_best() {
             };
             assert!(
                 auto_ms <= most * best.0,
-                "{} model, {ranks} ranks: {} exposes {auto_ms} ms, {} {} ms",
+                "{} model, {ranks} ranks: {} exposes {auto_ms} ms, but {} only {} ms",
                 model.name,
                 choice.algorithm,
                 best.1,
@@ -87,17 +94,18 @@ fn the_chooser_is_never_far_from_the_best() {
 }
 
 #[test]
-fn the_closed_forms_expect_what_the_engine_takes_or_more() {
+fn closed_forms_approximate_the_time_of_the_engine() {
     for (name, algorithm) in WAYS {
         let priced_ms = simulated::priced_ms(32, algorithm, small(), &link()).unwrap();
         let ratio = exposed_ms(32, algorithm, small()) / priced_ms;
-        // Less where buckets overlap; more by what the last packet of a message takes to leave.
+        // The ratio is below 1 if buckets overlap. It can exceed 1 by the time that the last packet
+        // of a message takes to leave.
         assert!((0.6..1.15).contains(&ratio), "{name}: {ratio}");
     }
 }
 
 #[test]
-fn growth_is_told_apart() {
+fn linear_and_logarithmic_growth_are_distinguished() {
     let ranks = [2.0_f64, 4.0, 7.0, 16.0, 64.0];
     let [linear, _] = growth::growth(&ranks.map(|n| (n, 3.0 * n + 1.0)));
     assert!((linear.slope - 3.0).abs() < 1e-9 && linear.fit > 0.999_999);

@@ -1,4 +1,5 @@
-//! Prices and choices: the closed forms against the plans themselves, and what `auto` chooses.
+//! Tests predicted costs and the choice of algorithms: compares closed forms with the plans, and
+//! checks which algorithm `auto` chooses.
 
 mod schedule;
 mod sites;
@@ -17,7 +18,7 @@ use ringtree::plan::{
     TuningTable, choose, plan,
 };
 
-/// Divides evenly over every number of chunks used here.
+/// Returns a buffer size that `chunks` chunks divide evenly.
 fn even_bytes(chunks: usize) -> usize {
     chunks * 96
 }
@@ -26,14 +27,15 @@ fn plans(request: &Request) -> Vec<Plan> {
     algorithms::plans(request).unwrap()
 }
 
-/// Every registered pair for up to `world_size_max` ranks, with some roots and pieces.
+/// Returns requests of every registered pair for up to `world_size_max` ranks, with some roots,
+/// numbers of pieces and placements.
 fn requests(world_size_max: usize) -> Vec<Request> {
     let mut all = Vec::new();
     for (collective, algorithm) in algorithms::pairs(&[2, 3, 8]) {
-        let tells_hosts_apart = algorithm == Algorithm::Hierarchical;
+        let plans_by_hosts = algorithm == Algorithm::Hierarchical;
         for world_size in 1..=world_size_max {
             for (root, pieces) in [(0, 1), (world_size / 2, 3)] {
-                for hosts in hosts(tells_hosts_apart, world_size) {
+                for hosts in hosts(plans_by_hosts, world_size) {
                     all.push(Request {
                         collective,
                         algorithm,
@@ -50,14 +52,15 @@ fn requests(world_size_max: usize) -> Vec<Request> {
     all
 }
 
-/// Up to so many ranks are put at sites too: the paths of more take long to follow.
+/// Largest number of ranks that are also placed at sites. Following the paths of more ranks takes
+/// long.
 const AT_SITES_MAX: usize = 24;
 
-/// Ranks apart; and where plans tell hosts apart, hosts of equally many ranks, and of others; and
-/// some of these at sites.
-fn hosts(are_told_apart: bool, world_size: usize) -> Vec<Hosts> {
+/// Returns placements: ranks on separate hosts, and if the algorithm plans by hosts, also hosts
+/// with equal and with different numbers of ranks, some of them at sites.
+fn hosts(plans_by_hosts: bool, world_size: usize) -> Vec<Hosts> {
     let mut all = vec![Hosts::APART];
-    if are_told_apart {
+    if plans_by_hosts {
         let divides = |ranks: &usize| world_size.is_multiple_of(*ranks);
         all.extend((2..=world_size).filter(divides).map(Hosts::each));
         let hosts: Vec<usize> = (0..world_size).map(|rank| rank * rank % 5).collect();
@@ -75,7 +78,7 @@ fn hosts(are_told_apart: bool, world_size: usize) -> Vec<Hosts> {
     all
 }
 
-/// The built-in table, but for the links over TCP.
+/// Returns the built-in table except for its TCP links.
 fn over_tcp(tcp: LinkCost) -> TuningTable {
     TuningTable {
         tcp,
@@ -88,11 +91,13 @@ fn entry_cost(request: &Request) -> ringtree::plan::Cost {
     (entry.unwrap().cost)(request)
 }
 
-/// How far the closed form may be from the longest path, as shares of that: below and above it.
+/// Returns how far the closed form may be below and above the longest path, as fractions of the
+/// path.
 ///
-/// Linear in the links' numbers, it takes the most messages, the most bytes and the longest chain
-/// together, although no path may have them all; and it knows nothing of messages that come to a
-/// port at once although their rounds are not the same.
+/// The closed form is linear in the parameters of the links. It combines the largest number of
+/// messages, the largest number of bytes and the longest chain, although there may be no path with
+/// all three. It does not account for messages of different rounds that arrive at a port at the
+/// same time.
 fn tolerance(request: &Request) -> (f64, f64) {
     let (n, radix) = (request.world_size, request.algorithm.radix());
     let is_power = std::iter::successors(Some(1), |one| Some(one * radix))
@@ -104,7 +109,7 @@ fn tolerance(request: &Request) -> (f64, f64) {
     let uneven_sites = (1..topology.site_count()).any(|site| hosts_at(site) != hosts_at(0));
     match request.algorithm {
         Algorithm::ScatterAllgather => (0.43, 1.0),
-        // Three slices of two rounds, whose latencies are counted one by one.
+        // Three slices of two rounds, whose latencies the closed form counts separately.
         _ if request.pieces > 1 => (0.37, 1.01),
         Algorithm::Flat
         | Algorithm::TwoShot
@@ -113,8 +118,9 @@ fn tolerance(request: &Request) -> (f64, f64) {
         | Algorithm::Chain => (0.0, 0.0),
         Algorithm::DoubleTree => (0.06, 0.2),
         Algorithm::Rabenseifner => (0.18, 0.0),
-        // Of each level it takes the slowest site, which may be another one at the next. So up to
-        // `SITES_COUNTED_RANKS_MAX` ranks, each alone on its host, `auto` follows the path instead.
+        // The closed form uses the slowest site of each level, which may be a different site at the
+        // next level. So `auto` follows the path instead for up to `SITES_COUNTED_RANKS_MAX` ranks
+        // that are alone on their hosts.
         Algorithm::Hierarchical if uneven_sites => (0.13, 1.1),
         Algorithm::Hierarchical if uneven_hosts => (0.13, 0.3),
         Algorithm::Hierarchical => (0.0, 0.3),
@@ -125,14 +131,15 @@ fn tolerance(request: &Request) -> (f64, f64) {
 }
 
 #[test]
-fn closed_forms_price_what_the_plans_do() {
+fn closed_forms_match_the_longest_paths_of_plans() {
     let link = |alpha_s, overhead_s, beta_s_per_byte, gamma_s_per_byte| LinkCost {
         alpha_s,
         overhead_s,
         beta_s_per_byte,
         gamma_s_per_byte,
     };
-    // Messages of some hundred bytes: latency, overhead or bytes weigh most.
+    // Messages have some hundred bytes, so that latency, overhead or bytes dominate, depending on
+    // the link.
     let links = [
         link(5e-3, 10e-6, 40e-9, 1e-10),
         link(10e-6, 10e-6, 1e-9, 1e-10),
@@ -149,10 +156,10 @@ fn closed_forms_price_what_the_plans_do() {
             let rounding = 1e-9 * path;
             assert!(
                 (-below * path - rounding..=above * path + rounding).contains(&(closed - path)),
-                "{request:?} on {link:?}: the formula says {closed} s, the longest path {path} s, \
-                 a ratio of {:.3}; `tolerance` in this file allows {:.2} to {:.2} for this \
-                 algorithm: mend its cost, or, where no linear form can be closer, say there how \
-                 far it may be and why",
+                "{request:?} on {link:?}: the formula gives {closed} s, the longest path takes \
+                 {path} s, a ratio of {:.3}, but `tolerance` in this file allows only {:.2} to \
+                 {:.2} for this algorithm; fix its cost, or, if no linear form can be closer, \
+                 change `tolerance` and explain why",
                 closed / path,
                 1.0 - below,
                 1.0 + above
@@ -162,7 +169,7 @@ fn closed_forms_price_what_the_plans_do() {
 }
 
 #[test]
-fn traffic_is_what_the_plans_send() {
+fn traffic_matches_messages_and_bytes_of_plans() {
     for request in requests(20) {
         let plans = plans(&request);
         let bytes = even_bytes(plans[0].chunks);
@@ -181,7 +188,7 @@ fn traffic_is_what_the_plans_send() {
     }
 }
 
-/// Messages and bytes that a rank sends.
+/// Returns the numbers of messages and bytes that a rank sends.
 fn sent(plan: &Plan, chunk_bytes: usize) -> (usize, usize) {
     let mut total = (0, 0);
     for step in plan.rounds.iter().flatten() {
@@ -195,7 +202,7 @@ fn sent(plan: &Plan, chunk_bytes: usize) -> (usize, usize) {
 }
 
 #[test]
-fn a_hundred_thousand_ranks_are_priced() {
+fn traffic_is_predicted_for_a_hundred_thousand_ranks() {
     let request = Request {
         collective: Collective::AllReduce,
         algorithm: Algorithm::Circulant,
@@ -212,7 +219,7 @@ fn a_hundred_thousand_ranks_are_priced() {
 }
 
 #[test]
-fn the_headline_broadcast_takes_at_most_5_6_seconds() {
+fn headline_broadcast_takes_at_most_5_6_seconds() {
     let tcp = LinkCost {
         alpha_s: 1e-9,
         overhead_s: 0.0,
@@ -229,9 +236,9 @@ fn the_headline_broadcast_takes_at_most_5_6_seconds() {
 }
 
 #[test]
-fn a_forced_algorithm_must_carry_out_the_collective() {
+fn forced_algorithm_must_implement_the_collective() {
     let table = TuningTable::default();
-    let ask = |algorithm| {
+    let query = |algorithm| {
         choose(
             Collective::Broadcast,
             &Topology::apart(4),
@@ -241,8 +248,8 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
             Some(algorithm),
         )
     };
-    assert!(ask(Algorithm::Binomial).unwrap().is_forced);
-    let refusal = ask(Algorithm::Dissemination).unwrap_err();
+    assert!(query(Algorithm::Binomial).unwrap().is_forced);
+    let refusal = query(Algorithm::Dissemination).unwrap_err();
     assert_eq!(
         refusal.to_string(),
         "dissemination does not implement broadcast"
@@ -250,7 +257,7 @@ fn a_forced_algorithm_must_carry_out_the_collective() {
 }
 
 #[test]
-fn one_rank_needs_no_time() {
+fn single_rank_has_zero_predicted_time() {
     for &collective in Collective::ALL {
         let table = TuningTable::default();
         let choice = choose(collective, &Topology::apart(1), 1 << 20, 4, &table, None).unwrap();
@@ -263,7 +270,7 @@ fn one_rank_needs_no_time() {
 }
 
 #[test]
-fn small_messages_get_few_rounds_and_large_ones_least_volume() {
+fn small_buffers_use_few_rounds_and_large_ones_least_volume() {
     let table = TuningTable::default();
     for &collective in Collective::ALL {
         for world_size in 2..=64_usize {
@@ -292,7 +299,7 @@ fn small_messages_get_few_rounds_and_large_ones_least_volume() {
 }
 
 #[test]
-fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others() {
+fn shared_memory_uses_one_shot_only_for_small_buffers() {
     let table = TuningTable::default();
     for world_size in 2..=8 {
         let at = |bytes| {
@@ -313,7 +320,7 @@ fn in_shared_memory_one_shot_is_for_small_buffers_and_two_shots_for_all_others()
 }
 
 #[test]
-fn in_shared_memory_messages_fit_segments() {
+fn shared_memory_messages_fit_into_segments() {
     for entry in REGISTRY {
         for &collective in entry.collectives {
             for (world_size, count) in [(2, 999_999), (3, 1 << 20), (8, 3_000_001), (8, 5)] {
@@ -321,7 +328,7 @@ fn in_shared_memory_messages_fit_segments() {
                 let (together, forced) = (together(world_size), Some(entry.algorithm));
                 let bytes = count * 8;
                 let choice = choose(collective, &together, bytes, 8, &table, forced);
-                // Too much scratch for so long a buffer.
+                // A buffer of this length would need too much scratch.
                 let Ok(choice) = choice else { continue };
                 let is_pipelined = (entry.is_pipelined)(collective);
                 let chunks = (entry.chunks)(&Request {
@@ -343,7 +350,7 @@ fn in_shared_memory_messages_fit_segments() {
 }
 
 #[test]
-fn the_price_in_shared_memory_counts_hand_overs_copies_and_operands() {
+fn shared_memory_cost_counts_messages_copies_and_operands() {
     let (alpha, beta, gamma) = (1.0, 1e-3, 1e-6);
     let link = LinkCost {
         alpha_s: alpha,
@@ -365,25 +372,26 @@ fn the_price_in_shared_memory_counts_hand_overs_copies_and_operands() {
     };
     let close = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} {other}");
     use Collective as C;
-    // Everybody publishes 400 bytes once and folds four operands, looking at three flags.
+    // Each rank publishes 400 bytes once, polls three flags and reduces four operands.
     let one_shot = alpha * 1.75 + beta * 400.0 + gamma * 1600.0;
     close(price(C::AllReduce, Algorithm::Flat, 1, 400), one_shot);
-    // Three blocks go out and four operands are folded; one block goes out, three come in.
+    // Each rank first sends three blocks and reduces four operands. Then it sends one block and
+    // receives three.
     let two_shot = alpha * 3.5 + beta * 700.0 + gamma * 400.0;
     close(price(C::AllReduce, Algorithm::TwoShot, 1, 400), two_shot);
-    // As much a piece, however many there are: many are not counted out.
+    // The cost per piece is the same for any number of pieces. Large numbers use a shortcut.
     for pieces in [2, 16, 17, 1000, 16_000] {
         let priced = price(C::AllReduce, Algorithm::TwoShot, pieces, 400 * pieces);
         close(priced / pieces as f64, two_shot);
     }
-    // A message of three segments is handed over three times.
+    // A message of three segments is transferred in three parts.
     let bytes = 3 * SHARED_SEGMENT_BYTES;
     let ring = price(C::Broadcast, Algorithm::Binomial, 1, bytes);
     close(ring, 2.0 * (3.75 * alpha + beta * bytes as f64));
 }
 
 #[test]
-fn hosts_that_are_not_full_are_refused() {
+fn invalid_placements_are_rejected() {
     let table = TuningTable::default();
     let each = |(world_size, ranks)| (world_size, Hosts::each(ranks));
     let equal = [(6, 4), (4, 8), (4, 0), (4096, 2048)].into_iter().map(each);
@@ -405,7 +413,7 @@ fn hosts_that_are_not_full_are_refused() {
 }
 
 #[test]
-fn a_tuning_table_survives_its_text_and_is_checked() {
+fn tuning_table_round_trips_as_text_and_is_validated() {
     let table = TuningTable::default();
     let again = TuningTable::parse(&table.to_string()).unwrap();
     assert_eq!((again, hash(&again)), (table, hash(&table)));
@@ -445,10 +453,10 @@ fn a_tuning_table_survives_its_text_and_is_checked() {
 }
 
 proptest! {
-    /// The choice is the least of those that are offered, or, if that is as good, the best one
-    /// whose streams keep out of each other's way; and the same each time.
+    /// `auto` chooses the cheapest candidate, or, if the costs are similar, the cheapest candidate
+    /// whose streams do not share ports. The choice is the same each time.
     #[test]
-    fn the_choice_is_the_cheapest_or_as_good_and_calm(
+    fn auto_chooses_the_cheapest_or_a_similar_calm_algorithm(
         which in 0..Collective::ALL.len(),
         world_size in 1..5000_usize,
         bytes in 0..1_usize << 32,
@@ -461,11 +469,11 @@ proptest! {
         let tcp = LinkCost { alpha_s, overhead_s, beta_s_per_byte, gamma_s_per_byte };
         let table = over_tcp(tcp);
         let apart = Topology::apart(world_size);
-        let ask = |bytes, forced| choose(collective, &apart, bytes, 4, &table, forced);
-        let chosen = ask(bytes, None).unwrap();
-        prop_assert_eq!(chosen, ask(bytes, None).unwrap());
+        let query = |bytes, forced| choose(collective, &apart, bytes, 4, &table, forced);
+        let chosen = query(bytes, None).unwrap();
+        prop_assert_eq!(chosen, query(bytes, None).unwrap());
         let is_calm = |choice: &Choice| match choice.algorithm {
-            // The streams of two ranks do not meet.
+            // The streams of two ranks never share a port.
             _ if world_size == 2 => false,
             Algorithm::Ring => true,
             Algorithm::Circulant => choice.pieces > 1 && !collective.is_rooted(),
@@ -473,28 +481,29 @@ proptest! {
         };
         let offer = Offer { collective, topology: apart.clone(), bytes, in_rank_order: false };
         for &algorithm in Algorithm::ALL {
-            // Some are taken by name alone, even where they would be cheaper.
+            // `auto` never chooses some algorithms, even if they would be cheaper. They must be
+            // selected by name.
             let entry = ringtree::plan::internal::algorithms::entry(collective, algorithm);
             if !entry.is_some_and(|entry| (entry.is_offered)(&offer)) {
                 continue;
             }
-            if let Ok(other) = ask(bytes, Some(algorithm)) {
-                let dearer = if is_calm(&chosen) && !is_calm(&other) { 1.1 } else { 1.0 };
-                let is_least = chosen.predicted_s <= other.predicted_s * dearer * (1.0 + 1e-12);
+            if let Ok(other) = query(bytes, Some(algorithm)) {
+                let margin = if is_calm(&chosen) && !is_calm(&other) { 1.1 } else { 1.0 };
+                let is_least = chosen.predicted_s <= other.predicted_s * margin * (1.0 + 1e-12);
                 prop_assert!(is_least, "{chosen:?}, but {other:?}");
                 if is_calm(&other) && !is_calm(&chosen) {
-                    let is_dearer = other.predicted_s >= chosen.predicted_s * 1.1;
-                    prop_assert!(is_dearer, "{chosen:?}, but {other:?}");
+                    let is_costlier = other.predicted_s >= chosen.predicted_s * 1.1;
+                    prop_assert!(is_costlier, "{chosen:?}, but {other:?}");
                 }
             }
         }
     }
 }
 
-/// Where a byte folded is cheap, the prices of shared memory say that a flat all-reduce of two
-/// ranks is faster than one in pieces; it is not once its messages are longer than a segment.
+/// If reducing a byte is cheap, a flat all-reduce of two ranks has a lower predicted time in shared
+/// memory than one in pieces. In fact, it is slower if its messages are longer than a segment.
 #[test]
-fn long_buffers_in_shared_memory_go_in_pieces() {
+fn long_buffers_in_shared_memory_are_sent_in_pieces() {
     let mut table = TuningTable::default();
     table.shm.gamma_s_per_byte = table.shm.beta_s_per_byte / 4.0;
     let chosen = |bytes| {

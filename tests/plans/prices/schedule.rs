@@ -1,4 +1,4 @@
-//! What is predicted of single messages, and what a predicted time is made of.
+//! Tests the predicted times of individual messages, and the terms of a predicted time.
 
 use super::{entry_cost, even_bytes, over_tcp, plans, requests};
 use ringtree::internal::limits::TRACE_SPANS_MAX;
@@ -19,10 +19,10 @@ const LINK: LinkCost = LinkCost {
     beta_s_per_byte: 1e-9,
     gamma_s_per_byte: 0.5e-9,
 };
-/// Floating-point times that should be equal differ by less.
+/// Tolerance of floating-point times.
 const ROUNDING_S: f64 = 1e-12;
 
-/// Round, sender and receiver of every message of the plans.
+/// Returns round, sender and receiver of every message of the plans.
 fn messages_of(plans: &[Plan]) -> BTreeSet<(usize, usize, usize)> {
     let mut all = BTreeSet::new();
     for (from, plan) in plans.iter().enumerate() {
@@ -37,8 +37,8 @@ fn messages_of(plans: &[Plan]) -> BTreeSet<(usize, usize, usize)> {
     all
 }
 
-/// Whether what keeps a port busy follows one after another.
-fn keep_apart(ports: BTreeMap<usize, Vec<[f64; 2]>>) -> bool {
+/// Returns `true` if the times at which each port is busy do not overlap.
+fn are_disjoint(ports: BTreeMap<usize, Vec<[f64; 2]>>) -> bool {
     ports.into_values().all(|mut times| {
         times.sort_by(|one, other| one[0].total_cmp(&other[0]));
         let pairs = times.windows(2);
@@ -61,7 +61,7 @@ fn by_port(
 }
 
 #[test]
-fn every_message_is_predicted_and_the_last_one_ends_with_the_longest_path() {
+fn message_times_are_consistent_with_the_longest_path() {
     let table = over_tcp(LINK);
     for request in requests(12)
         .into_iter()
@@ -94,18 +94,18 @@ fn every_message_is_predicted_and_the_last_one_ends_with_the_longest_path() {
             assert!(one.receives_s[1] <= schedule.end_s + ROUNDING_S, "{one:?}");
         }
         assert!(
-            keep_apart(by_port(messages, |one| (one.from, one.sends_s))),
+            are_disjoint(by_port(messages, |one| (one.from, one.sends_s))),
             "{request:?}"
         );
         assert!(
-            keep_apart(by_port(messages, |one| (one.to, one.receives_s))),
+            are_disjoint(by_port(messages, |one| (one.to, one.receives_s))),
             "{request:?}"
         );
     }
 }
 
 #[test]
-fn in_shared_memory_the_rounds_of_the_messages_add_up_to_the_price() {
+fn shared_memory_message_times_add_up_to_the_cost() {
     let table = TuningTable::default();
     for request in requests(9) {
         let request = Request {
@@ -121,7 +121,7 @@ fn in_shared_memory_the_rounds_of_the_messages_add_up_to_the_price() {
         };
         assert!(
             (schedule.end_s - expected_s).abs() < ROUNDING_S,
-            "{request:?}: the messages end at {} s, the price is {expected_s} s",
+            "{request:?}: the messages end at {} s, the cost is {expected_s} s",
             schedule.end_s
         );
         let messages = schedule.messages.iter();
@@ -138,7 +138,7 @@ fn in_shared_memory_the_rounds_of_the_messages_add_up_to_the_price() {
     }
 }
 
-/// As they are sent by the engine.
+/// The engine also sends empty messages.
 #[test]
 fn messages_without_elements_are_predicted() {
     let table = TuningTable::default();
@@ -153,7 +153,7 @@ fn messages_without_elements_are_predicted() {
     };
     let ring = by(Collective::AllReduce, Algorithm::Ring);
     let predicted = schedule(&ring, 2, 4, &table).unwrap();
-    // Two chunks of four have an element; each goes round three times twice.
+    // Two of the four chunks have an element. Each chunk makes three hops in each of two phases.
     let of_length = |bytes| {
         let messages = predicted.messages.iter();
         messages.filter(|one| one.bytes == bytes).count()
@@ -167,7 +167,7 @@ fn messages_without_elements_are_predicted() {
 }
 
 #[test]
-fn too_many_messages_are_refused_before_they_are_made() {
+fn too_many_messages_are_rejected_before_they_are_planned() {
     let request = Request {
         collective: Collective::AllToAll,
         algorithm: Algorithm::Flat,
@@ -177,15 +177,15 @@ fn too_many_messages_are_refused_before_they_are_made() {
         pieces: 1,
         hosts: Hosts::APART,
     };
-    let refused = schedule(&request, 100_000, 4, &TuningTable::default()).unwrap_err();
+    let error = schedule(&request, 100_000, 4, &TuningTable::default()).unwrap_err();
     assert!(
-        refused.to_string().contains(&TRACE_SPANS_MAX.to_string()),
-        "{refused}"
+        error.to_string().contains(&TRACE_SPANS_MAX.to_string()),
+        "{error}"
     );
 }
 
 #[test]
-fn the_parts_of_a_predicted_time_are_those_of_the_closed_form() {
+fn terms_of_a_predicted_time_match_the_closed_form() {
     let table = over_tcp(LINK);
     let bytes = 25 << 20;
     for request in requests(16) {
@@ -226,7 +226,7 @@ fn the_parts_of_a_predicted_time_are_those_of_the_closed_form() {
 }
 
 #[test]
-fn a_line_says_of_what_the_time_is_made_and_by_how_much_the_next_is_dearer() {
+fn choice_shows_its_cost_terms_and_the_runner_up() {
     let (table, eight) = (TuningTable::default(), Topology::apart(8));
     let line = |bytes| {
         let choice = choose(Collective::AllReduce, &eight, bytes, 4, &table, None).unwrap();
@@ -237,7 +237,8 @@ fn a_line_says_of_what_the_time_is_made_and_by_how_much_the_next_is_dearer() {
         assert!(line.contains(&percent) && !line.contains('\n'), "{line}");
         line
     };
-    // Two rounds: 2 · 6 µs on the way, and 3 µs for each of four messages out and two in.
+    // Two rounds take 2 · 6 µs of latency, and 3 µs for each of four messages sent and two
+    // received.
     let small = line(8);
     assert!(
         small.contains("; breakdown of the 30.0 µs: 12.0 µs of latency (L), 18.0 µs "),

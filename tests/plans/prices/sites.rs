@@ -1,4 +1,4 @@
-//! Ranks at several sites: what passes the uplinks, and what `auto` chooses.
+//! Tests plans for ranks at several sites: the traffic on uplinks, and the choice of `auto`.
 
 use super::{over_tcp, plans};
 use ringtree::plan::internal::topology::{in_sites_of, of_sizes};
@@ -7,7 +7,7 @@ use ringtree::plan::{
     choose,
 };
 
-/// Chunks that leave each site and that come to each, by the plans of all ranks.
+/// Returns the numbers of chunks that the plans send from and to each site, indexed by site.
 fn across(plans: &[Plan]) -> (Vec<usize>, Vec<usize>) {
     let topology = plans[0].request.topology();
     let site_of = |rank| topology.site_of(topology.host_of(rank));
@@ -31,7 +31,7 @@ fn across(plans: &[Plan]) -> (Vec<usize>, Vec<usize>) {
 }
 
 #[test]
-fn uplinks_carry_no_more_than_they_must() {
+fn uplinks_carry_no_more_chunks_than_necessary() {
     let hosts = [
         in_sites_of(Hosts::APART, &[4, 4]),
         in_sites_of(Hosts::APART, &[5, 2, 1]),
@@ -59,7 +59,8 @@ fn uplinks_carry_no_more_than_they_must() {
                 let (out, into) = across(&plans);
                 let (chunks, sites) = (plans[0].chunks, out.len());
                 match collective {
-                    // A site folds a share for all and hands it out, and gets the others'.
+                    // Each site reduces one share, sends the result to the other sites, and
+                    // receives their shares.
                     Collective::AllReduce => {
                         let least = 2 * (sites - 1) * chunks / sites;
                         assert_eq!((out, into), (vec![least; sites], vec![least; sites]));
@@ -74,7 +75,8 @@ fn uplinks_carry_no_more_than_they_must() {
     }
 }
 
-/// 1 Gbit/s and 0.25 ms between hosts, and a tenth of that between sites.
+/// Returns a table with 1 Gbit/s and 0.25 ms between hosts, and a tenth of this bandwidth between
+/// sites.
 fn slow_uplink() -> TuningTable {
     let mut table = over_tcp(LinkCost {
         alpha_s: 0.25e-3,
@@ -90,7 +92,7 @@ fn slow_uplink() -> TuningTable {
 }
 
 #[test]
-fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
+fn auto_minimizes_traffic_on_a_slow_uplink() {
     let at_sites = |hosts: &[usize]| Topology {
         world_size: 8,
         hosts: in_sites_of(Hosts::APART, hosts),
@@ -111,7 +113,7 @@ fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
         let most = share * seconds(other);
         assert!(hierarchical_s <= most, "{hierarchical_s} {other}");
     }
-    // In few messages no other plan does so for any number of hosts.
+    // For any number of hosts, no other plan achieves this with few messages.
     let (uneven, table) = (at_sites(&[5, 3]), slow_uplink());
     let few = choose(Collective::AllReduce, &uneven, 64 << 10, 4, &table, None).unwrap();
     assert_eq!(few.algorithm, Algorithm::Hierarchical, "{}", few);
@@ -119,7 +121,8 @@ fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
     let least = f64::from(25 << 20) * 80e-9;
     let broadcast = by(Collective::Broadcast, 25 << 20, None);
     assert!(broadcast.predicted_s < 1.15 * least, "{}", broadcast);
-    // Without sites nothing of it is known, and without numbers an uplink is ten times slower.
+    // Without sites, `auto` does not know of the uplink. Without measured costs, it assumes that
+    // an uplink is ten times slower.
     let apart = Topology::apart(8);
     let unaware = choose(
         Collective::AllReduce,
@@ -133,14 +136,14 @@ fn over_a_slow_uplink_auto_sends_no_more_than_it_must() {
     let mut table = slow_uplink();
     table.uplink = None;
     let forced = Some(Algorithm::Hierarchical);
-    let guessed = choose(Collective::AllReduce, &eight, 25 << 20, 4, &table, forced).unwrap();
-    assert!((guessed.predicted_s / hierarchical_s - 1.0).abs() < 0.01);
+    let assumed = choose(Collective::AllReduce, &eight, 25 << 20, 4, &table, forced).unwrap();
+    assert!((assumed.predicted_s / hierarchical_s - 1.0).abs() < 0.01);
 }
 
-/// More ranks than are counted: no collective is without a price, and where uplinks are slow the
-/// plan that knows them is taken.
+/// With more ranks than `auto` counts message by message, every collective still has a predicted
+/// cost. If uplinks are slow, `auto` chooses the hierarchical plan.
 #[test]
-fn many_ranks_at_sites_are_priced() {
+fn cost_is_predicted_for_many_ranks_at_sites() {
     for hosts in [
         in_sites_of(Hosts::APART, &[60_000, 40_000]),
         in_sites_of(Hosts::each(8), &[5000, 5000, 2500]),
