@@ -3,8 +3,8 @@
 
 use ringtree::plan::{ChunkRange, Collective, Plan, Source, Step};
 
-/// Runs the plans on pseudo-random numbers. Returns a message that names the chunk and the rank if a
-/// result is wrong.
+/// Runs the plans on pseudo-random numbers. Returns a message that names the chunk and the rank if
+/// a result is wrong.
 pub(crate) fn replay(plans: &[Plan]) -> Result<(), String> {
     let request = &plans[0].request;
     let collective = request.collective;

@@ -403,8 +403,8 @@ impl Probe {
             self.set(&mut table, number);
             self.price_s(topology, &table)
         };
-        // An uplink affects the prediction only if it is slower than a port. The line therefore
-        // starts at costs so large that it is.
+        // An uplink affects the prediction only if it is slower than a port. Therefore, the linear
+        // part begins at a cost with which the uplink is certainly slower.
         let least = match self.class {
             LinkClass::Tcp | LinkClass::Shm => 0.0,
             LinkClass::Uplink => usual * TUNING_FACTOR_MAX_TCP,
@@ -462,7 +462,7 @@ mod tests {
     use crate::topology::of_sizes;
     use proptest::prelude::*;
 
-    /// Tables with 0.2 to 50 times the built-in costs, each cost independently.
+    /// Generates tables with 0.2 to 50 times the built-in costs. Each cost varies independently.
     fn tables() -> impl Strategy<Value = TuningTable> {
         let factor = || 0.2..50.0;
         let factors = prop::array::uniform7(factor());
@@ -509,7 +509,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_found_predicts_what_was_timed((truth, topology) in (tables(), worlds())) {
+        fn computed_costs_predict_the_measured_times((truth, topology) in (tables(), worlds())) {
             let shares = truth.shm.beta_s_per_byte / truth.shm.gamma_s_per_byte;
             prop_assume!((1.0 / SHM_IMBALANCE_MAX..=SHM_IMBALANCE_MAX).contains(&shares));
             let price_s = |probe: &Probe, table| probe.price_s(&topology, table).unwrap();
@@ -528,7 +528,7 @@ mod tests {
         }
 
         #[test]
-        fn whatever_the_times_the_numbers_are_sane(
+        fn costs_stay_in_range_for_any_measured_times(
             (topology, times_s) in (worlds(), prop::array::uniform7(prop::num::f64::ANY))
         ) {
             let found = table_from(&topology, &timed(&topology, &times_s)).unwrap();
@@ -540,11 +540,11 @@ mod tests {
     }
 
     #[test]
-    fn a_disturbed_measurement_is_worth_nothing() {
+    fn disturbed_measurement_keeps_built_in_costs() {
         let four = together(4);
         let table = table_from(&four, &timed(&four, &[20e-3, 30e-6, 30e-6])).unwrap();
         assert_eq!(table, TuningTable::default());
-        // A measurement that is only unusual is used: here, two-shot is faster than possible.
+        // A measurement that is merely unusual is used. Here, two-shot is faster than possible.
         let table = table_from(&four, &timed(&four, &[2e-6, 90e-6, 10e-6])).unwrap();
         assert_ne!(table.shm, TuningTable::default().shm);
     }

@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wrapping_range_is_one_message_of_two_entries() {
+    fn wrapping_range_is_one_message_with_two_transfers() {
         let send = Step::send(1, vec![range(3, 1), range(0, 2)]);
         let store = Step::store(0, vec![range(4, 3)]);
         let entry = |from_chunk, to_chunk, chunks| Transfer {
@@ -393,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_operand_is_stored_where_the_own_chunks_are_none() {
+    fn first_operand_is_stored_unless_own_chunks_are_an_operand() {
         let gather = |sources| Step::Receive {
             sources,
             ranges: vec![range(0, 1)],
@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn local_steps_share_a_round_which_has_a_number_of_its_own() {
+    fn local_steps_form_a_separate_round() {
         let copy = Step::Copy {
             from: range(0, 1),
             to: range(4, 1),
@@ -448,7 +448,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_that_do_not_fit_together_are_named() {
+    fn inconsistent_plans_are_an_error() {
         let send = |count| vec![vec![Step::send(1, vec![range(0, count)])]];
         let store = |count| vec![vec![Step::store(0, vec![range(0, count)])]];
         let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err().to_string();

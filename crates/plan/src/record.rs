@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_does_not_fit_says_why() {
+    fn record_that_does_not_apply_states_the_reason() {
         let kept = of(TuningTable::default(), &Topology::of(&[0, 0, 1, 1]));
         assert_eq!(fits(&kept, &Topology::of(&[5, 5, 2, 2])), Ok(()));
         let other = fits(&kept, &Topology::of(&[0, 1, 0, 1]));

@@ -419,7 +419,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn hosts_that_are_not_full_are_refused() {
+    fn hosts_that_are_not_full_are_rejected() {
         let not_full = Topology {
             world_size: 6,
             hosts: Hosts::each(4),
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_equal_runs_of_ranks_are_a_number() {
+    fn hosts_with_equal_runs_of_ranks_are_stored_as_a_number() {
         let cases: &[(&[usize], usize)] = &[
             (&[], 1),
             (&[1], 1),
@@ -452,7 +452,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_rank_is_where_it_was_said_to_be(
+        fn every_rank_is_on_its_specified_host(
             hosts in prop::collection::vec(0..6usize, 1..30),
         ) {
             let topology = Topology::of(&hosts);
@@ -477,7 +477,7 @@ mod tests {
         }
 
         #[test]
-        fn every_host_is_where_it_was_said_to_be(
+        fn every_host_is_at_its_specified_site(
             ranks in prop::collection::vec((0..6usize, 0..3usize), 1..30),
         ) {
             let (hosts, sites): (Vec<_>, Vec<_>) = ranks.into_iter().unzip();

@@ -176,8 +176,8 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         }
     }
 
-    /// Returns the role of this member. Only multiples of the stride meet: every k-th of them with
-    /// those before the next.
+    /// Returns the role of this member. Only multiples of the stride exchange data: every k-th
+    /// multiple sends to or receives from the multiples between itself and the next k-th one.
     fn role(&self, stride: usize) -> Role {
         let group = stride.saturating_mul(self.radix);
         if !self.own.is_multiple_of(stride) {

@@ -58,8 +58,8 @@ fn build(request: &Request) -> Vec<Round> {
     })
 }
 
-/// One meeting of two members: the half of their shared chunks that this member keeps, and the half
-/// that it gives away.
+/// One exchange between two members: the half of their shared chunks that this member keeps, and
+/// the half that it sends.
 struct Halving {
     peer: usize,
     kept: ChunkRange,

@@ -102,7 +102,7 @@ mod tests {
     use crate::topology::Hosts;
 
     #[test]
-    fn steps_that_come_back_to_a_rank_keep_its_link() {
+    fn plans_that_return_to_a_rank_reuse_its_link() {
         let part = |algorithm, world_size| {
             let request = Request {
                 collective: Collective::AllReduce,

@@ -271,7 +271,7 @@ mod tests {
     use crate::tuning::TuningTable;
 
     #[test]
-    fn a_buffer_as_long_as_memory_has_a_price() {
+    fn largest_possible_buffer_has_a_finite_cost() {
         let (table, bytes) = (TuningTable::default(), isize::MAX as usize);
         for &collective in Collective::ALL {
             for ranks in 1..=9 {

@@ -329,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_text_ends_the_element_that_holds_it() {
+    fn embedded_text_does_not_end_its_element() {
         assert_eq!(SCRIPT.matches("</").count(), 0);
         assert_eq!(STYLE.matches("</").count(), 0);
         for mark in ["{{title}}", "{{style}}", "{{data}}", "{{script}}"] {
@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_in_what_is_filled_in_stay() {
+    fn marks_in_inserted_text_are_not_replaced() {
         let page = filled(&[("{{title}}", "{{style}}"), ("{{style}}", "{{data}}")]);
         assert!(page.contains("<title>{{style}}</title>") && page.contains("{{data}}"));
         assert_eq!(escaped("</title><b>&"), "&lt;/title&gt;&lt;b&gt;&amp;");

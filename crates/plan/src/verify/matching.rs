@@ -85,9 +85,9 @@ fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[Chun
     sent
 }
 
-/// Returns the fault of the first lonely end. A second lonely end makes it more precise: that of
-/// the same message in a different round, or one of the same round with a rank in common. The step
-/// of the common rank is wrong.
+/// Returns the fault of the first unmatched end. A second unmatched end, if there is one, makes the
+/// fault more precise. It is the other end of the same message in a different round, or an end in
+/// the same round with a rank in common. In the latter case, the common rank's step is wrong.
 fn told(first: &Lonely, all: &[Lonely]) -> Fault {
     let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
     let is_moved = |one: &&Lonely| (one.from, one.to) == (first.from, first.to);

@@ -210,7 +210,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pairs_are_unordered_and_longer_folds_are_ordered() {
+    fn operand_order_matters_only_for_more_than_two_operands() {
         let mut values = Values::new(4, 1, false);
         assert_eq!(values.fold(&[0, 1]), values.fold(&[1, 0]));
         assert_ne!(values.fold(&[0, 1, 2]), values.fold(&[1, 0, 2]));
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contribution_counts_once_in_a_sum_and_as_often_as_it_likes_in_a_union() {
+    fn contribution_may_repeat_in_a_union_but_not_in_a_sum() {
         let mut sums = Values::new(4, 1, false);
         let pair = sums.fold(&[1, 2]).unwrap();
         assert_eq!(sums.fold(&[pair, 2]), Err(2));
@@ -237,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_do_not_depend_on_the_order_in_which_trees_are_met() {
+    fn fingerprints_do_not_depend_on_the_order_of_trees() {
         let mut values = Values::new(4, 1, false);
         let mut others = Values::new(4, 1, false);
         others.fold(&[2, 3]).unwrap();

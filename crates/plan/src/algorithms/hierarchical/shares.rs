@@ -185,14 +185,14 @@ mod tests {
     }
 
     #[test]
-    fn units_suit_all_hosts_or_are_many() {
+    fn unit_count_is_a_common_multiple_up_to_a_limit() {
         assert_eq!((units(&[4, 4]), units(&[1, 1])), (4, 1));
         assert_eq!((units(&[2, 3]), units(&[4, 7, 8])), (6, 56));
         assert_eq!((units(&[1, 2, 3, 5]), units(&[5, 7, 8])), (30, 64));
     }
 
     #[test]
-    fn the_ranks_of_equal_hosts_hold_equally_much() {
+    fn ranks_of_equal_hosts_hold_equal_shares() {
         let (alone, four) = (Share::alone(), host(4));
         let site = Share::of_group(&[&four, &four, &four]);
         assert_eq!(
@@ -209,7 +209,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn every_unit_has_one_holder_in_each_group_and_segments_meet_no_cut(
+        fn units_and_segments_have_one_holder_in_each_group(
             sites in prop::collection::vec(prop::collection::vec(1..=9usize, 1..5), 1..4),
         ) {
             let hosts: Vec<Share> = (0..=9).map(host).collect();

@@ -1,18 +1,18 @@
 "use strict";
-// Plays one plan, or two on one clock. The page says what is sent when; this script replays it.
-// A stop is a moment at which a round ends. Round 0 is the time before the first message.
+// Plays one plan, or two plans on one clock. The page specifies the messages and their times, and
+// this script replays them. A stop is a moment at which a round ends. Round 0 precedes the first message.
 
-// ---- Text for people ----
+// ---- Text ----
 const upTo = (count) => Array.from({ length: count }, (_, index) => index);
 const digitsFor = (value) => (value >= 100 ? 0 : value >= 10 ? 1 : 2);
 
-// The time of a clock that runs to `total`: in one unit, always with as many digits.
+// Formats the time of a clock that runs to `total`, always with the same unit and number of digits.
 function formatClock(seconds, total) {
   const [size, unit] = [[1, "s"], [1e-3, "ms"], [1e-6, "µs"]].find(([least]) => total >= least || total === 0) ?? [1e-9, "ns"];
   return `${(seconds / size).toFixed(digitsFor(total / size))} ${unit}`;
 }
 
-// "72 µs": a time by itself, in the unit that suits.
+// Formats a single time in a suitable unit, such as "72 µs".
 const formatTime = (seconds) => formatClock(seconds, seconds).replace(/\.0+ /, " ");
 
 function formatBytes(bytes) {
@@ -22,7 +22,7 @@ function formatBytes(bytes) {
   return `${bytes.toFixed(Number.isInteger(bytes) ? 0 : digitsFor(bytes))} ${units[unit]}`;
 }
 
-// "150 KiB", or "75 KiB to 150 KiB"; nothing for messages without data.
+// Returns "150 KiB" or "75 KiB to 150 KiB", or an empty string for messages without data.
 function sizes(bytes) {
   const [least, most] = [Math.min(...bytes), Math.max(...bytes)].map(formatBytes);
   return bytes.every((one) => one === 0) ? "" : least === most ? most : `${least} to ${most}`;
@@ -30,28 +30,28 @@ function sizes(bytes) {
 
 const plural = (count, what) => `${count.toLocaleString("en-US")} ${what}${count === 1 ? "" : "s"}`;
 const capital = (text) => text.charAt(0).toUpperCase() + text.slice(1);
-const unbroken = (text) => text.replace(/(\d) (?=([nµm]?s|([KMGT]i)?B)\b)/g, "$1\u00a0"); // "72 µs" on one line
+const unbroken = (text) => text.replace(/(\d) (?=([nµm]?s|([KMGT]i)?B)\b)/g, "$1\u00a0"); // keeps "72 µs" on one line
 const subscript = (number) => String(number).replace(/\d/g, (digit) => "₀₁₂₃₄₅₆₇₈₉"[digit]);
 
-// "0, 2–5": ascending numbers, with runs drawn together.
+// Lists ascending numbers and combines runs: "0, 2–5".
 function listed(numbers) {
   const endOf = (first) => (numbers.includes(first + 1) ? endOf(first + 1) : first);
   const firsts = numbers.filter((number) => !numbers.includes(number - 1));
   return firsts.map((first) => (first === endOf(first) ? first : `${first}–${endOf(first)}`)).join(", ");
 }
 
-// "1 → 2 → 4 → 7", without the middle of a long row.
+// Returns "1 → 2 → 4 → 7". The middle of a long list is omitted.
 const shortened = (values) => (values.length > 9 ? [...values.slice(0, 4), "…", ...values.slice(-2)] : values);
 const growth = (values) => shortened(values).join(values.length > 5 ? "\u00a0→ " : "\u00a0→\u00a0");
 
-// ---- Replay: who holds whose contribution. A set of ranks is a BigInt, with a bit for each ----
+// ---- Replay: the contributions that each rank holds. A set of ranks is a BigInt with a bit per rank ----
 const bit = (rank) => 1n << BigInt(rank);
 const membersOf = (set) => upTo(64).filter((rank) => set & bit(rank));
 const counted = new Map();
 const ones = (set) => counted.get(set) ?? counted.set(set, set.toString(2).replaceAll("0", "").length).get(set);
 
-// The messages of each round, and local work, which goes from a rank to itself. `pairs` lists the
-// chunks that are read, each with the chunk that is written.
+// Returns the messages of each round. Local work is a message from a rank to itself. `pairs` lists
+// each chunk that is read together with the chunk that is written.
 function decode(score) {
   const message = ([from, to, kind, ...numbers]) => {
     const [bytes, begin, end, flags] = score.kinds[kind];
@@ -67,15 +67,14 @@ function decode(score) {
   return score.rounds.map((round) => round.map(message));
 }
 
-// What a collective means for each chunk.
 function meaning({ collective, ranks, root }, { chunks, scratch }) {
   const isOneOf = (...names) => names.includes(collective);
   const owner = (chunk) => Math.floor((chunk * ranks) / chunks);
   const isFromRoot = isOneOf("broadcast", "scatter");
   const isReduction = isOneOf("all-reduce", "reduce", "reduce-scatter");
   const isSum = isReduction || isOneOf("barrier");
-  // Chunks that belong together: sums are collected chunk by chunk, in the buffer and in scratch;
-  // blocks, slice by slice.
+  // The group of a chunk: sums are collected per chunk, in the buffer and in scratch. Blocks are
+  // collected per slice.
   const group = (chunk) => (chunk % chunks) % (isSum || isOneOf("broadcast") ? chunks : chunks / ranks);
   return {
     owner, isFromRoot, isReduction, isSum, group,
@@ -86,7 +85,7 @@ function meaning({ collective, ranks, root }, { chunks, scratch }) {
   };
 }
 
-// A plan with its states, before the first round and after each, and the facts of its rounds.
+// Returns a plan with its rounds' facts and its states before and after each round.
 function replay(page, score) {
   const width = score.chunks + score.scratch;
   const means = meaning(page, score);
@@ -95,15 +94,15 @@ function replay(page, score) {
   const film = { page, score, width, means, rounds: decode(score) };
   film.states = [{
     holds: cells.map((cell) => (has(cell) ? bit(cell[0]) : 0n)),
-    passed: new Uint8Array(cells.length), // whether a partial sum was sent on
-    block: new Uint16Array(cells.map(([, chunk]) => chunk)), // the chunk in which the content was at the start
+    passed: new Uint8Array(cells.length), // 1 if a partial sum was passed on
+    block: new Uint16Array(cells.map(([, chunk]) => chunk)), // the original chunk of the content
   }];
   film.rounds.forEach((round, index) => film.states.push(after(film.states[index], round, film)));
   film.facts = film.rounds.map((round, index) => factsOf(film, round, film.states[index], film.states[index + 1]));
   return film;
 }
 
-// All messages of a round read the state before it, and are applied in order.
+// Applies a round's messages in order. All of them read the state before the round.
 function after(before, round, { width, means }) {
   const state = Object.fromEntries(Object.entries(before).map(([name, list]) => [name, list.slice()]));
   for (const { from, isLocal, pairs } of means.isReduction ? round : []) {
@@ -120,15 +119,15 @@ function after(before, round, { width, means }) {
   return state;
 }
 
-// A state within a round: that after it in the cells that messages have reached, that before it elsewhere.
+// Returns a state within a round: cells that messages have reached have the state after the round.
 function within(before, now, { width }, arrived) {
   const fresh = new Set(arrived.flatMap(({ to, pairs }) => pairs.map(([, write]) => to * width + write)));
   return Object.fromEntries(Object.entries(before).map(([name, list]) =>
     [name, list.map((old, cell) => (fresh.has(cell) ? now[name][cell] : old))]));
 }
 
-// The part of the final content of a chunk that is there, from 0 to 1. A partial sum that was
-// passed on counts 0: another rank goes on with it.
+// Returns the fraction of a chunk's final content that is present, from 0 to 1. A partial sum that
+// was passed on counts as 0, because another rank continues with it.
 function partOf({ width, means }, state, rank, chunk) {
   const [cell, wanted] = [rank * width + chunk, means.wanted(chunk)];
   if (state.passed[cell] && state.holds[cell] !== wanted) return 0;
@@ -136,9 +135,9 @@ function partOf({ width, means }, state, rank, chunk) {
 }
 
 // ---- Facts of a round ----
-// The messages of a round; `gathered`, how much a rank has collected, and `spread`, on how many
-// ranks a finished chunk is: pairs, before and after, where they are largest. `first` has the same
-// for what belongs together with chunk 0.
+// Returns the facts of a round. `gathered` is how much a rank has collected, and `spread` is the
+// number of ranks with a finished chunk. Both are pairs (before, after) of the rank or chunk with the
+// largest value. `first` has the same facts for the group of chunk 0.
 function factsOf(film, round, before, now) {
   const { means, page, width } = film;
   const messages = round.filter((message) => !message.isLocal);
@@ -164,12 +163,12 @@ function factsOf(film, round, before, now) {
   return { all, first, senders, bytes: messages.map((message) => message.bytes), sends: most("from"), receives: most("to") };
 }
 
-// How many ranks' contributions a rank holds of what belongs together with `chunk`.
+// Returns the number of ranks whose contributions to the group of `chunk` a rank holds.
 function union({ width, means }, state, rank, chunk) {
   return ones(means.together(chunk).reduce((set, at) => set | state.holds[rank * width + at], 0n));
 }
 
-// How many ranks have a finished `chunk`; in a scatter, anything of the root's.
+// Returns the number of ranks with a finished `chunk`, or, in a scatter, with any data of the root.
 function holders(film, state, chunk) {
   const { page, means, width } = film;
   const hasAny = (rank) => means.together(chunk).some((at) => state.holds[rank * width + at]);
@@ -177,18 +176,18 @@ function holders(film, state, chunk) {
   return upTo(page.ranks).filter(has).length;
 }
 
-// How many of the rounds, or of the first `end`, have messages.
+// Returns the number of rounds, or of the first `end` rounds, that have messages.
 const countRounds = (facts, end) => facts.slice(0, end).filter(({ senders }) => senders > 0).length;
 
-// From where a value starts to where it is complete: [1, 2, 4, 7]. Empty if it does not get there.
+// Returns the values from the start until `goal` is reached: [1, 2, 4, 7]. Empty if it is never reached.
 function runOf(facts, name, goal) {
   const pairs = facts.map((fact) => fact.first[name]).filter((pair) => pair);
   const end = pairs.findIndex((pair) => pair[1] >= goal);
   return end < 0 ? [] : [pairs[0][0], ...pairs.slice(0, end + 1).map((pair) => pair[1])];
 }
 
-// ---- Sentences, made from the facts ----
-// "A rank receives at most 1 message in a round, so ... can at most double. ..."
+// ---- Sentences about the facts ----
+// Returns "A rank receives at most 1 message in a round, so ... can at most double. ..."
 function bound(run, perRound, verb, what, goal, algorithm) {
   const factor = perRound + 1;
   const least = upTo(64).find((rounds) => factor ** rounds >= goal);
@@ -201,7 +200,7 @@ function bound(run, perRound, verb, what, goal, algorithm) {
     + `${capital(algorithm)} ${takes}: ${growth(run)}.`;
 }
 
-// What grows, as a number of things and as a sentence: in one chunk or rank, then over the ranks.
+// Growing values, as a noun and as a sentence: first within a chunk or rank, then across ranks.
 const GROWING = {
   sum: ["contributions to one chunk", "A rank has # contributions to a chunk"],
   heard: ["ranks that one rank has heard from", "A rank has heard from # ranks"],
@@ -214,7 +213,6 @@ const growing = ({ page: { collective }, means: { isReduction } }) => ({
   spread: GROWING[collective === "scatter" ? "data" : "copies"],
 });
 
-// Why a plan has as many rounds as it has.
 function whySentences(film) {
   const { page, score: { algorithm, pieces } } = film;
   if (page.ranks === 1) return ["One rank has nothing to send."];
@@ -235,7 +233,7 @@ function whySentences(film) {
   ].filter((sentence) => sentence);
 }
 
-// What the page shows, in words: the bytes, rounds and times of its plan, or of its two plans.
+// Summarizes the page in words: the bytes, rounds and times of its one or two plans.
 function headline(films) {
   const { ranks, hosts } = films[0].page;
   if (ranks === 1) return "One rank has nothing to send.";
@@ -257,7 +255,7 @@ function headline(films) {
   const [waits, data, folds] = pairs.map((pair) => pair.join(" instead of "));
   const bytes = isEqual ? `Both send ${most} per rank. ` : `${name} sends ${most} per rank instead of ${slow.sends}. `;
   const [fewer, less] = [Math.sign(slow.rounds - fast.rounds), Math.sign(slow.parts_s[0] - fast.parts_s[0])];
-  // Where messages within a host and between hosts cost different times, rounds alone do not explain it.
+  // If messages within a host and between hosts take different times, rounds alone do not explain it.
   const link = fewer !== less ? ", but" : [1, ranks].includes(new Set(hosts).size) ? ", so" : ", and";
   const clause = pairs[0][0] === pairs[0][1] ? ""
     : `${link} ${fewer === 0 ? fast.algorithm : "it"} waits ${less > 0 ? "less" : "longer"} for messages: ${waits}`;
@@ -270,8 +268,8 @@ function headline(films) {
   return `${fast.sends === "0 B" && isEqual ? "" : bytes}${rounds}${clause}. ${end}`;
 }
 
-// What one round does, in words. Round 0 is the start. Within a round, only the messages that have
-// `arrived` count, which led to `state`.
+// Describes one round in words. Round 0 is the start. Within a round, only the messages that have
+// `arrived` count. They led to `state`.
 function roundSentence(film, round, arrived, state) {
   const { page: { collective, ranks, root }, means, facts } = film;
   const own = { "barrier": "only itself", "all-to-all": "one block for every rank" }[collective] ?? "its own block";
@@ -293,7 +291,6 @@ function roundSentence(film, round, arrived, state) {
   return [head, [sends, ...soFar, ...grew].join(" ")];
 }
 
-// What one cell holds, in words.
 function cellSentence({ page, score, means, width }, state, rank, chunk) {
   const cell = rank * width + chunk;
   const ranks = membersOf(state.holds[cell]);
@@ -308,15 +305,15 @@ function cellSentence({ page, score, means, width }, state, rank, chunk) {
 
 // ---- Geometry ----
 const RANKS_APART = 16; // with more ranks, arrows are bundled
-const ROWS_MAX = 16; // with more chunks, a row stands for several
+const ROWS_MAX = 16; // with more chunks, a row represents several
 
-// Runs [first, end) of `count` things, from `base` on, in at most `most` rows.
+// Divides `count` items, numbered from `base`, into at most `most` rows [first, end).
 function rowsOf(count, most, base) {
   const size = Math.max(1, Math.ceil(count / most));
   return upTo(Math.ceil(count / size)).map((row) => [base + row * size, base + Math.min(count, (row + 1) * size)]);
 }
 
-// Where everything in a plan's picture is, in pixels.
+// Returns the positions in a plan's picture, in pixels.
 function layout(width, { ranks, hosts }, { chunks, scratch }) {
   const bundle = Math.ceil(ranks / RANKS_APART);
   const lanes = Math.ceil(ranks / bundle);
@@ -336,12 +333,11 @@ function layout(width, { ranks, hosts }, { chunks, scratch }) {
     height: top(rows.length - 1) + rowHeight + 2,
     lane: (group) => 20 + laneHeight * (group + 0.5),
     x: (rank) => gutter + pitch * (rank + 0.5),
-    // The middle of the ranks of a bundle.
     middle: (group) => gutter + (pitch * (group * bundle + Math.min(ranks, (group + 1) * bundle))) / 2,
   };
 }
 
-// The arrows of a round: one for each message, or for the messages between two groups of ranks.
+// Returns the arrows of a round: one per message, or one for all messages between two groups of ranks.
 function arrowsOf(round, bundle) {
   const arrows = new Map();
   for (const { from, to, bytes, begin, end, reduces, isLocal } of round) {
@@ -359,7 +355,7 @@ function sizeLabel(arrows) {
   return bytes.length > 1 && sizes(bytes) ? `${bytes.length} × ${sizes(bytes)}` : sizes(bytes);
 }
 
-// The shade of a cell. Each doubling of a sum's contributions is a step.
+// Returns the shade of a cell. Each doubling of a sum's contributions is one step darker.
 function shade(part, ranks, isSum) {
   if (part <= 0 || part >= 0.9999) return part <= 0 ? "h0" : "done";
   if (!isSum) return "some";
@@ -446,7 +442,7 @@ class PlanView {
     this.drawGrowth();
   }
 
-  // A bar for each round: what a rank has collected (blue), on how many ranks a chunk is (green).
+  // Draws a bar per round: what a rank has collected (blue), and how many ranks have a chunk (green).
   drawGrowth() {
     const { figure, film: { facts, page, means } } = this;
     const [height, top, width] = [84, 18, Math.max(200, figure.parentNode.clientWidth)];
@@ -499,7 +495,7 @@ class PlanView {
     this.describe();
   }
 
-  // Begins to show a round: its arrows and the sizes of its messages.
+  // Prepares to show a round: its arrows and the sizes of its messages.
   enter(round) {
     const arrows = arrowsOf(this.film.rounds[round - 1] ?? [], this.place.bundle);
     Object.assign(this, { shown: round, arrows });
@@ -509,7 +505,7 @@ class PlanView {
     upTo(this.place.lanes).forEach((lane) => this.labelLane(messages.filter((arrow) => arrow.from === lane)));
   }
 
-  // Draws a message that has come `way` of its way, or a circle for what stays within a group.
+  // Draws a message that has traveled the fraction `way`, or a circle for messages within a group.
   drawArrow({ from, to, reduces }, way) {
     const { middle, lane, bundle } = this.place;
     const [y, start, end] = [lane(from), middle(from), middle(to)];
@@ -524,7 +520,7 @@ class PlanView {
     svg("path", { d: `M${head} ${y}l${-7 * sign} -4v8z` }, group);
   }
 
-  // The sizes that one rank sends, next to its arrows where nothing else is, or on a long arrow.
+  // Writes the sizes that one rank sends, next to its arrows if there is space, or on a long arrow.
   labelLane(arrows) {
     if (arrows.length === 0) return;
     const { middle, lane, width, gutter } = this.place;
@@ -537,7 +533,7 @@ class PlanView {
     if (at) svg("text", { class: "size", x: at[0], y: lane(arrows[0].from) + 4, "text-anchor": at[1] }, this.labels, text);
   }
 
-  // Colors a cell by what it holds, and writes how much or what that is.
+  // Colors a cell by its content, and writes how much or which data it holds.
   paint({ shape, count }, rank, row) {
     const { film: { page, score, means, width }, film } = this;
     const [first, end] = this.place.rows[row];
@@ -563,7 +559,7 @@ class PlanView {
     count.textContent = isNamed ? (means.isSum ? ones(content) : block) : "";
   }
 
-  // Says what the chosen cell holds, and marks it and the ranks that contributed to it.
+  // Describes the content of the chosen cell, and marks the cell and the ranks that contributed to it.
   describe() {
     const { film, picked: [rank, row] = [], place: { rows } } = this;
     const [first, end] = rows[row] ?? [];
@@ -579,8 +575,8 @@ class PlanView {
 }
 
 // ---- The clock and the controls ----
-// The ends of rounds of all plans in order: when, and how many rounds each plan has done. Rounds of
-// different plans that end together are one stop; rounds of one plan never are.
+// Returns the stops of all plans in order: the time, and each plan's completed rounds. Rounds of
+// different plans that end together share a stop. Rounds of one plan never share a stop.
 function stopsOf(plans) {
   const rounds = plans.map(() => 0);
   const stops = [{ time: 0, rounds: [...rounds] }];
@@ -593,14 +589,14 @@ function stopsOf(plans) {
   }
 }
 
-// Seconds for which each way to the next stop is shown: as the clock says, but never too short.
+// Returns the seconds to show until each next stop: proportional to the clock, with a minimum.
 function paceOf(stops) {
   const [total, shown] = [stops[stops.length - 1].time, Math.max(4, Math.min(45, 1.6 * (stops.length - 1)))];
   const least = Math.min(0.6, shown / (3 * stops.length));
   return stops.slice(1).map(({ time }, at) => Math.max(least, total > 0 ? (shown * (time - stops[at].time)) / total : 0));
 }
 
-// What the page leaves out, and where its clock differs.
+// Describes what the page omits and where its clock is scaled.
 function noteOf({ ranks, plans }) {
   const [chunks, bundle] = [Math.max(...plans.map((plan) => Math.ceil(plan.chunks / ROWS_MAX))), Math.ceil(ranks / RANKS_APART)];
   const scaled = plans.filter(({ scale }) => Math.abs(scale - 1) > 0.005);
@@ -636,7 +632,6 @@ class Player {
     resize();
   }
 
-  // A line of rounds, above the slider.
   drawTrack({ ends_s }, name) {
     const track = html("div", { class: "track" });
     byId("scrub").before(html("span", {}, null, name), track);
@@ -673,14 +668,14 @@ class Player {
     });
   }
 
-  // Plays to the next stop. A second step during the first finishes that one.
+  // Plays to the next stop. A second step during the first step finishes the first.
   forward() {
     const next = Math.min(this.stops.length - 1, (this.goal ?? this.at) + 1);
     if (this.isStill.matches || this.goal !== null) this.rest(this.isStill.matches ? next : this.goal);
     this.run(next > this.at, next);
   }
 
-  // Stands still at a stop, or at a fraction of the way to the next.
+  // Pauses at a stop, or at a fraction of the way to the next stop.
   rest(at, fraction = 0) {
     this.run(false, null);
     Object.assign(this, { at, fraction });
@@ -728,7 +723,7 @@ class Player {
     this.views.forEach((view, plan) => {
       const round = stops[at].rounds[plan];
       const [from, to] = [view.ends[round - 1] ?? 0, view.ends[round]];
-      // A round without length is shown as the way between two stops.
+      // A round without duration is shown as the interval between two stops.
       const way = to > from ? (time - from) / (to - from) : stops[at + 1]?.rounds[plan] > round ? fraction : 0;
       view.show(round, way > 1e-6 ? Math.min(way, 1 - 1e-9) : 0);
       view.price.classList.toggle("over", round === this.marks[plan].length);
