@@ -156,14 +156,14 @@ fn two_messages_to_a_peer_in_one_round_are_rejected() {
         vec![exchange.into_iter().chain(folds).collect()]
     };
     assert_eq!(
-        verify(&of_two_chunks(rounds)).unwrap_err().to_string(),
+        verify(&two_chunk_plans(rounds)).unwrap_err().to_string(),
         "rank 0, round 0, step 1: this is the second message to rank 1 in this round \
          (or rank 0, round 0, step 0)"
     );
 }
 
 /// Returns all-reduce plans of 2 ranks and 2 chunks.
-fn of_two_chunks(rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
+fn two_chunk_plans(rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
     let mut plans = handwritten(2, rounds);
     for plan in &mut plans {
         plan.chunks = 2;
@@ -175,7 +175,7 @@ fn of_two_chunks(rounds: impl Fn(usize) -> Vec<Vec<Step>>) -> Vec<Plan> {
 /// order `sent`, and rank 1 receives them into the chunks `stored_by_1`.
 fn exchange(sent: [usize; 2], stored_by_1: [usize; 2]) -> Vec<Plan> {
     let ranges = |order: [usize; 2]| order.map(|chunk| ChunkRange::new(chunk, 1)).to_vec();
-    of_two_chunks(|rank| {
+    two_chunk_plans(|rank| {
         let (sent, received) = match rank {
             0 => (sent, [0, 1]),
             _ => ([0, 1], stored_by_1),

@@ -57,9 +57,9 @@ fn barrier_of_thousands_takes_logarithmic_rounds() {
     }
 }
 
-/// Returns the number of successive messages of a broadcast. A root's sends share its port, but
-/// each does not wait for the previous one's latency. So a message of this network occupies its
-/// ports for 10 µs, and arrives when it has passed through them.
+/// Returns the time of a broadcast, in messages. The root's sends share its port, but do not wait
+/// for each other's latency. So this network has no latency, and a message occupies its ports for
+/// 10 µs and arrives when it has passed through them.
 fn sends_taken(world_size: usize) -> u32 {
     let mut world = World::new(world_size);
     world.network.latency = Duration::ZERO;

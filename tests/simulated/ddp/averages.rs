@@ -54,7 +54,7 @@ impl Run {
     }
 
     /// Trains on one rank. Returns the averaged gradients of every parameter, indexed by step.
-    fn on_rank(&self, comm: &Communicator, hook: Row) -> Result<Vec<Vec<Option<Vec<f64>>>>> {
+    fn train_on_rank(&self, comm: &Communicator, hook: Row) -> Result<Vec<Vec<Option<Vec<f64>>>>> {
         let options = Options::new().buckets(BucketSize::Bytes(self.bucket_bytes));
         let options = options.allow_unused();
         let options = (hook.set)(options);
@@ -110,7 +110,7 @@ impl Run {
         let mut world = World::new(self.world_size);
         world.network.seed = self.seed;
         world.network.faults.delay_max = Duration::from_micros(self.seed % 200);
-        let ends = world.run(|comm| self.on_rank(comm, hook));
+        let ends = world.run(|comm| self.train_on_rank(comm, hook));
         let first = ends[0].as_ref().unwrap();
         for (rank, end) in ends.iter().enumerate() {
             assert!(

@@ -12,7 +12,7 @@ function formatClock(seconds, total) {
   return `${(seconds / size).toFixed(digitsFor(total / size))} ${unit}`;
 }
 
-// Formats a single time in a suitable unit, such as "72 µs".
+// Formats a time in a suitable unit: "72 µs".
 const formatTime = (seconds) => formatClock(seconds, seconds).replace(/\.0+ /, " ");
 
 function formatBytes(bytes) {
@@ -313,7 +313,7 @@ function rowsOf(count, most, base) {
   return upTo(Math.ceil(count / size)).map((row) => [base + row * size, base + Math.min(count, (row + 1) * size)]);
 }
 
-// Returns the positions in a plan's picture, in pixels.
+// Positions in a plan's picture, in pixels.
 function layout(width, { ranks, hosts }, { chunks, scratch }) {
   const bundle = Math.ceil(ranks / RANKS_APART);
   const lanes = Math.ceil(ranks / bundle);
