@@ -1,5 +1,4 @@
-//! Ranks as real processes, over TCP, through shared memory and with both: this test binary starts
-//! itself, and the environment turns the copy's `child_entry` into a rank.
+//! Calls of ranks that are real processes, over TCP, through shared memory, and over both.
 
 use crate::checked::{Case, check};
 use crate::ranks::{
@@ -19,12 +18,12 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
 
-// ---- what a rank does ----
+// ---- roles of the ranks ----
 
-/// Variable with the number of elements that a rank allocates.
+/// Variable with the number of elements that rank 1 allocates.
 const ELEMENTS: &str = "RINGTREE_TEST_ELEMENTS";
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -44,12 +43,12 @@ fn child_entry() {
         "messages" => messages(),
         "threads" => threads(),
         "hosts" => hosts(),
-        other => panic!("no role is called {other}"),
+        other => panic!("unknown role {other}"),
     };
     exit(end)
 }
 
-/// Many random cases, the same on all ranks.
+/// Runs many random cases, which are the same on all ranks.
 fn cases() -> Result<String> {
     let comm = Communicator::from_env()?;
     let pairs = algorithms::pairs(&[2, 3]);
@@ -89,7 +88,8 @@ fn cases() -> Result<String> {
 
 const CASES: usize = 120;
 
-/// Hierarchical calls, in the world and in a group of all ranks but the last, backwards.
+/// Runs hierarchical calls in the world, and in a group of all ranks except the last, in reverse
+/// order.
 fn hosts() -> Result<String> {
     let world = Communicator::from_env()?;
     world.use_algorithm(Some(Algorithm::Hierarchical))?;
@@ -117,7 +117,7 @@ fn hosts() -> Result<String> {
     Ok(format!("{wrong} wrong over {}", world.info().transport))
 }
 
-/// All-reduces without end.
+/// Runs all-reduces forever.
 fn stream() -> Result<String> {
     let comm = Communicator::from_env()?;
     let mut data = vec![0.0f32; 50_000];
@@ -127,11 +127,11 @@ fn stream() -> Result<String> {
             eprintln!("{MARK}started");
         }
     }
-    Ok("the end of time".into())
+    Ok("the endless loop ended".into())
 }
 
-/// Two communicators, used in opposite orders by the two ranks: from two threads, then by one
-/// asynchronous call each.
+/// Uses two communicators in opposite orders on the two ranks: first from two threads, and then
+/// with an asynchronous call.
 fn crossed() -> Result<String> {
     const COUNT: usize = 200_000;
     let variable = |name| std::env::var(name).expect("the parent sets it");
@@ -153,7 +153,7 @@ fn crossed() -> Result<String> {
     for _ in 0..10 {
         let ends = std::thread::scope(|scope| {
             let one = scope.spawn(|| call(first));
-            // By now, the first is most likely waiting for the other rank.
+            // By now, the first call is probably waiting for the other rank.
             std::thread::sleep(Duration::from_millis(20));
             let two = call(second);
             [one.join().expect("no panic"), two]
@@ -167,22 +167,23 @@ fn crossed() -> Result<String> {
     Ok(format!("sum {sum}"))
 }
 
-/// Rank 1 makes another call than the others.
+/// Runs different calls: rank 1 reduces with another operator than the other ranks.
 fn disagree() -> Result<String> {
     let comm = Communicator::from_env()?;
     comm.barrier()?;
     let op = [ReduceOp::Sum, ReduceOp::Max][usize::from(comm.rank() == 1)];
     comm.all_reduce(&mut [1u8; 100], op)?;
     comm.barrier()?;
-    Ok("nobody noticed".into())
+    Ok("no rank reported the mismatch".into())
 }
 
-/// Rank 1 allocates as much as it is told, the others 100 elements. None of them leaves.
+/// Allocates the number of elements in [`ELEMENTS`] on rank 1, and 100 elements on the other ranks.
+/// No rank leaves.
 fn sizes() -> Result<String> {
     let comm = Communicator::from_env()?;
-    let told = std::env::var(ELEMENTS).expect("a number").parse();
-    let count = if comm.rank() == 1 { told } else { Ok(100) };
-    let buffer = comm.alloc::<u8>(count.expect("it is one"));
+    let given = std::env::var(ELEMENTS).expect("the parent sets it").parse();
+    let count = if comm.rank() == 1 { given } else { Ok(100) };
+    let buffer = comm.alloc::<u8>(count.expect("a number"));
     eprintln!(
         "{MARK}{}",
         buffer.map_or_else(|error| error.to_string(), |_| "made".into())
@@ -192,7 +193,8 @@ fn sizes() -> Result<String> {
     }
 }
 
-/// Training steps without end; after a failure, what all agree on, and what this rank relied on.
+/// Runs training steps until one fails. Then reports the step that the ranks agree on, the last
+/// step that this rank passed, and the last step whose sum it completed.
 fn training() -> Result<String> {
     let comm = Communicator::from_env()?;
     let mut gradients = vec![0.0f32; 20_000];
@@ -217,14 +219,14 @@ fn training() -> Result<String> {
     Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
 }
 
-/// Messages of 4 MiB that fit into nothing on the way, by calls of all kinds.
+/// Exchanges messages of 4 MiB, which no link can buffer, by calls of all kinds.
 fn messages() -> Result<String> {
     const COUNT: usize = 1 << 20;
     let comm = Communicator::from_env()?;
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let content = |from: usize, to: usize| vec![(from * ranks + to) as u32; COUNT];
     for round in 0..3 {
-        // All send, then all receive.
+        // All ranks send, and then all receive.
         let own: Vec<_> = (0..ranks).map(|to| content(rank, to)).collect();
         let mut theirs = vec![vec![0u32; COUNT]; ranks];
         comm.batch(|group| {
@@ -236,7 +238,7 @@ fn messages() -> Result<String> {
             let mut theirs = theirs.filter(|(from, _)| *from != rank);
             theirs.try_for_each(|(from, buffer)| group.recv(buffer, from))
         })?;
-        // The same by owned buffers, and round a ring.
+        // Do this with owned buffers, and along a ring.
         let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let sent = comm.start_send(content(rank, right).into_boxed_slice(), right)?;
         theirs[rank] = block_on(comm.start_recv(vec![0; COUNT], left)?)?;
@@ -253,7 +255,7 @@ fn messages() -> Result<String> {
                 return Ok(format!("round {round}: wrong from {from}"));
             }
         }
-        // Rank 0 gives work to the rank that asks for it.
+        // Rank 0 gives work to each rank that asks for it.
         let mut asked = vec![0; ranks];
         for _ in 0..if rank == 0 { 10 * (ranks - 1) } else { 0 } {
             let mut question = [0u64; 2];
@@ -268,14 +270,14 @@ fn messages() -> Result<String> {
             comm.recv(&mut answer, 0)?;
             assert_eq!(answer, [number + 1]);
         }
-        // The next message to rank 0 is no question.
+        // The next message to rank 0 belongs to the next round.
         comm.barrier()?;
     }
     Ok("all right".into())
 }
 
-/// Two threads: one sends while the other receives; then both make collectives, on rank 1 in
-/// another order.
+/// Uses a communicator from two threads. First, one thread sends while the other receives. Then
+/// both run a collective, in a different order on rank 1.
 fn threads() -> Result<String> {
     let comm = Communicator::from_env()?;
     let peer = 1 - comm.rank();
@@ -296,13 +298,13 @@ fn threads() -> Result<String> {
         });
         begun.wait();
         let end = if peer == 0 { sum() } else { copy() }.and_then(Work::wait);
-        // A root's broadcast may have gone out before the difference was found.
+        // A root's broadcast may have been sent before the mismatch was detected.
         other.join().expect("no panic").and(end)
     });
     Ok(end?.len().to_string())
 }
 
-/// The smallest executor: one task, and a thread that sleeps until its waker is rung.
+/// A minimal executor: it runs one task on a thread that sleeps until the waker wakes it.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Unpark(std::thread::Thread);
     impl Wake for Unpark {
@@ -320,7 +322,7 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// Rank 2 makes one call fewer than the others.
+/// Makes one call fewer on rank 2 than on the other ranks.
 fn early() -> Result<String> {
     let comm = Communicator::from_env()?;
     let calls = if comm.rank() == 2 { 3 } else { 4 };
@@ -328,7 +330,7 @@ fn early() -> Result<String> {
     Ok("left".into())
 }
 
-/// Values of every length around a piece, from rank to rank.
+/// Exchanges values whose lengths are around the size of a piece.
 fn values() -> Result<String> {
     let comm = Communicator::from_env()?;
     for bytes in [0, 1, 1000, 65_530, 200_000] {
@@ -348,7 +350,7 @@ fn values() -> Result<String> {
     Ok("all right".into())
 }
 
-// ---- the tests ----
+// ---- tests ----
 
 fn run_cases(world_size: usize) {
     let all: Vec<_> = (0..world_size).collect();
@@ -359,7 +361,7 @@ fn run_cases(world_size: usize) {
 }
 
 #[test]
-fn every_algorithm_over_processes_whose_calls_are_checked() {
+fn every_algorithm_is_correct_with_call_checks() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
@@ -368,23 +370,23 @@ fn every_algorithm_over_processes_whose_calls_are_checked() {
 }
 
 #[test]
-fn two_processes_compute_what_one_would() {
+fn collectives_are_correct_on_two_processes() {
     run_cases(2);
 }
 
 #[test]
-fn three_processes_compute_what_one_would() {
+fn collectives_are_correct_on_three_processes() {
     run_cases(3);
 }
 
 #[test]
-fn more_processes_than_cores_compute_what_one_would() {
+fn collectives_are_correct_with_more_processes_than_cores() {
     let cores = std::thread::available_parallelism().map_or(2, usize::from);
     run_cases((cores + 3).min(9));
 }
 
 #[test]
-fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
+fn hierarchical_calls_are_correct_on_unequal_interleaved_hosts() {
     for site_of_host in [["", "", ""], ["a", "", "a"]] {
         let ranks = SUITE.start_each(Links::Both, "hosts", 6, |rank, command| {
             let host = [0, 1, 0, 0, 2, 1][rank];
@@ -399,7 +401,7 @@ fn hosts_of_unequal_numbers_of_ranks_that_take_turns_compute_what_one_would() {
 }
 
 #[test]
-fn survivors_name_a_killed_rank_long_before_the_deadline() {
+fn survivors_name_killed_rank_long_before_deadline() {
     let victims = [2, 0].into_iter();
     let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
     concurrently(cases, |(victim, links)| {
@@ -419,11 +421,11 @@ fn survivors_name_a_killed_rank_long_before_the_deadline() {
 }
 
 #[test]
-fn survivors_agree_which_step_counts() {
-    concurrently(ALL_LINKS, agree_which_step_counts);
+fn survivors_agree_on_committed_step() {
+    concurrently(ALL_LINKS, check_agreed_step);
 }
 
-fn agree_which_step_counts(links: Links) {
+fn check_agreed_step(links: Links) {
     let ranks = SUITE.start(links, "training", 4, &[]);
     ranks.hear(&[0, 1, 2, 3]);
     ranks.signal(2, Signal::KILL);
@@ -437,14 +439,14 @@ fn agree_which_step_counts(links: Links) {
             panic!("{said:?}");
         };
         assert_eq!(agreed, ends[0][0], "{said:?}");
-        // A rank that hears of the death between its sum and its mark has completed one more.
+        // A rank that learns of the death between its sum and its mark has completed one more step.
         assert!(passed <= agreed && agreed <= completed, "{said:?}");
     }
 }
 
 #[test]
-fn a_stopped_rank_is_named_when_the_time_is_up() {
-    // All worlds wait at the same time.
+fn timeout_error_names_stopped_rank() {
+    // All worlds wait concurrently.
     let (tcp, shm, both) = (Links::Tcp, Links::SharedMemory, Links::Both);
     let worlds = [(3, tcp), (0, tcp), (3, shm), (0, shm), (3, both)].map(|(stopped, links)| {
         let ranks = SUITE.start(links, "stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
@@ -466,11 +468,11 @@ fn a_stopped_rank_is_named_when_the_time_is_up() {
 }
 
 #[test]
-fn all_processes_get_the_same_mismatch() {
-    concurrently(ALL_LINKS, get_the_same_mismatch);
+fn all_ranks_report_same_mismatch() {
+    concurrently(ALL_LINKS, check_mismatch);
 }
 
-fn get_the_same_mismatch(links: Links) {
+fn check_mismatch(links: Links) {
     let (said, _) = SUITE.start(links, "disagree", 3, &[]).hear(&[0, 1, 2]);
     for op in ["sum", "max"] {
         let call = format!("all-reduce #2 of 100 u8, {op}");
@@ -480,7 +482,7 @@ fn get_the_same_mismatch(links: Links) {
 }
 
 #[test]
-fn messages_of_all_kinds_come_as_they_were_sent() {
+fn messages_of_all_kinds_arrive_unchanged() {
     concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
@@ -488,7 +490,7 @@ fn messages_of_all_kinds_come_as_they_were_sent() {
 }
 
 #[test]
-fn threads_share_a_communicator_and_are_told_of_different_orders() {
+fn threads_sharing_communicator_report_different_call_orders() {
     concurrently([Links::Tcp, Links::SharedMemory], |links| {
         let (said, _) = SUITE.start(links, "threads", 2, &[]).hear(&[0, 1]);
         for call in [
@@ -504,10 +506,10 @@ fn threads_share_a_communicator_and_are_told_of_different_orders() {
     });
 }
 
-/// Who shares memory with rank 1 sees it, or rank 1 itself, whose memory the others wait for, with
-/// a timeout that is far; and all hear the same.
+/// A rank that shares memory with rank 1 reports this, or rank 1 itself does, because the others
+/// wait for its memory. The timeout is far in the future. All ranks report the same error.
 #[test]
-fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
+fn all_ranks_report_unequal_or_failed_allocation() {
     let timeout = (10 * PATIENCE).as_millis().to_string();
     concurrently([Links::SharedMemory, Links::Both], |links| {
         for (count, why) in [
@@ -523,7 +525,7 @@ fn all_processes_hear_that_one_allocates_another_size_or_cannot() {
 }
 
 #[test]
-fn processes_exchange_values() {
+fn values_arrive_intact_between_processes() {
     concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
@@ -531,7 +533,7 @@ fn processes_exchange_values() {
 }
 
 #[test]
-fn a_process_that_leaves_too_early_is_named() {
+fn process_that_leaves_too_early_is_named() {
     concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "early", 3, &[]).hear(&[0, 1, 2]);
         assert_eq!(said[2], "left");
@@ -543,7 +545,7 @@ fn a_process_that_leaves_too_early_is_named() {
 }
 
 #[test]
-fn two_communicators_in_opposite_orders_do_not_lock_each_other() {
+fn communicators_used_in_opposite_orders_do_not_deadlock() {
     concurrently(ALL_LINKS, |links| {
         let second = own_address();
         let ranks = SUITE.start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);

@@ -1,5 +1,5 @@
-//! Deaths that hide: behind a child that lives on, during the join, behind a rank 0 that is
-//! stopped, behind a network that drops everything. And ranks that other users start.
+//! Deaths that are hard to detect: the rank's child lives on, the rank is still joining, rank 0 is
+//! stopped, or the network drops everything. Also tests ranks that other users start.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, Suite, concurrently, exit};
 use ringtree::{Communicator, ReduceOp, Result};
@@ -10,10 +10,10 @@ use std::time::{Duration, Instant};
 
 /// How long the child of a rank outlives it, in seconds.
 const CHILD_LIVES: u32 = 20;
-/// Ranks name a death while such a child lives, on any machine.
+/// Time limit for naming a death. Within it, such a child is still alive, on any machine.
 const NAMED_WITHIN: Duration = Duration::from_secs(CHILD_LIVES as u64 / 2);
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -23,12 +23,13 @@ fn child_entry() {
         Ok("forking") => exit(stream(true)),
         Ok("meet") => exit(meet()),
         Ok("namespace") => in_namespace(),
-        Ok(other) => panic!("no role is called {other}"),
+        Ok(other) => panic!("unknown role {other}"),
         Err(_) => {}
     }
 }
 
-/// All-reduces without end; rank 0 and rank 2 may have a child, as a data loader is one.
+/// Runs all-reduces forever. With `forks`, ranks 0 and 2 have a child process, as with a data
+/// loader.
 fn stream(forks: bool) -> Result<String> {
     let comm = Communicator::from_env()?;
     let mut data = vec![0.0f32; 50_000];
@@ -47,7 +48,7 @@ fn stream(forks: bool) -> Result<String> {
             eprintln!("{MARK}started");
         }
     }
-    Ok("the end of time".into())
+    Ok("the endless loop ended".into())
 }
 
 fn meet() -> Result<String> {
@@ -56,8 +57,8 @@ fn meet() -> Result<String> {
     Ok("met".into())
 }
 
-/// `survivors` name `victim`, which was killed at `killed`, and in time.
-fn name(ranks: &Ranks, survivors: &[usize], victim: usize, killed: Instant, links: Links) {
+/// Checks that `survivors` name `victim`, which was killed at `killed`, in time.
+fn check_named(ranks: &Ranks, survivors: &[usize], victim: usize, killed: Instant, links: Links) {
     let (said, last) = ranks.hear(survivors);
     for text in said {
         let named = format!("lost {victim}: rank {victim} is gone");
@@ -68,7 +69,7 @@ fn name(ranks: &Ranks, survivors: &[usize], victim: usize, killed: Instant, link
 }
 
 #[test]
-fn a_forked_child_does_not_hide_the_death_of_its_parent() {
+fn forked_child_does_not_hide_death_of_its_parent() {
     let victims = [0, 2].into_iter();
     let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
     concurrently(cases, |(victim, links)| {
@@ -77,12 +78,12 @@ fn a_forked_child_does_not_hide_the_death_of_its_parent() {
         let killed = Instant::now();
         ranks.signal(victim, Signal::KILL);
         let survivors: Vec<_> = (0..4).filter(|rank| *rank != victim).collect();
-        name(&ranks, &survivors, victim, killed, links);
+        check_named(&ranks, &survivors, victim, killed, links);
     });
 }
 
 #[test]
-fn survivors_agree_on_a_death_although_rank_0_is_stopped() {
+fn survivors_agree_on_death_while_rank_0_is_stopped() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "stream", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
@@ -90,17 +91,17 @@ fn survivors_agree_on_a_death_although_rank_0_is_stopped() {
         std::thread::sleep(Duration::from_millis(300));
         let killed = Instant::now();
         ranks.signal(2, Signal::KILL);
-        name(&ranks, &[1, 3], 2, killed, links);
+        check_named(&ranks, &[1, 3], 2, killed, links);
     });
 }
 
 #[test]
-fn a_rank_killed_while_it_joins_is_named_as_one_that_came() {
-    // Rank 4 never comes.
+fn rank_killed_during_join_is_named_as_joined() {
+    // Rank 4 never joins.
     let settings = [("WORLD_SIZE", "5"), ("RINGTREE_STALL_WARNING_S", "60")];
     let jobs = ALL_LINKS.map(|links| (links, SUITE.start(links, "meet", 4, &settings)));
     for (links, ranks) in jobs {
-        // The others have come once rank 0 waits for it alone.
+        // All other ranks have joined once rank 0 waits only for rank 4.
         while !ranks.hear(&[0]).0[0].contains(" for rank 4 of 5") {}
         let killed = Instant::now();
         ranks.signal(2, Signal::KILL);
@@ -114,7 +115,7 @@ fn a_rank_killed_while_it_joins_is_named_as_one_that_came() {
 }
 
 #[test]
-fn without_a_secret_a_process_of_another_user_is_no_rank() {
+fn without_secret_process_of_other_user_is_rejected() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can start a process of another user");
         return;
@@ -138,7 +139,8 @@ fn without_a_secret_a_process_of_another_user_is_no_rank() {
     };
     for ranks in [with(0), with(1)] {
         let (said, _) = ranks.hear(&[0, 1]);
-        // Rank 1 sees it, and hangs up; so it is one of two ways in which rank 0 sees it.
+        // Rank 1 detects the different user and disconnects, so rank 0 only reports that rank 1 is
+        // missing.
         let users = [
             "runs as user 0, but this process runs as user 65534",
             "runs as user 65534, but this process runs as user 0",
@@ -152,7 +154,7 @@ fn without_a_secret_a_process_of_another_user_is_no_rank() {
 // ---- a network that drops everything ----
 
 #[test]
-fn a_peer_that_is_cut_off_is_noticed_although_rank_0_reaches_all() {
+fn unreachable_peer_is_noticed_even_if_rank_0_reaches_all() {
     let namespace = |script: &str| {
         let mut command = Command::new("unshare");
         command.args(["--user", "--map-root-user", "--net", "sh", "-ec", script]);
@@ -162,7 +164,7 @@ fn a_peer_that_is_cut_off_is_noticed_although_rank_0_reaches_all() {
         .status()
         .is_ok_and(|end| end.success())
     {
-        eprintln!("skipped: no network namespace can be made here");
+        eprintln!("skipped: cannot create a network namespace");
         return;
     }
     let script = r#"ip link set lo up
@@ -174,12 +176,13 @@ fn a_peer_that_is_cut_off_is_noticed_although_rank_0_reaches_all() {
         .env(ROLE, "namespace")
         .output()
         .unwrap();
-    let told = String::from_utf8_lossy(&end.stderr);
-    eprintln!("{told}");
-    assert!(end.status.success(), "{told}");
+    let output = String::from_utf8_lossy(&end.stderr);
+    eprintln!("{output}");
+    assert!(end.status.success(), "{output}");
 }
 
-/// Rank 2 has an address of its own for data, which goes away; rank 0's stays.
+/// Runs ranks in a network namespace. Rank 2 has a separate address for data, which is removed; the
+/// address of rank 0 stays.
 fn in_namespace() {
     let ranks = SUITE.start_each(Links::Tcp, "stream", 3, |rank, command| {
         command

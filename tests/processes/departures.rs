@@ -1,5 +1,5 @@
-//! A rank leaves cleanly and its process exits. Then another is killed, leaves, or fails: every
-//! rank that waits for it gets an error that names it.
+//! A rank leaves cleanly and its process exits. Then a second rank is killed, leaves, or fails.
+//! Every rank that waits for the second rank gets an error that names it.
 
 use crate::long::short_or_long;
 use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, exit, wait_to_go_on};
@@ -9,9 +9,9 @@ use std::env::var;
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 4;
-/// Long before the deadline of a call, on any machine; patient calls have none.
+/// Long before the deadline of a call, on any machine. Calls without a timeout have no deadline.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
-/// The calls in which the remaining ranks wait for the one that ends.
+/// The calls in which the remaining ranks wait for the second rank.
 const CALLS: [&str; 5] = [
     "recv",
     "patient recv",
@@ -19,7 +19,7 @@ const CALLS: [&str; 5] = [
     "barrier",
     "patient barrier",
 ];
-/// The ends of that rank.
+/// The ways in which the second rank ends.
 const ENDS: [&str; 5] = [
     "killed",
     "leaves",
@@ -27,7 +27,7 @@ const ENDS: [&str; 5] = [
     "runs out of time",
     "mismatches",
 ];
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -44,7 +44,8 @@ fn rank() -> Result<String> {
     let comm = Communicator::from_env()?;
     let rank = comm.rank();
     let others: Vec<_> = (0..RANKS).filter(|one| *one != left).collect();
-    // All ranks, or those that stay. One handle of all ranks is left early, too.
+    // A communicator of all ranks, or of the remaining ranks. In addition, all ranks drop a handle
+    // of the world early.
     let (on, numbers) = match call.contains("barrier") {
         false => (Some(comm.duplicate()?), (0..RANKS).collect()),
         true if rank == left => (None, others.clone()),
@@ -76,7 +77,7 @@ fn rank() -> Result<String> {
     }
     let another = number_of(*others.iter().find(|one| **one != ending).unwrap());
     match &*end {
-        "fails" => on.abort(&Error::new(ErrorKind::System, "no room on the disk")),
+        "fails" => on.abort(&Error::new(ErrorKind::System, "no space on the disk")),
         "runs out of time" => {
             return on
                 .with_timeout(Duration::from_millis(100))
@@ -92,7 +93,8 @@ fn rank() -> Result<String> {
     Ok("ended".into())
 }
 
-/// One row of the table: who has left, who ends and how, over what, in which calls.
+/// One row of the table: the rank that has left, the rank that ends and how it ends, the links, and
+/// the call in which the other ranks wait.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     left: usize,
@@ -102,19 +104,20 @@ struct Row {
     call: &'static str,
 }
 
-/// The whole table, or such rows that each column has each of its values with each end.
+/// Returns the complete table, or a selection in which each end occurs with each value of each
+/// column.
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     let mut number = 0;
     for end in ENDS {
         for links in ALL_LINKS {
             for left in [0, 1] {
-                // The lowest rank that stays, which is the coordinator then, and the highest.
+                // The lowest remaining rank, which is now the coordinator, and the highest.
                 for ending in [1 - left, RANKS - 1] {
                     let calls = short_or_long(1, CALLS.len());
                     for place in 0..calls {
                         let call = CALLS[(number + place) % CALLS.len()];
-                        // A message meets no barrier.
+                        // A message cannot mismatch a barrier.
                         let is_possible = end != "mismatches" || !call.contains("barrier");
                         rows.extend(is_possible.then_some(Row {
                             left,
@@ -173,23 +176,23 @@ fn check(row: Row) {
             let own = format!("rank {ending} {what}");
             text.contains(&own) || text.contains(&format!("(world rank {ending}) {what}"))
         };
-        let is_told = match end {
+        let is_reported = match end {
             "killed" => names("is gone"),
             "leaves" => names("left after call"),
-            "fails" => text.contains("no room on the disk"),
+            "fails" => text.contains("no space on the disk"),
             "runs out of time" => names("timed out in"),
             _ => names("sends 3 u8"),
         };
-        assert!(is_told, "{row:?}: {text}");
+        assert!(is_reported, "{row:?}: {text}");
     }
     assert!(last - began < NAMED_WITHIN, "{row:?}: {:?}", last - began);
     println!("{row:?}: {:?}", last - began);
 }
 
 #[test]
-fn after_a_departure_the_ranks_that_stay_learn_how_another_ends() {
+fn remaining_ranks_learn_how_another_rank_ends_after_departure() {
     let rows = rows();
-    // They sleep for most of the time.
+    // The ranks sleep most of the time.
     for some in rows.chunks(4) {
         std::thread::scope(|scope| {
             for row in some {

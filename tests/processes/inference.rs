@@ -1,5 +1,5 @@
-//! Tensor-parallel inference, as `examples/10_inference.rs` does it: workers that wait for requests
-//! for as long as it takes, without using a core, and hear of a death at once.
+//! Tensor-parallel inference as in `examples/10_inference.rs`: workers wait for requests
+//! indefinitely without occupying a core, and learn of a death immediately.
 
 use super::programs::inference as example;
 use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, concurrently, exit};
@@ -7,7 +7,7 @@ use ringtree::{Communicator, Result};
 use rustix::process::Signal;
 use std::time::Duration;
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -18,22 +18,22 @@ fn child_entry() {
     exit(match role.as_str() {
         "serve" => serve(),
         "idle" => idle(),
-        other => panic!("no role is called {other}"),
+        other => panic!("unknown role {other}"),
     })
 }
 
-/// The example, with a timeout that is shorter than the time without a request.
+/// Runs the example with a timeout that is shorter than the time without requests.
 fn serve() -> Result<String> {
     let comm = Communicator::from_env()?.with_timeout(Duration::from_millis(900));
     let times = example::serve(&comm, std::thread::sleep)?;
     Ok(format!("{} calls", times.len()))
 }
 
-/// Idles in a patient call, and says which part of a core that took.
+/// Idles in a call without a timeout, and reports how much of a core it used meanwhile.
 fn idle() -> Result<String> {
     let comm = Communicator::from_env()?.with_timeout(Duration::from_millis(500));
     let patient = comm.without_timeout();
-    // Links are open from here on.
+    // All links are open from here on.
     patient.barrier()?;
     let (start, used) = (comm.clock(), cpu_ticks());
     if comm.rank() == 0 {
@@ -43,7 +43,7 @@ fn idle() -> Result<String> {
     comm.without_timeout().broadcast(&mut [0u8; 64], 0)?;
     let idled = (comm.clock() - start).as_secs_f64();
     let used = cpu_ticks() - used;
-    // One that looks again and again uses what the other ranks leave it of a core.
+    // A rank that polls in a loop would use everything that the other ranks leave of a core.
     let word = if used as f64 / 100.0 < idled / 5.0 {
         "idle"
     } else {
@@ -57,12 +57,12 @@ fn idle_time() -> Duration {
     Duration::from_secs(seconds.and_then(|text| text.parse().ok()).unwrap_or(3))
 }
 
-/// What this process has used of the cores, in hundredths of a second.
+/// Returns the CPU time that this process has used, in hundredths of a second.
 fn cpu_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let fields: Vec<_> = fields.split(' ').collect();
-    // utime and stime, the 14th and 15th; the state is the third.
+    // utime and stime are the fields 14 and 15; `fields` begins with field 3, the state.
     [11, 12]
         .map(|at| fields[at].parse::<u64>().unwrap())
         .iter()
@@ -70,7 +70,7 @@ fn cpu_ticks() -> u64 {
 }
 
 #[test]
-fn the_example_serves_over_all_links() {
+fn inference_example_serves_over_all_links() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "serve", 4, &[]);
         let (said, _) = ranks.hear(&[0, 1, 2, 3]);
@@ -79,7 +79,7 @@ fn the_example_serves_over_all_links() {
 }
 
 #[test]
-fn ranks_that_wait_patiently_use_no_core() {
+fn calls_without_timeout_use_no_core() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["started"]);
@@ -93,7 +93,7 @@ fn ranks_that_wait_patiently_use_no_core() {
 }
 
 #[test]
-fn a_death_is_told_to_ranks_that_wait_patiently() {
+fn calls_without_timeout_report_death() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[("IDLE_SECONDS", "7200")]);
         assert_eq!(ranks.hear(&[0]).0, ["started"]);

@@ -1,4 +1,5 @@
-//! Ranks over real links: as processes, which are copies of this binary, and as threads of one.
+//! Ranks over real links. The ranks are processes (copies of this binary) or threads of one
+//! process.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,5 +1,5 @@
-//! Starts that a program carries itself: by a unique id, through a store of its own, several
-//! worlds in one process, and starts that are cancelled.
+//! Starts that a program controls itself: through a unique ID, through its own store, several
+//! worlds in one process, and canceled starts.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit};
 use ringtree::start::{Store, StoreError, UniqueId};
@@ -14,12 +14,12 @@ use std::time::{Duration, Instant};
 
 /// The timeout of starts that fail.
 const SHORT: Duration = Duration::from_millis(1500);
-/// They end by then, on a slow machine.
+/// Failing starts end within this time, even on a slow machine.
 const SOON: Duration = Duration::from_secs(12);
-/// Where ranks that are processes hand on what they made.
+/// Variable with the directory through which ranks that are processes pass on their unique ID.
 const FOLDER: &str = "RINGTREE_TEST_FOLDER";
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -29,10 +29,10 @@ fn child_entry() {
         Ok("abandoned") => exit(abandoned()),
         Ok("two worlds") => exit(two_worlds()),
         Ok("local") => exit(local()),
-        Ok("misspelt") => exit(misspelt()),
-        Ok("cancelling") => exit(cancelling()),
+        Ok("misspelled") => exit(misspelled()),
+        Ok("canceling") => exit(canceling()),
         Ok("late") => exit(late()),
-        Ok(other) => panic!("no role is called {other}"),
+        Ok(other) => panic!("unknown role {other}"),
         Err(_) => {}
     }
 }
@@ -41,8 +41,9 @@ fn folder() -> PathBuf {
     std::env::var_os(FOLDER).unwrap().into()
 }
 
-/// The id of the world `name`: made by rank 0, read from a file by the others.
-fn handed_on(name: &str, rank: usize) -> UniqueId {
+/// Returns the unique ID of the world `name`. Rank 0 creates it, and the other ranks read it from a
+/// file.
+fn unique_id_of(name: &str, rank: usize) -> UniqueId {
     let path = folder().join(name);
     if rank == 0 {
         let id = UniqueId::on("127.0.0.1").unwrap();
@@ -54,7 +55,7 @@ fn handed_on(name: &str, rank: usize) -> UniqueId {
     loop {
         match std::fs::read_to_string(&path) {
             Ok(text) => return text.parse().unwrap(),
-            Err(_) => assert!(Instant::now() < end, "no {name}"),
+            Err(_) => assert!(Instant::now() < end, "no unique ID of world {name}"),
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -76,15 +77,15 @@ fn add_up(comm: &Communicator, calls: usize) -> Result<()> {
 }
 
 fn by_id() -> Result<String> {
-    let id = handed_on("id", number("RANK"));
+    let id = unique_id_of("id", number("RANK"));
     let comm = Builder::from_env()?.unique_id(&id).connect()?;
     add_up(&comm, 10)?;
-    Ok(format!("met by {}", comm.info().transport))
+    Ok(format!("connected over {}", comm.info().transport))
 }
 
-/// Rank 0 makes the id and never comes.
+/// Rank 0 creates the unique ID but never joins.
 fn abandoned() -> Result<String> {
-    let id = handed_on("id", number("RANK"));
+    let id = unique_id_of("id", number("RANK"));
     eprintln!("{MARK}{}", id.address());
     if number("RANK") == 0 {
         thread::sleep(PATIENCE);
@@ -93,11 +94,11 @@ fn abandoned() -> Result<String> {
     Ok(end.unwrap_err().to_string())
 }
 
-/// This process is rank r of world A and rank 1 - r of world B, and uses both at once.
+/// Is rank r of world A and rank 1 - r of world B, and uses both concurrently.
 fn two_worlds() -> Result<String> {
     let start = |name: &'static str, rank: usize| {
         thread::spawn(move || {
-            let id = handed_on(name, rank);
+            let id = unique_id_of(name, rank);
             let builder = Builder::from_env()?.rank(rank).unique_id(&id);
             let comm = builder.connect()?;
             add_up(&comm, 300)?;
@@ -112,7 +113,7 @@ fn two_worlds() -> Result<String> {
     Ok("both".into())
 }
 
-/// Runs the role over every kind of link; what its ranks say.
+/// Runs the role over `links`. Returns the reports of its ranks.
 fn run(role: &str, links: Links, world_size: usize) -> Vec<String> {
     let folder = tempfile::tempdir().unwrap();
     let path: &Path = folder.path();
@@ -122,24 +123,24 @@ fn run(role: &str, links: Links, world_size: usize) -> Vec<String> {
 }
 
 #[test]
-fn processes_meet_by_an_id_that_one_of_them_made() {
+fn processes_connect_through_unique_id_of_rank_0() {
     let names = ["tcp", "shm", "shm+tcp"];
     concurrently(ALL_LINKS.into_iter().zip(names), |(links, name)| {
-        let met = format!("met by {name}");
-        assert_eq!(run("by id", links, 4), [met.as_str(); 4], "{links:?}");
+        let expected = format!("connected over {name}");
+        assert_eq!(run("by id", links, 4), [expected.as_str(); 4], "{links:?}");
     });
 }
 
 #[test]
-fn two_processes_are_two_worlds_at_once_each_first_in_one_of_them() {
+fn two_processes_join_two_worlds_concurrently() {
     concurrently(ALL_LINKS, |links| {
         assert_eq!(run("two worlds", links, 2), ["both"; 2], "{links:?}");
     });
 }
 
-/// Given their ranks alone, the processes find their places on two hosts.
+/// Passes only the ranks, so that the processes detect their local ranks on two hosts.
 fn local() -> Result<String> {
-    let id = handed_on("id", number("RANK"));
+    let id = unique_id_of("id", number("RANK"));
     let builder = Communicator::builder().rank(number("RANK"));
     let comm = builder.world_size(4).unique_id(&id).connect()?;
     let sum = comm.all_gather_value(&comm.local_rank())?;
@@ -148,7 +149,7 @@ fn local() -> Result<String> {
 }
 
 #[test]
-fn a_builder_finds_the_local_rank_and_heeds_the_environment() {
+fn builder_detects_local_rank_and_applies_environment() {
     for (links, found) in [
         (Links::Tcp, "[0, 1, 2, 3] over tcp"),
         (Links::Both, "[0, 1, 0, 1] over shm+tcp"),
@@ -157,17 +158,17 @@ fn a_builder_finds_the_local_rank_and_heeds_the_environment() {
     }
 }
 
-/// A builder that says nothing wrong is refused for what the environment says.
-fn misspelt() -> Result<String> {
+/// Connects with a correct builder in a wrong environment, and reports the error.
+fn misspelled() -> Result<String> {
     let error = Communicator::builder().connect().unwrap_err();
     assert!(error.kind() == ErrorKind::Configuration);
     Ok(error.to_string())
 }
 
 #[test]
-fn a_builder_refuses_what_is_misspelt() {
+fn builder_rejects_misspelled_variable() {
     let wrong = [("RINGTREE_TRANSPROT", "tcp")];
-    let (said, _) = SUITE.start(Links::Tcp, "misspelt", 1, &wrong).hear(&[0]);
+    let (said, _) = SUITE.start(Links::Tcp, "misspelled", 1, &wrong).hear(&[0]);
     assert!(
         said[0].contains("the closest match is RINGTREE_TRANSPORT"),
         "{said:?}"
@@ -179,7 +180,7 @@ fn builder(rank: usize, world_size: usize) -> Builder {
     builder.interface("127.0.0.1").timeout(SHORT)
 }
 
-/// Connects with all at once; why none could.
+/// Connects with all builders concurrently. Returns their errors; none may connect.
 fn failures(builders: Vec<Builder>) -> Vec<Error> {
     let began = Instant::now();
     let connect = |builder: Builder| thread::spawn(|| builder.connect().map(drop));
@@ -195,7 +196,7 @@ fn failures(builders: Vec<Builder>) -> Vec<Error> {
 }
 
 #[test]
-fn a_wrong_id_lets_nobody_in() {
+fn rank_with_wrong_unique_id_is_rejected() {
     let (id, other) = (UniqueId::on("lo").unwrap(), UniqueId::on("lo").unwrap());
     let at = id.address().to_string();
     let impostor = builder(1, 2).unique_id(&other).rendezvous(&at);
@@ -210,7 +211,7 @@ fn a_wrong_id_lets_nobody_in() {
 }
 
 #[test]
-fn a_rank_0_that_is_dead_is_missed() {
+fn ranks_report_dead_rank_0() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().to_str().unwrap();
     let settings = [(FOLDER, path), ("RINGTREE_TIMEOUT_MS", "1500")];
@@ -230,7 +231,7 @@ fn a_rank_0_that_is_dead_is_missed() {
 }
 
 #[test]
-fn an_id_that_was_cut_off_or_changed_is_refused() {
+fn truncated_or_changed_unique_id_is_rejected() {
     let id = UniqueId::on("127.0.0.1").unwrap();
     let bytes = id.to_bytes();
     assert_eq!(UniqueId::from_bytes(&bytes).unwrap().to_bytes(), bytes);
@@ -247,7 +248,7 @@ fn an_id_that_was_cut_off_or_changed_is_refused() {
     let shown = format!("{id:?}");
     assert!(
         !shown.contains(&text[80..144]),
-        "the secret is hidden: {shown}"
+        "the secret is visible: {shown}"
     );
 }
 
@@ -284,7 +285,7 @@ impl Store for InMemory {
     }
 }
 
-/// As another store, but nothing can be read.
+/// Like [`InMemory`], but every read fails.
 struct Broken(Arc<InMemory>);
 
 impl Store for Broken {
@@ -302,7 +303,7 @@ impl Store for Broken {
 }
 
 #[test]
-fn one_store_serves_one_start_after_another_and_one_that_died() {
+fn store_with_stale_id_serves_successive_starts() {
     let store = Arc::new(InMemory::default());
     let dead = UniqueId::on("127.0.0.1").unwrap();
     store.set("ringtree/id", &dead.to_bytes()).unwrap();
@@ -310,7 +311,7 @@ fn one_store_serves_one_start_after_another_and_one_that_died() {
         let start = |rank: usize| {
             let builder = builder(rank, 3).timeout(PATIENCE).store(Arc::clone(&store));
             thread::spawn(move || {
-                // Rank 0 comes last: the others meet the id of the start before first.
+                // Rank 0 comes last, so the others first get the ID of an earlier start.
                 thread::sleep(Duration::from_millis(100 * u64::from(rank == 0)));
                 add_up(&builder.connect()?, 3)
             })
@@ -324,7 +325,7 @@ fn one_store_serves_one_start_after_another_and_one_that_died() {
 }
 
 #[test]
-fn a_store_that_fails_ends_the_start_with_its_own_words() {
+fn failing_store_ends_start_and_is_quoted() {
     let store = Arc::new(InMemory::default());
     let broken = Broken(Arc::clone(&store));
     let errors = failures(vec![
@@ -349,23 +350,23 @@ fn a_store_that_fails_ends_the_start_with_its_own_words() {
 }
 
 #[test]
-fn a_store_in_which_there_is_no_rank_0_is_said() {
+fn start_reports_store_without_rank_0() {
     let errors = failures(vec![builder(1, 2).store(InMemory::default())]);
     let line = errors[0].to_string();
     assert!(line.contains("rank 0 did not store"), "{line}");
     assert_eq!(errors[0].missing(), [0]);
 }
 
-/// The rank that cancels is named by those that have met it, long before their timeout.
+/// Ranks that have met the canceling rank name it long before their timeout.
 #[test]
-fn a_rank_that_cancels_is_named_by_the_others() {
+fn rank_that_cancels_join_is_named_by_others() {
     for who in [0, 1] {
         let id = UniqueId::on("127.0.0.1").unwrap();
         let start = |rank| {
             let builder = builder(rank, 3).timeout(PATIENCE).unique_id(&id);
             builder.start_connect()
         };
-        // Rank 2 never comes.
+        // Rank 2 never joins.
         let [first, second] = [start(0), start(1)];
         thread::sleep(Duration::from_millis(500));
         assert!(!first.is_finished() && !second.is_finished());
@@ -381,8 +382,8 @@ fn a_rank_that_cancels_is_named_by_the_others() {
     }
 }
 
-/// How many threads this process has, and what its descriptors are.
-fn held() -> (usize, Vec<String>) {
+/// Returns the number of threads of this process and the targets of its descriptors.
+fn threads_and_descriptors() -> (usize, Vec<String>) {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
     let links = descriptors.filter_map(|one| std::fs::read_link(one.path()).ok());
@@ -392,8 +393,8 @@ fn held() -> (usize, Vec<String>) {
     )
 }
 
-/// Starts that are cancelled early and late, or dropped when they have succeeded.
-fn cancelled_starts(rounds: usize) -> Result<()> {
+/// Starts joins that are canceled early or late, or dropped after they have succeeded.
+fn canceled_starts(rounds: usize) -> Result<()> {
     for round in 0..rounds {
         let id = UniqueId::on("127.0.0.1")?;
         let start = |rank| {
@@ -409,39 +410,39 @@ fn cancelled_starts(rounds: usize) -> Result<()> {
     Ok(())
 }
 
-fn cancelling() -> Result<String> {
-    // The first starts open descriptors that the process keeps; they do not count.
-    cancelled_starts(10)?;
-    let before = held();
-    cancelled_starts(12)?;
+fn canceling() -> Result<String> {
+    // The first starts open descriptors that the process keeps. They do not count.
+    canceled_starts(10)?;
+    let before = threads_and_descriptors();
+    canceled_starts(12)?;
     let end = Instant::now() + SOON;
     let is_more = || {
-        let now = held();
+        let now = threads_and_descriptors();
         now.0 > before.0 || now.1.len() > before.1.len()
     };
-    // The harness' own threads come and go.
+    // Threads of the test harness come and go.
     while is_more() && Instant::now() < end {
         thread::sleep(Duration::from_millis(10));
     }
     match is_more() {
-        true => Ok(format!("{before:?} became {:?}", held())),
+        true => Ok(format!("{before:?} became {:?}", threads_and_descriptors())),
         false => Ok("nothing is left".into()),
     }
 }
 
 #[test]
-fn a_dropped_start_leaves_no_thread_and_no_descriptor() {
+fn dropped_start_leaks_no_threads_or_descriptors() {
     concurrently([Links::Tcp, Links::SharedMemory], |links| {
-        let ranks = SUITE.start(links, "cancelling", 1, &[]);
+        let ranks = SUITE.start(links, "canceling", 1, &[]);
         assert_eq!(ranks.hear(&[0]).0, ["nothing is left"], "{links:?}");
     });
 }
 
-/// Rank 1 comes once rank 0 has said that it waits, or the other way round.
+/// Delays the rank in `LATE` until the other rank has reported that it is waiting.
 fn late() -> Result<String> {
     let rank = std::env::var("RANK").unwrap();
-    let told = folder().join("told");
-    while std::env::var("LATE").unwrap() == rank && !told.exists() {
+    let reported = folder().join("reported");
+    while std::env::var("LATE").unwrap() == rank && !reported.exists() {
         thread::sleep(Duration::from_millis(5));
     }
     Communicator::from_env()?.barrier()?;
@@ -449,7 +450,7 @@ fn late() -> Result<String> {
 }
 
 #[test]
-fn a_rank_that_waits_for_others_to_come_says_for_whom_and_where() {
+fn joining_rank_reports_which_rank_it_waits_for() {
     let expected = [
         ("1", "for rank 1 of 2"),
         ("0", "rank 1 has been trying to reach rank 0 for "),
@@ -457,11 +458,11 @@ fn a_rank_that_waits_for_others_to_come_says_for_whom_and_where() {
     let begin = |(late, expected)| {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().to_str().unwrap();
-        // One rank of a host tells, if the ranks know their numbers there.
+        // If ranks know their local ranks, only one rank per host reports.
         let of_host = [("LOCAL_RANK", ""), ("LOCAL_WORLD_SIZE", "")];
-        let told = [("RINGTREE_STALL_WARNING_S", "10")];
+        let warning = [("RINGTREE_STALL_WARNING_S", "10")];
         let role = [(FOLDER, path), ("LATE", late)];
-        let settings = [&of_host[..], &told, &role].concat();
+        let settings = [&of_host[..], &warning, &role].concat();
         let ranks = SUITE.start(Links::Tcp, "late", 2, &settings);
         (late, expected, folder, ranks)
     };
@@ -470,13 +471,13 @@ fn a_rank_that_waits_for_others_to_come_says_for_whom_and_where() {
         let (said, _) = ranks.hear(&[waits]);
         assert!(said[0].starts_with("ringtree: rank"), "{said:?}");
         assert!(said[0].contains(expected), "{said:?}");
-        std::fs::write(folder.path().join("told"), "").unwrap();
+        std::fs::write(folder.path().join("reported"), "").unwrap();
         assert_eq!(ranks.hear(&[0, 1]).0, ["together", "together"]);
     }
 }
 
-/// Rank 0 waits for rank 1, which does not come, and is interrupted there: what rank 0 was told,
-/// and what rank 1 is told afterwards.
+/// Interrupts rank 0 while it waits for rank 1, which does not take part. Returns the error of rank
+/// 0, and the result of rank 1's next calls.
 fn interrupted_in(waits: fn(Communicator) -> Option<Error>) -> (Option<Error>, Result<()>) {
     let id = UniqueId::on("127.0.0.1").unwrap();
     let rank = |rank: usize| {
@@ -487,25 +488,28 @@ fn interrupted_in(waits: fn(Communicator) -> Option<Error>) -> (Option<Error>, R
     let is_due = Arc::new(AtomicBool::new(false));
     let due = Arc::clone(&is_due);
     let first = rank(0).interrupt(move || due.load(Ordering::Acquire) && asks.send(()).is_ok());
-    let (tell, told) = std::sync::mpsc::channel();
+    let (sender, ended) = std::sync::mpsc::channel();
     thread::spawn(move || {
         let comm = first.connect().unwrap();
         comm.barrier().unwrap();
         is_due.store(true, Ordering::Release);
-        tell.send(waits(comm))
+        sender.send(waits(comm))
     });
     let comm = rank(1).connect().unwrap();
     comm.barrier().unwrap();
-    asked.recv_timeout(PATIENCE).expect("it asks");
-    let end = told.recv_timeout(PATIENCE).expect("it waits no longer");
-    // The barrier's message may have come before.
+    asked
+        .recv_timeout(PATIENCE)
+        .expect("rank 0 calls the interrupt callback");
+    let end = ended
+        .recv_timeout(PATIENCE)
+        .expect("the wait of rank 0 ends");
+    // The barrier's message may have arrived before the interrupt.
     (end, comm.barrier().and_then(|()| comm.barrier()))
 }
 
-/// What is asked while a rank waits ends it, whatever it waits in, and the other rank hears who
-/// gave up.
+/// An interrupt ends any kind of wait, and the other rank learns which rank was interrupted.
 #[test]
-fn an_interrupt_ends_what_waits() {
+fn interrupt_ends_every_kind_of_wait() {
     let in_a_call = |comm: Communicator| comm.barrier().err();
     let in_a_patient_call = |comm: Communicator| comm.without_timeout().barrier().err();
     let for_a_group = |comm: Communicator| comm.subgroup(&[1, 0]).err();

@@ -1,6 +1,6 @@
-//! What a rank does while it waits: code of the program may call the library from wherever the
-//! library calls it, no call waits for the reader of standard error, and a rank that left in peace
-//! is named at once by the messages that wait for it.
+//! Behavior of ranks while they wait. User code may call the library wherever the library calls
+//! user code. No call waits for the reader of standard error. Messages that wait for a rank that
+//! has left cleanly name it immediately.
 
 use crate::threads::{LINKS, within, world};
 use ringtree::Work;
@@ -20,8 +20,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than any timeout here: what is not back by then never comes.
-const FOR_EVER: Duration = Duration::from_secs(60);
+/// Longer than any timeout here: a call that has not returned by then hangs.
+const HANG_LIMIT: Duration = Duration::from_secs(60);
 
 fn plain(_: usize, builder: Builder) -> Builder {
     builder
@@ -54,24 +54,24 @@ impl<F: FnMut() + Send + 'static> Drop for Loud<F> {
     }
 }
 
-/// A buffer calls the library when it is dropped: with its `Work`, after its operation has ended,
-/// or by the thread that ends its operation.
+/// A buffer calls the library when it is dropped: with its `Work` after its operation has ended, or
+/// on the thread that ends its operation.
 #[test]
-fn a_buffer_that_calls_the_library_when_it_is_dropped_stops_nobody() {
+fn buffer_drop_may_call_library() {
     for transport in LINKS {
         for has_ended in [false, true] {
-            let end = within(FOR_EVER, move || {
+            let end = within(HANG_LIMIT, move || {
                 world(2, (transport, 10 * SECOND), plain, |comm| {
                     let comm = Arc::new(comm);
                     let side = comm.duplicate().unwrap();
                     let mut last_handle = Some((comm.duplicate().unwrap(), Arc::clone(&comm)));
-                    let (tell, told) = channel();
+                    let (sender, receiver) = channel();
                     let buffer = Loud(vec![1.0; 1 << 20], move || {
                         if let Some((own, comm)) = last_handle.take() {
                             assert!(comm.error().is_none());
                             assert_eq!(comm.use_algorithm(None), Ok(()));
                             drop(own);
-                            tell.send(()).unwrap();
+                            sender.send(()).unwrap();
                         }
                     });
                     if comm.rank() == 1 && !has_ended {
@@ -84,7 +84,7 @@ fn a_buffer_that_calls_the_library_when_it_is_dropped_stops_nobody() {
                         comm.send(&[1u8], 1).unwrap();
                     }
                     comm.barrier().unwrap();
-                    told.recv().unwrap();
+                    receiver.recv().unwrap();
                 })
             });
             let how = (transport.name(), has_ended);
@@ -93,10 +93,10 @@ fn a_buffer_that_calls_the_library_when_it_is_dropped_stops_nobody() {
     }
 }
 
-/// A waker calls the library, without blocking: as that of an executor does which runs its task at
-/// once.
+/// A waker calls the library without blocking, like the waker of an executor that runs its task
+/// immediately.
 #[test]
-fn a_waker_that_calls_the_library_stops_nobody() {
+fn waker_may_call_library() {
     type Started = Result<Work<Vec<f32>>, WorkError<Vec<f32>>>;
     struct Starts(Communicator, Sender<Started>);
     impl Wake for Starts {
@@ -106,7 +106,7 @@ fn a_waker_that_calls_the_library_stops_nobody() {
         }
     }
     for transport in LINKS {
-        let end = within(FOR_EVER, move || {
+        let end = within(HANG_LIMIT, move || {
             world(2, (transport, 10 * SECOND), plain, |comm| {
                 let side = comm.duplicate().unwrap();
                 if comm.rank() == 1 {
@@ -115,14 +115,14 @@ fn a_waker_that_calls_the_library_stops_nobody() {
                     side.all_reduce(&mut [2.0f32], ReduceOp::Sum).unwrap();
                     return;
                 }
-                let (tell, told) = channel();
+                let (sender, receiver) = channel();
                 let work = comm.start_all_reduce(vec![1.0f32; 4], ReduceOp::Sum);
                 let mut work = Box::pin(work.unwrap());
-                let waker = Waker::from(Arc::new(Starts(side, tell)));
+                let waker = Waker::from(Arc::new(Starts(side, sender)));
                 let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
-                assert!(polled.is_pending(), "rank 1 has not come");
+                assert!(polled.is_pending(), "rank 1 has not made the call yet");
                 comm.send(&[1u8], 1).unwrap();
-                assert_eq!(told.recv().unwrap().unwrap().wait(), Ok(vec![4.0]));
+                assert_eq!(receiver.recv().unwrap().unwrap().wait(), Ok(vec![4.0]));
             })
         });
         let how = transport.name();
@@ -131,15 +131,15 @@ fn a_waker_that_calls_the_library_stops_nobody() {
 }
 
 /// A waker, or the drop of an abandoned buffer, blocks until rank 0 has made two calls: a barrier
-/// that ends well, and one that ends with rank 2's error, which rank 0 relays. Between the two,
-/// rank 0 takes part in `late` without a call.
+/// that succeeds, and a barrier that fails with the error of rank 2, which rank 0 relays. Between
+/// these calls, rank 0 takes part in the operation on `late` without a call.
 #[test]
-fn code_of_the_program_that_blocks_holds_up_no_call_and_no_message() {
+fn blocking_user_code_does_not_delay_calls_or_messages() {
     for transport in LINKS {
         for is_waker in [false, true] {
-            let ends = within(FOR_EVER, move || {
+            let ends = within(HANG_LIMIT, move || {
                 world(3, (transport, 20 * SECOND), plain, |comm| {
-                    beside_blocked(&comm, is_waker)
+                    run_with_blocked_code(&comm, is_waker)
                 })
             });
             let how = (transport.name(), is_waker);
@@ -152,7 +152,7 @@ fn code_of_the_program_that_blocks_holds_up_no_call_and_no_message() {
     }
 }
 
-fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
+fn run_with_blocked_code(comm: &Communicator, is_waker: bool) -> Result<()> {
     struct Blocks(Mutex<Receiver<()>>, Sender<()>);
     impl Wake for Blocks {
         fn wake(self: Arc<Self>) {
@@ -162,9 +162,9 @@ fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
     }
     let [side, late, failing] = [(); 3].map(|()| comm.duplicate().unwrap());
     let is_late = comm.rank() > 0;
-    let (tell, told) = channel();
+    let (release, released) = channel();
     let (begin, begun) = channel();
-    let blocks = Arc::new(Blocks(Mutex::new(told), begin));
+    let blocks = Arc::new(Blocks(Mutex::new(released), begin));
     let mut works = None;
     if !is_late {
         let late = late.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
@@ -197,18 +197,18 @@ fn beside_blocked(comm: &Communicator, is_waker: bool) -> Result<()> {
         failing.abort(&Error::new(ErrorKind::System, "rank 2 has no disk"));
     }
     let end = failing.barrier();
-    drop(tell);
+    drop(release);
     drop(works);
     end
 }
 
-/// The callback by which a user interrupts a wait makes a call of its own, as a signal's handler
-/// does that agrees on a checkpoint. Rank 1 answers it, or does not come before its deadline.
+/// The callback that can interrupt a wait makes a call itself, like a signal handler that agrees on
+/// a checkpoint. Rank 1 answers this call, or does not make it before the deadline.
 #[test]
-fn a_call_from_the_interrupt_callback_is_carried_out_or_ends_by_its_deadline() {
+fn call_in_interrupt_callback_completes_or_times_out() {
     for transport in LINKS {
         for answers in [true, false] {
-            let end = within(FOR_EVER, move || from_the_callback(transport, answers));
+            let end = within(HANG_LIMIT, move || call_in_callback(transport, answers));
             let (end, took) = end.expect("rank 0 waits for itself");
             match answers {
                 true => assert_eq!(end, Ok(())),
@@ -222,7 +222,7 @@ fn a_call_from_the_interrupt_callback_is_carried_out_or_ends_by_its_deadline() {
     }
 }
 
-fn from_the_callback(
+fn call_in_callback(
     transport: ringtree::start::TransportChoice,
     answers: bool,
 ) -> (Result<()>, Duration) {
@@ -237,7 +237,7 @@ fn from_the_callback(
             if is_inside.swap(true, Ordering::SeqCst) && rank == 0 {
                 let again = Error::new(
                     ErrorKind::Usage,
-                    "the callback was asked again within its own call",
+                    "the callback was called again within its own call",
                 );
                 let _ = nested.set((Err(again), Duration::ZERO));
             }
@@ -253,30 +253,33 @@ fn from_the_callback(
         })
     };
     world(2, (transport, 20 * SECOND), setting, |comm| {
-        let beside = comm.duplicate().unwrap();
+        let answering = comm.duplicate().unwrap();
         let outer = comm.duplicate().unwrap();
         if comm.rank() == 0 {
-            assert!(side.set(beside).is_ok());
-            // It waits for rank 1; the callback is asked meanwhile.
+            assert!(side.set(answering).is_ok());
+            // This call waits for rank 1, and the library calls the callback meanwhile.
             let _ = outer.barrier();
         } else if answers {
-            beside.barrier().unwrap();
+            answering.barrier().unwrap();
             outer.barrier().unwrap();
         } else {
-            // Comes once rank 0's call has ended.
+            // Join the barrier after rank 0's nested call has ended.
             while nested.get().is_none() {
                 thread::yield_now();
             }
             let _ = outer.barrier();
         }
     });
-    nested.get().cloned().expect("the callback was asked")
+    nested
+        .get()
+        .cloned()
+        .expect("the library calls the callback")
 }
 
-/// A buffer is made in turns, so one within another could only wait for itself.
+/// Allocations are serialized, so a nested allocation would wait for itself.
 #[test]
-fn a_buffer_from_the_interrupt_callback_while_its_thread_makes_one_is_refused() {
-    let end = within(FOR_EVER, || {
+fn nested_alloc_in_interrupt_callback_is_rejected() {
+    let end = within(HANG_LIMIT, || {
         let side = Arc::new(OnceLock::<Communicator>::new());
         let nested = Arc::new(OnceLock::new());
         let setting = |rank: usize, builder: Builder| {
@@ -304,24 +307,25 @@ fn a_buffer_from_the_interrupt_callback_while_its_thread_makes_one_is_refused() 
         nested.get().cloned()
     });
     let nested = end.expect("rank 0 waits for itself");
-    let error = nested.expect("the callback was asked").unwrap_err();
+    let error = nested.expect("the library calls the callback").unwrap_err();
     assert!(error.kind() == ErrorKind::Usage, "{error}");
 }
 
-/// Two threads a rank. One of rank 0 is in a call on `left`, which the other thread of rank 1 would
-/// make first, and the other way round on `right`. These two threads are late, and wait for nobody.
+/// Each rank has two threads. One thread of rank 0 is in a call on `left`, which the other thread
+/// of rank 1 has not made yet. On `right`, the roles of the ranks are reversed. The two late
+/// threads do not wait for anything.
 #[test]
-fn ranks_with_several_threads_are_not_said_to_wait_for_each_other_before_a_first_call() {
+fn no_deadlock_is_reported_before_first_call_of_thread() {
     for transport in LINKS {
         let ends = world(2, (transport, 20 * SECOND), plain, |comm| {
             let [left, right, known] = [(); 3].map(|()| comm.duplicate().unwrap());
-            // The late thread is known by a call of its own.
+            // This call makes the late thread known to the library.
             thread::scope(|scope| scope.spawn(|| known.barrier()).join().unwrap())?;
             let early = [&left, &right][comm.rank()];
             early.with_timeout(2 * SECOND).barrier()
         });
         for end in ends {
-            // Its own timeout, or the other rank's, which leaves then.
+            // The error is this rank's own timeout, or that of the other rank, which then leaves.
             let text = end.unwrap_err().to_string();
             assert!(text.contains("timed out in"), "{text}");
             assert!(!text.contains("wait for each other"), "{text}");
@@ -329,18 +333,16 @@ fn ranks_with_several_threads_are_not_said_to_wait_for_each_other_before_a_first
     }
 }
 
-/// Rank 1 leaves in peace; what rank 0 does then waits for it.
+/// Rank 1 leaves cleanly. Then rank 0 makes a call that waits for rank 1.
 #[test]
-fn a_rank_that_left_in_peace_is_named_at_once_by_messages_that_wait_for_it() {
+fn pending_messages_immediately_name_departed_rank() {
     type Act = fn(&Communicator) -> Result<()>;
     let acts: [(&str, Act); 6] = [
         ("recv", |comm| comm.recv(&mut [0u32; 4], 1)),
-        ("recv of much", |comm| {
-            comm.recv(&mut vec![0u32; 1 << 20], 1)
-        }),
+        ("large recv", |comm| comm.recv(&mut vec![0u32; 1 << 20], 1)),
         ("recv_any", |comm| comm.recv_any(&mut [0u32; 4]).map(drop)),
-        ("send of much", |comm| comm.send(&vec![0u32; 16 << 20], 1)),
-        ("patient recv", |comm| {
+        ("large send", |comm| comm.send(&vec![0u32; 16 << 20], 1)),
+        ("recv without timeout", |comm| {
             comm.without_timeout().recv(&mut [0u32; 4], 1)
         }),
         ("recv on a new tag", |comm| {
@@ -350,10 +352,10 @@ fn a_rank_that_left_in_peace_is_named_at_once_by_messages_that_wait_for_it() {
     for transport in LINKS {
         for is_linked in [true, false] {
             for (name, act) in acts {
-                let end = within(FOR_EVER, move || {
+                let end = within(HANG_LIMIT, move || {
                     let ends = world(2, (transport, 30 * SECOND), plain, |comm| {
                         if comm.rank() == 1 {
-                            // What it sent before it left arrives.
+                            // A message that rank 1 sent before it left still arrives.
                             return is_linked.then(|| comm.send(&[7u32; 4], 0));
                         }
                         if is_linked {
@@ -367,7 +369,7 @@ fn a_rank_that_left_in_peace_is_named_at_once_by_messages_that_wait_for_it() {
                 });
                 let how = format!("{name} over {}, linked: {is_linked}", transport.name());
                 let error = end
-                    .unwrap_or_else(|| panic!("{how}: for ever"))
+                    .unwrap_or_else(|| panic!("{how}: the call hangs"))
                     .unwrap_err();
                 assert!(
                     error.kind() == ErrorKind::PeerLost && error.peer() == Some(1),
@@ -380,9 +382,9 @@ fn a_rank_that_left_in_peace_is_named_at_once_by_messages_that_wait_for_it() {
     }
 }
 
-/// What a rank sent before it left is received, however late its receiver comes.
+/// A message that a rank sent before it left is received, no matter how late the receive is posted.
 #[test]
-fn what_a_rank_sent_before_it_left_is_received() {
+fn messages_sent_before_departure_are_received() {
     for transport in LINKS {
         for count in [1usize, 1000] {
             let ends = world(3, (transport, 30 * SECOND), plain, |comm| {
@@ -408,9 +410,9 @@ fn what_a_rank_sent_before_it_left_is_received() {
     }
 }
 
-/// In a group that was made later, whose links are made when they are needed.
+/// Receives in a group that was created later, whose links are opened on demand.
 #[test]
-fn a_receive_from_any_rank_of_a_new_group_takes_the_message_that_comes() {
+fn recv_any_in_new_group_receives_message() {
     for transport in LINKS {
         let ends = world(3, (transport, 30 * SECOND), plain, |comm| {
             let group = comm.duplicate()?;
@@ -427,13 +429,13 @@ fn a_receive_from_any_rank_of_a_new_group_takes_the_message_that_comes() {
     }
 }
 
-/// In a copy of this test whose standard error is a pipe that is full and never read.
+/// Set in a copy of this test whose standard error is a full pipe that nobody reads.
 const BLOCKED: &str = "RINGTREE_TEST_BLOCKED";
 
 #[test]
-fn a_standard_error_that_is_never_read_holds_nobody_up() {
+fn unread_standard_error_does_not_block_ranks() {
     if std::env::var_os(BLOCKED).is_some() {
-        // The ranks warn that they wait, and go on all the same.
+        // The ranks warn that they are waiting, and continue nevertheless.
         let warned = |_, builder: Builder| builder.stall_warning(SECOND);
         let ends = world(2, (LINKS[0], 30 * SECOND), warned, |comm| {
             let late = comm.rank() == 1;
@@ -441,16 +443,16 @@ fn a_standard_error_that_is_never_read_holds_nobody_up() {
             comm.barrier()
         });
         assert_eq!(ends, [Ok(()), Ok(())]);
-        println!("both went on");
+        println!("both continued");
         return;
     }
     let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
     while writer.write(&[b'.'; 4096]).is_ok() {}
     rustix::io::ioctl_fionbio(&writer, false).unwrap();
-    let end = within(FOR_EVER, move || {
+    let end = within(HANG_LIMIT, move || {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        let name = "waiting::a_standard_error_that_is_never_read_holds_nobody_up";
+        let name = "waiting::unread_standard_error_does_not_block_ranks";
         command
             .args([name, "--exact", "--nocapture"])
             .env(BLOCKED, "1");
@@ -463,7 +465,7 @@ fn a_standard_error_that_is_never_read_holds_nobody_up() {
     let output = end.expect("a rank waits for a reader of its standard error");
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(
-        output.status.success() && said.contains("both went on"),
+        output.status.success() && said.contains("both continued"),
         "{said}"
     );
     drop(reader);

@@ -1,22 +1,19 @@
-//! Where the ranks of a test meet.
+//! Addresses at which the ranks of a test meet.
 
 use ringtree::start::UniqueId;
 use std::sync::{Mutex, PoisonError};
 
-/// What keeps the ports that this process has taken, for as long as it lives.
+/// Unique IDs that keep the ports of this process bound until it exits.
 static TAKEN: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
 
-/// An address of loopback that no other process is given: this one has bound the port, and only
-/// a rank that is told the number listens at it.
-#[allow(
-    dead_code,
-    reason = "not every test that meets needs the whole address"
-)]
+/// Returns a loopback address that no other process gets: this process has bound the port, and only
+/// a rank that knows the number listens on it.
+#[allow(dead_code, reason = "some tests need only the port")]
 pub(crate) fn own_address() -> String {
     format!("127.0.0.1:{}", own_port())
 }
 
-/// The port of such an address.
+/// Returns the port of such an address.
 pub(crate) fn own_port() -> u16 {
     let taken = UniqueId::on("127.0.0.1").unwrap();
     let port = taken.address().port();

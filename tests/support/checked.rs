@@ -1,5 +1,5 @@
-//! One collective on inputs whose result is known exactly, in place and `_into`. A count that the
-//! collective does not take is rounded down.
+//! Runs one collective on inputs with exactly known results, in place and in its `_into` form. A
+//! count that the collective does not support is rounded down.
 
 use ringtree::plan::Collective;
 use ringtree::plan::internal::spec::whole_count;
@@ -7,7 +7,7 @@ use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result, with_elem
 use ringtree_kit::expected::exact::Inputs;
 use ringtree_kit::expected::promise::Promise;
 
-/// What to call.
+/// The call to check.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
@@ -18,8 +18,9 @@ pub(crate) struct Case {
     pub(crate) seed: u64,
 }
 
-/// Makes the call in place, and then from one buffer into another where there is such a form.
-/// Returns how many elements of this rank are wrong, changed ones of the input included.
+/// Runs the call in place, and then in its form with separate input and output if it has one.
+/// Returns the number of wrong elements of this rank, including elements of the input that have
+/// changed.
 pub(crate) fn check(comm: &Communicator, case: &Case) -> Result<usize> {
     with_element!(case.dtype, T => check_as::<T>(comm, case))
 }
@@ -35,7 +36,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     let count = whole_count(collective, count, comm.world_size());
     let rank = comm.rank();
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
-    // Some calls are on memory that peers read where it lies, if they can.
+    // Some calls use memory that peers read in place, if they can.
     let exposes = |one: u64| (case.seed.is_multiple_of(one)).then(|| comm.alloc::<T>(count));
     let (mut shared, mut other) = (exposes(2).transpose()?, exposes(3).transpose()?);
     let (mut private, mut other_private) = (vec![T::zeroed(); count], vec![T::zeroed(); count]);
@@ -92,7 +93,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)))
 }
 
-/// The form from one buffer into another of a collective with blocks.
+/// Runs the form with separate input and output of a collective with blocks.
 fn blocks_into<T: Element>(
     comm: &Communicator,
     case: &Case,
@@ -111,7 +112,8 @@ fn blocks_into<T: Element>(
     }
 }
 
-/// An all-to-all whose blocks have lengths that their two ranks alone know, some of them 0.
+/// Runs an all-to-all in which only the two ranks of a block know its length. Some lengths are 0.
+/// Returns the number of wrong elements.
 fn by_counts<T: Element>(
     comm: &Communicator,
     inputs: &Inputs,
@@ -144,7 +146,7 @@ fn by_counts<T: Element>(
     Ok((0..ranks).map(wrong).sum())
 }
 
-/// Lengths of blocks without a pattern, `count` elements together, the same on all ranks.
+/// Returns irregular block lengths that add up to `count`. All ranks compute the same lengths.
 fn counts(seed: u64, ranks: usize, count: usize) -> Vec<usize> {
     let mut left = count;
     let mut counts: Vec<usize> = (1..ranks)

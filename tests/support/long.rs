@@ -1,6 +1,6 @@
-//! How much of it a test does.
+//! The number of cases that a test generates.
 
-/// `short`; or `long` with `RINGTREE_TEST_LONG=1`, in runs that may take long.
+/// Returns `long` if `RINGTREE_TEST_LONG` is 1, and `short` otherwise.
 pub(crate) fn short_or_long<N>(short: N, long: N) -> N {
     match std::env::var_os("RINGTREE_TEST_LONG").is_some_and(|value| value == "1") {
         true => long,

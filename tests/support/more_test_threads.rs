@@ -1,7 +1,8 @@
-//! Runs twice as many tests at the same time as there are cores, where tests mostly wait.
+//! Runs twice as many tests concurrently as there are cores. Meant for binaries whose tests mostly
+//! wait.
 
-/// The C library calls the functions in this section before `main`, so before the harness reads
-/// the number of its threads.
+/// The C library calls the functions in this section before `main`, and so before the test harness
+/// reads its number of threads.
 #[used]
 // SAFETY: the section holds pointers to functions of this type.
 #[unsafe(link_section = ".init_array")]

@@ -1,5 +1,6 @@
-//! What the names of a timeline's spans say.
+//! Parses the names of the spans of a timeline.
 
+/// Splits the name of a span into one name per message.
 pub(crate) fn messages_in(name: &str) -> Vec<String> {
     let at = name.find(['→', '←']).unwrap();
     let (round, peers) = name.split_at(at);

@@ -1,15 +1,15 @@
-//! A pseudo terminal, and what programs draw on it.
+//! Pseudoterminals for the programs under test.
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 use std::fs::File;
 use std::io::Read;
 
-/// The terminal of a person: what is written to it can be read here.
+/// The user's end of a pseudoterminal, which reads what programs write.
 pub(crate) struct Terminal(pub(crate) File);
 
 impl Terminal {
-    /// A terminal, and its end for a program.
+    /// Opens a pseudoterminal. Returns the user's end and the program's end.
     pub(crate) fn open() -> (Self, File) {
         let flags = OpenptFlags::RDWR | OpenptFlags::NOCTTY | OpenptFlags::CLOEXEC;
         let own = openpt(flags).unwrap();
@@ -31,7 +31,7 @@ impl Terminal {
         tcsetwinsize(&self.0, size).unwrap();
     }
 
-    /// The next line, with what ends it.
+    /// Reads the next line, including its line ending.
     pub(crate) fn line(&mut self) -> String {
         let mut line = Vec::new();
         while !line.ends_with(b"\n") {
@@ -42,7 +42,7 @@ impl Terminal {
         String::from_utf8(line).unwrap()
     }
 
-    /// All until no process has the other end.
+    /// Reads everything until no process holds the other end.
     pub(crate) fn rest(&mut self) -> String {
         let mut rest = Vec::new();
         let mut buffer = [0; 4096];
@@ -53,7 +53,8 @@ impl Terminal {
     }
 }
 
-/// The positions that a progress bar has shown in `text`, in order; `end` stands behind each.
+/// Returns the positions that a progress bar has shown in `text`, in order. `end` follows each
+/// position.
 pub(crate) fn positions(text: &str, end: &str) -> Vec<u64> {
     let words = text.split(end).map(|part| part.rsplit(' ').next());
     words.filter_map(|word| word?.parse().ok()).collect()

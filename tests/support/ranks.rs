@@ -1,5 +1,5 @@
-//! Ranks as real processes: a test binary starts itself, and the environment turns the copy's
-//! `child_entry` into a rank.
+//! Ranks as real processes: a test binary starts itself, and environment variables turn the
+//! `child_entry` of the copy into a rank.
 
 mod address;
 
@@ -13,16 +13,16 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
 
 pub(crate) const ROLE: &str = "RINGTREE_TEST_ROLE";
-/// In front of what a rank has to say, among the lines of the test harness.
+/// Prefix of a rank's reports, which distinguishes them from the lines of the test harness.
 pub(crate) const MARK: &str = "says: ";
-/// No test takes this long, on any machine.
+/// Longer than any test takes, on any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
-/// A rank says how it ended, and ends.
+/// Reports the outcome of a rank and exits the process.
 pub(crate) fn exit(end: Result<String>) -> ! {
     match end {
         Ok(text) => eprintln!("{MARK}{text}"),
-        // A group may hear of the death of a rank outside of it, which has no number there.
+        // A group may learn of the death of a rank outside the group, which has no group rank.
         Err(error) if error.kind() == ErrorKind::PeerLost => match error.peer() {
             Some(peer) => eprintln!("{MARK}lost {peer}: {error}"),
             None => eprintln!("{MARK}lost outside: {error}"),
@@ -30,11 +30,11 @@ pub(crate) fn exit(end: Result<String>) -> ! {
         Err(error) if error.kind() == ErrorKind::Deadline => eprintln!("{MARK}deadline: {error}"),
         Err(error) => eprintln!("{MARK}{error:?}"),
     }
-    // The harness would only print more.
+    // Returning would let the harness print more lines.
     std::process::exit(0);
 }
 
-/// A rank waits until the test lets it go on.
+/// Blocks a rank until the test calls [`Ranks::go_on`].
 pub(crate) fn wait_to_go_on() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
@@ -46,12 +46,12 @@ pub(crate) struct Ranks {
     heard: Receiver<(usize, Instant, String)>,
 }
 
-/// What ranks talk over.
+/// The links between the ranks of a test.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Links {
     Tcp,
     SharedMemory,
-    /// Shared memory among two ranks each, TCP between these hosts.
+    /// Shared memory within hosts of two ranks each, TCP between these hosts.
     Both,
 }
 
@@ -84,7 +84,7 @@ impl Links {
 pub(crate) struct Suite(pub(crate) &'static str);
 
 impl Suite {
-    /// The test that turns a copy of this binary into a rank.
+    /// Returns the name of the test that turns a copy of this binary into a rank.
     pub(crate) fn entry(&self) -> String {
         let module = self.0.split_once("::").map(|(_, module)| module);
         module.map_or_else(
@@ -113,7 +113,7 @@ impl Suite {
         world_size: usize,
         settings: impl Fn(usize, &mut Command),
     ) -> Ranks {
-        let (tell, heard) = channel();
+        let (report, heard) = channel();
         let rendezvous = own_address();
         let program = std::env::current_exe().unwrap();
         let start = |rank: usize| {
@@ -127,33 +127,34 @@ impl Suite {
                 .env("LOCAL_WORLD_SIZE", world_size.to_string())
                 .env("RINGTREE_RENDEZVOUS", &rendezvous)
                 .envs(links.settings(rank))
-                // Nothing is measured, so nothing is said of it.
+                // With the built-in table, ranks do not measure anything and print no notice about
+                // it.
                 .env("RINGTREE_TUNING", "built-in")
-                // Nor of ranks that wait for long on a busy machine.
+                // Ranks print no warning if they wait for a long time on a busy machine.
                 .env("RINGTREE_STALL_WARNING_S", "0")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
                 .stderr(Stdio::piped());
             settings(rank, &mut command);
-            // Each in a session of its own, as torchrun starts them: so the scheduler shares the
-            // cores among the ranks as among strangers.
+            // Each rank has its own session, as with torchrun, so the scheduler shares the cores
+            // among the ranks as among unrelated processes.
             // SAFETY: between fork and exec; setsid takes nothing and touches no memory.
             unsafe {
                 command.pre_exec(|| rustix::process::setsid().map(drop).map_err(Into::into));
             }
             let mut child = command.spawn().unwrap();
             let lines = BufReader::new(child.stderr.take().unwrap()).lines();
-            let tell = tell.clone();
+            let report = report.clone();
             std::thread::spawn(move || {
                 let mut lines = lines.map_while(std::io::Result::ok);
                 while let Some(line) = lines.next() {
                     let said = match line.strip_prefix(MARK) {
                         Some(said) => said.into(),
-                        // A panic begins with an empty line; all of it is one thing said.
+                        // A panic begins with an empty line. All its lines form one report.
                         None if line.is_empty() => lines.by_ref().collect::<Vec<_>>().join("\n"),
                         None => line,
                     };
-                    if tell.send((rank, Instant::now(), said)).is_err() {
+                    if report.send((rank, Instant::now(), said)).is_err() {
                         return;
                     }
                 }
@@ -168,7 +169,8 @@ impl Suite {
 }
 
 impl Ranks {
-    /// The next thing that each of `ranks` says, by rank, and when the last of them said it.
+    /// Waits for the next report of each of `ranks`. Returns the reports in the order of `ranks`,
+    /// and the time of the last report.
     pub(crate) fn hear(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
         let mut said = vec![None; ranks.len()];
         let mut last = Instant::now();
@@ -176,7 +178,7 @@ impl Ranks {
             let (rank, at, text) = self
                 .heard
                 .recv_timeout(PATIENCE)
-                .unwrap_or_else(|_| panic!("ranks {ranks:?} said only {said:?}"));
+                .unwrap_or_else(|_| panic!("ranks {ranks:?} reported only {said:?}"));
             if let Some(place) = ranks.iter().position(|one| *one == rank) {
                 said[place] = Some(text);
                 last = at;
@@ -185,7 +187,7 @@ impl Ranks {
         (said.into_iter().flatten().collect(), last)
     }
 
-    /// Lets ranks go on that wait for it.
+    /// Lets `ranks` continue, which wait in [`wait_to_go_on`].
     pub(crate) fn go_on(&mut self, ranks: &[usize]) {
         for rank in ranks {
             let stdin = self.children[*rank].stdin.as_mut().unwrap();
@@ -193,7 +195,7 @@ impl Ranks {
         }
     }
 
-    /// Waits until the process of `rank` has ended.
+    /// Waits until the process of `rank` has exited.
     pub(crate) fn end(&mut self, rank: usize) {
         self.children[rank].wait().unwrap();
     }

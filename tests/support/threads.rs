@@ -1,5 +1,5 @@
-//! Ranks as threads of this process, each with a runtime and a control thread of its own, over real
-//! shared memory or loopback TCP.
+//! Ranks as threads of this process, over real shared memory or loopback TCP. Each rank has its own
+//! runtime and control thread.
 
 use ringtree::start::{TransportChoice, UniqueId};
 use ringtree::{Builder, Communicator};
@@ -7,21 +7,22 @@ use std::sync::mpsc::channel;
 use std::thread;
 use std::time::Duration;
 
-/// What ranks of one host talk over.
+/// The links between ranks of one host.
 pub(crate) const LINKS: [TransportChoice; 2] = [TransportChoice::Tcp, TransportChoice::Shm];
 
-/// What `act` returns, which runs on a thread of its own; `None` if it does not end in time.
+/// Runs `act` on a separate thread. Returns its result, or `None` if `act` does not return within
+/// `limit`.
 pub(crate) fn within<R: Send + 'static>(
     limit: Duration,
     act: impl FnOnce() -> R + Send + 'static,
 ) -> Option<R> {
-    let (tell, told) = channel();
-    thread::spawn(move || tell.send(act()));
-    told.recv_timeout(limit).ok()
+    let (sender, receiver) = channel();
+    thread::spawn(move || sender.send(act()));
+    receiver.recv_timeout(limit).ok()
 }
 
-/// Runs `act` on each of `ranks` ranks, with the timeout for their calls; `setting` may add to what
-/// a rank's builder has.
+/// Runs `act` on `ranks` ranks whose calls have this `timeout`. `setting` can configure the builder
+/// of each rank further.
 pub(crate) fn world<R: Send>(
     ranks: usize,
     (transport, timeout): (TransportChoice, Duration),
