@@ -153,7 +153,7 @@ fn crossed() -> Result<String> {
     for _ in 0..10 {
         let ends = std::thread::scope(|scope| {
             let one = scope.spawn(|| call(first));
-            // By now, the first call is probably waiting for the other rank.
+            // The first call is probably waiting for the other rank by now.
             std::thread::sleep(Duration::from_millis(20));
             let two = call(second);
             [one.join().expect("no panic"), two]

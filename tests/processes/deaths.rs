@@ -8,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// How long the child of a rank outlives it, in seconds.
+/// Time for which the child of a rank outlives it, in seconds.
 const CHILD_LIVES: u32 = 20;
 /// Time limit for naming a death. Within it, such a child is still alive, on any machine.
 const NAMED_WITHIN: Duration = Duration::from_secs(CHILD_LIVES as u64 / 2);

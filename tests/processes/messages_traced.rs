@@ -1,5 +1,5 @@
-//! The messages of a call on one timeline: each that the plan has is there, measured and
-//! predicted, on every rank, over every kind of link; and in virtual time both are the same.
+//! The messages of a call on a timeline. Every message of the plan appears on every rank, with its
+//! measured and its predicted time. In virtual time, the two agree.
 
 use ringtree::ddp::{RankSpans, Span, Timeline, Trace};
 use ringtree::internal::limits::TRACE_SPANS_MAX;
@@ -11,11 +11,11 @@ use ringtree::{Layout, ReduceOp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// A frame's header: it travels with every message.
+/// Size of a frame header, which every message has.
 const HEADER_BYTES: f64 = 32.0;
 
-/// A network on which every message is one packet, whose numbers the chooser knows.
-fn one_packet_a_message(world_size: usize, algorithm: Algorithm) -> World {
+/// Returns a world in which every message is one packet. Its tuning table matches its network.
+fn one_packet_per_message(world_size: usize, algorithm: Algorithm) -> World {
     let mut world = World::new(world_size);
     world.algorithm = Some(algorithm);
     world.network.bandwidth_bytes_per_s = 1e9;
@@ -30,7 +30,7 @@ fn one_packet_a_message(world_size: usize, algorithm: Algorithm) -> World {
     world
 }
 
-/// The timeline of one call on `count` elements, which all ranks begin at once.
+/// Records the timeline of one call on `count` elements, which all ranks start at the same time.
 fn traced(world: &World, collective: Collective, count: usize) -> Timeline {
     let ends = world.run(|comm| {
         let trace = Trace::new(comm)?;
@@ -45,30 +45,26 @@ fn traced(world: &World, collective: Collective, count: usize) -> Timeline {
     timelines.unwrap().remove(0).unwrap()
 }
 
-/// The spans of a rank on a track, of which each stands for the messages in its name: when they
-/// ended, in nanoseconds.
+/// Returns when the messages on a track of a rank ended, in nanoseconds, indexed by message. A span
+/// stands for all messages in its name.
 fn ends(spans: &RankSpans, track: &str) -> BTreeMap<String, i128> {
     let mut ends = BTreeMap::new();
     for span in spans.spans.iter().filter(|span| span.track == track) {
         for message in messages(span) {
             let ended = i128::try_from(span.end.as_nanos()).unwrap();
-            assert_eq!(
-                ends.insert(message, ended),
-                None,
-                "{span:?} stands there twice"
-            );
+            assert_eq!(ends.insert(message, ended), None, "{span:?} appears twice");
         }
     }
     ends
 }
 
-/// "round 2 ← 1 3" stands for "round 2 ← 1" and "round 2 ← 3".
+/// Splits the name of a span: "round 2 ← 1 3" stands for "round 2 ← 1" and "round 2 ← 3".
 fn messages(span: &Span) -> Vec<String> {
     crate::names::messages_in(&span.name)
 }
 
-/// Whether a message is predicted to wait at its receiver's port for another one. Of messages that
-/// come at once either may be served first, and what follows from that differs.
+/// Returns whether any message is predicted to wait at its receiver's port for another message. If
+/// messages arrive simultaneously, either may be served first, and later times depend on the order.
 fn is_any_port_shared(timeline: &Timeline) -> bool {
     timeline.ranks.iter().any(|spans| {
         let receives = spans.spans.iter();
@@ -79,8 +75,9 @@ fn is_any_port_shared(timeline: &Timeline) -> bool {
     })
 }
 
-/// The share of the predicted time by which the end of a receive is farthest from its prediction.
-/// What stores or reduces several messages at once ends with the last of them.
+/// Returns the largest difference between the end of a receive and its prediction, as a share of
+/// the predicted time of the call. A span that stores or reduces several messages ends with the
+/// last of them.
 fn farthest(timeline: &Timeline) -> f64 {
     let mut farthest: f64 = 0.0;
     for spans in &timeline.ranks {
@@ -91,7 +88,7 @@ fn farthest(timeline: &Timeline) -> f64 {
         let measured = ends(spans, "receive");
         assert!(
             measured.keys().eq(predicted.keys()),
-            "{measured:?} are not {predicted:?}"
+            "measured {measured:?}, but predicted {predicted:?}"
         );
         for span in on("receive") {
             let last = messages(span).iter().map(|one| predicted[one]).max();
@@ -103,11 +100,11 @@ fn farthest(timeline: &Timeline) -> f64 {
 }
 
 #[test]
-fn in_virtual_time_each_message_comes_when_the_price_says() {
+fn messages_arrive_at_predicted_times_in_virtual_time() {
     let (mut compared, mut all_off) = (0, Vec::new());
     for (collective, algorithm) in algorithms::pairs(&[2, 3]) {
         for world_size in [2, 3, 6, 8] {
-            let world = one_packet_a_message(world_size, algorithm);
+            let world = one_packet_per_message(world_size, algorithm);
             let request = Request {
                 collective,
                 algorithm,
@@ -129,12 +126,12 @@ fn in_virtual_time_each_message_comes_when_the_price_says() {
         }
     }
     assert_eq!(all_off, Vec::<String>::new());
-    assert!(compared >= 80, "only {compared} calls have no port shared");
+    assert!(compared >= 80, "only {compared} calls have no shared port");
 }
 
 #[test]
-fn a_recorded_call_holds_all_that_its_rank_did_and_says_what_it_was() {
-    let world = one_packet_a_message(6, Algorithm::Circulant);
+fn recorded_call_is_named_and_covers_all_its_spans() {
+    let world = one_packet_per_message(6, Algorithm::Circulant);
     let timeline = traced(&world, Collective::AllReduce, 6000);
     for spans in &timeline.ranks {
         let on = |track: &'static str| spans.spans.iter().filter(move |span| span.track == track);
@@ -148,7 +145,7 @@ fn a_recorded_call_holds_all_that_its_rank_did_and_says_what_it_was() {
                 .all(|span| call.start <= span.start && span.end <= call.end)
         );
         assert_eq!(own.clone().map(|span| span.end).max(), Some(call.end));
-        // 5/6 of the buffer are sent to be reduced, and 5/6 to be stored.
+        // Each rank sends 5/6 of the buffer to be reduced, and 5/6 to be stored.
         let bytes = |track| on(track).map(|span| span.numbers[1].1).sum::<u64>();
         assert_eq!((bytes("send"), bytes("send, predicted")), (40_000, 40_000));
         assert_eq!((spans.dropped, bytes("receive, predicted")), (0, 40_000));
@@ -156,7 +153,7 @@ fn a_recorded_call_holds_all_that_its_rank_did_and_says_what_it_was() {
 }
 
 #[test]
-fn calls_outside_of_it_and_those_beyond_the_room_are_not_recorded() {
+fn calls_outside_trace_or_beyond_its_capacity_are_not_recorded() {
     let calls = TRACE_SPANS_MAX / 2 + 7;
     let timelines = ringtree::simulate(2, |comm| {
         let trace = Trace::new(comm)?;
@@ -167,7 +164,7 @@ fn calls_outside_of_it_and_those_beyond_the_room_are_not_recorded() {
     });
     let timeline = timelines[0].clone().unwrap().unwrap();
     for spans in &timeline.ranks {
-        // Of each call a span, a send and a receive.
+        // Each call has a span, a send and a receive.
         let recorded = spans.spans.iter().filter(|span| span.track == "call");
         assert_eq!(recorded.count(), TRACE_SPANS_MAX.div_ceil(3));
         assert!(spans.dropped as usize >= 3 * calls - TRACE_SPANS_MAX);
@@ -176,7 +173,7 @@ fn calls_outside_of_it_and_those_beyond_the_room_are_not_recorded() {
 }
 
 #[test]
-fn a_call_by_counts_is_measured_and_says_why_it_is_not_predicted() {
+fn call_with_counts_is_measured_but_not_predicted() {
     let timelines = ringtree::simulate(2, |comm| {
         let trace = Trace::new(comm)?;
         let (input, mut output) = ([1u8; 2], [0u8; 4]);
@@ -199,7 +196,7 @@ fn a_call_by_counts_is_measured_and_says_why_it_is_not_predicted() {
 }
 
 #[test]
-fn calls_of_a_group_of_some_ranks_are_measured_and_not_predicted() {
+fn subgroup_calls_are_measured_but_not_predicted() {
     let timelines = ringtree::simulate(4, |comm| {
         let trace = Trace::new(comm)?;
         let pair = comm.split(comm.rank() / 2, 0)?;

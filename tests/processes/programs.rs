@@ -1,7 +1,8 @@
-//! Six programs as users write them, which are examples: on simulated ranks, of which each dies at
-//! every step, and as processes over TCP, shared memory and both.
+//! Six programs as users write them, taken from the examples. They run as processes over TCP,
+//! shared memory, and both. They also run on simulated ranks; each of these ranks dies at every
+//! step.
 //!
-//! Each program checks its own results; so a rank that ends well has the right ones.
+//! Each program checks its own results, so a rank that succeeds has the right results.
 
 #[allow(dead_code)]
 #[path = "../../examples/07_expert_exchange.rs"]
@@ -34,21 +35,21 @@ use rustix::process::Signal;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Of every program; the grid is made for so many.
+/// Number of ranks of every program. The grid requires this number.
 const RANKS: usize = 4;
-/// A death is told to all within this time.
-const TOLD_WITHIN: Duration = Duration::from_secs(3);
-/// A rank dies at each step of a program that has at most so many, and of others at so many.
-/// RINGTREE_TEST_LONG makes it forty times as many.
+/// All survivors learn of a death within this time.
+const REPORTED_WITHIN: Duration = Duration::from_secs(3);
+/// A rank dies at each step of a program with at most this many steps, and at this many steps of
+/// longer programs. RINGTREE_TEST_LONG makes it forty times as many.
 const STEPS_MAX: usize = 15;
 
 type Program = fn(&Communicator) -> Result<String>;
 
 const PROGRAMS: [(&str, Program); 6] = [
     ("expert exchange", expert_exchange::program),
-    ("pipeline", a_pipeline),
+    ("pipeline", run_pipeline),
     ("uneven shards", uneven_shards::program),
-    ("inference", an_inference),
+    ("inference", run_inference),
     ("grid", grid::program),
     ("metrics", metrics::program),
 ];
@@ -62,8 +63,9 @@ fn is_simulated(comm: &Communicator) -> bool {
     comm.info().transport == "sim"
 }
 
-/// With activations of 4 MiB between processes, of 40 KiB in links that hold 1,000 bytes.
-fn a_pipeline(comm: &Communicator) -> Result<String> {
+/// Runs the pipeline with activations of 4 MiB between processes, or of 40 KiB in simulated links
+/// that hold 1,000 bytes.
+fn run_pipeline(comm: &Communicator) -> Result<String> {
     let elements = if is_simulated(comm) {
         10_000
     } else {
@@ -72,7 +74,7 @@ fn a_pipeline(comm: &Communicator) -> Result<String> {
     pipeline::program(comm, elements)
 }
 
-fn an_inference(comm: &Communicator) -> Result<String> {
+fn run_inference(comm: &Communicator) -> Result<String> {
     let times = match is_simulated(comm) {
         true => inference::serve(comm, |time| sleep(comm, time)),
         false => inference::serve(comm, std::thread::sleep),
@@ -80,7 +82,7 @@ fn an_inference(comm: &Communicator) -> Result<String> {
     Ok(format!("{} all-reduces", times?.len()))
 }
 
-// ---- simulated ----
+// ---- simulated ranks ----
 
 fn world(name: &str) -> World {
     let mut world = World::new(RANKS);
@@ -92,13 +94,13 @@ fn world(name: &str) -> World {
     world
 }
 
-/// How the program ended, and the barrier after it, without which ranks may leave before others
-/// have ended.
+/// Results of the program and of the barrier after it. Without the barrier, ranks might leave
+/// before others have ended.
 type Ends = (Result<String>, Result<()>);
 
-/// Kills each rank at the steps of the program. Every survivor ends with the right result or with
-/// an error that names the dead rank, and soon.
-fn dies_at_every_step(name: &str) {
+/// Kills each rank at the steps of the program. Every survivor soon gets the right result or an
+/// error that names the dead rank.
+fn check_death_at_every_step(name: &str) {
     let program = program(name);
     let code = |comm: &Communicator| -> Ends { (program(comm), comm.barrier()) };
     let ends = world(name).run(code);
@@ -112,7 +114,7 @@ fn dies_at_every_step(name: &str) {
     let stride = times.len().div_ceil(steps_max);
     let mut failed = 0;
     for victim in 0..RANKS {
-        // Other steps for each.
+        // Each victim dies at different steps.
         for at in times.iter().skip(victim * stride / RANKS).step_by(stride) {
             let mut world = world(name);
             world.network.faults.deaths = vec![(victim, *at)];
@@ -121,20 +123,23 @@ fn dies_at_every_step(name: &str) {
             let ends = ringtree::internal::sim::run_on(&world, &network, code);
             let took = network.lock().unwrap().now() - *at;
             let said = format!("rank {victim} dies at {at:?} and all end after {took:?}: {ends:?}");
-            assert!(took < TOLD_WITHIN, "{said}");
+            assert!(took < REPORTED_WITHIN, "{said}");
             failed += usize::from(check(&ends, victim, &said));
         }
     }
-    // Nearly all deaths come while others need the rank.
+    // Almost all deaths occur while other ranks need the victim.
     let deaths = RANKS * times.len().div_ceil(stride);
     println!(
-        "{name}: {} steps, {deaths} deaths, {failed} told",
+        "{name}: {} steps, {deaths} deaths, {failed} reported",
         times.len()
     );
-    assert!(failed > deaths / 2, "{failed} of {deaths} deaths were told");
+    assert!(
+        failed > deaths / 2,
+        "only {failed} of {deaths} deaths were reported"
+    );
 }
 
-/// Whether any survivor was told.
+/// Checks the results of the survivors. Returns whether any survivor got an error.
 fn check(ends: &[Ends], victim: usize, said: &str) -> bool {
     let survivors = || {
         let all = ends.iter().enumerate();
@@ -149,7 +154,7 @@ fn check(ends: &[Ends], victim: usize, said: &str) -> bool {
         for error in errors {
             assert!(names(error, victim), "{said}");
         }
-        // No rank passes the barrier without the dead one.
+        // No rank passes the barrier without the dead rank.
         assert!(ends[victim].0.is_ok() || barrier.is_err(), "{said}");
     }
     survivors().any(|(_, barrier)| barrier.is_err())
@@ -159,7 +164,7 @@ fn names(error: &Error, victim: usize) -> bool {
     error.kind() == ErrorKind::PeerLost && names_rank(&error.to_string(), victim)
 }
 
-/// Whether it is said that this rank is gone, in whichever group.
+/// Returns whether `text` reports that this rank is gone, in the numbering of any group.
 fn names_rank(text: &str, victim: usize) -> bool {
     let forms = [
         format!("rank {victim} is gone"),
@@ -170,38 +175,38 @@ fn names_rank(text: &str, victim: usize) -> bool {
 }
 
 #[test]
-fn a_death_at_any_step_of_an_expert_exchange_is_named() {
-    dies_at_every_step("expert exchange");
+fn death_at_any_step_of_expert_exchange_is_named() {
+    check_death_at_every_step("expert exchange");
 }
 
 #[test]
-fn a_death_at_any_step_of_a_pipeline_is_named() {
-    dies_at_every_step("pipeline");
+fn death_at_any_step_of_pipeline_is_named() {
+    check_death_at_every_step("pipeline");
 }
 
 #[test]
-fn a_death_at_any_step_of_training_with_uneven_shards_is_named() {
-    dies_at_every_step("uneven shards");
+fn death_at_any_step_of_uneven_training_is_named() {
+    check_death_at_every_step("uneven shards");
 }
 
 #[test]
-fn a_death_at_any_step_of_inference_is_named() {
-    dies_at_every_step("inference");
+fn death_at_any_step_of_inference_is_named() {
+    check_death_at_every_step("inference");
 }
 
 #[test]
-fn a_death_at_any_step_of_a_grid_is_named() {
-    dies_at_every_step("grid");
+fn death_at_any_step_of_grid_is_named() {
+    check_death_at_every_step("grid");
 }
 
 #[test]
-fn a_death_at_any_step_of_exchanging_values_is_named() {
-    dies_at_every_step("metrics");
+fn death_at_any_step_of_value_exchange_is_named() {
+    check_death_at_every_step("metrics");
 }
 
 // ---- ranks as processes ----
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -215,37 +220,37 @@ fn child_entry() {
     })
 }
 
-/// Runs a program again and again, so that there is time to kill a rank.
+/// Runs a program repeatedly, so that the test has time to kill a rank.
 fn play(role: &str) -> Result<String> {
     let comm = Communicator::from_env()?;
     program(role)(&comm)?;
-    eprintln!("{MARK}{WELL}");
+    eprintln!("{MARK}{RESULTS_ARE_RIGHT}");
     loop {
         program(role)(&comm)?;
     }
 }
 
-const WELL: &str = "the results are right";
+const RESULTS_ARE_RIGHT: &str = "the results are right";
 
 #[test]
-fn processes_get_the_right_results_and_all_learn_which_of_them_was_killed() {
+fn processes_get_right_results_and_name_killed_rank() {
     let victim = 2;
     for links in ALL_LINKS {
         let all = PROGRAMS.map(|(name, _)| (name, SUITE.start(links, name, RANKS, &[])));
         for (name, ranks) in all {
             let said = ranks.hear(&[0, 1, 2, 3]).0;
-            assert_eq!(said, [WELL; RANKS], "{name} over {links:?}");
+            assert_eq!(said, [RESULTS_ARE_RIGHT; RANKS], "{name} over {links:?}");
             ranks.signal(victim, Signal::KILL);
             for end in ranks.hear(&[0, 1, 3]).0 {
-                let is_told = end.starts_with("lost ") && names_rank(&end, victim);
-                assert!(is_told, "{name} over {links:?}: {end}");
+                let is_reported = end.starts_with("lost ") && names_rank(&end, victim);
+                assert!(is_reported, "{name} over {links:?}: {end}");
             }
         }
     }
 }
 
 #[test]
-fn a_server_on_tokio_answers_all_its_clients() {
+fn tokio_server_answers_all_clients() {
     concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "tokio", 3, &[]).hear(&[0, 1, 2]);
         let all_answered = said[0].starts_with("rank 0 of 3 has answered 8 clients");

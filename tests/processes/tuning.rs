@@ -1,4 +1,4 @@
-//! The table of link speeds: measured, agreed, kept in a file, and what comes of it.
+//! The table of link speeds: ranks measure it, agree on it, save it in a file, and use it.
 
 use crate::long::short_or_long;
 use crate::ranks::own_address;
@@ -13,7 +13,8 @@ use ringtree::{Communicator, Dtype, ErrorKind, Result};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// What the ranks of a simulated world measure, how long that took, and what rank 0 sent.
+/// Measures the links of a simulated world. Returns the table, the time that this took, and the
+/// bytes that rank 0 sent.
 fn measured(world: &World) -> (TuningTable, Duration, u64) {
     let network = Network::new(world.network.clone(), world.world_size);
     let network = Arc::new(Mutex::new(network));
@@ -33,7 +34,7 @@ fn measured(world: &World) -> (TuningTable, Duration, u64) {
 const OVERHEAD_US: f64 = 7.0;
 
 #[test]
-fn the_numbers_are_those_of_the_network() {
+fn measured_costs_match_network() {
     for world_size in [2, 3, 8] {
         let mut world = World::new(world_size);
         world.network.latency = Duration::from_micros(100);
@@ -44,16 +45,16 @@ fn the_numbers_are_those_of_the_network() {
         let (table, ..) = measured(&world);
         let (alpha_s, overhead_s) = (table.tcp.alpha_s, table.tcp.overhead_s);
         let beta_s_per_byte = table.tcp.beta_s_per_byte;
-        // Between two ranks nothing tells the two apart.
+        // Between two ranks, latency and overhead cannot be distinguished.
         let hop_s = if world_size == 2 {
             alpha_s + 2.0 * overhead_s
         } else {
             alpha_s
         };
         assert!((0.9e-4..1.2e-4).contains(&hop_s), "{world_size}: {table}");
-        let found = (overhead_s * 1e6).round();
+        let found_us = (overhead_s * 1e6).round();
         assert!(
-            world_size == 2 || found == OVERHEAD_US,
+            world_size == 2 || found_us == OVERHEAD_US,
             "{world_size}: {table}"
         );
         assert!(
@@ -65,7 +66,7 @@ fn the_numbers_are_those_of_the_network() {
 }
 
 #[test]
-fn at_several_sites_the_numbers_are_those_of_links_and_uplinks() {
+fn measured_costs_match_links_and_uplinks_of_sites() {
     let mut world = World::new(8);
     world.hosts = in_sites_of(Hosts::APART, &[4, 4]);
     world.network.latency = Duration::from_micros(100);
@@ -89,7 +90,7 @@ fn at_several_sites_the_numbers_are_those_of_links_and_uplinks() {
 }
 
 #[test]
-fn all_ranks_measure_the_same_on_hosts_of_any_size() {
+fn all_ranks_measure_same_table_for_any_host_sizes() {
     let some: [&[usize]; 4] = [&[1], &[3], &[2, 2], &[2, 1, 4]];
     let all: [&[usize]; 6] = [&[1], &[3], &[2, 2], &[1, 3], &[3, 3], &[2, 1, 4]];
     for sizes in short_or_long(&some[..], &all) {
@@ -104,14 +105,14 @@ fn all_ranks_measure_the_same_on_hosts_of_any_size() {
         let has = |class| probes(&topology).iter().any(|probe| probe.class == class);
         let is_new = table.tcp != built_in.tcp;
         assert_eq!(is_new, has(LinkClass::Tcp), "{topology:?}: {table}");
-        // What a simulated link takes may be out of all reason for shared memory.
+        // The time that a simulated link takes may be implausible for shared memory.
         let is_new = table.shm != built_in.shm;
         assert!(!is_new || has(LinkClass::Shm), "{topology:?}: {table}");
     }
 }
 
 #[test]
-fn a_slow_network_is_asked_only_a_few_times() {
+fn slow_network_gets_few_measuring_calls() {
     let mut world = World::new(8);
     world.network.latency = Duration::from_millis(5);
     world.network.bandwidth_bytes_per_s = 1e8;
@@ -121,9 +122,9 @@ fn a_slow_network_is_asked_only_a_few_times() {
         "{}",
         table.tcp.alpha_s
     );
-    // In virtual time, so this is a count: agreeing on a time is three rounds of 5 ms.
+    // This is virtual time and thus a count: agreeing on a time takes three rounds of 5 ms.
     assert!(took < Duration::from_millis(600), "{took:?}");
-    // The window opens with messages of up to 4 MiB, of which the last is sent twice.
+    // Messages of up to 4 MiB open the window. The last of them is sent twice.
     assert!(sent < 12 << 20, "{sent}");
 }
 
@@ -144,7 +145,7 @@ fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) ->
 }
 
 #[test]
-fn real_ranks_agree_and_choose_by_what_they_agreed() {
+fn real_ranks_agree_on_table_and_choices() {
     let ends = ranks(3, |comm| -> Result<_> {
         let choice = comm.plan_for(Collective::AllReduce, 1 << 20, Dtype::F32, 0)?;
         let duplicate = comm.duplicate()?;
@@ -159,12 +160,12 @@ fn real_ranks_agree_and_choose_by_what_they_agreed() {
 }
 
 #[test]
-fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
-    let kept = |world: &World| world.run(|comm| comm.tuning()).remove(0);
+fn saved_table_is_adopted_for_same_size_and_placement() {
+    let saved = |world: &World| world.run(|comm| comm.tuning()).remove(0);
     let mut slow = World::new(5);
     slow.hosts = of_sizes(&[3, 2]);
     slow.tuning.tcp.alpha_s = 1e-2;
-    let record = kept(&slow);
+    let record = saved(&slow);
     let adopted = |world: &World, record: &TuningRecord| {
         let ends = world.run(|comm| {
             let new = match comm.duplicate_with(record)? {
@@ -173,7 +174,7 @@ fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
             };
             let mut sum = [1u64];
             new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
-            // The table is the group's too, and never the old one's.
+            // Groups of the new communicator use the table too. The old communicator does not.
             let part = new.split(0, 0)?;
             assert_ne!(comm.tuning(), new.tuning());
             let tables = (new.tuning().table(), part.tuning().table());
@@ -193,7 +194,7 @@ fn a_kept_table_is_adopted_by_the_ranks_that_it_is_for() {
 }
 
 #[test]
-fn ranks_that_adopt_different_tables_are_told() {
+fn adopting_different_tables_is_reported_on_all_ranks() {
     let mut slow = World::new(2);
     slow.tuning.tcp.alpha_s = 1e-2;
     let other = slow.run(|comm| comm.tuning()).remove(0);
@@ -212,7 +213,7 @@ fn ranks_that_adopt_different_tables_are_told() {
 }
 
 #[test]
-fn a_setting_goes_before_a_kept_table() {
+fn setting_takes_precedence_over_saved_table() {
     let mut slow = World::new(2);
     slow.hosts = Hosts::each(2);
     slow.tuning.tcp.alpha_s = 1e-2;

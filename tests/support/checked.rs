@@ -36,7 +36,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     let count = whole_count(collective, count, comm.world_size());
     let rank = comm.rank();
     let inputs = Inputs::new(case.dtype, op, comm.world_size(), case.seed);
-    // Some calls use memory that peers read in place, if they can.
+    // Some calls use memory that peers may read in place.
     let exposes = |one: u64| (case.seed.is_multiple_of(one)).then(|| comm.alloc::<T>(count));
     let (mut shared, mut other) = (exposes(2).transpose()?, exposes(3).transpose()?);
     let (mut private, mut other_private) = (vec![T::zeroed(); count], vec![T::zeroed(); count]);

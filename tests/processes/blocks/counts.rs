@@ -1,7 +1,7 @@
-//! Ranks that count the elements of blocks differently are told so: in which block, and which two
-//! ranks. Nothing stays in a link for the next call.
+//! If ranks specify different lengths for a block, they get an error that names the block and the
+//! two ranks. No message remains in a link for the next call.
 
-use super::forms::{FORMS, of_own_type};
+use super::forms::{FORMS, of_custom_type};
 use super::over_processes;
 use ringtree::internal::engine::{Lengths, Placement, Program};
 use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
@@ -10,15 +10,19 @@ use ringtree::{Communicator, Error, ErrorKind, Layout, Result};
 
 const RANKS: usize = 3;
 
-/// What each rank believes of the blocks. They differ from the first call on, in this block.
-const BELIEFS: [(&str, [[usize; RANKS]; RANKS]); 7] = [
-    ("the own block alone", [[4, 0, 0], [0, 4, 0], [0, 0, 4]]),
-    ("another one's", [[4, 0, 0], [4, 0, 0], [0, 4, 0]]),
-    ("of the same sum", [[3, 1, 2], [1, 3, 2], [3, 1, 2]]),
+/// Block lengths that each rank specifies in its first call, indexed by rank and block. They differ
+/// between ranks.
+const LENGTHS: [(&str, [[usize; RANKS]; RANKS]); 7] = [
+    ("only its own block", [[4, 0, 0], [0, 4, 0], [0, 0, 4]]),
+    ("another rank's block", [[4, 0, 0], [4, 0, 0], [0, 4, 0]]),
+    (
+        "different lengths, equal sum",
+        [[3, 1, 2], [1, 3, 2], [3, 1, 2]],
+    ),
     ("too short", [[3, 4, 2], [3, 4, 2], [3, 1, 2]]),
     ("too long", [[3, 1, 2], [3, 1, 40_000], [3, 1, 2]]),
-    ("nothing", [[0, 0, 0], [1, 1, 1], [1, 1, 1]]),
-    ("something", [[0, 0, 0], [0, 0, 0], [0, 1, 0]]),
+    ("no elements", [[0, 0, 0], [1, 1, 1], [1, 1, 1]]),
+    ("one element", [[0, 0, 0], [0, 0, 0], [0, 1, 0]]),
 ];
 
 const COLLECTIVES: [Collective; 4] = [
@@ -28,45 +32,46 @@ const COLLECTIVES: [Collective; 4] = [
     Collective::Scatter,
 ];
 
-/// What is wrong with the error of such a call; nothing if it names a block that differs, and both
-/// ranks.
-fn fault(end: Result<()>, beliefs: &[[usize; RANKS]; RANKS]) -> Option<String> {
+/// Checks the error of such a call. Returns a description of the fault, or `None` if the error
+/// names a block that differs and both ranks.
+fn fault(end: Result<()>, lengths: &[[usize; RANKS]; RANKS]) -> Option<String> {
     let Err(error) = end else {
         return Some("no error".into());
     };
     let (Some(low), Some(high)) = (error.rank(), error.peer()) else {
         return Some(format!("no ranks: {error:?}"));
     };
-    let (one, other) = (beliefs[low], beliefs[high]);
+    let (one, other) = (lengths[low], lengths[high]);
     let block = (0..RANKS).find(|block| one[*block] != other[*block])?;
     let says = format!(
         ", block {block} has {} elements on rank {low}, and {} on rank {high}; pass the same",
         one[block], other[block]
     );
-    let is_told =
+    let is_reported =
         error.kind() == ErrorKind::Mismatch && low < high && error.to_string().contains(&says);
-    (!is_told).then(|| format!("no '{says}' in: {error:?}"))
+    (!is_reported).then(|| format!("no '{says}' in: {error:?}"))
 }
 
-/// Makes the calls that `is_wanted`, each in a communicator of its own; says what went wrong.
+/// Runs the calls that `is_wanted` selects, each in its own communicator. Returns a description of
+/// all faults.
 fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<String> {
     let mut wrong = String::new();
     let mut row = 0;
     for (at, collective) in COLLECTIVES.into_iter().enumerate() {
-        for (what, beliefs) in BELIEFS {
+        for (what, lengths) in LENGTHS {
             row += 1;
             for (form, (suffix, call)) in FORMS.into_iter().enumerate() {
                 if !is_wanted(row + at + form) {
                     continue;
                 }
                 let own = comm.duplicate()?;
-                let counts = beliefs[comm.rank()].to_vec().leak();
+                let counts = lengths[comm.rank()].to_vec().leak();
                 let data = vec![1.0; counts.iter().sum()];
-                let buffer = of_own_type(Layout::Counts(counts), data);
-                // A rank that only sends may be through before it is told.
+                let buffer = of_custom_type(Layout::Counts(counts), data);
+                // A rank that only sends may complete its call before it receives the error.
                 let first = call(&own, collective, buffer).map(drop);
                 let end = first.and_then(|()| own.barrier());
-                if let Some(fault) = fault(end, &beliefs) {
+                if let Some(fault) = fault(end, &lengths) {
                     wrong += &format!("{collective}{suffix}, {what}: {fault}; ");
                 }
             }
@@ -75,13 +80,14 @@ fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<Strin
     Ok(wrong)
 }
 
-/// In one form each: every process is told when a link is, or a second later.
+/// Runs each case in one form. Every process gets the error when one of its links does, or a second
+/// later.
 pub(crate) fn some_wrong(comm: &Communicator) -> Result<String> {
     wrong(comm, |one| one.is_multiple_of(FORMS.len()))
 }
 
 #[test]
-fn different_counts_are_named_with_the_block_and_both_ranks() {
+fn mismatch_error_names_block_and_both_ranks() {
     for checks_calls in [false, true] {
         for algorithm in [None, Some(Algorithm::Flat), Some(Algorithm::Ring)] {
             let mut world = World::new(RANKS);
@@ -94,14 +100,15 @@ fn different_counts_are_named_with_the_block_and_both_ranks() {
 }
 
 #[test]
-fn different_counts_are_named_over_processes() {
+fn mismatch_error_names_block_over_processes() {
     over_processes("counts", RANKS, |said| assert_eq!(said, [""; RANKS]));
 }
 
-/// A call on blocks sends every message of its plan, those without elements too; an all-to-all by
-/// counts, on which the ranks have agreed, sends only those with elements.
+/// A call on blocks sends every message of its plan, including messages without elements. In an
+/// all-to-all with counts, the ranks have agreed on the counts, so they send only messages with
+/// elements.
 #[test]
-fn messages_without_elements_travel_but_in_an_all_to_all_by_counts() {
+fn only_all_to_all_with_counts_omits_empty_messages() {
     const MANY: usize = 8;
     let mut counts = [0; MANY];
     counts[3] = 5;
@@ -133,8 +140,9 @@ fn messages_without_elements_travel_but_in_an_all_to_all_by_counts() {
     }
 }
 
-/// Rank 0 says that it sends rank 1 so many, which expects so many: all three ranks are told, and
-/// nothing has moved.
+/// Runs an all-to-all in which rank 0 specifies that it sends `sent` elements to rank 1, which
+/// expects `received` elements. Returns a description of the fault, or `None` if this rank got the
+/// error and no data has moved.
 fn miscount(comm: &Communicator, sent: usize, received: usize) -> Result<Option<String>> {
     let own = comm.duplicate()?;
     let (mut send, mut receive) = ([2; RANKS], [2; RANKS]);
@@ -151,15 +159,15 @@ fn miscount(comm: &Communicator, sent: usize, received: usize) -> Result<Option<
         "rank 0 sends {sent} elements to rank 1 in all-to-all #1 of u16 by counts, but rank 1 \
          receives {received} from it"
     );
-    let is_told = |error: &Error| {
-        let is_of = (error.rank(), error.peer()) == (Some(0), Some(1));
-        error.kind() == ErrorKind::Mismatch && is_of && error.to_string().contains(&says)
+    let is_reported = |error: &Error| {
+        let names_both = (error.rank(), error.peer()) == (Some(0), Some(1));
+        error.kind() == ErrorKind::Mismatch && names_both && error.to_string().contains(&says)
     };
-    let is_right = end.as_ref().is_err_and(is_told) && output.iter().all(|one| *one == 0);
+    let is_right = end.as_ref().is_err_and(is_reported) && output.iter().all(|one| *one == 0);
     Ok((!is_right).then(|| format!("no '{says}' in {end:?}; ")))
 }
 
-/// Says what went wrong.
+/// Runs all pairs of counts. Returns a description of all faults.
 pub(crate) fn pairs(comm: &Communicator) -> Result<String> {
     let both = [(3, 5), (5, 3), (0, 5), (5, 0), (100_000, 5), (5, 100_000)];
     let ends = both.map(|(sent, received)| miscount(comm, sent, received));
@@ -168,12 +176,12 @@ pub(crate) fn pairs(comm: &Communicator) -> Result<String> {
 }
 
 #[test]
-fn counts_that_two_ranks_see_differently_are_named_on_all() {
+fn all_to_all_count_mismatch_is_reported_on_all_ranks() {
     let ends = ringtree::simulate(RANKS, pairs);
     assert_eq!(ends, vec![Ok(String::new()); RANKS]);
 }
 
 #[test]
-fn counts_that_two_processes_see_differently_are_named_on_all() {
+fn all_to_all_count_mismatch_is_reported_by_all_processes() {
     over_processes("pairs", RANKS, |said| assert_eq!(said, [""; RANKS]));
 }

@@ -1,4 +1,4 @@
-//! Every form of the calls on blocks, on every kind of buffer, has the layout of the buffer.
+//! Every form of the calls on blocks uses the layout of its buffer, with every kind of buffer.
 
 use super::over_processes;
 use ringtree::comm::{Memory, MemoryMut};
@@ -13,10 +13,10 @@ pub(crate) type Any = Box<dyn BufferMut<Element = f32> + Send>;
 const OP: ReduceOp = ReduceOp::Sum;
 const ROOT: usize = 1;
 
-/// Makes the call on the buffer, which has this rank's input all over.
+/// Runs the call on a buffer that is filled with this rank's input.
 pub(crate) type Call = fn(&Communicator, Collective, Any) -> Result<Any>;
 
-/// The forms, by what they add to the collective's name.
+/// The forms of a call, each with its suffix to the collective's name.
 pub(crate) const FORMS: [(&str, Call); 6] = [
     ("", blocking),
     ("_into", into),
@@ -31,10 +31,8 @@ type Kind = fn(Layout<'static>, Vec<f32>) -> Any;
 /// The kinds of buffers that have a layout.
 const KINDS: [(&str, Kind); 7] = [
     ("plain", |layout, data| Box::new(layout.of(data))),
-    ("of a slice", |layout, data| {
-        Box::new(layout.of(data.leak()))
-    }),
-    ("with counts of its own", |layout, data| {
+    ("slice", |layout, data| Box::new(layout.of(data.leak()))),
+    ("with owned counts", |layout, data| {
         Box::new(layout.of(data).into_owned())
     }),
     ("reference", |layout, data| Box::new(leak(layout.of(data)))),
@@ -44,17 +42,17 @@ const KINDS: [(&str, Kind); 7] = [
     ("nested", |layout, data| {
         Box::new(Box::new(leak(leak(Box::new(layout.of(data))))))
     }),
-    ("own type", of_own_type),
+    ("custom type", of_custom_type),
 ];
 
-pub(crate) fn of_own_type(layout: Layout<'static>, data: Vec<f32>) -> Any {
-    Box::new(Own(layout, data))
+pub(crate) fn of_custom_type(layout: Layout<'static>, data: Vec<f32>) -> Any {
+    Box::new(Custom(layout, data))
 }
 
-/// A user's type: all that the documentation asks for.
-struct Own(Layout<'static>, Vec<f32>);
+/// A user's buffer type with everything that the documentation requires.
+struct Custom(Layout<'static>, Vec<f32>);
 
-impl Buffer for Own {
+impl Buffer for Custom {
     type Element = f32;
 
     fn memory(&self) -> Memory<'_, f32> {
@@ -66,7 +64,7 @@ impl Buffer for Own {
     }
 }
 
-impl BufferMut for Own {
+impl BufferMut for Custom {
     fn memory_mut(&mut self) -> MemoryMut<'_, f32> {
         MemoryMut::Host(&mut self.1)
     }
@@ -79,14 +77,14 @@ fn leak<T>(value: T) -> &'static mut T {
 fn read(buffer: &Any) -> Vec<f32> {
     match buffer.memory() {
         Memory::Host(slice) => slice.to_vec(),
-        _ => unreachable!("all of them are the host's"),
+        _ => unreachable!("all buffers are in host memory"),
     }
 }
 
 fn write(buffer: &mut Any, change: impl FnOnce(&mut [f32])) {
     match buffer.memory_mut() {
         MemoryMut::Host(slice) => change(slice),
-        _ => unreachable!("all of them are the host's"),
+        _ => unreachable!("all buffers are in host memory"),
     }
 }
 
@@ -101,9 +99,9 @@ fn blocking(comm: &Communicator, collective: Collective, mut all: Any) -> Result
     Ok(all)
 }
 
-/// The input and the output of an `_into` form, in the memory of `all`. One of them is this rank's
-/// block.
-fn ends(comm: &Communicator, collective: Collective, mut all: Any) -> (Any, Any) {
+/// Returns the input and the output of an `_into` form, in the memory of `all`. One of them is this
+/// rank's block.
+fn input_and_output(comm: &Communicator, collective: Collective, mut all: Any) -> (Any, Any) {
     let input = read(&all);
     let own = all
         .layout()
@@ -121,7 +119,7 @@ fn ends(comm: &Communicator, collective: Collective, mut all: Any) -> (Any, Any)
     }
 }
 
-/// The buffer of full length, with the result in place.
+/// Returns the buffer of full length, with the result in place.
 fn whole(comm: &Communicator, collective: Collective, (input, output): (Any, Any)) -> Any {
     match collective {
         Collective::ReduceScatter | Collective::Scatter => {
@@ -136,7 +134,7 @@ fn whole(comm: &Communicator, collective: Collective, (input, output): (Any, Any
 }
 
 fn into(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
-    let (input, mut output) = ends(comm, collective, all);
+    let (input, mut output) = input_and_output(comm, collective, all);
     match collective {
         Collective::AllGather => comm.all_gather_into(&*input, &mut *output)?,
         Collective::Gather => comm.gather_into(&*input, &mut *output, ROOT)?,
@@ -148,7 +146,7 @@ fn into(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
 }
 
 fn started_into(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
-    let (input, output) = ends(comm, collective, all);
+    let (input, output) = input_and_output(comm, collective, all);
     let work = match collective {
         Collective::AllGather => comm.start_all_gather_into(input, output),
         Collective::Gather => comm.start_gather_into(input, output, ROOT),
@@ -160,7 +158,7 @@ fn started_into(comm: &Communicator, collective: Collective, all: Any) -> Result
 }
 
 fn into_in_a_scope(comm: &Communicator, collective: Collective, all: Any) -> Result<Any> {
-    let (input, mut output) = ends(comm, collective, all);
+    let (input, mut output) = input_and_output(comm, collective, all);
     comm.scope(|scope| {
         let (input, output) = (&*input, &mut *output);
         let work = match collective {
@@ -201,7 +199,8 @@ fn in_a_scope(comm: &Communicator, collective: Collective, mut all: Any) -> Resu
     Ok(all)
 }
 
-/// Layouts of buffers of so many elements; the even ones divide them and do not.
+/// Returns layouts, each with the number of elements of its buffer. One of the even layouts has
+/// blocks of equal length, and the other does not.
 fn layouts(ranks: usize) -> Vec<(Layout<'static>, usize)> {
     let counts = |of: &dyn Fn(usize) -> usize| -> (Layout<'static>, usize) {
         let counts: Vec<_> = (0..ranks).map(of).collect();
@@ -214,17 +213,23 @@ fn layouts(ranks: usize) -> Vec<(Layout<'static>, usize)> {
         (Layout::Ceil, 2 * ranks + 1),
         counts(&|rank| [0, 3, 0, 1][rank % 4]),
         counts(&|rank| rank + 1),
-        // More than a segment of shared memory.
+        // These blocks are longer than a segment of shared memory.
         counts(&|rank| [7, 40_000, 0][rank % 3]),
     ]
 }
 
-/// Whether there is such a call.
-fn is_taken(collective: Collective, suffix: &str, layout: Layout, count: usize, n: usize) -> bool {
+/// Returns whether the form of the collective supports this layout.
+fn is_supported(
+    collective: Collective,
+    suffix: &str,
+    layout: Layout,
+    count: usize,
+    n: usize,
+) -> bool {
     let is_whole = layout == Layout::Even && count.is_multiple_of(n);
     match collective {
         Collective::AllToAll => is_whole,
-        // One block says how long the others are only if all are equally long.
+        // A block reveals the lengths of the other blocks only if all blocks have the same length.
         Collective::Gather | Collective::Scatter if suffix.starts_with("_into") => {
             is_whole || matches!(layout, Layout::Counts(_))
         }
@@ -232,7 +237,7 @@ fn is_taken(collective: Collective, suffix: &str, layout: Layout, count: usize, 
     }
 }
 
-/// Makes all calls; says which of them went wrong on this rank.
+/// Runs all calls. Returns a description of those with wrong results on this rank.
 pub(crate) fn wrong(comm: &Communicator) -> Result<String> {
     let (rank, world_size) = (comm.rank(), comm.world_size());
     let mut wrong = String::new();
@@ -243,7 +248,7 @@ pub(crate) fn wrong(comm: &Communicator) -> Result<String> {
             let mut input = vec![0.0; count];
             inputs.fill(rank, 0, bytemuck::cast_slice_mut(&mut input));
             for (suffix, call) in FORMS {
-                if !is_taken(collective, suffix, layout, count, world_size) {
+                if !is_supported(collective, suffix, layout, count, world_size) {
                     continue;
                 }
                 for (kind, wrap) in KINDS {
@@ -267,7 +272,7 @@ pub(crate) fn wrong(comm: &Communicator) -> Result<String> {
 }
 
 #[test]
-fn no_form_loses_the_layout_of_any_buffer() {
+fn all_forms_use_layout_of_buffer() {
     for world_size in [2, 3, 5] {
         let ends = ringtree::simulate(world_size, wrong);
         assert_eq!(ends, vec![Ok(String::new()); world_size]);
@@ -275,6 +280,6 @@ fn no_form_loses_the_layout_of_any_buffer() {
 }
 
 #[test]
-fn no_form_loses_the_layout_of_any_buffer_over_processes() {
+fn all_forms_use_layout_of_buffer_over_processes() {
     over_processes("forms", 4, |said| assert_eq!(said, [""; 4]));
 }

@@ -1,5 +1,5 @@
-//! Calls on one block a rank: in every form, on every kind of buffer, in every layout; on simulated
-//! ranks and on real processes, over TCP, through shared memory and with both.
+//! Calls on one block per rank, in every form, with every kind of buffer and in every layout. They
+//! run on simulated ranks, and on real processes over TCP, through shared memory, and over both.
 
 mod counts;
 mod forms;
@@ -7,7 +7,7 @@ mod forms;
 use crate::ranks::{ALL_LINKS, ROLE, Suite, concurrently, exit};
 use ringtree::{Communicator, Result};
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -20,15 +20,15 @@ fn child_entry() {
         "forms" => rank(forms::wrong),
         "counts" => rank(counts::some_wrong),
         "pairs" => rank(counts::pairs),
-        other => panic!("no role is called {other}"),
+        other => panic!("unknown role {other}"),
     })
 }
 
-/// Runs the role in processes, over all links.
-fn over_processes(role: &str, world_size: usize, look: impl Fn(&[String]) + Sync) {
+/// Runs the role in processes over all links. Passes the reports of its ranks to `check`.
+fn over_processes(role: &str, world_size: usize, check: impl Fn(&[String]) + Sync) {
     let all: Vec<_> = (0..world_size).collect();
     concurrently(ALL_LINKS, |links| {
         eprintln!("{role} over {links:?}");
-        look(&SUITE.start(links, role, world_size, &[]).hear(&all).0);
+        check(&SUITE.start(links, role, world_size, &[]).hear(&all).0);
     });
 }

@@ -1,11 +1,11 @@
-//! The usual mistakes of a training loop on several ranks.
+//! The usual mistakes in a training loop on several ranks.
 
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State};
 use ringtree::ddp::{DataParallel, Options, Parameter};
 use ringtree::{Communicator, Dtype, ReduceOp, Result};
 use std::path::Path;
 
-/// What one rank does that the others do not.
+/// Something that only one rank does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// `if rank == 0 { all_reduce(loss) }`.
@@ -26,7 +26,8 @@ pub(crate) const MISTAKES: [(&str, Mistake); 5] = [
     ("out-of-data", Mistake::OutOfData),
 ];
 
-/// Each step has an all-reduce of the gradients and one of the loss; the third has the mistake.
+/// Runs steps with an all-reduce of the gradients and an all-reduce of the loss. One rank makes the
+/// mistake in the third step.
 pub(crate) fn train(comm: &Communicator, mistake: Mistake, folder: &Path) -> Result<()> {
     let parameters = vec![
         Parameter::new("weight", &[64, 4], Dtype::F32),
@@ -71,8 +72,8 @@ fn checkpoint(comm: &Communicator, step: u64) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-/// What each rank is told beside that they wait for each other.
-pub(crate) fn told(mistake: Mistake) -> &'static [&'static str] {
+/// Returns texts that the error of each rank contains in addition to `CIRCLE`.
+pub(crate) fn expected_parts(mistake: Mistake) -> &'static [&'static str] {
     match mistake {
         Mistake::SaveOnOneRank => &[r#"on "gradients""#],
         _ => &[r#"on "losses""#, r#"on "gradients""#],

@@ -1,8 +1,8 @@
-//! Ranks that are processes.
+//! Deadlocks and long waits of ranks that are processes.
 
-use super::end::ENDS;
-use super::mistakes::{MISTAKES, told, train};
-use super::{CIRCLE, go_on, soak};
+use super::deadlocks::DEADLOCKS;
+use super::mistakes::{MISTAKES, expected_parts, train};
+use super::{CIRCLE, long_waits, soak};
 use crate::long::short_or_long;
 use crate::ranks::{ALL_LINKS, Links, ROLE, Ranks, Suite, exit};
 use ringtree::{Communicator, Result};
@@ -12,13 +12,13 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Where the checkpoints of a training go.
+/// Variable with the directory for the checkpoints of a training run.
 const FOLDER: &str = "RINGTREE_TEST_FOLDER";
-/// The timeout of calls that do not end: until then each rank is told where the others are, on any
-/// machine.
+/// The timeout of calls that do not complete. Within it, each rank learns where the others are, on
+/// any machine.
 const TIMEOUT: Duration = Duration::from_secs(12);
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -36,50 +36,50 @@ fn act(role: &str) -> Result<()> {
     if let Some((_, mistake)) = MISTAKES.iter().find(|(name, _)| *name == role) {
         return train(&limited, *mistake, Path::new(&folder));
     }
-    if let Some((_, program, ..)) = ENDS.iter().find(|(name, ..)| *name == role) {
+    if let Some((_, program, ..)) = DEADLOCKS.iter().find(|(name, ..)| *name == role) {
         return program(&limited);
     }
     if let Some((_, pause)) = PAUSES.iter().find(|(name, _)| *name == role) {
-        return go_on::second_thread(&comm, &|_, time| pause(time));
+        return long_waits::second_thread(&comm, &|_, time| pause(time));
     }
     let sleep = |_: &Communicator, time| std::thread::sleep(time);
     match role {
-        "late-member" => go_on::late_member(&comm, &sleep),
-        "future-pending" => go_on::future_pending(&comm, &sleep),
-        "computing" => go_on::computing(&comm, &compute),
-        "patient" => go_on::patient(&comm),
-        "both-patient" => go_on::both_patient(&comm),
-        "patient-for-long" => patient_for_long(&comm),
+        "late-member" => long_waits::late_member(&comm, &sleep),
+        "future-pending" => long_waits::future_pending(&comm, &sleep),
+        "computing" => long_waits::computing(&comm, &compute),
+        "one-untimed" => long_waits::one_untimed(&comm),
+        "both-untimed" => long_waits::both_untimed(&comm),
+        "long-untimed-call" => long_untimed_call(&comm),
         "soak" => soak::run(&comm),
-        other => panic!("no role is called {other}"),
+        other => panic!("unknown role {other}"),
     }
 }
 
 type Pause = fn(Duration);
 
-/// In what a thread can wait before it makes a call, and what does the same.
+/// Ways in which a thread can wait before it makes a call. The comments name similar ways.
 const PAUSES: [(&str, Pause); 4] = [
     ("sleeps", std::thread::sleep),
-    // As a queue, an event and a condition with a timeout.
+    // Like a queue, an event, or a condition with a timeout.
     ("waits-for-a-thread", |time| {
         let (_keeps, never) = std::sync::mpsc::channel::<()>();
         assert!(never.recv_timeout(time).is_err());
     }),
-    // As a client of a server, with a time limit.
+    // Like a client of a server, with a time limit.
     ("waits-for-a-socket", |time| {
         let (mut socket, _other) = UnixStream::pair().expect("two descriptors are free");
         let limited = socket.set_read_timeout(Some(time));
         assert!(limited.is_ok() && socket.read(&mut [0]).is_err());
     }),
-    // As a data loader's worker.
+    // Like a data loader that waits for its worker.
     ("waits-for-a-process", |time| {
         let seconds = time.as_secs().to_string();
         let ended = Command::new("sleep").arg(seconds).status();
-        assert!(ended.expect("every system has it").success());
+        assert!(ended.expect("sleep is installed").success());
     }),
 ];
 
-/// Uses a core.
+/// Keeps a core busy.
 fn compute(_: &Communicator, time: Duration) {
     let start = Instant::now();
     while start.elapsed() < time {
@@ -87,10 +87,10 @@ fn compute(_: &Communicator, time: Duration) {
     }
 }
 
-/// Patient ranks wait for longer than the warning's time.
-fn patient_for_long(comm: &Communicator) -> Result<()> {
+/// Waits in a call without a timeout for longer than the time of the warning.
+fn long_untimed_call(comm: &Communicator) -> Result<()> {
     if comm.rank() == 0 {
-        std::thread::sleep(go_on::LATE);
+        std::thread::sleep(long_waits::LATE);
     }
     comm.without_timeout().barrier()
 }
@@ -101,9 +101,9 @@ fn hear(ranks: &Ranks, count: usize) -> Vec<String> {
 }
 
 #[test]
-fn ranks_that_wait_for_each_other_are_told_by_their_deadline() {
-    let mistakes = MISTAKES.map(|(role, mistake)| (role, 3, told(mistake)));
-    let ends = ENDS.map(|(role, _, count, parts)| (role, count, parts));
+fn timeout_error_reports_deadlock() {
+    let mistakes = MISTAKES.map(|(role, mistake)| (role, 3, expected_parts(mistake)));
+    let ends = DEADLOCKS.map(|(role, _, count, parts)| (role, count, parts));
     let all = mistakes.into_iter().chain(ends);
     let started = all.map(|(role, count, parts)| {
         let folder = tempfile::tempdir().unwrap();
@@ -124,7 +124,7 @@ fn ranks_that_wait_for_each_other_are_told_by_their_deadline() {
 }
 
 #[test]
-fn what_is_merely_late_goes_on() {
+fn late_calls_complete() {
     let quiet = [("RINGTREE_STALL_WARNING_S", "0")];
     let roles = PAUSES.iter().map(|(role, _)| *role);
     let roles = roles.chain(["late-member", "future-pending", "computing"]);
@@ -135,8 +135,8 @@ fn what_is_merely_late_goes_on() {
 }
 
 #[test]
-fn a_patient_wait_is_ended_by_the_others_timeout() {
-    let said = hear(&SUITE.start(Links::Tcp, "patient", 2, &[]), 2);
+fn untimed_call_ends_by_timeout_of_other_rank() {
+    let said = hear(&SUITE.start(Links::Tcp, "one-untimed", 2, &[]), 2);
     let part = r#"on "y" after 4.0 s: rank 0 waits "#;
     assert!(
         said[1].starts_with("deadline: ") && said[1].contains(part),
@@ -145,7 +145,7 @@ fn a_patient_wait_is_ended_by_the_others_timeout() {
 }
 
 #[test]
-fn a_call_that_waits_for_long_is_told_of_in_one_line() {
+fn long_wait_prints_one_warning() {
     let soon = [("RINGTREE_STALL_WARNING_S", "1")];
     let ranks = SUITE.start(Links::Tcp, "sleeps", 2, &soon);
     let computing = SUITE.start(Links::Tcp, "computing", 2, &soon);
@@ -163,23 +163,24 @@ fn a_call_that_waits_for_long_is_told_of_in_one_line() {
 }
 
 #[test]
-fn a_patient_call_is_told_of_only_if_ranks_wait_for_each_other() {
+fn untimed_call_prints_warning_only_in_deadlock() {
     let soon = [("RINGTREE_STALL_WARNING_S", "1")];
-    let ranks = SUITE.start(Links::Tcp, "both-patient", 2, &soon);
-    let others = SUITE.start(Links::Tcp, "patient-for-long", 2, &soon);
+    let ranks = SUITE.start(Links::Tcp, "both-untimed", 2, &soon);
+    let others = SUITE.start(Links::Tcp, "long-untimed-call", 2, &soon);
     for (rank, text) in hear(&ranks, 2).iter().enumerate() {
         let other = 1 - rank;
         let part =
             format!(": rank {other} waits for rank {rank} in barrier #2 of 1 u8, by flat, on ");
-        let is_told = text.contains(&part) && text.ends_with("each other; the call has no timeout");
-        assert!(text.starts_with("ringtree: ") && is_told, "{text}");
+        let is_reported =
+            text.contains(&part) && text.ends_with("each other; the call has no timeout");
+        assert!(text.starts_with("ringtree: ") && is_reported, "{text}");
     }
     assert_eq!(hear(&others, 2), ["all well"; 2]);
 }
 
-/// `RINGTREE_TEST_LONG=1` makes it two minutes under load.
+/// With `RINGTREE_TEST_LONG=1`, the test runs for two minutes under load.
 #[test]
-fn soak_of_right_programs_ends_well() {
+fn soak_of_correct_programs_succeeds() {
     let (load, seconds, loaded_s) = short_or_long((1, "4", 10), (8, "120", 180));
     let until = Instant::now() + Duration::from_secs(loaded_s);
     for _ in 0..load {

@@ -1,14 +1,14 @@
-//! Right programs that use several communicators at once, with pauses of all lengths up to some
-//! seconds, from several threads.
+//! Correct programs that use several communicators concurrently, from several threads, with pauses
+//! of all lengths up to a few seconds.
 
-use super::go_on;
+use super::long_waits;
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::thread;
 use std::time::{Duration, Instant};
 
 pub(crate) const SECONDS: &str = "RINGTREE_TEST_SECONDS";
 
-/// Numbers that are the same on all ranks, or this rank's own.
+/// Random numbers, either the same on all ranks or separate for this rank.
 struct Chance(u64);
 
 impl Chance {
@@ -21,7 +21,8 @@ impl Chance {
     }
 }
 
-/// Mostly short; one in eight is so long that the ranks tell each other where they are.
+/// Pauses, usually for a short time. One pause in eight may be so long that the ranks report their
+/// positions to each other.
 fn pause(own: &mut Chance) {
     let most_ms = if own.below(8) == 0 { 3500 } else { 60 };
     thread::sleep(Duration::from_millis(own.below(most_ms)));
@@ -49,7 +50,7 @@ pub(crate) fn run(comm: &Communicator) -> Result<()> {
     })
 }
 
-/// Rounds on one communicator, until all ranks agree that it is time.
+/// Runs rounds on one communicator until all ranks agree that the time is up.
 fn rounds(
     comm: &Communicator,
     end: Instant,
@@ -74,7 +75,8 @@ fn rounds(
     }
 }
 
-/// Uses two communicators in an order that differs between the ranks, as far as that is right.
+/// Uses two communicators in an order that differs between ranks, to the extent that this is
+/// correct.
 fn crossed(
     comm: &Communicator,
     [x, y]: &[Communicator; 2],
@@ -102,7 +104,7 @@ fn crossed(
                 begun.wait().map(drop)
             })
         }
-        2 => go_on::second_thread(comm, &|_, _| thread::sleep(Duration::from_millis(1500))),
+        2 => long_waits::second_thread(comm, &|_, _| thread::sleep(Duration::from_millis(1500))),
         _ => {
             pause(own);
             x.barrier()?;

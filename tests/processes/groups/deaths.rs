@@ -1,5 +1,5 @@
-//! A rank dies at any step of making and using groups: every survivor that needs it gets the same
-//! first error, and groups without it go on.
+//! A rank dies at any step of creating and using groups. Every survivor that needs it gets the same
+//! first error, and groups without it continue.
 
 use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RANKS: usize = 6;
-/// Neither is in the order of the world.
+/// The members of the groups. Neither group is in the order of the world.
 const GROUPS: [&[usize]; 2] = [&[3, 0, 5], &[4, 1, 2]];
 
 fn group_of(rank: usize) -> usize {
@@ -38,8 +38,9 @@ fn use_it(group: &Communicator) -> Result<()> {
     group.barrier()
 }
 
-/// What the survivors of a group say: all the same, if they say anything.
-fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
+/// Checks that the errors of a group's survivors are the same. Returns whether there are any
+/// errors.
+fn check_same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
     let failed = members.iter().filter(|rank| **rank != victim);
     let failed: Vec<&Error> = failed
         .filter_map(|rank| ends[*rank].as_ref().err())
@@ -56,7 +57,7 @@ fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
             format!("rank {rank} (world rank {victim}) is gone")
         };
         assert!(message.starts_with(&name), "{message}");
-        // With the coordinator and the relay alive, to the letter.
+        // If the coordinator and the relay are alive, the texts are identical.
         if rank > 0 && victim > 0 {
             assert_eq!(*error, failed[0]);
         }
@@ -65,7 +66,7 @@ fn same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
 }
 
 #[test]
-fn subgroups_whose_member_dies_at_any_step_fail_alike_and_the_others_go_on() {
+fn death_at_any_step_fails_only_its_subgroup() {
     let mut failures: BTreeMap<usize, usize> = BTreeMap::new();
     for victim in 0..RANKS {
         for step in 0..60 {
@@ -74,12 +75,12 @@ fn subgroups_whose_member_dies_at_any_step_fail_alike_and_the_others_go_on() {
                 use_it(&comm.subgroup(GROUPS[group_of(comm.rank())])?)
             });
             let (its, other) = (GROUPS[group_of(victim)], GROUPS[1 - group_of(victim)]);
-            let has_failed = same_error(&ends, its, victim);
+            let has_failed = check_same_error(&ends, its, victim);
             *failures.entry(victim).or_default() += usize::from(has_failed);
             for rank in other {
                 match &ends[*rank] {
                     Ok(()) => {}
-                    // Rank 0 of the world gives groups their numbers.
+                    // Rank 0 of the world assigns the numbers of groups.
                     Err(error) if victim == 0 => {
                         let text = error.to_string();
                         assert!(text.starts_with("rank 0 of the world is gone"), "{text}");
@@ -89,14 +90,14 @@ fn subgroups_whose_member_dies_at_any_step_fail_alike_and_the_others_go_on() {
             }
         }
     }
-    // Most deaths come while the group is needed, and some after that.
+    // Most deaths occur while the group is needed, and some occur later.
     for (victim, failed) in failures {
         assert!((10..60).contains(&failed), "victim {victim}: {failed}");
     }
 }
 
 #[test]
-fn a_split_whose_rank_dies_at_any_step_ends_on_all_survivors() {
+fn split_ends_on_all_survivors_after_death_at_any_step() {
     for victim in 0..RANKS {
         for step in 0..60 {
             let at = Duration::from_micros(step * 9);
@@ -112,7 +113,7 @@ fn a_split_whose_rank_dies_at_any_step_ends_on_all_survivors() {
             let survivors = (0..RANKS).filter(|rank| *rank != victim);
             for rank in survivors {
                 let (split, used) = ends[rank].clone().unwrap();
-                // A split fails as a collective of all ranks, or as the group does.
+                // A split fails as a collective of all ranks, or like the group.
                 if let Err(error) = split {
                     let text = error.to_string();
                     assert!(text.contains("is gone"), "{text}");
@@ -130,13 +131,13 @@ fn a_split_whose_rank_dies_at_any_step_ends_on_all_survivors() {
                 Err(error) => Err(error.clone()),
             };
             let used: Vec<_> = ends.iter().map(used).collect();
-            same_error(&used, GROUPS[group_of(victim)], victim);
+            check_same_error(&used, GROUPS[group_of(victim)], victim);
         }
     }
 }
 
 #[test]
-fn a_rank_that_leaves_a_group_because_another_failed_says_so() {
+fn departure_from_group_reports_failure_of_other_group() {
     let mut world = World::new(4);
     world.network.faults.deaths = vec![(3, Duration::from_millis(1))];
     let ends = world.run(|comm| {
@@ -146,7 +147,7 @@ fn a_rank_that_leaves_a_group_because_another_failed_says_so() {
         sleep(comm, Duration::from_millis(2));
         match comm.rank() {
             0 => data.barrier(),
-            // It drops `data`, in which rank 0 waits.
+            // Then rank 2 drops `data`, in which rank 0 waits.
             2 => tensor.barrier(),
             _ => Ok(()),
         }
@@ -154,7 +155,7 @@ fn a_rank_that_leaves_a_group_because_another_failed_says_so() {
     let gone = ends[2].as_ref().unwrap_err().to_string();
     assert!(gone.starts_with("rank 1 (world rank 3) is gone"), "{gone}");
     let left = ends[0].as_ref().unwrap_err().to_string();
-    // The world is one of its groups, and has failed as well.
+    // The world is one of the groups of this process, and has failed too.
     let said = "another group of its process had failed: rank 3 is gone";
     assert!(
         left.starts_with("rank 1 (world rank 2) left after"),

@@ -1,4 +1,4 @@
-//! Groups of real processes.
+//! Groups of ranks that are real processes.
 
 use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, concurrently, exit};
 use ringtree::internal::calls;
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -24,17 +24,18 @@ fn child_entry() {
         "sixty-four" => sixty_four(),
         "dies" => dies(),
         "long causes" => long_causes(),
-        other => panic!("no role is called {other}"),
+        other => panic!("unknown role {other}"),
     };
     exit(end)
 }
 
-/// Two groups of both ranks, used in opposite order.
+/// Uses two groups of both ranks in opposite orders.
 fn opposite() -> Result<String> {
     let world = Communicator::from_env()?;
     let rank = world.rank();
     let mut sum = 0;
-    // New groups each time: what is tested is that links are made without the other's program.
+    // Use new groups each time, because this tests that links open without the other rank's
+    // program.
     for count in [1, 1000, 300_000] {
         for root in 0..2 {
             let (x, y) = (world.subgroup(&[0, 1])?, world.subgroup(&[0, 1])?);
@@ -44,7 +45,8 @@ fn opposite() -> Result<String> {
                 .start_all_reduce(vec![1u32; count], ReduceOp::Sum)?
                 .wait()?[0];
             sum += one.wait()?[count - 1];
-            // A root returns when its bytes are on their way: it waits for nobody's program.
+            // A root returns once its bytes are in flight. It does not wait for the other rank's
+            // program.
             let (x, y) = (world.duplicate()?, world.duplicate()?);
             let (first, second) = if rank == root { (&x, &y) } else { (&y, &x) };
             let mut number = [u32::from(rank == root); 4];
@@ -57,7 +59,7 @@ fn opposite() -> Result<String> {
     Ok(format!("sum {sum}"))
 }
 
-/// A grid of rows and columns, with every kind of call.
+/// Runs every kind of call in a grid of rows and columns.
 fn grid() -> Result<String> {
     let world = Communicator::from_env()?;
     let (row, column) = (world.rank() / 2, world.rank() % 2);
@@ -90,7 +92,7 @@ fn grid() -> Result<String> {
     ))
 }
 
-/// Registered buffers of groups.
+/// Uses registered buffers in groups.
 fn registered() -> Result<String> {
     let world = Communicator::from_env()?;
     let group = world.split(world.rank() % 2, world.world_size() - world.rank())?;
@@ -107,7 +109,7 @@ fn registered() -> Result<String> {
     Ok(format!("{is_shared:?}"))
 }
 
-/// What this process has of the system's.
+/// System resources that this process holds.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -124,7 +126,7 @@ fn held() -> Held {
     }
 }
 
-/// Groups made, used and dropped; some are dropped while the others still use them.
+/// Creates, uses and drops groups. Some ranks drop a group while others still use it.
 fn made_and_dropped(groups: usize) -> Result<String> {
     let world = Communicator::from_env()?;
     let use_one = |number: usize| {
@@ -140,13 +142,14 @@ fn made_and_dropped(groups: usize) -> Result<String> {
         Ok::<_, Error>(())
     };
     (0..8).try_for_each(use_one)?;
-    // The thread that advances such a call stays.
+    // The thread that advances such a call keeps running.
     world.start_all_reduce(vec![1u8], ReduceOp::Sum)?.wait()?;
     world.barrier()?;
     let (before, anonymous) = (held(), status_kib("RssAnon"));
     (0..groups).try_for_each(use_one)?;
     world.barrier()?;
-    // What a rank that is ahead had passed to one that was done is taken in by the next calls.
+    // A rank that has run ahead may have passed something to a rank that was done. The next calls
+    // receive it.
     let end = Instant::now() + Duration::from_secs(20);
     while held() != before && Instant::now() < end {
         world.subgroup(&[world.rank()])?;
@@ -157,7 +160,7 @@ fn made_and_dropped(groups: usize) -> Result<String> {
     let grown = status_kib("RssAnon").saturating_sub(anonymous);
     Ok(match after == before && grown < 4096 {
         true => "nothing is left".into(),
-        false => format!("{after:?} where {before:?}, {grown} KiB more"),
+        false => format!("{before:?} became {after:?}, {grown} KiB more"),
     })
 }
 
@@ -168,7 +171,8 @@ fn status_kib(field: &str) -> usize {
     digits.collect::<String>().parse().unwrap()
 }
 
-/// KiB of shared memory that this process has made and touched: a rank writes its own region only.
+/// Returns the KiB of shared memory that this process has created and touched. A rank writes only
+/// to its own region.
 fn own_shared_kib() -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_own = false;
@@ -185,7 +189,8 @@ fn own_shared_kib() -> usize {
     kib
 }
 
-/// 64 groups of all ranks; each has moved large and small buffers up to the limits of its links.
+/// Creates 64 groups of all ranks, and moves large and small buffers in each group, up to the
+/// limits of its links.
 fn sixty_four() -> Result<String> {
     let world = Communicator::from_env()?;
     let mut large = vec![1.0f32; 1 << 18];
@@ -206,7 +211,8 @@ fn sixty_four() -> Result<String> {
     Ok(format!("{kib} KiB"))
 }
 
-/// All-reduces without end in the group of rank 3, which is killed; for some seconds in the other.
+/// Runs all-reduces forever in the group of rank 3, which is killed, and for a few seconds in the
+/// other group.
 fn dies() -> Result<String> {
     let world = Communicator::from_env()?;
     let group = world.split(world.rank() / 2, 0)?;
@@ -226,20 +232,20 @@ fn dies() -> Result<String> {
             break;
         }
     }
-    Ok("went on".into())
+    Ok("continued".into())
 }
 
-// ---- the tests ----
+// ---- tests ----
 
 fn run(links: Links, role: &str, world_size: usize) -> Vec<String> {
     let all: Vec<_> = (0..world_size).collect();
     SUITE.start(links, role, world_size, &[]).hear(&all).0
 }
 
-/// Each rank in turn ends a group for a reason of many pages.
+/// Each rank in turn aborts a group with a cause of many pages.
 fn long_causes() -> Result<String> {
     let comm = Communicator::from_env()?;
-    let mut told = Vec::new();
+    let mut causes = Vec::new();
     for failing in 0..comm.world_size() {
         let group = comm.duplicate()?;
         if comm.rank() == failing {
@@ -247,10 +253,10 @@ fn long_causes() -> Result<String> {
             let cause = format!("no loss on rank {failing}: {trace}it is NaN");
             group.abort(&Error::new(ErrorKind::System, cause));
         }
-        told.push(group.barrier().unwrap_err().to_string());
+        causes.push(group.barrier().unwrap_err().to_string());
     }
     comm.barrier()?;
-    Ok(told.join("; "))
+    Ok(causes.join("; "))
 }
 
 #[test]
@@ -261,7 +267,7 @@ fn groups_used_in_opposite_order_do_not_stall_each_other() {
 }
 
 #[test]
-fn a_grid_computes_the_same_over_every_kind_of_link() {
+fn grid_gives_same_results_over_all_links() {
     let all = ["tcp tcp", "shm shm", "shm tcp"];
     concurrently(ALL_LINKS.into_iter().zip(all), |(links, over)| {
         assert_eq!(run(links, "grid", 4), [over; 4], "{links:?}");
@@ -269,7 +275,7 @@ fn a_grid_computes_the_same_over_every_kind_of_link() {
 }
 
 #[test]
-fn ranks_of_a_group_read_each_others_registered_buffers() {
+fn registered_group_buffers_are_shared_only_over_shared_memory() {
     concurrently(
         ALL_LINKS.into_iter().zip([false, true, false]),
         |(links, is_shared)| {
@@ -280,9 +286,9 @@ fn ranks_of_a_group_read_each_others_registered_buffers() {
 }
 
 #[test]
-fn a_thousand_groups_made_and_dropped_leave_nothing_behind() {
+fn dropped_groups_leak_nothing() {
     concurrently(ALL_LINKS, |links| {
-        // A connection takes longer than memory.
+        // A connection takes longer to create than shared memory.
         let role = match links {
             Links::SharedMemory => "thousand",
             _ => "hundred",
@@ -292,7 +298,7 @@ fn a_thousand_groups_made_and_dropped_leave_nothing_behind() {
 }
 
 #[test]
-fn sixty_four_groups_of_eight_ranks_take_less_than_64_mib_a_rank() {
+fn sixty_four_groups_take_less_than_64_mib_per_rank() {
     for text in run(Links::SharedMemory, "sixty-four", 8) {
         let kib: usize = text.trim_end_matches(" KiB").parse().unwrap();
         assert!((1..64 << 10).contains(&kib), "{text}");
@@ -301,7 +307,7 @@ fn sixty_four_groups_of_eight_ranks_take_less_than_64_mib_a_rank() {
 }
 
 #[test]
-fn a_killed_rank_is_named_in_its_groups_and_the_others_go_on() {
+fn killed_rank_is_named_in_its_group_and_others_continue() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "dies", 4, &[]);
         ranks.hear(&[0, 1, 2, 3]);
@@ -309,12 +315,12 @@ fn a_killed_rank_is_named_in_its_groups_and_the_others_go_on() {
         let (said, _) = ranks.hear(&[2]);
         let named = "lost 1: rank 1 (world rank 3) is gone";
         assert!(said[0].starts_with(named), "{links:?}: {}", said[0]);
-        assert_eq!(ranks.hear(&[0, 1]).0, ["went on"; 2], "{links:?}");
+        assert_eq!(ranks.hear(&[0, 1]).0, ["continued"; 2], "{links:?}");
     });
 }
 
 #[test]
-fn a_cause_of_many_pages_reaches_all_processes_and_no_connection_is_lost() {
+fn long_cause_reaches_all_processes_without_disconnects() {
     let (said, _) = SUITE
         .start(Links::Tcp, "long causes", 3, &[])
         .hear(&[0, 1, 2]);

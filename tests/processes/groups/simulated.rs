@@ -1,4 +1,4 @@
-//! What groups are, and that they compute the right things.
+//! Membership, order, errors and results of groups.
 
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
 use ringtree::ddp::{DataParallel, Options, Parameter};
@@ -8,7 +8,7 @@ use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result, simulate};
 use std::time::Duration;
 
-/// The numbers that the ranks of `comm` give, in its order.
+/// Gathers a number from each rank of `comm`, in the order of its ranks.
 fn gathered(comm: &Communicator, own: usize) -> Result<Vec<u64>> {
     let mut all = vec![0; comm.world_size()];
     all[comm.rank()] = own as u64;
@@ -16,11 +16,11 @@ fn gathered(comm: &Communicator, own: usize) -> Result<Vec<u64>> {
 }
 
 #[test]
-fn ranks_of_one_colour_are_in_the_order_of_their_keys_then_of_their_ranks() {
+fn split_orders_ranks_by_key_and_then_by_rank() {
     let groups = simulate(7, |comm| {
         let rank = comm.rank();
         let color = (rank != 4).then_some(rank % 2);
-        // Of 0, 2 and 6 the last has the smallest key; 1, 3 and 5 have equal ones.
+        // Rank 6 has the smallest key of ranks 0, 2 and 6. Ranks 1, 3 and 5 have equal keys.
         let key = if rank == 6 { 1 } else { 2 };
         match comm.split_optional(color, key)? {
             Some(group) => gathered(&group, rank).map(Some),
@@ -38,9 +38,9 @@ fn ranks_of_one_colour_are_in_the_order_of_their_keys_then_of_their_ranks() {
 }
 
 #[test]
-fn members_alone_make_a_group_in_the_order_of_the_list_whatever_the_others_do() {
+fn subgroup_needs_only_its_members_and_keeps_list_order() {
     let ends = simulate(5, |comm| match comm.rank() {
-        // It computes, and makes no call; rank 0 gives the numbers.
+        // Rank 0 assigns the numbers of groups, although it computes and makes no call.
         0 => {
             sleep(comm, Duration::from_secs(2));
             Ok(Vec::new())
@@ -70,7 +70,7 @@ fn rank_zero_may_leave_as_soon_as_its_split_returns() {
 }
 
 #[test]
-fn groups_of_groups_and_their_duplicates_compute_apart() {
+fn nested_groups_and_duplicates_compute_independently() {
     let ends = simulate(8, |comm| {
         let half = comm.split(comm.rank() / 4, 0)?;
         let quarter = half.subgroup(match half.rank() {
@@ -113,7 +113,7 @@ fn groups_of_groups_and_their_duplicates_compute_apart() {
 fn groups_used_in_opposite_order_do_not_stall_each_other() {
     const COUNT: usize = 100_000;
     let mut world = World::new(2);
-    // Far less than a call moves: nothing gets by on what the links hold.
+    // The links hold far less than a call moves, so their buffers cannot hide a stall.
     world.network.window_bytes = 64;
     let ends = world.run(|comm| {
         let (x, y) = (comm.duplicate()?, comm.subgroup(&[1, 0])?);
@@ -127,37 +127,37 @@ fn groups_used_in_opposite_order_do_not_stall_each_other() {
 }
 
 #[test]
-fn wrong_lists_are_refused_and_change_nothing() {
+fn invalid_member_lists_are_rejected_and_change_nothing() {
     let ends = simulate(3, |comm| {
-        let says = |ranks: &[usize], what: &str| {
+        let check_rejected = |ranks: &[usize], what: &str| {
             let error = comm.subgroup(ranks).unwrap_err();
             let text = error.to_string();
             assert!(error.kind() == ErrorKind::Usage, "{text}");
             assert!(text.contains(what), "{text}");
         };
         let (own, next) = (comm.rank(), (comm.rank() + 1) % 3);
-        says(&[own, next, own], "is listed twice");
-        says(
+        check_rejected(&[own, next, own], "is listed twice");
+        check_rejected(
             &[own, 3],
             "member 3 is out of range: valid ranks are 0 to 2",
         );
-        says(&[next], "is not in the list");
-        says(&[], "is not in the list");
+        check_rejected(&[next], "is not in the list");
+        check_rejected(&[], "is not in the list");
         gathered(&comm.subgroup(&[2, 0, 1])?, own)
     });
     assert_eq!(ends, vec![Ok(vec![2, 0, 1]); 3]);
 }
 
 #[test]
-fn members_have_the_timeout_of_the_handle_to_come() {
-    let late = |patient: bool| {
+fn group_creation_uses_timeout_of_handle() {
+    let late_member = |is_untimed: bool| {
         let mut world = World::new(2);
         world.timeout = Duration::from_secs(10);
         world.run(move |comm| {
             if comm.rank() == 1 {
                 sleep(comm, Duration::from_secs(3600));
             }
-            let handle = match patient {
+            let handle = match is_untimed {
                 true => comm.without_timeout(),
                 false => comm.with_timeout(Duration::from_secs(2)),
             };
@@ -165,16 +165,16 @@ fn members_have_the_timeout_of_the_handle_to_come() {
             (end, comm.clock())
         })
     };
-    for (end, _) in late(true) {
+    for (end, _) in late_member(true) {
         assert_eq!(end, Ok(2));
     }
-    let (end, at) = late(false).swap_remove(0);
+    let (end, at) = late_member(false).swap_remove(0);
     assert!(end.is_err_and(|error| error.kind() == ErrorKind::Deadline));
     assert!(at < Duration::from_secs(4), "{at:?}");
 }
 
 #[test]
-fn members_that_do_not_come_are_named_with_what_they_wait_for() {
+fn missing_group_members_are_named_with_their_wait() {
     let mut world = World::new(5);
     world.timeout = Duration::from_secs(3);
     let ends = world.run(|comm| match comm.rank() {
@@ -216,7 +216,7 @@ fn members_that_do_not_come_are_named_with_what_they_wait_for() {
 }
 
 #[test]
-fn errors_name_ranks_of_the_group_and_of_the_world() {
+fn errors_name_group_rank_and_world_rank() {
     let ends = simulate(6, |comm| {
         if comm.rank() % 2 == 0 {
             return comm.barrier();
@@ -241,7 +241,7 @@ fn errors_name_ranks_of_the_group_and_of_the_world() {
 }
 
 #[test]
-fn a_deadline_in_a_group_fails_that_group_alone() {
+fn timeout_in_group_fails_only_that_group() {
     let mut world = World::new(4);
     world.timeout = Duration::from_secs(2);
     let ends = world.run(|comm| {
@@ -277,7 +277,7 @@ fn a_deadline_in_a_group_fails_that_group_alone() {
 }
 
 #[test]
-fn a_rank_that_leaves_a_group_too_early_is_named() {
+fn rank_that_leaves_group_too_early_is_named() {
     let ends = simulate(3, |comm| {
         let group = comm.subgroup(&[2, 0, 1])?;
         group.barrier()?;
@@ -304,14 +304,14 @@ fn a_rank_that_leaves_a_group_too_early_is_named() {
 }
 
 #[test]
-fn marks_of_a_group_are_its_own() {
+fn marks_are_separate_for_each_group() {
     let ends = simulate(4, |comm| {
         let group = comm.split(comm.rank() % 2, 3 - comm.rank())?;
         ringtree::internal::ddp::mark(comm, 9);
         ringtree::internal::ddp::mark(&group, 5 + comm.rank() as u64);
         group.barrier()?;
         if comm.rank() == 3 {
-            group.abort(&Error::new(ErrorKind::System, "rank 3 gives up"));
+            group.abort(&Error::new(ErrorKind::System, "rank 3 aborts"));
         }
         let ended = group.barrier();
         let agreed = ringtree::internal::ddp::agreed_mark(&group, Duration::from_secs(5));
@@ -333,7 +333,7 @@ fn group_info_counts_hosts_of_its_members() {
 }
 
 #[test]
-fn a_group_knows_which_of_its_ranks_share_a_host() {
+fn group_knows_which_ranks_share_host() {
     fn predicted_s(comm: &Communicator) -> Result<f64> {
         comm.use_algorithm(Some(ringtree::plan::Algorithm::Hierarchical))?;
         let choice = comm.plan_for(Collective::AllReduce, 100_000, Dtype::F32, 0)?;
@@ -344,7 +344,7 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
         world.hosts = Hosts::of(hosts);
         world.run(predicted_s)[0].clone()
     };
-    // Two hosts of four: a column has two ranks on each.
+    // Two hosts of four ranks: a column has two ranks on each host.
     let mut world = World::new(8);
     world.hosts = Hosts::each(4);
     let ends = world.run(|comm| {
@@ -358,7 +358,7 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
         predicted_s(&column)
     });
     assert_eq!(ends, vec![alone(&[0, 0, 1, 1]); 8]);
-    // Ranks of the hosts in turn; three of one and one of the other.
+    // The ranks of the hosts take turns. Then three ranks of one host and one rank of the other.
     let ends = world.run(|comm| predicted_s(&comm.subgroup(&[0, 4, 1, 5, 2, 6, 3, 7])?));
     assert_eq!(ends, vec![alone(&[0, 0, 0, 0, 1, 1, 1, 1]); 8]);
     let part = [2, 5, 0, 3];
@@ -368,7 +368,7 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
     });
     assert_eq!(ends, vec![alone(&[0, 0, 0, 1]); 8]);
     assert_ne!(alone(&[0, 0, 0, 1]), alone(&[0, 0, 1, 1]));
-    // Four hosts of two at two sites: of a column, each rank is on a host of its own.
+    // Four hosts of two ranks at two sites: each rank of a column is on a different host.
     world.hosts = in_sites_of(Hosts::each(2), &[2, 2]);
     let part = [6, 4, 2, 0];
     let ends = world.run(|comm| match part.contains(&comm.rank()) {
@@ -382,7 +382,7 @@ fn a_group_knows_which_of_its_ranks_share_a_host() {
 }
 
 #[test]
-fn the_ranks_that_are_left_can_make_a_group() {
+fn survivors_can_create_group() {
     let mut world = World::new(4);
     world.network.faults.deaths = vec![(2, Duration::from_millis(1))];
     let ends = world.run(|comm| {
@@ -403,7 +403,7 @@ fn the_ranks_that_are_left_can_make_a_group() {
 }
 
 #[test]
-fn a_data_parallel_step_and_a_checkpoint_belong_to_a_column_of_a_grid() {
+fn training_step_and_checkpoint_stay_in_grid_column() {
     let folder = tempfile::tempdir().unwrap();
     let ends = simulate(4, |comm| {
         let data = comm.split(comm.rank() % 2, 0)?;
@@ -429,7 +429,8 @@ fn a_data_parallel_step_and_a_checkpoint_belong_to_a_column_of_a_grid() {
         assert_eq!(found.checkpoint.values::<f32>("model/weights")?, weights);
         Ok::<_, Error>(weights)
     });
-    // Columns {0, 2} and {1, 3}: the lowest rank's weights and the mean of the ranks.
+    // In the columns {0, 2} and {1, 3}, the result is the sum of the lowest rank's weights and the
+    // mean of the ranks.
     let expected = |rank: usize| vec![(rank % 2 * 2 + 1) as f32; 3];
     for (rank, end) in ends.into_iter().enumerate() {
         assert_eq!(end, Ok(expected(rank)), "rank {rank}");

@@ -1,11 +1,12 @@
-//! The same bits over TCP, through shared memory and with both, from 10 elements to 10 million.
+//! Sums have the same bits over TCP, through shared memory, and over both, from 10 elements to 10
+//! million.
 
 use super::{SUITE, every_call};
 use crate::ranks::{ALL_LINKS, Links, concurrently};
 use half::bf16;
 use ringtree::{Communicator, ReduceOp, Result};
 
-/// Sizes from one element on.
+/// Checks sums of several sizes, from one element upward.
 pub(super) fn every_sum() -> Result<String> {
     let comm = Communicator::from_env()?;
     for count in [1, 10, 4_000, 5_000, 40_000, 300_000] {
@@ -20,7 +21,7 @@ pub(super) fn every_sum() -> Result<String> {
     Ok("the same bits".into())
 }
 
-/// Ten elements, and ten million that begin with them.
+/// Compares the sum of ten elements with the sum of ten million elements that begin with them.
 pub(super) fn largest() -> Result<String> {
     let comm = Communicator::from_env()?;
     let [mut few, mut many] = [10, 10_000_000].map(|count| super::operands(comm.rank(), count));
@@ -36,29 +37,29 @@ pub(super) fn largest() -> Result<String> {
     .into())
 }
 
-fn all_say_the_same(links: Links, role: &str, world_size: usize) {
+fn check_same_bits(links: Links, role: &str, world_size: usize) {
     let ranks = SUITE.start(links, role, world_size, &[("RINGTREE_REPRODUCIBLE", "1")]);
     let (said, _) = ranks.hear(&(0..world_size).collect::<Vec<_>>());
     assert_eq!(said, vec!["the same bits"; world_size], "{links:?}");
 }
 
 #[test]
-fn three_processes_sum_the_same_over_all_links() {
-    concurrently(ALL_LINKS, |links| all_say_the_same(links, "sums", 3));
+fn three_processes_get_same_sums_over_all_links() {
+    concurrently(ALL_LINKS, |links| check_same_bits(links, "sums", 3));
 }
 
 #[test]
-fn six_processes_sum_the_same_over_all_links() {
-    concurrently(ALL_LINKS, |links| all_say_the_same(links, "sums", 6));
+fn six_processes_get_same_sums_over_all_links() {
+    concurrently(ALL_LINKS, |links| check_same_bits(links, "sums", 6));
 }
 
 #[test]
-fn ten_elements_and_ten_million_sum_the_same_over_all_links() {
-    concurrently(ALL_LINKS, |links| all_say_the_same(links, "largest", 4));
+fn buffer_length_does_not_change_sums_over_all_links() {
+    concurrently(ALL_LINKS, |links| check_same_bits(links, "largest", 4));
 }
 
 #[test]
-fn ranks_with_different_settings_are_told() {
+fn different_settings_are_reported_on_all_ranks() {
     let ranks = SUITE.start_each(Links::Tcp, "sums", 3, |rank, command| {
         command.env("RINGTREE_REPRODUCIBLE", ["0", "1"][usize::from(rank == 1)]);
     });

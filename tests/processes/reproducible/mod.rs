@@ -1,8 +1,8 @@
-//! `RINGTREE_REPRODUCIBLE=1`: an element of a sum depends on its operands alone.
+//! With `RINGTREE_REPRODUCIBLE=1`, an element of a sum depends only on its operands.
 //!
-//! The buffers repeat the same operands again and again, so one operand comes in every place of
-//! buffers of every length. Every result is compared with the rule itself: all contributions in
-//! rank order, in f32, rounded once.
+//! The buffers repeat the same operands, so each operand occurs at every position of buffers of
+//! every length. Every result is compared with the rule itself: all contributions are added in rank
+//! order, in f32, and rounded once.
 
 mod links;
 mod simulated;
@@ -11,10 +11,10 @@ use crate::ranks::{ROLE, Suite, exit};
 use half::bf16;
 use ringtree::{Communicator, Element, ReduceOp, Result};
 
-/// Its ranks enter here.
+/// Starts ranks that run this module's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
-/// What a rank does that is a process.
+/// Runs the role of a rank that is a process.
 #[test]
 fn child_entry() {
     match std::env::var(ROLE).as_deref() {
@@ -24,7 +24,8 @@ fn child_entry() {
     }
 }
 
-/// Operands come again after so many, a number that no segment, block or piece is a multiple of.
+/// Number of elements after which the operands repeat. No segment, block or piece is a multiple of
+/// this number.
 const PERIOD: usize = 97;
 
 /// An element type whose sums are rounded.
@@ -53,7 +54,8 @@ impl Rounded for bf16 {
     }
 }
 
-/// What `rank` contributes to an element: magnitudes from 2⁻¹⁰ to 2¹⁰, of both signs.
+/// Returns the contribution of `rank` to an element. Magnitudes range from 2⁻¹⁰ to 2¹⁰, with both
+/// signs.
 fn operand<T: Rounded>(rank: usize, element: usize) -> T {
     let hash = ((element % PERIOD) * 1009 + rank + 1) as u64;
     let hash = hash.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(31);
@@ -67,7 +69,7 @@ fn operands<T: Rounded>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|element| operand(rank, element)).collect()
 }
 
-/// The rule, for the elements of a period.
+/// Applies the rule to the elements of a period.
 fn sums<T: Rounded>(world_size: usize, op: ReduceOp) -> Vec<T> {
     let sum = |element| {
         let own = |rank| operand::<T>(rank, element).wide();
@@ -80,14 +82,15 @@ fn sums<T: Rounded>(world_size: usize, op: ReduceOp) -> Vec<T> {
     (0..PERIOD).map(sum).collect()
 }
 
-/// The first element of `part`, which begins at `start`, that is not what the rule says.
+/// Returns the place of the first element in `part` that violates the rule. `part` begins at
+/// `start`.
 fn wrong<T: Rounded>(part: &[T], start: usize, sums: &[T]) -> Option<usize> {
     let is_wrong = |(place, element): (usize, &T)| *element != sums[(start + place) % PERIOD];
     part.iter().enumerate().position(is_wrong)
 }
 
-/// Makes every call that sums `count` elements, in place and from one buffer into another. Says
-/// which one is wrong.
+/// Runs every call that sums `count` elements, in place and with separate input and output. Returns
+/// a description of the first wrong result.
 fn every_call<T: Rounded>(
     comm: &Communicator,
     count: usize,

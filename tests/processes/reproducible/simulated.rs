@@ -1,4 +1,5 @@
-//! Every size around the points where the choice changes, and every algorithm by name.
+//! Sums of every size around the points where the choice of algorithm changes, and sums with every
+//! algorithm by name.
 
 use super::{Rounded, every_call};
 use half::bf16;
@@ -18,10 +19,11 @@ const SUMMING: [Collective; 3] = [
     Collective::Reduce,
     Collective::ReduceScatter,
 ];
-/// The longest simulated buffer.
+/// Length of the longest simulated buffer.
 const COUNT_MAX: usize = 150_000;
 
-/// Hosts of one rank, of two or three, of unequal numbers, and one of all ranks.
+/// Returns hosts of one rank, of two or three ranks, of unequal numbers of ranks, and one host of
+/// all ranks.
 fn hosts(world_size: usize) -> Vec<Hosts> {
     let several = [2, 3].into_iter();
     let several = several.filter(|ranks| world_size.is_multiple_of(*ranks) && *ranks < world_size);
@@ -38,7 +40,8 @@ fn world(world_size: usize, hosts: &Hosts) -> World {
     world
 }
 
-/// The counts on both sides of every change of the choice, with the smallest and the largest.
+/// Returns the counts on both sides of every change of the choice, and the smallest and the largest
+/// count.
 fn counts_around_changes(topology: &Topology, element_bytes: usize) -> Vec<usize> {
     let table = TuningTable::default();
     let chosen = |collective, count| {
@@ -71,7 +74,7 @@ fn counts_around_changes(topology: &Topology, element_bytes: usize) -> Vec<usize
     counts
 }
 
-fn no_choice_changes_a_bit<T: Rounded>(op: ReduceOp) {
+fn check_choices_keep_bits<T: Rounded>(op: ReduceOp) {
     for world_size in WORLDS {
         for hosts in hosts(world_size) {
             let topology = Topology {
@@ -91,16 +94,16 @@ fn no_choice_changes_a_bit<T: Rounded>(op: ReduceOp) {
 }
 
 #[test]
-fn no_choice_changes_a_bit_of_an_f32_sum() {
-    no_choice_changes_a_bit::<f32>(ReduceOp::Sum);
+fn choice_of_algorithm_does_not_change_f32_sum() {
+    check_choices_keep_bits::<f32>(ReduceOp::Sum);
 }
 
 #[test]
-fn no_choice_changes_a_bit_of_a_bf16_mean() {
-    no_choice_changes_a_bit::<bf16>(ReduceOp::Avg);
+fn choice_of_algorithm_does_not_change_bf16_mean() {
+    check_choices_keep_bits::<bf16>(ReduceOp::Avg);
 }
 
-/// All algorithms with several radixes.
+/// Returns all algorithms with several radixes.
 fn forms() -> Vec<Algorithm> {
     let forms = REGISTRY
         .iter()
@@ -109,13 +112,13 @@ fn forms() -> Vec<Algorithm> {
 }
 
 #[test]
-fn an_algorithm_by_name_gives_the_same_bits_or_is_refused_by_name() {
+fn named_algorithm_gives_same_bits_or_is_rejected() {
     for world_size in WORLDS {
         for hosts in hosts(world_size) {
             let ends = world(world_size, &hosts).run(|comm| {
                 forms().iter().try_for_each(|form| {
                     comm.use_algorithm(Some(*form)).unwrap();
-                    same_or_refused(comm, *form, &hosts)
+                    check_same_or_rejected(comm, *form, &hosts)
                 })
             });
             assert_eq!(ends, vec![Ok(()); world_size], "{hosts:?}");
@@ -123,7 +126,11 @@ fn an_algorithm_by_name_gives_the_same_bits_or_is_refused_by_name() {
     }
 }
 
-fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Result<(), String> {
+fn check_same_or_rejected(
+    comm: &Communicator,
+    form: Algorithm,
+    hosts: &Hosts,
+) -> Result<(), String> {
     let request = |collective| Request {
         collective,
         algorithm: form,
@@ -133,11 +140,11 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
         pieces: 1,
         hosts: hosts.clone(),
     };
-    let carried_out = |one: &Collective| {
+    let is_implemented = |one: &Collective| {
         let entry = ringtree::plan::internal::algorithms::entry(*one, form);
         entry.is_some()
     };
-    let refused = SUMMING.iter().copied().filter(carried_out);
+    let refused = SUMMING.iter().copied().filter(is_implemented);
     let refused: Vec<_> = refused
         .filter(|one| !is_in_rank_order(&request(*one)))
         .collect();
@@ -158,7 +165,7 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
         );
         let error = end
             .err()
-            .ok_or(format!("{collective} by {form} is taken"))?;
+            .ok_or(format!("{collective} by {form} is accepted"))?;
         let text = error.to_string();
         let names_both = text.contains(&format!("{collective} by {form} over"))
             && text.contains("RINGTREE_REPRODUCIBLE=1 allows flat");
@@ -169,9 +176,9 @@ fn same_or_refused(comm: &Communicator, form: Algorithm, hosts: &Hosts) -> Resul
     Ok(())
 }
 
-/// The operands are such that another order shows, so the tests above can fail.
+/// The operands reveal a different order of additions, so the tests above can fail.
 #[test]
-fn without_the_setting_bits_depend_on_the_algorithm() {
+fn bits_depend_on_algorithm_without_setting() {
     for world_size in WORLDS {
         let mut free = world(world_size, &Hosts::APART);
         free.is_reproducible = false;

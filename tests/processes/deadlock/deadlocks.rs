@@ -1,9 +1,9 @@
-//! Programs in which ranks wait for each other, beside the usual mistakes.
+//! Programs in which ranks wait for each other, in addition to the usual mistakes.
 
 use ringtree::{Communicator, ReduceOp, Result};
 
-/// Four ranks in a circle of groups of two: each waits in one group for the next rank, which waits
-/// in another.
+/// Uses groups of two in a circle of four ranks. Each rank waits in one group for the next rank,
+/// which waits in another group.
 pub(crate) fn grid(comm: &Communicator) -> Result<()> {
     let (rank, count) = (comm.rank(), comm.world_size());
     let (before, after) = ((rank + count - 1) % count, (rank + 1) % count);
@@ -20,7 +20,7 @@ pub(crate) fn grid(comm: &Communicator) -> Result<()> {
     let (_, group) = groups
         .iter()
         .find(|(pair, _)| *pair == sorted(rank, after))
-        .expect("it is one of two");
+        .expect("the rank shares a group with the next rank");
     group.barrier()
 }
 
@@ -28,8 +28,8 @@ fn sorted(one: usize, other: usize) -> [usize; 2] {
     [one.min(other), one.max(other)]
 }
 
-/// Rank 0 receives a message on one communicator, which rank 1 sends after a call on another one,
-/// whose buffer it has lent out.
+/// Rank 0 receives a message on one communicator. Rank 1 sends it only after a call on another
+/// communicator, which borrows the same buffer.
 pub(crate) fn message(comm: &Communicator) -> Result<()> {
     let other = comm.duplicate()?.with_name("sums");
     other.barrier()?;
@@ -42,7 +42,7 @@ pub(crate) fn message(comm: &Communicator) -> Result<()> {
     comm.send(&own, 0)
 }
 
-/// Rank 1 makes a call on a communicator that no rank has called before.
+/// Rank 1 makes a call on a communicator on which no rank has made a call before.
 pub(crate) fn first_call(comm: &Communicator) -> Result<()> {
     let evaluation = comm.duplicate()?.with_name("evaluation");
     match comm.rank() {
@@ -51,18 +51,18 @@ pub(crate) fn first_call(comm: &Communicator) -> Result<()> {
     }
 }
 
-/// Each sends the next rank more than links hold.
+/// Each rank sends the next rank more bytes than links hold.
 pub(crate) fn sends(comm: &Communicator) -> Result<()> {
     let next = (comm.rank() + 1) % comm.world_size();
     comm.send(&vec![0u8; 32 << 20], next)
 }
 
-/// A program that ends so, by its name: of how many ranks, and what each is told beside that they
-/// wait for each other.
-pub(crate) type End = (&'static str, Program, usize, &'static [&'static str]);
+/// A program that deadlocks: its name, its code, its number of ranks, and the texts that the error
+/// of each rank contains in addition to `CIRCLE`.
+pub(crate) type Deadlock = (&'static str, Program, usize, &'static [&'static str]);
 type Program = fn(&Communicator) -> Result<()>;
 
-pub(crate) const ENDS: [End; 4] = [
+pub(crate) const DEADLOCKS: [Deadlock; 4] = [
     (
         "grid",
         grid,

@@ -1,4 +1,5 @@
-//! Programs in which ranks wait for each other for long in different communicators, and go on.
+//! Programs in which ranks wait for each other for a long time in different communicators. Most of
+//! these programs complete.
 
 use ringtree::{Communicator, Error, ReduceOp, Result};
 use std::future::Future;
@@ -9,17 +10,17 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-/// Later than the peers have told each other where they are.
+/// A delay after which the peers have reported their positions to each other.
 pub(crate) const LATE: Duration = Duration::from_secs(4);
 
-/// Meanwhile a thread that has begun comes to its wait. Virtual time stands still, where that is
-/// what passes.
+/// Time for a thread that has started to reach its wait. In simulated worlds, virtual time does not
+/// advance meanwhile.
 const BEGUN: Duration = Duration::from_millis(100);
 
-/// Lets time pass on a rank.
+/// A function that lets time pass on a rank.
 pub(crate) type Pause<'a> = &'a (dyn Fn(&Communicator, Duration) + Sync);
 
-/// Two communicators that this thread has called.
+/// Returns two communicators on which this thread has made a call.
 fn used(comm: &Communicator) -> Result<[Communicator; 2]> {
     let pair = [
         comm.duplicate()?.with_name("x"),
@@ -29,9 +30,9 @@ fn used(comm: &Communicator) -> Result<[Communicator; 2]> {
     Ok(pair)
 }
 
-/// This thread waits in y, while another one, which has called neither, is to make the call on x
-/// after `first`.
-fn beside(
+/// Waits in y. Meanwhile, another thread, which has not made a call on either communicator, makes
+/// the call on x after `first`.
+fn wait_alongside(
     [x, y]: [Communicator; 2],
     first: impl FnOnce(&Communicator) -> Result<()> + Send,
 ) -> Result<()> {
@@ -50,24 +51,25 @@ fn beside(
     })
 }
 
-/// Rank 0 waits in x for rank 1, which waits in y for rank 0: until another thread of rank 1 makes
-/// the call, after a pause.
+/// Rank 0 waits in x for rank 1, and rank 1 waits in y for rank 0, until another thread of rank 1
+/// makes the call on x after a pause.
 pub(crate) fn second_thread(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     let [x, y] = used(comm)?;
     if comm.rank() != 1 {
         return x.barrier().and_then(|()| y.barrier());
     }
-    beside([x, y], |x| {
+    wait_alongside([x, y], |x| {
         pause(x, LATE);
         Ok(())
     })
 }
 
-/// As before, but the other thread waits for a group of which rank 2 is a member, which comes late.
+/// Like [`second_thread`], but the other thread waits for a group. Rank 2, a member of this group,
+/// is late.
 pub(crate) fn late_member(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     let [x, y] = used(comm)?;
     if comm.rank() == 1 {
-        return beside([x, y], |_| comm.subgroup(&[1, 2]).map(drop));
+        return wait_alongside([x, y], |_| comm.subgroup(&[1, 2]).map(drop));
     }
     if comm.rank() == 2 {
         pause(comm, LATE);
@@ -96,8 +98,8 @@ fn block_on<F: Future>(future: F) -> F::Output {
     }
 }
 
-/// As before, but the other thread is an executor's: its task waits for a call that rank 2 makes
-/// late.
+/// Like [`second_thread`], but the other thread runs an executor, whose task waits for a call that
+/// rank 2 makes late.
 pub(crate) fn future_pending(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     let [x, y] = used(comm)?;
     if comm.rank() == 2 {
@@ -108,13 +110,14 @@ pub(crate) fn future_pending(comm: &Communicator, pause: Pause<'_>) -> Result<()
         x.barrier().and_then(|()| y.barrier())?;
         return late.wait().map(drop).map_err(Error::from);
     }
-    beside([x, y], |_| {
+    wait_alongside([x, y], |_| {
         let ended = block_on(late);
         ended.map(drop).map_err(Error::from)
     })
 }
 
-/// Rank 1 computes while rank 0 waits in x, and then rank 2 while all others wait in y.
+/// Rank 1 computes while the other ranks wait in x. Then rank 2 computes while the other ranks wait
+/// in y.
 pub(crate) fn computing(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     let [x, y] = used(comm)?;
     for (late, group) in [(1, &x), (2, &y)] {
@@ -126,8 +129,9 @@ pub(crate) fn computing(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Ranks wait for each other, one of them for as long as it takes: the other's timeout ends it.
-pub(crate) fn patient(comm: &Communicator) -> Result<()> {
+/// Ranks wait for each other. The call of rank 0 has no timeout; the timeout of the other call ends
+/// it.
+pub(crate) fn one_untimed(comm: &Communicator) -> Result<()> {
     let [x, y] = used(comm)?;
     match comm.rank() {
         0 => x.without_timeout().barrier(),
@@ -135,36 +139,36 @@ pub(crate) fn patient(comm: &Communicator) -> Result<()> {
     }
 }
 
-/// Ranks wait for each other for as long as it takes.
-pub(crate) fn both_patient(comm: &Communicator) -> Result<()> {
+/// Ranks wait for each other in calls without a timeout.
+pub(crate) fn both_untimed(comm: &Communicator) -> Result<()> {
     let pair = used(comm)?;
     pair[comm.rank() % 2].without_timeout().barrier()
 }
 
-/// Rank 0 waits in x for rank 1, which waits in y for another thread of rank 0: that comes when x
-/// has ended.
+/// Rank 0 waits in x for rank 1. Rank 1 waits in y for another thread of rank 0, which continues
+/// when the wait in x has ended.
 pub(crate) fn other_caller(comm: &Communicator) -> Result<()> {
     let [x, y] = used(comm)?;
     if comm.rank() == 1 {
         return y.barrier().and_then(|()| y.barrier());
     }
     thread::scope(|scope| {
-        let ((tell, told), (free, freed)) = (channel(), channel());
+        let ((report, reported), (free, freed)) = (channel(), channel());
         let y = &y;
         let other = scope.spawn(move || {
             let called = y.barrier();
-            tell.send(()).expect("the first thread waits");
-            freed.recv().expect("it ends its wait");
+            report.send(()).expect("the first thread waits");
+            freed.recv().expect("the first thread ends its wait");
             called.and_then(|()| y.barrier())
         });
-        told.recv().expect("the other thread sends");
+        reported.recv().expect("the other thread sends");
         let end = x.with_timeout(LATE).barrier();
         free.send(()).expect("the other thread waits");
         other.join().expect("no panic").and(end)
     })
 }
 
-/// Rank 0 receives from the first rank that sends; rank 1 waits in y for rank 0, rank 2 comes late.
+/// Rank 0 receives from any rank. Rank 1 waits in y for rank 0, and rank 2 sends late.
 pub(crate) fn any_sender(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     let [x, y] = used(comm)?;
     match comm.rank() {
