@@ -1,5 +1,5 @@
-//! Every algorithm of the registry over shared memory, against exactly known results, whichever
-//! way the ranks make their calls.
+//! Every algorithm of the registry over shared memory, compared with exactly known results. The
+//! ranks make their calls in all ways.
 
 use crate::long::short_or_long;
 use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, stingy_world, world};
@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::{Dtype, ReduceOp};
 
-/// An element: none, one, some; what fits beside a flag and one more; what fills a segment and one
-/// more; three segments and a bit.
+/// Numbers of elements: none, one, and a few; as many as fit next to a flag, and one more; as many
+/// as fit in a segment, and one more; and slightly more than three segments.
 const COUNTS: [usize; 9] = [0, 1, 3, 10, 11, 501, 32_768, 32_769, 100_000];
 
 fn make_calls(rank: &mut Rank, cases: &[Case], way: Way, seed: u64) {
@@ -43,36 +43,36 @@ fn every_case(ranks: &mut [Rank], way: Way) {
 }
 
 #[test]
-fn calls_run_step_by_step_give_the_right_results() {
+fn step_by_step_calls_give_right_results() {
     for world_size in 1..=6 {
         every_case(&mut world(world_size), Way::Patient);
     }
 }
 
 #[test]
-fn calls_handed_over_to_operations_anywhere_give_the_right_results() {
+fn calls_that_become_operations_give_right_results() {
     for world_size in 1..=6 {
         every_case(&mut world(world_size), Way::Impatient);
     }
 }
 
 #[test]
-fn posted_calls_give_the_right_results() {
+fn posted_calls_give_right_results() {
     for world_size in 1..=6 {
         every_case(&mut world(world_size), Way::Polled);
     }
 }
 
 #[test]
-fn several_calls_under_way_give_the_right_results() {
+fn concurrent_calls_give_right_results() {
     for world_size in 1..=6 {
         every_case(&mut world(world_size), Way::Several);
     }
 }
 
-/// So that a call is handed over in the middle of any message.
+/// Over these links, a call may become an operation in the middle of any message.
 #[test]
-fn links_that_take_and_give_little_give_the_right_results() {
+fn stingy_links_give_right_results() {
     let several = [
         (2, Way::Patient),
         (3, Way::Impatient),
@@ -80,7 +80,7 @@ fn links_that_take_and_give_little_give_the_right_results() {
         (5, Way::Mixed),
     ];
     for (world_size, way) in several {
-        // Worlds of one parity over local links, the others not; both in long runs.
+        // Worlds of even size have local links, and the other worlds do not. Long runs test both.
         let is_local = world_size % 2 == 0;
         every_case(&mut stingy_world(world_size, is_local), way);
         if short_or_long(false, true) {
@@ -89,10 +89,10 @@ fn links_that_take_and_give_little_give_the_right_results() {
     }
 }
 
-/// A rank that has failed gets its buffer back at once and may write what it likes there. A peer
-/// that reads it afterwards, before it hears of the failure, must not take that for the result.
+/// A rank whose call has failed gets its buffer back immediately, and may write to it. A peer that
+/// reads the buffer before it learns of the failure must not take this data for the result.
 #[test]
-fn what_was_exposed_by_a_call_that_failed_is_not_believed() {
+fn memory_exposed_by_failed_call_is_not_read_as_result() {
     for (collective, algorithm, root) in [
         (Collective::Broadcast, Algorithm::Flat, 0),
         (Collective::Reduce, Algorithm::Flat, 1),
@@ -109,7 +109,7 @@ fn what_was_exposed_by_a_call_that_failed_is_not_believed() {
         };
         for patience in [0, 3] {
             let mut ranks = world(2);
-            ranks[0].give_up_exposing(&case, patience);
+            ranks[0].abandon_exposing(&case, patience);
             assert_eq!(ranks[1].end_of(&case, patience), None, "{case:?}");
         }
     }
@@ -131,7 +131,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
         .prop_map(
             |((collective, algorithm), pieces, count, root, (dtype, op), seed)| {
-                // A barrier's kernel is whatever it is called with.
+                // A barrier accepts any kernel.
                 let is_barrier = collective == Collective::Barrier;
                 let (dtype, op) = if is_barrier {
                     (Dtype::U8, ReduceOp::Max)
@@ -156,7 +156,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(16, 480)))]
 
     #[test]
-    fn whatever_each_rank_does_the_results_are_right(
+    fn mixed_calls_give_right_results(
         world_size in 2usize..8,
         cases in prop::collection::vec(case(), 1..40),
         seed: u64,

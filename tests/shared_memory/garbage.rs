@@ -1,6 +1,6 @@
-//! A peer that writes what it likes into its own region.
+//! A peer that writes arbitrary data to its own region.
 
-use crate::links::{channel, channel_but, endpoints, receive, send};
+use crate::links::{channel, channel_without, endpoints, receive, send};
 use crate::long::short_or_long;
 use crate::shares::{memory, peer_memory};
 use crate::world::{Case, PLAIN, Random, connected};
@@ -17,7 +17,7 @@ use ringtree::{Dtype, ReduceOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Segments of a row in a world of three.
+/// Number of segments of a row in a world of three ranks.
 const ROW_SLOTS: usize = Layout::new(3).row_slots();
 
 const EXPECTED: Message = Message {
@@ -27,18 +27,22 @@ const EXPECTED: Message = Message {
     bytes: 400,
 };
 
-/// The links of honest ranks, the last of so many being a liar; and the liar's region.
-fn beside_a_liar(world_size: usize) -> (Vec<Links>, OwnRegion) {
-    let (channels, mut lying) = channel_but((5, 1), world_size, 1);
+/// Returns the links of the honest ranks, and the region of the last of `world_size` ranks, which
+/// is a liar.
+fn links_with_liar(world_size: usize) -> (Vec<Links>, OwnRegion) {
+    let (channels, mut lying) = channel_without((5, 1), world_size, 1);
     let honest = channels.into_iter().map(|one| connected(world_size, one));
-    (honest.collect(), lying.pop().expect("there is one"))
+    (
+        honest.collect(),
+        lying.pop().expect("the liar has a region"),
+    )
 }
 
 fn link(links: &mut Links, peer: usize) -> &mut dyn Link {
-    links.link(peer).expect("it shares memory")
+    links.link(peer).expect("the peer shares memory")
 }
 
-/// A cell as the liar writes it: cell `count` of its ring to `place`.
+/// Writes a cell like a liar: cell `count` of its ring to `place`.
 fn forge(lying: &OwnRegion, places: usize, place: usize, count: u32, through: u32, head: [u32; 4]) {
     let at = Layout::new(places).ring(place) + (count as usize % CELLS) * CELL_WORDS;
     let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -47,13 +51,13 @@ fn forge(lying: &OwnRegion, places: usize, place: usize, count: u32, through: u3
     lying.release(at, pack(count, through));
 }
 
-/// The form of a cell: kind, slot and length of its payload.
+/// Encodes the form of a cell: the kind, slot and length of its payload.
 fn form(kind: u32, slot: u32, bytes: u32) -> u32 {
     kind << 28 | slot << 24 | bytes
 }
 
 #[test]
-fn a_message_of_another_call_is_named_and_not_stored() {
+fn message_of_other_call_is_reported_and_not_stored() {
     let others = [
         Message {
             digest: 0xbeef,
@@ -78,7 +82,7 @@ fn a_message_of_another_call_is_named_and_not_stored() {
             bytes: 400,
         },
     ];
-    // Beside the flag, and in a segment.
+    // The payload is next to the flag, or in a segment.
     for bytes in [8, INLINE_BYTES, 100] {
         for other in others {
             let mut ranks = channel(2).into_iter().map(|one| connected(2, one));
@@ -95,7 +99,7 @@ fn a_message_of_another_call_is_named_and_not_stored() {
                 digest: other.digest,
             });
             let mut into = [7; 400];
-            // It stays so, however often it is looked at.
+            // The receiver gets the same error, no matter how often it polls.
             for _ in 0..2 {
                 let got = far.receive(&EXPECTED, 0, &mut into);
                 assert_eq!(got, Err(unexpected.clone()));
@@ -103,7 +107,7 @@ fn a_message_of_another_call_is_named_and_not_stored() {
                 assert_eq!(got, Err(unexpected.clone()));
             }
             assert_eq!(into, [7; 400]);
-            // Who does expect it gets it.
+            // A receiver that expects the message gets it.
             assert_eq!(far.receive(&other, 0, &mut into), Ok(bytes));
             assert_eq!(into[..bytes], vec![0xab; bytes]);
         }
@@ -111,7 +115,7 @@ fn a_message_of_another_call_is_named_and_not_stored() {
 }
 
 #[test]
-fn a_length_or_place_that_cannot_be_is_garbage() {
+fn impossible_length_or_place_is_garbage() {
     let segment = SHARED_SEGMENT_BYTES as u32;
     let forms = [
         form(0, 0, 0),
@@ -126,7 +130,7 @@ fn a_length_or_place_that_cannot_be_is_garbage() {
         form(15, 15, (1 << 24) - 1),
     ];
     for form in forms {
-        let (mut honest, lying) = beside_a_liar(2);
+        let (mut honest, lying) = links_with_liar(2);
         let low = EXPECTED.sequence as u32;
         forge(
             &lying,
@@ -148,9 +152,10 @@ fn a_length_or_place_that_cannot_be_is_garbage() {
     }
 }
 
-/// In an allocation that was never made, or beyond the end of one that was.
+/// The payload is in an allocation that was never made, or beyond the end of an existing
+/// allocation.
 #[test]
-fn an_exposed_payload_that_is_not_there_is_garbage() {
+fn nonexistent_exposed_payload_is_garbage() {
     let bytes = 4096;
     let places = [
         (1, 0, true),
@@ -158,35 +163,35 @@ fn an_exposed_payload_that_is_not_there_is_garbage() {
         (1, 4096 - 99, false),
         (1, u64::MAX - 9, false),
     ];
-    for (number, start, is_there) in places {
-        let (mut honest, lying) = beside_a_liar(2);
+    for (number, start, exists) in places {
+        let (mut honest, lying) = links_with_liar(2);
         let (own, _) = memory(bytes);
         let (_theirs, file) = memory(bytes);
-        let local = honest[0].local().expect("they share memory");
+        let local = honest[0].local().expect("the ranks share memory");
         local.admit(Allocation {
             number: 1,
             own: Own::new(&own),
             theirs: vec![(1, peer_memory(bytes, &file))],
         });
-        let beside = Layout::new(2).ring(0) + CELL_WORDS + 3;
-        lying.store(beside, number);
-        lying.store(beside + 1, start);
+        let reference = Layout::new(2).ring(0) + CELL_WORDS + 3;
+        lying.store(reference, number);
+        lying.store(reference + 1, start);
         let low = EXPECTED.sequence as u32;
         let head = [EXPECTED.digest, form(3, 0, 100), low, EXPECTED.number];
         forge(&lying, 2, 0, 1, 0, head);
         let mut into = [7; 400];
         let got = link(&mut honest[0], 1).receive(&EXPECTED, 0, &mut into);
-        match is_there {
+        match exists {
             true => assert_eq!((got, into[0]), (Ok(100), 0)),
             false => assert!(matches!(got, Err(LinkError::Garbage(_))), "{got:?}"),
         }
     }
 }
 
-/// The last part of a message is no longer than what is missing of it.
+/// The last part of a message must not be longer than what is missing of the message.
 #[test]
-fn a_message_that_does_not_end_is_garbage() {
-    let (mut honest, lying) = beside_a_liar(2);
+fn message_that_exceeds_its_length_is_garbage() {
+    let (mut honest, lying) = links_with_liar(2);
     let low = EXPECTED.sequence as u32;
     let mut into = [7; 400];
     for (count, bytes) in [(1, 300), (2, 101)] {
@@ -198,10 +203,10 @@ fn a_message_that_does_not_end_is_garbage() {
     assert_eq!(into[300..], [7; 100]);
 }
 
-/// A reader that lies about what it has read harms nobody else.
+/// A reader that lies about what it has read does not harm other readers.
 #[test]
-fn a_liars_acknowledgement_frees_no_segment_that_another_reads() {
-    let (mut honest, lying) = beside_a_liar(3);
+fn false_acknowledgment_does_not_free_segment_of_other_reader() {
+    let (mut honest, lying) = links_with_liar(3);
     let to = endpoints([1, 2]);
     let message = Message {
         bytes: 100 * ROW_SLOTS + 100,
@@ -227,7 +232,7 @@ fn a_liars_acknowledgement_frees_no_segment_that_another_reads() {
     assert_eq!(send(&mut honest[0], &to, &message, next, &[9; 100]), 100);
 }
 
-/// One thing that a liar does, or an honest rank beside it.
+/// An action of a liar, or of an honest rank that is linked to it.
 #[derive(Clone, Debug)]
 enum Turn {
     Forge {
@@ -253,7 +258,7 @@ enum Turn {
     },
 }
 
-/// Often what is expected, else anything.
+/// Generates the expected value in most cases, and any value otherwise.
 fn near(expected: u32) -> impl Strategy<Value = u32> {
     prop_oneof![6 => Just(expected), 1 => 0u32..20, 1 => any::<u32>()]
 }
@@ -287,10 +292,10 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(150, 5000)))]
 
     #[test]
-    fn nothing_a_liar_writes_does_more_than_fail_its_link(
+    fn arbitrary_writes_of_liar_fail_only_its_link(
         turns in prop::collection::vec(turn(), 1..60),
     ) {
-        let (mut honest, lying) = beside_a_liar(3);
+        let (mut honest, lying) = links_with_liar(3);
         let one = &mut honest[0];
         let to = endpoints([1, 2]);
         let mut count = 0;
@@ -342,7 +347,7 @@ proptest! {
     }
 }
 
-/// Writes at random into its region, words and bytes, until told to stop.
+/// Writes random words and bytes to its region until `stop` is set.
 fn lie(mut lying: OwnRegion, places: usize, honest: usize, head: [u32; 2], stop: &AtomicBool) {
     let layout = Layout::new(places);
     let mut random = Random(1);
@@ -384,9 +389,10 @@ fn lie(mut lying: OwnRegion, places: usize, honest: usize, head: [u32; 2], stop:
     }
 }
 
-/// Two engines in calls with a liar: they end, wrong or failed or waiting, and nothing panics.
+/// Two engines make calls with a liar. The calls may give wrong results, fail, or keep waiting, but
+/// nothing panics.
 #[test]
-fn engines_survive_a_liar_that_writes_while_they_look() {
+fn engines_survive_concurrent_writes_of_liar() {
     const WORLD: usize = 3;
     const CALLS: u64 = 200;
     for (algorithm, count) in [
@@ -405,7 +411,7 @@ fn engines_survive_a_liar_that_writes_while_they_look() {
             seed: 0,
         };
         for sequence in 1..=CALLS {
-            let (honest, lying) = beside_a_liar(WORLD);
+            let (honest, lying) = links_with_liar(WORLD);
             let stop = AtomicBool::new(false);
             let stop = &stop;
             let head = [case.prepared(0, WORLD, PLAIN).digest, sequence as u32];
@@ -416,7 +422,7 @@ fn engines_survive_a_liar_that_writes_while_they_look() {
                     scope.spawn(move || {
                         let pairs = connected(WORLD, pairs);
                         let group = Group::new(rank, WORLD, collectives, pairs);
-                        call_beside_a_liar(&case, rank, sequence, group);
+                        call_with_liar(&case, rank, sequence, group);
                     })
                 });
                 let calls: Vec<_> = calls.collect();
@@ -428,8 +434,8 @@ fn engines_survive_a_liar_that_writes_while_they_look() {
     }
 }
 
-fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
-    const LOOKS: u32 = 30;
+fn call_with_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
+    const POLLS_MAX: u32 = 30;
     let mut start = Start {
         prepared: &case.prepared(rank, 3, PLAIN),
         sequence,
@@ -437,20 +443,20 @@ fn call_beside_a_liar(case: &Case, rank: usize, sequence: u64, group: Group) {
         timeout: Duration::from_secs(60),
         gate: None,
     };
-    let mut patience = |looks| {
+    let mut patience = |polls| {
         std::thread::yield_now();
-        looks < LOOKS
+        polls < POLLS_MAX
     };
     let mut engine = Engine::default();
     engine.add_group(0, group);
     let ran = engine
         .group(0)
-        .expect("it is there")
+        .expect("group 0 exists")
         .run(&mut start, &mut patience);
     if !matches!(ran, Ok(Some(_))) {
         return;
     }
-    for _ in 0..LOOKS {
+    for _ in 0..POLLS_MAX {
         engine.poll();
         std::thread::yield_now();
     }

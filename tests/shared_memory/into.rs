@@ -1,4 +1,5 @@
-//! Calls from an input that is only read into an output, against exactly known results.
+//! Calls with separate input and output, compared with exactly known results. The calls must only
+//! read the input.
 
 use crate::long::short_or_long;
 use crate::world::{Case, Rank, on_every_rank, pairs, stingy_world, world};
@@ -7,26 +8,27 @@ use ringtree::internal::engine::Placement;
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
 
-/// How all ranks make a call: step by step or polled, and which of input and output their peers
-/// can read where they lie.
+/// How all ranks make a call: step by step or polled, and whether their peers can read the input
+/// and the output in place.
 type Manner = (Option<u32>, [bool; 2]);
 
-/// To the end step by step; for some looks, then polled; polled from the start.
+/// Step by step until the end; step by step for a few polls, and then polled; polled from the
+/// start.
 const PATIENCES: [Option<u32>; 3] = [Some(u32::MAX), Some(2), None];
 const EXPOSED: [[bool; 2]; 4] = [[false, false], [true, true], [true, false], [false, true]];
 
 fn call(rank: &mut Rank, case: &Case, (patience, exposed): Manner) {
-    rank.be_patient_again();
+    rank.restart_time_limit();
     if exposed == [false, false] {
-        rank.call_plainly(case, Placement::Into, patience);
+        rank.call_unexposed(case, Placement::Into, patience);
     } else {
         rank.call_exposing(case, Placement::Into, exposed, patience);
     }
     rank.finish(0);
 }
 
-/// Counts that the ranks cannot share out evenly, or that leave some without a block; less and more
-/// than a segment.
+/// Returns cases with counts that the ranks cannot share evenly, or that leave some ranks without a
+/// block. Some buffers are shorter than a segment, and some are longer.
 fn cases(world_size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (collective, algorithm) in pairs() {
@@ -49,12 +51,12 @@ fn cases(world_size: usize) -> Vec<Case> {
 }
 
 #[test]
-fn an_input_is_only_read_and_the_output_is_right() {
+fn input_is_only_read_and_output_is_right() {
     for world_size in 1..=9 {
         let cases = cases(world_size);
         on_every_rank(&mut world(world_size), |rank| {
-            // Neighbours differ in their counts and pieces: two ways each, so that every algorithm
-            // meets them all.
+            // Neighboring cases differ in their counts and pieces. Each case is called in two ways,
+            // so that every algorithm is called in all ways.
             for (at, case) in cases.iter().enumerate() {
                 for way in [at, at + 5] {
                     let (patience, exposed) = (PATIENCES[way % 3], EXPOSED[way % 4]);
@@ -66,8 +68,8 @@ fn an_input_is_only_read_and_the_output_is_right() {
 }
 
 fn case() -> impl Strategy<Value = (Case, usize, usize)> {
-    let of_interest = |(collective, _): &(Collective, _)| *collective != Collective::Barrier;
-    let pairs: Vec<_> = pairs().into_iter().filter(of_interest).collect();
+    let moves_data = |(collective, _): &(Collective, _)| *collective != Collective::Barrier;
+    let pairs: Vec<_> = pairs().into_iter().filter(moves_data).collect();
     (
         prop::sample::select(pairs),
         1usize..18,
@@ -102,9 +104,9 @@ fn case() -> impl Strategy<Value = (Case, usize, usize)> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(12, 320)))]
 
-    /// Whichever links there are, of whichever type the elements are.
+    /// Runs over all kinds of links, with elements of all types.
     #[test]
-    fn an_input_is_only_read_whatever_the_links_take(
+    fn input_is_only_read_over_all_links(
         world_size in 1usize..10,
         cases in prop::collection::vec(case(), 1..10),
         stingy: Option<bool>,

@@ -1,4 +1,4 @@
-//! What the engine relies on in links of shared memory.
+//! Guarantees of shared-memory links on which the engine relies.
 
 use crate::shares::{memory, peer_memory, peer_region, region};
 use crate::world::connected;
@@ -8,16 +8,16 @@ use ringtree::internal::link::shm::{Allocation, Local, LocalLinks, Own, OwnRegio
 use ringtree::internal::link::{Link, LinkError, Message, Payload};
 use std::sync::Arc;
 
-/// The links of one rank, and what they have in common.
+/// The links of one rank, and their common state.
 pub(crate) type Channel = (LocalLinks, Local);
 
-/// The links of every rank over regions of its own.
+/// Creates the links of every rank, over separate regions.
 pub(crate) fn channel(world_size: usize) -> Vec<Channel> {
-    channel_but((0, 0), world_size, 0).0
+    channel_without((0, 0), world_size, 0).0
 }
 
-/// The same without the last `less` ranks, whose regions come instead.
-pub(crate) fn channel_but(
+/// Like [`channel`], but without the last `less` ranks. Returns the regions of these ranks instead.
+pub(crate) fn channel_without(
     name: (u32, u16),
     world_size: usize,
     less: usize,
@@ -39,13 +39,13 @@ pub(crate) fn channel_but(
     (channels, others)
 }
 
-/// The link to `peer`.
+/// Returns the link to `peer`.
 pub(crate) fn to(channel: &mut Channel, peer: usize) -> &mut dyn Link {
     let found = channel.0.iter_mut().find(|(each, _)| *each == peer);
-    found.expect("there is one to every rank").1.as_mut()
+    found.expect("every rank has a link").1.as_mut()
 }
 
-/// Message 0 to each of `peers`.
+/// Returns the endpoints of message 0 to each of `peers`.
 pub(crate) fn endpoints<const PEERS: usize>(peers: [usize; PEERS]) -> [Endpoint; PEERS] {
     peers.map(|peer| Endpoint {
         lane: 0,
@@ -54,7 +54,7 @@ pub(crate) fn endpoints<const PEERS: usize>(peers: [usize; PEERS]) -> [Endpoint;
     })
 }
 
-/// Sends to several peers what is written once; how much of it they were sent.
+/// Sends data to several peers, and writes it once. Returns the number of bytes sent.
 pub(crate) fn send(
     links: &mut Links,
     to: &[Endpoint],
@@ -66,7 +66,7 @@ pub(crate) fn send(
     sent.expect("no link is broken")
 }
 
-/// What has come from `peer`, stored.
+/// Stores the data that has arrived from `peer`. Returns the number of bytes.
 pub(crate) fn receive(links: &mut Links, peer: usize, message: &Message, into: &mut [u8]) -> usize {
     let received = links.receive(peer, message, 0, into);
     received.expect("no link is broken")
@@ -81,10 +81,10 @@ fn message(sequence: u64, bytes: usize) -> Message {
     }
 }
 
-/// Two messages of any length that is promised are taken whole, however many went before, whatever
-/// the receiver has answered, and even if the sender looks at none of it.
+/// The link accepts two complete messages of any guaranteed length, no matter how many messages
+/// came before and what the receiver has answered. This holds even if the sender reads no answer.
 #[test]
-fn a_link_holds_two_messages_whose_sender_does_not_listen() {
+fn link_holds_two_messages_of_sender_that_reads_no_answer() {
     for bytes in [1, 8, 40, 41, 1000, SHARED_SEGMENT_BYTES] {
         let mut links = channel(2);
         let [near, far] = &mut links[..] else {
@@ -104,7 +104,7 @@ fn a_link_holds_two_messages_whose_sender_does_not_listen() {
             assert_eq!(near.send(&second, 0, Payload::Bytes(&[&data])), Ok(bytes));
             for message in [message, second] {
                 assert_eq!(far.receive(&message, 0, &mut into), Ok(bytes));
-                // An answer, as long as there is room for it.
+                // Answer while the link has space for an answer.
                 let answer = far.send(&message, 0, Payload::Bytes(&[&[0]]));
                 assert!(answer.is_ok());
             }
@@ -113,7 +113,7 @@ fn a_link_holds_two_messages_whose_sender_does_not_listen() {
 }
 
 #[test]
-fn a_message_to_several_is_taken_by_all_or_by_none() {
+fn message_to_several_peers_is_accepted_by_all_or_none() {
     let channels = channel(3).into_iter();
     let mut links: Vec<_> = channels.map(|channel| connected(3, channel)).collect();
     let to = endpoints([1, 2]);
@@ -129,7 +129,7 @@ fn a_message_to_several_is_taken_by_all_or_by_none() {
             100
         );
     }
-    // One is through with everything, the other with nothing.
+    // One peer has read everything, and the other peer has read nothing.
     let next = message(taken, 100);
     assert_eq!(send(&mut links[0], &to, &next, 0, &[7; 100]), 0);
     assert_eq!(receive(&mut links[1], 0, &next, &mut into), 0);
@@ -139,7 +139,7 @@ fn a_message_to_several_is_taken_by_all_or_by_none() {
     assert_eq!(into, [7; 100]);
 }
 
-/// A link to another host: it takes bytes, and can read no memory.
+/// A link to another host, which accepts bytes but can read no memory.
 struct Far;
 
 impl Link for Far {
@@ -163,9 +163,10 @@ impl Link for Far {
     }
 }
 
-/// A program exposes what it sends, whichever ranks it goes to: those on other hosts get the bytes.
+/// A program exposes what it sends, whichever ranks receive it. Ranks on other hosts receive the
+/// bytes.
 #[test]
-fn bytes_are_exposed_to_the_ranks_of_the_host_alone() {
+fn bytes_are_exposed_only_to_ranks_on_same_host() {
     const BYTES: usize = 4096;
     let mut channels = channel(2).into_iter();
     let (mut near, mut other) = (channels.next().unwrap(), channels.next().unwrap());
@@ -193,7 +194,7 @@ fn bytes_are_exposed_to_the_ranks_of_the_host_alone() {
         let sent = links.send(&endpoints([peer]), &message, 0, data, true);
         assert_eq!(sent.unwrap(), 100);
     }
-    // The rank of this host reads what is there now.
+    // The rank on this host reads the current contents.
     own.bytes_mut(0, 100).fill(9);
     let mut into = [7; 100];
     assert_eq!(to(&mut other, 0).receive(&message, 0, &mut into), Ok(100));

@@ -1,4 +1,4 @@
-//! The engine over shared memory: ranks are threads with regions of their own.
+//! The engine over shared memory. Ranks are threads with separate regions.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! The order in which a program is run step by step, for every plan of the registry.
+//! The order in which a program runs step by step, for every plan of the registry.
 
 use crate::long::short_or_long;
 use crate::world::{Case, pairs};
@@ -12,7 +12,7 @@ fn program() -> impl Strategy<Value = Program> {
     programs().prop_map(|(_, program)| program)
 }
 
-/// The same for buffers that can be exposed.
+/// Generates programs for buffers that can be exposed.
 fn exposing() -> impl Strategy<Value = Program> {
     (programs(), any::<bool>()).prop_map(|((_, program), too)| program.exposing(8, too))
 }
@@ -21,7 +21,7 @@ fn either() -> impl Strategy<Value = Program> {
     prop_oneof![program(), exposing()]
 }
 
-/// The ranks of a rank's host, and its program.
+/// Generates the ranks of a rank's host, and the rank's program.
 fn programs() -> impl Strategy<Value = (Vec<usize>, Program)> {
     let case = (
         prop::sample::select(pairs()),
@@ -45,27 +45,28 @@ fn programs() -> impl Strategy<Value = (Vec<usize>, Program)> {
                 seed: 0,
             };
             let rank = rank % world_size;
-            let neighbours = topology.ranks_of(topology.host_of(rank));
+            let neighbors = topology.ranks_of(topology.host_of(rank));
             let request = Request {
                 hosts: topology.hosts,
                 ..case.request(rank, world_size)
             };
-            let plan = plan(&request).expect("the registry has it");
-            let is_local = |peer| neighbours.contains(&peer);
+            let plan = plan(&request).expect("the registry has the algorithm");
+            let is_local = |peer| neighbors.contains(&peer);
             let program = Program::bind(&plan, count, Dtype::F32.size(), placement, &is_local);
-            (neighbours, program)
+            (neighbors, program)
         },
     )
 }
 
-/// By rank its host: one for all, some of equally many ranks, or any.
+/// Generates the host of each rank: one host for all ranks, hosts with equal numbers of ranks, or
+/// any hosts.
 fn hosts() -> impl Strategy<Value = Vec<usize>> {
     let equal = (1usize..20).prop_map(|ranks| (0..20).map(|rank| rank / ranks).collect());
     let any = prop::collection::vec(0usize..5, 20);
     prop_oneof![Just(vec![0; 20]), equal, any]
 }
 
-/// The messages of `step` on receive lanes: (lane, number).
+/// Returns the messages that `step` receives, as (lane, number).
 fn received(step: &ProgramStep) -> Vec<(usize, u32)> {
     match &step.action {
         Action::Store(one) => vec![(one.lane, one.number)],
@@ -81,7 +82,7 @@ fn sent(step: &ProgramStep) -> Vec<(usize, u32)> {
     }
 }
 
-/// Whether each lane's messages come as 0, 1, 2, ...
+/// Returns whether the messages of each lane are numbered 0, 1, 2, ...
 fn counts_up(messages: impl Iterator<Item = (usize, u32)>) -> bool {
     let mut next = std::collections::HashMap::new();
     messages.into_iter().all(|(lane, number)| {
@@ -97,15 +98,15 @@ fn overlap(one: &Piece, other: &Piece) -> bool {
         && other.offset < one.offset + one.bytes
 }
 
-/// Where a step's result lies nothing else is read: an operand that does not lie in the very place
-/// lies beside it.
+/// Checks that a step reads nothing at the location of its result. The only exception is an operand
+/// at exactly this location.
 fn check_places(step: &ProgramStep) {
     for (own, piece) in step.own.iter().zip(&step.pieces) {
         assert_eq!(own.bytes, piece.bytes, "{step:?}");
     }
     let read: Vec<&Piece> = match &step.action {
         Action::Copy(from) => from.iter().collect(),
-        // An operand may be what lies there, and is told by its very place.
+        // An operand may be at the location of the result. Its pieces are then the same.
         Action::Fold { from, .. } => {
             let others = from.iter().filter(|one| **one != step.pieces);
             others.flatten().collect()
@@ -120,7 +121,8 @@ fn check_places(step: &ProgramStep) {
     }
 }
 
-/// Returns whether so few elements, or one more or less, fill chunks of so many ranks and pieces.
+/// Returns whether `count`, or one more or one less, fills the chunks of `world_size` ranks or of
+/// their `pieces` evenly. Always returns `true` in long runs.
 fn is_near(count: usize, world_size: usize, pieces: usize) -> bool {
     let of_chunks = |chunks: usize| (count + 1) % chunks <= 2;
     short_or_long(
@@ -129,9 +131,9 @@ fn is_near(count: usize, world_size: usize, pieces: usize) -> bool {
     )
 }
 
-/// Buffers of few elements have chunks without bytes beside others.
+/// Short buffers have chunks with bytes and chunks without bytes.
 #[test]
-fn a_step_of_a_short_buffer_reads_nothing_where_it_writes() {
+fn steps_on_short_buffers_do_not_read_where_they_write() {
     for (collective, algorithm) in pairs() {
         for world_size in 1usize..=12 {
             let equal = (1..=world_size).filter(|size| world_size.is_multiple_of(*size));
@@ -154,10 +156,10 @@ fn a_step_of_a_short_buffer_reads_nothing_where_it_writes() {
                     };
                     let request = Request {
                         hosts: hosts.clone(),
-                        // Another one for each case.
+                        // A different rank for each case.
                         ..case.request(number % world_size, world_size)
                     };
-                    let plan = plan(&request).expect("the registry has it");
+                    let plan = plan(&request).expect("the registry has the algorithm");
                     let program = Program::bind(&plan, count, 4, Placement::Into, &|_| false);
                     program.steps.iter().for_each(check_places);
                 }
@@ -170,7 +172,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(short_or_long(500, 20_000)))]
 
     #[test]
-    fn the_order_holds_every_step_once_after_what_it_waits_for(program in either()) {
+    fn order_lists_each_step_once_after_its_dependencies(program in either()) {
         let mut over = BTreeSet::new();
         for at in &program.order {
             for dependency in &program.steps[*at].dependencies {
@@ -180,14 +182,14 @@ proptest! {
         }
         prop_assert_eq!(over.len(), program.steps.len());
         let steps = || program.order.iter().map(|at| &program.steps[*at]);
-        prop_assert!(counts_up(steps().flat_map(sent)), "sends of a lane in order");
-        prop_assert!(counts_up(steps().flat_map(received)), "receives of a lane in order");
+        prop_assert!(counts_up(steps().flat_map(sent)), "sends of a lane out of order");
+        prop_assert!(counts_up(steps().flat_map(received)), "receives of a lane out of order");
     }
 
-    /// What the argument in `in_order` uses beside that, where a rank's rounds are those in which
+    /// The argument in `in_order` also uses this property. The rounds of a rank are those in which
     /// it does something.
     #[test]
-    fn a_send_overtakes_receives_of_one_round_and_no_receive_a_send(program in program()) {
+    fn sends_overtake_only_receives_of_one_round(program in program()) {
         let rounds: BTreeSet<_> = program.steps.iter().map(|step| step.round).collect();
         let is_send = |step: &ProgramStep| matches!(step.action, Action::Send { .. });
         let steps: Vec<_> = program.order.iter().map(|at| &program.steps[*at]).collect();
@@ -204,10 +206,11 @@ proptest! {
         }
     }
 
-    /// No rank is exposed bytes that are overwritten before the completion, nor by a step of the
-    /// round in which they are exposed: its own message may be what the reader waits for.
+    /// Bytes that are exposed to a rank are not overwritten before the completion. They are not
+    /// overwritten by a step of the round in which they are exposed either, because the reader may
+    /// be waiting for the message of that step.
     #[test]
-    fn what_is_exposed_stays_until_it_is_completed(program in exposing()) {
+    fn exposed_bytes_stay_until_completion(program in exposing()) {
         let is_over = |step: &ProgramStep, piece: &Piece| {
             step.pieces.iter().any(|own| overlap(own, piece))
         };
@@ -237,7 +240,7 @@ proptest! {
             for writer in program.steps[at + 1..].iter().filter(overwrites) {
                 prop_assert!(writer.round > step.round, "{writer:?} over {step:?}");
                 let is_first = writer.dependencies.iter().any(|one| one.step == completion);
-                // Or it waits for the first that overwrote them.
+                // The other writers wait for the first writer.
                 prop_assert!(is_first || !writer.dependencies.is_empty(), "{writer:?}");
                 prop_assert!(!writer.dependencies.iter().any(|one| one.step == at));
             }
@@ -246,13 +249,12 @@ proptest! {
     }
 
     #[test]
-    fn a_step_reads_nothing_where_it_writes(program in either()) {
+    fn steps_do_not_read_where_they_write(program in either()) {
         program.steps.iter().for_each(check_places);
     }
 
-    /// An input is only read.
     #[test]
-    fn no_step_writes_the_input(program in either()) {
+    fn steps_do_not_write_to_input(program in either()) {
         let sends = |step: &ProgramStep| {
             matches!(step.action, Action::Send { .. } | Action::Complete { .. })
         };
@@ -261,14 +263,15 @@ proptest! {
         }
     }
 
-    /// Messages to several peers share a few segments, whichever peer reads them. So that none can
-    /// keep an earlier one from them, a rank has at most one a round, and it goes to all ranks that
-    /// share the memory. Ranks of other hosts are each sent a message of their own.
+    /// Messages to several peers share a few segments, whichever peer reads them. To prevent a
+    /// message from taking segments that an earlier message needs, a rank has at most one such
+    /// message per round, and sends it to all ranks that share the memory. Each rank of another
+    /// host is sent a separate message.
     #[test]
-    fn a_rank_has_one_message_to_several_peers_a_round_and_its_host_gets_it(
-        (neighbours, program) in programs(),
+    fn rank_sends_one_shared_message_per_round_to_its_host(
+        (neighbors, program) in programs(),
     ) {
-        let is_near = |one: &Endpoint| neighbours.contains(&one.peer);
+        let is_near = |one: &Endpoint| neighbors.contains(&one.peer);
         let mut rounds = BTreeSet::new();
         for step in &program.steps {
             if let Action::Send { to, .. } = &step.action
@@ -276,7 +279,7 @@ proptest! {
             {
                 prop_assert!(to.iter().all(is_near), "{to:?}");
                 prop_assert!(rounds.insert(step.round), "two in round {}", step.round);
-                prop_assert_eq!(to.len(), neighbours.len() - 1, "{:?}", to);
+                prop_assert_eq!(to.len(), neighbors.len() - 1, "{:?}", to);
             }
         }
     }

@@ -1,11 +1,11 @@
-//! A link that does as little as it may.
+//! A link that does as little as its contract allows.
 
 use crate::world::Random;
 use ringtree::internal::link::{Link, LinkError, Message, Payload};
 
-/// Often takes nothing, gives whole elements but few at a time, and owns late that its peer has
-/// read. What it takes it takes whole, and what it has promised room for it takes, as shared memory
-/// does.
+/// A link that often accepts nothing, returns only a few whole elements at a time, and reports late
+/// that its peer has read. Like shared memory, it accepts a message completely, and always accepts
+/// a message after it has promised space.
 pub(crate) struct Stingy {
     link: Box<dyn Link>,
     has_promised: bool,
@@ -21,7 +21,7 @@ impl Stingy {
         }
     }
 
-    /// How many of so many bytes: none, some, or all.
+    /// Returns how many of `bytes` bytes to pass on: none, some, or all.
     fn some(&mut self, bytes: usize) -> usize {
         match self.random.below(4) {
             0 => 0,

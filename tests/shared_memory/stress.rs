@@ -1,4 +1,4 @@
-//! Many ranks on few cores, calls at random.
+//! Random calls of many ranks on few cores.
 
 use crate::long::short_or_long;
 use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world};
@@ -6,7 +6,7 @@ use ringtree::{Dtype, ReduceOp};
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 16;
-const CALLS_AT_ONCE: usize = 40;
+const CALLS_PER_BATCH: usize = 40;
 
 fn case(random: &mut Random) -> Case {
     let (collective, algorithm) = random.one_of(&pairs());
@@ -23,10 +23,10 @@ fn case(random: &mut Random) -> Case {
     }
 }
 
-/// Sixteen ranks call at random for a few seconds, for a minute if `RINGTREE_TEST_LONG` is set. One
-/// world serves throughout, so that counts, slots and links age.
+/// Sixteen ranks make random calls for a few seconds. If `RINGTREE_TEST_LONG` is set, they do so
+/// for a minute. They use the same world throughout, so that counts, slots and links age.
 #[test]
-fn sixteen_ranks_call_whatever_however_and_the_results_are_right() {
+fn random_calls_of_sixteen_ranks_give_right_results() {
     let duration = Duration::from_secs(short_or_long(2, 60));
     let seed = std::process::id().into();
     println!("seed {seed}");
@@ -35,17 +35,17 @@ fn sixteen_ranks_call_whatever_however_and_the_results_are_right() {
     let begin = Instant::now();
     let mut calls = 0;
     while begin.elapsed() < duration {
-        let cases: Vec<_> = (0..CALLS_AT_ONCE).map(|_| case(&mut random)).collect();
+        let cases: Vec<_> = (0..CALLS_PER_BATCH).map(|_| case(&mut random)).collect();
         let seed = random.draw();
         on_every_rank(&mut ranks, |rank: &mut Rank| {
-            rank.be_patient_again();
+            rank.restart_time_limit();
             let mut random = Random(seed ^ (rank.rank as u64) << 40);
             for case in &cases {
                 rank.call(case, Way::Mixed, &mut random);
             }
             rank.finish(0);
         });
-        calls += CALLS_AT_ONCE;
+        calls += CALLS_PER_BATCH;
     }
     println!("{calls} calls of {RANKS} ranks");
 }

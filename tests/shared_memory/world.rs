@@ -1,4 +1,4 @@
-//! Ranks in one process, each a thread with an engine and regions of its own, and calls whose
+//! Ranks as threads of one process, each with a separate engine and regions, and calls whose
 //! results are known exactly.
 
 use crate::links::{Channel, channel};
@@ -23,20 +23,21 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A script that takes longer is stuck.
+/// A script that takes longer hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Bytes that a rank can expose, and the least that it exposes of a message.
+/// Number of bytes that a rank can expose.
 const EXPOSABLE_BYTES: usize = 2 << 20;
+/// Minimum number of bytes that a rank exposes of a message.
 const EXPOSED_BYTES_MIN: usize = 50;
-/// Calls that a rank has under way at most.
-const UNDER_WAY_MAX: usize = 3;
+/// Maximum number of calls that a rank has in flight.
+const IN_FLIGHT_MAX: usize = 3;
 
-/// Every algorithm with every collective it carries out.
+/// Returns every algorithm with every collective that it implements.
 pub(crate) fn pairs() -> Vec<(Collective, Algorithm)> {
     algorithms::pairs(&[2, 4])
 }
 
-/// Numbers drawn from a seed.
+/// Random numbers that depend only on a seed.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
@@ -57,24 +58,25 @@ impl Random {
     }
 }
 
-/// What a rank makes of a call by itself: the other ranks may do something else.
+/// The properties of a call that each rank chooses for itself. Other ranks may choose differently.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) placement: Placement,
-    /// Whether what several ranks are sent is written once.
+    /// `true` if data for several ranks is written once.
     pub(crate) is_local: bool,
-    /// Whether messages are exposed, and if so, whether also where they are overwritten later.
+    /// `None` if messages are not exposed. Otherwise, `true` if messages are exposed even in memory
+    /// that is overwritten later.
     pub(crate) exposes: Option<bool>,
 }
 
-/// In place, as most calls.
+/// The form of most calls, in place.
 pub(crate) const PLAIN: Form = Form {
     placement: Placement::InPlace,
     is_local: true,
     exposes: None,
 };
 
-/// One call of all ranks.
+/// A call of all ranks.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
@@ -100,14 +102,14 @@ impl Case {
         }
     }
 
-    /// Elements of the whole buffer.
+    /// Returns the number of elements of the complete buffer.
     fn count(&self, world_size: usize) -> usize {
         whole_count(self.collective, self.count, world_size)
     }
 
-    /// The call's program for `rank`.
+    /// Returns the call's program for `rank`.
     pub(crate) fn prepared(&self, rank: usize, world_size: usize, form: Form) -> Arc<Prepared> {
-        let plan = plan(&self.request(rank, world_size)).expect("the registry has it");
+        let plan = plan(&self.request(rank, world_size)).expect("the registry has the algorithm");
         let call = Call {
             pieces: self.pieces,
             ..Call::new(self.collective, self.count(world_size))
@@ -147,14 +149,15 @@ impl Case {
         Inputs::new(self.dtype, self.op, world_size, self.seed)
     }
 
-    /// What `rank` gives to the call.
+    /// Returns the contribution of `rank` to the call.
     pub(crate) fn input(&self, rank: usize, world_size: usize) -> Vec<u8> {
         let mut bytes = vec![0; self.count(world_size) * self.dtype.size()];
         self.inputs(world_size).fill(rank, 0, &mut bytes);
         bytes
     }
 
-    /// Which bytes of the whole buffer the input of `rank` holds, and which its output.
+    /// Returns the bytes of the complete buffer that the input of `rank` holds, and those that its
+    /// output holds.
     fn places(&self, placement: Placement, rank: usize, world_size: usize) -> [Range<usize>; 2] {
         let whole = 0..self.count(world_size) * self.dtype.size();
         let start = |rank| part_start(self.count(world_size), world_size, rank) * self.dtype.size();
@@ -170,7 +173,8 @@ impl Case {
         }
     }
 
-    /// Elements that are not what the collective promises `rank`, where it promises anything.
+    /// Returns the number of elements that differ from what the collective promises `rank`.
+    /// Elements without a promise do not count.
     pub(crate) fn count_wrong(&self, rank: usize, world_size: usize, bytes: &[u8]) -> usize {
         let promise = Promise {
             collective: self.collective,
@@ -184,22 +188,22 @@ impl Case {
     }
 }
 
-/// How a rank makes its calls.
+/// The way in which a rank makes its calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Way {
-    /// Step by step, however long it takes.
+    /// Step by step, no matter how long it takes.
     Patient,
-    /// Step by step for a while, then as an operation.
+    /// Step by step for a while, and then as an operation.
     Impatient,
     /// As an operation.
     Polled,
-    /// As an operation, while earlier ones are still under way.
+    /// As an operation, while earlier operations are still in flight.
     Several,
-    /// Another one for each call.
+    /// In a different way for each call.
     Mixed,
 }
 
-/// A call that is under way on memory of its own.
+/// A call in flight on memory that no peer can read.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     slot: usize,
@@ -215,17 +219,17 @@ pub(crate) struct Rank {
     sequence: u64,
     until: Instant,
     is_local: bool,
-    /// What this rank may expose.
+    /// Memory that this rank can expose.
     memory: Option<OwnRegion>,
-    under_way: VecDeque<Pending>,
+    in_flight: VecDeque<Pending>,
 }
 
 pub(crate) fn world(world_size: usize) -> Vec<Rank> {
     world_over(world_size, true, |link| link)
 }
 
-/// Ranks over stingy links. What several ranks are sent is written once if `is_local`, else for
-/// each by itself.
+/// Creates ranks over stingy links. If `is_local`, data for several ranks is written once;
+/// otherwise, it is written for each rank.
 pub(crate) fn stingy_world(world_size: usize, is_local: bool) -> Vec<Rank> {
     world_over(world_size, is_local, |link| {
         Box::new(Stingy::new(link, Random(world_size as u64)))
@@ -266,13 +270,13 @@ fn world_over(
             until: Instant::now() + PATIENCE,
             is_local,
             memory: Some(memory),
-            under_way: VecDeque::new(),
+            in_flight: VecDeque::new(),
         }
     };
     ranks.enumerate().map(rank).collect()
 }
 
-/// Links to the ranks of this host, and no others.
+/// Returns links to the ranks of this host, and to no other ranks.
 pub(crate) fn connected(world_size: usize, (links, local): Channel) -> Links {
     let never = |peer| panic!("rank {peer} is on this host");
     Links::new(world_size, Box::new(never)).with_local(links, local)
@@ -289,8 +293,8 @@ pub(crate) fn on_every_rank(ranks: &mut [Rank], script: impl Fn(&mut Rank) + Syn
 }
 
 impl Rank {
-    /// From now on it may take as long as at first.
-    pub(crate) fn be_patient_again(&mut self) {
+    /// Restarts the time limit of the rank.
+    pub(crate) fn restart_time_limit(&mut self) {
         self.until = Instant::now() + PATIENCE;
     }
 
@@ -302,7 +306,7 @@ impl Rank {
         }
     }
 
-    /// Makes the call; its result, or an earlier one's, is checked when it is there.
+    /// Makes the call. Checks its result, or that of an earlier call, when it is available.
     pub(crate) fn call(&mut self, case: &Case, way: Way, random: &mut Random) {
         let several = [Way::Patient, Way::Impatient, Way::Polled, Way::Several];
         let way = match way {
@@ -321,17 +325,17 @@ impl Rank {
             self.finish(0);
             return;
         }
-        self.call_plainly(case, placement, patience);
+        self.call_unexposed(case, placement, patience);
         let keep = match way {
-            Way::Several => 1 + random.below(UNDER_WAY_MAX),
+            Way::Several => 1 + random.below(IN_FLIGHT_MAX),
             _ => 0,
         };
         self.finish(keep);
     }
 
-    /// Makes the call on memory that no peer can read: step by step as long as `patience` says, or
-    /// at once as an operation among others.
-    pub(crate) fn call_plainly(
+    /// Makes the call on memory that no peer can read. It runs step by step for as long as
+    /// `patience` allows, or immediately as an operation if `patience` is `None`.
+    pub(crate) fn call_unexposed(
         &mut self,
         case: &Case,
         placement: Placement,
@@ -349,7 +353,7 @@ impl Rank {
         };
         match self.start(case, &prepared, memory, patience) {
             Ok(end) => self.check_end(case, placement, end),
-            Err(slot) => self.under_way.push_back(Pending {
+            Err(slot) => self.in_flight.push_back(Pending {
                 slot,
                 case: *case,
                 placement,
@@ -358,11 +362,11 @@ impl Rank {
     }
 
     fn group(&mut self) -> &mut Group {
-        self.engine.group(0).expect("it is there")
+        self.engine.group(0).expect("group 0 exists")
     }
 
-    /// Starts the call; how it has ended, if it has by the time that `patience` ends, else its
-    /// place among the operations under way.
+    /// Starts the call. Returns its result if it ends within `patience`, and otherwise its slot
+    /// among the operations in flight.
     fn start(
         &mut self,
         case: &Case,
@@ -383,10 +387,10 @@ impl Rank {
             let posted = self.group().post(Order::Collectives, &mut start);
             return Err(posted.expect("nothing has failed"));
         };
-        let mut patience = |looks| {
+        let mut patience = |polls| {
             std::thread::yield_now();
             assert!(Instant::now() < until, "stuck in {case:?}");
-            looks < most
+            polls < most
         };
         match self.group().run(&mut start, &mut patience) {
             Ok(None) => Ok((memory, Ok(()))),
@@ -395,7 +399,7 @@ impl Rank {
         }
     }
 
-    /// Makes the call to its end.
+    /// Makes the call and runs it until it ends.
     fn complete(
         &mut self,
         case: &Case,
@@ -409,8 +413,8 @@ impl Rank {
         }
     }
 
-    /// Makes the call where peers can read the input, the output or both, which afterwards bear no
-    /// trace of it.
+    /// Makes the call on an input, an output, or both, that peers can read. Overwrites them
+    /// afterwards.
     pub(crate) fn call_exposing(
         &mut self,
         case: &Case,
@@ -423,21 +427,21 @@ impl Rank {
             ..self.form(placement)
         };
         let prepared = case.prepared(self.rank, self.world_size, form);
-        let mut memory = self.memory.take().expect("it is given back");
+        let mut memory = self.memory.take().expect("the previous call returned it");
         let [input, output] = case.places(placement, self.rank, self.world_size);
         let given = case.input(self.rank, self.world_size)[input].to_vec();
-        // Not at the start, and aligned for any element.
+        // The data is not at the start of the memory, and is aligned for any element.
         let start = 8 * (case.seed as usize % 100);
         let second = given.len().next_multiple_of(8);
         let exposable = memory.bytes_mut(start, second + output.len());
         let (first, second) = exposable.split_at_mut(second);
-        let mut beside = (vec![0; given.len()], vec![0; output.len()]);
+        let mut unexposed = (vec![0; given.len()], vec![0; output.len()]);
         let input = if exposed[0] {
             &mut first[..given.len()]
         } else {
-            &mut beside.0
+            &mut unexposed.0
         };
-        let output = if exposed[1] { second } else { &mut beside.1 };
+        let output = if exposed[1] { second } else { &mut unexposed.1 };
         input.copy_from_slice(&given);
         output.fill(0x5a);
         let end = match placement {
@@ -460,20 +464,19 @@ impl Rank {
         };
         assert_eq!(end, Ok(()), "{case:?}");
         self.check(case, placement, input, output);
-        // Whoever still reads it gets nonsense.
+        // A peer that still reads this memory gets nonsense.
         exposable.fill(0xa5);
         self.memory = Some(memory);
     }
 
-    /// Makes the call on memory that peers can read, gives up on it, and writes something else
-    /// there.
-    pub(crate) fn give_up_exposing(&mut self, case: &Case, patience: u32) {
+    /// Makes the call on memory that peers can read, abandons it, and overwrites the memory.
+    pub(crate) fn abandon_exposing(&mut self, case: &Case, patience: u32) {
         let form = Form {
             exposes: Some(true),
             ..PLAIN
         };
         let prepared = case.prepared(self.rank, self.world_size, form);
-        let mut memory = self.memory.take().expect("it is given back");
+        let mut memory = self.memory.take().expect("the previous call returned it");
         let input = case.input(self.rank, self.world_size);
         let buffer = memory.bytes_mut(0, input.len());
         buffer.copy_from_slice(&input);
@@ -484,7 +487,7 @@ impl Rank {
             while self.engine.poll() {}
             self.group().give_up(cause.clone());
             let taken = self.group().take(Order::Collectives, slot);
-            let (memory, end) = taken.expect("it has failed");
+            let (memory, end) = taken.expect("the call has failed");
             assert_eq!(end, Err(cause));
             (memory.output, ())
         });
@@ -492,7 +495,7 @@ impl Rank {
         self.memory = Some(memory);
     }
 
-    /// Makes the call and moves what can be moved; how it has ended, if it has.
+    /// Makes the call and advances it as far as possible. Returns its result if it has ended.
     pub(crate) fn end_of(&mut self, case: &Case, patience: u32) -> Option<Result<(), Error>> {
         let prepared = case.prepared(self.rank, self.world_size, PLAIN);
         let buffer = Region::own(case.input(self.rank, self.world_size));
@@ -519,34 +522,34 @@ impl Rank {
         }
     }
 
-    /// Polls until at most `keep` calls are under way, the earliest first.
+    /// Polls until at most `keep` calls are in flight, and checks the earliest calls first.
     pub(crate) fn finish(&mut self, keep: usize) {
-        while self.under_way.len() > keep {
+        while self.in_flight.len() > keep {
             if !self.engine.poll() {
                 std::thread::yield_now();
-                assert!(Instant::now() < self.until, "stuck in {:?}", self.under_way);
+                assert!(Instant::now() < self.until, "stuck in {:?}", self.in_flight);
             }
-            while let Some(first) = self.under_way.front().copied() {
+            while let Some(first) = self.in_flight.front().copied() {
                 let Some(end) = self.group().take(Order::Collectives, first.slot) else {
                     break;
                 };
-                self.under_way.pop_front();
+                self.in_flight.pop_front();
                 self.check_end(&first.case, first.placement, end);
             }
         }
     }
 
-    /// The call on memory of its own has ended.
+    /// Checks a call that has ended on memory that no peer can read.
     fn check_end(&self, case: &Case, placement: Placement, (memory, end): End) {
         assert_eq!(end, Ok(()), "{case:?}");
         let bytes = |region: Option<Region>| {
             let region = region.unwrap_or_else(|| Region::own(Vec::<u8>::new()));
-            region.into_vector::<u8>().expect("it was one of bytes")
+            region.into_vector::<u8>().expect("the region holds bytes")
         };
         self.check(case, placement, &bytes(memory.input), &bytes(memory.output));
     }
 
-    /// The output is what was promised, and the input is what it was.
+    /// Checks that the output is what the collective promises and that the input has not changed.
     fn check(&self, case: &Case, placement: Placement, input: &[u8], output: &[u8]) {
         let (rank, world_size) = (self.rank, self.world_size);
         let [given, taken] = case.places(placement, rank, world_size);
@@ -554,7 +557,7 @@ impl Rank {
         if placement == Placement::Into {
             assert!(
                 input == &whole[given],
-                "rank {rank} of {world_size}: the input of {case:?}"
+                "rank {rank} of {world_size}: the input of {case:?} has changed"
             );
         }
         whole[taken].copy_from_slice(output);
