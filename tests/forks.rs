@@ -1,5 +1,5 @@
-//! Children that a rank forks, as data loaders do: they make no calls, and their parents go on as
-//! if there were none.
+//! Children that a rank forks, as data loaders do. The calls of the children fail, and their
+//! parents continue unaffected.
 
 #![allow(clippy::unwrap_used)]
 
@@ -17,13 +17,13 @@ use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
-/// A call that hangs ends its child after so many seconds.
-const HANGS: u32 = 20;
-/// Children that a rank forks in each role.
+/// Number of seconds after which a child that hangs is killed.
+const HANG_LIMIT_S: u32 = 20;
+/// Number of children that a rank forks in each role.
 const CHILDREN: usize = 12;
 const COUNT: usize = 100_000;
 
-/// Its ranks enter here.
+/// Starts ranks that run this binary's `child_entry`.
 const SUITE: Suite = Suite(module_path!());
 
 #[test]
@@ -33,14 +33,14 @@ fn child_entry() {
         Ok("busy") => exit(busy()),
         Ok("buffers") => exit(buffers()),
         Ok("callback") => exit(callback()),
-        Ok(other) => panic!("no role is called {other}"),
+        Ok(other) => panic!("unknown role {other}"),
         Err(_) => {}
     }
 }
 
 type Call = fn(&Communicator) -> Result<()>;
 
-/// What a child may try.
+/// Calls that a child tries.
 const CALLS: &[(&str, Call)] = &[
     ("all_reduce", |comm| {
         comm.all_reduce(&mut [9.0f32; 4], ReduceOp::Sum)
@@ -116,7 +116,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-/// Whether this is how a forked child's call ends.
+/// Checks that a call of a forked child ended with the right error.
 fn check(what: &str, end: Result<()>) -> std::result::Result<(), String> {
     match end {
         Err(error)
@@ -128,35 +128,35 @@ fn check(what: &str, end: Result<()>) -> std::result::Result<(), String> {
     }
 }
 
-/// Every call of a child's is refused.
-fn all_are_refused(comm: &Communicator) -> std::result::Result<(), String> {
+/// Checks that all calls of a child fail.
+fn check_all_fail(comm: &Communicator) -> std::result::Result<(), String> {
     let mut calls = CALLS.iter();
     calls.try_for_each(|(what, call)| check(what, call(comm)))
 }
 
-/// Forks; the child's number in the parent, 0 in the child.
+/// Forks. Returns the child's process ID in the parent, and 0 in the child.
 fn fork() -> i32 {
-    // SAFETY: a test of what happens if a program does this, as Python's os.fork() does. The child
+    // SAFETY: this tests what happens if a program forks, as Python's os.fork() does. The child
     // allocates, which the C library's fork allows.
     let pid = unsafe { libc::fork() };
     assert!(pid >= 0);
     if pid == 0 {
-        // SAFETY: it takes a number.
-        unsafe { libc::alarm(HANGS) };
+        // SAFETY: the function takes a number.
+        unsafe { libc::alarm(HANG_LIMIT_S) };
     }
     pid
 }
 
-/// A child ends.
+/// Ends a child.
 fn leave(end: std::result::Result<(), String>) -> ! {
     if let Err(why) = &end {
         eprintln!("a child: {why}");
     }
-    // SAFETY: it takes a number. What is to run at the end of the harness does not.
+    // SAFETY: the function takes a number. Code that the harness would run at its end does not run.
     unsafe { libc::_exit(i32::from(end.is_err())) };
 }
 
-/// How a child ends.
+/// Waits for a child and returns its exit status.
 fn wait_for(pid: i32) -> i32 {
     let mut status = 0;
     // SAFETY: waits for a child of this process; the status is this function's.
@@ -164,7 +164,7 @@ fn wait_for(pid: i32) -> i32 {
     status
 }
 
-/// Waits for a child; an error if it does not end well.
+/// Waits for a child. Returns an error if the child fails.
 fn reap(pid: i32) -> Result<()> {
     match wait_for(pid) {
         0 => Ok(()),
@@ -175,7 +175,7 @@ fn reap(pid: i32) -> Result<()> {
     }
 }
 
-/// Forks a child that does this, and waits for it.
+/// Forks a child that runs `act`, and waits for the child.
 fn child(act: impl FnOnce() -> std::result::Result<(), String>) -> Result<()> {
     match fork() {
         0 => leave(act()),
@@ -183,7 +183,7 @@ fn child(act: impl FnOnce() -> std::result::Result<(), String>) -> Result<()> {
     }
 }
 
-/// The sum of what both ranks give, which is 2.
+/// Sums the contributions of both ranks, and checks that each element is 2.
 fn sum_up(comm: &Communicator, count: usize) -> Result<()> {
     let mut sum = vec![1.0f32; count];
     comm.all_reduce(&mut sum, ReduceOp::Sum)?;
@@ -196,20 +196,21 @@ fn sum_up(comm: &Communicator, count: usize) -> Result<()> {
     }
 }
 
-/// Rank 0 forks while no call of it is under way, before rank 1 makes its next call and while it
-/// waits there. Its children are refused, and drop the communicator.
+/// Forks on rank 0 while it has no call in flight: before rank 1 makes its next call, or while rank
+/// 1 waits in this call. The calls of the children fail, and the children drop the communicator.
 fn idle() -> Result<String> {
     let mut comm = Some(Communicator::from_env()?);
     for round in 0..CHILDREN {
         let world = comm.as_ref().unwrap();
         world.barrier()?;
         if world.rank() == round % 3 {
-            // So that the other rank waits, or, where this one forks, the child is first.
+            // If rank 0 sleeps, rank 1 is already waiting when rank 0 forks. If rank 1 sleeps, the
+            // child makes its calls before rank 1.
             std::thread::sleep(Duration::from_millis(30));
         }
         if world.rank() == 0 {
             child(|| {
-                all_are_refused(comm.as_ref().unwrap())?;
+                check_all_fail(comm.as_ref().unwrap())?;
                 drop(comm.take());
                 Ok(())
             })?;
@@ -227,8 +228,8 @@ fn idle() -> Result<String> {
     Ok("all well".into())
 }
 
-/// Rank 0 forks while another thread is in calls, asynchronous calls wait for rank 1, and a scope
-/// is open. Its children are given the buffer back, with an error, and leave the scope.
+/// Forks on rank 0 while another thread is in calls, asynchronous calls wait for rank 1, and a
+/// scope is open. The children get their buffers back with an error, and leave the scope.
 fn busy() -> Result<String> {
     let comm = Communicator::from_env()?;
     let other = comm.duplicate()?;
@@ -246,7 +247,7 @@ fn busy() -> Result<String> {
         });
         let mut end = Ok(());
         for round in 0..CHILDREN {
-            end = end.and_then(|()| forked_under_way(&comm, round));
+            end = end.and_then(|()| fork_with_calls_in_flight(&comm, round));
         }
         is_over.store(true, Ordering::Relaxed);
         end.and(calls.join().unwrap())
@@ -254,14 +255,14 @@ fn busy() -> Result<String> {
     Ok("all well".into())
 }
 
-fn forked_under_way(comm: &Communicator, round: usize) -> Result<()> {
+fn fork_with_calls_in_flight(comm: &Communicator, round: usize) -> Result<()> {
     let start = || comm.start_all_reduce(vec![1.0f32; COUNT], ReduceOp::Sum);
     let mut works = Vec::new();
     if comm.rank() == 0 {
         works = vec![Some(start()?), Some(start()?), Some(start()?)];
         child(|| {
-            all_are_refused(comm)?;
-            ends_of_works(&mut works)
+            check_all_fail(comm)?;
+            check_calls_of_parent(&mut works)
         })?;
     } else {
         std::thread::sleep(Duration::from_millis(5 * (round % 4) as u64));
@@ -276,7 +277,7 @@ fn forked_under_way(comm: &Communicator, round: usize) -> Result<()> {
     let end = comm.scope(|scope| {
         let [one, other] = &mut lent;
         let work = scope.all_reduce(one, ReduceOp::Sum)?;
-        let _of_the_scope = scope.all_reduce(other, ReduceOp::Sum)?;
+        let _unfinished = scope.all_reduce(other, ReduceOp::Sum)?;
         if comm.rank() == 0 {
             forked = Some(fork());
         }
@@ -292,27 +293,27 @@ fn forked_under_way(comm: &Communicator, round: usize) -> Result<()> {
     comm.barrier()
 }
 
-/// A child asks for its parent's calls in all ways: the first is waited for, the second awaited,
-/// the third dropped.
-fn ends_of_works(works: &mut [Option<Work<Vec<f32>>>]) -> std::result::Result<(), String> {
+/// Ends the parent's calls in a child in all ways: waits for the first call, polls the second, and
+/// drops the third.
+fn check_calls_of_parent(works: &mut [Option<Work<Vec<f32>>>]) -> std::result::Result<(), String> {
     let mut take = |at: usize| works[at].take().unwrap();
     let (first, mut second, third) = (take(0), take(1), take(2));
     if !first.is_finished() {
-        return Err("a work goes on".into());
+        return Err("the first call has not ended".into());
     }
     let failed = first.wait().unwrap_err();
     assert_eq!(failed.buffer.len(), COUNT);
-    check("a work that is waited for", Err(failed.error))?;
+    check("waiting for the first call", Err(failed.error))?;
     let mut context = Context::from_waker(Waker::noop());
     match std::pin::Pin::new(&mut second).poll(&mut context) {
-        Poll::Ready(Err(failed)) => check("a work that is awaited", Err(failed.error))?,
-        _ => return Err("a work that is awaited has no error".into()),
+        Poll::Ready(Err(failed)) => check("polling the second call", Err(failed.error))?,
+        _ => return Err("polling the second call returns no error".into()),
     }
     drop(third);
     Ok(())
 }
 
-/// How many memories of the library this process has mapped.
+/// Returns how many memory areas of the library this process has mapped.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -320,7 +321,7 @@ fn mapped() -> usize {
         .count()
 }
 
-/// Children read the buffers that peers can read, and drop them; of the links they have nothing.
+/// Children read the buffers that peers can read, and drop them. They have no memory of the links.
 fn buffers() -> Result<String> {
     let comm = Communicator::from_env()?;
     let mut buffer = Some(comm.alloc::<f32>(COUNT)?);
@@ -332,17 +333,17 @@ fn buffers() -> Result<String> {
         if comm.rank() == 0 {
             child(|| {
                 let own = buffer.take().unwrap();
-                let of_the_library = mapped();
+                let mapped_in_child = mapped();
                 match own.iter().all(|one| *one == 1.0) {
-                    true if of_the_library == usize::from(is_shared) => {}
-                    is_right => return Err(format!("{is_right}: {of_the_library} of {before}")),
+                    true if mapped_in_child == usize::from(is_shared) => {}
+                    is_right => return Err(format!("{is_right}: {mapped_in_child} of {before}")),
                 }
                 drop(own);
                 check("a call", comm.barrier())
             })?;
         }
         assert!(before > 1 || !has_links, "{before}");
-        // Peers let go of what was dropped.
+        // Peers release the dropped memory.
         drop(comm.alloc::<f32>(1)?);
         let own = buffer.as_mut().unwrap();
         comm.all_reduce(own, ReduceOp::Sum)?;
@@ -352,16 +353,17 @@ fn buffers() -> Result<String> {
     Ok("all well".into())
 }
 
-/// What rank 0's calls ask, while they wait, forks a child, which returns into its parent's call.
+/// Rank 0 forks a child in the interrupt callback while a call waits. The child then returns into
+/// its parent's call.
 fn callback() -> Result<String> {
     let ended = Arc::new(AtomicI32::new(0));
     let status = Arc::clone(&ended);
-    let asks = move || {
+    let callback = move || {
         if status.load(Ordering::Relaxed) == 0 {
             match fork() {
                 0 => {
-                    // Its last words are not rank 0's.
-                    // SAFETY: it takes a number; the child ends before it opens anything.
+                    // The last output of the child is not that of rank 0.
+                    // SAFETY: the function takes a number; the child ends before it opens anything.
                     unsafe { libc::close(2) };
                 }
                 pid => status.store(wait_for(pid), Ordering::Relaxed),
@@ -371,10 +373,10 @@ fn callback() -> Result<String> {
     };
     let builder = Builder::from_env()?;
     let comm = match std::env::var("RANK").as_deref() {
-        Ok("0") => builder.interrupt(asks).connect()?,
+        Ok("0") => builder.interrupt(callback).connect()?,
         _ => builder.connect()?,
     };
-    // Until rank 0 has waited so long that it was asked.
+    // Repeat this until rank 0 has waited long enough for the callback to be called.
     let mut has_ended = [0i32];
     while has_ended == [0] {
         if comm.rank() == 1 {
@@ -390,7 +392,7 @@ fn callback() -> Result<String> {
 }
 
 #[test]
-fn a_childs_calls_are_refused_and_its_parent_goes_on() {
+fn calls_of_forked_child_fail_and_parent_continues() {
     for role in ["idle", "busy", "buffers", "callback"] {
         concurrently([Links::Tcp, Links::SharedMemory], |links| {
             let ranks = SUITE.start(links, role, 2, &[("RINGTREE_STALL_WARNING_S", "0")]);
@@ -400,11 +402,11 @@ fn a_childs_calls_are_refused_and_its_parent_goes_on() {
     }
 }
 
-/// Here a child's parent has no other process.
+/// Here, the child's parent is the only process of its world.
 #[test]
-fn a_child_of_a_simulated_rank_or_of_a_start_is_refused_as_well() {
+fn calls_of_child_of_simulated_or_joining_rank_fail() {
     let ends = ringtree::simulate(2, |comm| {
-        child(|| all_are_refused(comm))?;
+        child(|| check_all_fail(comm))?;
         sum_up(comm, COUNT)
     });
     assert_eq!(ends, [Ok(()), Ok(())]);
@@ -415,7 +417,7 @@ fn a_child_of_a_simulated_rank_or_of_a_start_is_refused_as_well() {
         let joining = joining.take().unwrap();
         joining.cancel();
         if !joining.is_finished() {
-            return Err("a start goes on".into());
+            return Err("the join has not ended".into());
         }
         check("a start", joining.wait().map(drop))
     })
@@ -426,22 +428,25 @@ fn a_child_of_a_simulated_rank_or_of_a_start_is_refused_as_well() {
     })
     .unwrap();
     let joining = joining.unwrap();
-    assert!(!joining.is_finished(), "its child has ended it");
+    assert!(
+        !joining.is_finished(),
+        "the child has ended the join of its parent"
+    );
     joining.cancel();
     let error = joining.wait().unwrap_err();
     assert!(error.to_string().contains("canceled"), "{error}");
 }
 
-/// A child may become a rank of its own.
+/// A child may create its own communicator.
 #[test]
-fn a_child_may_start_by_itself() {
+fn child_may_create_communicator() {
     let comm = Communicator::builder()
         .rank(0)
         .world_size(1)
         .connect()
         .unwrap();
     child(|| {
-        check("its parent's", comm.barrier())?;
+        check("a call of the parent", comm.barrier())?;
         let own = Communicator::builder().rank(0).world_size(1).connect();
         let own = own.map_err(|error| error.to_string())?;
         own.barrier().map_err(|error| error.to_string())

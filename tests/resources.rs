@@ -1,5 +1,5 @@
-//! Ranks that the system gives too little: descriptors, files, memory. Each says so itself, before
-//! any deadline, and every other rank hears the same.
+//! Ranks to which the system gives too few descriptors, files or too little memory. Each of them
+//! reports this itself before any deadline, and every other rank gets the same report.
 
 #![allow(clippy::unwrap_used)]
 
@@ -15,11 +15,11 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The environment turns a copy of this test binary into a rank.
+/// Variable that turns a copy of this test binary into a rank.
 const ROLE: &str = "RINGTREE_TEST_ROLE";
-/// What a rank says stands behind this, among the lines of the test harness.
+/// Prefix of a rank's report, which distinguishes it from the lines of the test harness.
 const MARK: &str = "says: ";
-/// Ranks that wait for a cause wait for this long, and then say another one than what is expected.
+/// If ranks wait this long for a cause, they report a different one than the tests expect.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -35,7 +35,7 @@ fn child_entry() {
         Err(error) => eprintln!("{MARK}{error:?}"),
         Ok(sum) => eprintln!("{MARK}sum {sum}"),
     }
-    // The harness would only print more.
+    // Returning would let the harness print more lines.
     std::process::exit(0);
 }
 
@@ -45,8 +45,8 @@ fn limit_files(limit: u64) {
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
 }
 
-/// A sum over all ranks. A greedy rank opens files, once it has joined, until no more can be open;
-/// ranks beside it wait for that.
+/// Sums over all ranks. A greedy rank joins, and then opens files until it has no descriptors left.
+/// Waiting ranks wait for this.
 fn work(role: &str) -> Result<u64> {
     let comm = Communicator::from_env()?;
     let full = std::env::var("FULL").unwrap();
@@ -56,16 +56,16 @@ fn work(role: &str) -> Result<u64> {
         while let Ok(file) = File::open("/dev/null") {
             open.push(file);
         }
-        // The control thread may take what is given back here.
-        let said = loop {
+        // The control thread may take the descriptor that is released here.
+        let marker = loop {
             open.pop();
             if let Ok(file) = File::create(&full) {
                 break file;
             }
         };
-        open.push(said);
+        open.push(marker);
     }
-    while role == "beside" && !Path::new(&full).exists() {
+    while role == "waiting" && !Path::new(&full).exists() {
         std::thread::sleep(Duration::from_millis(5));
     }
     let mut sum = [comm.rank() as u64];
@@ -73,8 +73,9 @@ fn work(role: &str) -> Result<u64> {
     Ok(sum[0])
 }
 
-/// Keeps descriptors that this process was started with from the ranks, which count theirs.
-fn keep_descriptors_from_ranks() {
+/// Prevents ranks from inheriting descriptors that this process was started with, because the ranks
+/// count their descriptors.
+fn close_descriptors_in_ranks() {
     for entry in std::fs::read_dir("/proc/self/fd").unwrap() {
         let number: i32 = entry
             .unwrap()
@@ -84,16 +85,17 @@ fn keep_descriptors_from_ranks() {
             .parse()
             .unwrap();
         if number > 2 {
-            // SAFETY: only a flag of the descriptor changes. If it is closed by now, nothing does.
+            // SAFETY: only a flag of the descriptor changes. If it is closed by now, nothing
+            // changes.
             let descriptor = unsafe { BorrowedFd::borrow_raw(number) };
             let _ = rustix::io::fcntl_setfd(descriptor, rustix::io::FdFlags::CLOEXEC);
         }
     }
 }
 
-/// Starts a rank for each of `roles`; what they say, when all have ended.
-fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
-    keep_descriptors_from_ranks();
+/// Starts a rank for each of `roles`. Returns the reports of the ranks after all have exited.
+fn reports(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
+    close_descriptors_in_ranks();
     let rendezvous = own_address();
     let folder = tempfile::tempdir().unwrap();
     let full = folder.path().join("full");
@@ -124,7 +126,7 @@ fn said(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
     ranks.into_iter().map(end).collect()
 }
 
-/// All ranks have the same error: the system's, of `rank`, with the limit to raise.
+/// Checks that all ranks report the same system error of `rank`, with the limit to raise.
 fn assert_named(said: &[String], rank: usize, limit: u64) {
     for text in said {
         assert_eq!(*text, said[0]);
@@ -140,22 +142,22 @@ fn assert_named(said: &[String], rank: usize, limit: u64) {
 }
 
 #[test]
-fn a_rank_that_joins_with_too_few_descriptors_is_named_on_every_rank() {
+fn joining_rank_without_descriptors_is_named_on_all_ranks() {
     for transport in ["shm", "tcp"] {
         for (rank, limit) in [(2, 18), (0, 18)] {
             let mut roles = ["free"; 8];
             roles[rank] = "limited";
-            assert_named(&said(transport, limit, &roles), rank, limit);
+            assert_named(&reports(transport, limit, &roles), rank, limit);
         }
     }
 }
 
 #[test]
-fn a_rank_that_runs_out_of_descriptors_is_named_on_every_rank() {
-    // Lower ranks dial higher ones, so rank 0 dials only and rank 2 accepts only.
+fn rank_that_exhausts_descriptors_is_named_on_all_ranks() {
+    // Lower ranks dial higher ranks, so rank 0 only dials and rank 2 only accepts.
     for greedy in [0, 1, 2] {
-        let mut roles = ["beside"; 3];
+        let mut roles = ["waiting"; 3];
         roles[greedy] = "greedy";
-        assert_named(&said("tcp", 0, &roles), greedy, 64);
+        assert_named(&reports("tcp", 0, &roles), greedy, 64);
     }
 }

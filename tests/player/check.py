@@ -1,5 +1,5 @@
-"""Plays the pages of `ringtree plan --draw html` in a browser, and compares what they show with
-what the library says. `tests/player/run` makes the pages and the states and starts this.
+"""Plays the pages of `ringtree plan --draw html` in a browser and compares their contents with the
+library's results. `tests/player/run` creates the pages and the states, and starts this script.
 
 check.py FOLDER [SCREENSHOTS]
 """
@@ -14,16 +14,16 @@ from playwright.sync_api import sync_playwright
 BROWSER = "/usr/bin/chromium"
 RANKS_APART = 16
 
-# What the page shows in each cell: the ranks that contributed, the part that is there, the text.
+# The cells of each plan: their rank, row and kind, and the ranks that contributed.
 SHOWN = """() => [...document.querySelectorAll(".plan")].map((plan) =>
   [...plan.querySelectorAll(".cell")].map((cell) => ({
     rank: Number(cell.dataset.rank), row: Number(cell.dataset.row), kind: cell.classList[1],
     holds: cell.dataset.holds.split(" ").filter((word) => word).map(Number),
   })))"""
-# The rounds that each plan has done, now and one stop before.
+# The number of completed rounds of each plan, now and one stop before.
 ROUNDS = "() => player.stops[player.at].rounds"
 ROUNDS_BEFORE = "() => player.stops[player.at - 1]?.rounds"
-# What the page's replay has found.
+# The parts of each chunk, and the ranks that contributed, according to the page's replay.
 PARTS = """([plan, round]) => {
   const { film } = player.views[plan];
   const state = film.states[round];
@@ -36,13 +36,14 @@ HOLDS = """([plan, round]) => {
   const of = (rank) => upTo(film.width).map((chunk) => membersOf(holds[rank * film.width + chunk]));
   return upTo(film.page.ranks).map(of);
 }"""
-# What each plan's panel says of the round, and which bars are drawn as over.
+# The text of each plan's panel, and the bars that are drawn as over.
 SAID = """() => [...document.querySelectorAll(".plan")].map((plan, at) => ({
   text: plan.querySelector(".now").textContent.replaceAll("\\u00a0", " "),
   over: player.views[at].bars.map((parts) => !parts[0]?.classList.contains("future")),
 }))"""
-# The least contrast between a digit and its cell, light and dark, and the kinds of cells with digits.
-# The canvas turns any color into bytes. `kinds` are tried out on one cell; none means those shown.
+# The contrast between digits and their cells in light and dark mode, for each kind of cell.
+# The canvas converts any color to bytes. `kinds` are tried on one cell. If `kinds` is empty, this
+# measures the cells that the page shows.
 DIGITS = """(kinds) => {
   const canvas = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
   const light = (color) => {
@@ -75,7 +76,7 @@ DIGITS = """(kinds) => {
   return Object.values(found);
 }"""
 KINDS_WITH_DIGITS = ["h0", "h1", "h2", "h3", "h4", "some", "done"]
-# The headline of a page whose plans differ from this page's as `changes` say.
+# The headline of a page whose plans differ from the plans of this page by `changes`.
 HEADLINE = """(changes) => headline(changes.map(([plan, change]) => {
   const { film } = player.views[plan];
   return { ...film, score: { ...film.score, ...change } };
@@ -86,13 +87,13 @@ ROWS = "() => player.views.map((view) => view.place.rows)"
 
 
 def expect(condition, what):
-    """Ends the test with `what` unless `condition` holds."""
+    """Fails with the message `what` unless `condition` holds."""
     if not condition:
         raise AssertionError(what)
 
 
 def opened(browser, url, width, scheme, faults=None, requests=None):
-    """Opens a page that does not move, and notes what it complains of and asks for."""
+    """Opens a page without motion, and records its errors and its requests."""
     view = {"width": width, "height": 800}
     context = browser.new_context(viewport=view, color_scheme=scheme, reduced_motion="reduce")
     page = context.new_page()
@@ -105,7 +106,7 @@ def opened(browser, url, width, scheme, faults=None, requests=None):
 
 
 def compare(page, name, states):
-    """Compares the states of all plans of a page at the stop where it is."""
+    """Compares the states of all plans of a page at its current stop with `states`."""
     rows = page.evaluate(ROWS)
     rounds = page.evaluate(ROUNDS)
     before = page.evaluate(ROUNDS_BEFORE) or [None] * len(rounds)
@@ -117,20 +118,20 @@ def compare(page, name, states):
         expected = states[plan][round_]
         where = f"{name}, plan {plan}, round {round_}"
         holds = page.evaluate(HOLDS, [plan, round_])
-        # The verifier lists the scratch that a rank has; the page gives all ranks as much.
+        # The verifier lists the scratch memory of each rank. The page gives all ranks the same amount.
         for rank, chunks in enumerate(expected["holds"]):
             found = holds[rank][: len(chunks)]
             expect(found == chunks, f"{where}: rank {rank} holds {found}, not {chunks}")
         for rank, parts in enumerate(page.evaluate(PARTS, [plan, round_])):
             for chunk, part in enumerate(parts):
                 difference = abs(part - expected["parts"][rank][chunk])
-                expect(difference < 1e-6, f"{where}: part {part} of chunk {chunk} of rank {rank}")
+                expect(difference < 1e-6, f"{where}: rank {rank}, chunk {chunk}: the part is {part}")
         cells = len(rows[plan]) * len(expected["holds"])
         expect(len(shown[plan]) == cells, f"{where}: {len(shown[plan])} cells are shown, not {cells}")
-        # Of two plans, one may be within a round while the other ends one.
+        # One plan may be within a round while the other plan ends a round.
         is_within = round_ == before[plan] and round_ + 1 < len(states[plan])
         last = states[plan][round_ if is_within else max(0, round_ - 1)]["holds"]
-        # A rank's contributions to a chunk may be apart, some of them in scratch.
+        # The contributions to a chunk may be in several places on a rank, some of them in scratch memory.
         collected, fresh = {}, set()
         chunk_count = page.evaluate(CHUNKS, plan)
         for cell in shown[plan]:
@@ -139,7 +140,7 @@ def compare(page, name, states):
             collected.setdefault(key, set()).update(cell["holds"])
             if cell["holds"] != union_of(last[cell["rank"]][first:end]):
                 fresh.add(key)
-        # A row that stands for several chunks may show their union already.
+        # A row that stands for several chunks may already show their union.
         is_apart = all(end - first == 1 for first, end in rows[plan])
         fresh = [collected[key] for key in fresh] if is_apart else None
         agree(where, said[plan], fresh, round_, is_within)
@@ -165,8 +166,9 @@ def union_of(chunks):
 
 
 def agree(where, said, fresh, round_, is_within):
-    """Checks that the sentence and the bars of a plan count what its cells show. `fresh` lists what
-    ranks hold of the chunks that they received in this round; it is None if the cells do not tell."""
+    """Checks that the text and the bars of a plan agree with its cells. `fresh` lists the contributions
+    that ranks hold to the chunks that they received in this round, or is None if the cells do not
+    show this."""
     text = said["text"]
     begin = ("Start.", "During round ", "End of round ", "Local work.")[1 if is_within else 2 if round_ else 0]
     expect(text.startswith(begin) or text.startswith("Local work."), f"{where}: {text}")
@@ -183,11 +185,11 @@ def agree(where, said, fresh, round_, is_within):
 
 
 def play(page, name, states):
-    """Steps through a page, to the end and back."""
+    """Steps through a page to its end, and goes back."""
     for cell in page.evaluate(DIGITS, KINDS_WITH_DIGITS):
         expect(cell["contrast"] >= 4.5, f"{name}: {cell}")
     stops = page.evaluate("() => player.stops.length")
-    expect(page.locator("#back").is_disabled(), f"{name}: there is something before the start")
+    expect(page.locator("#back").is_disabled(), f"{name}: the page can go back at the start")
     for _ in range(stops - 1):
         compare(page, name, states)
         page.keyboard.press("ArrowRight")
@@ -205,7 +207,7 @@ def play(page, name, states):
 
 
 def keys(page, name):
-    """Checks the keyboard, the buttons, the slider and what is read out."""
+    """Checks the keyboard, the buttons, the slider, and the text for screen readers."""
     read_out = page.locator("#live")
     before = read_out.inner_text()
     page.keyboard.press("End")
@@ -231,7 +233,7 @@ def keys(page, name):
 
 
 def motion(browser, url, name):
-    """Checks that the page plays by itself, stops at the end, and pauses."""
+    """Checks that the page plays automatically, stops at the end, and pauses."""
     context = browser.new_context(viewport={"width": 1280, "height": 800})
     page = context.new_page()
     page.goto(url)
@@ -277,7 +279,7 @@ def on_a_phone(browser, url, name):
     expect(all(0 < gap < 150 for gap in gaps), f"{name}: the bars begin {gaps} pixels below the cells")
     padding = "() => parseFloat(getComputedStyle(document.documentElement).scrollPaddingBottom)"
     high = page.locator("#bar").bounding_box()["height"]
-    expect(page.evaluate(padding) >= high, f"{name}: what has the focus may be behind the player")
+    expect(page.evaluate(padding) >= high, f"{name}: the player may cover the focused element")
     context.close()
 
 
@@ -298,7 +300,7 @@ def headlines(page, name):
          "Circulant sends 3 KiB per rank instead of 2 KiB. It takes 6 rounds instead of 12, so it "
          "waits less for messages: 500 µs instead of 1 ms. It is predicted to end first, after 1 ms "
          "instead of 2 ms."),
-        # More rounds, and still first.
+        # More rounds, but a shorter time.
         ([(1, slow), (0, {**fast, "parts_s": [1.5e-3, 0, 0]})],
          "Ring sends 1 KiB per rank instead of 2 KiB. It takes 12 rounds instead of 6, so it waits "
          "longer for messages: 1.50 ms instead of 1 ms. It is predicted to end first, after 1 ms "
@@ -318,7 +320,7 @@ def headlines(page, name):
 
 
 def looks(browser, url, name):
-    """Checks that the page fits a phone, has two themes, and cuts no text off."""
+    """Checks that the page fits a phone, has two themes, and does not truncate text."""
     colors = set()
     for scheme in ["light", "dark"]:
         for width in [360, 768, 1280]:
@@ -336,7 +338,7 @@ def looks(browser, url, name):
 
 
 def explains(page):
-    """Checks that a page says why circulant takes three rounds and three, and what its name means."""
+    """Checks that a page explains the name and the two times three rounds of circulant."""
     expect("a circle" in page.locator(".meaning").inner_text(), "circulant is not defined")
     why = page.locator(".why").inner_text().replace("\u00a0", " ")
     for text in ["1 → 2 → 4 → 7", "⌈log₂ 7⌉ = 3", "2 × (3 + 3) = 12 rounds"]:
@@ -374,7 +376,7 @@ def main(folder, pictures):
 
 
 def photograph(browser, pages, pictures):
-    """Leaves pictures for a person to look at."""
+    """Saves screenshots for visual inspection."""
     pictures.mkdir(parents=True, exist_ok=True)
     shots = {
         "light": (0, 1280, "light", 4),

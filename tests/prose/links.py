@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that every relative link in a Markdown file of the repository leads somewhere.
+"""Checks that the target of every relative link in a Markdown file of the repository exists.
 
-A link must name a tracked file or a directory; an anchor must be a heading of the page. The page of
-a package index must not have relative links, because it is shown without the repository.
+A link must name a tracked file or a directory, and an anchor must be a heading of the page. A page
+for a package index must not have relative links, because it is shown without the repository.
 """
 import pathlib
 import re
@@ -15,13 +15,13 @@ LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
 def prose(path):
-    """The text of a page without its code blocks and inline code."""
+    """Returns the text of a page without its code blocks."""
     text = path.read_text(encoding="utf-8")
     return re.sub(r"^(```|~~~).*?^\1", "", text, flags=re.M | re.S)
 
 
 def anchors(path):
-    """The anchors of a page's headings, as GitHub and mdBook make them."""
+    """Returns the anchors that GitHub and mdBook create for a page's headings."""
     found = set()
     for heading in re.findall(r"^#+\s+(.*)$", prose(path), re.M):
         text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading).strip().lower()
@@ -42,7 +42,7 @@ def main():
                 continue
             if str(page.relative_to(ROOT)) in PACKAGE_PAGES and not link.startswith("#"):
                 failed = True
-                print(f"{page.relative_to(ROOT)}: {link} is relative, but the page is shown alone")
+                print(f"{page.relative_to(ROOT)}: {link} is relative, but the page is shown without the repository")
             name, _, anchor = link.partition("#")
             target = (page.parent / name).resolve() if name else page
             wrong = target not in files and target not in directories
@@ -50,7 +50,7 @@ def main():
                 wrong = anchor not in anchors(target)
             if wrong:
                 failed = True
-                print(f"{page.relative_to(ROOT)}: {link} leads nowhere")
+                print(f"{page.relative_to(ROOT)}: the target of {link} does not exist")
     return int(failed)
 
 

@@ -6,8 +6,8 @@
   tests/prose/lint.py --write            lowers the numbers in hits.tsv to those found
 
 It reads Markdown outside code blocks; comments, documentation and string literals of Rust, C and
-Python; and long names of Rust functions. patterns.tsv lists the phrases. The numbers in hits.tsv only
-fall: --write raises none. exempt.tsv lists sentences that may stay, each with a reason.
+Python; and long names of Rust functions. patterns.tsv lists the phrases. --write never raises a
+number in hits.tsv. exempt.tsv lists sentences that may stay, each with a reason.
 """
 import argparse
 import ast
@@ -22,7 +22,7 @@ from collections import Counter
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
 GENERATED = {"adapters/python/torch_suite.md", "include/ringtree.h"}
-# Texts that name the phrases themselves.
+# Files that quote the phrases.
 EXCEPT = {"tests/prose/lint.py"}
 SENTENCE_END = re.compile(r"(?<=[.!?])(?<!e\.g\.)(?<!i\.e\.)[\"')\]*`]*\s+(?=[A-Z`\[*\"(“])")
 RUST = re.compile(
@@ -53,7 +53,7 @@ def sentences(lines):
 
 
 def markdown(lines):
-    """Leaves out code blocks and headings, and makes a paragraph of each list item and table cell."""
+    """Omits code blocks and headings, and makes a paragraph of each list item and table cell."""
     is_code = False
     for number, raw in lines:
         text = raw.strip()
@@ -73,7 +73,7 @@ def markdown(lines):
 
 
 def rust(source):
-    """Texts of a file of Rust or C."""
+    """Yields the texts of a Rust or C file."""
     run, last = [], 0
     for found in RUST.finditer(source):
         number = source.count("\n", 0, found.start()) + 1
@@ -95,7 +95,7 @@ def rust(source):
 
 
 def python(source):
-    """Texts of a file of Python."""
+    """Yields the texts of a Python file."""
     run, last = [], 0
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:

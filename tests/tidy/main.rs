@@ -1,13 +1,13 @@
-//! The house rules, checked on the sources: sizes, rooms and who may import whom, where unsafe
-//! code may stand, and what files may be called.
+//! Checks the house rules on the sources: sizes, imports between modules, places of unsafe code,
+//! and names of files.
 
 #![allow(clippy::unwrap_used)]
 
-mod circles;
+mod cycles;
 mod map;
 mod source;
 
-use circles::circles;
+use cycles::cycles;
 use map::{Module, map};
 use source::{Source, closing, name_of, paths, sources, words};
 use std::collections::BTreeSet;
@@ -19,12 +19,12 @@ const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 const LINE_COLUMNS_MAX: usize = 100;
 
-/// Modules without clock, I/O or threads.
+/// Modules without a clock, I/O or threads.
 const PURE: &[&str] = &["crates/plan", "src/protocol"];
-/// The one circle that is left: it waits for a GPU to be tested on.
-const CIRCLES: &[&str] = &["sys::cuda::gpu, sys::cuda::kernels, sys::cuda::memory, \
+/// The only remaining cycle. Its removal has to be tested on a GPU.
+const CYCLES: &[&str] = &["sys::cuda::gpu, sys::cuda::kernels, sys::cuda::memory, \
                             sys::cuda::stream, sys::cuda::words"];
-/// Where the code of the crates is.
+/// Directories of the sources of all crates.
 const ROOTS: &[&str] = &[
     "src",
     "crates/cli/src",
@@ -36,10 +36,10 @@ const ROOTS: &[&str] = &[
     "adapters/object-store/src",
     "adapters/python/src",
 ];
-/// The map of DESIGN.md.
+/// The map of modules in DESIGN.md.
 static MAP: LazyLock<Vec<Module>> = LazyLock::new(map);
 
-/// Names that say nothing.
+/// Names without a meaning.
 const EMPTY_NAMES: &[&str] = &[
     "utils", "util", "common", "manager", "base", "helper", "helpers", "misc",
 ];
@@ -63,7 +63,7 @@ fn too_long(source: &Source) -> Vec<String> {
 fn long_functions(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     let code = &source.code;
-    // What has no name is a type.
+    // `fn` without a name is a type.
     let named = words(code, "fn").filter(|at| !code[at + 2..].starts_with('('));
     for at in named {
         let Some(signature) = code[at..].find(['{', ';']).map(|offset| at + offset) else {
@@ -77,18 +77,19 @@ fn long_functions(source: &Source) -> Vec<String> {
     complaints
 }
 
-/// The door for this repository's own crates declares unsafe functions, without an unsafe block;
-/// one bench calls them.
+/// Rejects unsafe code outside `sys` and tests. `src/internal.rs`, the API for this repository's
+/// other crates, declares unsafe functions but has no unsafe block. One bench calls these
+/// functions.
 fn unsafe_outside_sys(source: &Source) -> Vec<String> {
     let mut parts = source.path.iter().map(|part| part.to_str().unwrap());
     let may = parts.any(|part| ["sys", "tests"].contains(&part));
     if may || source.path.ends_with("benches/shared.rs") {
         return Vec::new();
     }
-    let is_door = source.path.ends_with("src/internal.rs");
+    let is_internal_api = source.path.ends_with("src/internal.rs");
     let found = words(&source.code, "unsafe");
     found
-        .filter(|at| !(is_door && source.code[*at..].starts_with("unsafe fn ")))
+        .filter(|at| !(is_internal_api && source.code[*at..].starts_with("unsafe fn ")))
         .map(|at| source.complaint(at, "unsafe code outside src/sys"))
         .collect()
 }
@@ -98,13 +99,13 @@ fn row(name: &str) -> Option<&'static Module> {
     MAP.iter().find(|module| module.name == name)
 }
 
-/// Returns the modules of `src` that `source` names, with the place of each.
+/// Returns the modules of `src` that `source` names, with the positions of the names.
 fn imports(source: &Source) -> Vec<(usize, String)> {
     let is_module = |name: &str| name == "plan" || row(&format!("src/{name}")).is_some();
     let found = paths(&name_of(source, "src"), &source.code).into_iter();
     found
         .filter_map(|(at, path)| Some((at, path.into_iter().next()?)))
-        .filter(|(_, name)| is_module(name) && source.room().as_ref() != Some(name))
+        .filter(|(_, name)| is_module(name) && source.src_module().as_ref() != Some(name))
         .collect()
 }
 
@@ -112,7 +113,7 @@ fn forbidden_imports(source: &Source) -> Vec<String> {
     let Some(module) = source.module().filter(|_| {
         !["src/lib.rs", "src/internal.rs"]
             .iter()
-            .any(|door| source.path.ends_with(door))
+            .any(|file| source.path.ends_with(file))
     }) else {
         return Vec::new();
     };
@@ -124,7 +125,7 @@ fn forbidden_imports(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// What a row of `modules` allows and no file of that module imports.
+/// Returns the permissions in `modules` that no file of the module uses.
 fn unused_permissions(sources: &[Source], modules: &[Module]) -> Vec<String> {
     let mut unused = Vec::new();
     for Module {
@@ -138,12 +139,12 @@ fn unused_permissions(sources: &[Source], modules: &[Module]) -> Vec<String> {
             .filter(|source| source.module().as_ref() == Some(module));
         let used: BTreeSet<String> = files.flat_map(imports).map(|(_, name)| name).collect();
         let idle = may_import.iter().filter(|name| !used.contains(*name));
-        unused.extend(idle.map(|name| format!("{module} may import {name}, and does not")));
+        unused.extend(idle.map(|name| format!("{module} may import {name}, but does not")));
     }
     unused
 }
 
-/// Modules that have more lines of code than their row allows.
+/// Returns the modules with more lines of code than their row allows.
 fn over_budget(sources: &[Source], modules: &[Module]) -> Vec<String> {
     let over = modules.iter().filter_map(
         |Module {
@@ -188,7 +189,7 @@ fn impure(source: &Source) -> Vec<String> {
         .collect()
 }
 
-fn ill_introduced(source: &Source) -> Vec<String> {
+fn without_introduction(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     let name = source.path.file_stem().unwrap().to_str().unwrap();
     let folder = source
@@ -199,30 +200,30 @@ fn ill_introduced(source: &Source) -> Vec<String> {
         .to_str()
         .unwrap();
     if EMPTY_NAMES.contains(&name) || EMPTY_NAMES.contains(&folder) {
-        complaints.push(source.complaint(0, "a name that says nothing"));
+        complaints.push(source.complaint(0, "the name has no meaning"));
     }
     if name == "mod" && !source.text.starts_with("//! ") {
-        complaints.push(source.complaint(0, "a mod.rs opens with what it is for"));
+        complaints.push(source.complaint(0, "mod.rs must begin with a description of the module"));
     }
     let module = source.module().unwrap_or_default();
     let is_head = source.path == Path::new(&module).join("mod.rs")
         || source.path == Path::new(&module).join("src/lib.rs");
     if is_head {
         let allowed = row(&module).map(|row| row.may_import.iter().cloned().collect());
-        // What a crate may import stands in its manifest.
-        if name == "mod" && allowed != said_importable(&source.text) {
+        // The manifest of a crate lists what the crate may import.
+        if name == "mod" && allowed != listed_imports(&source.text) {
             complaints
-                .push(source.complaint(0, "a module says what it may import, as the map does"));
+                .push(source.complaint(0, "`*May import*` differs from the map in DESIGN.md"));
         }
         if PURE.contains(&module.as_str()) && !source.code.contains("#![forbid(unsafe_code)]") {
-            complaints.push(source.complaint(0, "a pure module forbids unsafe code"));
+            complaints.push(source.complaint(0, "a pure module must forbid unsafe code"));
         }
     }
     complaints
 }
 
-/// Returns the modules that a module's opening text says it may import.
-fn said_importable(text: &str) -> Option<BTreeSet<String>> {
+/// Returns the modules that the introduction of a module lists after `*May import*`.
+fn listed_imports(text: &str) -> Option<BTreeSet<String>> {
     let (_, after) = text.split_once("*May import* ")?;
     let (list, _) = after.split_once("base")?;
     let names = list.split('`').skip(1).step_by(2);
@@ -244,12 +245,12 @@ fn files_and_lines_are_short() {
 
 #[test]
 fn functions_are_short() {
-    // A test may hold a long table of cases.
+    // A test may contain a long table of cases.
     assert_tidy(&["src", "crates", "examples", "benches"], long_functions);
 }
 
 #[test]
-fn unsafe_code_stands_in_sys_alone() {
+fn unsafe_code_is_confined_to_sys() {
     assert_tidy(
         &["src", "crates", "examples", "benches"],
         unsafe_outside_sys,
@@ -257,45 +258,45 @@ fn unsafe_code_stands_in_sys_alone() {
 }
 
 #[test]
-fn imports_point_one_way() {
+fn imports_are_allowed_by_map() {
     assert_tidy(&["src"], forbidden_imports);
 }
 
 #[test]
-fn every_permission_to_import_is_used() {
+fn import_permissions_are_used() {
     let unused = unused_permissions(&sources(&["src"]), &MAP);
     assert!(unused.is_empty(), "\n{}\n", unused.join("\n"));
 }
 
 #[test]
-fn no_files_import_each_other_in_a_circle() {
+fn files_do_not_form_import_cycles() {
     let found: Vec<String> = ROOTS
         .iter()
-        .flat_map(|root| circles(&sources(&[root]), root))
-        .map(|circle| circle.join(", "))
+        .flat_map(|root| cycles(&sources(&[root]), root))
+        .map(|cycle| cycle.join(", "))
         .collect();
-    assert_eq!(found, CIRCLES);
+    assert_eq!(found, CYCLES);
 }
 
 #[test]
-fn no_module_is_larger_than_the_map_allows() {
+fn modules_do_not_exceed_limits_of_map() {
     let over = over_budget(&sources(&["src", "crates", "adapters"]), &MAP);
     assert!(over.is_empty(), "\n{}\n", over.join("\n"));
 }
 
 #[test]
-fn pure_rooms_have_no_effects() {
+fn pure_modules_have_no_side_effects() {
     assert_tidy(&["src", "crates"], impure);
 }
 
 #[test]
-fn every_room_introduces_itself() {
-    assert_tidy(&["src", "crates"], ill_introduced);
+fn modules_have_introductions() {
+    assert_tidy(&["src", "crates"], without_introduction);
 }
 
-/// Cargo cannot take the version of a path dependency from the workspace.
+/// Cargo cannot inherit the version of a path dependency from the workspace.
 #[test]
-fn workspace_dependencies_have_the_workspace_version() {
+fn workspace_dependencies_have_workspace_version() {
     let manifest = std::fs::read_to_string("Cargo.toml").unwrap();
     let version = |line: &str| {
         Some(
@@ -319,20 +320,20 @@ fn workspace_dependencies_have_the_workspace_version() {
 }
 
 #[test]
-fn every_module_has_a_row_in_the_map() {
+fn map_lists_every_module() {
     let found = sources(&["src", "crates", "adapters"]);
     let found: BTreeSet<String> = found.iter().filter_map(Source::module).collect();
     let rows: BTreeSet<String> = MAP.iter().map(|module| module.name.clone()).collect();
     assert_eq!(found, rows);
 }
 
-/// How many complaints `rule` has about a file of this path and text.
+/// Returns the number of complaints of `rule` about a file with this path and text.
 fn complaints(rule: fn(&Source) -> Vec<String>, path: &str, text: &str) -> usize {
     rule(&Source::new(path.into(), text.to_owned())).len()
 }
 
 #[test]
-fn what_is_too_long_is_found() {
+fn long_files_lines_and_functions_are_found() {
     let path = "src/link/x.rs";
     let lines = "\n".repeat(FUNCTION_LINES_MAX);
     let long = format!("fn long() {{{lines}}}\nfn short() {{}}\n");
@@ -344,7 +345,7 @@ fn what_is_too_long_is_found() {
 }
 
 #[test]
-fn unsafe_code_is_told_from_its_mention() {
+fn unsafe_in_comments_and_strings_is_ignored() {
     let hidden = "// unsafe\nconst A: &str = \"unsafe \\\" unsafe\"; /* unsafe */ 'x: loop {}\n\
                   const B: &str = r#\"unsafe\"#; const C: char = '\"'; #![forbid(unsafe_code)]";
     let shown = format!("{hidden} fn f() {{ unsafe {{}} }}");
@@ -354,7 +355,7 @@ fn unsafe_code_is_told_from_its_mention() {
 }
 
 #[test]
-fn an_import_is_found_in_every_spelling() {
+fn forbidden_imports_are_found_in_every_spelling() {
     let groups = "use crate::{error::Error, protocol::{Frame, sys}, sys};";
     let cases = [
         ("src/link/x.rs", "use crate::op; use super::tcp;", 0),
@@ -376,7 +377,7 @@ fn an_import_is_found_in_every_spelling() {
 }
 
 #[test]
-fn a_permission_that_no_file_uses_is_found() {
+fn unused_import_permission_is_found() {
     let files = [
         (
             "src/engine/x.rs",
@@ -391,7 +392,7 @@ fn a_permission_that_no_file_uses_is_found() {
         lines_max: 1,
     };
     let unused = unused_permissions(&files, &[engine]);
-    assert_eq!(unused, ["src/engine may import reduce, and does not"]);
+    assert_eq!(unused, ["src/engine may import reduce, but does not"]);
 }
 
 #[test]
@@ -400,18 +401,18 @@ fn effects_and_missing_introductions_are_found() {
     assert_eq!(complaints(impure, "src/protocol/x.rs", network), 1);
     assert_eq!(complaints(impure, "src/link/x.rs", network), 0);
     assert_eq!(
-        complaints(ill_introduced, "src/protocol/mod.rs", "mod x;"),
+        complaints(without_introduction, "src/protocol/mod.rs", "mod x;"),
         3
     );
-    assert_eq!(complaints(ill_introduced, "src/comm/utils.rs", ""), 1);
-    for (said, expected) in [
+    assert_eq!(complaints(without_introduction, "src/comm/utils.rs", ""), 1);
+    for (list, expected) in [
         ("`sys` and the base", 0),
         ("the base", 1),
         ("`protocol`, `sys`, base", 1),
     ] {
-        let text = format!("//! *May import* {said} files.");
-        let found = complaints(ill_introduced, "src/reduce/mod.rs", &text);
-        assert_eq!(found, expected, "{said}");
+        let text = format!("//! *May import* {list} files.");
+        let found = complaints(without_introduction, "src/reduce/mod.rs", &text);
+        assert_eq!(found, expected, "{list}");
     }
 }
 
@@ -431,7 +432,7 @@ fn code_is_counted_without_comments_and_tests() {
 }
 
 #[test]
-fn a_circle_is_found_and_a_module_may_name_its_parent() {
+fn import_cycle_is_found_but_parents_are_allowed() {
     let files = [
         ("src/a/mod.rs", "use b::B; use self::c::C; mod c;"),
         ("src/a/c.rs", "use super::{d, e::E}; use super::Above;"),
@@ -442,19 +443,19 @@ fn a_circle_is_found_and_a_module_may_name_its_parent() {
         ),
     ];
     let files = files.map(|(path, text)| Source::new(path.into(), text.to_owned()));
-    assert_eq!(circles(&files, "src"), [["a::c", "a::d", "a::e"]]);
-    assert!(circles(&files[..3], "src").is_empty());
+    assert_eq!(cycles(&files, "src"), [["a::c", "a::d", "a::e"]]);
+    assert!(cycles(&files[..3], "src").is_empty());
 }
 
-/// Who names a private module does so through one door.
+/// Other crates name a private module only through `internal`.
 #[test]
-fn modules_that_are_no_api_are_private() {
+fn internal_modules_are_private() {
     let library = fs::read_to_string("src/lib.rs").unwrap();
     for module in MAP
         .iter()
         .filter_map(|module| module.name.strip_prefix("src/"))
     {
-        // The fuzzer's alone is there for it and the unit tests only.
+        // The module `decoders` exists only for the fuzzer and the unit tests.
         let is_api = ["comm", "ddp", "decoders", "launch", "sim"].contains(&module);
         let public = library.contains(&format!("\npub mod {module};"));
         assert_eq!(public, is_api, "{module}");

@@ -1,9 +1,9 @@
-//! Source files as the rules see them.
+//! Source files in the form that the rules need.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A source file: as it stands, and with everything but code blanked out.
+/// A source file: its text, and the text with everything except code replaced by blanks.
 pub(crate) struct Source {
     pub(crate) path: PathBuf,
     pub(crate) text: String,
@@ -16,8 +16,8 @@ impl Source {
         Source { path, text, code }
     }
 
-    /// Returns the module that the file belongs to, as the map names it: a folder of `src`, `src`
-    /// itself for the base files, a crate, or an adapter.
+    /// Returns the module of the file as the map names it: a directory of `src`, `src` itself for
+    /// the base files, a crate, or an adapter.
     pub(crate) fn module(&self) -> Option<String> {
         let parts: Vec<_> = self
             .path
@@ -33,13 +33,13 @@ impl Source {
         }
     }
 
-    /// Returns the folder of `src` that the file belongs to.
-    pub(crate) fn room(&self) -> Option<String> {
+    /// Returns the name of the module of `src` that the file belongs to.
+    pub(crate) fn src_module(&self) -> Option<String> {
         let module = self.module()?;
         module.strip_prefix("src/").map(str::to_owned)
     }
 
-    /// Whether the file holds nothing but tests.
+    /// Returns whether the file contains only tests.
     pub(crate) fn is_test(&self) -> bool {
         let is_tests = |part: &str| ["tests", "tests.rs", "benches", "examples"].contains(&part);
         self.path
@@ -47,7 +47,7 @@ impl Source {
             .any(|part| is_tests(part.to_str().unwrap()))
     }
 
-    /// Returns the code without its test modules; every line keeps its number.
+    /// Returns the code without its test modules. Every line keeps its number.
     pub(crate) fn untested(&self) -> String {
         let mut code = self.code.clone().into_bytes();
         for (at, _) in self.code.match_indices("#[cfg(test)]") {
@@ -66,7 +66,7 @@ impl Source {
         String::from_utf8_lossy(&code).into_owned()
     }
 
-    /// Returns how many lines have code on them, tests left out.
+    /// Returns the number of lines with code, excluding tests.
     pub(crate) fn code_lines(&self) -> usize {
         match self.is_test() {
             true => 0,
@@ -84,7 +84,8 @@ impl Source {
     }
 }
 
-/// `text` with comments, strings and characters replaced by blanks; every line keeps its number.
+/// Returns `text` with comments, strings and characters replaced by blanks. Every line keeps its
+/// number.
 fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -105,7 +106,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// The length of the comment, string or character at the start of `bytes`, or 0.
+/// Returns the length of the comment, string or character at the start of `bytes`, or 0 if there is
+/// none.
 fn insignificant(bytes: &[u8], inside_word: bool) -> usize {
     let until = |from: usize, end: &[u8]| {
         let found = bytes[from..]
@@ -125,7 +127,7 @@ fn insignificant(bytes: &[u8], inside_word: bool) -> usize {
         }
         [b'"', ..] => quoted(bytes, b'"'),
         [b'\'', b'\\', ..] => quoted(bytes, b'\''),
-        // Without a closing quote it is a lifetime.
+        // If it has no closing quote, it is a lifetime.
         [b'\'', first, rest @ ..] => {
             let more = rest.iter().take_while(|byte| **byte & 0xC0 == 0x80).count();
             let closed = *first != b'\'' && rest.get(more) == Some(&b'\'');
@@ -135,7 +137,7 @@ fn insignificant(bytes: &[u8], inside_word: bool) -> usize {
     }
 }
 
-/// The length of a literal that begins and ends with `quote` and may contain escapes.
+/// Returns the length of a literal that begins and ends with `quote` and may contain escapes.
 fn quoted(bytes: &[u8], quote: u8) -> usize {
     let mut at = 1;
     while at < bytes.len() && bytes[at] != quote {
@@ -144,7 +146,7 @@ fn quoted(bytes: &[u8], quote: u8) -> usize {
     (at + 1).min(bytes.len())
 }
 
-/// The places of `word` in `code` where it stands alone.
+/// Returns the positions of `word` in `code` where it is not part of a longer word.
 pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = usize> + 'a {
     code.match_indices(word)
         .map(|(at, _)| at)
@@ -155,7 +157,7 @@ pub(crate) fn words<'a>(code: &'a str, word: &'a str) -> impl Iterator<Item = us
         })
 }
 
-/// The place just after the bracket that closes the one at `open`.
+/// Returns the position after the bracket that closes the bracket at `open`.
 pub(crate) fn closing(code: &str, open: usize) -> usize {
     let mut depth = 0_i32;
     for (offset, byte) in code[open..].bytes().enumerate() {
@@ -171,7 +173,7 @@ pub(crate) fn closing(code: &str, open: usize) -> usize {
     code.len()
 }
 
-/// Returns `a::b` for `a/b.rs` and `a/b/mod.rs`; nothing for the crate's root.
+/// Returns `a::b` for `a/b.rs` and `a/b/mod.rs`, and an empty name for the crate's root.
 pub(crate) fn name_of(source: &Source, root: &str) -> String {
     let path = source.path.strip_prefix(root).unwrap().with_extension("");
     let mut parts: Vec<_> = path.iter().map(|part| part.to_str().unwrap()).collect();
@@ -181,8 +183,8 @@ pub(crate) fn name_of(source: &Source, root: &str) -> String {
     parts.join("::")
 }
 
-/// Returns the paths from the crate's root that `code` of the file `name` names, with the place of
-/// each.
+/// Returns the paths that `code` of the file `name` contains, relative to the crate's root, with
+/// their positions.
 pub(crate) fn paths(name: &str, code: &str) -> Vec<(usize, Vec<String>)> {
     let here: Vec<String> = name
         .split("::")
@@ -210,7 +212,8 @@ pub(crate) fn paths(name: &str, code: &str) -> Vec<(usize, Vec<String>)> {
     found
 }
 
-/// Adds the paths that `rest` names, after the path `base`: one, or each of a group in braces.
+/// Adds the paths in `rest`, which continue the path `base`: one path, or each path of a group in
+/// braces.
 fn collect(mut base: Vec<String>, rest: &str, found: &mut Vec<Vec<String>>) {
     let rest = rest.trim_start();
     if rest.starts_with('{') {
@@ -237,7 +240,7 @@ fn collect(mut base: Vec<String>, rest: &str, found: &mut Vec<Vec<String>>) {
     }
 }
 
-/// All sources under the named folders.
+/// Returns all sources in the named directories.
 pub(crate) fn sources(folders: &[&str]) -> Vec<Source> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut open: Vec<PathBuf> = folders.iter().map(|folder| root.join(folder)).collect();

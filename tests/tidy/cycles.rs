@@ -1,11 +1,11 @@
-//! Files of a crate that import each other in a circle.
+//! Finds import cycles between the files of a crate.
 
 use super::source::{Source, name_of, paths};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Returns the circles among the files of one crate, whose sources lie under `root`: the names of
-/// each. A module's files may name the module above them.
-pub(crate) fn circles(sources: &[Source], root: &str) -> Vec<Vec<String>> {
+/// Returns the import cycles between the files of one crate, whose sources are in `root`. Each
+/// cycle lists the names of its files. The files of a module may name the module above them.
+pub(crate) fn cycles(sources: &[Source], root: &str) -> Vec<Vec<String>> {
     let files = sources
         .iter()
         .filter(|source| source.path.starts_with(root) && !source.is_test());
@@ -23,14 +23,14 @@ pub(crate) fn circles(sources: &[Source], root: &str) -> Vec<Vec<String>> {
     let mut found = BTreeSet::new();
     for (name, all) in &reached {
         if all.contains(name) {
-            let circle = all.iter().filter(|other| reached[**other].contains(name));
-            found.insert(circle.map(|one| (*one).to_owned()).collect::<Vec<_>>());
+            let cycle = all.iter().filter(|other| reached[**other].contains(name));
+            found.insert(cycle.map(|one| (*one).to_owned()).collect::<Vec<_>>());
         }
     }
     found.into_iter().collect()
 }
 
-/// The files that `source` names.
+/// Returns the files that `source` names.
 fn targets<'a>(
     name: &str,
     source: &Source,
@@ -52,7 +52,7 @@ fn targets<'a>(
     found
 }
 
-/// All files that can be reached from `name`.
+/// Returns all files that can be reached from `name`.
 fn reached_from<'a>(name: &str, edges: &BTreeMap<&'a str, BTreeSet<&'a str>>) -> BTreeSet<&'a str> {
     let mut reached = BTreeSet::new();
     let mut open: Vec<&str> = edges[name].iter().copied().collect();
