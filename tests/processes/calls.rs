@@ -270,7 +270,7 @@ fn messages() -> Result<String> {
             comm.recv(&mut answer, 0)?;
             assert_eq!(answer, [number + 1]);
         }
-        // The next message to rank 0 belongs to the next round.
+        // Without this barrier, rank 0 might take a message of the next round for a question.
         comm.barrier()?;
     }
     Ok("all right".into())

@@ -94,7 +94,7 @@ fn abandoned() -> Result<String> {
     Ok(end.unwrap_err().to_string())
 }
 
-/// Is rank r of world A and rank 1 - r of world B, and uses both concurrently.
+/// Makes this process rank r of world A and rank 1 - r of world B, and uses both concurrently.
 fn two_worlds() -> Result<String> {
     let start = |name: &'static str, rank: usize| {
         thread::spawn(move || {
@@ -411,7 +411,7 @@ fn canceled_starts(rounds: usize) -> Result<()> {
 }
 
 fn canceling() -> Result<String> {
-    // The first starts open descriptors that the process keeps. They do not count.
+    // The first starts in a process open descriptors that the process keeps. They do not count.
     canceled_starts(10)?;
     let before = threads_and_descriptors();
     canceled_starts(12)?;
