@@ -1,4 +1,4 @@
-//! Code that drives a GPU, on a pretended driver.
+//! Tests of the GPU code, run on a fake driver.
 
 #![allow(clippy::unwrap_used)]
 

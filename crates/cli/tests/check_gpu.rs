@@ -1,5 +1,6 @@
-//! The command `ringtree check-gpu`, and `bench` on device buffers, on a pretended driver: every
-//! part of them has run before it meets a real one.
+//! Tests of the command `ringtree check-gpu`, and of `bench` on device buffers, with a fake driver.
+//! So
+//! all their code runs before it meets a real driver.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,8 +19,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-/// A folder with nothing but the program, where nothing else is found: no cargo, no repository, no
-/// home.
+/// A directory that contains only the program. No cargo, repository or home directory is reachable.
 struct Elsewhere(TempDir);
 
 impl Elsewhere {
@@ -34,7 +34,7 @@ impl Elsewhere {
         self.0.path().join(name)
     }
 
-    /// The check, on the pretended driver as the settings make it.
+        /// Runs the check on the fake driver with the given settings.
     fn check(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Output {
         Command::new(self.path("ringtree"))
             .args(["check-gpu", "--bytes-max", "70000", "--ranks-max", "2"])
@@ -52,31 +52,31 @@ impl Elsewhere {
     }
 }
 
-/// Nothing wrong, and something checked, in each part.
-fn assert_all_is_well(table: &Path) -> usize {
+/// Checks that every part checked something and found nothing wrong; returns the number of parts.
+fn assert_all_parts_passed(table: &Path) -> usize {
     let checks = std::fs::read_to_string(table).unwrap();
     let mut lines = checks.lines();
     assert_eq!(lines.next(), Some("part,ranks,checked,wrong,seconds"));
-    let well = |line: &str| {
+    let check = |line: &str| {
         let cells: Vec<_> = line.rsplit(',').collect();
         assert_eq!(cells[1], "0", "{line}");
         assert_ne!(cells[2], "0", "nothing was checked: {line}");
     };
-    lines.map(well).count()
+    lines.map(check).count()
 }
 
 #[test]
-fn every_section_runs_on_a_strict_pretended_driver() {
+fn every_section_runs_on_strict_fake_driver() {
     let here = Elsewhere::new();
-    // Those that reach each other's memory.
+        // The two GPUs that can access each other's memory.
     let settings = [("STRICT", "1"), ("VISIBLE_GPUS", "2")];
     let output = here.check(&["--out", "tables"], &settings);
     let (said, complaints) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
     assert!(complaints.is_empty(), "{complaints}");
     assert!(said.ends_with("all GPU checks passed\n"), "{said}");
-    let parts = assert_all_is_well(&here.path("tables/checks.csv"));
-    // The litmus is of the mapped path alone.
+    let parts = assert_all_parts_passed(&here.path("tables/checks.csv"));
+        // Only the mapped path has the litmus test.
     assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{said}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
     for found in ["GPU 0", "GPU 1", "mapped: "] {
@@ -97,9 +97,9 @@ fn every_section_runs_on_a_strict_pretended_driver() {
     );
 }
 
-/// A toolkit's stub, which opens but does not work, stands before the driver on the search path.
+/// A toolkit's stub precedes the driver on the search path. It opens, but does not work.
 #[test]
-fn a_stub_does_not_hide_the_driver() {
+fn stub_does_not_hide_driver() {
     let here = Elsewhere::new();
     let drivers = driver::folder();
     for name in [driver::NAME, driver::TOOLKIT_NAME] {
@@ -113,7 +113,7 @@ fn a_stub_does_not_hide_the_driver() {
         };
         assert_eq!(check(&both), (Some(0), String::new()), "{name}");
     }
-    // Where there is no other, the line says what is wrong.
+        // If only a stub is found, the error names the cause.
     let stub = here.path(driver::NAME).join("stubs");
     std::os::unix::fs::symlink(driver::NAME, stub.join(driver::TOOLKIT_NAME)).unwrap();
     let stub = stub.display().to_string();
@@ -128,7 +128,7 @@ fn a_stub_does_not_hide_the_driver() {
 
 /// The check reports an unavailable path in one message and does not count it as a failure.
 #[test]
-fn where_memory_cannot_be_mapped_the_check_says_so_once_and_goes_on() {
+fn unavailable_mapped_path_is_reported_once_and_skipped() {
     let here = Elsewhere::new();
     let arguments = ["--only", "speed,collectives", "--out", "tables"];
     let output = here.check(&arguments, &[("NO_IPC", "1")]);
@@ -145,9 +145,9 @@ fn where_memory_cannot_be_mapped_the_check_says_so_once_and_goes_on() {
     assert!(!here.path("tables/all_reduce_mapped.csv").exists());
 }
 
-/// A driver that fails is a failure of the check, in each part that meets it.
+/// A driver error is a failure of the check in every part in which it occurs.
 #[test]
-fn what_goes_wrong_is_a_failure() {
+fn driver_error_is_a_failure_of_the_check() {
     let here = Elsewhere::new();
     let output = here.check(&["--only", "collectives"], &[("STRANGE_CODE", "12345")]);
     assert_eq!(output.status.code(), Some(1));
@@ -158,10 +158,11 @@ fn what_goes_wrong_is_a_failure() {
     assert!(complaints.lines().any(is_it), "{complaints}");
 }
 
-/// Slices of real GPUs come from pools, which wait for nothing: the habits of freeing and
-/// allocating make the calls that may wait.
+/// On real GPUs, slices come from pools, which wait for nothing. The habits of freeing and
+/// allocating
+/// must use the calls that may wait.
 #[test]
-fn the_habits_free_and_allocate_by_calls_that_may_wait() {
+fn habits_free_and_allocate_with_calls_that_may_wait() {
     let here = Elsewhere::new();
     let settings = [("POOLS", "1"), ("STRANGE_CODE", "12345")];
     let output = here.check(&["--only", "habits"], &settings);
@@ -178,11 +179,11 @@ fn the_habits_free_and_allocate_by_calls_that_may_wait() {
 }
 
 #[test]
-fn a_part_that_hangs_is_ended() {
+fn hanging_part_is_stopped() {
     let here = Elsewhere::new();
     let arguments = ["--only", "ends", "--patience", "1"];
     let output = here.check(&arguments, &[]);
-    // The other ranks wait longer than that for the stopped rank.
+        // The other ranks wait longer than this limit for the suspended rank.
     assert_eq!(output.status.code(), Some(1));
     let complaints = text(&output.stderr);
     let what = "FAILED: one rank suspended, staged over shm, 3 ranks: did not finish within 1 s";
@@ -190,7 +191,7 @@ fn a_part_that_hangs_is_ended() {
 }
 
 #[test]
-fn wrong_usage_is_refused() {
+fn invalid_arguments_exit_with_code_2() {
     for arguments in [
         &["--only", "everything"][..],
         &["--ranks-max", "9"],
@@ -203,9 +204,9 @@ fn wrong_usage_is_refused() {
     }
 }
 
-/// Where there is a GPU, this is not the place to check it for minutes.
+/// Skipped on machines with a GPU, because the check would run for minutes.
 #[test]
-fn without_a_gpu_there_is_one_line() {
+fn missing_gpu_is_reported_in_one_line() {
     if ringtree::cuda::count().is_ok() {
         return;
     }
@@ -221,7 +222,7 @@ fn without_a_gpu_there_is_one_line() {
 }
 
 #[test]
-fn device_buffers_are_measured_over_what_was_asked_for() {
+fn bench_measures_device_buffers_on_requested_path() {
     for (transport, device_path, over) in [
         ("shm", "mapped", "mapped"),
         ("shm", "staged", "shm"),

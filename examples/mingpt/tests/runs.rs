@@ -146,7 +146,7 @@ fn one_rank_and_two_learn_the_same() {
 }
 
 #[test]
-fn on_each_host_one_bar_moves() {
+fn each_host_shows_one_moving_bar() {
     let (terminals, programs): (Vec<_>, Vec<_>) = (0..2).map(|_| Terminal::open()).unzip();
     let ranks = start_on(2, 4, &["--steps", "30"], |host, command| {
         command.stdout(programs[host].try_clone().unwrap());

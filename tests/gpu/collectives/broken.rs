@@ -1,4 +1,4 @@
-//! Long calls that break in the middle, and what is left over of many.
+//! Long calls that fail midway, and resource leaks over many calls.
 
 use super::world::{Act, Rank, World, ok};
 use ringtree::ErrorKind;
@@ -9,19 +9,19 @@ use std::time::Duration;
 
 pub(crate) fn act(role: &str) -> Option<Act> {
     Some(match role {
-        "cut off" => cut_off,
+         cut_off=>"driver fails" => driver_fails=> cut_off,
         "long alone" => long_alone,
-        "again and again" => again_and_again,
+         again_and_again=>"attach repeatedly" => attach_repeatedly=> again_and_again,
         "many buffers" => many_buffers,
         "dies attaching" => dies_attaching,
         _ => return None,
     })
 }
 
-/// The driver of one rank refuses everything from somewhere in a long call on: all ranks are told,
-/// and their streams go on.
+/// The driver of one rank rejects everything from some point in a long call on. All ranks get an
+/// error, and their streams continue.
 #[test]
-fn a_driver_that_fails_in_the_middle_of_a_long_call_holds_no_stream_up() {
+fn driver_failure_midway_blocks_no_stream() {
     for from in ["7", "15", "30"] {
         for rank in ["0", "1"] {
             for settings in [&[][..], &[("STRICT", "1"), ("ONE_THREAD", "1")]] {
@@ -29,13 +29,13 @@ fn a_driver_that_fails_in_the_middle_of_a_long_call_holds_no_stream_up() {
                 let world = world.with("FAIL_RANK", rank);
                 let settings = settings.iter();
                 let world = settings.fold(world, |world, (name, value)| world.with(name, value));
-                world.expect("cut off", ok(2));
+                world.expect("driver fails", ok(2));
             }
         }
     }
 }
 
-fn cut_off(rank: &Rank) -> Result<String> {
+fn driver_fails(rank: &Rank) -> Result<String> {
     let Rank {
         comm,
         device,
@@ -43,7 +43,7 @@ fn cut_off(rank: &Rank) -> Result<String> {
     } = rank;
     let mut buffer = DeviceBuffer::new(device, stream, &vec![1u8; 150_000_000])?;
     comm.use_algorithm(Some(Algorithm::Flat))?;
-    // The other rank may fail while this one is still in the barrier.
+        // The other rank may fail while this rank is still in the barrier.
     let called = comm.barrier();
     let called = called.and_then(|()| comm.broadcast(&mut buffer, 1));
     let Err(error) = called.and_then(|()| comm.synchronize()) else {
@@ -54,14 +54,14 @@ fn cut_off(rank: &Rank) -> Result<String> {
     }
     let text = error.to_string();
     assert!(text.contains("999"), "{text}");
-    // The stream goes on.
+        // The stream must not be blocked.
     stream.synchronize()?;
     Ok("ok".into())
 }
 
-/// A call of several rounds that the other rank never makes: who is late is told.
+/// A call of several rounds that the other rank never issues: the error names the late rank.
 #[test]
-fn in_a_long_call_too_the_rank_that_is_late_is_named() {
+fn timeout_of_long_call_names_late_rank() {
     let world = World::new(2, "mapped").impatient();
     world.expect("long alone", vec!["deadline", "late"]);
 }
@@ -90,9 +90,11 @@ fn long_alone(rank: &Rank) -> Result<String> {
     Ok("deadline".into())
 }
 
-/// What this process has: descriptors, mappings, kilobytes of private ones that can be written.
-/// (The pretended driver keeps the addresses of what was freed: their use ends the process.)
-fn held() -> (usize, usize, usize) {
+/// Returns the number of this process's descriptors, the number of its mappings, and the kilobytes
+/// of
+/// its private writable mappings. (The fake driver keeps the addresses of freed memory reserved, so
+/// that any use of them aborts the process.)
+fn resources() -> (usize, usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let size = status.lines().find_map(|line| line.strip_prefix("VmData:"));
@@ -105,13 +107,13 @@ fn held() -> (usize, usize, usize) {
 }
 
 #[test]
-fn a_device_that_is_attached_again_and_again_leaves_nothing_behind() {
+fn repeated_attach_leaks_nothing() {
     for path in ["mapped", "shm"] {
-        World::new(2, path).expect("again and again", ok(2));
+        World::new(2, path).expect("attach repeatedly", ok(2));
     }
 }
 
-fn again_and_again(rank: &Rank) -> Result<String> {
+fn attach_repeatedly(rank: &Rank) -> Result<String> {
     let Rank {
         comm,
         device,
@@ -124,9 +126,9 @@ fn again_and_again(rank: &Rank) -> Result<String> {
         comm.attach(device)
     };
     (0..20).try_for_each(|_| once())?;
-    let before = held();
+    let before = resources();
     (0..100).try_for_each(|_| once())?;
-    let after = held();
+    let after = resources();
     comm.barrier()?;
     for _ in 0..30 {
         let other = comm.duplicate()?;
@@ -141,9 +143,9 @@ fn again_and_again(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// Buffers that are made, reduced and dropped while their streams are busy.
+/// Buffers are created, reduced and dropped while their streams are busy.
 #[test]
-fn buffers_that_are_dropped_while_streams_use_them_leave_nothing_behind() {
+fn buffers_dropped_while_in_use_leak_nothing() {
     for path in ["mapped", "shm"] {
         World::new(2, path).expect("many buffers", ok(2));
     }
@@ -160,10 +162,10 @@ fn many_buffers(rank: &Rank) -> Result<String> {
         comm.all_reduce(&mut buffer, ReduceOp::Sum)
     };
     (0..30).try_for_each(|_| step())?;
-    let before = held();
+    let before = resources();
     (0..200).try_for_each(|_| step())?;
     comm.synchronize()?;
-    let after = held();
+    let after = resources();
     comm.barrier()?;
     if after.2 > before.2 + (40 << 10) {
         return Ok(format!("{before:?} became {after:?}"));
@@ -171,9 +173,9 @@ fn many_buffers(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// A rank that dies somewhere inside `attach`: the others are told, and none hangs.
+/// A rank exits at some point inside `attach`: the other ranks get an error, and none hangs.
 #[test]
-fn a_rank_that_dies_while_a_device_is_attached_is_told_of() {
+fn attach_reports_rank_that_exits() {
     for pause in ["3", "20", "21", "23", "30", "50"] {
         let world = World::new(3, "mapped").with("PAUSE_MS", pause);
         let gone = "rank 1 is gone";
@@ -187,7 +189,7 @@ fn dies_attaching(rank: &Rank) -> Result<String> {
     if rank.comm.rank() == 1 {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(pause));
-            // SAFETY: ends the process, as a kill does.
+                        // SAFETY: ends the process, as a kill does.
             unsafe { libc::_exit(0) };
         });
     }

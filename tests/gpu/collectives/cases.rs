@@ -1,4 +1,4 @@
-//! Collectives on device buffers whose results are known exactly.
+//! Collectives on device buffers with exactly known results.
 
 use super::world::{Act, Rank};
 use ringtree::cuda::DeviceBuffer;
@@ -41,7 +41,8 @@ fn check_all(rank: &Rank, cases: Vec<Case>) -> Result<String> {
     Ok("ok".into())
 }
 
-/// Every algorithm with every collective that device buffers take part in: none, one, some.
+/// Returns every algorithm with every collective that device buffers support, with counts of zero,
+/// one and more elements.
 fn every_algorithm(world_size: usize) -> Vec<Case> {
     let mut cases = Vec::new();
     for (collective, algorithm) in pairs(&[2, 3]) {
@@ -63,7 +64,7 @@ fn every_algorithm(world_size: usize) -> Vec<Case> {
     cases
 }
 
-/// Every type with every operator that it has.
+/// Returns every type with every operator that it supports.
 fn every_type() -> Vec<Case> {
     let types = Dtype::ALL.iter();
     let pairs = types.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));
@@ -102,7 +103,7 @@ fn check(rank: &Rank, case: &Case) -> Result<usize> {
     with_element!(case.dtype, T => check_as::<T>(rank, case))
 }
 
-/// Makes the call; how many elements of this rank are not what was promised.
+/// Issues the call and returns how many elements of this rank differ from the expected result.
 fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let Rank {
         comm,
@@ -117,7 +118,7 @@ fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
     ringtree::internal::calls::collective(comm, case.collective, &mut buffer, case.op, case.root)?;
-    // The stream alone makes this wait for the result.
+        // Only the stream makes this call wait for the result.
     let result = buffer.read()?;
     let result: &[u8] = bytemuck::cast_slice(&result);
     let promise = Promise {

@@ -1,4 +1,4 @@
-//! How calls on devices end that cannot end well, and what is refused.
+//! Calls on devices that fail, and calls that return an error immediately.
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, sys};
@@ -16,17 +16,17 @@ pub(crate) fn act(role: &str) -> Option<Act> {
     Some(match role {
         "deadline" => deadline,
         "killed" => killed,
-        "beside" => beside,
+         beside=>"host calls" => host_calls=> beside,
         "stuck" => stuck,
         "many" => many,
         "strange" => strange,
         "mismatch" => mismatch,
         "refused" => refused,
-        "left alone" => left_alone,
-        "good" => good,
-        "again" => again,
+         left_alone=>"left unchanged" => left_unchanged=> left_alone,
+         good=>"success" => success=> good,
+         again=>"attach again" => attach_again=> again,
         "leaving" => leaving,
-        "going" => going,
+         going=>"dropping" => dropping=> going,
         _ => return None,
     })
 }
@@ -37,17 +37,17 @@ const DRIVERS: [&[(&str, &str)]; 3] = [
     &[("STRICT", "1"), ("CHANNELS", "one")],
 ];
 
-/// On every path and driver.
-fn everywhere(ranks: usize, settled: fn(World) -> World, role: &str, expected: &[&str]) {
+/// Runs the role on every path and driver.
+fn everywhere(ranks: usize, configure: fn(World) -> World, role: &str, expected: &[&str]) {
     for (path, settings) in PATHS.iter().flat_map(|path| DRIVERS.map(|one| (path, one))) {
         let settings = settings.iter();
-        let world = settled(World::new(ranks, path));
+        let world = configure(World::new(ranks, path));
         let world = settings.fold(world, |world, (name, value)| world.with(name, value));
         world.expect(role, expected.to_vec());
     }
 }
 
-fn as_it_is(world: World) -> World {
+fn unchanged(world: World) -> World {
     world
 }
 
@@ -55,7 +55,7 @@ fn buffer(rank: &Rank) -> Result<DeviceBuffer<f32>> {
     DeviceBuffer::new(&rank.device, &rank.stream, &[1.0; 3000])
 }
 
-/// A stream that stands still until the word is 1, with a buffer on it.
+/// A stream that blocks until the word is 1, with a buffer on it.
 struct Held {
     user: Arc<CudaStream>,
     word: &'static AtomicU32,
@@ -90,14 +90,14 @@ impl Held {
 }
 
 #[test]
-fn at_the_deadline_streams_go_on_and_the_failure_is_told() {
+fn timeout_is_reported_and_streams_continue() {
     everywhere(2, World::impatient, "deadline", &["deadline", "late"]);
 }
 
-/// Also where the caller is in the driver, which waits for the stream, with its lock held.
+/// Also covers a caller inside the driver, which waits for the stream while holding its lock.
 fn deadline(rank: &Rank) -> Result<String> {
     if rank.comm.rank() == 1 {
-        // Stays, and does not call.
+                // Stays connected, but does not issue the call.
         std::thread::sleep(Duration::from_secs(5));
         return Ok("late".into());
     }
@@ -113,16 +113,16 @@ fn deadline(rank: &Rank) -> Result<String> {
     assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("rank 1"), "{text}");
-    assert_eq!(rank.comm.synchronize(), first, "told once, told always");
+    assert_eq!(rank.comm.synchronize(), first, "the error must be reported again");
     assert_eq!(rank.comm.all_reduce(&mut buffer, ReduceOp::Sum), first);
     buffer.read()?;
     Ok("deadline".into())
 }
 
 #[test]
-fn a_killed_rank_is_told_of_and_nothing_behind_it_is_good() {
+fn killed_rank_fails_calls_in_flight_and_later_ones() {
     let gone = "rank 2 is gone";
-    everywhere(3, as_it_is, "killed", &[gone, gone, "nothing: "]);
+    everywhere(3, unchanged, "killed", &[gone, gone, "nothing: "]);
 }
 
 fn killed(rank: &Rank) -> Result<String> {
@@ -139,7 +139,7 @@ fn killed(rank: &Rank) -> Result<String> {
     rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     buffer.read()?;
     let Err(error) = rank.comm.synchronize() else {
-        return Ok("good, or something else".into());
+        return Ok("no error".into());
     };
     assert!(error.kind() == ErrorKind::PeerLost, "{error:?}");
     assert_eq!(error.peer(), Some(2));
@@ -150,13 +150,13 @@ fn killed(rank: &Rank) -> Result<String> {
     Ok("rank 2 is gone".into())
 }
 
-/// A stream stands still, so a collective cannot begin; those of hosts go on.
+/// A stream is blocked, so a collective on it cannot start; collectives on host memory continue.
 #[test]
-fn collectives_of_hosts_do_not_wait_for_a_gpu() {
-    everywhere(2, as_it_is, "beside", &ok(2));
+fn host_collectives_do_not_wait_for_gpu() {
+    everywhere(2, unchanged, "host calls", &ok(2));
 }
 
-fn beside(rank: &Rank) -> Result<String> {
+fn host_calls(rank: &Rank) -> Result<String> {
     let other = rank.comm.duplicate()?;
     let held = Held::new();
     let mut buffer = held.buffer(rank, &[1.0f32; 3000])?;
@@ -176,10 +176,10 @@ fn beside(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// Rank 0's own stream is late, and no other rank is to blame; and nothing waits for it when buffer
-/// and communicator go.
+/// Rank 0's own stream is late, so the error blames no other rank. Dropping the buffer and the
+/// communicator does not wait for the stream.
 #[test]
-fn a_stream_that_never_comes_is_told_of_and_not_waited_for() {
+fn timeout_names_blocked_user_stream() {
     for settings in DRIVERS {
         let settings = settings.iter();
         let world = World::new(1, "mapped").impatient();
@@ -200,7 +200,7 @@ fn stuck(rank: &Rank) -> Result<String> {
     held.hold();
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     let Err(error) = comm.synchronize() else {
-        return Ok("good, or something else".into());
+        return Ok("no error".into());
     };
     assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
@@ -212,15 +212,17 @@ fn stuck(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// Hundreds of calls, and a long one, while a stream stands still: the library's queues stay short.
+/// Issues hundreds of calls and a long one while a stream is blocked: the library's queues stay
+/// short.
 #[test]
-fn what_is_enqueued_is_bounded_and_a_full_queue_locks_nothing_up() {
+fn library_queues_are_bounded_and_do_not_deadlock() {
     for path in PATHS {
         let world = || World::new(2, path).with("STRICT", "1");
         world()
             .with("LIBRARY_QUEUE_MAX", "256")
             .expect("many", ok(2));
-        // What the library has in all its streams, and in the user's, in one.
+                // The entries of all the library's streams and of the user's stream share one
+                // queue.
         world()
             .with("LIBRARY_QUEUE_MAX", "768")
             .with("CHANNELS", "one")
@@ -253,16 +255,16 @@ fn many(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// A driver newer than this library has codes that it does not know.
+/// A newer driver may return codes that this library does not know.
 #[test]
-fn an_unknown_error_is_a_number() {
+fn unknown_driver_error_is_shown_as_number() {
     World::new(1, "mapped")
         .with("STRANGE_CODE", "99999")
         .expect("strange", vec!["ok"]);
 }
 
 fn strange(rank: &Rank) -> Result<String> {
-    // And a communicator without a device refuses a device's buffer.
+        // A communicator without a device also rejects a device buffer.
     let alone = Communicator::builder().rank(0).world_size(1);
     let alone = alone.rendezvous("127.0.0.1:0").connect()?;
     assert_eq!(
@@ -278,9 +280,9 @@ fn strange(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// The call is named as the user made it, and not by its pieces.
+/// The error quotes the call as the user issued it, not its pieces.
 #[test]
-fn a_host_buffer_where_others_have_a_devices_is_another_call() {
+fn host_and_device_buffers_in_one_call_mismatch() {
     for path in PATHS {
         World::new(2, path).expect("mismatch", ok(2));
     }
@@ -309,7 +311,7 @@ fn mismatch(rank: &Rank) -> Result<String> {
 }
 
 #[test]
-fn what_devices_do_not_do_is_refused_and_nothing_is_lost() {
+fn unsupported_calls_return_errors_and_lose_nothing() {
     for path in PATHS {
         World::new(2, path).expect("refused", ok(2));
     }
@@ -353,20 +355,20 @@ fn refused(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// What a failed call had begun is not written over what comes after it.
+/// A failed call does not later overwrite data that the stream writes after it.
 #[test]
-fn a_failed_call_leaves_the_buffer_alone_when_the_stream_goes_on() {
-    everywhere(2, as_it_is, "left alone", &ok(2));
+fn failed_call_does_not_overwrite_later_writes() {
+    everywhere(2, unchanged, "left unchanged", &ok(2));
 }
 
-fn left_alone(rank: &Rank) -> Result<String> {
+fn left_unchanged(rank: &Rank) -> Result<String> {
     let comm = &rank.comm;
     let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1i64; 1_000_000])?;
     comm.barrier()?;
-    // Where the machine is slow, the other has failed by now.
+        // On a slow machine, the other rank may have failed by now.
     let _ = comm.all_reduce(&mut buffer, ReduceOp::Sum);
     if comm.rank() == 1 {
-        // Somewhere in the middle.
+                // Abort somewhere in the middle of the call.
         std::thread::sleep(Duration::from_millis(6));
         comm.abort(&Error::new(ErrorKind::System, "enough"));
     }
@@ -378,24 +380,24 @@ fn left_alone(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// Whoever says that a call was good has the right sum, whoever gives up meanwhile.
+/// A rank that reports success has the right sum, even if another rank aborts meanwhile.
 #[test]
-fn what_is_reported_good_is_good_whoever_gives_up_meanwhile() {
+fn reported_success_is_right_even_if_a_rank_aborts() {
     for pause in ["0", "1", "3", "10"] {
         for path in ["mapped", "shm"] {
             World::new(3, path)
                 .with("PAUSE_MS", pause)
-                .expect("good", ok(3));
+                .expect("success", ok(3));
         }
     }
 }
 
-fn good(rank: &Rank) -> Result<String> {
+fn success(rank: &Rank) -> Result<String> {
     let comm = &rank.comm;
     let pause = std::env::var("PAUSE_MS").unwrap().parse().unwrap();
     let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1i64; 300_000])?;
     comm.use_algorithm(Some(Algorithm::Ring))?;
-    // Rank 0 may be through with the barrier, and give up, while another rank is in it.
+        // Rank 0 may complete the barrier and abort while another rank is still in it.
     let ready = comm.barrier();
     let called = ready.and_then(|()| comm.all_reduce(&mut buffer, ReduceOp::Sum));
     if comm.rank() == 0 {
@@ -408,13 +410,13 @@ fn good(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// A communicator may be given its device again, or another, between calls.
+/// The same device, or another one, may be attached to a communicator again between calls.
 #[test]
 fn attaching_again_loses_no_call() {
-    everywhere(2, as_it_is, "again", &ok(2));
+    everywhere(2, unchanged, "attach again", &ok(2));
 }
 
-fn again(rank: &Rank) -> Result<String> {
+fn attach_again(rank: &Rank) -> Result<String> {
     let mut buffer = buffer(rank)?;
     for _ in 0..3 {
         rank.comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
@@ -436,10 +438,10 @@ fn again(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// A rank may leave as soon as it has called: its part of the call is done before it is gone.
+/// A rank may exit as soon as its call has returned: its part of the call is complete by then.
 #[test]
-fn a_call_has_ended_before_its_rank_is_gone() {
-    everywhere(2, as_it_is, "leaving", &ok(2));
+fn call_completes_before_its_rank_exits() {
+    everywhere(2, unchanged, "leaving", &ok(2));
 }
 
 fn leaving(rank: &Rank) -> Result<String> {
@@ -456,14 +458,15 @@ fn leaving(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// What a communicator had mapped is unmapped when another one attaches, and the driver may wait
-/// for every stream then: nothing else waits with it.
+/// Attaching another communicator unmaps the memory of a dropped one, and the driver may then wait
+/// for
+/// all streams. Nothing else must wait with it.
 #[test]
-fn a_communicator_goes_while_another_thread_waits_in_the_driver() {
-    World::new(1, "mapped").expect("going", ok(1));
+fn drop_does_not_wait_for_thread_in_driver() {
+    World::new(1, "mapped").expect("dropping", ok(1));
 }
 
-fn going(rank: &Rank) -> Result<String> {
+fn dropping(rank: &Rank) -> Result<String> {
     let attached = || {
         let comm = rank.comm.duplicate()?;
         comm.attach(&rank.device).map(|()| comm)
@@ -475,25 +478,25 @@ fn going(rank: &Rank) -> Result<String> {
     std::thread::scope(|scope| {
         let attaching = scope.spawn(|| third.attach(&rank.device));
         std::thread::sleep(Duration::from_millis(300));
-        assert!(!attaching.is_finished(), "it waits for the stream");
-        let going = scope.spawn(move || drop(second));
+        assert!(!attaching.is_finished(), "attach must wait for the stream");
+        let dropping = scope.spawn(move || drop(second));
         let end = Instant::now() + Duration::from_secs(10);
-        while !going.is_finished() && Instant::now() < end {
+        while !dropping.is_finished() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
-        let is_gone = going.is_finished();
+        let is_dropped = dropping.is_finished();
         held.word.store(1, Ordering::Release);
         attaching.join().unwrap()?;
-        Ok(if is_gone { "ok" } else { "it waits, too" }.into())
+        Ok(if is_dropped { "ok" } else { "the drop waits for the stream" }.into())
     })
 }
 
 #[test]
-fn ranks_that_are_threads_of_one_process_are_refused_in_one_line() {
+fn attach_rejects_ranks_that_are_threads_of_one_process() {
     if Device::open(0).is_err() {
-        // There is no device here: in a process that has one, then.
+                // This process has no device, so run the test in a process that has one.
         let here = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["ranks_that_are_threads", "--nocapture"])
+            .args(["attach_rejects_ranks_that_are_threads", "--nocapture"])
             .env("LD_LIBRARY_PATH", crate::driver::folder())
             .status();
         assert!(here.unwrap().success());

@@ -1,5 +1,6 @@
-//! What training code does on the GPU behind a collective, on drivers that make it wait: nothing of
-//! it holds a collective up, whatever the driver does meanwhile.
+//! GPU work that training code typically enqueues after a collective, on drivers that make such
+//! calls
+//! wait. None of it may block a collective, whatever the driver does meanwhile.
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, sys};
@@ -31,29 +32,30 @@ fn every_habit(settings: &[(&'static str, &str)]) {
 }
 
 #[test]
-fn on_a_kind_driver() {
+fn calls_overlap_on_lenient_driver() {
     every_habit(&[]);
 }
 
 #[test]
-fn where_calls_that_wait_for_the_gpu_hold_a_lock() {
+fn calls_overlap_if_waiting_calls_hold_a_lock() {
     every_habit(&[("STRICT", "1")]);
 }
 
 #[test]
-fn where_besides_all_streams_share_a_queue() {
+fn calls_overlap_if_all_streams_share_a_queue_and_lock() {
     every_habit(&[("STRICT", "1"), ("CHANNELS", "one")]);
 }
 
 #[test]
-fn where_streams_of_one_priority_share_a_queue() {
+fn calls_overlap_if_streams_of_one_priority_share_a_queue() {
     every_habit(&[("CHANNELS", "priority")]);
 }
 
-/// As on machines where one thread alone may use the GPU: the engine and the control thread make no
-/// call of the driver.
+/// Some machines allow only one thread to use the GPU. The engine and the control thread must not
+/// call
+/// the driver.
 #[test]
-fn the_callers_thread_alone_enters_the_driver() {
+fn only_callers_thread_enters_driver() {
     every_habit(&[("STRICT", "1"), ("ONE_THREAD", "1")]);
 }
 
@@ -87,17 +89,17 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
     }
     comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
     match habit {
-        // Reads this step's loss, as every training loop does, while gradients travel.
+                // Reads the loss of this step while gradients are in transit, as training loops do.
         "loss" => drop(user.clone_dtoh(&loss).unwrap()),
         "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
-        // What a first launch does under lazy loading.
+                // Loads a module, as a first launch does with lazy loading.
         "load" => {
             let binary = load_kernels(device, "\u{7f}ELF");
             assert!(binary.is_err_and(|error| error.kind() == ErrorKind::Usage));
             load_kernels(device, ".version 8.4\n.visible .entry x(")?;
         }
         "free" => drop(unrelated),
-        // Captures a graph on a stream that has nothing to do with it, and goes on meanwhile.
+                // Captures a graph on an unrelated stream and continues to issue calls meanwhile.
         "capture" => {
             let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
             other.begin_capture(mode).unwrap();
@@ -106,7 +108,7 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             comm.all_reduce(&mut another, ReduceOp::Sum)?;
             let captured = device.wrap_stream(other.clone())?;
             let Found::Device(found) = another.memory() else {
-                panic!("a device buffer is on a device");
+                panic!("the buffer must be on a device");
             };
             let mut refused = DeviceBuffer::<f32>::from_memory(device, &captured, found.memory);
             let end = comm.all_reduce(&mut refused, ReduceOp::Sum);
@@ -125,7 +127,7 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             let memory = user.alloc_zeros::<f32>(5000).unwrap();
             assert_eq!(user.clone_dtoh(&memory).unwrap(), [0.0; 5000]);
         }
-        // Sums a part of memory that is known only by its address.
+                // Reduces a part of memory that is known only by its address.
         "address" => part_of_an_address(rank, &user)?,
         _ => {}
     }

@@ -1,5 +1,6 @@
-//! Collectives on device buffers, by processes on a pretended driver that is as unkind as real ones
-//! were seen to be (`tests/gpu/device/pretended_driver.cpp`).
+//! Collectives on device buffers, run by processes on a fake driver that is as strict as real
+//! drivers
+//! have been observed to be (`tests/gpu/device/fake_driver.cpp`).
 
 mod broken;
 mod cases;
@@ -39,25 +40,25 @@ fn every_type_and_operator() {
     }
 }
 
-/// Many pieces, of which no two ranks have equally much, and several rounds of them.
+/// The buffers are split into many pieces and several rounds, unevenly among the ranks.
 #[test]
-fn large_buffers_are_cut_into_pieces_and_stay_exact() {
+fn large_buffers_are_split_and_stay_exact() {
     for (ranks, path) in [(2, "mapped"), (3, "mapped"), (2, "shm"), (3, "tcp")] {
         World::new(ranks, path).expect("large", ok(ranks));
     }
 }
 
-/// The first two GPUs reach each other's memory.
+/// The first two GPUs can access each other's memory.
 #[test]
-fn each_rank_may_have_a_gpu_of_its_own() {
-    let world = World::new(2, "mapped").with("GPU_OF_ITS_OWN", "1");
+fn ranks_may_use_separate_gpus() {
+    let world = World::new(2, "mapped").with("GPU_PER_RANK", "1");
     world.expect("types", ok(2));
     world.expect("large", ok(2));
 }
 
-/// The third GPU reaches no other's: all ranks find so, and say which and why.
+/// The third GPU cannot access the memory of the others: all ranks detect this and stage the data.
 #[test]
-fn gpus_that_do_not_reach_each_other_are_staged() {
-    let world = World::new(3, "mapped").with("GPU_OF_ITS_OWN", "1");
+fn gpus_without_peer_access_are_staged() {
+    let world = World::new(3, "mapped").with("GPU_PER_RANK", "1");
     world.expecting("shm").expect("types", ok(3));
 }

@@ -1,10 +1,11 @@
-//! Which path device buffers take: the setting, and what all ranks say where it cannot be had.
+//! The path that device buffers use: the setting, and the reports of the ranks if a path is not
+//! available.
 
 use super::world::{Act, Rank, World, ok};
 use ringtree::ErrorKind;
 use ringtree::{ReduceOp, Result};
 
-/// Elements of a buffer for which no rank could pin as much.
+/// Number of elements of a buffer too large for any rank to pin.
 const COUNT: usize = 1 << 25;
 const PINNED_MAX: &str = "8388608";
 const SETTING: &str = "RINGTREE_DEVICE_PATH";
@@ -21,9 +22,9 @@ pub(crate) fn act(role: &str) -> Option<Act> {
     }
 }
 
-/// A new buffer is made of zeros on the device itself, and no memory of the host is taken for it.
+/// A new buffer is zeroed on the device, without host memory.
 #[test]
-fn a_new_buffer_of_zeros_pins_nothing() {
+fn zeroed_buffer_pins_no_host_memory() {
     let world = World::new(2, "mapped").with("PINNED_MAX", PINNED_MAX);
     world.expect("zeros", ok(2));
 }
@@ -45,37 +46,37 @@ fn zeros(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// All ranks say the same: this.
-fn all_say(world: &World, expected: &str) {
+/// Checks that the output of every rank starts with `expected`.
+fn assert_all_report(world: &World, expected: &str) {
     for said in world.run("path") {
         assert!(said.starts_with(expected), "{said}");
     }
 }
 
 #[test]
-fn where_one_rank_is_told_to_stage_all_ranks_do_and_say_so() {
+fn staged_setting_of_one_rank_applies_to_all() {
     let world = World::new(3, "mapped").expecting("shm");
-    all_say(
+    assert_all_report(
         &world.of_rank(2, SETTING, "staged"),
         "staged: through pinned host memory, over shm: rank 2: RINGTREE_DEVICE_PATH=staged",
     );
 }
 
 #[test]
-fn the_mapped_path_can_be_demanded() {
-    all_say(&World::new(2, "mapped").with(SETTING, "mapped"), "mapped: ");
+fn mapped_path_can_be_required() {
+    assert_all_report(&World::new(2, "mapped").with(SETTING, "mapped"), "mapped: ");
 }
 
-/// And the communicator is as it was.
+/// The communicator remains usable.
 #[test]
-fn where_a_rank_demands_the_mapped_path_and_it_cannot_be_had_all_ranks_say_why() {
+fn required_mapped_path_fails_on_all_ranks_if_unavailable() {
     let demanded = |path| World::new(2, path).of_rank(1, SETTING, "mapped");
     let line = |why: &str| format!("RINGTREE_DEVICE_PATH=mapped on rank 1 is not possible: {why}");
-    all_say(&demanded("shm"), &line("rank 0: cuMemExport"));
-    all_say(
+    assert_all_report(&demanded("shm"), &line("rank 0: cuMemExport"));
+    assert_all_report(
         &demanded("tcp"),
         &line("rank 0: not all ranks share memory"),
     );
     let staged = demanded("mapped").of_rank(0, SETTING, "staged");
-    all_say(&staged, &line("rank 0: RINGTREE_DEVICE_PATH=staged"));
+    assert_all_report(&staged, &line("rank 0: RINGTREE_DEVICE_PATH=staged"));
 }

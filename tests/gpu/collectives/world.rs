@@ -1,4 +1,4 @@
-//! Ranks as processes on the pretended driver: this test binary starts itself.
+//! Ranks as processes on the fake driver, started from this test binary.
 
 use crate::address::own_address;
 use crate::driver;
@@ -12,15 +12,17 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "RINGTREE_TEST_ROLE";
 const PATH: &str = "RINGTREE_TEST_PATH";
 pub(crate) const PATHS: [&str; 3] = ["mapped", "shm", "tcp"];
-/// In front of what a rank has to say, among the lines of the test harness.
+/// Prefix of a rank's result among the lines of the test harness.
 const MARK: &str = "says: ";
-/// Who takes this long hangs: far longer than any timeout here, and a busy machine's delays.
+/// Time after which a rank counts as hung. It is far longer than any timeout here and than the
+/// delays
+/// of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What a rank of a role does; what it says is compared by the test.
+/// The code that a rank runs for a role. The test compares its result.
 pub(crate) type Act = fn(&Rank) -> Result<String>;
 
-/// Ranks to start.
+/// The ranks to start and their settings.
 pub(crate) struct World {
     ranks: usize,
     settings: Vec<(&'static str, String)>,
@@ -33,7 +35,7 @@ pub(crate) fn ok(ranks: usize) -> Vec<&'static str> {
 }
 
 impl World {
-    /// Ranks whose buffers take a path: `mapped`, or staged over `shm` or `tcp`.
+        /// Creates ranks whose buffers use a path: `mapped`, or staged over `shm` or `tcp`.
     pub(crate) fn new(ranks: usize, path: &'static str) -> Self {
         let transport = if path == "tcp" { "tcp" } else { "shm" };
         let settings = vec![
@@ -57,29 +59,29 @@ impl World {
         self
     }
 
-    /// A setting of one rank.
+        /// Sets a variable for one rank.
     pub(crate) fn of_rank(mut self, rank: usize, name: &'static str, value: &'static str) -> Self {
         self.of_ranks.push((rank, name, value));
         self
     }
 
-    /// Another path than the one that was asked for.
+        /// Expects another path than the requested one.
     pub(crate) fn expecting(self, path: &str) -> Self {
         self.with(PATH, path)
     }
 
-    /// The timeout of calls that are to run into it.
+        /// Shortens the timeout, for tests whose calls must time out.
     pub(crate) fn impatient(self) -> Self {
         self.with("RINGTREE_TIMEOUT_MS", "1500")
     }
 
-    /// Runs the ranks and compares what each says. One that ends otherwise says how.
+        /// Runs the ranks and compares their results. A rank that fails reports why.
     pub(crate) fn expect(&self, role: &str, expected: Vec<&str>) {
         let said = self.run(role);
         assert_eq!(said, expected, "{role} with {:?}", self.settings);
     }
 
-    /// What each rank says.
+        /// Runs the ranks and returns the result of each.
     pub(crate) fn run(&self, role: &str) -> Vec<String> {
         let rendezvous = own_address();
         let start = |rank: usize| {
@@ -128,14 +130,14 @@ fn said(mut child: Child, end: Instant) -> String {
     said.map_or_else(|| format!("nothing: {text}"), str::to_owned)
 }
 
-/// In a process that was started: does what its role says.
+/// Runs the given role in a process started by [`World::run`].
 pub(crate) fn child(act: impl Fn(&str) -> Option<Act>) {
     let Ok(role) = std::env::var(ROLE) else {
         return;
     };
-    let act = act(&role).expect("a role");
+    let act = act(&role).expect("the role must exist");
     let said = Rank::join().and_then(|rank| act(&rank));
-    // Without unwinding anything: what is left over at the end of a process is the system's.
+        // Exit without unwinding, so that the system releases all that remains.
     eprintln!("{MARK}{}", said.unwrap_or_else(|error| error.to_string()));
     std::process::exit(0);
 }
@@ -148,7 +150,7 @@ pub(crate) struct Rank {
 
 impl Rank {
     fn join() -> Result<Self> {
-        let ordinal = match std::env::var_os("GPU_OF_ITS_OWN") {
+        let ordinal = match std::env::var_os("GPU_PER_RANK") {
             Some(_) => {
                 Builder::from_env().map(|_| std::env::var("RANK").unwrap().parse().unwrap())?
             }
@@ -157,7 +159,7 @@ impl Rank {
         let device = Device::open(ordinal)?;
         let comm = Communicator::from_env()?;
         if let Err(error) = comm.attach(&device) {
-            // Where a setting is refused, the communicator is fine.
+                        // If a setting was rejected, the communicator is still usable.
             comm.barrier()?;
             return Err(error);
         }
@@ -171,7 +173,7 @@ impl Rank {
     }
 }
 
-/// `mapped`, or the transport of the staged path. `None` if no device is attached.
+/// Returns `mapped` or the transport of the staged path; `None` if no device is attached.
 pub(crate) fn transport(comm: &Communicator) -> Option<String> {
     let info = comm.info();
     let over = |name| {

@@ -1,32 +1,33 @@
-//! The library in the driver's place.
+//! Compiles the fake driver.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// What a program opens, and what a toolkit's stub is called for the linker.
+/// The names that programs open and that a toolkit's stub for the linker has.
 pub(crate) const NAME: &str = "libcuda.so.1";
 pub(crate) const TOOLKIT_NAME: &str = "libcuda.so";
 
-/// Compiles it, once a process; the folder that it lies in, for `LD_LIBRARY_PATH`.
+/// Compiles the library once per process and returns its directory, for `LD_LIBRARY_PATH`.
 pub(crate) fn folder() -> PathBuf {
-    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
-    FOLDER.get_or_init(compiled).clone()
+    static DIRECTORY: OnceLock<PathBuf> = OnceLock::new();
+    DIRECTORY.get_or_init(compile).clone()
 }
 
-fn compiled() -> PathBuf {
+fn compile() -> PathBuf {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    // Beside the tests' binaries; another for each, as they may be compiled at once.
+        // Next to the test binary. Each binary has its own copy, because several may compile it
+        // simultaneously.
     let own = std::env::current_exe().unwrap();
     let folder = own.with_extension("driver");
     std::fs::create_dir_all(&folder).unwrap();
     let mut roots = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let source = roots.find_map(|root| {
-        let source = root.join("tests/gpu/device/pretended_driver.cpp");
+        let source = root.join("tests/gpu/device/fake_driver.cpp");
         source.exists().then_some(source)
     });
-    let source = source.expect("the repository has it");
+    let source = source.expect("the repository must contain the fake driver");
     let status = Command::new(&compiler)
         .args([
             "-std=c++17",
@@ -37,15 +38,15 @@ fn compiled() -> PathBuf {
             "-fPIC",
             "-pthread",
         ])
-        // What the driver's library calls itself. So does a toolkit's stub.
+                // The soname of the real driver and of a toolkit's stub.
         .args(["-Wl,-soname,libcuda.so.1", "-o"])
         .args([&folder.join(NAME), &source])
         .status();
     match status {
-        Ok(status) => assert!(status.success(), "{compiler} refuses {}", source.display()),
+        Ok(status) => assert!(status.success(), "{compiler} cannot compile {}", source.display()),
         Err(error) => panic!("no C++ compiler {compiler} ({error}): install g++, or set CXX"),
     }
-    // The other name, for cudarc: the library takes what it finds by the first.
+        // cudarc opens the library by the other name.
     let link = folder.join(TOOLKIT_NAME);
     let _ = std::fs::remove_file(&link);
     symlink(NAME, link).unwrap();

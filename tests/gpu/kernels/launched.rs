@@ -1,4 +1,4 @@
-//! Launches of the kernels on this machine's CPU, and what must come of them.
+//! Launches of the kernels on this machine's CPU, and their expected results.
 
 use super::values::Random;
 use bytemuck::{Pod, Zeroable, bytes_of};
@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
-/// A launch, as `cuda/host.cpp` reads it.
+/// A launch in the format that `cuda/host.cpp` reads.
 #[derive(Clone, Copy, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Request {
@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) memory_bytes: u64,
 }
 
-/// What the launch did to its memory.
+/// The memory accesses of a launch.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Answer {
@@ -29,7 +29,7 @@ pub(crate) struct Answer {
     pub(crate) bytes_written: u64,
 }
 
-/// A launch and what must come of it.
+/// A launch and its expected result.
 pub(crate) struct Case {
     pub(crate) what: String,
     pub(crate) request: Request,
@@ -38,11 +38,11 @@ pub(crate) struct Case {
     pub(crate) expected: Vec<u8>,
     pub(crate) bytes_read: usize,
     pub(crate) bytes_written: usize,
-    /// At least so many bytes pass in accesses of 16.
+        /// Lower bound for the bytes accessed 16 at a time.
     pub(crate) bytes_by_vector_min: usize,
 }
 
-/// The kernels as a program of this machine, compiled once.
+/// Returns the path of the kernels compiled for this machine's CPU. Compiles them once.
 pub(crate) fn program() -> &'static Path {
     static PROGRAM: OnceLock<PathBuf> = OnceLock::new();
     PROGRAM.get_or_init(|| {
@@ -55,14 +55,18 @@ pub(crate) fn program() -> &'static Path {
             .args([&program, &source])
             .status();
         match status {
-            Ok(status) => assert!(status.success(), "{compiler} refuses {}", source.display()),
+             assert!(status.success(), "{compiler} cannot compile {}", source.display()),=>Ok(status) => assert!(
+                status.success(),
+                "{compiler} cannot compile {}",
+                source.display()
+            ),=> assert!(status.success(), "{compiler} cannot compile {}", source.display()),
             Err(error) => panic!("no C++ compiler {compiler} ({error}): install g++, or set CXX"),
         }
         program
     })
 }
 
-/// Runs the launches and compares everything that they left.
+/// Runs the launches and compares everything that they wrote.
 pub(crate) fn check(cases: impl Iterator<Item = Case>) {
     let mut child = Command::new(program())
         .stdin(Stdio::piped())
@@ -88,7 +92,9 @@ pub(crate) fn check(cases: impl Iterator<Item = Case>) {
             .zip(&case.expected)
             .position(|(left, right)| left != right);
         assert_eq!(wrong, None, "{}: wrong at this byte", case.what);
-        // Every element once: none is reduced twice, as it would be seen only where it is in place.
+                // Each element must be accessed exactly once. A comparison of the contents detects
+                // a double
+                // reduction only if it is in place.
         let passed = (answer.bytes_read, answer.bytes_written);
         let expected = (case.bytes_read as u64, case.bytes_written as u64);
         assert_eq!(passed, expected, "{}", case.what);
@@ -112,7 +118,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// A place that begins `residue` bytes above a multiple of 16.
+        /// Places `content` at an address `residue` bytes above a multiple of 16.
     pub(crate) fn place(&mut self, content: &[u8], residue: usize) -> u64 {
         let start = self.bytes.len().next_multiple_of(16) + residue;
         self.bytes.resize(start, 0xa5);
@@ -122,7 +128,7 @@ impl Memory {
     }
 }
 
-/// The launch in its own grid or in any other.
+/// Requests the launch with its own grid or with a random one.
 pub(crate) fn request(launch: &gpu::Launch, memory_bytes: usize, random: &mut Random) -> Request {
     let mut name = [0; 32];
     let entry = launch.entry.to_bytes();

@@ -1,6 +1,8 @@
-//! The GPU's kernels against the CPU's, bit by bit, without a GPU: the source in `cuda/` is
-//! compiled by this machine's C++ compiler and run thread by thread (`cuda/host.cpp`), with every
-//! access checked. What only a GPU can show (its conversions, its speed) is not shown here.
+//! Compares the GPU kernels with the CPU kernels bit by bit, without a GPU. This machine's C++
+//! compiler compiles the source in `cuda/`, and `cuda/host.cpp` runs it thread by thread and checks
+//! every access. These tests do not cover properties that only a GPU has, such as its conversions
+//! and
+//! its speed.
 
 mod launched;
 mod reduces;

@@ -1,4 +1,4 @@
-//! Reduces, against the CPU's kernels.
+//! Reductions, compared with the CPU kernels.
 
 use super::launched::{Case, Memory, check, request};
 use super::values::{Random, random_elements, special_values};
@@ -7,24 +7,24 @@ use ringtree::internal::compute::{Kernel, gpu};
 use ringtree::internal::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
 use ringtree::{Dtype, ReduceOp};
 
-/// How the buffers of a launch lie in their 16 bytes.
+/// Offsets of the buffers of a launch from multiples of 16 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Residues {
-    /// All the same.
+        /// The same offset for all buffers.
     Alike(usize),
-    /// Multiples of the element.
+        /// Multiples of the element size.
     Elements,
-    /// Anything.
+        /// Any offset.
     Bytes,
 }
 
-/// A reduce to be checked.
+/// A reduction to check.
 struct Reduce {
     dtype: Dtype,
     op: ReduceOp,
     divisor: Option<usize>,
     operands: Vec<Vec<u8>>,
-    /// The operand in whose place the destination lies.
+        /// The operand that the destination overlaps.
     own: Option<usize>,
     residues: Residues,
 }
@@ -61,7 +61,8 @@ impl Reduce {
         let mut expected = memory.bytes.clone();
         expected[destination as usize..][..bytes].copy_from_slice(&self.reduced_by_the_cpu());
         let is_vector = matches!(self.residues, Residues::Alike(residue) if residue % size == 0);
-        // Before the first vector and behind the last one are less than 16 bytes.
+                // Fewer than 16 bytes precede the first vector, and fewer than 16 follow the last
+                // one.
         let by_vector = bytes.saturating_sub(30) * (sources.len() + 1) * usize::from(is_vector);
         Case {
             what: format!(
@@ -92,9 +93,9 @@ impl Reduce {
         destination
     }
 
-    /// A reduce of random operands.
+        /// Creates a reduction of random operands.
     fn random(dtype: Dtype, op: ReduceOp, random: &mut Random) -> Reduce {
-        // A block takes 4 KiB of each operand at once.
+                // A block processes 4 KiB of each operand at a time.
         let bytes_max = [8, 60, 300, 5000, 16_000][random.below(5)];
         let elements = random.below(bytes_max / dtype.size() + 1);
         let operands = 1 + random.below(8);
@@ -117,7 +118,7 @@ impl Reduce {
         }
     }
 
-    /// A reduce of two operands into the place of the first.
+        /// Creates a reduction of two operands into the memory of the first.
     fn pair(dtype: Dtype, op: ReduceOp, left: Vec<u8>, right: Vec<u8>) -> Reduce {
         Reduce {
             dtype,
@@ -130,7 +131,7 @@ impl Reduce {
     }
 }
 
-/// Every element type with every operator that is defined for it.
+/// Returns every element type with every operator that it supports.
 fn table() -> impl Iterator<Item = (Dtype, ReduceOp)> {
     let pairs = Dtype::ALL
         .iter()
@@ -139,7 +140,7 @@ fn table() -> impl Iterator<Item = (Dtype, ReduceOp)> {
 }
 
 #[test]
-fn every_kernel_has_the_bits_of_the_cpu() {
+fn kernels_match_cpu_bit_for_bit() {
     let mut random = Random(1);
     check(table().flat_map(|(dtype, op)| {
         let cases = (0..40).map(|_| Reduce::random(dtype, op, &mut random).case(&mut random));
@@ -148,7 +149,7 @@ fn every_kernel_has_the_bits_of_the_cpu() {
 }
 
 #[test]
-fn buffers_may_lie_anywhere() {
+fn buffers_may_have_any_alignment() {
     let mut random = Random(2);
     let mut cases = Vec::new();
     for &dtype in Dtype::ALL {
@@ -176,7 +177,7 @@ fn buffers_may_lie_anywhere() {
 }
 
 #[test]
-fn as_many_sources_as_a_launch_takes_are_reduced() {
+fn launch_reduces_maximum_number_of_sources() {
     let mut random = Random(3);
     let cases = table().map(|(dtype, op)| {
         let mut reduce = Reduce::random(dtype, op, &mut random);
@@ -191,7 +192,7 @@ fn as_many_sources_as_a_launch_takes_are_reduced() {
 }
 
 #[test]
-fn a_copy_keeps_every_bit() {
+fn copy_keeps_every_bit() {
     let mut random = Random(4);
     let mut cases = Vec::new();
     for (dtype, op) in table() {
@@ -208,7 +209,7 @@ fn a_copy_keeps_every_bit() {
 }
 
 #[test]
-fn special_values_meet_each_other() {
+fn special_values_match_cpu_in_all_pairs() {
     let mut random = Random(5);
     let mut cases = Vec::new();
     for (dtype, op) in table() {
@@ -219,7 +220,7 @@ fn special_values_meet_each_other() {
             .iter()
             .flat_map(|bits| encode(bits).repeat(values.len()));
         let left: Vec<u8> = left.collect();
-        // Often enough for many blocks and a rest.
+                // Repeat the pairs so that they fill many blocks and a partial one.
         let times = 5000_usize.div_ceil(left.len());
         let right = once.repeat(values.len() * times);
         let mut reduce = Reduce::pair(dtype, op, left.repeat(times), right);
@@ -261,7 +262,8 @@ fn means_of_integers_truncate() {
     let integers = Dtype::ALL.iter().filter(|dtype| !dtype.is_float());
     for &dtype in integers {
         for divisor in [2, 3, 7, 255, 256, 1023, 65_535, (1 << 20) - 1, 1 << 20] {
-            // Of small integers every one, of large ones those around multiples of the divisor.
+                        // Use every small integer, and large integers around multiples of the
+                        // divisor.
             let near = (0..1 << 16).map(|index: u64| match dtype.size() {
                 1 | 2 => index,
                 _ => {

@@ -1,4 +1,4 @@
-//! What is reduced: random and special elements of every type.
+//! Operands of the reductions: random and special elements of every type.
 
 use ringtree::Dtype;
 
@@ -23,7 +23,7 @@ impl Random {
     }
 }
 
-/// The bits of exponent and mantissa of a float.
+/// Returns the number of exponent and mantissa bits of a float type.
 fn format_of(dtype: Dtype) -> Option<(u32, u32)> {
     match dtype {
         Dtype::F16 => Some((5, 10)),
@@ -34,8 +34,8 @@ fn format_of(dtype: Dtype) -> Option<(u32, u32)> {
     }
 }
 
-/// Zeros, ones, the extreme finite and subnormal values, infinities, NaNs of several payloads, of
-/// both signs; of integers the extremes.
+/// Returns special values. For floats: zeros, ones, the extreme finite and subnormal values,
+/// infinities and NaNs of several payloads, with both signs. For integers: the extremes.
 pub(crate) fn special_values(dtype: Dtype) -> Vec<u64> {
     let Some((exponent_bits, mantissa_bits)) = format_of(dtype) else {
         let sign = 1 << (dtype.size() * 8 - 1);
@@ -55,7 +55,7 @@ pub(crate) fn special_values(dtype: Dtype) -> Vec<u64> {
         .collect()
 }
 
-/// Elements of one of several kinds: any bits, special values, floats of about the same size.
+/// Returns elements of one of several kinds: any bits, special values, floats of similar magnitude.
 pub(crate) fn random_elements(dtype: Dtype, count: usize, random: &mut Random) -> Vec<u8> {
     let special = special_values(dtype);
     let kind = random.below(4);

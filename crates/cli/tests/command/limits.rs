@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-/// Two ranks that sum over what they can, limited by `ulimit LIMIT`: exit code and standard error.
+/// Runs an all-reduce of two ranks under `ulimit LIMIT`. Returns the exit code and standard error.
 fn limited(limit: &str, transport: &str) -> (Option<i32>, String) {
     let script = format!(
         "ulimit {limit}; exec \"$0\" bench all-reduce --ranks 2 --sizes 8 --iters 3 --format csv \
@@ -19,8 +19,9 @@ fn limited(limit: &str, transport: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn where_a_limit_forbids_shared_memory_auto_uses_tcp_and_says_so_and_shm_says_why_not() {
-    // Blocks of 512 or 1,024 bytes: too little for the memory that two ranks share.
+fn file_size_limit_makes_auto_use_tcp_and_shm_fail() {
+        // Blocks have 512 or 1,024 bytes, so the limit is too small for the memory that two ranks
+        // share.
     let (code, text) = limited("-f 512", "auto");
     assert_eq!(code, Some(0), "{text}");
     for rank in 0..2 {
@@ -39,7 +40,7 @@ fn where_a_limit_forbids_shared_memory_auto_uses_tcp_and_says_so_and_shm_says_wh
 }
 
 #[test]
-fn a_low_soft_limit_is_raised() {
+fn low_soft_descriptor_limit_is_raised() {
     let script = "ulimit -Sn 20; exec \"$0\" run --nproc-per-node 8 -- /bin/sh -c \"$1\"";
     let output = Command::new("/bin/sh")
         .args(["-c", script, env!("CARGO_BIN_EXE_ringtree")])

@@ -1,4 +1,4 @@
-//! The program `ringtree`, driven as a user drives it.
+//! Tests that run the program `ringtree` as a user does.
 
 #![allow(clippy::unwrap_used)]
 

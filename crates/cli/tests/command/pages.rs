@@ -1,6 +1,6 @@
 //! The pages of the documentation that the command writes.
 
-/// The pages in docs/plans, and what `ringtree plan` is asked for each.
+/// The pages in docs/plans, and the arguments of `ringtree plan` for each.
 const PAGES: [(&str, &str); 4] = [
     (
         "broadcast",
@@ -20,9 +20,9 @@ const PAGES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Run it with RINGTREE_TEST_WRITE=1 to write the pages.
+/// Set RINGTREE_TEST_WRITE=1 to write the pages instead.
 #[test]
-fn the_pages_are_what_the_command_prints() {
+fn pages_match_output_of_command() {
     for (name, line) in PAGES {
         let path = format!(
             "{}/../../docs/plans/{name}.html",

@@ -1,5 +1,6 @@
-//! The command `ringtree plan`, driven as a user drives it: what it prints is replayed with
-//! numbers, and what it refuses is refused in one line.
+//! The command `ringtree plan`, run as a user runs it. The tests replay the printed plans with
+//! numbers
+//! and check that every error is a single line.
 
 mod refused;
 
@@ -25,7 +26,7 @@ fn plan(line: &str) -> Output {
     ringtree(&arguments)
 }
 
-/// The standard output of a command that must succeed.
+/// Returns the standard output of a command that must succeed.
 pub(crate) fn stdout(line: &str) -> String {
     let output = plan(line);
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -49,7 +50,7 @@ fn number(object: &Value, name: &str) -> usize {
     .unwrap()
 }
 
-/// One line of `sends`.
+/// An entry of `sends`.
 struct Entry {
     round: usize,
     message: Option<usize>,
@@ -76,7 +77,9 @@ impl Entry {
     }
 }
 
-/// A well-mixed number: what a chunk holds at the start, so that sums betray any wrong summand.
+/// Returns a well-mixed number as the initial content of a chunk, so that a wrong summand changes
+/// the
+/// sum.
 fn mixed(seed: usize) -> u64 {
     let mut value = (seed as u64)
         .wrapping_add(1)
@@ -86,15 +89,15 @@ fn mixed(seed: usize) -> u64 {
     value ^ (value >> 32)
 }
 
-/// The buffers before and what they must hold after, from the collective's meaning alone.
-struct Meaning {
+/// The buffers before and after a collective, derived only from its definition.
+struct Definition {
     collective: String,
     ranks: usize,
     root: usize,
     chunks: usize,
 }
 
-impl Meaning {
+impl Definition {
     fn input(&self, rank: usize, chunk: usize) -> u64 {
         match self.collective.as_str() {
             "barrier" => 1 << rank,
@@ -109,7 +112,7 @@ impl Meaning {
         }
     }
 
-    /// What `rank` must hold at the end; none where anything will do.
+        /// Returns the expected content of `rank` at the end, or `None` if it is unspecified.
     fn output(&self, rank: usize, chunk: usize) -> Option<u64> {
         let all = || {
             (0..self.ranks)
@@ -123,14 +126,14 @@ impl Meaning {
             "reduce" => all().filter(|_| rank == self.root),
             "reduce-scatter" => all().filter(|_| rank == owner),
             "all-gather" => Some(self.input(owner, chunk)),
-            other => panic!("{other} has no meaning here"),
+            other => panic!("{other} is not replayed"),
         }
     }
 }
 
-/// Replays `sends` as the documentation says, and checks the result and the totals.
+/// Replays `sends` as documented, and checks the result and the totals.
 fn replay(object: &Value) {
-    let meaning = Meaning {
+    let definition = Definition {
         collective: object["collective"].as_str().unwrap().to_owned(),
         ranks: number(object, "ranks"),
         root: number(object, "root"),
@@ -142,9 +145,9 @@ fn replay(object: &Value) {
         .iter()
         .map(Entry::of)
         .collect();
-    let cells = meaning.chunks + number(object, "scratch");
-    let mut state: Vec<Vec<u64>> = (0..meaning.ranks)
-        .map(|rank| (0..cells).map(|chunk| meaning.input(rank, chunk)).collect())
+    let cells = definition.chunks + number(object, "scratch");
+    let mut state: Vec<Vec<u64>> = (0..definition.ranks)
+        .map(|rank| (0..cells).map(|chunk| definition.input(rank, chunk)).collect())
         .collect();
     let rounds: BTreeSet<usize> = entries.iter().map(|entry| entry.round).collect();
     for round in rounds {
@@ -154,17 +157,17 @@ fn replay(object: &Value) {
                 let arrived = before[entry.from][entry.from_chunk + offset];
                 let place = &mut state[entry.to][entry.to_chunk + offset];
                 *place = if entry.reduce {
-                    meaning.combine(*place, arrived)
+                    definition.combine(*place, arrived)
                 } else {
                     arrived
                 };
             }
         }
     }
-    let name = format!("{} {}", meaning.collective, object["algorithm"]);
+    let name = format!("{} {}", definition.collective, object["algorithm"]);
     for (rank, held) in state.iter().enumerate() {
-        for (chunk, value) in held[..meaning.chunks].iter().enumerate() {
-            if let Some(expected) = meaning.output(rank, chunk) {
+        for (chunk, value) in held[..definition.chunks].iter().enumerate() {
+            if let Some(expected) = definition.output(rank, chunk) {
                 assert_eq!(
                     *value, expected,
                     "{name}: rank {rank}, chunk {chunk} of {object}"
@@ -172,14 +175,14 @@ fn replay(object: &Value) {
             }
         }
     }
-    totals(object, &entries, &meaning);
+    totals(object, &entries, &definition);
 }
 
-/// Rounds, messages and bytes counted from the entries.
-fn totals(object: &Value, entries: &[Entry], meaning: &Meaning) {
+/// Checks the rounds, messages and bytes against counts of the entries.
+fn totals(object: &Value, entries: &[Entry], definition: &Definition) {
     let mut messages = BTreeMap::new();
     let mut rounds = BTreeSet::new();
-    let mut sent = vec![0; meaning.ranks];
+    let mut sent = vec![0; definition.ranks];
     for entry in entries {
         let Some(message) = entry.message else {
             assert_eq!(
@@ -190,23 +193,23 @@ fn totals(object: &Value, entries: &[Entry], meaning: &Meaning) {
         };
         let edge = (entry.round, entry.from, entry.to);
         let known = messages.entry(message).or_insert(edge);
-        assert_eq!(*known, edge, "one number, two messages: {object}");
+        assert_eq!(*known, edge, "two messages have the same number: {object}");
         assert_ne!(entry.from, entry.to, "a message to oneself: {object}");
         rounds.insert(entry.round);
         sent[entry.from] += entry.chunks;
     }
     assert_eq!(number(object, "rounds"), rounds.len());
     assert_eq!(number(object, "messages"), messages.len());
-    if meaning.collective == "barrier" {
+    if definition.collective == "barrier" {
         assert_eq!(number(object, "max_bytes_sent_per_rank"), 0);
-    } else if BYTES.is_multiple_of(meaning.chunks) {
-        let most = sent.iter().max().unwrap() * (BYTES / meaning.chunks);
+    } else if BYTES.is_multiple_of(definition.chunks) {
+        let most = sent.iter().max().unwrap() * (BYTES / definition.chunks);
         assert_eq!(number(object, "max_bytes_sent_per_rank"), most, "{object}");
     }
 }
 
 #[test]
-fn every_plan_it_prints_does_what_the_collective_means() {
+fn printed_plans_implement_their_collectives() {
     let mut replayed = 0;
     for collective in [
         "all-reduce",
@@ -246,7 +249,7 @@ fn every_plan_it_prints_does_what_the_collective_means() {
 }
 
 #[test]
-fn the_binomial_broadcast_of_eight_is_the_textbooks() {
+fn binomial_broadcast_of_eight_matches_textbook() {
     let line = "broadcast --algorithm binomial --ranks 8";
     let edges: Vec<(u64, u64, u64)> = objects(line)[0]["sends"]
         .as_array()
@@ -303,7 +306,7 @@ fn json_has_the_documented_fields_and_nulls() {
     let small = &objects("all-reduce --algorithm circulant --ranks 6 --bytes 6K --chunks 2")[0];
     assert_eq!(names(small), documented);
     assert_eq!(number(small, "chunks"), 12);
-    // Two slices of three rounds down and three up.
+        // Two slices, each with three rounds down and three up.
     assert_eq!(number(small, "rounds"), 12);
     assert_eq!(number(small, "max_bytes_sent_per_rank"), 2 * 5 * 1024);
     assert!(small["verified"].is_null() && small["bits_agree"].is_null());
@@ -323,7 +326,7 @@ fn json_has_the_documented_fields_and_nulls() {
 }
 
 #[test]
-fn a_radix_is_part_of_the_name() {
+fn radix_is_part_of_algorithm_name() {
     let line = "all-reduce --ranks 64 --bytes 8 --verify --algorithm recursive-doubling";
     let by_four = &objects(&format!("{line}/4"))[0];
     assert_eq!(by_four["algorithm"], "recursive-doubling/4");
@@ -345,10 +348,10 @@ fn a_radix_is_part_of_the_name() {
 
 /// `--algorithm all` lists every algorithm and reports one that would need too much memory.
 #[test]
-fn an_algorithm_that_needs_too_much_scratch_is_told_of_in_a_line() {
+fn algorithm_with_too_much_scratch_is_reported_in_one_line() {
     let all = stdout("all-reduce --algorithm all --ranks 64");
-    let told = all.lines().filter(|line| line.contains("of scratch"));
-    assert_eq!(told.count(), 1, "{all}");
+    let lines = all.lines().filter(|line| line.contains("of scratch"));
+    assert_eq!(lines.count(), 1, "{all}");
     assert!(all.lines().any(|line| line.starts_with("ring ")), "{all}");
     assert!(
         !all.lines().any(|line| line.starts_with("bruck-fold  ")),
@@ -357,13 +360,13 @@ fn an_algorithm_that_needs_too_much_scratch_is_told_of_in_a_line() {
 }
 
 #[test]
-fn the_links_set_the_price() {
+fn link_parameters_determine_predicted_time() {
     let time_us = |flags: &str| {
         let line = format!("broadcast --algorithm binomial --ranks 8 --bytes 1M {flags}");
         objects(&line)[0]["time_us"].as_f64().unwrap()
     };
-    // Three rounds of 1,048,576 bytes each, which o is paid for at both ends; the time is printed
-    // to 0.1 ns.
+        // Three rounds of 1,048,576 bytes each; o is paid at both ends. The time is printed to 0.1
+        // ns.
     for (flags, round_us) in [
         (
             "--alpha 4us --overhead 3us --bandwidth 8Gbit",
@@ -380,7 +383,7 @@ fn the_links_set_the_price() {
 }
 
 #[test]
-fn hosts_change_the_plan_its_price_and_the_choice() {
+fn hosts_change_plan_predicted_time_and_choice() {
     let ask = |flags: &str| {
         let line = format!("all-reduce --ranks 8 --bytes 1M --verify {flags}");
         objects(&line).remove(0)
@@ -393,7 +396,8 @@ fn hosts_change_the_plan_its_price_and_the_choice() {
     assert_eq!(two_hosts["verified"], true);
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&together) < time_us(&two_hosts) && time_us(&two_hosts) < time_us(&apart));
-    // Each rank sends a fourth of the buffer, in two halves, to its equal on the other host.
+        // Each rank sends a fourth of the buffer, in two halves, to its counterpart on the other
+        // host.
     let sends = two_hosts["sends"].as_array().unwrap();
     let host = |send: &Value, end: &str| send[end].as_u64().unwrap() / 4;
     let between = sends
@@ -409,7 +413,7 @@ fn hosts_change_the_plan_its_price_and_the_choice() {
 }
 
 #[test]
-fn hosts_of_unequal_numbers_of_ranks_send_each_other_no_more_than_they_must() {
+fn uneven_hosts_exchange_minimum_number_of_chunks() {
     let hosts = [0, 0, 0, 1, 1, 1, 1, 1, 2, 2];
     for collective in ["all-reduce", "broadcast", "reduce"] {
         let line = format!("{collective} --ranks-per-host 3,5,2 --bytes {BYTES} --verify");
@@ -440,7 +444,7 @@ fn hosts_of_unequal_numbers_of_ranks_send_each_other_no_more_than_they_must() {
 }
 
 #[test]
-fn auto_is_what_a_call_would_choose() {
+fn auto_matches_choice_of_a_call() {
     for ranks in [2, 6, 8] {
         for bytes in [8, 4 << 10, 64 << 10, 1 << 20, 25 << 20] {
             let line = format!("all-reduce --algorithm auto --ranks {ranks} --bytes {bytes}");
@@ -472,7 +476,7 @@ fn short_and_old_spellings_mean_the_same() {
 }
 
 #[test]
-fn reproducible_is_what_a_call_would_choose_with_the_setting() {
+fn reproducible_flag_matches_choice_of_a_call_with_setting() {
     let line = "all-reduce --algorithm auto --ranks 6 --bytes 25M";
     assert_ne!(objects(line)[0]["algorithm"], "two-shot");
     let reproducible = format!("{line} --reproducible");
@@ -482,7 +486,7 @@ fn reproducible_is_what_a_call_would_choose_with_the_setting() {
 }
 
 #[test]
-fn a_tuning_file_sets_the_links_and_flags_override_it() {
+fn flags_override_links_of_tuning_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     let run = |flags: &[&str]| {
@@ -523,7 +527,7 @@ fn a_tuning_file_sets_the_links_and_flags_override_it() {
 }
 
 #[test]
-fn auto_says_why() {
+fn auto_explains_its_choice() {
     let small = stdout("all-reduce --algorithm auto --ranks 8 --bytes 8");
     assert!(small.contains("recursive-doubling/4, predicted"), "{small}");
     let last = small.lines().last().unwrap();
@@ -533,7 +537,7 @@ fn auto_says_why() {
 }
 
 #[test]
-fn pictures_are_whole_files() {
+fn pictures_are_complete_files() {
     for line in [
         "all-reduce --algorithm ring --ranks 8",
         "broadcast --algorithm auto --ranks 64",
@@ -556,7 +560,7 @@ fn pictures_are_whole_files() {
 }
 
 #[test]
-fn sites_change_the_plan_its_price_and_the_choice() {
+fn sites_change_plan_predicted_time_and_choice() {
     let ask = |flags: &str| {
         let line = format!("all-reduce --ranks 8 --ranks-per-host 2 --bytes 64K --verify {flags}");
         objects(&line).remove(0)
@@ -569,7 +573,7 @@ fn sites_change_the_plan_its_price_and_the_choice() {
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&faster) < time_us(&at_two) && time_us(&sooner) < time_us(&at_two));
     assert!(time_us(&at_one) < time_us(&at_two));
-    // Half of the buffer there, folded, and half of it back.
+        // Each half of the buffer crosses, reduced, and returns.
     let sends = at_two["sends"].as_array().unwrap();
     let crosses = |send: &&Value| (number(send, "from") < 6) != (number(send, "to") < 6);
     let chunks = sends

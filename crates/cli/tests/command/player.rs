@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 
 const BYTES: usize = 1 << 20;
 
-/// The plans of a call as a page plays them; none where the algorithm refuses the call.
+/// Returns the plans of a call as a page plays them; `None` if the algorithm rejects the call.
 fn played(topology: &Topology, request: &Request) -> Option<Played> {
     let (table, algorithm) = (TuningTable::default(), request.algorithm);
     let choice = choose(
@@ -45,7 +45,7 @@ fn played(topology: &Topology, request: &Request) -> Option<Played> {
     })
 }
 
-/// Every algorithm for every collective over so many ranks, each alone on its host.
+/// Returns every algorithm for every collective over `world_size` ranks, each on its own host.
 fn all(world_size: usize) -> Vec<Played> {
     let topology = Topology::apart(world_size);
     let of_collective = |collective: &Collective| {
@@ -72,7 +72,7 @@ fn data(page: &str) -> Value {
 }
 
 #[test]
-fn two_plans_of_sixteen_ranks_fit_200_kb() {
+fn two_plans_of_sixteen_ranks_fit_in_200_kb() {
     for one in all(16) {
         let request = &one.plans[0].request;
         let name = format!("{} by {}", request.collective, request.algorithm);
@@ -82,7 +82,7 @@ fn two_plans_of_sixteen_ranks_fit_200_kb() {
 }
 
 #[test]
-fn every_algorithm_is_played_for_one_rank_and_for_64() {
+fn player_supports_every_algorithm_for_1_and_64_ranks() {
     for world_size in [1, 64] {
         let plays = all(world_size);
         assert!(plays.len() > 30);
@@ -107,7 +107,7 @@ fn every_algorithm_has_a_definition() {
 }
 
 #[test]
-fn no_text_leaves_its_element() {
+fn texts_cannot_break_out_of_their_elements() {
     let one = all(2).remove(0);
     let heading = "</script><script>alert(1)</script> & \"b\"";
     let page = html(heading, "<!-- {{script}}", &[one]).unwrap();
@@ -117,11 +117,11 @@ fn no_text_leaves_its_element() {
     assert_eq!(data["heading"], heading);
     assert_eq!(data["costs"], "<!-- {{script}}");
     let places = page.match_indices("http").map(|(at, _)| &page[at..at + 26]);
-    assert!(places.eq(["http://www.w3.org/2000/svg"]), "only a name");
+    assert!(places.eq(["http://www.w3.org/2000/svg"]), "the only URL must be the name of the SVG namespace");
 }
 
 #[test]
-fn plans_of_too_many_transfers_are_refused() {
+fn plans_with_too_many_transfers_return_an_error() {
     let mut one = all(16).remove(0);
     let request = Request {
         collective: Collective::Broadcast,
@@ -138,7 +138,7 @@ fn plans_of_too_many_transfers_are_refused() {
     );
 }
 
-/// The plans of the first `rounds` rounds in which any rank has a step.
+/// Returns the plans up to the first `rounds` rounds in which any rank has a step.
 fn beginning(plans: &[Plan], rounds: usize) -> Vec<Plan> {
     let is_any = |round: &usize| plans.iter().any(|plan| !plan.rounds[*round].is_empty());
     let end = match rounds {
@@ -157,8 +157,9 @@ fn beginning(plans: &[Plan], rounds: usize) -> Vec<Plan> {
     plans.iter().map(cut).collect()
 }
 
-/// After each round, as the pictures' replay and the verifier have it: the part of each chunk that
-/// is there, and the ranks that contributed to each chunk, scratch included.
+/// Returns the states after each round: the part of each chunk that is present, as the pictures'
+/// replay computes it, and the ranks that contributed to each chunk, as the verifier computes it.
+/// Scratch is included.
 fn states(plans: &[Plan]) -> Value {
     let states = Holdings::of(plans).unwrap().states;
     let after = |(round, state): (usize, _)| {
@@ -170,7 +171,7 @@ fn states(plans: &[Plan]) -> Value {
 }
 
 #[test]
-fn pictures_show_what_the_verifier_finds_after_every_round() {
+fn pictures_match_verifier_after_every_round() {
     for world_size in [2, 5, 8] {
         for one in all(world_size) {
             let plans = &one.plans;
@@ -183,7 +184,7 @@ fn pictures_show_what_the_verifier_finds_after_every_round() {
                     for chunk in 0..chunks {
                         let held = state["holds"][rank][chunk].as_array().unwrap().len();
                         let part = state["parts"][rank][chunk].as_f64().unwrap();
-                        // A partial sum that was passed on counts nothing.
+                                                // A partial sum that was passed on does not count.
                         let is_passed = part == 0.0 && collective != Collective::Barrier;
                         let expected = held as f64 / world_size as f64;
                         assert!(is_passed || (part - expected).abs() < 1e-6, "{collective}");
@@ -194,7 +195,8 @@ fn pictures_show_what_the_verifier_finds_after_every_round() {
     }
 }
 
-/// The pages whose states a browser must show (`tests/player/run`): arguments of `ringtree plan`.
+/// Arguments of `ringtree plan` for the pages whose states a browser must show
+/// (`tests/player/run`).
 const PAGES: [&str; 12] = [
     "all-reduce --algorithm circulant --ranks 7",
     "all-reduce --algorithm ring,circulant --ranks 7 --bytes 64K",
@@ -210,10 +212,11 @@ const PAGES: [&str; 12] = [
     "all-gather --algorithm bruck --ranks 64",
 ];
 
-/// Writes the pages, with the states of their plans, into the folder that RINGTREE_TEST_PAGES
-/// names. Without the variable the pages are only made.
+/// Writes the pages and the states of their plans into the directory RINGTREE_TEST_PAGES. Without
+/// the
+/// variable, only generates the pages.
 #[test]
-fn pages_for_a_browser_come_with_their_states() {
+fn browser_test_pages_include_their_states() {
     let folder = std::env::var_os("RINGTREE_TEST_PAGES").map(std::path::PathBuf::from);
     for (number, line) in PAGES.iter().enumerate() {
         let page = crate::plan::stdout(&format!("{line} --draw html"));
@@ -236,7 +239,7 @@ fn pages_for_a_browser_come_with_their_states() {
     }
 }
 
-/// The plans that a line is about, made by the library.
+/// Returns the plans of a command line, created by the library.
 fn plans_of_line(line: &str, algorithm: &str, plan: &Value) -> Vec<Plan> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let after = |name| {

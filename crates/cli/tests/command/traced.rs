@@ -6,10 +6,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The microseconds by which floating-point times may be wrong.
+/// Maximum rounding error of floating-point times, in microseconds.
 const ROUNDING_US: f64 = 0.01;
 
-/// `ringtree` with these arguments, parted by blanks; `script` sets what differs between ranks.
+/// Runs `ringtree bench` with arguments separated by spaces. `script` sets the differences between
+/// ranks.
 fn bench(ranks: usize, script: &str, arguments: &str, path: &Path) -> Output {
     let program = env!("CARGO_BIN_EXE_ringtree");
     let mut command = Command::new(program);
@@ -34,10 +35,10 @@ fn said(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Messages of a track of a rank, with how often each is there.
+/// Messages of a track of a rank, with the number of occurrences.
 type Messages = BTreeMap<String, usize>;
 
-/// Checks what every timeline must be, and returns the messages by rank and track.
+/// Checks the invariants of a timeline, and returns its messages by rank and track.
 fn read(path: &Path, ranks: usize, points: usize) -> BTreeMap<(u64, String), Messages> {
     let file: Value = serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
     let events = file["traceEvents"].as_array().unwrap();
@@ -90,14 +91,14 @@ fn read(path: &Path, ranks: usize, points: usize) -> BTreeMap<(u64, String), Mes
             |call: &[f64; 2]| call[0] <= begin + ROUNDING_US && end <= call[1] + ROUNDING_US;
         assert!(
             calls.any(holds),
-            "rank {rank}: {begin} to {end} is in none of its calls"
+            "rank {rank}: {begin} to {end} is outside all of its calls"
         );
     }
     messages
 }
 
 #[test]
-fn a_benchmark_leaves_one_timeline_of_all_ranks_over_every_kind_of_link() {
+fn bench_writes_one_timeline_of_all_ranks_for_every_link() {
     let folder = tempfile::tempdir().unwrap();
     let hosts = "RINGTREE_HOST_ID=host-$((RANK / 2))";
     let lines = [
@@ -163,7 +164,7 @@ fn a_benchmark_leaves_one_timeline_of_all_ranks_over_every_kind_of_link() {
 }
 
 #[test]
-fn a_trace_that_cannot_be_written_is_one_line_and_leaves_nothing() {
+fn unwritable_trace_is_reported_in_one_line() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("missing").join("trace.json");
     let output = bench(2, "", "barrier --iters 1", &path);

@@ -1,10 +1,10 @@
-//! The file in which ranks keep the tuning table, as `RINGTREE_TUNING` names it.
+//! The file in which ranks store the tuning table, set by `RINGTREE_TUNING`.
 
 use ringtree::plan::TuningTable;
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// The command line, without what this process's environment says.
+/// Runs `ringtree` without the settings of this process's environment.
 fn ringtree(arguments: &[&str], tuning: &Path) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     for name in ["RANK", "RINGTREE_TRANSPORT", "RINGTREE_HOST_ID"] {
@@ -31,7 +31,7 @@ fn predicted_us(tuning: &Path) -> f64 {
 }
 
 #[test]
-fn the_measured_table_is_kept_in_the_file_and_used_from_then_on() {
+fn measured_table_is_stored_and_reused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     predicted_us(&path);
@@ -46,7 +46,7 @@ fn the_measured_table_is_kept_in_the_file_and_used_from_then_on() {
     assert!(predicted_us(&path) >= 1e6);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), slower.to_string());
 
-    // 1.25 hand-overs in shared memory, one message over TCP.
+        // The cost of 1.25 transfers in shared memory, or of one message over TCP.
     let built_in = TuningTable::default();
     let usual = [1.25 * built_in.shm.alpha_s, built_in.tcp.alpha_s];
     let found = predicted_us(Path::new("built-in"));
@@ -56,8 +56,10 @@ fn the_measured_table_is_kept_in_the_file_and_used_from_then_on() {
     );
 }
 
-/// Two ranks under these settings, of which `script` changes those of each; what they said.
-fn of_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
+/// Runs a barrier of two ranks; `script` changes the settings of each rank. Returns the exit code
+/// and
+/// standard error.
+fn run_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
     let program = env!("CARGO_BIN_EXE_ringtree");
     let script = format!("{script} exec \"$0\" bench barrier --iters 1");
     let line = [
@@ -75,12 +77,12 @@ fn of_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn ranks_with_and_without_the_file_are_told_apart() {
+fn ranks_with_different_tuning_files_fail() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     std::fs::write(&path, TuningTable::default().to_string()).unwrap();
     let script = "[ $RANK = 0 ] || export RINGTREE_TUNING=$RINGTREE_TUNING.other;";
-    let (code, said) = of_two(script, &path);
+    let (code, said) = run_two(script, &path);
     assert_ne!(code, Some(0));
     assert!(
         said.contains("RINGTREE_TUNING differs") && said.contains("does not exist yet"),
@@ -90,11 +92,11 @@ fn ranks_with_and_without_the_file_are_told_apart() {
 }
 
 #[test]
-fn hosts_keep_a_file_each() {
+fn each_host_has_its_own_tuning_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     let script = "export RINGTREE_HOST_ID=$RANK RINGTREE_TUNING=$RINGTREE_TUNING.$RANK;";
-    let (code, said) = of_two(script, &path);
+    let (code, said) = run_two(script, &path);
     assert_eq!(code, Some(0), "{said}");
     let kept = |rank: usize| {
         let path = folder.path().join(format!("tuning.json.{rank}"));
@@ -106,15 +108,15 @@ fn hosts_keep_a_file_each() {
 }
 
 #[test]
-fn a_file_that_cannot_be_written_is_one_clear_line() {
+fn unwritable_tuning_file_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let (code, said) = of_two("", &folder.path().join("none/tuning.json"));
+    let (code, said) = run_two("", &folder.path().join("none/tuning.json"));
     assert_ne!(code, Some(0));
     assert!(said.contains("rank 0 cannot write"), "{said}");
 }
 
 #[test]
-fn the_doctor_says_where_the_table_comes_from() {
+fn doctor_reports_source_of_tuning_table() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     let doctor = |tuning: &Path| {
@@ -131,7 +133,7 @@ fn the_doctor_says_where_the_table_comes_from() {
 }
 
 #[test]
-fn the_variable_names_the_algorithm_of_a_benchmark() {
+fn variable_selects_algorithm_of_bench() {
     let bench = |algorithm: &str| {
         let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
         let line = "bench all-reduce --ranks 2 --sizes 64 --iters 3 --format csv";

@@ -1,4 +1,4 @@
-//! Progress bars of the training examples: one a host, on a terminal.
+//! Progress bars of the training examples: one per host, on a terminal.
 
 use super::pty::{Terminal, positions};
 use super::several_hosts::Hosts;
@@ -6,12 +6,12 @@ use super::train_text::program;
 use super::*;
 
 #[test]
-fn on_each_host_one_bar_moves() {
+fn each_host_shows_one_moving_bar() {
     let script = format!(
         "exec {} --steps 40 --batch 8",
         program("train_text").display()
     );
-    // The second way all ranks have the terminal.
+        // With `inherit`, all ranks have the terminal.
     for output in ["rank0", "inherit"] {
         let hosts = Hosts::new(2);
         let on_terminal = |place: &str| {
@@ -22,7 +22,7 @@ fn on_each_host_one_bar_moves() {
             (command.stderr(programs).spawn().unwrap(), terminal)
         };
         let launchers = ["0", "1"].map(on_terminal);
-        // A terminal holds few bytes: each is read while the others write.
+                // A terminal buffers few bytes, so read each while the others write.
         let readers = launchers.map(|(launcher, mut terminal)| {
             thread::spawn(move || (terminal.rest(), wait(launcher).code))
         });
@@ -37,7 +37,7 @@ fn on_each_host_one_bar_moves() {
             let is_one = shown.is_sorted() && shown.first() < shown.last();
             assert!(is_one, "{output}: {shown:?}: {text:?}");
         }
-        // Lines are rank 0's; on the other host nothing is but the bar.
+                // Rank 0 prints the lines; the other host shows only the bar.
         assert!(
             first.0.contains("loss") && !second.0.contains("loss"),
             "{second:?}"

@@ -1,19 +1,25 @@
-// A pretended `libcuda.so.1`, so that the calls of `src/sys/cuda` are made on machines without a GPU:
-// what the driver's manual says of each of them, in host memory, as unkindly as it allows.
+// A fake `libcuda.so.1` that implements the driver calls of `src/sys/cuda` on machines without a
+// GPU.
+// It follows the driver's manual, keeps all memory on the host, and is as strict as the manual
+// allows.
 //
-// - A stream is a thread. A copy or kernel that finds its memory freed ends the process.
-// - Freeing anything waits for everything, as the manual says it may.
-// - By variables it does what real drivers were seen to do; each is named where it is read:
-//   STRICT=1 (QMAX), CHANNELS=one or priority, NO_IPC, POOLS. And it tells on the library:
-//   ONE_THREAD (only the thread that came first may enter the driver), LIBRARY_QUEUE_MAX (entries in
-//   a stream of the highest priority, which are the library's), STRANGE_CODE (what cuMemAlloc says),
-//   FAIL_FROM=n and FAIL_RANK (from the n-th entry of that rank's library on, nothing is enqueued),
-//   PINNED_MAX (bytes of host memory that can be pinned).
-// - A copy of it in a folder called `stubs` is what a toolkit brings to link with: it has all names, and none works.
-// - Calls that need the context current fail without it; so do those of a thread that left it so.
-// - There are three GPUs, or the first VISIBLE_GPUS of them. The first two reach each other's memory, where it was exported and mapped;
-//   who uses memory that is not mapped for its GPU ends the process. What is mapped stays, also when
-//   its owner is gone. Kernels are `cuda/reduce.cu` on the CPU.
+// - A stream is a thread. A copy or kernel whose memory was freed aborts the process.
+// - Freeing memory waits for all streams, as the manual permits.
+// - Environment variables enable behavior observed on real drivers. Each is described where it is
+//   read: STRICT=1 (with QMAX), CHANNELS=one or CHANNELS=priority, NO_IPC, POOLS.
+// - Other variables detect errors of the library or make calls fail: ONE_THREAD (only the first
+//   thread may enter the driver), LIBRARY_QUEUE_MAX (maximum number of entries in a stream of the
+//   highest priority; the library's streams have that priority), STRANGE_CODE (the result of
+//   cuMemAlloc), FAIL_FROM=n and FAIL_RANK (nothing is enqueued from the n-th entry of that rank's
+//   library on), PINNED_MAX (bytes of host memory that can be pinned).
+// - A copy of this library in a directory called `stubs` acts like a toolkit's stub for the linker:
+//   it has all symbols, but none of them works.
+// - Calls that need a current context fail without one.
+// - There are three GPUs, or the first VISIBLE_GPUS of them. The first two can access each other's
+//   memory after it is exported and mapped. An access to memory that is not mapped for the GPU
+//   aborts
+//   the process. A mapping remains valid after its owner exits.
+// - Kernels are `cuda/reduce.cu`, run on the CPU.
 #define main kernels_on_a_cpu
 #include "../../../cuda/host.cpp"
 #undef main
@@ -55,7 +61,7 @@ static const int FIRST_DEVICE = 7;
 static bool can_access(int gpu, int peer) { return gpu != peer && gpu < 2 && peer < 2; }
 
 [[noreturn]] static void die(const char *why) {
-    std::fprintf(stderr, "pretended driver: %s\n", why);
+    std::fprintf(stderr, "fake driver: %s\n", why);
     std::abort();
 }
 
@@ -64,7 +70,7 @@ static bool can_access(int gpu, int peer) { return gpu != peer && gpu < 2 && pee
 static char primaries[GPUS];
 static thread_local std::vector<void *> current;
 
-// The GPU of a context; none is -1.
+// Returns the GPU of a context, or -1.
 static int gpu_of(const void *context) {
     for (int gpu = 0; gpu < GPUS; gpu++) {
         if (context == &primaries[gpu]) return gpu;
@@ -72,11 +78,11 @@ static int gpu_of(const void *context) {
     return -1;
 }
 
-// ONE_THREAD: whoever initialised the driver is the only one to enter it.
+// ONE_THREAD: only the thread that initialized the driver may enter it.
 static std::atomic<long> first_thread{0};
 static int current_gpu() {
     static const bool IS_ONE = std::getenv("ONE_THREAD") != nullptr;
-    if (IS_ONE && first_thread != syscall(SYS_gettid)) die("another thread has entered the driver");
+    if (IS_ONE && first_thread != syscall(SYS_gettid)) die("another thread entered the driver");
     return current.empty() ? -1 : gpu_of(current.back());
 }
 
@@ -87,14 +93,15 @@ static int current_gpu() {
 
 struct Block {
     u64 bytes;
-    // The GPU whose context reaches it.
+        // The GPU whose context can access it.
     int gpu;
-    // Whether cuMemMap mapped it.
+        // Set if cuMemMap mapped it.
     bool is_mapped;
 };
 
-// Never destroyed: the streams' threads go on while the program's last thread leaves, and what
-// they use must outlive them.
+// Creates an object that is never destroyed. The threads of the streams still run while the
+// program's
+// last thread exits, so everything that they use must outlive them.
 template <typename T> static T &forever() {
     return *new T;
 }
@@ -125,7 +132,7 @@ static bool is_host(u64 address, u64 bytes) {
     return holds(host_blocks, address, bytes, [](const u64 &length) -> u64 { return length; });
 }
 
-// Whether a stream can reach a word there: registered, or pinned.
+// Returns whether a stream can access a word at this address: the memory is registered or pinned.
 static bool is_registered(u64 address) {
     if (is_host(address, 4)) return true;
     std::lock_guard<std::mutex> guard(memory_lock);
@@ -136,7 +143,7 @@ static bool is_registered(u64 address) {
 
 struct Stream {
     int gpu;
-    // The highest priority is what the library's own streams have.
+        // Set for the highest priority, which the library's own streams have.
     bool is_librarys = false;
     std::mutex lock;
     std::condition_variable changed;
@@ -168,7 +175,9 @@ static void work(std::shared_ptr<Stream> stream) {
     }
 }
 
-// With CHANNELS set, the streams of a GPU (of one priority, unless it is "one") share one queue of it.
+// With CHANNELS=one, all streams of a GPU share one queue. With CHANNELS=priority, all streams of
+// one
+// priority do.
 static auto &handles = forever<std::map<void *, std::shared_ptr<Stream>>>();
 static auto &channels = forever<std::map<std::pair<int, int>, std::shared_ptr<Stream>>>();
 static std::shared_ptr<Stream> known(void *handle) {
@@ -181,8 +190,9 @@ static std::shared_ptr<Stream> known(void *handle) {
     return nullptr;
 }
 
-// --- STRICT: what real drivers were seen to do -------------------------------------------------
-// Calls share the context's lock; a call that waits for the GPU inside the driver holds it alone.
+// --- STRICT: behavior observed on real drivers --------------------------------------------------
+// Calls share the context's lock. A call that waits for the GPU inside the driver holds it
+// exclusively.
 static std::shared_mutex context_lock;
 static const bool STRICT = std::getenv("STRICT") != nullptr;
 static const size_t QUEUE_MAX = std::getenv("QMAX") ? std::atoi(std::getenv("QMAX")) : 1000;
@@ -195,7 +205,7 @@ struct Alone {
     Alone() : held(context_lock, std::defer_lock) { if (STRICT) held.lock(); }
 };
 
-// FAIL_FROM: whether the library's entry that is enqueued now is refused.
+// FAIL_FROM: returns whether to reject the library's entry that is being enqueued.
 static bool is_failing() {
     static const char *const FROM = std::getenv("FAIL_FROM"), *const OF = std::getenv("FAIL_RANK"), *const RANK = std::getenv("RANK");
     static std::atomic<long> enqueued{0};
@@ -211,7 +221,7 @@ static Result enqueue(void *handle, std::function<void()> order) {
         std::lock_guard<std::mutex> guard(stream->lock);
         static const char *const LIBRARY_MAX = std::getenv("LIBRARY_QUEUE_MAX");
         if (LIBRARY_MAX && stream->is_librarys && stream->orders.size() > std::strtoul(LIBRARY_MAX, nullptr, 10)) {
-            die("the library has enqueued too much");
+            die("the library enqueued too many entries");
         }
         if (stream->is_librarys && is_failing()) return UNKNOWN;
         if (!STRICT || stream->orders.size() < QUEUE_MAX) {
@@ -220,7 +230,8 @@ static Result enqueue(void *handle, std::function<void()> order) {
             return SUCCESS;
         }
     }
-    // The stream's queue is full: the call waits for room, and with it whoever wants the context.
+        // The stream's queue is full. The call waits for space and blocks all callers that need the
+        // context.
     Alone alone;
     std::unique_lock<std::mutex> guard(stream->lock);
     stream->changed.wait(guard, [&] { return stream->orders.size() < QUEUE_MAX; });
@@ -234,7 +245,7 @@ static void wait_for(const std::shared_ptr<Stream> &stream) {
     stream->changed.wait(guard, [&] { return stream->orders.empty() && !stream->is_busy; });
 }
 
-// Streams that were destroyed with work to do are among them.
+// Waits for all streams, including destroyed streams that still have work.
 static void wait_for_everything() {
     std::vector<std::shared_ptr<Stream>> all;
     {
@@ -273,7 +284,7 @@ static void run_kernel(const Kernel &kernel, const Arguments &arguments, u64 thr
     begin(kernel, arguments, threads);
     for (auto *ranges : {&launch.readable, &launch.writable}) {
         for (const Range &range : *ranges) {
-            if (!is_device(range.start, range.end - range.start, gpu)) die("a kernel's memory was freed, or is not reached");
+            if (!is_device(range.start, range.end - range.start, gpu)) die("a kernel's memory was freed or is not accessible");
         }
     }
     for (launch.thread = 0; launch.thread < threads; launch.thread++) kernel.call(arguments);
@@ -285,7 +296,8 @@ static std::atomic<void *> captured{nullptr};
 static std::atomic<long> capturing_thread{0};
 static std::atomic<bool> is_invalidated{false};
 static thread_local int capture_mode = 0; // GLOBAL
-// What the manual calls potentially unsafe, in a thread of mode GLOBAL, while any capture of that mode is under way.
+// Returns whether a call that the manual describes as potentially unsafe is prohibited. It is
+// prohibited in threads of mode GLOBAL while any capture of that mode is in progress.
 static bool is_prohibited() {
     if (!captured || capture_mode == 2) return false;
     if (capture_mode == 1 && capturing_thread != syscall(SYS_gettid)) return false;
@@ -310,13 +322,13 @@ Result cuDeviceGetCount(int *count) {
 Result cuDeviceGet(int *device, int ordinal) {
     return *device = FIRST_DEVICE + ordinal, ordinal >= 0 && ordinal < GPUS ? SUCCESS : INVALID_VALUE;
 }
-Result cuDeviceGetName(char *name, int, int) { return std::strcpy(name, "a pretended GPU"), SUCCESS; }
+Result cuDeviceGetName(char *name, int, int) { return std::strcpy(name, "a fake GPU"), SUCCESS; }
 Result cuDeviceGetUuid_v2(char *uuid, int device) {
-    std::memcpy(uuid, "pretended by us!", 16);
+    std::memcpy(uuid, "fake driver UUID", 16);
     return uuid[15] += device - FIRST_DEVICE, SUCCESS;
 }
 Result cuDeviceTotalMem_v2(size_t *bytes, int) { return *bytes = MEMORY_BYTES, SUCCESS; }
-// POOLS: there are memory pools, as on real GPUs; by them cudarc's slices are allocated then.
+// POOLS: memory pools exist, as on real GPUs. cudarc then allocates its slices from them.
 Result cuDeviceGetAttribute(int *value, int which, int) {
     static const bool HAS_POOLS = std::getenv("POOLS") != nullptr;
     return *value = which == 115 ? HAS_POOLS : 2, SUCCESS;
@@ -362,7 +374,7 @@ static Result allocate(u64 *address, size_t bytes) {
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
     void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) return OUT_OF_MEMORY;
-    // What was there before.
+        // Fill the memory with stale content.
     std::memset(start, 0xa5, std::min(bytes, size_t(1) << 20));
     *address = reinterpret_cast<u64>(start);
     device_blocks[*address] = {bytes, current_gpu(), false};
@@ -381,15 +393,15 @@ Result cuMemAlloc_v2(u64 *address, size_t bytes) {
 static void erase(u64 address, bool is_mapped, int gpu) {
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = device_blocks.find(address);
-    if (found == device_blocks.end() || found->second.is_mapped != is_mapped) die("what is freed is not there");
-    if (found->second.gpu != gpu) die("what is freed is another GPU's");
-    // Whoever touches it from now on ends the process.
+    if (found == device_blocks.end() || found->second.is_mapped != is_mapped) die("the freed memory is not allocated");
+    if (found->second.gpu != gpu) die("the freed memory belongs to another GPU");
+        // Any later access aborts the process.
     mmap(reinterpret_cast<void *>(address), found->second.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (!is_mapped) taken -= found->second.bytes;
     device_blocks.erase(found);
 }
 
-// Forgets memory that nothing uses any more.
+// Forgets memory that is no longer used.
 static Result forget(u64 address, bool is_mapped) {
     NEEDS_CONTEXT;
     if (is_prohibited()) return 900;
@@ -400,7 +412,7 @@ static Result forget(u64 address, bool is_mapped) {
 
 Result cuMemFree_v2(u64 address) { return forget(address, false); }
 
-// Of a pool, in the stream's order: neither waits for anything.
+// Allocates from a pool, in stream order. Neither this call nor cuMemFreeAsync waits.
 Result cuMemAllocAsync(u64 *address, size_t bytes, void *stream) {
     NEEDS_CONTEXT;
     return known(stream) ? allocate(address, bytes) : INVALID_HANDLE;
@@ -410,7 +422,7 @@ Result cuMemFreeAsync(u64 address, void *stream) {
     return enqueue(stream, [=] { erase(address, false, gpu); });
 }
 
-// Memory that is mapped: a file, with a description behind the memory.
+// Memory that can be mapped: a file with a description after the memory.
 struct Physical {
     u64 mark;
     u64 bytes;
@@ -421,7 +433,7 @@ static const u64 MARK = 0x70726574656e6473;
 static const u64 GRANULARITY = 2 << 20;
 static auto &physicals = forever<std::map<u64, Physical>>();
 static u64 last_physical = 1000;
-// Addresses that are reserved, and what is mapped there: 0 is nothing.
+// Reserved addresses and the handle mapped at each; 0 if nothing is mapped.
 static auto &reserved = forever<std::map<u64, std::pair<u64, u64>>>();
 
 struct Location {
@@ -463,7 +475,7 @@ Result cuMemCreate(u64 *handle, size_t bytes, const Properties *properties, u64 
     if (!is_sound(properties) || flags != 0 || bytes == 0 || bytes % GRANULARITY != 0) return INVALID_VALUE;
     Alone alone;
     std::lock_guard<std::mutex> guard(memory_lock);
-    const int file = memfd_create("pretended GPU", MFD_CLOEXEC);
+    const int file = memfd_create("fake GPU", MFD_CLOEXEC);
     const Physical physical = {MARK, bytes, properties->location.id - FIRST_DEVICE, file};
     if (file < 0 || pwrite(file, &physical, sizeof(physical), bytes) != sizeof(physical)) return OUT_OF_MEMORY;
     return *handle = keep(physical), SUCCESS;
@@ -471,7 +483,7 @@ Result cuMemCreate(u64 *handle, size_t bytes, const Properties *properties, u64 
 
 Result cuMemExportToShareableHandle(int *number, u64 handle, int kind, u64 flags) {
     NEEDS_CONTEXT;
-    // What containers without the capability say.
+        // The result in containers without the capability.
     if (std::getenv("NO_IPC")) return 801;
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = physicals.find(handle);
@@ -493,12 +505,12 @@ Result cuMemImportFromShareableHandle(u64 *handle, void *number, int kind) {
     return *handle = keep(physical), SUCCESS;
 }
 
-// What maps the memory keeps it.
+// Mappings of the memory keep it alive.
 Result cuMemRelease(u64 handle) {
     NEEDS_CONTEXT;
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = physicals.find(handle);
-    if (found == physicals.end()) die("what is released is not there");
+    if (found == physicals.end()) die("the released handle does not exist");
     close(found->second.file);
     physicals.erase(found);
     return SUCCESS;
@@ -519,7 +531,7 @@ Result cuMemAddressFree(u64 address, size_t bytes) {
     NEEDS_CONTEXT;
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = reserved.find(address);
-    if (found == reserved.end() || found->second.first != bytes || found->second.second != 0) die("addresses are not free");
+    if (found == reserved.end() || found->second.first != bytes || found->second.second != 0) die("the address range is not reserved or is still mapped");
     munmap(reinterpret_cast<void *>(address), bytes);
     reserved.erase(found);
     return SUCCESS;
@@ -536,7 +548,7 @@ Result cuMemMap(u64 address, size_t bytes, size_t offset, u64 handle, u64 flags)
     void *start = reinterpret_cast<void *>(address);
     if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED) return OUT_OF_MEMORY;
     place->second.second = handle;
-    // Until access is given, no GPU reaches it.
+        // No GPU can access it until access is granted.
     device_blocks[address] = {bytes, -1, true};
     return SUCCESS;
 }
@@ -582,7 +594,7 @@ Result cuMemFreeHost(void *start) {
     NEEDS_CONTEXT;
     wait_for_everything();
     std::lock_guard<std::mutex> guard(memory_lock);
-    if (host_blocks.erase(reinterpret_cast<u64>(start)) != 1) die("what is freed is not there");
+    if (host_blocks.erase(reinterpret_cast<u64>(start)) != 1) die("the freed memory is not allocated");
     return std::free(start), SUCCESS;
 }
 
@@ -599,7 +611,7 @@ Result cuMemHostUnregister(void *start) {
     NEEDS_CONTEXT;
     wait_for_everything();
     std::lock_guard<std::mutex> guard(memory_lock);
-    if (registered.erase(reinterpret_cast<u64>(start)) != 1) die("what is unregistered is not there");
+    if (registered.erase(reinterpret_cast<u64>(start)) != 1) die("the unregistered memory is not registered");
     return SUCCESS;
 }
 
@@ -741,7 +753,7 @@ Result cuStreamWaitValue32_v2(void *stream, u64 address, u32 value, unsigned fla
     return enqueue(stream, [=] {
         auto *word = reinterpret_cast<std::atomic<u32> *>(address);
         for (;;) {
-            if (!is_registered(address)) die("a word that is waited for was unregistered");
+            if (!is_registered(address)) die("a stream waits for a word that was unregistered");
             if (i32(word->load() - value) >= 0) break;
             usleep(50);
         }
@@ -751,7 +763,7 @@ Result cuStreamWaitValue32_v2(void *stream, u64 address, u32 value, unsigned fla
 Result cuStreamWriteValue32_v2(void *stream, u64 address, u32 value, unsigned flags) {
     if (flags != 0 || !is_registered(address)) return INVALID_VALUE;
     return enqueue(stream, [=] {
-        if (!is_registered(address)) die("a word that is written was unregistered");
+        if (!is_registered(address)) die("a stream writes a word that was unregistered");
         reinterpret_cast<std::atomic<u32> *>(address)->store(value);
     });
 }
@@ -780,7 +792,7 @@ static Result copy(u64 to, bool to_host, u64 from, bool from_host, size_t bytes,
     }
     return enqueue(stream, [=] {
         const auto is_there = [=](u64 start, bool on_host) { return on_host ? is_host(start, bytes) : is_device(start, bytes, gpu); };
-        if (!is_there(to, to_host) || !is_there(from, from_host)) die("a copy's memory was freed, or is none");
+        if (!is_there(to, to_host) || !is_there(from, from_host)) die("a copy's memory was freed or never allocated");
         std::memcpy(reinterpret_cast<void *>(to), reinterpret_cast<void *>(from), bytes);
     });
 }
@@ -803,7 +815,7 @@ Result cuMemsetD8Async(u64 to, u8 value, size_t bytes, void *stream) {
     if (bytes == 0) return INVALID_VALUE;
     const int gpu = its->gpu;
     return enqueue(stream, [=] {
-        if (!is_device(to, bytes, gpu)) die("memory that is set was freed");
+        if (!is_device(to, bytes, gpu)) die("the memory of a memset was freed");
         std::memset(reinterpret_cast<void *>(to), value, bytes);
     });
 }
@@ -824,7 +836,7 @@ struct Copy2D {
     size_t width, height;
 };
 
-// Between pinned memory (1) and the device's (2), row by row.
+// Copies between pinned memory (kind 1) and device memory (kind 2), row by row.
 Result cuMemcpy2DAsync_v2(const Copy2D *given, void *stream) {
     const Copy2D rows = *given;
     const bool to_host = rows.to_kind == 1;
@@ -839,7 +851,7 @@ Result cuMemcpy2DAsync_v2(const Copy2D *given, void *stream) {
         for (size_t row = 0; row < rows.height; row++) {
             const u64 source = from + row * rows.from_pitch, target = to + row * rows.to_pitch;
             const u64 host = to_host ? target : source, device = to_host ? source : target;
-            if (!is_host(host, rows.width) || !is_device(device, rows.width, gpu)) die("a copy's memory was freed, or is none");
+            if (!is_host(host, rows.width) || !is_device(device, rows.width, gpu)) die("a copy's memory was freed or never allocated");
             std::memcpy(reinterpret_cast<void *>(target), reinterpret_cast<void *>(source), rows.width);
         }
     });
