@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Compares the public items of ringtree and ringtree-plan, with all features, with public.txt.
 
-`--write` writes the file. An item is anything that the documentation lists: functions, methods, types, traits,
-constants and macros, but not fields and variants. Needs no nightly toolchain.
+`--write` writes the file. Items are functions, methods, types, traits, constants and macros in the documentation, but
+not fields and variants. Needs no nightly toolchain.
 """
 import json
 import os
@@ -16,7 +16,7 @@ COUNTED = {"function", "struct", "enum", "trait", "constant", "type_alias", "mac
 
 
 def documented(package):
-    """The documentation of a package as JSON."""
+    """Returns the documentation of a package as JSON."""
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
     # The JSON output is unstable. Private links are reported by the check of the documentation.
     command = ["cargo", "rustdoc", "--quiet", "--locked", "--lib", "-p", package, "--all-features", "--",
@@ -26,7 +26,7 @@ def documented(package):
 
 
 def items(package):
-    """The paths of all public items of a package."""
+    """Returns the paths of all public items of a package."""
     documentation = documented(package)
     index = documentation["index"]
     found, seen = set(), set()

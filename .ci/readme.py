@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the commands in README.md's console blocks, as a reader types them, and compares their output.
+"""Runs the commands in README.md's console blocks, as a reader would, and compares their output.
 
-A line `...` in the README stands for any lines, and `…` for any text within a line. A command without
-output in the README must only succeed. Prints how long each took; fails with the first that differs.
+A line `...` in the README matches any lines, and `…` matches any text within a line. A command without
+output in the README must only succeed. Prints the duration of each command, and stops at the first failure.
 """
 import pathlib
 import re
@@ -14,7 +14,7 @@ ROOT = pathlib.Path(__file__).parent.parent
 
 
 def commands(readme):
-    """Pairs of a command and the lines of output that follow it."""
+    """Returns pairs of a command and the lines of output that follow it."""
     found = []
     for block in re.findall(r"^```console\n(.*?)^```", readme, re.M | re.S):
         for line in block.splitlines():
@@ -34,7 +34,7 @@ def main():
     for command, expected in commands((ROOT / "README.md").read_text(encoding="utf-8")):
         print(f"\n==> {command}", flush=True)
         began = time.monotonic()
-        # Progress goes to standard error; what a reader is shown is standard output.
+        # Only standard output is compared, because progress goes to standard error.
         run = subprocess.run(command, shell=True, cwd=ROOT, text=True,
                              stdout=subprocess.PIPE if expected else None)
         if expected:
@@ -45,7 +45,7 @@ def main():
             return 1
         printed = "\n".join(line.rstrip() for line in (run.stdout or "").splitlines())
         if expected and not pattern(expected).fullmatch(printed.strip("\n")):
-            print(f"README.md shows another output than this one: {command}")
+            print(f"README.md shows a different output of this command: {command}")
             return 1
     return 0
 

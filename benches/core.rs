@@ -35,9 +35,11 @@ struct End {
 
 impl End {
     fn new(stream: std::net::TcpStream) -> Self {
-        stream.set_nonblocking(true).expect("a socket can be set");
-        set_options(&stream).expect("a socket can be set");
-        let reactor = Arc::new(Reactor::new().expect("epoll works"));
+        stream
+            .set_nonblocking(true)
+            .expect("the socket options must be valid");
+        set_options(&stream).expect("the socket options must be valid");
+        let reactor = Arc::new(Reactor::new().expect("epoll must be available"));
         let inbox = Inbox::default();
         inbox.push(DataStream {
             peer: 0,
@@ -85,29 +87,32 @@ fn cpu_time() -> Duration {
 
 /// Returns the rates of sending and of receiving.
 fn tcp() -> (f64, f64) {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback works");
-    let address = listener.local_addr().expect("a listener has an address");
-    let dialed = std::net::TcpStream::connect(address).expect("it listens");
-    let (accepted, _) = listener.accept().expect("it was dialed");
+    let listener = TcpListener::bind("127.0.0.1:0").expect("loopback must be available");
+    let address = listener
+        .local_addr()
+        .expect("the listener must have an address");
+    let dialed =
+        std::net::TcpStream::connect(address).expect("the listener must accept connections");
+    let (accepted, _) = listener.accept().expect("the connection must be accepted");
     let sender = thread::spawn(move || {
         let data = vec![1; MESSAGE_BYTES];
         End::new(dialed).rate(|link, message, done| {
             let sent = link.send(message, done, Payload::Bytes(&[&data[done..]]));
-            sent.expect("the peer is connected")
+            sent.expect("the peer must stay connected")
         })
     });
     let mut data = vec![0; MESSAGE_BYTES];
     let received = End::new(accepted).rate(|link, message, done| {
-        let came = link.receive(message, done, &mut data[done..]);
-        came.expect("the peer is connected")
+        let received = link.receive(message, done, &mut data[done..]);
+        received.expect("the peer must stay connected")
     });
-    let sent = sender.join().expect("the sender does not panic");
+    let sent = sender.join().expect("the sender must not panic");
     (sent, received)
 }
 
 /// Returns the rate of folding operands of `bytes` bytes in place.
 fn fold(bytes: usize) -> f64 {
-    let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum).expect("f32 can be summed");
+    let kernel = Kernel::new(Dtype::F32, ReduceOp::Sum).expect("f32 must support sums");
     let (mut own, other) = (vec![0; bytes], vec![0; bytes]);
     let times = FOLDED_BYTES / bytes;
     let start = cpu_time();

@@ -129,12 +129,12 @@ fn engine(criterion: &mut Criterion) {
                     };
                     let group = group_of(&mut engines[rank]);
                     let posted = group.post(Order::Collectives, &mut start);
-                    slots[rank] = posted.expect("invariant: healthy");
+                    slots[rank] = posted.expect("invariant: the group accepts calls");
                 }
                 while engines[0].poll() | engines[1].poll() {}
                 for rank in 0..2 {
                     let taken = group_of(&mut engines[rank]).take(Order::Collectives, slots[rank]);
-                    let (memory, result) = taken.expect("invariant: it has ended");
+                    let (memory, result) = taken.expect("invariant: the call has completed");
                     result.expect("invariant: nothing fails");
                     buffers[rank] = memory.output;
                 }
@@ -145,7 +145,7 @@ fn engine(criterion: &mut Criterion) {
 }
 
 fn group_of(engine: &mut Engine) -> &mut Group {
-    engine.group(0).expect("invariant: it was added")
+    engine.group(0).expect("invariant: the group was added")
 }
 
 fn plans(criterion: &mut Criterion) {

@@ -40,7 +40,7 @@ impl Rank {
                     gate: None,
                 };
                 let ran = self.group.run(&mut start, &mut patience);
-                assert_eq!(ran, Ok(None), "patience has no end and nothing fails");
+                assert_eq!(ran, Ok(None), "the call must complete without an error");
                 (memory.output, ())
             });
         }
@@ -61,16 +61,17 @@ fn ranks(algorithm: Algorithm, count: usize) -> Vec<Rank> {
 /// Creates the links of both ranks.
 fn channel() -> Vec<Links> {
     // SAFETY: only the links access the region.
-    let own = || unsafe { region(RANKS) }.expect("memory can be shared");
+    let own = || unsafe { region(RANKS) }.expect("shared memory must be available");
     let made = (0..RANKS).map(|_| own());
     let (regions, files): (Vec<_>, Vec<_>) = made.unzip();
     let wake: Wake = Arc::new(|_| {});
     let of_rank = |(rank, own)| {
         let peer = 1 - rank;
         // SAFETY: only the links access the region.
-        let theirs = unsafe { peer_region(RANKS, &files[peer]) }.expect("it is one");
+        let theirs =
+            unsafe { peer_region(RANKS, &files[peer]) }.expect("the file must be a region");
         let (links, local) = links((0, 0), &[0, 1], rank, own, vec![(peer, theirs)], &wake);
-        let never = |peer| panic!("rank {peer} shares memory");
+        let never = |peer| panic!("rank {peer} must be reached through shared memory");
         Links::new(RANKS, Box::new(never)).with_local(links, local)
     };
     regions.into_iter().enumerate().map(of_rank).collect()
@@ -122,7 +123,9 @@ fn all_reduce(criterion: &mut Criterion) {
         let id = BenchmarkId::new(algorithm.name(), bytes);
         group.bench_function(id, |bencher| {
             bencher.iter_custom(|times| {
-                orders.send(times).expect("invariant: the partner lives");
+                orders
+                    .send(times)
+                    .expect("invariant: the partner is running");
                 barrier.wait();
                 let start = Instant::now();
                 own.repeat(times);
@@ -130,7 +133,9 @@ fn all_reduce(criterion: &mut Criterion) {
             });
         });
         drop(orders);
-        partner.join().expect("invariant: it does not panic");
+        partner
+            .join()
+            .expect("invariant: the partner does not panic");
     }
     group.finish();
 }

@@ -63,14 +63,14 @@ DEVICE void check_access(u64 address, u64 bytes, const std::vector<Range> &range
 
 template <int BYTES> struct Access {
     template <class Words> static void load(u64 address, Words &words) {
-        static_assert(BYTES <= sizeof(Words), "the words hold what is loaded");
+        static_assert(BYTES <= sizeof(Words), "the words must have space for the loaded bytes");
         check_access(address, BYTES, launch.readable, "read");
         launch.bytes_read += BYTES;
         std::memset(&words, 0, sizeof(words));
         std::memcpy(&words, reinterpret_cast<const void *>(address), BYTES);
     }
     template <class Words> static void store(u64 address, const Words &words) {
-        static_assert(BYTES <= sizeof(Words), "the words hold what is stored");
+        static_assert(BYTES <= sizeof(Words), "the words must contain the stored bytes");
         check_access(address, BYTES, launch.writable, "write");
         launch.bytes_written += BYTES;
         std::memcpy(reinterpret_cast<void *>(address), &words, BYTES);
@@ -78,7 +78,7 @@ template <int BYTES> struct Access {
 };
 
 template <class To, class From> DEVICE To same_bits(From from) {
-    static_assert(sizeof(To) == sizeof(From), "as many bits");
+    static_assert(sizeof(To) == sizeof(From), "both types must have the same size");
     To to;
     std::memcpy(&to, &from, sizeof(to));
     return to;

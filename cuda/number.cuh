@@ -1,4 +1,4 @@
-// Layout of elements in words, and their arithmetic. The results have the same bits as in
+// Layout of elements within words, and their arithmetic. The results have the same bits as in
 // `src/reduce`.
 //
 // A word has 32 bits, or 64 for elements that need them. Small elements share a word, the first one

@@ -120,7 +120,10 @@ impl<'a> Stage<'a> {
     fn buffer(&mut self) -> Result<Vec<f32>> {
         match self.sent.front() {
             Some(work) if work.is_finished() => {
-                let work = self.sent.pop_front().expect("it is the first");
+                let work = self
+                    .sent
+                    .pop_front()
+                    .expect("invariant: the first send exists");
                 Ok(work.wait()?)
             }
             _ => Ok(vec![0.0; self.elements]),
@@ -171,9 +174,15 @@ impl<'a> Stage<'a> {
                 slope
             }
             // The loss is half the squared length of the output, so its gradient is the output.
-            None => self.outputs.pop_front().expect("its forward came before"),
+            None => self
+                .outputs
+                .pop_front()
+                .expect("invariant: forward ran before"),
         };
-        let input = self.inputs.pop_front().expect("its forward came before");
+        let input = self
+            .inputs
+            .pop_front()
+            .expect("invariant: forward ran before");
         let slope = self.layer.backward(&input, slope);
         if let Some(peer) = self.before() {
             self.sent.push_back(self.comm.start_send(slope, peer)?);
@@ -234,9 +243,9 @@ fn alone(stages: usize, elements: usize, batches: usize) -> Vec<f64> {
     for batch in 0..batches {
         let mut inputs = vec![sample(batch, elements)];
         for layer in &layers {
-            inputs.push(layer.forward(inputs.last().expect("the sample")));
+            inputs.push(layer.forward(inputs.last().expect("invariant: the sample is present")));
         }
-        let mut slope = inputs.pop().expect("the output");
+        let mut slope = inputs.pop().expect("invariant: the output is present");
         for (layer, input) in layers.iter_mut().zip(inputs).rev() {
             slope = layer.backward(&input, slope);
         }

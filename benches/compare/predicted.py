@@ -12,7 +12,7 @@ import math
 import sys
 
 NEAR = 1.15
-COLOURS = ("#1b6ca8", "#c8553d", "#2e8b57", "#8e5ea2", "#b8860b", "#555555")
+COLORS = ("#1b6ca8", "#c8553d", "#2e8b57", "#8e5ea2", "#b8860b", "#555555")
 SIDE, MARGIN = 520, 64
 
 
@@ -75,15 +75,15 @@ def picture(groups):
             '<path d="M{:.1f} {:.1f}L{:.1f} {:.1f}" stroke="#888"'.format(*ends)
             + f' stroke-dasharray="{dash}" clip-path="inset(0)"/>'
         )
-    for (name, rows), colour in zip(groups.items(), COLOURS):
+    for (name, rows), color in zip(groups.items(), COLORS):
         for row in rows:
             told = f"{row['op']} {row['bytes']} {row['algorithm']}"
             out.append(
                 f'<circle cx="{x(row["predicted_us"]):.1f}" cy="{y(row["us"]):.1f}" r="3.2"'
-                f' fill="{colour}" fill-opacity="0.65"><title>{told}</title></circle>'
+                f' fill="{color}" fill-opacity="0.65"><title>{told}</title></circle>'
             )
         line = size + 24 * list(groups).index(name)
-        out.append(f'<circle cx="{MARGIN}" cy="{line - 4}" r="5" fill="{colour}"/>')
+        out.append(f'<circle cx="{MARGIN}" cy="{line - 4}" r="5" fill="{color}"/>')
         out.append(f'<text x="{MARGIN + 12}" y="{line}">{name}</text>')
     middle = MARGIN + SIDE / 2
     out.append(f'<text x="{middle}" y="{MARGIN - 24}" text-anchor="middle">'

@@ -34,7 +34,7 @@ const CHART_STYLE: &str = "
 .d3{fill:#5aa0ea}.d4{fill:#2cc48d}}
 ";
 /// Number of colors.
-const COLOURS: usize = 5;
+const COLORS: usize = 5;
 
 /// A curve. Its index determines its color; the last curve is drawn heaviest.
 #[derive(Clone, Debug, PartialEq)]
@@ -221,13 +221,13 @@ impl<'a> Frame<'a> {
     fn draw_curves(&self, out: &mut String) {
         let last = self.chart.curves.len().saturating_sub(1);
         for (index, curve) in self.chart.curves.iter().enumerate() {
-            let colour = index % COLOURS;
+            let color = index % COLORS;
             let heavy = if index == last { " heavy" } else { "" };
             let last = &curve.points[curve.points.len().saturating_sub(1)..];
             let continued = [last, &curve.continued].concat();
             for (points, dashed) in [(&curve.points, ""), (&continued, " dashed")] {
                 let path = self.path(points);
-                let class = format!("curve c{colour}{heavy}{dashed}");
+                let class = format!("curve c{color}{heavy}{dashed}");
                 let _ = writeln!(out, "<path class=\"{class}\" d=\"{path}\"/>");
             }
             for (value, seconds) in &curve.points {
@@ -235,7 +235,7 @@ impl<'a> Frame<'a> {
                     let (x, y) = (self.x(*value), self.y(*seconds));
                     let _ = writeln!(
                         out,
-                        "<circle class=\"d{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\"/>"
+                        "<circle class=\"d{color}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"2.6\"/>"
                     );
                 }
             }
@@ -243,10 +243,10 @@ impl<'a> Frame<'a> {
         for (index, curve) in self.chart.curves.iter().enumerate() {
             for (value, seconds) in curve.measured.iter().filter(|one| self.is_inside(one.1)) {
                 let (x, y) = (self.x(*value), self.y(*seconds));
-                let colour = index % COLOURS;
+                let color = index % COLORS;
                 let _ = writeln!(
                     out,
-                    "<circle class=\"measured c{colour}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.2\"/>"
+                    "<circle class=\"measured c{color}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4.2\"/>"
                 );
             }
         }
@@ -284,19 +284,19 @@ impl<'a> Frame<'a> {
                 let is_inside = self.is_inside(seconds);
                 let text = format!("{name} {}{time}", if is_inside { "" } else { "↑ " });
                 let y = if is_inside { self.y(seconds) } else { self.top };
-                Some((y, index % COLOURS, text))
+                Some((y, index % COLORS, text))
             })
             .collect();
         labels.sort_by(|one, other| one.0.total_cmp(&other.0));
         // From the bottom up, so that the lowest labels keep their places above the axis.
         let mut lowest = self.top + PLOT_HEIGHT - 2.0;
-        for (y, colour, text) in labels.iter().rev() {
+        for (y, color, text) in labels.iter().rev() {
             let y = y.min(lowest);
             lowest = y - LABEL_PITCH;
             write_text(
                 out,
                 (self.right + 8.0, y + 4.0),
-                &format!("label d{colour}"),
+                &format!("label d{color}"),
                 text,
             );
         }
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn doublings_stand_at_equal_distances_and_all_is_inside() {
+    fn doublings_are_equidistant_and_inside_the_plot() {
         let chart = chart(Scale::Logarithmic, &[0.01, 10.0]);
         let ticks = [1.0, 2.0, 4.0].map(|x| (x, String::new()));
         let frame = Frame::new(&chart, &ticks, (0.0, HEAD_HEIGHT), 500.0);
@@ -339,11 +339,15 @@ mod tests {
             let y = frame.y(seconds) - HEAD_HEIGHT;
             assert!((0.0..=PLOT_HEIGHT).contains(&y), "{seconds} s at {y}");
         }
-        assert_eq!(frame.y_ticks().len(), 10, "0.01, 0.02, 0.05 … 10");
+        assert_eq!(
+            frame.y_ticks().len(),
+            10,
+            "expected the ticks 0.01, 0.02, 0.05 … 10"
+        );
     }
 
     #[test]
-    fn a_curve_that_is_too_high_leaves_through_the_top_and_says_where_it_ends() {
+    fn too_high_curve_leaves_through_top_with_label() {
         let chart = chart(Scale::Linear(2.0), &[3.0]);
         let ticks = ticks();
         let frame = Frame::new(&chart, &ticks, (0.0, HEAD_HEIGHT), 500.0);
@@ -359,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn labels_of_curves_that_end_together_stand_apart() {
+    fn labels_of_curves_with_equal_ends_do_not_overlap() {
         let chart = chart(Scale::Linear(2.0), &[1.0, 1.001, 0.0]);
         let mut out = String::new();
         Frame::new(&chart, &ticks(), (0.0, HEAD_HEIGHT), 500.0).draw_labels(&mut out);

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panel_ends_when_the_last_rank_has_everything() {
+    fn panel_ends_when_last_rank_has_all_data() {
         let panel = panel(vec![
             vec![(0.0, 1.0), (9.0, 1.0)],
             vec![(1.0, 0.5), (3.0, 1.0), (8.0, 1.0)],
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn few_round_ticks_stand_on_the_axis() {
+    fn axis_has_few_round_ticks() {
         for (end_s, tick_s) in [(35.0, 5.0), (5.6, 1.0), (0.007, 0.001), (90.0, 10.0)] {
             let axis = Axis::new(end_s);
             assert!(
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_picture_names_every_run_and_its_time() {
+    fn picture_names_every_run_and_its_time() {
         let fast = panel(vec![vec![(0.0, 1.0)], vec![(2.5, 1.0)]]);
         let picture = timeline("title", "note", &[fast, panel(vec![])]);
         assert!(picture.starts_with("<svg ") && picture.ends_with("</svg>\n"));

@@ -229,7 +229,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn rank_0_draws_what_all_ranks_did() {
+    fn rank_0_draws_spans_of_all_ranks() {
         let pictures = ringtree::simulate(2, |comm| {
             let trace = Trace::new(comm)?;
             trace.measure("backward", "layer 1", || {

@@ -107,7 +107,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_steps_since_a_resume_tell_how_fast_it_goes() {
+    fn time_left_depends_only_on_steps_since_resume() {
         let left = time_left(Duration::from_secs(10), 90, 100, 120);
         assert_eq!(left, Duration::from_secs(20));
     }

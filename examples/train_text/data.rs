@@ -151,7 +151,11 @@ impl Sampler {
         world_size: usize,
         seed: u64,
     ) -> Self {
-        assert_eq!(global_batch % world_size, 0, "equal shares");
+        assert_eq!(
+            global_batch % world_size,
+            0,
+            "the number of ranks must divide the batch"
+        );
         Sampler {
             sample_count,
             global_batch,
@@ -218,7 +222,7 @@ mod tests {
         /// If steps make up complete epochs, each epoch has every sample once: none twice (the
         /// ranks' shares are disjoint) and none missing (together they are complete).
         #[test]
-        fn an_epoch_is_every_sample_once(
+        fn epoch_contains_every_sample_once(
             share in 1..9usize, ranks in 1..9usize, steps in 1..40usize, epoch in 0..3usize,
             seed: u64,
         ) {
@@ -233,7 +237,7 @@ mod tests {
 
         /// If the batch does not divide the epoch, the stream still contains every sample.
         #[test]
-        fn epochs_follow_each_other_without_a_gap(
+        fn epochs_follow_each_other_without_gap(
             samples in 1..300usize, share in 1..9usize, ranks in 1..9usize, seed: u64,
         ) {
             let batch = share * ranks;
@@ -250,7 +254,7 @@ mod tests {
 
         /// The global batch of a step does not depend on how many ranks share it.
         #[test]
-        fn the_global_batch_is_the_same_for_any_number_of_ranks(
+        fn global_batch_is_independent_of_number_of_ranks(
             samples in 1..5000usize, seed: u64, step in 0..100usize,
         ) {
             let alone = global(samples, 24, 1, seed, step);
@@ -261,20 +265,20 @@ mod tests {
     }
 
     #[test]
-    fn every_epoch_and_seed_has_an_order_of_its_own() {
+    fn every_epoch_and_seed_has_a_different_order() {
         let order = |seed, epoch| global(1000, 1000, 1, seed, epoch);
         let in_order: Vec<usize> = (0..1000).collect();
         let orders = [in_order, order(1, 0), order(1, 1), order(2, 0), order(2, 1)];
         for (place, one) in orders.iter().enumerate() {
             for other in &orders[..place] {
                 let equal = one.iter().zip(other).filter(|(one, other)| one == other);
-                assert!(equal.count() < 20, "two orders have much in common");
+                assert!(equal.count() < 20, "two orders are too similar");
             }
         }
     }
 
     #[test]
-    fn samples_are_windows_of_the_text() {
+    fn samples_are_windows_of_text() {
         let text = Text::new(b"banana", 2).unwrap();
         assert_eq!((text.vocabulary_size(), text.sample_count()), (3, 4));
         let words: Vec<String> = (0..text.sample_count())
@@ -288,13 +292,13 @@ mod tests {
     }
 
     #[test]
-    fn a_text_too_short_says_so() {
+    fn too_short_text_returns_an_error() {
         let message = Text::new(b"ab", 2).err().unwrap();
         assert!(message.contains("2 bytes") && message.contains("at least 3"));
     }
 
     #[test]
-    fn the_default_text_is_this_project() {
+    fn default_text_is_this_project() {
         let text = Text::load(None, 16).unwrap();
         assert!(text.sample_count() > 10_000);
     }

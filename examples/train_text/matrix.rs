@@ -18,7 +18,11 @@ pub(crate) struct Matrix<'a> {
 impl<'a> Matrix<'a> {
     /// Creates a matrix of `columns` columns from `values`, row by row.
     pub(crate) fn new(values: &'a [f32], columns: usize) -> Self {
-        assert_eq!(values.len() % columns, 0, "whole rows");
+        assert_eq!(
+            values.len() % columns,
+            0,
+            "the values must form complete rows"
+        );
         Matrix {
             values,
             rows: values.len() / columns,
@@ -61,8 +65,12 @@ impl<'a> Matrix<'a> {
 /// Adds the product of `left` and `right` to `sum`, a matrix stored row after row.
 pub(crate) fn add_product(sum: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     let inner = left.columns;
-    assert_eq!(inner, right.rows, "inner sizes agree");
-    assert_eq!(sum.len(), left.rows * right.columns, "the result fits");
+    assert_eq!(inner, right.rows, "the inner sizes must match");
+    assert_eq!(
+        sum.len(),
+        left.rows * right.columns,
+        "the sum must have the size of the product"
+    );
     let left_strips = left.strips(TILE_ROWS);
     let right_strips = right.transposed().strips(TILE_COLUMNS);
     let width = right.columns;
@@ -105,7 +113,7 @@ mod tests {
     proptest! {
         /// Covers all sizes, including incomplete tiles, and all transpositions.
         #[test]
-        fn the_product_is_the_sum_of_products(
+        fn product_matches_sum_of_products(
             rows in 1..11usize, inner in 1..11usize, columns in 1..19usize,
             left_is_turned: bool, right_is_turned: bool, seed: u64,
         ) {

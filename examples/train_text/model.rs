@@ -217,7 +217,7 @@ mod tests {
 
     /// Compares every gradient with the slope between two nearby losses.
     #[test]
-    fn gradients_are_the_slopes_of_the_loss() {
+    fn gradients_match_slopes_of_loss() {
         let model = small_model();
         let mut parameters = model.initial_parameters(1);
         let weight = 1.0 / TARGETS.len() as f32;
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn micro_batches_add_up_to_the_whole_batch() {
+    fn micro_batches_add_up_to_complete_batch() {
         let model = small_model();
         let parameters = model.initial_parameters(2);
         let mut whole = vec![0.0; parameters.len()];
@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn probabilities_add_up_to_one_however_high_the_scores() {
+    fn probabilities_add_up_to_one_for_high_scores() {
         let mut scores = [1e30, -1e30, 1e30, 0.0];
         softmax(&mut scores);
         assert_eq!(scores, [0.5, 0.0, 0.5, 0.0]);

@@ -62,7 +62,7 @@ mod tests {
 
     /// The bias correction makes the first step as long as the learning rate.
     #[test]
-    fn the_first_step_goes_one_learning_rate_against_the_gradient() {
+    fn first_step_has_length_of_learning_rate() {
         let mut parameters = [1.0, 2.0, 3.0];
         Adam::new(3).step(&mut parameters, &[4.0, -0.01, 0.0], 0.1);
         for (parameter, expected) in parameters.iter().zip([0.9, 2.1, 3.0]) {
@@ -71,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bowl_is_descended_to_its_bottom() {
+    fn optimizer_converges_to_minimum_of_quadratic() {
         let bottom = [3.0, -2.0];
         let mut parameters = [0.0, 0.0];
         let mut adam = Adam::new(2);
@@ -88,11 +88,14 @@ mod tests {
     }
 
     #[test]
-    fn the_learning_rate_rises_then_falls_to_nothing() {
+    fn learning_rate_rises_then_falls_to_zero() {
         let rates: Vec<f32> = (0..100).map(|step| learning_rate(1.0, step, 100)).collect();
         assert!(rates[0] < 0.2 && rates[99] < 0.01);
         assert!(rates[..5].is_sorted());
         assert!(rates[5..].is_sorted_by(|before, after| before > after));
-        assert!(learning_rate(1.0, 0, 1) > 0.0, "a single step still moves");
+        assert!(
+            learning_rate(1.0, 0, 1) > 0.0,
+            "the learning rate of a single step must be positive"
+        );
     }
 }

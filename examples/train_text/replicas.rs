@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_bit_of_one_weight_changes_the_fingerprint() {
+    fn last_bit_of_one_weight_changes_fingerprint() {
         let weights = [0.5, -1.0, 3.25];
         let changed = [0.5, -1.0, 3.25f32.next_up()];
         assert_ne!(fingerprint(&weights), fingerprint(&changed));
@@ -64,7 +64,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_that_differ_are_named() {
+    fn differing_ranks_are_named() {
         let (one, other) = ([1; 32], [2; 32]);
         assert_eq!(differing(&[one, one, one]), None);
         assert_eq!(differing(&[one, other, one]).unwrap(), "rank 1");

@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sites_that_do_not_divide_the_hosts_are_refused() {
+    fn sites_that_do_not_match_hosts_are_rejected() {
         let with = |hosts: &[usize]| {
             let sites = Sites {
                 hosts: hosts.to_vec(),

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn every_segment_pays_headers_and_framing() {
+    fn every_segment_adds_headers_and_framing() {
         let one = Sight::of(&packet(1_448, 0)).unwrap();
         assert_eq!(
             (one.to, one.payload_bytes, one.wire_bytes()),
@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_packet_of_ours_is_told() {
+    fn invalid_packets_are_not_parsed() {
         assert_eq!(Sight::of(&[0; 9]), None);
         let mut version_6 = packet(10, 0);
         version_6[HEADER_BYTES] = 0x60;

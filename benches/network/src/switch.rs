@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn a_packet_pays_its_bytes_once_and_the_delay() {
+    fn packet_takes_its_transfer_time_once_plus_delay() {
         let mut switch = Switch::new(&shape(2));
         switch.send(0, packet(0, 1));
         switch.send(0, packet(0, 1));
@@ -276,12 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn senders_share_the_receivers_port_and_a_full_queue_drops() {
+    fn senders_share_receivers_port_and_full_queue_drops() {
         let mut switch = Switch::new(&shape(5));
         for from in 1..5 {
             switch.send(0, packet(from, 0));
         }
-        // Two packets wait behind the first. The fourth finds 3 kB booked, more than the queue.
+        // Two packets wait behind the first. The fourth is dropped, because 3 kB are booked and the
+        // queue holds less.
         assert_eq!(
             ends(&mut switch),
             [(4, 0, 0), (1, 0, 6), (2, 0, 7), (3, 0, 8)]
@@ -289,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn a_host_is_heard_no_further_than_its_link_carries() {
+    fn host_is_not_read_while_its_link_is_booked() {
         let mut switch = Switch::new(&shape(2));
         assert_eq!(switch.hears_at(0), 0);
         for _ in 0..3 {
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_of_a_site_share_its_uplink() {
+    fn hosts_of_one_site_share_its_uplink() {
         let sites = Sites {
             hosts: vec![2, 2],
             bytes_per_s: 5e5,
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn jitter_keeps_the_order_of_a_pair() {
+    fn jitter_keeps_order_of_each_pair() {
         let mut switch = Switch::new(&Shape {
             jitter: Duration::from_millis(20),
             ..shape(2)

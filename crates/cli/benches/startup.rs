@@ -1,14 +1,15 @@
-//! What it takes to start many ranks on one host: the time until the first barrier is over, the
-//! connections that each rank has then, and its memory.
+//! Measures the startup of many ranks on one host: the time until the first barrier completes, and
+//! the connections and the memory of each rank at that time.
 //!
 //! ```console
-//! $ cargo bench --bench startup                  # 256 ranks
-//! $ cargo bench --bench startup -- 64 tcp        # so many ranks, over TCP
+//! $ cargo bench --bench startup                # 256 ranks
+//! $ cargo bench --bench startup -- 64 tcp      # 64 ranks, over TCP
 //! ```
 //!
-//! `ringtree run` starts this program once a rank. Connections are the established TCP connections
-//! that a process holds: one to rank 0, the coordinator, and those that the barrier needed. PSS is
-//! the memory of a process in which each page counts by its share of those who map it.
+//! `ringtree run` starts this program once per rank. The connections are the established TCP
+//! connections of a process: one to rank 0, the coordinator, and those that the barrier needed. PSS
+//! is
+//! the memory of a process, with each page divided by the number of processes that map it.
 
 use ringtree::{Communicator, Result};
 use std::collections::HashSet;
@@ -16,12 +17,14 @@ use std::fs;
 use std::process::{Command, ExitCode};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// How many ranks, if nothing else is asked for.
+/// Default number of ranks.
 const RANKS: usize = 256;
-/// When the launcher was started, in microseconds of the system's clock.
+/// Variable with the time at which the launcher was started, in microseconds of the system's clock.
 const STARTED_US: &str = "STARTUP_STARTED_US";
 
-/// What a rank saw after the first barrier: microseconds since the start, connections, KiB.
+/// Results of a rank after the first barrier: microseconds since the start, connections, RSS and
+/// PSS
+/// in KiB.
 type Seen = [u64; 4];
 const NAMES: [&str; 4] = [
     "ms to the end of the barrier",
@@ -40,7 +43,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // cargo bench adds options of its own.
+    // `cargo bench` adds options.
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|one| !one.starts_with("--"))
@@ -50,7 +53,7 @@ fn main() -> ExitCode {
         .find_map(|word| word.parse().ok())
         .unwrap_or(RANKS);
     let transport = words.iter().find(|word| word.parse::<usize>().is_err());
-    let program = std::env::current_exe().expect("this program has a path");
+    let program = std::env::current_exe().expect("the path of this program must be known");
     let mut launcher = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     launcher.args([
         "run",
@@ -86,7 +89,8 @@ fn rank() -> Result<()> {
         memory_kib("Rss:"),
         memory_kib("Pss:"),
     ];
-    // No rank opens more connections, or leaves, before all have looked.
+    // Without this barrier, a rank could open more connections or exit before all ranks have
+    // measured.
     comm.barrier()?;
     if let Some(all) = comm.gather_value(&seen, 0)? {
         report(&comm, &all);
@@ -124,7 +128,7 @@ fn now_us() -> u64 {
     since.map_or(0, |since| since.as_micros() as u64)
 }
 
-/// The established TCP connections among the descriptors of this process.
+/// Returns the number of established TCP connections of this process.
 fn connections() -> usize {
     let mut established = HashSet::new();
     for table in ["/proc/self/net/tcp", "/proc/self/net/tcp6"] {
@@ -145,7 +149,7 @@ fn connections() -> usize {
         .count()
 }
 
-/// A line of this process's memory, in KiB.
+/// Returns a value of this process's memory statistics, in KiB.
 fn memory_kib(name: &str) -> u64 {
     let text = fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let mut lines = text.lines().filter_map(|line| line.strip_prefix(name));

@@ -57,7 +57,7 @@ mod tests {
     use ringtree::plan::REGISTRY;
 
     #[test]
-    fn every_registered_name_is_understood() {
+    fn every_registered_name_is_parsed() {
         for entry in REGISTRY {
             let algorithm = entry.algorithm;
             let selection = parse_selection(algorithm.name());

@@ -94,7 +94,7 @@ mod tests {
     use super::{parse_rate, parse_size, parse_time};
 
     #[test]
-    fn sizes_are_powers_of_1024() {
+    fn size_suffixes_are_powers_of_1024() {
         assert_eq!(parse_size("8"), Ok(8));
         assert_eq!(parse_size("1K"), Ok(1024));
         assert_eq!(parse_size("25M"), Ok(25 << 20));
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn times_have_a_unit() {
+    fn times_require_a_unit() {
         assert_eq!(parse_time("20us"), Ok(20.0 * 1e-6));
         assert_eq!(parse_time("0s"), Ok(0.0));
         assert_eq!(parse_time("1.5ms"), Ok(1.5 * 1e-3));

@@ -34,7 +34,7 @@ impl Elsewhere {
         self.0.path().join(name)
     }
 
-        /// Runs the check on the fake driver with the given settings.
+    /// Runs the check on the fake driver with the given settings.
     fn check(&self, arguments: &[&str], settings: &[(&str, &str)]) -> Output {
         Command::new(self.path("ringtree"))
             .args(["check-gpu", "--bytes-max", "70000", "--ranks-max", "2"])
@@ -68,7 +68,7 @@ fn assert_all_parts_passed(table: &Path) -> usize {
 #[test]
 fn every_section_runs_on_strict_fake_driver() {
     let here = Elsewhere::new();
-        // The two GPUs that can access each other's memory.
+    // The two GPUs that can access each other's memory.
     let settings = [("STRICT", "1"), ("VISIBLE_GPUS", "2")];
     let output = here.check(&["--out", "tables"], &settings);
     let (said, complaints) = (text(&output.stdout), text(&output.stderr));
@@ -76,7 +76,7 @@ fn every_section_runs_on_strict_fake_driver() {
     assert!(complaints.is_empty(), "{complaints}");
     assert!(said.ends_with("all GPU checks passed\n"), "{said}");
     let parts = assert_all_parts_passed(&here.path("tables/checks.csv"));
-        // Only the mapped path has the litmus test.
+    // Only the mapped path has the litmus test.
     assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{said}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
     for found in ["GPU 0", "GPU 1", "mapped: "] {
@@ -113,7 +113,7 @@ fn stub_does_not_hide_driver() {
         };
         assert_eq!(check(&both), (Some(0), String::new()), "{name}");
     }
-        // If only a stub is found, the error names the cause.
+    // If only a stub is found, the error names the cause.
     let stub = here.path(driver::NAME).join("stubs");
     std::os::unix::fs::symlink(driver::NAME, stub.join(driver::TOOLKIT_NAME)).unwrap();
     let stub = stub.display().to_string();
@@ -183,7 +183,7 @@ fn hanging_part_is_stopped() {
     let here = Elsewhere::new();
     let arguments = ["--only", "ends", "--patience", "1"];
     let output = here.check(&arguments, &[]);
-        // The other ranks wait longer than this limit for the suspended rank.
+    // The other ranks wait longer than this limit for the suspended rank.
     assert_eq!(output.status.code(), Some(1));
     let complaints = text(&output.stderr);
     let what = "FAILED: one rank suspended, staged over shm, 3 ranks: did not finish within 1 s";

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_help_has_defaults_and_that_of_validation_what_concerns_it() {
+    fn help_shows_defaults_and_only_relevant_options() {
         let mut command = command();
         command.build();
         let help = command.render_help().to_string();
@@ -188,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn a_validation_may_be_started_with_the_options_of_its_training() {
+    fn validate_accepts_options_of_training() {
         let words = ["mingpt", "validate", "--steps", "8", "--checkpoint", "run1"];
         assert!(command().try_get_matches_from(words).is_ok());
     }

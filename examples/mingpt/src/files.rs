@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_replaced_and_a_device_stays_one() {
+    fn existing_file_is_replaced_but_device_is_kept() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("new/file");
         for content in ["one", "two"] {

@@ -269,7 +269,7 @@ fn softmax(scores: &Tensor) -> Result<Tensor> {
 
 /// Draws initial weights like GPT-2: matrices have a small standard deviation. It is even smaller
 /// at the end of a block, whose result is added to the results of all previous blocks.
-pub(crate) fn initialise(varmap: &VarMap, shape: Shape, seed: u64) -> Result<()> {
+pub(crate) fn initialize(varmap: &VarMap, shape: Shape, seed: u64) -> Result<()> {
     let variables = varmap
         .data()
         .lock()
@@ -333,7 +333,7 @@ mod tests {
 
     /// Along a parameter's gradient, the slope of the loss is the length of the gradient.
     #[test]
-    fn gradients_are_the_slopes_of_the_loss() {
+    fn gradients_match_slopes_of_loss() {
         let varmap = VarMap::new();
         let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
         let model = model(&builder, &varmap);
@@ -358,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn backward_reports_every_parameter_from_the_head_to_the_embedding() {
+    fn backward_reports_parameters_from_head_to_embedding() {
         let order = ringtree::simulate(1, |comm| {
             let varmap = VarMap::new();
             let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -381,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn no_character_sees_those_after_it() {
+    fn characters_do_not_see_later_ones() {
         let varmap = VarMap::new();
         let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
         let model = model(&builder, &varmap);
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn dropout_depends_on_the_sequence_and_the_step_alone_and_keeps_the_mean() {
+    fn dropout_depends_only_on_sequence_and_step() {
         let factors = |step, numbers: &[usize], place| {
             let rows = Tensor::ones((numbers.len() * 25, 40), DType::F32, &Device::Cpu).unwrap();
             let dropout = Dropout::new(0.2, 1, step, numbers);
@@ -427,12 +427,12 @@ mod tests {
     }
 
     #[test]
-    fn initial_weights_are_the_seeds() {
+    fn initial_weights_depend_on_seed() {
         let weights = |seed: u64| {
             let varmap = VarMap::new();
             let builder = VarBuilder::from_varmap(&varmap, DType::F32, &Device::Cpu);
             Gpt::new(SHAPE, &builder).unwrap();
-            initialise(&varmap, SHAPE, seed).unwrap();
+            initialize(&varmap, SHAPE, seed).unwrap();
             let tokens: Var = varmap.data().lock().unwrap()["tokens"].clone();
             tokens.flatten_all().unwrap().to_vec1::<f32>().unwrap()
         };

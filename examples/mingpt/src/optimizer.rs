@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_rate_rises_and_falls() {
+    fn learning_rate_rises_and_falls() {
         let rate = |step| learning_rate(1.0, step, 10, 110);
         assert!((rate(0) - 0.1).abs() < 1e-12 && (rate(9) - 1.0).abs() < 1e-12);
         assert!((rate(60) - 0.55).abs() < 1e-12 && (rate(110) - 0.1).abs() < 1e-12);

@@ -285,7 +285,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_go_before_the_file_and_the_file_before_defaults() {
+    fn flags_override_file_and_file_overrides_defaults() {
         let file = parse_file("batch = 32\nlearning-rate = 0.5\nwire = \"bf16\"").unwrap();
         let flags = Settings {
             batch: Some(64),
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn the_file_of_defaults_has_them_all() {
+    fn default_file_contains_all_settings() {
         let text = include_str!("../mingpt.toml");
         let file = parse_file(text).unwrap();
         assert_eq!(
@@ -312,14 +312,14 @@ mod tests {
     }
 
     #[test]
-    fn a_wrong_key_is_named_with_its_line() {
+    fn unknown_key_is_named_with_its_line() {
         let message = parse_file("batch = 32\nbatchsize = 3").unwrap_err();
         assert!(message.starts_with("line 2: "), "{message}");
         assert!(message.contains("batchsize"), "{message}");
     }
 
     #[test]
-    fn a_batch_that_ranks_cannot_share_is_refused() {
+    fn indivisible_batch_is_rejected() {
         let config = Settings {
             batch: Some(12),
             accumulate: Some(2),

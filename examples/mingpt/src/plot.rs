@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_long_run_is_drawn_by_means_and_a_short_one_as_it_is() {
+    fn long_run_is_drawn_as_means_and_short_run_exactly() {
         let points: Points = (0..2500).map(|step| (step, step as f64)).collect();
         let few = thinned(&points);
         assert_eq!((few.len(), few[0]), (834, (1, 1.0)));
@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn a_place_that_cannot_be_written_is_told_at_once() {
+    fn unwritable_picture_is_reported_immediately() {
         let path = Some(PathBuf::from("/proc/none/loss.svg"));
         let message = Picture::new(path, &[]).err().unwrap();
         assert!(

@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_seed_and_purpose_has_a_stream_of_its_own() {
+    fn every_seed_and_purpose_has_a_separate_stream() {
         let keys = [
             (0, "a"),
             (1, "a"),
@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_has_a_stream_of_its_own() {
+    fn every_key_has_a_separate_stream() {
         let mut stream = Stream::new(3, "a");
         let drawn = std::array::from_fn::<_, 3, _>(|_| stream.unit().to_bits());
         let first = |key| Stream::new(3, "a").of(key).unit().to_bits();
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn normal_numbers_have_the_mean_and_the_spread() {
+    fn normal_numbers_have_expected_mean_and_spread() {
         let mut stream = Stream::new(7, "test");
         let numbers: Vec<f64> = (0..20_000).map(|_| stream.normal()).collect();
         let mean = numbers.iter().sum::<f64>() / numbers.len() as f64;

@@ -64,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_bit_of_one_weight_changes_the_fingerprint() {
+    fn last_bit_of_one_weight_changes_fingerprint() {
         let of = |values: &[f32]| {
             let weights = Var::from_slice(values, values.len(), &candle_core::Device::Cpu);
             fingerprint([weights.unwrap()].iter()).unwrap()
@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ranks_that_differ_are_named() {
+    fn differing_ranks_are_named() {
         let (one, other) = ([1; 32], [2; 32]);
         assert_eq!(differing(&[one, one, one]), None);
         assert_eq!(differing(&[one, other, one]).unwrap(), "rank 1");

@@ -103,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_colder_the_likelier() {
+    fn lower_temperature_favors_likely_tokens() {
         let logits = [1.0, 3.0, 2.0];
         let count = |temperature| {
             let drawn = (0..1000).map(|at| draw(&logits, temperature, f64::from(at) / 1000.0));
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_model_does_not_know_is_named_once() {
+    fn unknown_characters_are_named_once() {
         let message = unknown("né à né", b"\n n");
         assert!(message.contains("has 'à', 'é', which"), "{message}");
     }

@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequence_is_followed_by_itself_shifted_by_one() {
+    fn targets_are_sequences_shifted_by_one() {
         let (shown, next) = text().batch(&[0, 3]).unwrap();
         let rows = |tensor: Tensor| tensor.to_vec2::<u32>().unwrap();
         assert_eq!(rows(shown), [[0, 1, 2, 3], [12, 13, 14, 15]]);
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn training_never_sees_what_validation_asks() {
+    fn training_never_sees_validation_text() {
         let text = text();
         let all: Vec<_> = (0..text.sequences()).collect();
         let (_, trained) = text.batch(&all).unwrap();
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_too_short_says_so() {
+    fn too_short_text_returns_an_error() {
         let message = Text::new(b"abc", 2).err().unwrap();
         assert!(
             message.contains("3 bytes") && message.contains("need 30"),
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_text_is_this_project() {
+    fn default_text_is_this_project() {
         assert!(Text::load(None, 64).unwrap().sequences() > 1000);
     }
 }

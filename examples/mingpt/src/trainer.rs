@@ -2,7 +2,7 @@
 
 use crate::evaluate;
 use crate::failure::Failure;
-use crate::model::{Dropout, Gpt, Shape, initialise};
+use crate::model::{Dropout, Gpt, Shape, initialize};
 use crate::optimizer::{learning_rate, rule};
 use crate::options::{Config, Wire};
 use crate::replicas::{self, Fingerprint};
@@ -60,7 +60,7 @@ impl<'a> Trainer<'a> {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         let model = Gpt::new(shape, &builder)?;
-        initialise(&varmap, shape, config.seed)?;
+        initialize(&varmap, shape, config.seed)?;
         let variables = hooks.variables();
         let (sequences, batch) = (text.sequences(), config.batch);
         if sequences < batch {

@@ -171,7 +171,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_step_has_one_line_and_those_of_others_stay() {
+    fn step_has_one_line_and_other_trainings_lines_are_kept() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("validation.jsonl");
         let strange = r#"{"run":"a","step":9,"loss":1.0}"#;

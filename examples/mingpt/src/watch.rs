@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn patience_counts_the_validations_since_the_best() {
+    fn patience_counts_validations_since_best() {
         let mut watch = Watch::default();
         assert!(watch.note(10, 3.0) && watch.note(20, 2.0));
         assert!(!watch.note(30, 2.0) && !watch.is_exhausted(2));

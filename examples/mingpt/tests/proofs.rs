@@ -1,5 +1,5 @@
 //! Checks that a training survives the death of any rank at any time: after the launcher restarts
-//! it, it ends with the weights of an undisturbed run.
+//! it, it ends with the weights of an uninterrupted run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -74,10 +74,13 @@ fn process_of(rank: usize, place: &Path) -> Option<u32> {
 fn kill_after(steps: usize, rank: usize, place: &Path) {
     let started = Instant::now();
     while steps_done(place) < steps {
-        assert!(started.elapsed() < PATIENCE, "no step {steps}");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "step {steps} was not reported in time"
+        );
         sleep(Duration::from_millis(1));
     }
-    let process = process_of(rank, place).unwrap_or_else(|| panic!("rank {rank} is gone"));
+    let process = process_of(rank, place).unwrap_or_else(|| panic!("rank {rank} has no process"));
     let killed = Command::new("kill")
         .args(["-KILL", &process.to_string()])
         .status();
@@ -89,18 +92,18 @@ fn outcome(place: &Path) -> Vec<u8> {
     fs::read(place.join(format!("step-{STEPS:08}.safetensors"))).unwrap()
 }
 
-fn undisturbed(ranks: usize, place: &Path) -> Vec<u8> {
+fn uninterrupted(ranks: usize, place: &Path) -> Vec<u8> {
     assert_eq!(run(&job(ranks, place, 7)), Ok(0));
     outcome(place)
 }
 
 #[test]
-fn whichever_rank_is_killed_the_job_restarts_by_itself_and_ends_with_the_same_bits() {
+fn job_restarts_with_same_bits_whichever_rank_is_killed() {
     let directory = tempfile::tempdir().unwrap();
     // Rank 0 has the rendezvous and writes the checkpoints, the first one after 7 steps.
     let deaths = [(2, 1, 3), (2, 0, 25), (4, 0, 4), (4, 2, 40)];
     for ranks in [2, 4] {
-        let expected = undisturbed(ranks, &directory.path().join(format!("calm-{ranks}")));
+        let expected = uninterrupted(ranks, &directory.path().join(format!("calm-{ranks}")));
         for (_, victim, steps) in deaths.iter().filter(|death| death.0 == ranks) {
             let place = directory.path().join(format!("{ranks}-{victim}-{steps}"));
             let job = job(ranks, &place, 7);
@@ -116,9 +119,9 @@ fn whichever_rank_is_killed_the_job_restarts_by_itself_and_ends_with_the_same_bi
 }
 
 #[test]
-fn killed_again_and_again_while_it_saves_every_step_nothing_is_lost() {
+fn repeated_kills_during_saving_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
-    let expected = undisturbed(2, &directory.path().join("calm"));
+    let expected = uninterrupted(2, &directory.path().join("calm"));
     let place = directory.path().join("killed");
     // Rank 0 spends most of its time saving, so that most deaths hit it there.
     let job = job(2, &place, 1);
@@ -131,7 +134,7 @@ fn killed_again_and_again_while_it_saves_every_step_nothing_is_lost() {
 }
 
 #[test]
-fn a_training_that_diverges_is_not_started_again() {
+fn diverging_training_is_not_restarted() {
     let directory = tempfile::tempdir().unwrap();
     let mut job = job(2, directory.path(), 1);
     job.arguments

@@ -129,20 +129,28 @@ fn wait_for_file(path: &Path) {
     let started = Instant::now();
     while !path.exists() {
         let waited = started.elapsed();
-        assert!(waited < PATIENCE, "{} does not come", path.display());
+        assert!(
+            waited < PATIENCE,
+            "{} was not written in time",
+            path.display()
+        );
         sleep(Duration::from_millis(5));
     }
 }
 
 #[test]
-fn one_rank_and_two_learn_the_same() {
+fn one_and_two_ranks_learn_the_same() {
     let (one, two) = (last_line(1, &[]), last_line(2, &[]));
     assert!(
         one.starts_with("step 8 loss ") && one.contains(" weights "),
         "{one}"
     );
     assert!((loss(&one) - loss(&two)).abs() < 2e-3, "{one}\n{two}");
-    assert_eq!(two, last_line(2, &[]), "equal runs end alike");
+    assert_eq!(
+        two,
+        last_line(2, &[]),
+        "equal runs must print the same last line"
+    );
 }
 
 #[test]
@@ -195,7 +203,7 @@ fn one_two_and_four_ranks_follow_the_same_curve() {
 }
 
 #[test]
-fn dropout_is_the_same_on_any_number_of_ranks() {
+fn dropout_is_independent_of_number_of_ranks() {
     let dropout = |ranks| last_line(ranks, &["--dropout", "0.2"]);
     let (one, two) = (dropout(1), dropout(2));
     assert!((loss(&one) - loss(&two)).abs() < 2e-3, "{one}\n{two}");
@@ -203,7 +211,7 @@ fn dropout_is_the_same_on_any_number_of_ranks() {
 }
 
 #[test]
-fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
+fn patience_stops_all_ranks_and_keeps_best_checkpoint() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
     // Use a fixed text, because the losses must not depend on this project's sources.
@@ -252,7 +260,7 @@ fn patience_ends_a_training_on_all_ranks_and_the_best_checkpoint_stays() {
 }
 
 #[test]
-fn the_picture_of_the_losses_grows_while_the_training_goes_on() {
+fn loss_picture_grows_during_training() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("loss.svg");
     let own = [
@@ -269,7 +277,7 @@ fn the_picture_of_the_losses_grows_while_the_training_goes_on() {
         let picture = fs::read_to_string(&place).unwrap_or_default();
         assert!(
             picture.is_empty() || picture.ends_with("</svg>\n"),
-            "half a picture"
+            "the picture is incomplete"
         );
         let line = picture
             .split("<polyline")
@@ -281,7 +289,10 @@ fn the_picture_of_the_losses_grows_while_the_training_goes_on() {
             .map_or(0, |line| line.split(' ').count())
     };
     while points() < 3 {
-        assert!(started.elapsed() < PATIENCE, "the picture does not grow");
+        assert!(
+            started.elapsed() < PATIENCE,
+            "the picture must get more points"
+        );
         sleep(Duration::from_millis(20));
     }
     rank.kill().unwrap();
@@ -289,7 +300,7 @@ fn the_picture_of_the_losses_grows_while_the_training_goes_on() {
 }
 
 #[test]
-fn a_model_writes_from_its_checkpoint_and_says_what_it_cannot() {
+fn model_generates_from_checkpoint_and_rejects_bad_input() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
     let generate = |own: &[&str]| {
@@ -333,7 +344,7 @@ fn a_model_writes_from_its_checkpoint_and_says_what_it_cannot() {
 }
 
 #[test]
-fn parts_of_a_batch_are_the_batch() {
+fn accumulated_parts_match_complete_batch() {
     let (whole, parts) = (last_line(2, &[]), last_line(2, &["--accumulate", "2"]));
     assert!(
         (loss(&whole) - loss(&parts)).abs() < 2e-3,
@@ -342,14 +353,14 @@ fn parts_of_a_batch_are_the_batch() {
 }
 
 #[test]
-fn gradients_of_16_bits_on_the_wire_teach_nearly_the_same() {
+fn bf16_gradients_train_nearly_as_well() {
     let (whole, half) = (last_line(2, &[]), last_line(2, &["--wire", "bf16"]));
     assert!((loss(&whole) - loss(&half)).abs() < 0.02, "{whole}\n{half}");
     assert_ne!(whole, half);
 }
 
 #[test]
-fn a_sharded_optimizer_ends_with_the_same_weights_and_goes_on_with_other_ranks() {
+fn sharded_optimizer_has_same_weights_and_resumes_resized() {
     // A sum of two has the same bits in either order.
     let (whole, sharded) = (last_line(2, &[]), last_line(2, &["--shard-optimizer"]));
     assert_eq!(whole, sharded);
@@ -361,12 +372,12 @@ fn a_sharded_optimizer_ends_with_the_same_weights_and_goes_on_with_other_ranks()
     let end = finish(start(2, &until("8")));
     assert!(end.contains("resumed at step 4"), "{end}");
     let end = end.lines().last().unwrap().to_owned();
-    // The learning rate had reached its end at step 4.
+    // The schedule of the learning rate had already ended at step 4.
     assert!((loss(&end) - loss(&whole)).abs() < 0.05, "{end}\n{whole}");
 }
 
 #[test]
-fn ranks_that_train_apart_meet_learn_and_go_on_as_if_undisturbed() {
+fn local_steps_learn_and_resume_with_same_result() {
     let undisturbed = last_line(2, &["--local-steps", "2"]);
     let every = last_line(2, &[]);
     assert_ne!(undisturbed, every);
@@ -388,7 +399,7 @@ fn ranks_that_train_apart_meet_learn_and_go_on_as_if_undisturbed() {
 }
 
 #[test]
-fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
+fn killed_run_resumes_with_same_result() {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("run");
     let steps = ["--steps", "80", "--every", "7", "--dropout", "0.1"];
@@ -454,13 +465,13 @@ fn a_killed_run_goes_on_and_ends_as_an_undisturbed_one() {
 }
 
 #[test]
-fn a_validator_says_what_is_in_the_place_of_its_checkpoints() {
+fn validator_reports_missing_or_invalid_directory() {
     let directory = tempfile::tempdir().unwrap();
     let (file, nothing) = (
         directory.path().join("file"),
         directory.path().join("misspelt"),
     );
-    fs::write(&file, "no folder").unwrap();
+    fs::write(&file, "not a directory").unwrap();
     for (place, words) in [
         (&file, "is not a directory"),
         (&nothing, "there is no checkpoint in "),
@@ -491,7 +502,7 @@ fn a_validator_says_what_is_in_the_place_of_its_checkpoints() {
 }
 
 #[test]
-fn a_batch_that_does_not_divide_is_one_clear_line() {
+fn indivisible_batch_is_reported_in_one_line() {
     let ranks = start(3, &[]);
     for rank in ranks {
         let end = rank.wait_with_output().unwrap();
@@ -506,7 +517,7 @@ fn a_batch_that_does_not_divide_is_one_clear_line() {
 }
 
 #[test]
-fn a_checkpoint_of_another_model_is_one_clear_line() {
+fn checkpoint_of_another_model_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let arguments = ["--checkpoint", directory.path().to_str().unwrap()];
     finish(start(1, &arguments));
@@ -521,7 +532,7 @@ fn a_checkpoint_of_another_model_is_one_clear_line() {
 }
 
 #[test]
-fn a_checkpoint_of_another_text_seed_or_batch_is_one_clear_line() {
+fn checkpoint_of_another_text_seed_or_batch_is_rejected() {
     let directory = tempfile::tempdir().unwrap();
     let other_text = directory.path().join("text");
     fs::write(&other_text, "another text\n".repeat(500)).unwrap();

@@ -9,9 +9,9 @@ use std::time::Duration;
 
 pub(crate) fn act(role: &str) -> Option<Act> {
     Some(match role {
-         cut_off=>"driver fails" => driver_fails=> cut_off,
+        "driver fails" => driver_fails,
         "long alone" => long_alone,
-         again_and_again=>"attach repeatedly" => attach_repeatedly=> again_and_again,
+        "attach repeatedly" => attach_repeatedly,
         "many buffers" => many_buffers,
         "dies attaching" => dies_attaching,
         _ => return None,
@@ -43,7 +43,7 @@ fn driver_fails(rank: &Rank) -> Result<String> {
     } = rank;
     let mut buffer = DeviceBuffer::new(device, stream, &vec![1u8; 150_000_000])?;
     comm.use_algorithm(Some(Algorithm::Flat))?;
-        // The other rank may fail while this rank is still in the barrier.
+    // The other rank may fail while this rank is still in the barrier.
     let called = comm.barrier();
     let called = called.and_then(|()| comm.broadcast(&mut buffer, 1));
     let Err(error) = called.and_then(|()| comm.synchronize()) else {
@@ -54,7 +54,7 @@ fn driver_fails(rank: &Rank) -> Result<String> {
     }
     let text = error.to_string();
     assert!(text.contains("999"), "{text}");
-        // The stream must not be blocked.
+    // The stream must not be blocked.
     stream.synchronize()?;
     Ok("ok".into())
 }
@@ -189,7 +189,7 @@ fn dies_attaching(rank: &Rank) -> Result<String> {
     if rank.comm.rank() == 1 {
         std::thread::spawn(move || {
             std::thread::sleep(Duration::from_millis(pause));
-                        // SAFETY: ends the process, as a kill does.
+            // SAFETY: ends the process, as a kill does.
             unsafe { libc::_exit(0) };
         });
     }

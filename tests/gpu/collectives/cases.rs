@@ -118,7 +118,7 @@ fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
     ringtree::internal::calls::collective(comm, case.collective, &mut buffer, case.op, case.root)?;
-        // Only the stream makes this call wait for the result.
+    // Only the stream makes this call wait for the result.
     let result = buffer.read()?;
     let result: &[u8] = bytemuck::cast_slice(&result);
     let promise = Promise {

@@ -16,17 +16,17 @@ pub(crate) fn act(role: &str) -> Option<Act> {
     Some(match role {
         "deadline" => deadline,
         "killed" => killed,
-         beside=>"host calls" => host_calls=> beside,
+        "host calls" => host_calls,
         "stuck" => stuck,
         "many" => many,
         "strange" => strange,
         "mismatch" => mismatch,
         "refused" => refused,
-         left_alone=>"left unchanged" => left_unchanged=> left_alone,
-         good=>"success" => success=> good,
-         again=>"attach again" => attach_again=> again,
+        "left unchanged" => left_unchanged,
+        "success" => success,
+        "attach again" => attach_again,
         "leaving" => leaving,
-         going=>"dropping" => dropping=> going,
+        "dropping" => dropping,
         _ => return None,
     })
 }
@@ -97,7 +97,7 @@ fn timeout_is_reported_and_streams_continue() {
 /// Also covers a caller inside the driver, which waits for the stream while holding its lock.
 fn deadline(rank: &Rank) -> Result<String> {
     if rank.comm.rank() == 1 {
-                // Stays connected, but does not issue the call.
+        // Stays connected, but does not issue the call.
         std::thread::sleep(Duration::from_secs(5));
         return Ok("late".into());
     }
@@ -113,7 +113,11 @@ fn deadline(rank: &Rank) -> Result<String> {
     assert!(error.kind() == ErrorKind::Deadline, "{error:?}");
     let text = error.to_string();
     assert!(text.contains("rank 1"), "{text}");
-    assert_eq!(rank.comm.synchronize(), first, "the error must be reported again");
+    assert_eq!(
+        rank.comm.synchronize(),
+        first,
+        "the error must be reported again"
+    );
     assert_eq!(rank.comm.all_reduce(&mut buffer, ReduceOp::Sum), first);
     buffer.read()?;
     Ok("deadline".into())
@@ -221,8 +225,8 @@ fn library_queues_are_bounded_and_do_not_deadlock() {
         world()
             .with("LIBRARY_QUEUE_MAX", "256")
             .expect("many", ok(2));
-                // The entries of all the library's streams and of the user's stream share one
-                // queue.
+        // The entries of all the library's streams and of the user's stream share one
+        // queue.
         world()
             .with("LIBRARY_QUEUE_MAX", "768")
             .with("CHANNELS", "one")
@@ -264,7 +268,7 @@ fn unknown_driver_error_is_shown_as_number() {
 }
 
 fn strange(rank: &Rank) -> Result<String> {
-        // A communicator without a device also rejects a device buffer.
+    // A communicator without a device also rejects a device buffer.
     let alone = Communicator::builder().rank(0).world_size(1);
     let alone = alone.rendezvous("127.0.0.1:0").connect()?;
     assert_eq!(
@@ -365,10 +369,10 @@ fn left_unchanged(rank: &Rank) -> Result<String> {
     let comm = &rank.comm;
     let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1i64; 1_000_000])?;
     comm.barrier()?;
-        // On a slow machine, the other rank may have failed by now.
+    // On a slow machine, the other rank may have failed by now.
     let _ = comm.all_reduce(&mut buffer, ReduceOp::Sum);
     if comm.rank() == 1 {
-                // Abort somewhere in the middle of the call.
+        // Abort somewhere in the middle of the call.
         std::thread::sleep(Duration::from_millis(6));
         comm.abort(&Error::new(ErrorKind::System, "enough"));
     }
@@ -397,7 +401,7 @@ fn success(rank: &Rank) -> Result<String> {
     let pause = std::env::var("PAUSE_MS").unwrap().parse().unwrap();
     let mut buffer = DeviceBuffer::new(&rank.device, &rank.stream, &vec![1i64; 300_000])?;
     comm.use_algorithm(Some(Algorithm::Ring))?;
-        // Rank 0 may complete the barrier and abort while another rank is still in it.
+    // Rank 0 may complete the barrier and abort while another rank is still in it.
     let ready = comm.barrier();
     let called = ready.and_then(|()| comm.all_reduce(&mut buffer, ReduceOp::Sum));
     if comm.rank() == 0 {
@@ -410,7 +414,7 @@ fn success(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// The same device, or another one, may be attached to a communicator again between calls.
+/// A device may be attached again, and another device may be attached, between calls.
 #[test]
 fn attaching_again_loses_no_call() {
     everywhere(2, unchanged, "attach again", &ok(2));
@@ -487,14 +491,19 @@ fn dropping(rank: &Rank) -> Result<String> {
         let is_dropped = dropping.is_finished();
         held.word.store(1, Ordering::Release);
         attaching.join().unwrap()?;
-        Ok(if is_dropped { "ok" } else { "the drop waits for the stream" }.into())
+        Ok(if is_dropped {
+            "ok"
+        } else {
+            "the drop waits for the stream"
+        }
+        .into())
     })
 }
 
 #[test]
 fn attach_rejects_ranks_that_are_threads_of_one_process() {
     if Device::open(0).is_err() {
-                // This process has no device, so run the test in a process that has one.
+        // This process has no device, so run the test in a process that has one.
         let here = std::process::Command::new(std::env::current_exe().unwrap())
             .args(["attach_rejects_ranks_that_are_threads", "--nocapture"])
             .env("LD_LIBRARY_PATH", crate::driver::folder())

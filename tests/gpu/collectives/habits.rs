@@ -1,6 +1,6 @@
 //! GPU work that training code typically enqueues after a collective, on drivers that make such
 //! calls
-//! wait. None of it may block a collective, whatever the driver does meanwhile.
+//! wait. No such call may delay collectives, whatever the driver does meanwhile.
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, sys};
@@ -89,17 +89,17 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
     }
     comm.all_reduce(&mut gradients, ReduceOp::Sum)?;
     match habit {
-                // Reads the loss of this step while gradients are in transit, as training loops do.
+        // Reads the loss of this step while gradients are in transit, as training loops do.
         "loss" => drop(user.clone_dtoh(&loss).unwrap()),
         "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
-                // Loads a module, as a first launch does with lazy loading.
+        // Loads a module, as a first launch does with lazy loading.
         "load" => {
             let binary = load_kernels(device, "\u{7f}ELF");
             assert!(binary.is_err_and(|error| error.kind() == ErrorKind::Usage));
             load_kernels(device, ".version 8.4\n.visible .entry x(")?;
         }
         "free" => drop(unrelated),
-                // Captures a graph on an unrelated stream and continues to issue calls meanwhile.
+        // Captures a graph on an unrelated stream and continues to issue calls meanwhile.
         "capture" => {
             let mode = sys::CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_GLOBAL;
             other.begin_capture(mode).unwrap();
@@ -127,7 +127,7 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             let memory = user.alloc_zeros::<f32>(5000).unwrap();
             assert_eq!(user.clone_dtoh(&memory).unwrap(), [0.0; 5000]);
         }
-                // Reduces a part of memory that is known only by its address.
+        // Reduces a part of memory that is known only by its address.
         "address" => part_of_an_address(rank, &user)?,
         _ => {}
     }

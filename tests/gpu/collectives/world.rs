@@ -35,7 +35,7 @@ pub(crate) fn ok(ranks: usize) -> Vec<&'static str> {
 }
 
 impl World {
-        /// Creates ranks whose buffers use a path: `mapped`, or staged over `shm` or `tcp`.
+    /// Creates ranks whose buffers use a path: `mapped`, or staged over `shm` or `tcp`.
     pub(crate) fn new(ranks: usize, path: &'static str) -> Self {
         let transport = if path == "tcp" { "tcp" } else { "shm" };
         let settings = vec![
@@ -59,29 +59,29 @@ impl World {
         self
     }
 
-        /// Sets a variable for one rank.
+    /// Sets a variable for one rank.
     pub(crate) fn of_rank(mut self, rank: usize, name: &'static str, value: &'static str) -> Self {
         self.of_ranks.push((rank, name, value));
         self
     }
 
-        /// Expects another path than the requested one.
+    /// Expects another path than the requested one.
     pub(crate) fn expecting(self, path: &str) -> Self {
         self.with(PATH, path)
     }
 
-        /// Shortens the timeout, for tests whose calls must time out.
+    /// Shortens the timeout, for tests whose calls must time out.
     pub(crate) fn impatient(self) -> Self {
         self.with("RINGTREE_TIMEOUT_MS", "1500")
     }
 
-        /// Runs the ranks and compares their results. A rank that fails reports why.
+    /// Runs the ranks and compares their results. A rank that fails reports why.
     pub(crate) fn expect(&self, role: &str, expected: Vec<&str>) {
         let said = self.run(role);
         assert_eq!(said, expected, "{role} with {:?}", self.settings);
     }
 
-        /// Runs the ranks and returns the result of each.
+    /// Runs the ranks and returns the result of each.
     pub(crate) fn run(&self, role: &str) -> Vec<String> {
         let rendezvous = own_address();
         let start = |rank: usize| {
@@ -137,7 +137,7 @@ pub(crate) fn child(act: impl Fn(&str) -> Option<Act>) {
     };
     let act = act(&role).expect("the role must exist");
     let said = Rank::join().and_then(|rank| act(&rank));
-        // Exit without unwinding, so that the system releases all that remains.
+    // Exit without unwinding, so that the system releases all that remains.
     eprintln!("{MARK}{}", said.unwrap_or_else(|error| error.to_string()));
     std::process::exit(0);
 }
@@ -159,7 +159,7 @@ impl Rank {
         let device = Device::open(ordinal)?;
         let comm = Communicator::from_env()?;
         if let Err(error) = comm.attach(&device) {
-                        // If a setting was rejected, the communicator is still usable.
+            // If a setting was rejected, the communicator is still usable.
             comm.barrier()?;
             return Err(error);
         }

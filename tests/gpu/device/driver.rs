@@ -17,8 +17,8 @@ pub(crate) fn folder() -> PathBuf {
 
 fn compile() -> PathBuf {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-        // Next to the test binary. Each binary has its own copy, because several may compile it
-        // simultaneously.
+    // Next to the test binary. Each binary has its own copy, because several may compile it
+    // simultaneously.
     let own = std::env::current_exe().unwrap();
     let folder = own.with_extension("driver");
     std::fs::create_dir_all(&folder).unwrap();
@@ -38,15 +38,19 @@ fn compile() -> PathBuf {
             "-fPIC",
             "-pthread",
         ])
-                // The soname of the real driver and of a toolkit's stub.
+        // The soname of the real driver and of a toolkit's stub.
         .args(["-Wl,-soname,libcuda.so.1", "-o"])
         .args([&folder.join(NAME), &source])
         .status();
     match status {
-        Ok(status) => assert!(status.success(), "{compiler} cannot compile {}", source.display()),
+        Ok(status) => assert!(
+            status.success(),
+            "{compiler} cannot compile {}",
+            source.display()
+        ),
         Err(error) => panic!("no C++ compiler {compiler} ({error}): install g++, or set CXX"),
     }
-        // cudarc opens the library by the other name.
+    // cudarc opens the library by the other name.
     let link = folder.join(TOOLKIT_NAME);
     let _ = std::fs::remove_file(&link);
     symlink(NAME, link).unwrap();

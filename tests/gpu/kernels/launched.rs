@@ -38,7 +38,7 @@ pub(crate) struct Case {
     pub(crate) expected: Vec<u8>,
     pub(crate) bytes_read: usize,
     pub(crate) bytes_written: usize,
-        /// Lower bound for the bytes accessed 16 at a time.
+    /// Lower bound for the bytes accessed 16 at a time.
     pub(crate) bytes_by_vector_min: usize,
 }
 
@@ -55,11 +55,11 @@ pub(crate) fn program() -> &'static Path {
             .args([&program, &source])
             .status();
         match status {
-             assert!(status.success(), "{compiler} cannot compile {}", source.display()),=>Ok(status) => assert!(
+            Ok(status) => assert!(
                 status.success(),
                 "{compiler} cannot compile {}",
                 source.display()
-            ),=> assert!(status.success(), "{compiler} cannot compile {}", source.display()),
+            ),
             Err(error) => panic!("no C++ compiler {compiler} ({error}): install g++, or set CXX"),
         }
         program
@@ -92,9 +92,9 @@ pub(crate) fn check(cases: impl Iterator<Item = Case>) {
             .zip(&case.expected)
             .position(|(left, right)| left != right);
         assert_eq!(wrong, None, "{}: wrong at this byte", case.what);
-                // Each element must be accessed exactly once. A comparison of the contents detects
-                // a double
-                // reduction only if it is in place.
+        // Each element must be accessed exactly once. A comparison of the contents detects
+        // a double
+        // reduction only if it is in place.
         let passed = (answer.bytes_read, answer.bytes_written);
         let expected = (case.bytes_read as u64, case.bytes_written as u64);
         assert_eq!(passed, expected, "{}", case.what);
@@ -118,7 +118,7 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-        /// Places `content` at an address `residue` bytes above a multiple of 16.
+    /// Places `content` at an address `residue` bytes above a multiple of 16.
     pub(crate) fn place(&mut self, content: &[u8], residue: usize) -> u64 {
         let start = self.bytes.len().next_multiple_of(16) + residue;
         self.bytes.resize(start, 0xa5);

@@ -10,11 +10,11 @@ use ringtree::{Dtype, ReduceOp};
 /// Offsets of the buffers of a launch from multiples of 16 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Residues {
-        /// The same offset for all buffers.
+    /// The same offset for all buffers.
     Alike(usize),
-        /// Multiples of the element size.
+    /// Multiples of the element size.
     Elements,
-        /// Any offset.
+    /// Any offset.
     Bytes,
 }
 
@@ -24,7 +24,7 @@ struct Reduce {
     op: ReduceOp,
     divisor: Option<usize>,
     operands: Vec<Vec<u8>>,
-        /// The operand that the destination overlaps.
+    /// The operand that the destination overlaps.
     own: Option<usize>,
     residues: Residues,
 }
@@ -61,8 +61,8 @@ impl Reduce {
         let mut expected = memory.bytes.clone();
         expected[destination as usize..][..bytes].copy_from_slice(&self.reduced_by_the_cpu());
         let is_vector = matches!(self.residues, Residues::Alike(residue) if residue % size == 0);
-                // Fewer than 16 bytes precede the first vector, and fewer than 16 follow the last
-                // one.
+        // Fewer than 16 bytes precede the first vector, and fewer than 16 follow the last
+        // one.
         let by_vector = bytes.saturating_sub(30) * (sources.len() + 1) * usize::from(is_vector);
         Case {
             what: format!(
@@ -93,9 +93,9 @@ impl Reduce {
         destination
     }
 
-        /// Creates a reduction of random operands.
+    /// Creates a reduction of random operands.
     fn random(dtype: Dtype, op: ReduceOp, random: &mut Random) -> Reduce {
-                // A block processes 4 KiB of each operand at a time.
+        // A block processes 4 KiB of each operand at a time.
         let bytes_max = [8, 60, 300, 5000, 16_000][random.below(5)];
         let elements = random.below(bytes_max / dtype.size() + 1);
         let operands = 1 + random.below(8);
@@ -118,7 +118,7 @@ impl Reduce {
         }
     }
 
-        /// Creates a reduction of two operands into the memory of the first.
+    /// Creates a reduction of two operands into the memory of the first.
     fn pair(dtype: Dtype, op: ReduceOp, left: Vec<u8>, right: Vec<u8>) -> Reduce {
         Reduce {
             dtype,
@@ -220,7 +220,7 @@ fn special_values_match_cpu_in_all_pairs() {
             .iter()
             .flat_map(|bits| encode(bits).repeat(values.len()));
         let left: Vec<u8> = left.collect();
-                // Repeat the pairs so that they fill many blocks and a partial one.
+        // Repeat the pairs so that they fill many blocks and a partial one.
         let times = 5000_usize.div_ceil(left.len());
         let right = once.repeat(values.len() * times);
         let mut reduce = Reduce::pair(dtype, op, left.repeat(times), right);
@@ -262,8 +262,8 @@ fn means_of_integers_truncate() {
     let integers = Dtype::ALL.iter().filter(|dtype| !dtype.is_float());
     for &dtype in integers {
         for divisor in [2, 3, 7, 255, 256, 1023, 65_535, (1 << 20) - 1, 1 << 20] {
-                        // Use every small integer, and large integers around multiples of the
-                        // divisor.
+            // Use every small integer, and large integers around multiples of the
+            // divisor.
             let near = (0..1 << 16).map(|index: u64| match dtype.size() {
                 1 | 2 => index,
                 _ => {

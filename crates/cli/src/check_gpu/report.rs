@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_table_is_aligned_and_its_file_is_quoted() {
+    fn table_is_aligned_and_csv_is_quoted() {
         let table = Table {
             name: "t".into(),
             columns: &["what", "value"],

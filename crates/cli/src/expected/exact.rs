@@ -369,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn every_order_of_folding_gives_the_expected_bits() {
+    fn every_fold_order_gives_expected_bits() {
         for &dtype in Dtype::ALL {
             for &op in ReduceOp::ALL.iter().filter(|op| op.supports(dtype)) {
                 for (world_size, seed) in [(1, 1), (2, 2), (3, 3), (7, 4), (64, 5), (1024, 6)] {
@@ -386,7 +386,7 @@ mod tests {
     }
 
     #[test]
-    fn a_contribution_that_is_missing_is_seen() {
+    fn missing_contribution_is_detected() {
         for &dtype in Dtype::ALL {
             for &op in ReduceOp::ALL.iter().filter(|op| op.supports(dtype)) {
                 let inputs = Inputs::new(dtype, op, 8, 9);
@@ -411,7 +411,7 @@ mod tests {
     }
 
     #[test]
-    fn values_depend_on_the_index_alone_and_differences_are_counted() {
+    fn values_depend_only_on_index_and_differences_are_counted() {
         let inputs = Inputs::new(Dtype::I32, ReduceOp::Sum, 5, 11);
         let mut whole = vec![0; 3 * PERIOD * 4];
         inputs.expected(0, &mut whole);

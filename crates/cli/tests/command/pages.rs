@@ -36,7 +36,7 @@ fn pages_match_output_of_command() {
         }
         assert!(
             std::fs::read_to_string(path).is_ok_and(|found| found == page),
-            "docs/plans/{name}.html is not what the command prints; this writes it:\n\
+            "docs/plans/{name}.html differs from the output of the command; to update it, run:\n\
              RINGTREE_TEST_WRITE=1 cargo test -p ringtree-cli --test command pages"
         );
     }

@@ -112,7 +112,7 @@ impl Definition {
         }
     }
 
-        /// Returns the expected content of `rank` at the end, or `None` if it is unspecified.
+    /// Returns the expected content of `rank` at the end, or `None` if it is unspecified.
     fn output(&self, rank: usize, chunk: usize) -> Option<u64> {
         let all = || {
             (0..self.ranks)
@@ -147,7 +147,11 @@ fn replay(object: &Value) {
         .collect();
     let cells = definition.chunks + number(object, "scratch");
     let mut state: Vec<Vec<u64>> = (0..definition.ranks)
-        .map(|rank| (0..cells).map(|chunk| definition.input(rank, chunk)).collect())
+        .map(|rank| {
+            (0..cells)
+                .map(|chunk| definition.input(rank, chunk))
+                .collect()
+        })
         .collect();
     let rounds: BTreeSet<usize> = entries.iter().map(|entry| entry.round).collect();
     for round in rounds {
@@ -306,7 +310,7 @@ fn json_has_the_documented_fields_and_nulls() {
     let small = &objects("all-reduce --algorithm circulant --ranks 6 --bytes 6K --chunks 2")[0];
     assert_eq!(names(small), documented);
     assert_eq!(number(small, "chunks"), 12);
-        // Two slices, each with three rounds down and three up.
+    // Two slices, each with three rounds down and three up.
     assert_eq!(number(small, "rounds"), 12);
     assert_eq!(number(small, "max_bytes_sent_per_rank"), 2 * 5 * 1024);
     assert!(small["verified"].is_null() && small["bits_agree"].is_null());
@@ -365,8 +369,8 @@ fn link_parameters_determine_predicted_time() {
         let line = format!("broadcast --algorithm binomial --ranks 8 --bytes 1M {flags}");
         objects(&line)[0]["time_us"].as_f64().unwrap()
     };
-        // Three rounds of 1,048,576 bytes each; o is paid at both ends. The time is printed to 0.1
-        // ns.
+    // Three rounds of 1,048,576 bytes each; o is paid at both ends. The time is printed to 0.1
+    // ns.
     for (flags, round_us) in [
         (
             "--alpha 4us --overhead 3us --bandwidth 8Gbit",
@@ -396,8 +400,8 @@ fn hosts_change_plan_predicted_time_and_choice() {
     assert_eq!(two_hosts["verified"], true);
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&together) < time_us(&two_hosts) && time_us(&two_hosts) < time_us(&apart));
-        // Each rank sends a fourth of the buffer, in two halves, to its counterpart on the other
-        // host.
+    // Each rank sends a fourth of the buffer, in two halves, to its counterpart on the other
+    // host.
     let sends = two_hosts["sends"].as_array().unwrap();
     let host = |send: &Value, end: &str| send[end].as_u64().unwrap() / 4;
     let between = sends
@@ -573,7 +577,7 @@ fn sites_change_plan_predicted_time_and_choice() {
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&faster) < time_us(&at_two) && time_us(&sooner) < time_us(&at_two));
     assert!(time_us(&at_one) < time_us(&at_two));
-        // Each half of the buffer crosses, reduced, and returns.
+    // Each half of the buffer crosses, reduced, and returns.
     let sends = at_two["sends"].as_array().unwrap();
     let crosses = |send: &&Value| (number(send, "from") < 6) != (number(send, "to") < 6);
     let chunks = sends

@@ -117,7 +117,7 @@ fn texts_cannot_break_out_of_their_elements() {
     assert_eq!(data["heading"], heading);
     assert_eq!(data["costs"], "<!-- {{script}}");
     let places = page.match_indices("http").map(|(at, _)| &page[at..at + 26]);
-    assert!(places.eq(["http://www.w3.org/2000/svg"]), "the only URL must be the name of the SVG namespace");
+    assert!(places.eq(["http://www.w3.org/2000/svg"]), "unexpected URL");
 }
 
 #[test]
@@ -184,7 +184,7 @@ fn pictures_match_verifier_after_every_round() {
                     for chunk in 0..chunks {
                         let held = state["holds"][rank][chunk].as_array().unwrap().len();
                         let part = state["parts"][rank][chunk].as_f64().unwrap();
-                                                // A partial sum that was passed on does not count.
+                        // A partial sum that was passed on does not count.
                         let is_passed = part == 0.0 && collective != Collective::Barrier;
                         let expected = held as f64 / world_size as f64;
                         assert!(is_passed || (part - expected).abs() < 1e-6, "{collective}");

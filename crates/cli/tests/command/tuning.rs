@@ -46,7 +46,7 @@ fn measured_table_is_stored_and_reused() {
     assert!(predicted_us(&path) >= 1e6);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), slower.to_string());
 
-        // The cost of 1.25 transfers in shared memory, or of one message over TCP.
+    // The cost of 1.25 transfers in shared memory, or of one message over TCP.
     let built_in = TuningTable::default();
     let usual = [1.25 * built_in.shm.alpha_s, built_in.tcp.alpha_s];
     let found = predicted_us(Path::new("built-in"));

@@ -1,4 +1,4 @@
-//! The parts of `benches/nccl.rs` that need neither NCCL nor a GPU: settings, cases, figures.
+//! The parts of `benches/nccl.rs` that need neither NCCL nor a GPU: settings, cases, results.
 
 #[path = "../../../../benches/nccl/arrangement.rs"]
 mod arrangement;
@@ -15,7 +15,7 @@ fn version(code: usize) -> Version {
 }
 
 #[test]
-fn versions_are_read_as_nccl_writes_them_and_compare() {
+fn nccl_version_codes_are_parsed_and_compared() {
     for (code, text) in [
         (2_708, "2.7.8"),
         (2_804, "2.8.4"),
@@ -30,7 +30,7 @@ fn versions_are_read_as_nccl_writes_them_and_compare() {
 }
 
 #[test]
-fn only_an_nccl_that_shares_a_gpu_is_set_beside_ipc() {
+fn ipc_on_shared_gpu_needs_nccl_2_30() {
     assert_eq!(Path::Sockets.refusal(Gpus::Shared, version(21_805)), None);
     assert_eq!(Path::Ipc.refusal(Gpus::Each, version(21_805)), None);
     assert_eq!(Path::Ipc.refusal(Gpus::Shared, version(23_000)), None);
@@ -39,7 +39,7 @@ fn only_an_nccl_that_shares_a_gpu_is_set_beside_ipc() {
 }
 
 #[test]
-fn ranks_differ_in_host_over_sockets_and_agree_on_it_else() {
+fn ranks_have_separate_hosts_only_over_sockets() {
     let paths = [(Path::Sockets, "sockets", RANKS), (Path::Ipc, "ipc", 1)];
     let ways = paths.map(|path| [Gpus::Each, Gpus::Shared].map(|gpus| (gpus, path)));
     for (gpus, (path, name, hosts)) in ways.into_iter().flatten() {
@@ -67,7 +67,7 @@ fn ranks_differ_in_host_over_sockets_and_agree_on_it_else() {
 }
 
 #[test]
-fn the_kernels_of_all_ranks_fit_on_the_gpu_at_once() {
+fn kernels_of_all_ranks_fit_on_gpu_simultaneously() {
     for multiprocessors in [1, 4, 16, 46, 132, 1000] {
         let settings = Path::Ipc.of_nccl(Gpus::Shared, 0, multiprocessors);
         let ctas = settings.iter().find(|(name, _)| name == "NCCL_MAX_CTAS");
@@ -81,7 +81,7 @@ fn the_kernels_of_all_ranks_fit_on_the_gpu_at_once() {
 }
 
 #[test]
-fn cases_are_told_to_ranks_whole_and_their_blocks_make_up_the_buffer() {
+fn cases_round_trip_as_lines_and_blocks_fill_buffer() {
     let all = cases();
     for collective in [
         Collective::AllReduce,
@@ -116,7 +116,7 @@ fn cases_are_told_to_ranks_whole_and_their_blocks_make_up_the_buffer() {
 }
 
 #[test]
-fn the_median_is_of_the_middle() {
+fn median_averages_two_middle_values() {
     assert_eq!(median(vec![]), None);
     assert_eq!(median(vec![3.0]), Some(3.0));
     assert_eq!(median(vec![9.0, 1.0, 2.0]), Some(2.0));
@@ -147,7 +147,7 @@ fn table() -> Table {
 }
 
 #[test]
-fn every_ratio_says_what_it_is_not() {
+fn every_ratio_carries_its_remark() {
     let remark = Gpus::Shared.remark();
     let text = table().text();
     let lines: Vec<_> = text
@@ -165,14 +165,16 @@ fn every_ratio_says_what_it_is_not() {
     let columns = Table::CSV_HEADER.split(',').count();
     for line in csv.lines() {
         assert!(line.ends_with(&format!("\"{remark}\"")), "{line}");
-        // Two commas are quoted: in the title, and none else.
+        // The title contains two quoted commas; no other cell contains one.
         assert_eq!(line.split(',').count(), columns + 1, "{line}");
     }
     assert!(
         csv.contains("\"ringtree on \"\"host\"\" buffers\""),
         "{csv}"
     );
-    // 2(n-1)/n of a buffer for an all-reduce, (n-1)/n for an all-gather, as nccl-tests counts.
+    // The bus bandwidth counts 2(n-1)/n of a buffer for an all-reduce and (n-1)/n for an
+    // all-gather,
+    // as nccl-tests does.
     assert!(
         csv.contains(",1000.0000,1.0486,0,") && csv.contains(",1000.0000,0.5243,0,"),
         "{csv}"
@@ -180,7 +182,7 @@ fn every_ratio_says_what_it_is_not() {
 }
 
 #[test]
-fn the_goal_is_for_large_buffers_over_sockets() {
+fn goal_applies_to_large_buffers_over_sockets() {
     let case = |bytes| Case {
         collective: Collective::AllReduce,
         bytes,

@@ -1,4 +1,4 @@
-//! `ringtree run`, the real binary, with shell programs as ranks.
+//! Tests of the binary `ringtree run`, with shell programs as ranks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -28,14 +28,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A job ends long before its ranks would by themselves, on any machine.
-const ENDS_WITHIN: Duration = Duration::from_secs(20);
-/// No test waits longer for anything.
-const PATIENCE: Duration = Duration::from_secs(120);
-const NOBODY: [u32; 0] = [];
+/// A stopped job must end within this time, long before its ranks would exit on their own.
+const STOP_LIMIT: Duration = Duration::from_secs(20);
+/// Time limit of every wait of the tests.
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
+const NO_PROCESSES: [u32; 0] = [];
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// How a launcher ended.
+/// The result of a launcher.
 #[derive(Debug)]
 struct End {
     code: Option<i32>,
@@ -45,8 +45,8 @@ struct End {
 }
 
 impl End {
-    /// The lines of the launcher itself on standard error.
-    fn told(&self) -> Vec<&str> {
+    /// Returns the launcher's own lines on standard error.
+    fn messages(&self) -> Vec<&str> {
         self.stderr
             .lines()
             .filter(|line| line.starts_with("ringtree: "))
@@ -58,7 +58,8 @@ impl End {
     }
 }
 
-/// `ringtree run OPTIONS -- /bin/sh -c SCRIPT`, without settings from outside.
+/// Returns the command `ringtree run OPTIONS -- /bin/sh -c SCRIPT`, without settings of this
+/// process.
 fn launcher(options: &[&str], script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     command
@@ -72,7 +73,8 @@ fn launcher(options: &[&str], script: &str) -> Command {
     // plain integers.
     unsafe {
         command.pre_exec(|| {
-            // A shell that runs tests in the background may have made them ignored.
+            // A shell that runs the tests in the background may have set these signals
+            // to be ignored.
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP] {
                 libc::signal(signal, libc::SIG_DFL);
             }
@@ -86,8 +88,8 @@ fn launcher(options: &[&str], script: &str) -> Command {
     command
 }
 
-/// Stands by a launcher in a thread until it ends; fails the test if it does not.
-fn stand_by(command: &mut Command) -> thread::JoinHandle<End> {
+/// Waits for a launcher in a thread. The test fails if the launcher does not exit in time.
+fn wait_in_thread(command: &mut Command) -> thread::JoinHandle<End> {
     let child = command.spawn().unwrap();
     thread::spawn(move || wait(child))
 }
@@ -97,9 +99,9 @@ fn wait(child: Child) -> End {
     let id = child.id();
     let waiting = thread::spawn(move || child.wait_with_output().unwrap());
     while !waiting.is_finished() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > WAIT_LIMIT {
             signal(id, "KILL");
-            panic!("the launcher did not end: {:?}", waiting.join());
+            panic!("the launcher did not exit: {:?}", waiting.join());
         }
         thread::sleep(Duration::from_millis(5));
     }
@@ -124,20 +126,20 @@ fn signal(process: u32, name: &str) {
     assert!(status.success());
 }
 
-/// A number of seconds to sleep that no other process sleeps: a mark to find processes by.
+/// Returns a number of seconds to sleep that no other process uses, to identify processes by.
 fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
-    // As many digits each time, so that none is the beginning of another.
+    // All marks have the same length, so that none is a prefix of another.
     format!("1000.{}0{number:03}", std::process::id())
 }
 
-/// The processes whose command line is `sleep MARK`.
+/// Returns the processes whose command line is `sleep MARK`.
 fn sleepers(mark: &str) -> Vec<u32> {
     running(&format!("sleep\0{mark}\0"))
 }
 
-/// The processes whose command line contains `text`; zombies have none.
+/// Returns the processes whose command line contains `text`. The command line of a zombie is empty.
 fn running(text: &str) -> Vec<u32> {
     let entries = fs::read_dir("/proc").unwrap();
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -151,7 +153,10 @@ fn running(text: &str) -> Vec<u32> {
 fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
     let start = Instant::now();
     while !holds() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
+        assert!(
+            start.elapsed() < WAIT_LIMIT,
+            "timed out waiting until {what}"
+        );
         thread::sleep(Duration::from_millis(5));
     }
 }

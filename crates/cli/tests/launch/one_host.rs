@@ -1,11 +1,11 @@
-//! Jobs of one host.
+//! Jobs on one host.
 
 use super::*;
 use std::io::{BufRead, BufReader};
 use std::net::TcpStream;
 
 #[test]
-fn ranks_find_the_variables_of_torchrun() {
+fn ranks_get_torchruns_variables() {
     let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE \
                   $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_ADDR $OMP_NUM_THREADS \
                   $TORCHELASTIC_RUN_ID $TORCHELASTIC_RESTART_COUNT $TORCHELASTIC_MAX_RESTARTS \
@@ -35,7 +35,7 @@ fn settings_of_the_user_are_kept() {
 }
 
 #[test]
-fn rank_0_alone_holds_the_socket_of_the_rendezvous() {
+fn only_rank_0_inherits_rendezvous_socket() {
     let mark = mark();
     let script = format!(
         "echo $RANK ${{RINGTREE_RENDEZVOUS#*:}} ${{RINGTREE_LISTENER_FD:-none}}; exec sleep {mark}"
@@ -52,11 +52,11 @@ fn rank_0_alone_holds_the_socket_of_the_rendezvous() {
     TcpStream::connect(("127.0.0.1", words[2].parse().unwrap())).unwrap();
     signal(child.id(), "TERM");
     wait(child);
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
-fn lines_stay_whole_and_on_their_stream() {
+fn lines_stay_intact_and_on_their_stream() {
     let script = "i=0; while [ $i -lt 200 ]; do printf 'half '; echo line $i; i=$((i+1)); done; \
                   echo oops >&2; printf unfinished";
     let end = run(&["--nproc-per-node", "2"], script);
@@ -79,7 +79,7 @@ fn lines_stay_whole_and_on_their_stream() {
 }
 
 #[test]
-fn a_failing_rank_ends_the_job_and_is_named() {
+fn failing_rank_stops_job_and_is_named() {
     let mark = mark();
     let script = format!(
         "if [ $RANK = 1 ]; then echo fine; echo no such file >&2; exit 3; fi; \
@@ -88,14 +88,14 @@ fn a_failing_rank_ends_the_job_and_is_named() {
     let end = run(&["--nproc-per-node", "3"], &script);
     assert_eq!(end.code, Some(1));
     let line = "ringtree: rank 1 exited with code 3; its last output is above, after [1]";
-    assert_eq!(end.told(), [line], "{end:?}");
+    assert_eq!(end.messages(), [line], "{end:?}");
     assert_eq!(end.stderr.matches("no such file").count(), 1, "{end:?}");
-    assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert!(end.took < STOP_LIMIT, "{:?}", end.took);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
-fn a_killed_rank_ends_the_job_and_is_named() {
+fn killed_rank_stops_job_and_is_named() {
     let mark = mark();
     let script = format!(
         "echo step $RANK; if [ $RANK = 2 ]; then kill -KILL $$; fi; \
@@ -104,15 +104,16 @@ fn a_killed_rank_ends_the_job_and_is_named() {
     let end = run(&["--nproc-per-node", "3"], &script);
     assert_eq!(end.code, Some(1));
     let line = "ringtree: rank 2 was killed by SIGKILL; its last output: step 2";
-    assert_eq!(end.told(), [line], "{end:?}");
-    assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(end.messages(), [line], "{end:?}");
+    assert!(end.took < STOP_LIMIT, "{:?}", end.took);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
-fn who_was_killed_is_the_cause_and_not_who_lost_it() {
-    // Rank 0 stands for a program that fails because its peer is gone; a dead process has no
-    // command line even before it is reaped.
+fn killed_rank_is_the_cause_not_its_failing_peer() {
+    // Rank 0 represents a program that fails because its peer has exited. The command line of a
+    // dead
+    // process is empty even before the process is reaped.
     let folder = tempfile::tempdir().unwrap();
     let note = folder.path().join("process");
     let note = note.to_str().unwrap();
@@ -124,33 +125,33 @@ fn who_was_killed_is_the_cause_and_not_who_lost_it() {
     for _ in 0..5 {
         let end = run(&["--nproc-per-node", "2"], &script);
         let line = "ringtree: rank 1 was killed by SIGKILL; it produced no output";
-        assert_eq!(end.told(), [line], "{end:?}");
+        assert_eq!(end.messages(), [line], "{end:?}");
         fs::remove_file(note).unwrap();
     }
 }
 
 #[test]
-fn nobody_outlives_a_killed_launcher() {
+fn no_process_outlives_killed_launcher() {
     let mark = mark();
     let script = format!("trap '' TERM HUP; sleep {mark} & sleep {mark}");
     let mut child = launcher(&["--nproc-per-node", "2"], &script)
         .spawn()
         .unwrap();
-    eventually("four sleep", || sleepers(&mark).len() == 4);
+    eventually("four processes sleep", || sleepers(&mark).len() == 4);
     child.kill().unwrap();
     child.wait().unwrap();
-    eventually("none is left", || running(&mark).is_empty());
+    eventually("no process is left", || running(&mark).is_empty());
 }
 
 #[test]
-fn nobody_outlives_its_rank() {
+fn no_child_process_outlives_its_rank() {
     let mark = mark();
     let end = run(
         &["--nproc-per-node", "2"],
         &format!("sleep {mark} & echo bye"),
     );
     assert_eq!(end.code, Some(0), "{end:?}");
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
@@ -175,14 +176,14 @@ fn signals_reach_every_rank() {
         assert_eq!(end.code, Some(1));
         let line = format!("ringtree: the launcher received SIG{name}");
         assert!(
-            end.told().len() == 1 && end.told()[0].starts_with(&line),
+            end.messages().len() == 1 && end.messages()[0].starts_with(&line),
             "{end:?}"
         );
     }
 }
 
 #[test]
-fn wrong_usage_exits_with_2_and_says_why() {
+fn wrong_usage_exits_with_2_and_a_reason() {
     let cases: &[(&[&str], &str)] = &[
         (&[], "--nproc-per-node"),
         (&["--nproc-per-node", "0"], "at least 1"),
@@ -208,13 +209,13 @@ fn wrong_usage_exits_with_2_and_says_why() {
     for endpoint in ["nowhere", "127.0.0.1:0", "0.0.0.0:29500"] {
         let mut command = launcher(&[&two[..], &[endpoint]].concat(), "true");
         let end = wait(command.env("RINGTREE_SECRET", SECRET).spawn().unwrap());
-        assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
         assert!(end.stderr.contains(endpoint), "{end:?}");
     }
 }
 
 #[test]
-fn a_program_that_is_not_there_is_named() {
+fn missing_program_is_named() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     command.args(["run", "--nproc-per-node", "2", "/no/such/program"]);
     let end = wait(
@@ -224,18 +225,19 @@ fn a_program_that_is_not_there_is_named() {
             .spawn()
             .unwrap(),
     );
-    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
     assert!(end.stderr.contains("/no/such/program"), "{end:?}");
 }
 
-/// It is no failure by itself, so the rank that fails for want of it would be blamed alone.
+/// Exit code 0 is not a failure, but without this message only the rank that fails later would be
+/// blamed.
 #[test]
-fn a_rank_that_ended_well_too_early_is_named() {
+fn rank_that_exits_early_with_0_is_named() {
     let ends_early = "[ $RANK = 1 ] && exit 0; ";
     let two = ["--nproc-per-node", "2"];
     let end = run(&two, &words::script("leaves early"));
     let expected = "ringtree: rank 1 exited with code 0; then rank 0 exited with code 1";
-    assert!(end.told()[0].starts_with(expected), "{end:?}");
+    assert!(end.messages()[0].starts_with(expected), "{end:?}");
 
     let mut job = launcher(&two, &format!("{ends_early}sleep 30"))
         .spawn()
@@ -249,21 +251,21 @@ fn a_rank_that_ended_well_too_early_is_named() {
 }
 
 #[test]
-fn what_is_not_built_and_malformed_secrets_are_refused() {
+fn unimplemented_settings_and_malformed_secrets_fail() {
     for (name, value) in [("RINGTREE_ENCRYPT", "1"), ("RINGTREE_SECRET", "abc")] {
         let mut command = launcher(&["--nproc-per-node", "1"], "true");
         let end = wait(command.env(name, value).spawn().unwrap());
-        assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
         assert!(end.stderr.contains(name), "{end:?}");
     }
 }
 
-/// The program that [`programs_can_spawn_themselves`] starts: this very file.
+/// The program that [`programs_can_spawn_themselves`] starts from this test binary.
 #[test]
 fn spawned() {
     match std::env::var("SPAWN_SELF_TEST").as_deref() {
         Ok("fails") if std::env::var("RANK").as_deref() == Ok("2") => {
-            eprint!("rank two gives up");
+            eprint!("rank two fails");
             std::process::exit(5);
         }
         Ok(_) if std::env::var_os("RANK").is_some() => println!("rank is here"),
@@ -287,14 +289,14 @@ fn programs_can_spawn_themselves() {
                 .unwrap(),
         )
     };
-    let end = spawn("well");
+    let end = spawn("succeeds");
     assert_eq!(end.code, Some(0), "{end:?}");
     assert_eq!(end.stdout.matches("rank is here").count(), 3, "{end:?}");
     assert!(!end.stdout.contains("[1]: "), "{end:?}");
     let end = spawn("fails");
     assert_eq!(end.code, Some(1), "{end:?}");
-    // Its own line had no end.
-    let lines = "rank two gives up\nringtree: rank 2 exited with code 5; its last output is \
+    // The last line of the rank had no newline.
+    let lines = "rank two fails\nringtree: rank 2 exited with code 5; its last output is \
                  above\n";
     assert!(end.stderr.ends_with(lines), "{end:?}");
 }

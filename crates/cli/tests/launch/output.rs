@@ -7,7 +7,7 @@ use crate::pty::Terminal;
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::Path;
 
-/// A launcher on a terminal.
+/// Starts a launcher on a terminal.
 fn on_terminal(options: &[&str], script: &str) -> (Child, Terminal) {
     let (terminal, launchers) = Terminal::open();
     let mut command = launcher(options, script);
@@ -16,8 +16,8 @@ fn on_terminal(options: &[&str], script: &str) -> (Child, Terminal) {
     (child, terminal)
 }
 
-/// Shell words with which each of two ranks waits until the other has come to them, too.
-fn both(folder: &Path) -> String {
+/// Returns shell commands with which two ranks wait for each other.
+fn barrier(folder: &Path) -> String {
     let folder = folder.display();
     format!(
         "touch {folder}/$RANK; until [ -e {folder}/0 ] && [ -e {folder}/1 ]; do sleep 0.01; done"
@@ -29,7 +29,7 @@ fn rank0(ranks: &'static str) -> [&'static str; 4] {
 }
 
 #[test]
-fn rank_0_finds_the_terminal_and_what_it_writes_there_is_not_changed() {
+fn rank_0_has_terminal_and_its_output_is_unchanged() {
     let script = "if [ $RANK = 0 ]; then [ -t 1 ] && [ -t 2 ] && stty size <&1; \
                   printf '\\r10%%' >&2; printf '\\r20%%\\r' >&2; echo; printf end; \
                   else [ -t 1 ] || [ -t 2 ] || echo rank $RANK has none; fi";
@@ -39,7 +39,7 @@ fn rank_0_finds_the_terminal_and_what_it_writes_there_is_not_changed() {
 }
 
 #[test]
-fn rank_0_learns_of_another_size() {
+fn rank_0_is_notified_of_terminal_resize() {
     let script = "[ $RANK = 0 ] || exit 0; trap 'stty size <&1; exit 0' WINCH; echo up; \
                   while :; do sleep 0.05; done";
     let (child, mut terminal) = on_terminal(&rank0("2"), script);
@@ -51,7 +51,7 @@ fn rank_0_learns_of_another_size() {
 }
 
 #[test]
-fn an_interrupted_launcher_of_rank_0s_terminal_lets_it_say_its_last() {
+fn interrupted_launcher_forwards_rank_0s_last_output() {
     let script = "trap 'echo saved; exit 0' INT; printf 'step 1'; while :; do sleep 0.05; done";
     let (child, mut terminal) = on_terminal(&rank0("2"), script);
     let mut begun = [0; 6];
@@ -63,7 +63,7 @@ fn an_interrupted_launcher_of_rank_0s_terminal_lets_it_say_its_last() {
 }
 
 #[test]
-fn without_a_terminal_rank_0_has_the_launchers_two_streams() {
+fn rank_0_writes_to_launchers_streams_without_terminal() {
     let script = "[ -t 1 ] || echo out $RANK; echo err $RANK >&2";
     let end = run(&rank0("3"), script);
     assert_eq!(end.code, Some(0), "{end:?}");
@@ -71,9 +71,9 @@ fn without_a_terminal_rank_0_has_the_launchers_two_streams() {
 }
 
 #[test]
-fn what_a_rank_wrote_that_was_kept_back_is_shown_if_it_fails() {
+fn withheld_output_of_failing_rank_is_shown() {
     let meeting = tempfile::tempdir().unwrap();
-    let both = both(meeting.path());
+    let both = barrier(meeting.path());
     let script = format!(
         "echo step $RANK; {both}; [ $RANK = 1 ] || exec sleep 1000; \
          i=0; while [ $i -lt 4000 ]; do echo line $i >&2; i=$((i+1)); done; \
@@ -95,12 +95,12 @@ fn what_a_rank_wrote_that_was_kept_back_is_shown_if_it_fails() {
 }
 
 #[test]
-fn the_last_words_of_rank_0_are_said_once_and_the_launchers_begin_a_line() {
+fn last_output_of_rank_0_is_shown_once() {
     let failure = "[ $RANK = 0 ] || exec sleep 1000; printf 'no data' >&2; exit 3";
     let end = run(&rank0("2"), failure);
     let line = "ringtree: rank 0 exited with code 3; its last output is above";
     assert_eq!(end.stderr, format!("no data\n{line}\n"));
-    // Where the two streams lead to different places, standard error does not have it.
+    // If the two streams have different destinations, standard error lacks the output.
     let printed = "[ $RANK = 0 ] || exec sleep 1000; echo no data; exit 3";
     let end = run(&rank0("2"), printed);
     let line = "ringtree: rank 0 exited with code 3; its last output: no data\n";
@@ -117,10 +117,10 @@ fn the_last_words_of_rank_0_are_said_once_and_the_launchers_begin_a_line() {
 }
 
 #[test]
-fn ranks_that_inherit_write_to_the_terminal_itself_and_no_words_are_claimed() {
+fn inherited_output_reaches_terminal_and_is_not_quoted() {
     let options = ["--output", "inherit", "--nproc-per-node", "2"];
     let meeting = tempfile::tempdir().unwrap();
-    let both = both(meeting.path());
+    let both = barrier(meeting.path());
     let script =
         format!("[ -t 1 ] && [ -t 2 ] && stty size <&1; {both}; [ $RANK = 0 ] || exit 3; sleep 9");
     let (child, mut terminal) = on_terminal(&options, &script);
@@ -136,7 +136,7 @@ fn ranks_that_inherit_write_to_the_terminal_itself_and_no_words_are_claimed() {
 }
 
 #[test]
-fn a_terminal_that_stops_what_writes_in_the_background_stops_no_rank() {
+fn tostop_terminal_does_not_stop_ranks() {
     let (mut terminal, launchers) = Terminal::open();
     let options = ["--output", "inherit", "--nproc-per-node", "2"];
     let launcher = launcher(&options, "stty sane <&1 && echo fine");
@@ -156,10 +156,10 @@ fn a_terminal_that_stops_what_writes_in_the_background_stops_no_rank() {
 }
 
 #[test]
-fn a_rank_that_was_kept_back_on_another_host_is_quoted_here() {
+fn withheld_output_of_other_host_is_quoted() {
     let hosts = Hosts::new(2);
     let meeting = tempfile::tempdir().unwrap();
-    let both = both(meeting.path());
+    let both = barrier(meeting.path());
     let last = meeting.path().join("2");
     let script = format!(
         "echo of rank $RANK; {both}; until [ -e {} ]; do sleep 0.01; done; \
@@ -168,33 +168,33 @@ fn a_rank_that_was_kept_back_on_another_host_is_quoted_here() {
     );
     let options = ["--output", "rank0"];
     let first = hosts.coordinator(1, &options, &script);
-    let second = stand_by(&mut hosts.launcher(2, &options, &script));
+    let second = wait_in_thread(&mut hosts.launcher(2, &options, &script));
     let (first, second) = (wait(first), second.join().unwrap());
     let shown = ("of rank 0\n", "of rank 1\n");
     assert_eq!((&*first.stdout, &*second.stdout), shown);
-    let [line] = first.told()[..] else {
+    let [line] = first.messages()[..] else {
         panic!("{first:?}");
     };
     assert!(
         line.ends_with("exited with code 3; its last output: no data"),
         "{line}"
     );
-    // The order of the two streams is not known.
+    // The order of the two streams is unspecified.
     let lines: BTreeSet<_> = second.stderr.lines().take(2).collect();
     let shown = BTreeSet::from(["[2]: of rank 2", "[2]: no data"]);
     assert_eq!(lines, shown, "{second:?}");
-    let line = second.told()[0];
+    let line = second.messages()[0];
     assert!(line.contains("rank 2 (node 1, host "), "{line}");
     assert!(line.ends_with("is above, after [2]"), "{line}");
 }
 
-/// Returns the stored output of a rank.
-fn kept(folder: &Path, rank: usize) -> String {
+/// Returns the log of a rank.
+fn log(folder: &Path, rank: usize) -> String {
     fs::read_to_string(folder.join(format!("rank-{rank}.log"))).unwrap()
 }
 
 #[test]
-fn a_folder_keeps_a_file_a_rank_and_neither_restarts_nor_jobs_overwrite_it() {
+fn log_dir_appends_to_one_file_per_rank() {
     let scratch = tempfile::tempdir().unwrap();
     let folder = scratch.path().join("made/here");
     let place = folder.to_str().unwrap();
@@ -211,35 +211,35 @@ fn a_folder_keeps_a_file_a_rank_and_neither_restarts_nor_jobs_overwrite_it() {
     assert_eq!(end.code, Some(0), "{end:?}");
     let line =
         format!("ringtree: rank 1 exited with code 3; see {place}/rank-1.log; restart 1 of 1");
-    assert_eq!(end.told(), [line], "{end:?}");
+    assert_eq!(end.messages(), [line], "{end:?}");
     assert!(end.stdout.contains("[1]: 1 in attempt 0\n"), "{end:?}");
     let attempt = |number| format!("10%\r1 in attempt {number}\noops\n");
     let heading = |number| format!("\nringtree: job night, restart {number}\n");
     let expected = [attempt(0), heading(1), attempt(1)].concat();
     let sorted = |text: &str| {
-        // The two streams' order is not known.
+        // The order of the two streams is unspecified.
         let mut lines: Vec<_> = text.lines().map(str::to_owned).collect();
         lines.sort();
         lines
     };
-    let before = kept(&folder, 1);
+    let before = log(&folder, 1);
     assert_eq!(sorted(&before), sorted(&expected));
-    assert!(kept(&folder, 0).contains("0 in attempt 1\n"));
+    assert!(log(&folder, 0).contains("0 in attempt 1\n"));
 
     let options = ["--output=rank0", "--nproc-per-node=2", "--log-dir", place];
-    let meeting = both(scratch.path());
+    let meeting = barrier(scratch.path());
     let end = run(
         &options,
         &format!("echo again; {meeting}; [ $RANK = 0 ] || {{ echo no >&2; exit 3; }}; sleep 9"),
     );
     assert_eq!((end.code, &*end.stdout), (Some(1), "again\n"), "{end:?}");
-    // The log has what was kept back.
+    // The log contains the withheld output.
     let line = format!("exited with code 3; its last output: no; see {place}/rank-1.log\n");
     assert!(
         end.stderr.ends_with(&line) && end.stderr.lines().count() == 1,
         "{end:?}"
     );
-    let all = kept(&folder, 1);
+    let all = log(&folder, 1);
     assert!(all.starts_with(&before), "{all}");
     assert!(
         all.contains("\n\nringtree: job ") && all.contains("again\n"),
@@ -248,7 +248,7 @@ fn a_folder_keeps_a_file_a_rank_and_neither_restarts_nor_jobs_overwrite_it() {
 }
 
 #[test]
-fn a_place_for_logs_that_is_none_is_told_in_one_line_before_a_rank_starts() {
+fn unusable_log_dir_is_reported_before_ranks_start() {
     let scratch = tempfile::tempdir().unwrap();
     let file = scratch.path().join("file");
     fs::write(&file, "mine").unwrap();
@@ -271,18 +271,18 @@ fn a_place_for_logs_that_is_none_is_told_in_one_line_before_a_rank_starts() {
             place.to_str().unwrap(),
         ];
         let end = run(&options, "echo started");
-        assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
         assert!(end.stderr.contains(why) && end.stdout.is_empty(), "{end:?}");
     }
     assert_eq!(fs::read(&file).unwrap(), b"mine");
     let options = ["--nproc-per-node=1", "--output=inherit", "--log-dir=logs"];
     let end = run(&options, "echo started");
-    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
     assert!(end.stderr.contains("prefixed or rank0"), "{end:?}");
 }
 
 #[test]
-fn a_full_disk_ends_the_log_and_not_the_job() {
+fn full_disk_stops_log_but_not_job() {
     let scratch = tempfile::tempdir().unwrap();
     let log = scratch.path().join("rank-1.log");
     std::os::unix::fs::symlink("/dev/full", &log).unwrap();
@@ -296,22 +296,22 @@ fn a_full_disk_ends_the_log_and_not_the_job() {
         &options,
         "for i in 1 2 3; do echo line $i; sleep 0.02; done",
     );
-    assert_eq!((end.code, end.told().len()), (Some(0), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(0), 1), "{end:?}");
     let line = format!("ringtree: cannot write to {}: No space left", log.display());
     assert!(end.stderr.starts_with(&line), "{end:?}");
     assert_eq!(end.stdout.lines().count(), 6, "{end:?}");
-    assert_eq!(kept(scratch.path(), 0), "line 1\nline 2\nline 3\n");
+    assert_eq!(log(scratch.path(), 0), "line 1\nline 2\nline 3\n");
 
-    // A write beyond this limit would end the launcher.
+    // A write beyond this limit would kill the launcher.
     let script = "head -c 9000 /dev/zero | tr '\\0' x; echo; echo fine";
     let end = wait(shell("ulimit -f 4", &options, script).spawn().unwrap());
-    assert_eq!((end.code, end.told().len()), (Some(0), 2), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(0), 2), "{end:?}");
     assert!(end.stderr.contains("rank-0.log: File too large"), "{end:?}");
     assert_eq!(end.stdout.matches("]: fine\n").count(), 2, "{end:?}");
 }
 
 #[test]
-fn a_rank_that_writes_without_an_end_of_line_holds_up_nothing() {
+fn output_without_newlines_is_forwarded() {
     let script = "head -c 100000000 /dev/zero | tr '\\0' x";
     for options in [&rank0("2")[..], &["--nproc-per-node", "2"]] {
         let mut child = launcher(options, script).spawn().unwrap();
@@ -332,7 +332,7 @@ fn a_rank_that_writes_without_an_end_of_line_holds_up_nothing() {
         } else {
             200_000_000
         };
-        // Cut lines have a prefix and an end each.
+        // Each part of a split line has a prefix and a newline.
         assert!((expected..expected + 10_000).contains(&count), "{count}");
     }
 }

@@ -1,4 +1,4 @@
-//! Jobs that are started again after a failure.
+//! Jobs that are restarted after a failure.
 
 use super::several_hosts::Hosts;
 use super::*;
@@ -8,7 +8,7 @@ use std::path::Path;
 
 const RESTARTS: [&str; 4] = ["--max-restarts", "3", "--rdzv-id", "night"];
 
-/// A script whose ranks all sleep in the first attempt, but for one that does `failure`.
+/// Returns a script whose ranks all sleep in the first attempt, except one that executes `failure`.
 fn fails_once(rank: usize, failure: &str, mark: &str) -> String {
     format!(
         "echo $RANK/$WORLD_SIZE $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS \
@@ -34,8 +34,9 @@ fn said(stdout: &str) -> Vec<(usize, u16, u16)> {
     said
 }
 
-/// That three ranks came to a second attempt at another port than that of the first, in which
-/// `failed` was at least.
+/// Checks that `failed` and possibly others took part in the first attempt, and that three ranks
+/// took
+/// part in a second attempt at a different port.
 fn assert_started_again(stdout: &str, failed: usize) {
     let said = said(stdout);
     let of = |number| {
@@ -55,26 +56,26 @@ fn one_host(ranks: &str, options: &[&str], script: &str) -> End {
 }
 
 #[test]
-fn whichever_rank_is_killed_all_start_again_and_the_job_ends_well() {
+fn job_restarts_and_succeeds_whichever_rank_is_killed() {
     for killed in 0..3 {
         let mark = mark();
         let script = fails_once(killed, "kill -KILL $$", &mark);
         let end = one_host("3", &RESTARTS, &script);
         assert_eq!(end.code, Some(0), "{end:?}");
-        let [line] = end.told()[..] else {
-            panic!("one line: {end:?}");
+        let [line] = end.messages()[..] else {
+            panic!("expected one message: {end:?}");
         };
         let named = format!("ringtree: rank {killed} was killed by SIGKILL; its last output: ");
         assert!(line.starts_with(&named), "{line}");
         assert!(line.ends_with("; restart 1 of 3"), "{line}");
         assert_started_again(&end.stdout, killed);
-        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
-        assert_eq!(sleepers(&mark), NOBODY);
+        assert!(end.took < STOP_LIMIT, "{:?}", end.took);
+        assert_eq!(sleepers(&mark), NO_PROCESSES);
     }
 }
 
 #[test]
-fn a_rank_that_is_stopped_or_will_not_end_is_killed_before_the_restart() {
+fn stopped_and_unresponsive_ranks_are_killed_before_restart() {
     let mark = mark();
     let script = format!(
         "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then case $RANK in 0) sleep 0.2; exit 3;; \
@@ -82,12 +83,12 @@ fn a_rank_that_is_stopped_or_will_not_end_is_killed_before_the_restart() {
     );
     let end = one_host("3", &RESTARTS, &script);
     assert_eq!((end.code, end.lines().len()), (Some(0), 3), "{end:?}");
-    assert!(end.told()[0].contains("rank 0 exited with code 3"));
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert!(end.messages()[0].contains("rank 0 exited with code 3"));
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
-fn a_job_that_always_fails_ends_with_the_last_cause() {
+fn job_that_always_fails_reports_last_cause() {
     let mark = mark();
     let script =
         format!("echo $RINGTREE_ATTEMPT; if [ $RANK = 1 ]; then kill -KILL $$; fi; sleep {mark}");
@@ -101,24 +102,24 @@ fn a_job_that_always_fails_ends_with_the_last_cause() {
         line(1, "restart 2 of 2"),
         line(2, "no restarts left"),
     ];
-    assert_eq!(end.told(), expected);
-    assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(end.messages(), expected);
+    assert!(end.took < STOP_LIMIT, "{:?}", end.took);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
-fn wrong_usage_is_not_tried_again() {
+fn wrong_usage_is_not_restarted() {
     let end = one_host("2", &RESTARTS, "echo unknown flag >&2; exit 2");
-    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
     assert!(
-        end.told()[0].contains("is above, after [")
-            && end.told()[0].contains("; no restart: exit code 2"),
+        end.messages()[0].contains("is above, after [")
+            && end.messages()[0].contains("; no restart: exit code 2"),
         "{end:?}"
     );
 }
 
 #[test]
-fn without_a_name_a_job_gets_one_for_all_its_attempts() {
+fn unnamed_job_keeps_generated_name_across_attempts() {
     let script = "echo $TORCHELASTIC_RUN_ID; exit $((1 - $TORCHELASTIC_RESTART_COUNT))";
     let names = [0, 1].map(|_| {
         let end = one_host("1", &["--max-restarts", "1"], script);
@@ -129,7 +130,7 @@ fn without_a_name_a_job_gets_one_for_all_its_attempts() {
 }
 
 #[test]
-fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
+fn signaled_launcher_never_restarts() {
     let mark = mark();
     let script = format!("echo up; sleep {mark}; exit 1");
     let options = ["--nproc-per-node", "2", "--max-restarts", "3"];
@@ -139,11 +140,11 @@ fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
     let end = wait(child);
     assert_eq!((end.code, end.lines().len()), (Some(1), 2), "{end:?}");
     assert_eq!(
-        end.told(),
+        end.messages(),
         ["ringtree: the launcher received SIGINT and forwarded it to its ranks"]
     );
 
-    // The same when the ranks are being stopped for a restart.
+    // This also applies while the ranks are being stopped for a restart.
     let folder = tempfile::tempdir().unwrap();
     let deaf = folder.path().join("deaf");
     let deaf = deaf.to_str().unwrap();
@@ -159,12 +160,12 @@ fn a_signal_to_the_launcher_is_never_followed_by_a_restart() {
     assert!(line.contains("the launcher received SIGTERM"), "{line}");
     assert!(told.next().is_none());
     assert_eq!(wait(child).code, Some(1));
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
-/// The program of the ranks below: this very file. Sums the ranks, or [`train`]s; in the first
-/// attempt one dies in mid-call. Where the test names a file, rank 1 of a later attempt waits until
-/// it is there.
+/// The program of the ranks below, in this test binary. Sums the ranks, or runs [`train`]; in the
+/// first attempt, one rank dies during a call. If the test names a file, rank 1 of a later attempt
+/// waits until the file exists.
 #[test]
 fn rank() {
     let Ok(role) = std::env::var("RESTARTS_TEST") else {
@@ -176,7 +177,7 @@ fn rank() {
         let rendezvous = std::env::var("RINGTREE_RENDEZVOUS").unwrap();
         let (_, port) = rendezvous.rsplit_once(':').unwrap();
         println!("reach {port} {}", std::env::var("RINGTREE_SECRET").unwrap());
-        eventually("the word to join", || Path::new(&role).exists());
+        eventually("the file for rank 1 exists", || Path::new(&role).exists());
     }
     let comm = match Communicator::from_env() {
         Ok(comm) => comm,
@@ -216,14 +217,16 @@ fn rank() {
         comm.barrier().unwrap_or_else(|_| std::process::exit(1));
     }
     println!("attempt {attempt} sum {}", sum[0]);
-    // The goodbye: who exits without one may take down a peer that is still reading.
+    // Say goodbye: a rank that exits without a goodbye may fail a peer that is still reading.
     drop(comm);
     std::process::exit(0);
 }
 
-/// Ten steps on made-up gradients of sizes for which different algorithms are good. Each is saved,
-/// so that later attempts go on from the last. In step `dies_at` the rank kills itself, once the
-/// others are in a call with it. Returns a hash of the weights.
+/// Runs ten steps on synthetic gradients whose sizes favor different algorithms. Saves each step,
+/// so
+/// that later attempts continue from the last one. In step `dies_at`, the rank aborts after the
+/// other
+/// ranks have entered a call with it. Returns a hash of the weights.
 fn train(comm: &Communicator, folder: &Path, dies_at: Option<u64>) -> u64 {
     let sizes = [300usize, 8_000, 30_000, 100_000];
     let file = folder.join("weights");
@@ -238,7 +241,7 @@ fn train(comm: &Communicator, folder: &Path, dies_at: Option<u64>) -> u64 {
         Some((step, weights)) => (u64::from_le_bytes(*step), numbers(weights)),
         None => (0, vec![0.5; sizes.iter().sum()]),
     };
-    // Until here every rank has read.
+    // All ranks have read the file before any rank writes it.
     comm.barrier().unwrap_or_else(|_| std::process::exit(1));
     while step < 10 {
         let mut rest = &mut weights[..];
@@ -272,7 +275,7 @@ fn train(comm: &Communicator, folder: &Path, dies_at: Option<u64>) -> u64 {
     })
 }
 
-/// Threads that keep the cores busy until this is dropped.
+/// Threads that keep the cores busy until the value is dropped.
 struct Load(std::sync::Arc<std::sync::atomic::AtomicBool>);
 
 impl Load {
@@ -292,18 +295,20 @@ impl Drop for Load {
     }
 }
 
-/// The weights with which all ranks of a training over TCP end, which is killed if `is_killed`.
-fn trained(is_killed: bool) -> String {
+/// Runs a training job over TCP, with a killed rank if `is_killed`, and returns the final weights
+/// of
+/// all ranks.
+fn final_weights(is_killed: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let role = format!("train {}", folder.path().display());
-    let mut job = so_many_ranks(5, &[], &role);
+    let mut job = job(5, &[], &role);
     job.env("RINGTREE_TRANSPORT", "tcp");
     if !is_killed {
         job.env("TRAIN_UNDISTURBED", "1");
     }
     let end = wait(job.spawn().unwrap());
     assert_eq!(end.code, Some(0), "{end:?}");
-    assert_eq!(end.told().len(), usize::from(is_killed), "{end:?}");
+    assert_eq!(end.messages().len(), usize::from(is_killed), "{end:?}");
     let mut weights: Vec<&str> = end
         .stdout
         .lines()
@@ -316,16 +321,20 @@ fn trained(is_killed: bool) -> String {
 }
 
 #[test]
-fn a_training_killed_under_load_ends_with_the_bits_of_an_undisturbed_one() {
-    let undisturbed = trained(false);
+fn training_killed_under_load_has_same_final_bits() {
+    let undisturbed = final_weights(false);
     let _load = Load::new();
     for _ in 0..2 {
-        assert_eq!(trained(true), undisturbed);
+        assert_eq!(final_weights(true), undisturbed);
     }
-    assert_eq!(trained(false), undisturbed, "also from start to start");
+    assert_eq!(
+        final_weights(false),
+        undisturbed,
+        "runs without a restart must agree"
+    );
 }
 
-/// The tables of the ranks' attempts, as `attempt origin record`.
+/// Returns the tables of the ranks' attempts, as `attempt origin record`.
 fn tables(ends: &[End]) -> BTreeSet<String> {
     let lines = ends.iter().flat_map(|end| end.stdout.lines());
     lines
@@ -333,7 +342,7 @@ fn tables(ends: &[End]) -> BTreeSet<String> {
         .collect()
 }
 
-/// That all ranks had one table in both attempts, which the first measured.
+/// Checks that all ranks used one table in both attempts, and that the first attempt measured it.
 fn assert_one_table(tables: &BTreeSet<String>) {
     let mut tables = tables.iter();
     let first = tables.next().unwrap().strip_prefix("0 Measured ");
@@ -342,14 +351,14 @@ fn assert_one_table(tables: &BTreeSet<String>) {
     assert_eq!(tables.next(), None);
 }
 
-/// Makes each rank a host of its own: between hosts links are measured.
-const OWN_HOST: &str = "export RINGTREE_HOST_ID=$RANK;";
+/// Puts each rank on a separate host, because only links between hosts are measured.
+const HOST_PER_RANK: &str = "export RINGTREE_HOST_ID=$RANK;";
 
 #[test]
-fn the_table_of_the_first_attempt_is_that_of_all() {
+fn all_attempts_use_tuning_table_of_first() {
     let program = std::env::current_exe().unwrap();
     let program = program.to_str().unwrap();
-    let script = format!("{OWN_HOST} exec '{program}' --exact restarts::rank --nocapture");
+    let script = format!("{HOST_PER_RANK} exec '{program}' --exact restarts::rank --nocapture");
     let end = {
         let _load = Load::new();
         let mut line = launcher(&["--nproc-per-node", "3", "--max-restarts", "1"], &script);
@@ -365,7 +374,7 @@ fn the_table_of_the_first_attempt_is_that_of_all() {
     let hosts = Hosts::new(2);
     let options = ["--max-restarts", "1"];
     let job = [1, 2].map(|ranks| {
-        stand_by(
+        wait_in_thread(
             hosts
                 .launcher(ranks, &options, &script)
                 .env("RESTARTS_TEST", "table"),
@@ -376,12 +385,12 @@ fn the_table_of_the_first_attempt_is_that_of_all() {
     assert_one_table(&tables(&ends));
 }
 
-/// `ringtree run OPTIONS -- [rank]`.
+/// Returns the command `ringtree run OPTIONS -- [rank]` with two ranks.
 fn ranks(options: &[&str], role: &str) -> Command {
-    so_many_ranks(2, options, role)
+    job(2, options, role)
 }
 
-fn so_many_ranks(count: usize, options: &[&str], role: &str) -> Command {
+fn job(count: usize, options: &[&str], role: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     let program = std::env::current_exe().unwrap();
     command
@@ -399,31 +408,31 @@ fn so_many_ranks(count: usize, options: &[&str], role: &str) -> Command {
 }
 
 #[test]
-fn a_rank_that_leaves_and_does_not_exit_is_named_with_its_last_output() {
+fn rank_that_leaves_without_exiting_is_named_and_quoted() {
     let end = wait(ranks(&[], "leaves").spawn().unwrap());
     assert_eq!(end.code, Some(0), "{end:?}");
     let line = "ringtree: rank 0 exited with code 1 because it lost rank 1, which had not exited; \
                 its last output is above, after [1]; restart 1 of 2";
-    let told = end.told();
+    let told = end.messages();
     let named = told.iter().filter(|told| told.starts_with(line));
     assert_eq!(named.count(), 1, "{end:?}");
 }
 
 #[test]
-fn ranks_that_talk_meet_again_after_each_of_them_died() {
+fn communicating_ranks_reconnect_after_restart() {
     for role in ["killed 0", "killed 1"] {
         let end = wait(ranks(&[], role).spawn().unwrap());
         assert_eq!(end.code, Some(0), "{end:?}");
         assert_eq!(end.stdout.matches("attempt 1 sum 3").count(), 2, "{end:?}");
-        assert_eq!(end.told().len(), 1, "{end:?}");
+        assert_eq!(end.messages().len(), 1, "{end:?}");
         let rank = role.rsplit(' ').next().unwrap();
         let named = format!("ringtree: rank {rank} was killed by SIGABRT");
-        assert!(end.told()[0].starts_with(&named), "{end:?}");
+        assert!(end.messages()[0].starts_with(&named), "{end:?}");
     }
 }
 
 #[test]
-fn an_old_rank_is_refused_and_disturbs_nobody() {
+fn rank_of_old_attempt_is_rejected() {
     let folder = tempfile::tempdir().unwrap();
     let word = folder.path().join("join");
     let mut job = ranks(&[], word.to_str().unwrap()).spawn().unwrap();
@@ -432,7 +441,7 @@ fn an_old_rank_is_refused_and_disturbs_nobody() {
         .find_map(|line| Some(line.unwrap().split_once("reach ")?.1.to_owned()))
         .unwrap();
     let (port, secret) = line.split_once(' ').unwrap();
-    // Rank 0 of the second attempt waits. Now a rank 1 of the first comes.
+    // Rank 0 of the second attempt is waiting when a rank 1 of the first attempt connects.
     let mut old = Command::new(std::env::current_exe().unwrap());
     old.args(["--exact", "restarts::rank", "--nocapture"])
         .env("RESTARTS_TEST", "old")
@@ -470,18 +479,18 @@ fn an_old_rank_is_refused_and_disturbs_nobody() {
     let rest: String = lines.map(|line| line.unwrap() + "\n").collect();
     assert_eq!(rest.matches("attempt 1 sum 3").count(), 2, "{rest}");
     let end = wait(job);
-    assert_eq!((end.code, end.told().len()), (Some(0), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(0), 1), "{end:?}");
 }
 
-/// Two launchers of one job of two ranks each, to their ends.
+/// Runs two launchers of one job, with two ranks and one rank, until both exit.
 fn two_hosts(hosts: &Hosts, options: &[&str], script: &str) -> [End; 2] {
     let first = hosts.coordinator(2, options, script);
-    let second = stand_by(&mut hosts.launcher(1, options, script));
+    let second = wait_in_thread(&mut hosts.launcher(1, options, script));
     [wait(first), second.join().unwrap()]
 }
 
 #[test]
-fn a_failure_on_one_host_restarts_the_ranks_of_all() {
+fn failure_on_one_host_restarts_ranks_of_all_hosts() {
     for failing in 0..3 {
         let hosts = Hosts::new(2);
         let mark = mark();
@@ -489,34 +498,34 @@ fn a_failure_on_one_host_restarts_the_ranks_of_all() {
         let ends = two_hosts(&hosts, &RESTARTS, &script);
         let mut both = String::new();
         for end in &ends {
-            assert_eq!((end.code, end.told().len()), (Some(0), 1), "{ends:?}");
+            assert_eq!((end.code, end.messages().len()), (Some(0), 1), "{ends:?}");
             let named = format!("ringtree: rank {failing} (node {}, host ", failing / 2);
-            assert!(end.told()[0].starts_with(&named), "{end:?}");
-            assert!(end.told()[0].ends_with("; restart 1 of 3"), "{end:?}");
+            assert!(end.messages()[0].starts_with(&named), "{end:?}");
+            assert!(end.messages()[0].ends_with("; restart 1 of 3"), "{end:?}");
             both += &end.stdout;
         }
         assert_started_again(&both, failing);
-        assert_eq!(sleepers(&mark), NOBODY);
+        assert_eq!(sleepers(&mark), NO_PROCESSES);
     }
 }
 
 #[test]
-fn several_hosts_use_up_their_restarts_together() {
+fn hosts_share_one_restart_limit() {
     let hosts = Hosts::new(2);
     let mark = mark();
     let script = format!("if [ $RANK = 2 ]; then exit 7; fi; sleep {mark}");
     for end in two_hosts(&hosts, &["--max-restarts", "1"], &script) {
-        assert_eq!((end.code, end.told().len()), (Some(1), 2), "{end:?}");
-        assert!(end.told()[0].ends_with("restart 1 of 1"), "{end:?}");
-        assert!(end.told()[1].contains("rank 2 (node 1"), "{end:?}");
-        assert!(end.told()[1].ends_with("no restarts left"), "{end:?}");
-        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+        assert_eq!((end.code, end.messages().len()), (Some(1), 2), "{end:?}");
+        assert!(end.messages()[0].ends_with("restart 1 of 1"), "{end:?}");
+        assert!(end.messages()[1].contains("rank 2 (node 1"), "{end:?}");
+        assert!(end.messages()[1].ends_with("no restarts left"), "{end:?}");
+        assert!(end.took < STOP_LIMIT, "{:?}", end.took);
     }
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
 #[test]
-fn a_lost_launcher_ends_the_job_and_the_same_line_runs_again() {
+fn lost_launcher_stops_job_which_can_be_started_again() {
     let hosts = Hosts::new(2);
     for killed in 0..2 {
         let mark = mark();
@@ -529,14 +538,14 @@ fn a_lost_launcher_ends_the_job_and_the_same_line_runs_again() {
         both[killed].kill().unwrap();
         let ends = both.map(wait);
         let end = &ends[1 - killed];
-        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
         assert!(
-            end.told()[0].contains("start the same command again"),
+            end.messages()[0].contains("start the same command again"),
             "{end:?}"
         );
-        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
-        eventually("none is left", || running(&mark).is_empty());
-        let again = [first, second].map(|mut line| stand_by(line.env("SLEEPS", "")));
+        assert!(end.took < STOP_LIMIT, "{:?}", end.took);
+        eventually("no process is left", || running(&mark).is_empty());
+        let again = [first, second].map(|mut line| wait_in_thread(line.env("SLEEPS", "")));
         for end in again.map(|end| end.join().unwrap()) {
             assert_eq!(end.code, Some(0), "{end:?}");
             assert!(end.stdout.ends_with(": 0\n"), "{end:?}");
@@ -545,7 +554,7 @@ fn a_lost_launcher_ends_the_job_and_the_same_line_runs_again() {
 }
 
 #[test]
-fn a_signal_to_one_launcher_ends_all_without_a_restart() {
+fn signal_to_one_launcher_stops_all_without_restart() {
     for signalled in 0..2 {
         let hosts = Hosts::new(2);
         let mark = mark();
@@ -555,10 +564,10 @@ fn a_signal_to_one_launcher_ends_all_without_a_restart() {
         eventually("both sleep", || sleepers(&mark).len() == 2);
         signal([&first, &second][signalled].id(), "TERM");
         for end in [first, second].map(wait) {
-            assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+            assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
             let named = format!("ringtree: the launcher of node {signalled} (host ");
-            assert!(end.told()[0].starts_with(&named), "{end:?}");
+            assert!(end.messages()[0].starts_with(&named), "{end:?}");
         }
-        assert_eq!(sleepers(&mark), NOBODY);
+        assert_eq!(sleepers(&mark), NO_PROCESSES);
     }
 }

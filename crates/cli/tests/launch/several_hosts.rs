@@ -1,4 +1,4 @@
-//! Jobs of several hosts, all of them this one.
+//! Jobs on several hosts, which are all emulated on this machine.
 
 use super::address::own_address;
 use super::*;
@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Launchers of one job that meet on a port of their own.
+/// Settings of the launchers of one job, which meet at a separate port.
 pub(crate) struct Hosts {
     endpoint: String,
     nodes: String,
@@ -40,7 +40,7 @@ impl Hosts {
         command
     }
 
-    /// A launcher that coordinates: it is there before anybody else is started.
+    /// Starts the launcher that coordinates the job, and waits until it listens.
     pub(crate) fn coordinator(&self, ranks: usize, options: &[&str], script: &str) -> Child {
         let child = self.launcher(ranks, options, script).spawn().unwrap();
         self.await_coordinator();
@@ -59,12 +59,12 @@ impl Hosts {
 }
 
 #[test]
-fn two_hosts_by_the_same_line() {
+fn same_command_line_works_on_two_hosts() {
     let hosts = Hosts::new(2);
     let script = "echo $RANK/$WORLD_SIZE $LOCAL_RANK/$LOCAL_WORLD_SIZE \
                   $GROUP_RANK/$GROUP_WORLD_SIZE $MASTER_PORT";
     let first = hosts.coordinator(2, &[], script);
-    let second = stand_by(&mut hosts.launcher(1, &[], script));
+    let second = wait_in_thread(&mut hosts.launcher(1, &[], script));
     let (first, second) = (wait(first), second.join().unwrap());
     assert_eq!(
         (first.code, second.code),
@@ -81,7 +81,7 @@ fn two_hosts_by_the_same_line() {
 }
 
 #[test]
-fn places_that_were_given_are_kept_whoever_comes_first() {
+fn given_node_ranks_do_not_depend_on_arrival_order() {
     let hosts = Hosts::new(3);
     let node = |place| {
         hosts
@@ -97,13 +97,13 @@ fn places_that_were_given_are_kept_whoever_comes_first() {
     }
 }
 
-/// Otherwise a user could not tell a firewall from a slow start.
+/// The message lets a user distinguish a firewall from a slow start.
 #[test]
-fn a_launcher_that_waits_says_for_how_many_and_where() {
+fn waiting_launcher_reports_missing_peers_and_endpoint() {
     let hosts = Hosts::new(2);
     let alone = |place: &str| {
         let mut command = hosts.launcher(1, &["--node-rank", place], "true");
-        // It ends by itself if it never says so.
+        // The launcher exits on its own if it never prints the message.
         command.env("RINGTREE_TIMEOUT_MS", "20000").spawn().unwrap()
     };
     let at = hosts.endpoint();
@@ -131,7 +131,7 @@ fn several_hosts_need_a_secret() {
             .spawn()
             .unwrap(),
     );
-    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
     for word in [
         "openssl rand -hex 32",
         "RINGTREE_SECRET",
@@ -142,7 +142,7 @@ fn several_hosts_need_a_secret() {
 }
 
 #[test]
-fn another_secret_is_turned_away_and_garbage_too() {
+fn wrong_secret_and_garbage_are_rejected() {
     let hosts = Hosts::new(2);
     let first = hosts.coordinator(1, &[], "echo $RANK");
     let mut stranger = TcpStream::connect(&hosts.endpoint).unwrap();
@@ -156,10 +156,10 @@ fn another_secret_is_turned_away_and_garbage_too() {
             .spawn()
             .unwrap(),
     );
-    assert_eq!((end.code, end.told().len()), (Some(1), 2), "{end:?}");
-    assert!(end.told()[0].ends_with("; retrying"), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(1), 2), "{end:?}");
+    assert!(end.messages()[0].ends_with("; retrying"), "{end:?}");
     assert!(end.stderr.contains("different secret") && end.stderr.contains(&hosts.endpoint));
-    let second = stand_by(&mut hosts.launcher(1, &[], "echo $RANK"));
+    let second = wait_in_thread(&mut hosts.launcher(1, &[], "echo $RANK"));
     let (first, second) = (wait(first), second.join().unwrap());
     assert_eq!(
         (first.code, second.code),
@@ -173,7 +173,7 @@ fn another_secret_is_turned_away_and_garbage_too() {
 }
 
 #[test]
-fn strangers_at_the_meeting_point_keep_no_launcher_out() {
+fn unauthenticated_connections_do_not_block_launchers() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
     setrlimit(Resource::Nofile, limit).unwrap();
@@ -181,7 +181,7 @@ fn strangers_at_the_meeting_point_keep_no_launcher_out() {
     let first = hosts.coordinator(1, &[], "echo $RANK");
     let is_over = Arc::new(AtomicBool::new(false));
     let (endpoint, ends) = (hosts.endpoint.clone(), Arc::clone(&is_over));
-    // 1,500 connections that begin a handshake, then 1,000 a second.
+    // Open 1,500 connections that begin a handshake, then 1,000 per second.
     let strangers = thread::spawn(move || {
         let mut held = VecDeque::new();
         while !ends.load(Ordering::Relaxed) {
@@ -205,20 +205,20 @@ fn strangers_at_the_meeting_point_keep_no_launcher_out() {
 }
 
 #[test]
-fn an_impostor_at_the_meeting_point_ends_no_job() {
+fn impostor_at_endpoint_does_not_fail_job() {
     let hosts = Hosts::new(2);
     let impostor = TcpListener::bind(&hosts.endpoint).unwrap();
     let impostor = thread::spawn(move || {
         for stream in impostor.incoming().take(4) {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 64]);
-            // A frame of an acceptor that speaks wire version 999.
+            // A frame of an acceptor with wire version 999.
             let mut frame = [0; 48];
             frame[..8].copy_from_slice(b"rtok\xe7\x03\x01\x00");
             let _ = stream.write_all(&frame);
         }
     });
-    let launchers = [0, 1].map(|_| stand_by(&mut hosts.launcher(1, &[], "echo $RANK")));
+    let launchers = [0, 1].map(|_| wait_in_thread(&mut hosts.launcher(1, &[], "echo $RANK")));
     impostor.join().unwrap();
     for end in launchers.map(|one| one.join().unwrap()) {
         assert_eq!(end.code, Some(0), "{end:?}");
@@ -226,7 +226,7 @@ fn an_impostor_at_the_meeting_point_ends_no_job() {
 }
 
 #[test]
-fn contradictions_end_the_job_and_name_both() {
+fn contradictory_options_stop_job_and_name_both_launchers() {
     type Options = &'static [&'static str];
     let first: Options = &["--node-rank", "0"];
     let second: Options = &["--node-rank", "1"];
@@ -243,12 +243,12 @@ fn contradictions_end_the_job_and_name_both() {
         ends.extend(
             others
                 .iter()
-                .map(|own| stand_by(&mut hosts.launcher(1, own, "true"))),
+                .map(|own| wait_in_thread(&mut hosts.launcher(1, own, "true"))),
         );
         for end in ends.into_iter().map(|end| end.join().unwrap()) {
-            assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+            assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
             assert_eq!(
-                end.told()[0].matches("the launcher on").count(),
+                end.messages()[0].matches("the launcher on").count(),
                 2,
                 "{end:?}"
             );
@@ -258,7 +258,7 @@ fn contradictions_end_the_job_and_name_both() {
 }
 
 #[test]
-fn launchers_that_do_not_come_are_missed() {
+fn missing_launchers_are_reported_after_timeout() {
     let hosts = Hosts::new(2);
     for (place, named) in [
         ("0", "only 1 of 2 launchers connected"),
@@ -266,7 +266,7 @@ fn launchers_that_do_not_come_are_missed() {
     ] {
         let mut command = hosts.launcher(1, &["--node-rank", place], "true");
         let end = wait(command.env("RINGTREE_TIMEOUT_MS", "300").spawn().unwrap());
-        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
         assert!(
             end.stderr.contains(named) && end.stderr.contains(&hosts.endpoint),
             "{end:?}"
@@ -275,7 +275,7 @@ fn launchers_that_do_not_come_are_missed() {
 }
 
 #[test]
-fn a_failing_rank_ends_the_job_on_every_host() {
+fn failing_rank_stops_job_on_every_host() {
     for failing in 0..2 {
         let hosts = Hosts::new(2);
         let mark = mark();
@@ -283,51 +283,51 @@ fn a_failing_rank_ends_the_job_on_every_host() {
             "if [ $RANK = {failing} ]; then echo out of memory >&2; exit 7; fi; sleep {mark}"
         );
         let first = hosts.coordinator(1, &[], &script);
-        let second = stand_by(&mut hosts.launcher(1, &[], &script));
+        let second = wait_in_thread(&mut hosts.launcher(1, &[], &script));
         for end in [wait(first), second.join().unwrap()] {
-            assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+            assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
             let named = format!("ringtree: rank {failing} (node {failing}, host ");
-            assert!(end.told()[0].starts_with(&named), "{end:?}");
+            assert!(end.messages()[0].starts_with(&named), "{end:?}");
             let what = match end.stderr.contains("]: out of memory\n") {
                 true => format!("exited with code 7; its last output is above, after [{failing}]"),
                 false => "exited with code 7; its last output: out of memory".to_owned(),
             };
-            assert!(end.told()[0].ends_with(&what), "{end:?}");
+            assert!(end.messages()[0].ends_with(&what), "{end:?}");
             assert_eq!(end.stderr.matches("out of memory").count(), 1, "{end:?}");
-            assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
+            assert!(end.took < STOP_LIMIT, "{:?}", end.took);
         }
-        assert_eq!(sleepers(&mark), NOBODY);
+        assert_eq!(sleepers(&mark), NO_PROCESSES);
     }
 }
 
 #[test]
-fn a_killed_launcher_ends_the_job_on_every_host() {
+fn killed_launcher_stops_job_on_every_host() {
     for killed in 0..2 {
         let hosts = Hosts::new(2);
         let mark = mark();
         let script = format!("sleep {mark} & sleep {mark}");
         let first = hosts.coordinator(1, &[], &script);
         let second = hosts.launcher(1, &[], &script).spawn().unwrap();
-        eventually("all sleep", || sleepers(&mark).len() == 4);
+        eventually("all processes sleep", || sleepers(&mark).len() == 4);
         let mut both = [first, second];
         both[killed].kill().unwrap();
         let [first, second] = both;
         let ends = [wait(first), wait(second)];
         let end = &ends[1 - killed];
-        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
         assert!(
             end.stderr
                 .contains(&format!("the launcher of node {killed}")),
             "{end:?}"
         );
         assert!(killed == 0 || end.stderr.contains("rank 1"), "{end:?}");
-        assert!(end.took < ENDS_WITHIN, "{:?}", end.took);
-        eventually("none is left", || running(&mark).is_empty());
+        assert!(end.took < STOP_LIMIT, "{:?}", end.took);
+        eventually("no process is left", || running(&mark).is_empty());
     }
 }
 
 #[test]
-fn a_program_missing_on_one_host_ends_the_job() {
+fn program_missing_on_one_host_stops_job() {
     let hosts = Hosts::new(2);
     let mark = mark();
     let first = hosts.coordinator(1, &[], &format!("sleep {mark}"));
@@ -342,7 +342,7 @@ fn a_program_missing_on_one_host_ends_the_job() {
     command
         .args(["--", "/no/such/program"])
         .env("RINGTREE_SECRET", SECRET);
-    let second = stand_by(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
+    let second = wait_in_thread(command.stdout(Stdio::piped()).stderr(Stdio::piped()));
     let (first, second) = (wait(first), second.join().unwrap());
     assert_eq!(
         (first.code, second.code),
@@ -350,5 +350,5 @@ fn a_program_missing_on_one_host_ends_the_job() {
         "{first:?} {second:?}"
     );
     assert!(first.stderr.contains("node 1") && first.stderr.contains("/no/such/program"));
-    assert_eq!(sleepers(&mark), NOBODY);
+    assert_eq!(sleepers(&mark), NO_PROCESSES);
 }

@@ -1,10 +1,10 @@
-//! Shared memory as users see it: the doctor, `--transport`, and machines that forbid it.
+//! Shared memory from a user's view: the doctor, `--transport`, and machines that forbid it.
 
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
-/// The command line, without what this process's environment says.
+/// Returns the command without the settings of this process's environment.
 fn ringtree(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     command.args(arguments);
@@ -23,7 +23,7 @@ fn refuse_memory(command: &mut Command) {
         k: constant,
     };
     let mut filter = [
-        // The number of the system call is the first word of what a filter sees.
+        // The system call's number is the first word of the filter's input.
         instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
         instruction(
             libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K,
@@ -42,14 +42,15 @@ fn refuse_memory(command: &mut Command) {
             len: filter.len() as u16,
             filter: filter.as_mut_ptr(),
         };
-        // SAFETY: prctl is a plain system call; it copies the filter, which lives until then.
+        // SAFETY: prctl is a plain system call; it copies the filter, which lives until
+        // then.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
         };
         done.then_some(()).ok_or_else(io::Error::last_os_error)
     };
-    // SAFETY: the closure makes two system calls on memory of its own and allocates nothing.
+    // SAFETY: the closure makes two system calls on its own memory and allocates nothing.
     unsafe { command.pre_exec(install) };
 }
 
@@ -75,7 +76,7 @@ const BENCH: &[&str] = &[
 ];
 
 #[test]
-fn the_doctor_tells_what_memory_is_shared_by() {
+fn doctor_reports_how_memory_is_shared() {
     let output = ringtree(&["doctor"])
         .env("RINGTREE_HOST_ID", "here")
         .env("RINGTREE_TRANSPORT", "shm")
@@ -97,7 +98,7 @@ fn the_doctor_tells_what_memory_is_shared_by() {
 }
 
 #[test]
-fn the_doctor_says_that_memory_is_refused_and_fails_where_it_is_demanded() {
+fn doctor_reports_forbidden_shared_memory() {
     for (transport, expected) in [("auto", 0), ("shm", 1)] {
         let mut doctor = ringtree(&["doctor"]);
         refuse_memory(&mut doctor);
@@ -115,7 +116,7 @@ fn the_doctor_says_that_memory_is_refused_and_fails_where_it_is_demanded() {
 }
 
 #[test]
-fn where_memory_is_refused_auto_uses_tcp_and_shm_says_why_not() {
+fn forbidden_memory_makes_auto_use_tcp_and_shm_fail() {
     let mut auto = ringtree(BENCH);
     refuse_memory(&mut auto);
     let output = auto.output().unwrap();
@@ -134,7 +135,7 @@ fn where_memory_is_refused_auto_uses_tcp_and_shm_says_why_not() {
 }
 
 #[test]
-fn the_first_rank_that_is_elsewhere_is_named() {
+fn shm_across_hosts_names_first_remote_rank() {
     let script = "RINGTREE_HOST_ID=host$((RANK / 2)) exec \"$0\" bench barrier --transport shm";
     let program = env!("CARGO_BIN_EXE_ringtree");
     let line = [
@@ -157,7 +158,7 @@ fn the_first_rank_that_is_elsewhere_is_named() {
 }
 
 #[test]
-fn a_transport_is_asked_for_on_the_command_line_or_in_the_environment() {
+fn option_and_variable_select_transport() {
     let by_option = ringtree(BENCH).args(["--transport", "tcp"]).output();
     let by_setting = ringtree(BENCH).env("RINGTREE_TRANSPORT", "tcp").output();
     for output in [by_option.unwrap(), by_setting.unwrap()] {

@@ -8,7 +8,7 @@ use std::net::TcpStream;
 
 use std::path::Path;
 
-/// A shell that runs `before` and then becomes the launcher.
+/// Returns a shell command that runs `before` and then becomes the launcher.
 pub(crate) fn shell(before: &str, options: &[&str], script: &str) -> Command {
     let launcher = launcher(options, script);
     let mut command = Command::new("/bin/sh");
@@ -20,16 +20,16 @@ pub(crate) fn shell(before: &str, options: &[&str], script: &str) -> Command {
     command
 }
 
-/// The exit code of a launcher whose output no one reads.
+/// Returns the exit code of a launcher whose output no one reads.
 fn code_of(mut child: Child) -> Option<i32> {
     let mut code = None;
     let id = child.id();
     let start = Instant::now();
     while code.is_none() {
-        if start.elapsed() > PATIENCE {
+        if start.elapsed() > WAIT_LIMIT {
             signal(id, "KILL");
             child.wait().unwrap();
-            panic!("the launcher did not end");
+            panic!("the launcher did not exit");
         }
         thread::sleep(Duration::from_millis(5));
         code = child.try_wait().unwrap();
@@ -43,7 +43,7 @@ fn is_stopped(process: u32) -> bool {
 }
 
 #[test]
-fn an_ignored_hangup_stays_ignored() {
+fn ignored_hangup_stays_ignored() {
     let folder = tempfile::tempdir().unwrap();
     let word = folder.path().join("word");
     let script = format!(
@@ -58,7 +58,7 @@ fn an_ignored_hangup_stays_ignored() {
         assert!(lines.next().unwrap().unwrap().ends_with("up"));
     }
     signal(child.id(), "HUP");
-    // A launcher that heeds the signal ends the ranks, which write nothing more.
+    // A launcher that handled the signal would stop the ranks, which would print nothing more.
     thread::sleep(Duration::from_millis(100));
     fs::write(&word, "").unwrap();
     let rest: BTreeSet<String> = lines.map(Result::unwrap).collect();
@@ -71,7 +71,7 @@ fn an_ignored_hangup_stays_ignored() {
 }
 
 #[test]
-fn a_reader_that_has_gone_ends_neither_the_launcher_nor_its_restarts() {
+fn closed_output_stops_neither_launcher_nor_restarts() {
     let script = "echo $RANK; echo $RANK >&2; \
                   if [ $TORCHELASTIC_RESTART_COUNT$RANK = 01 ]; then kill -KILL $$; fi";
     for options in [&["--max-restarts", "1"][..], &[]] {
@@ -83,13 +83,14 @@ fn a_reader_that_has_gone_ends_neither_the_launcher_nor_its_restarts() {
     }
 }
 
-/// A launcher both of whose streams end in one full pipe; the other end of that.
-fn held_up(options: &[&str], script: &str) -> (Child, PipeReader) {
+/// Starts a launcher whose two streams write to one pipe, and waits until the pipe is full. Returns
+/// the launcher and the pipe's reading end.
+fn with_full_pipe(options: &[&str], script: &str) -> (Child, PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
     let mut command = launcher(options, script);
     command.stdout(writer.try_clone().unwrap()).stderr(writer);
     let child = command.spawn().unwrap();
-    // A pipe may be full before it holds as many bytes as it could.
+    // A pipe may be full before it holds its maximum number of bytes.
     eventually("the pipe is full", || {
         let held = || rustix::io::ioctl_fionread(&reader).unwrap();
         let before = held();
@@ -99,10 +100,10 @@ fn held_up(options: &[&str], script: &str) -> (Child, PipeReader) {
     (child, reader)
 }
 
-const CHATTERS: &str = "while :; do echo something to read; echo and more >&2; done";
+const ENDLESS_OUTPUT: &str = "while :; do echo something to read; echo and more >&2; done";
 
 #[test]
-fn a_reader_that_has_seen_enough_ends_a_benchmark_in_peace() {
+fn bench_exits_cleanly_when_its_reader_closes() {
     let sizes = vec!["8"; 10_000].join(",");
     let bench = ["bench", "all-reduce", "--ranks", "2", "--iters", "1"];
     let mut child = Command::new(env!("CARGO_BIN_EXE_ringtree"))
@@ -122,31 +123,31 @@ fn a_reader_that_has_seen_enough_ends_a_benchmark_in_peace() {
 }
 
 #[test]
-fn a_reader_that_pauses_does_not_hold_up_the_end_of_the_job() {
-    let (child, reader) = held_up(&["--nproc-per-node", "3"], CHATTERS);
+fn paused_reader_does_not_delay_end_of_job() {
+    let (child, reader) = with_full_pipe(&["--nproc-per-node", "3"], ENDLESS_OUTPUT);
     signal(child.id(), "TERM");
     assert_eq!(code_of(child), Some(1));
     drop(reader);
 }
 
 #[test]
-fn a_reader_that_pauses_does_not_hold_up_a_restart_and_hears_of_it() {
+fn paused_reader_does_not_delay_restart() {
     let folder = tempfile::tempdir().unwrap();
     let [fail, again] = ["fail", "again"].map(|name| folder.path().join(name));
     let script = format!(
         "if [ $TORCHELASTIC_RESTART_COUNT = 1 ]; then touch {again}; fi; \
-         if [ $RANK = 0 ]; then {CHATTERS}; fi; \
+         if [ $RANK = 0 ]; then {ENDLESS_OUTPUT}; fi; \
          if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then \
          until [ -e {fail} ]; do sleep 0.01; done; exit 3; fi; sleep 1000",
         again = again.display(),
         fail = fail.display(),
     );
     let options = ["--nproc-per-node", "2", "--max-restarts", "1"];
-    let (child, reader) = held_up(&options, &script);
+    let (child, reader) = with_full_pipe(&options, &script);
     fs::write(fail, "").unwrap();
     eventually("the job starts again", || Path::new(&again).exists());
     signal(child.id(), "TERM");
-    // Now the reader goes on.
+    // Now the reader resumes.
     let text = io::read_to_string(reader).unwrap();
     assert_eq!(code_of(child), Some(1));
     for line in [
@@ -158,7 +159,7 @@ fn a_reader_that_pauses_does_not_hold_up_a_restart_and_hears_of_it() {
 }
 
 #[test]
-fn a_slow_reader_gets_everything() {
+fn slow_reader_receives_all_output() {
     let script = "i=0; while [ $i -lt 20000 ]; do echo a line of rank $RANK; i=$((i+1)); done";
     let mut child = launcher(&["--nproc-per-node", "2"], script)
         .spawn()
@@ -168,7 +169,7 @@ fn a_slow_reader_gets_everything() {
     for (number, line) in lines.enumerate() {
         assert!(line.unwrap().contains("]: a line of rank"));
         count += 1;
-        // About as long as the job's last output is waited for, in all.
+        // In total, about as long as the launcher waits for the job's last output.
         if number % 1000 == 0 {
             thread::sleep(Duration::from_millis(20));
         }
@@ -178,19 +179,19 @@ fn a_slow_reader_gets_everything() {
 }
 
 #[test]
-fn a_stopped_launcher_stops_its_ranks_and_they_go_on_together() {
+fn launcher_and_ranks_stop_and_continue_together() {
     let mark = mark();
     let script = format!("sleep {mark} & sleep {mark}; echo awake; exit 0");
     let mut command = launcher(&["--nproc-per-node", "2"], &script);
-    // A shell gives its jobs groups of their own.
+    // A shell puts each job into its own process group.
     let mut child = command.process_group(0).spawn().unwrap();
-    eventually("all sleep", || sleepers(&mark).len() == 4);
+    eventually("all processes sleep", || sleepers(&mark).len() == 4);
     signal(child.id(), "TSTP");
-    eventually("all are stopped", || {
+    eventually("all processes are stopped", || {
         is_stopped(child.id()) && sleepers(&mark).into_iter().all(is_stopped)
     });
     signal(child.id(), "CONT");
-    eventually("none is stopped", || {
+    eventually("all processes are running again", || {
         !is_stopped(child.id()) && !sleepers(&mark).into_iter().any(is_stopped)
     });
     assert!(child.try_wait().unwrap().is_none());
@@ -203,13 +204,13 @@ fn a_stopped_launcher_stops_its_ranks_and_they_go_on_together() {
 }
 
 #[test]
-fn a_launcher_that_no_shell_could_let_go_on_is_not_stopped() {
+fn session_leader_is_not_stopped() {
     let mark = mark();
     let launcher = launcher(
         &["--nproc-per-node", "2"],
         &format!("sleep {mark}; echo awake"),
     );
-    // The leader of a session has no parent in it.
+    // The leader of a session has no parent within the session.
     let mut command = Command::new("setsid");
     command
         .arg(launcher.get_program())
@@ -229,8 +230,9 @@ fn a_launcher_that_no_shell_could_let_go_on_is_not_stopped() {
     assert_eq!(end.stdout.matches("awake").count(), 2, "{end:?}");
 }
 
-/// The first process of a container that reaps nothing, for [`no_process_is_left_unreaped`]: this
-/// very file.
+/// Acts as the first process of a container that reaps no orphans, for
+/// [`no_process_is_left_unreaped`],
+/// which starts it from this test binary.
 #[test]
 fn reaps_nothing() {
     if std::env::var_os("REAPS_NOTHING_TEST").is_none() {
@@ -267,7 +269,7 @@ fn no_process_is_left_unreaped() {
 }
 
 #[test]
-fn a_launcher_without_descriptors_for_strangers_meets_the_others_when_they_have_gone() {
+fn launcher_recovers_from_descriptor_exhaustion() {
     let hosts = Hosts::new(2);
     let options = [
         "--nproc-per-node=1",
@@ -281,7 +283,9 @@ fn a_launcher_without_descriptors_for_strangers_meets_the_others_when_they_have_
     let strangers: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(hosts.endpoint()))
         .collect();
-    // The launcher gives a stranger's place up when it finds none left: 39 may be all that is seen.
+    // The launcher closes a stranger's connection when it runs out of descriptors, so this may
+    // never
+    // see more than 39.
     eventually("no descriptor is left", || {
         fs::read_dir(format!("/proc/{}/fd", first.id()))
             .unwrap()
@@ -289,7 +293,7 @@ fn a_launcher_without_descriptors_for_strangers_meets_the_others_when_they_have_
             >= 39
     });
     drop(strangers);
-    let second = stand_by(&mut hosts.launcher(1, &[], "echo here"));
+    let second = wait_in_thread(&mut hosts.launcher(1, &[], "echo here"));
     for end in [wait(first), second.join().unwrap()] {
         assert_eq!((end.code, end.lines().len()), (Some(0), 1), "{end:?}");
     }

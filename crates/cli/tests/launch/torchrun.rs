@@ -1,9 +1,9 @@
-//! Lines that were written for torchrun and mpirun.
+//! Command lines written for torchrun and mpirun.
 
 use super::*;
 
 #[test]
-fn its_spellings_work() {
+fn torchrun_spellings_work() {
     let options = [
         "--nproc_per_node=2",
         "--max_restarts",
@@ -24,10 +24,10 @@ fn its_spellings_work() {
 }
 
 #[test]
-fn a_master_address_is_where_the_launchers_meet() {
+fn master_address_sets_endpoint_of_launchers() {
     let endpoint = address::own_address();
     let (host, port) = endpoint.rsplit_once(':').unwrap();
-    // On one host, where rank 0 answers.
+    // With one host, rank 0 listens there.
     let options = ["--nproc-per-node=1", "--master_port", port];
     let end = run(&options, "echo $MASTER_ADDR:$MASTER_PORT");
     assert_eq!(end.stdout, format!("[0]: {endpoint}\n"), "{end:?}");
@@ -36,14 +36,14 @@ fn a_master_address_is_where_the_launchers_meet() {
         let options = ["--nproc-per-node=1", "--nnodes=2", "--node-rank", place];
         let meeting = ["--master-addr", host, "--master-port", port];
         let mut command = launcher(&[&options[..], &meeting].concat(), "echo $RANK");
-        stand_by(command.env("RINGTREE_SECRET", SECRET))
+        wait_in_thread(command.env("RINGTREE_SECRET", SECRET))
     };
     let [first, second] = ["0", "1"].map(node).map(|end| end.join().unwrap());
     assert_eq!((&*first.stdout, &*second.stdout), ("[0]: 0\n", "[1]: 1\n"));
 }
 
 #[test]
-fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
+fn unsupported_options_fail_and_name_alternative() {
     let cases = [
         ("--rdzv-conf=timeout=900", "RINGTREE_TIMEOUT_MS"),
         ("--rdzv_backend=etcd", "--rdzv-endpoint"),
@@ -80,7 +80,7 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
         };
         let end = run(&[ranks, option], "true");
         assert_eq!(
-            (end.code, end.told().len()),
+            (end.code, end.messages().len()),
             (Some(2), 1),
             "{option}: {end:?}"
         );
@@ -92,7 +92,7 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
     ];
     for options in contradictions {
         let end = run(&[&["--nproc-per-node=1"], options].concat(), "true");
-        assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+        assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
         assert!(
             end.stderr.contains(options[0].split('=').next().unwrap()),
             "{end:?}"
@@ -101,7 +101,7 @@ fn what_has_no_meaning_here_is_refused_in_one_line_that_says_what_has() {
 }
 
 #[test]
-fn mpiruns_number_of_ranks_works_and_a_programs_own_option_is_kept() {
+fn np_option_works_and_program_keeps_its_own() {
     for options in [
         &["-np", "2"][..],
         &["--np", "2"],
@@ -115,11 +115,11 @@ fn mpiruns_number_of_ranks_works_and_a_programs_own_option_is_kept() {
     }
     let mut command = launcher(&["-n", "p"], "true");
     let end = wait(command.args(["-np", "7"]).spawn().unwrap());
-    assert_eq!((end.code, end.told().len()), (Some(2), 1), "{end:?}");
+    assert_eq!((end.code, end.messages().len()), (Some(2), 1), "{end:?}");
 }
 
 #[test]
-fn a_misspelled_command_is_corrected() {
+fn misspelled_command_gets_suggestion() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     let output = command.args(["runn", "-n", "2", "true"]).output().unwrap();
     let text = String::from_utf8(output.stderr).unwrap();
@@ -128,7 +128,7 @@ fn a_misspelled_command_is_corrected() {
 }
 
 #[test]
-fn a_program_in_the_working_directory_is_named_in_the_error() {
+fn error_suggests_program_in_working_directory() {
     let folder = tempfile::tempdir().unwrap();
     for name in ["grad", "sums.py"] {
         fs::write(folder.path().join(name), "").unwrap();

@@ -1,4 +1,4 @@
-//! The training examples: their parts, and whole runs of them over real processes.
+//! The training examples: their parts, and complete runs in real processes.
 
 #[allow(dead_code)]
 #[path = "../../../../examples/03_accumulation.rs"]
@@ -34,7 +34,8 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::sync::OnceLock;
 
-/// An example's program in the same target directory as this test, built from these sources.
+/// Returns the path of an example in this test's target directory, after building it from these
+/// sources.
 pub(crate) fn program(example: &str) -> PathBuf {
     static PROGRAMS: OnceLock<PathBuf> = OnceLock::new();
     let programs = PROGRAMS.get_or_init(|| {
@@ -44,15 +45,17 @@ pub(crate) fn program(example: &str) -> PathBuf {
             Some("debug") | None => "test",
             Some(profile) => profile,
         };
-        // Nothing to do after `cargo test`, which builds the examples first; but
-        // `cargo test --test launch` does not, and must not meet yesterday's programs.
+        // After a full `cargo test`, which builds the examples first, there is nothing to
+        // build. But
+        // `cargo test --test launch` does not build them, and stale programs must not be
+        // tested.
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile])
             .args(["--example", "train_text", "--example", "15_training"])
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
             .status()
             .unwrap();
-        assert!(built.success(), "the examples build");
+        assert!(built.success(), "the examples must build");
         target.join("examples")
     });
     programs.join(example)
@@ -67,7 +70,7 @@ fn example(arguments: &[&str]) -> Command {
     for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
         command.env_remove(name);
     }
-    // Runs are compared: whatever is measured must not choose the order of a sum.
+    // The test compares runs, so measured values must not choose the order of a sum.
     command.env("RINGTREE_TUNING", "built-in");
     command.args(arguments);
     command
@@ -77,7 +80,7 @@ fn standard_output(output: &Output) -> String {
     String::from_utf8(output.stdout.clone()).unwrap()
 }
 
-/// The numbers that a run printed for a step, in the line "step 3  loss 2.3456  gradient 0.1234".
+/// The values that a run printed for a step, as in "step 3  loss 2.3456  gradient 0.1234".
 #[derive(Debug)]
 struct Step {
     number: usize,
@@ -105,16 +108,20 @@ fn steps(arguments: &[&str]) -> Vec<Step> {
     text.lines().filter_map(step_of).collect()
 }
 
-/// The same seed and the same global batch, shared out differently: the same run, but for the
-/// rounding of sums taken in another order. The length of the gradient is compared too: Adam
-/// takes nearly the same steps whatever factor all gradients have in common, so the losses alone
-/// would not tell a sum from a mean.
+/// With the same seed and global batch, a run does not depend on how the batch is split, except for
+/// the rounding of sums taken in another order. The test also compares the length of the gradient:
+/// Adam takes nearly the same steps whatever factor all gradients have in common, so the losses
+/// would
+/// not distinguish a sum from a mean.
 #[test]
-fn however_many_ranks_share_a_batch_the_run_is_the_same() {
+fn run_is_the_same_however_the_batch_is_split() {
     let run = ["--steps", "30", "--batch", "48"];
     let alone = steps(&[&run[..], &["--ranks", "1"]].concat());
-    assert_eq!(alone.len(), 30, "a line a step");
-    assert!(alone[29].loss < alone[0].loss - 0.5, "it learns: {alone:?}");
+    assert_eq!(alone.len(), 30, "expected one line per step");
+    assert!(
+        alone[29].loss < alone[0].loss - 0.5,
+        "the loss must fall: {alone:?}"
+    );
     let splits: [&[&str]; 3] = [
         &["--ranks", "4"],
         &["--ranks", "3", "--accumulate", "2"],
@@ -135,10 +142,10 @@ fn however_many_ranks_share_a_batch_the_run_is_the_same() {
     }
 }
 
-/// The outputs are 5.347 and 4.574, so the errors −9.653 and −7.426: by hand, the means of
-/// 2 × error × (6, 2, 1) and 2 × error × (5, 2, 1).
+/// The outputs are 5.347 and 4.574, so the errors are −9.653 and −7.426. The expected gradients are
+/// the means of 2 × error × (6, 2, 1) and 2 × error × (5, 2, 1), calculated by hand.
 #[test]
-fn the_worked_accumulation_example_comes_out() {
+fn accumulation_example_matches_hand_calculation() {
     let expected = [-95.048, -34.158, -17.079];
     let ways = accumulation::averaged().unwrap();
     assert_eq!(ways.len(), 2);
@@ -149,7 +156,7 @@ fn the_worked_accumulation_example_comes_out() {
     }
 }
 
-/// A stream that keeps every write apart, as a pipe shared with another stream may.
+/// A stream that records each write separately, as a pipe shared with another stream may.
 #[derive(Default)]
 struct Writes(Vec<String>);
 
@@ -164,10 +171,10 @@ impl Write for &mut Writes {
     }
 }
 
-/// Progress goes to standard error and results to standard output: in one file, as without a
-/// terminal, a line that is written in two parts would be torn.
+/// Progress goes to standard error and results go to standard output. If both are one file, a line
+/// written in two parts could be torn apart.
 #[test]
-fn without_a_terminal_a_line_of_progress_is_one_write() {
+fn progress_line_is_one_write_without_terminal() {
     let mut writes = Writes::default();
     progress::write_line(&mut writes, "progress: 1 of 5 steps");
     assert_eq!(writes.0, ["progress: 1 of 5 steps\n"]);
@@ -198,7 +205,7 @@ fn without_a_terminal_a_line_of_progress_is_one_write() {
 }
 
 #[test]
-fn one_changed_weight_on_one_rank_is_found() {
+fn one_changed_weight_on_one_rank_is_detected() {
     let output = train(&[
         "--ranks",
         "3",
@@ -221,7 +228,7 @@ fn one_changed_weight_on_one_rank_is_found() {
 }
 
 #[test]
-fn wrong_usage_is_one_line_and_exit_code_two() {
+fn wrong_usage_prints_one_line_and_exits_with_2() {
     let cases: [&[&str]; 5] = [
         &["--ranks", "4", "--batch", "10"],
         &["--ranks", "0"],
@@ -244,7 +251,7 @@ fn wrong_usage_is_one_line_and_exit_code_two() {
 }
 
 #[test]
-fn a_text_that_cannot_be_read_is_named() {
+fn unreadable_text_is_named() {
     let output = train(&["--text", "/no/such/file"]);
     assert_eq!(output.status.code(), Some(1), "{output:?}");
     let message = String::from_utf8(output.stderr).unwrap();
@@ -253,10 +260,10 @@ fn a_text_that_cannot_be_read_is_named() {
 }
 
 #[test]
-fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interruption() {
+fn training_is_independent_of_ranks_and_interruptions() {
     let scratch = tempfile::tempdir().unwrap();
     let place = |name: String| scratch.path().join(name);
-    // Where each rank keeps its checkpoints, if not all in one place.
+    // Directory of each rank's checkpoints, if the ranks use separate ones.
     let train_at = |ranks, name: &(dyn Fn(usize) -> String + Sync), steps: u64| {
         let ends = ringtree::simulate(ranks, |comm| {
             let folder = place(name(comm.rank())).display().to_string();
@@ -265,7 +272,7 @@ fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interrupti
         let ends: Vec<_> = ends.into_iter().map(Result::unwrap).collect();
         assert!(
             ends.iter().all(|end| *end == ends[0]),
-            "the replicas are equal"
+            "the replicas must be equal"
         );
         ends.into_iter().next().unwrap()
     };
@@ -277,16 +284,16 @@ fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interrupti
     };
     let mut losses = Vec::new();
     for ranks in [1, 2, 4] {
-        let (loss, weights) = train(ranks, "calm", 300);
-        assert!(loss < 0.005, "it has learnt: {loss}");
+        let (loss, weights) = train(ranks, "uninterrupted", 300);
+        assert!(loss < 0.005, "the final loss is too high: {loss}");
         losses.push(loss);
-        // Between two checkpoints, and in another epoch than the last one.
+        // The interruption is between two checkpoints, and not in the last epoch.
         train(ranks, "interrupted", 150);
         assert_eq!(train(ranks, "interrupted", 300), (loss, weights.clone()));
         let lines = |name: &str| metrics(&format!("{name} {ranks}")).len();
-        assert_eq!((lines("calm"), lines("interrupted")), (300, 300));
+        assert_eq!((lines("uninterrupted"), lines("interrupted")), (300, 300));
 
-        // It goes on where another host's rank is rank 0, which has no checkpoint: the same run.
+        // The run resumes with another host's rank as rank 0, which has no checkpoint.
         train_at(ranks, &|rank| format!("host {rank} of {ranks}"), 150);
         let moved = |rank| format!("host {} of {ranks}", (rank + ranks - 1) % ranks);
         assert_eq!(train_at(ranks, &moved, 300), (loss, weights));
@@ -295,7 +302,7 @@ fn the_whole_training_is_the_same_on_any_number_of_ranks_and_after_an_interrupti
         assert_eq!(after.last().map(|line| line.step), Some(300));
         assert!(after.iter().all(|line| line.run == before[0].run));
     }
-    // To four digits: sums of other shares are rounded otherwise.
+    // Compared to four digits, because sums of other shares are rounded differently.
     let is_same = |loss: &f64| (loss / losses[0] - 1.0).abs() < 5e-4;
     assert!(losses.iter().all(is_same), "{losses:?}");
 }

@@ -1,11 +1,11 @@
-//! The message of a launcher after a rank has failed, and the rank that it names.
+//! The final message of a launcher after a rank has failed, and the rank that it names.
 
 use super::several_hosts::Hosts;
 use super::*;
 use ringtree::{Communicator, ReduceOp};
 
-/// The program of the ranks below: this very file. Rank 1 fails in the way that the test names,
-/// while the others wait for it in a call.
+/// The program of the ranks below, in this test binary. Rank 1 fails in the way that the test
+/// specifies, while the others wait for it in a call.
 #[test]
 fn rank() {
     let Ok(role) = std::env::var("WORDS_TEST") else {
@@ -13,7 +13,7 @@ fn rank() {
     };
     let ends = std::thread::Builder::new().name("training".to_owned());
     let trained = ends.spawn(move || train(&role)).unwrap().join();
-    // As in a program whose main function trains.
+    // Exit as a program does whose main function trains.
     std::process::exit(match trained {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
@@ -50,7 +50,7 @@ fn train(role: &str) -> ringtree::Result<()> {
     Ok(())
 }
 
-/// Something whose drop takes its time, after the communicator's.
+/// A value that is dropped after the communicator and whose drop takes time.
 struct Slow;
 
 impl Drop for Slow {
@@ -68,18 +68,18 @@ pub(super) fn script(role: &str) -> String {
 }
 
 /// Returns the last message of a launcher of four ranks.
-fn last_words(role: &str, backtrace: &str) -> (String, End) {
+fn last_message(role: &str, backtrace: &str) -> (String, End) {
     let mut line = launcher(&["--nproc-per-node", "4"], &script(role));
     let end = wait(line.env("RUST_BACKTRACE", backtrace).spawn().unwrap());
-    assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
-    (end.told()[0].to_owned(), end)
+    assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
+    (end.messages()[0].to_owned(), end)
 }
 
 #[test]
-fn a_rank_that_panics_is_named_and_no_other_is_blamed() {
+fn panicking_rank_is_named_and_no_other_is_blamed() {
     for backtrace in ["0", "1"] {
         for role in ["panics", "unwinds slowly"] {
-            let (line, end) = last_words(role, backtrace);
+            let (line, end) = last_message(role, backtrace);
             let expected = "ringtree: rank 1 exited with code 101; its last output is above, \
                             after [1]";
             assert_eq!(line, expected, "{end:?}");
@@ -90,8 +90,8 @@ fn a_rank_that_panics_is_named_and_no_other_is_blamed() {
 }
 
 #[test]
-fn the_others_are_told_that_it_panicked_and_the_user_once() {
-    let (_, end) = last_words("panics", "0");
+fn panic_of_a_rank_is_reported_once() {
+    let (_, end) = last_message("panics", "0");
     let said = end
         .stderr
         .lines()
@@ -100,9 +100,9 @@ fn the_others_are_told_that_it_panicked_and_the_user_once() {
 }
 
 #[test]
-fn ranks_that_panic_because_another_has_left_are_not_blamed() {
+fn ranks_that_panic_after_another_left_are_not_blamed() {
     for backtrace in ["0", "1"] {
-        let (line, end) = last_words("fails among ranks that unwrap", backtrace);
+        let (line, end) = last_message("fails among ranks that unwrap", backtrace);
         let expected = "ringtree: rank 1 exited with code 1; its last output is above, after \
                         [1]";
         assert_eq!(line, expected, "{end:?}");
@@ -110,9 +110,9 @@ fn ranks_that_panic_because_another_has_left_are_not_blamed() {
     }
 }
 
-/// Here, the launcher does not read what the ranks report about each other.
+/// With inherited output, the launcher does not read what the ranks report about each other.
 #[test]
-fn the_rank_that_failed_first_is_named_though_the_launcher_reads_nothing() {
+fn first_failed_rank_is_named_with_inherited_output() {
     let options = ["--output", "inherit", "--nproc-per-node", "4"];
     for (role, code) in [
         ("fails slowly", 1),
@@ -122,7 +122,7 @@ fn the_rank_that_failed_first_is_named_though_the_launcher_reads_nothing() {
         let end = run(&options, &script(role));
         let line = format!("ringtree: rank 1 exited with code {code}");
         assert_eq!(
-            (end.code, end.told()),
+            (end.code, end.messages()),
             (Some(1), vec![&*line]),
             "{role}: {end:?}"
         );
@@ -130,13 +130,13 @@ fn the_rank_that_failed_first_is_named_though_the_launcher_reads_nothing() {
 }
 
 #[test]
-fn a_panic_is_quoted_where_the_rank_has_not_shown_it() {
+fn panic_is_quoted_on_hosts_that_did_not_print_it() {
     let hosts = Hosts::new(2);
     let script = script("unwinds slowly");
-    let job = [1, 2].map(|ranks| stand_by(&mut hosts.launcher(ranks, &[], &script)));
+    let job = [1, 2].map(|ranks| wait_in_thread(&mut hosts.launcher(ranks, &[], &script)));
     for end in job.map(|end| end.join().unwrap()) {
-        assert_eq!((end.code, end.told().len()), (Some(1), 1), "{end:?}");
-        let line = end.told()[0];
+        assert_eq!((end.code, end.messages().len()), (Some(1), 1), "{end:?}");
+        let line = end.messages()[0];
         let is_its_host = end.stderr.contains("[1]: no sample 3");
         let ends_with = match is_its_host {
             true => "exited with code 101; its last output is above, after [1]",
@@ -149,7 +149,7 @@ fn a_panic_is_quoted_where_the_rank_has_not_shown_it() {
 }
 
 #[test]
-fn a_wrong_argument_is_told_and_its_exit_code_is_the_launchers() {
+fn wrong_argument_of_program_sets_launchers_exit_code() {
     let usage = "printf \"error: unexpected argument '--stepz' found\\n\\n  tip: try \
                  '--steps'\\n\\nUsage: train [OPTIONS]\\n\\nFor more information, try \
                  '--help'.\\n\" >&2; exit 2";
@@ -158,11 +158,14 @@ fn a_wrong_argument_is_told_and_its_exit_code_is_the_launchers() {
     let shown = end
         .stderr
         .matches("error: unexpected argument '--stepz' found");
-    assert!(end.told()[0].contains("is above, after ["), "{end:?}");
-    assert!((1..=2).contains(&shown.count()), "each rank's own: {end:?}");
+    assert!(end.messages()[0].contains("is above, after ["), "{end:?}");
+    assert!(
+        (1..=2).contains(&shown.count()),
+        "each rank may print it once: {end:?}"
+    );
 
     let hosts = Hosts::new(2);
-    let job = [1, 1].map(|ranks| stand_by(&mut hosts.launcher(ranks, &[], "exit 2")));
+    let job = [1, 1].map(|ranks| wait_in_thread(&mut hosts.launcher(ranks, &[], "exit 2")));
     for end in job.map(|end| end.join().unwrap()) {
         assert_eq!(end.code, Some(2), "{end:?}");
     }

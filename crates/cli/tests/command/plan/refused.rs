@@ -2,7 +2,7 @@
 
 use super::plan;
 
-/// Each line: arguments => a part of the error message.
+/// Arguments and a part of the error message, one case per line: `arguments => part`.
 const REFUSED: &str = "
     sum --algorithm auto --ranks 8 => value 'sum' for '<COLLECTIVE>' [possible
     broadcast --algorithm fast --ranks 8 => unknown algorithm 'fast'
@@ -68,7 +68,7 @@ const REFUSED: &str = "
 ";
 
 #[test]
-fn what_makes_no_sense_is_refused_in_one_line() {
+fn invalid_arguments_fail_in_one_line() {
     for case in REFUSED.lines().filter(|line| !line.is_empty()) {
         let (line, reason) = case.split_once(" => ").unwrap();
         let output = plan(line);
