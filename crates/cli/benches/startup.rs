@@ -8,8 +8,7 @@
 //!
 //! `ringtree run` starts this program once per rank. The connections are the established TCP
 //! connections of a process: one to rank 0, the coordinator, and those that the barrier needed. PSS
-//! is
-//! the memory of a process, with each page divided by the number of processes that map it.
+//! is the memory of a process, with each page divided by the number of processes that map it.
 
 use ringtree::{Communicator, Result};
 use std::collections::HashSet;
@@ -23,8 +22,7 @@ const RANKS: usize = 256;
 const STARTED_US: &str = "STARTUP_STARTED_US";
 
 /// Results of a rank after the first barrier: microseconds since the start, connections, RSS and
-/// PSS
-/// in KiB.
+/// PSS in KiB.
 type Seen = [u64; 4];
 const NAMES: [&str; 4] = [
     "ms to the end of the barrier",

@@ -1,6 +1,5 @@
 //! Tests of the command `ringtree check-gpu`, and of `bench` on device buffers, with a fake driver.
-//! So
-//! all their code runs before it meets a real driver.
+//! So all their code runs before it meets a real driver.
 
 #![allow(clippy::unwrap_used)]
 
@@ -71,13 +70,13 @@ fn every_section_runs_on_strict_fake_driver() {
     // The two GPUs that can access each other's memory.
     let settings = [("STRICT", "1"), ("VISIBLE_GPUS", "2")];
     let output = here.check(&["--out", "tables"], &settings);
-    let (said, complaints) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
-    assert!(complaints.is_empty(), "{complaints}");
-    assert!(said.ends_with("all GPU checks passed\n"), "{said}");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
+    assert!(stderr.is_empty(), "{stderr}");
+    assert!(stdout.ends_with("all GPU checks passed\n"), "{stdout}");
     let parts = assert_all_parts_passed(&here.path("tables/checks.csv"));
     // Only the mapped path has the litmus test.
-    assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{said}");
+    assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{stdout}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
     for found in ["GPU 0", "GPU 1", "mapped: "] {
         assert!(probe.contains(found), "{probe}");
@@ -118,12 +117,9 @@ fn stub_does_not_hide_driver() {
     std::os::unix::fs::symlink(driver::NAME, stub.join(driver::TOOLKIT_NAME)).unwrap();
     let stub = stub.display().to_string();
     let output = here.check(&["--only", "probe"], &[("LD_LIBRARY_PATH", &stub)]);
-    let complaints = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{complaints}");
-    assert!(
-        complaints.contains("libcuda.so.1: it is a stub"),
-        "{complaints}"
-    );
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
+    assert!(stderr.contains("libcuda.so.1: it is a stub"), "{stderr}");
 }
 
 /// The check reports an unavailable path in one message and does not count it as a failure.
@@ -132,10 +128,10 @@ fn unavailable_mapped_path_is_reported_once_and_skipped() {
     let here = Elsewhere::new();
     let arguments = ["--only", "speed,collectives", "--out", "tables"];
     let output = here.check(&arguments, &[("NO_IPC", "1")]);
-    let (said, complaints) = (text(&output.stdout), text(&output.stderr));
-    assert_eq!(output.status.code(), Some(0), "{said}\n{complaints}");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{stdout}\n{stderr}");
     let end = "all GPU checks passed; the mapped path was not checked with 2 or more ranks\n";
-    assert!(said.ends_with(end), "{said}");
+    assert!(stdout.ends_with(end), "{stdout}");
     let checks = std::fs::read_to_string(here.path("tables/checks.csv")).unwrap();
     let why = "mapped: unavailable: rank 0: cuMemExportToShareableHandle";
     assert_eq!(checks.matches(why).count(), 1, "{checks}");
@@ -151,31 +147,30 @@ fn driver_error_is_a_failure_of_the_check() {
     let here = Elsewhere::new();
     let output = here.check(&["--only", "collectives"], &[("STRANGE_CODE", "12345")]);
     assert_eq!(output.status.code(), Some(1));
-    let complaints = text(&output.stderr);
+    let stderr = text(&output.stderr);
     let is_it = |line: &str| {
         line.starts_with("ringtree check-gpu: FAILED: collectives, ") && line.contains("12345")
     };
-    assert!(complaints.lines().any(is_it), "{complaints}");
+    assert!(stderr.lines().any(is_it), "{stderr}");
 }
 
 /// On real GPUs, slices come from pools, which wait for nothing. The habits of freeing and
-/// allocating
-/// must use the calls that may wait.
+/// allocating must use the calls that may wait.
 #[test]
 fn habits_free_and_allocate_with_calls_that_may_wait() {
     let here = Elsewhere::new();
     let settings = [("POOLS", "1"), ("STRANGE_CODE", "12345")];
     let output = here.check(&["--only", "habits"], &settings);
-    let complaints = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(1), "{complaints}");
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
     let habits = ["frees memory", "allocates memory"];
     let begin = habits.map(|habit| format!("ringtree check-gpu: FAILED: habit: {habit}, "));
     for begin in &begin {
         let is_it = |line: &str| line.starts_with(begin) && line.contains("12345");
-        assert!(complaints.lines().any(is_it), "{complaints}");
+        assert!(stderr.lines().any(is_it), "{stderr}");
     }
     let is_known = |line: &str| begin.iter().any(|begin| line.starts_with(begin));
-    assert!(complaints.lines().all(is_known), "{complaints}");
+    assert!(stderr.lines().all(is_known), "{stderr}");
 }
 
 #[test]
@@ -185,9 +180,9 @@ fn hanging_part_is_stopped() {
     let output = here.check(&arguments, &[]);
     // The other ranks wait longer than this limit for the suspended rank.
     assert_eq!(output.status.code(), Some(1));
-    let complaints = text(&output.stderr);
+    let stderr = text(&output.stderr);
     let what = "FAILED: one rank suspended, staged over shm, 3 ranks: did not finish within 1 s";
-    assert!(complaints.contains(what), "{complaints}");
+    assert!(stderr.contains(what), "{stderr}");
 }
 
 #[test]
@@ -212,12 +207,9 @@ fn missing_gpu_is_reported_in_one_line() {
     }
     let output = program().arg("check-gpu").output().unwrap();
     assert_eq!(output.status.code(), Some(1));
-    let complaints = text(&output.stderr);
-    assert_eq!(complaints.lines().count(), 1, "{complaints}");
-    assert!(
-        complaints.contains("CUDA is not available: "),
-        "{complaints}"
-    );
+    let stderr = text(&output.stderr);
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    assert!(stderr.contains("CUDA is not available: "), "{stderr}");
     assert!(output.stdout.is_empty());
 }
 
@@ -236,15 +228,11 @@ fn bench_measures_device_buffers_on_requested_path() {
             .env("RINGTREE_DEVICE_PATH", device_path)
             .output()
             .unwrap();
-        let (said, complaints) = (text(&output.stdout), text(&output.stderr));
-        assert!(output.status.success(), "{complaints}");
-        assert_eq!(
-            complaints.matches("device buffers are ").count(),
-            1,
-            "{complaints}"
-        );
-        assert_eq!(said.lines().count(), 3, "{said}");
-        for line in said.lines().skip(1) {
+        let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{stderr}");
+        assert_eq!(stderr.matches("device buffers are ").count(), 1, "{stderr}");
+        assert_eq!(stdout.lines().count(), 3, "{stdout}");
+        for line in stdout.lines().skip(1) {
             let cells: Vec<_> = line.split(',').collect();
             assert_eq!((cells[2], cells[13]), (over, "0"), "{line}");
         }

@@ -425,9 +425,9 @@ fn killed_run_resumes_with_same_result() {
         let line: serde_json::Value = serde_json::from_str(line).unwrap();
         line[name].to_string()
     };
-    let told: Vec<_> = metrics.lines().map(|line| field(line, "step")).collect();
+    let reported: Vec<_> = metrics.lines().map(|line| field(line, "step")).collect();
     let all: Vec<_> = (1..=80).map(|step: u64| step.to_string()).collect();
-    assert_eq!(told, all);
+    assert_eq!(reported, all);
     let run = field(metrics.lines().next().unwrap(), "run");
     assert!(
         metrics.lines().all(|line| field(line, "run") == run),
@@ -445,13 +445,13 @@ fn killed_run_resumes_with_same_result() {
         .args(["validate", "--once", "--validation-sequences", "8"])
         .args(arguments);
     let validation = validation.output().unwrap();
-    let told = String::from_utf8_lossy(&validation.stdout).into_owned();
+    let printed = String::from_utf8_lossy(&validation.stdout).into_owned();
     let expected = format!(
         "step 80 validation {:.4}\n",
         loss(output.lines().last().unwrap())
     );
     assert_eq!(
-        told,
+        printed,
         expected,
         "{}",
         String::from_utf8_lossy(&validation.stderr)

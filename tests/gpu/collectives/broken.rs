@@ -10,7 +10,7 @@ use std::time::Duration;
 pub(crate) fn act(role: &str) -> Option<Act> {
     Some(match role {
         "driver fails" => driver_fails,
-        "long alone" => long_alone,
+        "long call" => long_call,
         "attach repeatedly" => attach_repeatedly,
         "many buffers" => many_buffers,
         "dies attaching" => dies_attaching,
@@ -63,10 +63,10 @@ fn driver_fails(rank: &Rank) -> Result<String> {
 #[test]
 fn timeout_of_long_call_names_late_rank() {
     let world = World::new(2, "mapped").impatient();
-    world.expect("long alone", vec!["deadline", "late"]);
+    world.expect("long call", vec!["deadline", "late"]);
 }
 
-fn long_alone(rank: &Rank) -> Result<String> {
+fn long_call(rank: &Rank) -> Result<String> {
     let Rank {
         comm,
         device,
@@ -91,9 +91,8 @@ fn long_alone(rank: &Rank) -> Result<String> {
 }
 
 /// Returns the number of this process's descriptors, the number of its mappings, and the kilobytes
-/// of
-/// its private writable mappings. (The fake driver keeps the addresses of freed memory reserved, so
-/// that any use of them aborts the process.)
+/// of its private writable mappings. (The fake driver keeps the addresses of freed memory reserved,
+/// so that any use of them aborts the process.)
 fn resources() -> (usize, usize, usize) {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     let status = std::fs::read_to_string("/proc/self/status").unwrap();

@@ -21,7 +21,7 @@ pub(crate) fn act(role: &str) -> Option<Act> {
         "many" => many,
         "strange" => strange,
         "mismatch" => mismatch,
-        "refused" => refused,
+        "unsupported" => unsupported,
         "left unchanged" => left_unchanged,
         "success" => success,
         "attach again" => attach_again,
@@ -225,8 +225,7 @@ fn library_queues_are_bounded_and_do_not_deadlock() {
         world()
             .with("LIBRARY_QUEUE_MAX", "256")
             .expect("many", ok(2));
-        // The entries of all the library's streams and of the user's stream share one
-        // queue.
+        // The entries of all the library's streams and of the user's stream share one queue.
         world()
             .with("LIBRARY_QUEUE_MAX", "768")
             .with("CHANNELS", "one")
@@ -317,11 +316,11 @@ fn mismatch(rank: &Rank) -> Result<String> {
 #[test]
 fn unsupported_calls_return_errors_and_lose_nothing() {
     for path in PATHS {
-        World::new(2, path).expect("refused", ok(2));
+        World::new(2, path).expect("unsupported", ok(2));
     }
 }
 
-fn refused(rank: &Rank) -> Result<String> {
+fn unsupported(rank: &Rank) -> Result<String> {
     let comm = &rank.comm;
     let mut own = buffer(rank)?;
     let elsewhere = Device::open(1)?;
@@ -463,8 +462,7 @@ fn leaving(rank: &Rank) -> Result<String> {
 }
 
 /// Attaching another communicator unmaps the memory of a dropped one, and the driver may then wait
-/// for
-/// all streams. Nothing else must wait with it.
+/// for all streams. Nothing else must wait with it.
 #[test]
 fn drop_does_not_wait_for_thread_in_driver() {
     World::new(1, "mapped").expect("dropping", ok(1));

@@ -1,6 +1,5 @@
 //! GPU work that training code typically enqueues after a collective, on drivers that make such
-//! calls
-//! wait. No such call may delay collectives, whatever the driver does meanwhile.
+//! calls wait. No such call may delay collectives, whatever the driver does meanwhile.
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, sys};
@@ -52,8 +51,7 @@ fn calls_overlap_if_streams_of_one_priority_share_a_queue() {
 }
 
 /// Some machines allow only one thread to use the GPU. The engine and the control thread must not
-/// call
-/// the driver.
+/// call the driver.
 #[test]
 fn only_callers_thread_enters_driver() {
     every_habit(&[("STRICT", "1"), ("ONE_THREAD", "1")]);

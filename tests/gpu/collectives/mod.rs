@@ -1,6 +1,5 @@
 //! Collectives on device buffers, run by processes on a fake driver that is as strict as real
-//! drivers
-//! have been observed to be (`tests/gpu/device/fake_driver.cpp`).
+//! drivers have been observed to be (`tests/gpu/device/fake_driver.cpp`).
 
 mod broken;
 mod cases;

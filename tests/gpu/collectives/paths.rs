@@ -48,8 +48,8 @@ fn zeros(rank: &Rank) -> Result<String> {
 
 /// Checks that the output of every rank starts with `expected`.
 fn assert_all_report(world: &World, expected: &str) {
-    for said in world.run("path") {
-        assert!(said.starts_with(expected), "{said}");
+    for result in world.run("path") {
+        assert!(result.starts_with(expected), "{result}");
     }
 }
 

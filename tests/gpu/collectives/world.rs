@@ -13,10 +13,9 @@ const ROLE: &str = "RINGTREE_TEST_ROLE";
 const PATH: &str = "RINGTREE_TEST_PATH";
 pub(crate) const PATHS: [&str; 3] = ["mapped", "shm", "tcp"];
 /// Prefix of a rank's result among the lines of the test harness.
-const MARK: &str = "says: ";
+const MARK: &str = "rank result: ";
 /// Time after which a rank counts as hung. It is far longer than any timeout here and than the
-/// delays
-/// of a busy machine.
+/// delays of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The code that a rank runs for a role. The test compares its result.
@@ -77,8 +76,8 @@ impl World {
 
     /// Runs the ranks and compares their results. A rank that fails reports why.
     pub(crate) fn expect(&self, role: &str, expected: Vec<&str>) {
-        let said = self.run(role);
-        assert_eq!(said, expected, "{role} with {:?}", self.settings);
+        let result = self.run(role);
+        assert_eq!(result, expected, "{role} with {:?}", self.settings);
     }
 
     /// Runs the ranks and returns the result of each.
@@ -106,11 +105,14 @@ impl World {
         };
         let children: Vec<_> = (0..self.ranks).map(start).collect();
         let end = Instant::now() + PATIENCE;
-        children.into_iter().map(|child| said(child, end)).collect()
+        children
+            .into_iter()
+            .map(|child| result_of(child, end))
+            .collect()
     }
 }
 
-fn said(mut child: Child, end: Instant) -> String {
+fn result_of(mut child: Child, end: Instant) -> String {
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > end {
             child.kill().unwrap();
@@ -126,8 +128,8 @@ fn said(mut child: Child, end: Instant) -> String {
         .unwrap()
         .read_to_string(&mut text)
         .unwrap();
-    let said = text.lines().find_map(|line| line.strip_prefix(MARK));
-    said.map_or_else(|| format!("nothing: {text}"), str::to_owned)
+    let result = text.lines().find_map(|line| line.strip_prefix(MARK));
+    result.map_or_else(|| format!("nothing: {text}"), str::to_owned)
 }
 
 /// Runs the given role in a process started by [`World::run`].
@@ -136,9 +138,9 @@ pub(crate) fn child(act: impl Fn(&str) -> Option<Act>) {
         return;
     };
     let act = act(&role).expect("the role must exist");
-    let said = Rank::join().and_then(|rank| act(&rank));
+    let result = Rank::join().and_then(|rank| act(&rank));
     // Exit without unwinding, so that the system releases all that remains.
-    eprintln!("{MARK}{}", said.unwrap_or_else(|error| error.to_string()));
+    eprintln!("{MARK}{}", result.unwrap_or_else(|error| error.to_string()));
     std::process::exit(0);
 }
 

@@ -1,6 +1,5 @@
 // A fake `libcuda.so.1` that implements the driver calls of `src/sys/cuda` on machines without a
-// GPU.
-// It follows the driver's manual, keeps all memory on the host, and is as strict as the manual
+// GPU. It follows the driver's manual, keeps all memory on the host, and is as strict as the manual
 // allows.
 //
 // - A stream is a thread. A copy or kernel whose memory was freed aborts the process.
@@ -17,8 +16,7 @@
 // - Calls that need a current context fail without one.
 // - There are three GPUs, or the first VISIBLE_GPUS of them. The first two can access each other's
 //   memory after it is exported and mapped. An access to memory that is not mapped for the GPU
-//   aborts
-//   the process. A mapping remains valid after its owner exits.
+//   aborts the process. A mapping remains valid after its owner exits.
 // - Kernels are `cuda/reduce.cu`, run on the CPU.
 #define main kernels_on_a_cpu
 #include "../../../cuda/host.cpp"
@@ -100,8 +98,7 @@ struct Block {
 };
 
 // Creates an object that is never destroyed. The threads of the streams still run while the
-// program's
-// last thread exits, so everything that they use must outlive them.
+// program's last thread exits, so everything that they use must outlive them.
 template <typename T> static T &forever() {
     return *new T;
 }
@@ -176,8 +173,7 @@ static void work(std::shared_ptr<Stream> stream) {
 }
 
 // With CHANNELS=one, all streams of a GPU share one queue. With CHANNELS=priority, all streams of
-// one
-// priority do.
+// one priority do.
 static auto &handles = forever<std::map<void *, std::shared_ptr<Stream>>>();
 static auto &channels = forever<std::map<std::pair<int, int>, std::shared_ptr<Stream>>>();
 static std::shared_ptr<Stream> known(void *handle) {

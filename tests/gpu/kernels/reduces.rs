@@ -61,8 +61,7 @@ impl Reduce {
         let mut expected = memory.bytes.clone();
         expected[destination as usize..][..bytes].copy_from_slice(&self.reduced_by_the_cpu());
         let is_vector = matches!(self.residues, Residues::Alike(residue) if residue % size == 0);
-        // Fewer than 16 bytes precede the first vector, and fewer than 16 follow the last
-        // one.
+        // Fewer than 16 bytes precede the first vector, and fewer than 16 follow the last one.
         let by_vector = bytes.saturating_sub(30) * (sources.len() + 1) * usize::from(is_vector);
         Case {
             what: format!(
@@ -262,8 +261,7 @@ fn means_of_integers_truncate() {
     let integers = Dtype::ALL.iter().filter(|dtype| !dtype.is_float());
     for &dtype in integers {
         for divisor in [2, 3, 7, 255, 256, 1023, 65_535, (1 << 20) - 1, 1 << 20] {
-            // Use every small integer, and large integers around multiples of the
-            // divisor.
+            // Use every small integer, and large integers around multiples of the divisor.
             let near = (0..1 << 16).map(|index: u64| match dtype.size() {
                 1 | 2 => index,
                 _ => {

@@ -1,6 +1,5 @@
 //! The command `ringtree plan`, run as a user runs it. The tests replay the printed plans with
-//! numbers
-//! and check that every error is a single line.
+//! numbers and check that every error is a single line.
 
 mod refused;
 
@@ -29,8 +28,8 @@ fn plan(line: &str) -> Output {
 /// Returns the standard output of a command that must succeed.
 pub(crate) fn stdout(line: &str) -> String {
     let output = plan(line);
-    let complaint = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{line}: {complaint}");
+    let message = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{line}: {message}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -78,8 +77,7 @@ impl Entry {
 }
 
 /// Returns a well-mixed number as the initial content of a chunk, so that a wrong summand changes
-/// the
-/// sum.
+/// the sum.
 fn mixed(seed: usize) -> u64 {
     let mut value = (seed as u64)
         .wrapping_add(1)
@@ -369,8 +367,7 @@ fn link_parameters_determine_predicted_time() {
         let line = format!("broadcast --algorithm binomial --ranks 8 --bytes 1M {flags}");
         objects(&line)[0]["time_us"].as_f64().unwrap()
     };
-    // Three rounds of 1,048,576 bytes each; o is paid at both ends. The time is printed to 0.1
-    // ns.
+    // Three rounds of 1,048,576 bytes each; o is paid at both ends. The time is printed to 0.1 ns.
     for (flags, round_us) in [
         (
             "--alpha 4us --overhead 3us --bandwidth 8Gbit",
@@ -400,8 +397,7 @@ fn hosts_change_plan_predicted_time_and_choice() {
     assert_eq!(two_hosts["verified"], true);
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&together) < time_us(&two_hosts) && time_us(&two_hosts) < time_us(&apart));
-    // Each rank sends a fourth of the buffer, in two halves, to its counterpart on the other
-    // host.
+    // Each rank sends a fourth of the buffer, in two halves, to its counterpart on the other host.
     let sends = two_hosts["sends"].as_array().unwrap();
     let host = |send: &Value, end: &str| send[end].as_u64().unwrap() / 4;
     let between = sends
@@ -456,9 +452,9 @@ fn auto_matches_choice_of_a_call() {
                 comm.plan_for(Collective::AllReduce, bytes, Dtype::U8, 0)
             });
             let choice = choices[0].clone().unwrap();
-            let said = &objects(&line)[0];
-            assert_eq!(said["algorithm"], choice.algorithm.to_string(), "{line}");
-            let time_us = said["time_us"].as_f64().unwrap();
+            let object = &objects(&line)[0];
+            assert_eq!(object["algorithm"], choice.algorithm.to_string(), "{line}");
+            let time_us = object["time_us"].as_f64().unwrap();
             assert!(
                 (time_us - choice.predicted_s * 1e6).abs() < 1e-3,
                 "{line}: {time_us}"
@@ -526,8 +522,8 @@ fn flags_override_links_of_tuning_file() {
     std::fs::write(&path, "nonsense").unwrap();
     let refused = run(&[]);
     assert_eq!(refused.status.code(), Some(2));
-    let complaint = String::from_utf8(refused.stderr).unwrap();
-    assert!(complaint.contains("RINGTREE_TUNING") && complaint.lines().count() == 1);
+    let message = String::from_utf8(refused.stderr).unwrap();
+    assert!(message.contains("RINGTREE_TUNING") && message.lines().count() == 1);
 }
 
 #[test]

@@ -213,8 +213,7 @@ const PAGES: [&str; 12] = [
 ];
 
 /// Writes the pages and the states of their plans into the directory RINGTREE_TEST_PAGES. Without
-/// the
-/// variable, only generates the pages.
+/// the variable, only generates the pages.
 #[test]
 fn browser_test_pages_include_their_states() {
     let folder = std::env::var_os("RINGTREE_TEST_PAGES").map(std::path::PathBuf::from);

@@ -31,7 +31,7 @@ fn bench(ranks: usize, script: &str, arguments: &str, path: &Path) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -132,7 +132,7 @@ fn bench_writes_one_timeline_of_all_ranks_for_every_link() {
         let path = folder.path().join(format!("{at}.json"));
         let arguments = format!("{arguments} --iters 2 --format csv --explain");
         let output = bench(ranks, script, &arguments, &path);
-        assert!(output.status.success(), "{arguments}: {}", said(&output));
+        assert!(output.status.success(), "{arguments}: {}", stderr(&output));
         let table = String::from_utf8(output.stdout.clone()).unwrap();
         assert!(table.starts_with("collective,algorithm,"), "{table}");
         let points = if points == 10 {
@@ -142,9 +142,9 @@ fn bench_writes_one_timeline_of_all_ranks_for_every_link() {
         };
         assert_eq!(table.lines().count(), points + 1, "{table}");
         assert!(
-            said(&output).contains("ui.perfetto.dev"),
+            stderr(&output).contains("ui.perfetto.dev"),
             "{}",
-            said(&output)
+            stderr(&output)
         );
         let messages = read(&path, ranks, points);
         assert!(messages.values().all(|all| !all.is_empty()));
@@ -169,10 +169,10 @@ fn unwritable_trace_is_reported_in_one_line() {
     let path = folder.path().join("missing").join("trace.json");
     let output = bench(2, "", "barrier --iters 1", &path);
     assert_eq!(output.status.code(), Some(1));
-    let said = said(&output);
+    let message = stderr(&output);
     assert!(
-        said.contains("cannot write ") && said.contains("check that its directory exists"),
-        "{said}"
+        message.contains("cannot write ") && message.contains("check that its directory exists"),
+        "{message}"
     );
     assert!(!path.parent().unwrap().exists());
 
@@ -189,9 +189,9 @@ fn unwritable_trace_is_reported_in_one_line() {
         .output()
         .unwrap();
     assert_eq!(refused.status.code(), Some(2));
-    let complaint = String::from_utf8(refused.stderr).unwrap();
+    let message = String::from_utf8(refused.stderr).unwrap();
     assert!(
-        complaint.contains("--trace") && complaint.lines().count() == 1,
-        "{complaint}"
+        message.contains("--trace") && message.lines().count() == 1,
+        "{message}"
     );
 }

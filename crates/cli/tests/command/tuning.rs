@@ -14,7 +14,7 @@ fn ringtree(arguments: &[&str], tuning: &Path) -> Output {
     command.output().unwrap()
 }
 
-fn said(output: &Output) -> String {
+fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
@@ -22,9 +22,9 @@ fn said(output: &Output) -> String {
 fn predicted_us(tuning: &Path) -> f64 {
     let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
     let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let why = "barrier over 2 ranks: dissemination, as requested; predicted";
-    assert!(said(&output).contains(why), "{}", said(&output));
+    assert!(stderr(&output).contains(why), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();
     let last = text.trim().rsplit(',').next().unwrap();
     last.parse().unwrap()
@@ -57,8 +57,7 @@ fn measured_table_is_stored_and_reused() {
 }
 
 /// Runs a barrier of two ranks; `script` changes the settings of each rank. Returns the exit code
-/// and
-/// standard error.
+/// and standard error.
 fn run_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
     let program = env!("CARGO_BIN_EXE_ringtree");
     let script = format!("{script} exec \"$0\" bench barrier --iters 1");
@@ -73,7 +72,7 @@ fn run_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
         program,
     ];
     let output = ringtree(&line, tuning);
-    (output.status.code(), said(&output))
+    (output.status.code(), stderr(&output))
 }
 
 #[test]
@@ -82,11 +81,11 @@ fn ranks_with_different_tuning_files_fail() {
     let path = folder.path().join("tuning.json");
     std::fs::write(&path, TuningTable::default().to_string()).unwrap();
     let script = "[ $RANK = 0 ] || export RINGTREE_TUNING=$RINGTREE_TUNING.other;";
-    let (code, said) = run_two(script, &path);
+    let (code, message) = run_two(script, &path);
     assert_ne!(code, Some(0));
     assert!(
-        said.contains("RINGTREE_TUNING differs") && said.contains("does not exist yet"),
-        "{said}"
+        message.contains("RINGTREE_TUNING differs") && message.contains("does not exist yet"),
+        "{message}"
     );
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }
@@ -96,8 +95,8 @@ fn each_host_has_its_own_tuning_file() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     let script = "export RINGTREE_HOST_ID=$RANK RINGTREE_TUNING=$RINGTREE_TUNING.$RANK;";
-    let (code, said) = run_two(script, &path);
-    assert_eq!(code, Some(0), "{said}");
+    let (code, message) = run_two(script, &path);
+    assert_eq!(code, Some(0), "{message}");
     let kept = |rank: usize| {
         let path = folder.path().join(format!("tuning.json.{rank}"));
         TuningTable::parse(&std::fs::read_to_string(path).unwrap()).unwrap()
@@ -110,9 +109,9 @@ fn each_host_has_its_own_tuning_file() {
 #[test]
 fn unwritable_tuning_file_is_reported() {
     let folder = tempfile::tempdir().unwrap();
-    let (code, said) = run_two("", &folder.path().join("none/tuning.json"));
+    let (code, message) = run_two("", &folder.path().join("none/tuning.json"));
     assert_ne!(code, Some(0));
-    assert!(said.contains("rank 0 cannot write"), "{said}");
+    assert!(message.contains("rank 0 cannot write"), "{message}");
 }
 
 #[test]
@@ -142,12 +141,17 @@ fn variable_selects_algorithm_of_bench() {
         command.output().unwrap()
     };
     let output = bench("recursive-doubling");
-    assert!(output.status.success(), "{}", said(&output));
+    assert!(output.status.success(), "{}", stderr(&output));
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains(",recursive-doubling,"), "{text}");
 
     let output = bench("ribg");
-    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert_eq!(output.status.code(), Some(2), "{}", stderr(&output));
     let line = "RINGTREE_ALGORITHM: unknown algorithm 'ribg'; use one of";
-    assert_eq!(said(&output).matches(line).count(), 1, "{}", said(&output));
+    assert_eq!(
+        stderr(&output).matches(line).count(),
+        1,
+        "{}",
+        stderr(&output)
+    );
 }

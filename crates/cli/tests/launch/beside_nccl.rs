@@ -173,8 +173,7 @@ fn every_ratio_carries_its_remark() {
         "{csv}"
     );
     // The bus bandwidth counts 2(n-1)/n of a buffer for an all-reduce and (n-1)/n for an
-    // all-gather,
-    // as nccl-tests does.
+    // all-gather, as nccl-tests does.
     assert!(
         csv.contains(",1000.0000,1.0486,0,") && csv.contains(",1000.0000,0.5243,0,"),
         "{csv}"

@@ -73,8 +73,8 @@ fn launcher(options: &[&str], script: &str) -> Command {
     // plain integers.
     unsafe {
         command.pre_exec(|| {
-            // A shell that runs the tests in the background may have set these signals
-            // to be ignored.
+            // A shell that runs the tests in the background may have set these signals to be
+            // ignored.
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP] {
                 libc::signal(signal, libc::SIG_DFL);
             }

@@ -44,10 +44,10 @@ fn only_rank_0_inherits_rendezvous_socket() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
-    let mut said: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
-    said.sort();
-    let words: Vec<&str> = said[0].split(' ').collect();
-    assert_eq!(said[1], format!("[1]: 1 {} none", words[2]));
+    let mut printed: Vec<String> = (0..2).map(|_| lines.next().unwrap().unwrap()).collect();
+    printed.sort();
+    let words: Vec<&str> = printed[0].split(' ').collect();
+    assert_eq!(printed[1], format!("[1]: 1 {} none", words[2]));
     assert!(words[3].parse::<u32>().unwrap() > 2);
     TcpStream::connect(("127.0.0.1", words[2].parse().unwrap())).unwrap();
     signal(child.id(), "TERM");
@@ -112,8 +112,7 @@ fn killed_rank_stops_job_and_is_named() {
 #[test]
 fn killed_rank_is_the_cause_not_its_failing_peer() {
     // Rank 0 represents a program that fails because its peer has exited. The command line of a
-    // dead
-    // process is empty even before the process is reaped.
+    // dead process is empty even before the process is reaped.
     let folder = tempfile::tempdir().unwrap();
     let note = folder.path().join("process");
     let note = note.to_str().unwrap();
@@ -243,11 +242,11 @@ fn rank_that_exits_early_with_0_is_named() {
         .spawn()
         .unwrap();
     let mut lines = BufReader::new(job.stderr.take().unwrap()).lines();
-    let told = lines.next().unwrap().unwrap();
+    let message = lines.next().unwrap().unwrap();
     job.kill().unwrap();
     job.wait().unwrap();
     let expected = "ringtree: rank 1 exited with code 0; other ranks are still running";
-    assert_eq!(told, expected);
+    assert_eq!(message, expected);
 }
 
 #[test]

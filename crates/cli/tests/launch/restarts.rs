@@ -18,7 +18,7 @@ fn fails_once(rank: usize, failure: &str, mark: &str) -> String {
 }
 
 /// Returns the rank, attempt and port that each rank of [`fails_once`] printed.
-fn said(stdout: &str) -> Vec<(usize, u16, u16)> {
+fn reports(stdout: &str) -> Vec<(usize, u16, u16)> {
     let parse = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
         assert_eq!(words[3], "night", "{line}");
@@ -29,18 +29,18 @@ fn said(stdout: &str) -> Vec<(usize, u16, u16)> {
             words[4].parse().unwrap(),
         )
     };
-    let mut said: Vec<(usize, u16, u16)> = stdout.lines().map(parse).collect();
-    said.sort_unstable();
-    said
+    let mut reports: Vec<(usize, u16, u16)> = stdout.lines().map(parse).collect();
+    reports.sort_unstable();
+    reports
 }
 
 /// Checks that `failed` and possibly others took part in the first attempt, and that three ranks
-/// took
-/// part in a second attempt at a different port.
+/// took part in a second attempt at a different port.
 fn assert_started_again(stdout: &str, failed: usize) {
-    let said = said(stdout);
+    let reports = reports(stdout);
     let of = |number| {
-        said.iter()
+        reports
+            .iter()
             .filter(move |(_, attempt, _)| *attempt == number)
     };
     let ranks: Vec<_> = of(1).map(|(rank, ..)| *rank).collect();
@@ -153,12 +153,12 @@ fn signaled_launcher_never_restarts() {
          trap '' TERM; touch {deaf}; while :; do sleep {mark} & wait; done"
     );
     let mut child = launcher(&options, &script).spawn().unwrap();
-    let mut told = BufReader::new(child.stderr.take().unwrap()).lines();
-    assert!(told.next().unwrap().unwrap().contains("restart 1 of 3"));
+    let mut messages = BufReader::new(child.stderr.take().unwrap()).lines();
+    assert!(messages.next().unwrap().unwrap().contains("restart 1 of 3"));
     signal(child.id(), "TERM");
-    let line = told.next().unwrap().unwrap();
+    let line = messages.next().unwrap().unwrap();
     assert!(line.contains("the launcher received SIGTERM"), "{line}");
-    assert!(told.next().is_none());
+    assert!(messages.next().is_none());
     assert_eq!(wait(child).code, Some(1));
     assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
@@ -223,10 +223,8 @@ fn rank() {
 }
 
 /// Runs ten steps on synthetic gradients whose sizes favor different algorithms. Saves each step,
-/// so
-/// that later attempts continue from the last one. In step `dies_at`, the rank aborts after the
-/// other
-/// ranks have entered a call with it. Returns a hash of the weights.
+/// so that later attempts continue from the last one. In step `dies_at`, the rank aborts after the
+/// other ranks have entered a call with it. Returns a hash of the weights.
 fn train(comm: &Communicator, folder: &Path, dies_at: Option<u64>) -> u64 {
     let sizes = [300usize, 8_000, 30_000, 100_000];
     let file = folder.join("weights");
@@ -296,8 +294,7 @@ impl Drop for Load {
 }
 
 /// Runs a training job over TCP, with a killed rank if `is_killed`, and returns the final weights
-/// of
-/// all ranks.
+/// of all ranks.
 fn final_weights(is_killed: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let role = format!("train {}", folder.path().display());
@@ -413,8 +410,8 @@ fn rank_that_leaves_without_exiting_is_named_and_quoted() {
     assert_eq!(end.code, Some(0), "{end:?}");
     let line = "ringtree: rank 0 exited with code 1 because it lost rank 1, which had not exited; \
                 its last output is above, after [1]; restart 1 of 2";
-    let told = end.messages();
-    let named = told.iter().filter(|told| told.starts_with(line));
+    let messages = end.messages();
+    let named = messages.iter().filter(|message| message.starts_with(line));
     assert_eq!(named.count(), 1, "{end:?}");
 }
 
@@ -461,7 +458,7 @@ fn rank_of_old_attempt_is_rejected() {
             .unwrap(),
     );
     assert_eq!(end.code, Some(3), "{end:?}");
-    let told = end
+    let message = end
         .stdout
         .lines()
         .find(|line| line.contains("refused: "))
@@ -473,7 +470,7 @@ fn rank_of_old_attempt_is_rejected() {
         port,
         "a restart has replaced this process",
     ] {
-        assert!(told.contains(part), "{told}");
+        assert!(message.contains(part), "{message}");
     }
     fs::write(&word, "").unwrap();
     let rest: String = lines.map(|line| line.unwrap() + "\n").collect();

@@ -114,10 +114,10 @@ fn waiting_launcher_reports_missing_peers_and_endpoint() {
     for (place, expected) in ["0", "1"].into_iter().zip(expected) {
         let mut launcher = alone(place);
         let mut lines = BufReader::new(launcher.stderr.take().unwrap()).lines();
-        let told = lines.find_map(|line| line.ok().filter(|line| line.contains(&expected)));
+        let message = lines.find_map(|line| line.ok().filter(|line| line.contains(&expected)));
         launcher.kill().unwrap();
         launcher.wait().unwrap();
-        assert!(told.is_some(), "{expected}");
+        assert!(message.is_some(), "{expected}");
     }
 }
 

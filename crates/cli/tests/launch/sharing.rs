@@ -42,8 +42,7 @@ fn refuse_memory(command: &mut Command) {
             len: filter.len() as u16,
             filter: filter.as_mut_ptr(),
         };
-        // SAFETY: prctl is a plain system call; it copies the filter, which lives until
-        // then.
+        // SAFETY: prctl is a plain system call; it copies the filter, which lives until then.
         let done = unsafe {
             libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0
                 && libc::prctl(libc::PR_SET_SECCOMP, libc::SECCOMP_MODE_FILTER, &program) == 0
@@ -82,8 +81,8 @@ fn doctor_reports_how_memory_is_shared() {
         .env("RINGTREE_TRANSPORT", "shm")
         .output()
         .unwrap();
-    let said = text(&output.stdout);
-    assert_eq!(code(&output), 0, "{said}{}", text(&output.stderr));
+    let printed = text(&output.stdout);
+    assert_eq!(code(&output), 0, "{printed}{}", text(&output.stderr));
     for part in [
         "shm (RINGTREE_TRANSPORT)",
         "sealed",
@@ -93,7 +92,7 @@ fn doctor_reports_how_memory_is_shared() {
         "\nGPU ",
         "GPU buffers ",
     ] {
-        assert!(said.contains(part), "{part}: {said}");
+        assert!(printed.contains(part), "{part}: {printed}");
     }
 }
 
@@ -106,10 +105,10 @@ fn doctor_reports_forbidden_shared_memory() {
             .env("RINGTREE_TRANSPORT", transport)
             .output()
             .unwrap();
-        let said = text(&output.stdout);
+        let printed = text(&output.stdout);
         assert!(
-            said.contains("memfd_create") && said.contains("cannot create"),
-            "{said}"
+            printed.contains("memfd_create") && printed.contains("cannot create"),
+            "{printed}"
         );
         assert_eq!(code(&output), expected, "{transport}");
     }
@@ -126,11 +125,11 @@ fn forbidden_memory_makes_auto_use_tcp_and_shm_fail() {
     let mut shared = ringtree(BENCH);
     refuse_memory(&mut shared);
     let output = shared.args(["--transport", "shm"]).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(code(&output), 1, "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(code(&output), 1, "{printed}");
     assert!(
-        said.contains("rank 0") && said.contains("memfd_create"),
-        "{said}"
+        printed.contains("rank 0") && printed.contains("memfd_create"),
+        "{printed}"
     );
 }
 
@@ -149,11 +148,11 @@ fn shm_across_hosts_names_first_remote_rank() {
         program,
     ];
     let output = ringtree(&line).output().unwrap();
-    let said = text(&output.stderr);
-    assert_eq!(code(&output), 1, "{said}");
+    let printed = text(&output.stderr);
+    assert_eq!(code(&output), 1, "{printed}");
     assert!(
-        said.contains("rank 2 ") && said.contains("host0 and host1"),
-        "{said}"
+        printed.contains("rank 2 ") && printed.contains("host0 and host1"),
+        "{printed}"
     );
 }
 
@@ -170,9 +169,9 @@ fn option_and_variable_select_transport() {
         .output()
         .unwrap();
     assert_eq!(code(&output), 2);
-    let said = text(&output.stderr);
+    let printed = text(&output.stderr);
     assert!(
-        said.contains("dove") && said.contains("auto, tcp, shm"),
-        "{said}"
+        printed.contains("dove") && printed.contains("auto, tcp, shm"),
+        "{printed}"
     );
 }

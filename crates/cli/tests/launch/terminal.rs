@@ -231,8 +231,7 @@ fn session_leader_is_not_stopped() {
 }
 
 /// Acts as the first process of a container that reaps no orphans, for
-/// [`no_process_is_left_unreaped`],
-/// which starts it from this test binary.
+/// [`no_process_is_left_unreaped`], which starts it from this test binary.
 #[test]
 fn reaps_nothing() {
     if std::env::var_os("REAPS_NOTHING_TEST").is_none() {
@@ -264,8 +263,8 @@ fn no_process_is_left_unreaped() {
         .env("REAPS_NOTHING_TEST", "1")
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(said.contains("left: 0"), "{said}");
+    let printed = String::from_utf8_lossy(&output.stdout);
+    assert!(printed.contains("left: 0"), "{printed}");
 }
 
 #[test]
@@ -283,9 +282,8 @@ fn launcher_recovers_from_descriptor_exhaustion() {
     let strangers: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(hosts.endpoint()))
         .collect();
-    // The launcher closes a stranger's connection when it runs out of descriptors, so this may
-    // never
-    // see more than 39.
+    // The launcher closes an unauthenticated connection when it runs out of descriptors, so this
+    // may never see more than 39.
     eventually("no descriptor is left", || {
         fs::read_dir(format!("/proc/{}/fd", first.id()))
             .unwrap()

@@ -45,9 +45,8 @@ pub(crate) fn program(example: &str) -> PathBuf {
             Some("debug") | None => "test",
             Some(profile) => profile,
         };
-        // After a full `cargo test`, which builds the examples first, there is nothing to
-        // build. But
-        // `cargo test --test launch` does not build them, and stale programs must not be
+        // After a full `cargo test`, which builds the examples first, there is nothing to build.
+        // But `cargo test --test launch` does not build them, and stale programs must not be
         // tested.
         let built = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--profile", profile])
@@ -111,8 +110,7 @@ fn steps(arguments: &[&str]) -> Vec<Step> {
 /// With the same seed and global batch, a run does not depend on how the batch is split, except for
 /// the rounding of sums taken in another order. The test also compares the length of the gradient:
 /// Adam takes nearly the same steps whatever factor all gradients have in common, so the losses
-/// would
-/// not distinguish a sum from a mean.
+/// would not distinguish a sum from a mean.
 #[test]
 fn run_is_the_same_however_the_batch_is_split() {
     let run = ["--steps", "30", "--batch", "48"];

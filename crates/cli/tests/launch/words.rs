@@ -92,11 +92,11 @@ fn panicking_rank_is_named_and_no_other_is_blamed() {
 #[test]
 fn panic_of_a_rank_is_reported_once() {
     let (_, end) = last_message("panics", "0");
-    let said = end
+    let reports = end
         .stderr
         .lines()
         .filter(|line| line.contains("rank 1 panicked; check"));
-    assert_eq!(said.count(), 1, "{end:?}");
+    assert_eq!(reports.count(), 1, "{end:?}");
 }
 
 #[test]

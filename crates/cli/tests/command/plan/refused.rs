@@ -72,10 +72,10 @@ fn invalid_arguments_fail_in_one_line() {
     for case in REFUSED.lines().filter(|line| !line.is_empty()) {
         let (line, reason) = case.split_once(" => ").unwrap();
         let output = plan(line);
-        let complaint = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(2), "{line}: {complaint}");
+        let message = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{line}: {message}");
         assert!(output.stdout.is_empty(), "{line} printed something");
-        assert_eq!(complaint.lines().count(), 1, "{line}: {complaint}");
-        assert!(complaint.contains(reason), "{line}: {complaint}");
+        assert_eq!(message.lines().count(), 1, "{line}: {message}");
+        assert!(message.contains(reason), "{line}: {message}");
     }
 }
