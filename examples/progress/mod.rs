@@ -84,7 +84,7 @@ impl Progress {
 }
 
 /// Writes `line` and its newline in one call. `eprintln!` writes the newline separately, so output
-/// of another stream to the same place could come between.
+/// of another stream to the same place could appear between them.
 pub(crate) fn write_line(mut stream: impl Write, line: &str) {
     // Training continues if its progress cannot be shown.
     let _ = stream.write_all(format!("{line}\n").as_bytes());

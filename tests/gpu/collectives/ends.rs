@@ -267,7 +267,7 @@ fn unknown_driver_error_is_shown_as_number() {
 }
 
 fn strange(rank: &Rank) -> Result<String> {
-    // A communicator without a device also rejects a device buffer.
+    // A communicator without a device has no device path, and synchronizing it succeeds.
     let alone = Communicator::builder().rank(0).world_size(1);
     let alone = alone.rendezvous("127.0.0.1:0").connect()?;
     assert_eq!(

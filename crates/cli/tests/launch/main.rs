@@ -5,9 +5,9 @@
 #[path = "../../../../tests/support/address.rs"]
 mod address;
 mod bars;
-mod beside_nccl;
 #[path = "../../../../tests/support/more_test_threads.rs"]
 mod more_test_threads;
+mod nccl_benchmark;
 mod one_host;
 mod output;
 #[path = "../../../../tests/support/pty.rs"]
