@@ -189,7 +189,7 @@ fn withheld_output_of_other_host_is_quoted() {
 }
 
 /// Returns the log of a rank.
-fn log(folder: &Path, rank: usize) -> String {
+fn stored_log(folder: &Path, rank: usize) -> String {
     fs::read_to_string(folder.join(format!("rank-{rank}.log"))).unwrap()
 }
 
@@ -222,9 +222,9 @@ fn log_dir_appends_to_one_file_per_rank() {
         lines.sort();
         lines
     };
-    let before = log(&folder, 1);
+    let before = stored_log(&folder, 1);
     assert_eq!(sorted(&before), sorted(&expected));
-    assert!(log(&folder, 0).contains("0 in attempt 1\n"));
+    assert!(stored_log(&folder, 0).contains("0 in attempt 1\n"));
 
     let options = ["--output=rank0", "--nproc-per-node=2", "--log-dir", place];
     let meeting = barrier(scratch.path());
@@ -239,7 +239,7 @@ fn log_dir_appends_to_one_file_per_rank() {
         end.stderr.ends_with(&line) && end.stderr.lines().count() == 1,
         "{end:?}"
     );
-    let all = log(&folder, 1);
+    let all = stored_log(&folder, 1);
     assert!(all.starts_with(&before), "{all}");
     assert!(
         all.contains("\n\nringtree: job ") && all.contains("again\n"),
@@ -300,7 +300,7 @@ fn full_disk_stops_log_but_not_job() {
     let line = format!("ringtree: cannot write to {}: No space left", log.display());
     assert!(end.stderr.starts_with(&line), "{end:?}");
     assert_eq!(end.stdout.lines().count(), 6, "{end:?}");
-    assert_eq!(log(scratch.path(), 0), "line 1\nline 2\nline 3\n");
+    assert_eq!(stored_log(scratch.path(), 0), "line 1\nline 2\nline 3\n");
 
     // A write beyond this limit would kill the launcher.
     let script = "head -c 9000 /dev/zero | tr '\\0' x; echo; echo fine";
