@@ -87,8 +87,8 @@ impl Player {
     }
 }
 
-/// Processes that each owe at most one answer at a time. When this value is dropped, the processes
-/// are asked to exit, and those that do not exit are killed.
+/// Processes that each have at most one unanswered request. When this value is dropped, the
+/// processes are asked to exit, and those that do not exit are killed.
 pub(crate) struct Players {
     players: Vec<Player>,
     heard: Receiver<Heard>,

@@ -10,7 +10,7 @@ use ringtree_kit::cluster::Cluster;
 use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
-/// A step that takes longer hangs.
+/// Time after which a step counts as hung.
 const LONG: Duration = Duration::from_secs(3600);
 
 /// The step of one rank: forward, then backward from the last layer to the first. The all-reduce of

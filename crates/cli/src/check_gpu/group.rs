@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// Maximum time that a process may take to exit after it has closed its output or has been killed.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The fate that the last rank meets once the other ranks are waiting for it.
+/// The action taken on the last rank once the other ranks are waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Kill,

@@ -54,7 +54,7 @@ impl Said {
             Said::Done => "done".into(),
         };
         let mut out = std::io::stdout().lock();
-        // A checker that no longer reads has given up on this process.
+        // If this fails, the checker has stopped waiting for this process.
         let _ = writeln!(out, "{text}").and_then(|()| out.flush());
     }
 
