@@ -37,7 +37,7 @@ fn batch(number: usize, rank: usize, ranks: usize) -> candle_core::Result<(Tenso
 
 /// Sets the same initial weights in every run, instead of candle's random ones.
 fn seed(varmap: &VarMap) -> candle_core::Result<()> {
-    for (name, var) in varmap.data().lock().expect("nothing panics with it").iter() {
+    for (name, var) in varmap.data().lock().expect("the lock is intact").iter() {
         let start: usize = name.bytes().map(usize::from).sum();
         let wave = |at: usize| ((at + start) as f32 * 7.3).sin() * 0.5;
         let values: Vec<f32> = (0..var.elem_count()).map(wave).collect();

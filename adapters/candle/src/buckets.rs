@@ -26,8 +26,8 @@ enum Bucket {
     Zeros,
     /// Some gradients have been written. The other elements are zero.
     Filling(Tensor),
-    /// The collective is in flight and has the memory; the tensor is empty. This reference to the
-    /// memory prevents another thread from freeing it.
+    /// The collective is in flight and uses the memory. Meanwhile, the tensor is empty. This
+    /// reference to the memory prevents another thread from freeing it.
     Flying(Tensor, Memory),
     /// The bucket contains the averages.
     Averaged(Tensor),
@@ -43,7 +43,7 @@ impl Buckets {
         })))
     }
 
-    /// Writes a gradient to its place, or adds it to the gradient there.
+    /// Writes a gradient to its place, or adds it to the gradient that is already there.
     pub(crate) fn put(&self, place: &Place<'_>, gradient: &Tensor) -> Result<()> {
         let (start, count) = (place.range.start, place.range.len());
         if gradient.elem_count() != count {

@@ -45,7 +45,7 @@ pub struct Hooks {
     pub(crate) channel: Channel,
 }
 
-/// A variable and the stand-in with which the model computes.
+/// A variable and the stand-in that the model uses instead of it.
 #[derive(Clone)]
 pub(crate) struct Hooked {
     pub(crate) name: String,

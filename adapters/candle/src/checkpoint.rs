@@ -24,7 +24,8 @@ use ringtree::ddp::checkpoint::Parts;
 /// ```
 ///
 /// # Errors
-/// Returns the same errors as [`Parts::tensor`], and a `ErrorKind::System` if candle returns an error.
+/// Returns the same errors as [`Parts::tensor`], and
+/// [`ErrorKind::System`](ringtree::ErrorKind::System) if candle returns an error.
 pub fn part(parts: &mut Parts<'_>, name: &str, var: &Var) -> ringtree::Result<()> {
     let known = for_element!(var.dtype(), T => Ok(part_of::<T>(parts, name, var)));
     known.map_err(|error| refused(name, &error))?

@@ -14,7 +14,8 @@ pub(crate) struct CudaLane {
     device: Device,
     /// The stream on which candle computes.
     computing: Stream,
-    /// The stream of the collectives. Meanwhile, candle computes the gradients of other layers.
+    /// The stream of the collectives. It is a separate stream, so that candle can compute the
+    /// gradients of other layers at the same time.
     carrying: Stream,
 }
 
@@ -96,7 +97,7 @@ impl InplaceOp1 for Swap<'_> {
                     *storage.as_cuda_slice_mut::<T>()? = slice;
                 }
                 None => {
-                    // The placeholder needs an element, because CUDA cannot allocate zero bytes.
+                    // The placeholder needs one element, because CUDA cannot allocate zero bytes.
                     let placeholder = storage.device.alloc_zeros::<T>(1)?;
                     let own = storage.as_cuda_slice_mut::<T>()?;
                     let slice = std::mem::replace(own, placeholder);
@@ -155,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn tensors_on_a_gpu_are_averaged_where_they_lie() {
+    fn gpu_tensors_are_averaged_in_place() {
         if let Err(error) = ringtree::cuda::count() {
             eprintln!("skipped: {error}");
             return;

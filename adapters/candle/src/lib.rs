@@ -73,8 +73,8 @@
 //! initial weights through host memory. Data that is sent between ranks that do not share a GPU
 //! passes through their hosts ([`Communicator::attach`](ringtree::Communicator::attach)).
 //!
-//! - Options that include a [hook](ringtree::ddp::Options::hook) cause an error, because gradients are sent
-//!   unchanged.
+//! - Options that include a [hook](ringtree::ddp::Options::hook) cause an error, because gradients
+//!   are sent unchanged.
 //! - Each step allocates new buckets on candle's device. These buckets live as long as the
 //!   gradients that were given to the optimizer.
 //! - A device from `Device::new_cuda` computes on a separate stream for each thread. Either use a

@@ -11,7 +11,7 @@ use ringtree_candle::{Replica, var_builder};
 
 const WIDTH: usize = 33;
 
-/// Returns the name and the weights of each variable after some steps.
+/// Trains a model for a few steps and returns the name and the weights of each variable.
 fn trained(comm: &Communicator, device: &Device) -> Result<Vec<(String, Vec<f32>)>> {
     let varmap = VarMap::new();
     let (builder, hooks) = var_builder(&varmap, DType::F32, device);
@@ -34,7 +34,7 @@ fn trained(comm: &Communicator, device: &Device) -> Result<Vec<(String, Vec<f32>
             hidden = layer.forward(&hidden)?.tanh()?;
         }
         let loss = mse(&hidden, &hidden.ones_like()?)?;
-        // The gradients of the two parts add up to those of the loss.
+        // The gradients of the two parts add up to the gradients of the complete loss.
         replica.backward_no_sync(&(&loss * 0.25)?)?;
         let loss = (&loss * 0.75)?;
         replica.backward_step(&mut optimizer, &loss)?;
@@ -46,7 +46,7 @@ fn trained(comm: &Communicator, device: &Device) -> Result<Vec<(String, Vec<f32>
 }
 
 #[test]
-fn replicas_train_on_a_gpu_as_on_the_cpu() {
+fn training_on_gpu_matches_cpu() {
     if let Err(error) = ringtree::cuda::count() {
         eprintln!("skipped: {error}");
         return;

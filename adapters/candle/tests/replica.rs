@@ -66,8 +66,8 @@ fn weights(varmap: &VarMap) -> BTreeMap<String, Vec<f32>> {
         .collect()
 }
 
-/// Returns the gradients by name that candle computes without ringtree.
-fn alone(words: &[u32]) -> BTreeMap<String, Vec<f32>> {
+/// Returns the gradients that candle computes without ringtree, by name.
+fn candle_gradients(words: &[u32]) -> BTreeMap<String, Vec<f32>> {
     let varmap = VarMap::new();
     let net = Net::new(VarBuilder::from_varmap(&varmap, DType::F32, &DEVICE)).unwrap();
     set_weights(&varmap, 0);
@@ -92,7 +92,7 @@ fn started(comm: &Communicator) -> (VarMap, Net, Replica) {
     (varmap, net, replica)
 }
 
-/// Returns the gradients of one step by name.
+/// Returns the averaged gradients of one step, by name.
 fn averaged(varmap: &VarMap, replica: &mut Replica, loss: &Tensor) -> BTreeMap<String, Vec<f32>> {
     let gradients = replica.backward(loss).unwrap();
     let variables = varmap.data().lock().unwrap();
@@ -112,14 +112,14 @@ fn assert_close(one: &BTreeMap<String, Vec<f32>>, other: &BTreeMap<String, Vec<f
     }
 }
 
-/// Returns the error of `body` on the only rank of a world.
-fn message(body: impl Fn(&Communicator) -> ringtree_candle::Result<()> + Sync) -> String {
+/// Runs `body` in a world of one rank and returns its error message.
+fn error_message(body: impl Fn(&Communicator) -> ringtree_candle::Result<()> + Sync) -> String {
     let ends = ringtree::simulate(1, |comm| body(comm).unwrap_err().to_string());
     ends.into_iter().next().unwrap()
 }
 
 #[test]
-fn each_gradient_is_reported_once_and_is_the_one_that_candle_finds() {
+fn gradients_are_reported_once_and_match_candle() {
     let words = [1, 4, 4, 0];
     let (found, order) = ringtree::simulate(1, |comm| {
         let (varmap, net, mut replica) = started(comm);
@@ -128,7 +128,7 @@ fn each_gradient_is_reported_once_and_is_the_one_that_candle_finds() {
         (found, order)
     })
     .remove(0);
-    assert_eq!(found, alone(&words));
+    assert_eq!(found, candle_gradients(&words));
     // Backward begins with the last layer. The embedding is last, because its gradient is complete
     // only after both uses.
     let layers = |name: &str| [2, 1, 0].map(|layer| format!("layer{layer}.{name}"));
@@ -143,7 +143,7 @@ fn each_gradient_is_reported_once_and_is_the_one_that_candle_finds() {
 }
 
 #[test]
-fn ranks_get_the_mean_of_their_gradients_from_rank_0s_weights() {
+fn ranks_average_gradients_at_weights_of_rank_0() {
     let words = |rank: usize| [rank as u32, 5, rank as u32 + 2];
     let found = ringtree::simulate(3, |comm| {
         let (varmap, net, mut replica) = started(comm);
@@ -153,7 +153,7 @@ fn ranks_get_the_mean_of_their_gradients_from_rank_0s_weights() {
             &net.loss(&words(comm.rank())).unwrap(),
         )
     });
-    let all: Vec<_> = (0..3).map(|rank| alone(&words(rank))).collect();
+    let all: Vec<_> = (0..3).map(|rank| candle_gradients(&words(rank))).collect();
     let mut mean = all[0].clone();
     for (name, values) in &mut mean {
         for (at, value) in values.iter_mut().enumerate() {
@@ -165,7 +165,7 @@ fn ranks_get_the_mean_of_their_gradients_from_rank_0s_weights() {
 }
 
 #[test]
-fn accumulated_batches_are_one_larger_batch() {
+fn accumulated_batches_equal_one_larger_batch() {
     let (one, other) = ([1, 2], [3, 6]);
     let found = ringtree::simulate(2, |comm| {
         let (varmap, net, mut replica) = started(comm);
@@ -178,11 +178,11 @@ fn accumulated_batches_are_one_larger_batch() {
             &(net.loss(&other).unwrap() / 2.0).unwrap(),
         )
     });
-    assert_close(&found[0], &alone(&[one, other].concat()));
+    assert_close(&found[0], &candle_gradients(&[one, other].concat()));
 }
 
 #[test]
-fn replicas_train_alike_and_as_candle_alone_with_all_data() {
+fn replicas_stay_identical_and_match_candle_on_all_data() {
     let words = |step: u32, rank: usize| [step % 7, (step + rank as u32) % 7];
     let trained = ringtree::simulate(2, |comm| {
         let (varmap, net, mut replica) = started(comm);
@@ -206,7 +206,7 @@ fn replicas_train_alike_and_as_candle_alone_with_all_data() {
 }
 
 #[test]
-fn other_element_types_are_averaged_too() {
+fn gradients_of_other_element_types_are_averaged() {
     for dtype in [DType::F64, DType::BF16, DType::F16] {
         let slopes = ringtree::simulate(2, |comm| {
             let varmap = VarMap::new();
@@ -226,8 +226,8 @@ fn other_element_types_are_averaged_too() {
 }
 
 #[test]
-fn a_forgotten_refresh_is_an_error() {
-    let message = message(|comm| {
+fn missing_refresh_is_an_error() {
+    let message = error_message(|comm| {
         let (varmap, net, mut replica) = started(comm);
         let gradients = replica.backward(&net.loss(&[1])?)?;
         SGD::new(varmap.all_vars(), 0.1)?.step(&gradients)?;
@@ -238,8 +238,8 @@ fn a_forgotten_refresh_is_an_error() {
 }
 
 #[test]
-fn a_layer_that_stops_gradients_is_an_error() {
-    let message = message(|comm| {
+fn layer_that_stops_gradients_is_an_error() {
+    let message = error_message(|comm| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &DEVICE);
         let below = linear(WIDTH, WIDTH, builder.pp("below"))?;
@@ -259,7 +259,7 @@ fn a_layer_that_stops_gradients_is_an_error() {
 }
 
 #[test]
-fn parameters_of_which_only_some_ranks_make_use_are_allowed_on_request() {
+fn allow_unused_accepts_parameters_used_on_some_ranks() {
     let gradients = ringtree::simulate(2, |comm| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &DEVICE);
@@ -273,8 +273,8 @@ fn parameters_of_which_only_some_ranks_make_use_are_allowed_on_request() {
         };
         let gradients = replica.backward(&loss.sum_all().unwrap()).unwrap();
         let variables = varmap.data().lock().unwrap();
-        let of = |name| gradients.get(&variables[name]).map(values);
-        (names.map(of), replica.unused().join(" "))
+        let gradient = |name| gradients.get(&variables[name]).map(values);
+        (names.map(gradient), replica.unused().join(" "))
     });
     let expected = [Some(vec![1.0]), Some(vec![0.5]), None];
     assert_eq!(gradients[0], (expected.clone(), "none".into()));
@@ -282,8 +282,8 @@ fn parameters_of_which_only_some_ranks_make_use_are_allowed_on_request() {
 }
 
 #[test]
-fn variables_that_would_not_be_averaged_are_an_error() {
-    let message = message(|comm| {
+fn variables_without_hooks_are_an_error() {
+    let message = error_message(|comm| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &DEVICE);
         linear(2, 2, builder.pp("hooked"))?;
@@ -295,8 +295,8 @@ fn variables_that_would_not_be_averaged_are_an_error() {
 }
 
 #[test]
-fn a_loss_that_goes_round_the_hooks_is_an_error() {
-    let message = message(|comm| {
+fn loss_that_bypasses_hooks_is_an_error() {
+    let message = error_message(|comm| {
         let (varmap, _, mut replica) = started(comm);
         let var = varmap.data().lock().unwrap()["words.weight"].clone();
         replica.backward(&var.sum_all()?).map(drop)
@@ -308,8 +308,8 @@ fn a_loss_that_goes_round_the_hooks_is_an_error() {
 }
 
 #[test]
-fn backward_without_the_replica_is_an_error() {
-    let message = message(|comm| {
+fn backward_without_replica_is_an_error() {
+    let message = error_message(|comm| {
         let (_, net, _replica) = started(comm);
         net.loss(&[1])?.backward()?;
         Ok(())
@@ -318,7 +318,7 @@ fn backward_without_the_replica_is_an_error() {
 }
 
 #[test]
-fn different_models_are_named() {
+fn model_mismatch_names_first_differing_parameter() {
     let ends = ringtree::simulate(2, |comm| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &DEVICE);

@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 /// use ringtree_foreign::ForeignBuffer;
 /// let mut numbers = [1.0f32, 2.0];
 /// let address = numbers.as_mut_ptr() as usize;
-/// // SAFETY: two elements lie there, and nothing else uses them meanwhile.
+/// // SAFETY: two elements are at `address`, and nothing else uses them in the meantime.
 /// let mut buffer = unsafe { ForeignBuffer::<f32>::new(address, 2, ()) }?;
 /// buffer.as_mut_slice()[1] = 5.0;
 /// assert_eq!(numbers, [1.0, 5.0]);
@@ -78,8 +78,8 @@ impl<T: Element, K> ForeignBuffer<T, K> {
 /// ```
 ///
 /// # Errors
-/// Returns [`ErrorKind::Usage`] if the address is null or not aligned for
-/// `T`, or if the elements exceed the address space.
+/// Returns [`ErrorKind::Usage`] if the address is null or not aligned for `T`, or if the elements
+/// exceed the address space.
 pub fn first_element<T: Element>(address: usize, count: usize) -> Result<NonNull<T>> {
     if count == 0 {
         return Ok(NonNull::dangling());

@@ -42,8 +42,8 @@ impl<B: Send + 'static> Operation for Work<B> {
 /// ```
 ///
 /// # Errors
-/// Returns the error that `act` returns, or [`ErrorKind::System`] if it
-/// panics. The panic message is on standard error.
+/// Returns the error that `act` returns, or [`ErrorKind::System`] if it panics. The panic message
+/// is on standard error.
 pub fn unpanicked<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let panicked = |_| {
         Err(Error::new(
@@ -152,9 +152,8 @@ impl Pending {
     /// Waits until the call has completed.
     ///
     /// # Errors
-    /// Returns an error if the call failed, or [`ErrorKind::Usage`] if
-    /// this is called from a signal handler that interrupted its thread while the thread was
-    /// waiting for this call.
+    /// Returns an error if the call failed, or [`ErrorKind::Usage`] if this is called from a signal
+    /// handler that interrupted its thread while the thread was waiting for this call.
     pub fn wait(&self) -> Result<()> {
         self.wait_in_operation();
         self.check_nested()?;
@@ -163,18 +162,19 @@ impl Pending {
     }
 
     /// Waits until one of the calls has completed, and returns the index of the first that has.
-    /// Returns `None` if `at_most` elapses first or if there are no calls. All other calls continue.
+    /// Returns `None` if `at_most` elapses first or if there are no calls. All other calls
+    /// continue.
     ///
     /// ```
     /// use ringtree_foreign::Pending;
     /// use std::time::Duration;
     /// let ends = ringtree::simulate(2, |comm| {
     ///     let peer = 1 - comm.rank();
-    ///     let of = |work| Pending::of_operation(Box::new(work));
-    ///     let later = of(comm.start_recv(vec![0u8], peer)?);
+    ///     let pending = |work| Pending::of_operation(Box::new(work));
+    ///     let later = pending(comm.start_recv(vec![0u8], peer)?);
     ///     let moment = Some(Duration::from_millis(1));
     ///     assert_eq!(Pending::wait_any(&[&later], moment), None);
-    ///     let sooner = of(comm.start_all_gather(vec![0u8; 2])?);
+    ///     let sooner = pending(comm.start_all_gather(vec![0u8; 2])?);
     ///     sooner.wait()?; // simulated ranks run only while one of them waits in a call
     ///     assert_eq!(Pending::wait_any(&[&later, &sooner], None), Some(1));
     ///     comm.send(&[1u8], peer)?;
@@ -237,8 +237,8 @@ impl Pending {
     /// Waits for the result for at most `at_most`, even while other threads are waiting. May return
     /// `None` before the time is up.
     ///
-    /// Returns [`ErrorKind::Usage`] if this is called from a signal
-    /// handler that interrupted its thread while the thread was waiting for this call.
+    /// Returns [`ErrorKind::Usage`] if this is called from a signal handler that interrupted its
+    /// thread while the thread was waiting for this call.
     #[must_use]
     pub fn wait_at_most(&self, at_most: Duration) -> Option<Result<()>> {
         if let Err(nested) = self.check_nested() {

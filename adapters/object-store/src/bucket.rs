@@ -11,12 +11,12 @@ use std::thread;
 use tokio::runtime::{Builder, Runtime};
 use tokio::time::timeout;
 
-/// Number of bytes per request. Even a slow line can transfer this many bytes in time, and the
-/// number exceeds the minimum size of an object part (5 MiB).
+/// Number of bytes per request. Even a slow connection can transfer this many bytes in time, and
+/// the number exceeds the minimum size of an object part (5 MiB).
 const PART_BYTES: usize = 8 << 20;
-/// Maximum number of parts per object, with every provider.
+/// Maximum number of parts per object that every provider accepts.
 const PARTS_MAX: usize = 10_000;
-/// Number of concurrent requests: enough to fill a fast line with little memory.
+/// Number of concurrent requests: enough to saturate a fast connection with little memory.
 const REQUESTS_AT_ONCE: usize = 4;
 
 /// The objects under a prefix in a bucket.
@@ -112,13 +112,14 @@ impl Bucket {
             Failure::TooLong => format!("no answer within {} s", PATIENCE.as_secs()),
             Failure::Refused(error) => error.to_string(),
         };
-        // Some servers answer with a page of HTML; keep the error on one line.
+        // Some servers respond with an HTML page. Join its lines, so that the error is a single
+        // line.
         let cause: Vec<_> = cause.split_whitespace().collect();
         Error::new(
             ErrorKind::System,
             format!(
-                "cannot {what} {}/{name}: {}; check that the server is up and that the bucket and the \
-             credentials are correct",
+                "cannot {what} {}/{name}: {}; check that the server is up and that the bucket and \
+                 the credentials are correct",
                 self.url,
                 cause.join(" ")
             ),
@@ -178,7 +179,7 @@ impl Store for Bucket {
             .map_err(|cause| self.error("list", "", &cause))?;
         let names = listing.objects.iter().filter_map(|object| {
             let name = object.location.filename()?;
-            // Some servers ignore the delimiter. Objects at deeper levels are not ours.
+            // Some servers ignore the delimiter. Skip the objects at deeper levels that they list.
             (object.location == self.path(name)).then(|| name.to_owned())
         });
         Ok(names.collect())
@@ -227,7 +228,7 @@ enum Failure {
     Refused(StoreError),
 }
 
-/// Runs `request` and returns an error after [`PATIENCE`].
+/// Runs `request` and returns an error if it takes longer than [`PATIENCE`].
 async fn patiently<T>(
     request: impl Future<Output = object_store::Result<T>>,
 ) -> std::result::Result<T, Failure> {
@@ -237,8 +238,8 @@ async fn patiently<T>(
     }
 }
 
-/// Splits the bytes of `parts` into pieces of `size` bytes. The last piece may be shorter. Pieces
-/// are created when they are requested.
+/// Splits the bytes of `parts` into pieces of `size` bytes. The last piece may be shorter.
+/// Creates each piece only when it is requested.
 fn pieces(parts: &[&[u8]], size: usize) -> impl Iterator<Item = Vec<u8>> {
     let (mut part, mut at) = (0, 0);
     std::iter::from_fn(move || {
@@ -261,13 +262,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_are_the_parts_cut_anew() {
+    fn pieces_have_equal_size_and_preserve_all_bytes() {
         let bytes: Vec<u8> = (0..23).collect();
         let parts = [&bytes[..0], &bytes[..7], &bytes[7..8], &[], &bytes[8..]];
         for size in 1..30 {
-            let cut: Vec<_> = pieces(&parts, size).collect();
-            assert_eq!(cut.concat(), bytes);
-            let (_, full) = cut.split_last().unwrap();
+            let split: Vec<_> = pieces(&parts, size).collect();
+            assert_eq!(split.concat(), bytes);
+            let (_, full) = split.split_last().unwrap();
             assert!(full.iter().all(|piece| piece.len() == size));
         }
         assert_eq!(pieces(&[&[]], 3).count(), 0);

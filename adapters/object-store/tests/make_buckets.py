@@ -1,4 +1,4 @@
-"""Makes a bucket in each of the servers that run_emulators has started."""
+"""Creates a bucket on each server that run_emulators started."""
 
 import base64
 import hashlib
@@ -9,7 +9,7 @@ from email.utils import formatdate
 from urllib.request import Request, urlopen
 
 BUCKET = sys.argv[1]
-# Azurite's account and key, which are the same everywhere.
+# Azurite's account and key, which are the same in every installation.
 ACCOUNT = "devstoreaccount1"
 KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 

@@ -19,10 +19,11 @@ use std::process::{Command, Stdio};
 
 type Gpu = ringtree::cuda::Device;
 
-/// The variable that names the test for which a process is a rank.
+/// Name of the environment variable that makes a process a rank. Its value identifies the test and
+/// the world.
 const ROLE: &str = "RINGTREE_TEST_ROLE";
-/// The prefix of a rank's result among the lines of the test harness.
-const MARK: &str = "says: ";
+/// Prefix of the line on which a rank prints its result.
+const MARK: &str = "rank result: ";
 
 struct StagedLane {
     device: Gpu,
@@ -107,13 +108,13 @@ fn on_processes<R: Debug>(
             .unwrap()
     };
     let children: Vec<_> = (0..world_size).map(start).collect();
-    let said = |child: std::process::Child| {
+    let result = |child: std::process::Child| {
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stderr).into_owned();
-        let said = text.lines().find_map(|line| line.strip_prefix(MARK));
-        said.unwrap_or_else(|| panic!("{text}")).to_owned()
+        let result = text.lines().find_map(|line| line.strip_prefix(MARK));
+        result.unwrap_or_else(|| panic!("{text}")).to_owned()
     };
-    children.into_iter().map(said).collect()
+    children.into_iter().map(result).collect()
 }
 
 fn replica_on(comm: &Communicator, hooks: Hooks, device: &Gpu) -> Replica {
@@ -150,8 +151,8 @@ fn slopes(parameter: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Computes the model: the sum of all elements of all parameters, each times its slope and
-/// `factor`.
+/// Returns the loss of the model: the sum of all elements of all parameters, each multiplied by
+/// its slope and `factor`.
 fn sum_of(tensors: &[Tensor], factor: f64) -> Tensor {
     let mut sum = Tensor::zeros((), DType::F32, &Device::Cpu).unwrap();
     for (number, tensor) in tensors.iter().enumerate() {
@@ -171,8 +172,11 @@ fn tensors_of(builder: &VarBuilder) -> Vec<Tensor> {
     PARAMETERS.iter().map(tensor).collect()
 }
 
-/// Returns all gradients in the order of the parameters.
-fn found(varmap: &VarMap, gradients: &candle_core::backprop::GradStore) -> Vec<Option<Vec<f32>>> {
+/// Returns all gradients in the order of [`PARAMETERS`].
+fn ordered_gradients(
+    varmap: &VarMap,
+    gradients: &candle_core::backprop::GradStore,
+) -> Vec<Option<Vec<f32>>> {
     let variables = varmap.data().lock().unwrap();
     let gradient = |(name, dtype, shape): &(&str, DType, &[usize])| {
         let gradient = gradients.get(&variables[*name])?;
@@ -183,10 +187,10 @@ fn found(varmap: &VarMap, gradients: &candle_core::backprop::GradStore) -> Vec<O
 }
 
 #[test]
-fn averages_of_all_types_come_back_to_their_places() {
+fn averages_of_all_types_return_to_their_parameters() {
     for world_size in 2..=4 {
         for transport in ["shm", "tcp"] {
-            let test = "averages_of_all_types_come_back_to_their_places";
+            let test = "averages_of_all_types_return_to_their_parameters";
             let ends = on_processes(test, world_size, transport, |comm, device| {
                 let varmap = VarMap::new();
                 let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -195,7 +199,7 @@ fn averages_of_all_types_come_back_to_their_places() {
                 // After the first step, the buckets get a new layout.
                 let step = |_: usize| {
                     let loss = sum_of(&tensors, comm.rank() as f64 + 1.0);
-                    found(&varmap, &replica.backward(&loss).unwrap())
+                    ordered_gradients(&varmap, &replica.backward(&loss).unwrap())
                 };
                 let steps: Vec<_> = (0..3).map(step).collect();
                 assert!(replica.parallel().unwrap().buckets().len() > 4);
@@ -215,8 +219,8 @@ fn averages_of_all_types_come_back_to_their_places() {
 }
 
 #[test]
-fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
-    let test = "gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero";
+fn batches_accumulate_and_next_step_starts_from_zero() {
+    let test = "batches_accumulate_and_next_step_starts_from_zero";
     let ends = on_processes(test, 2, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -226,7 +230,7 @@ fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
             let own = comm.rank() as f64 + 1.0;
             replica.backward_no_sync(&sum_of(&tensors, own)).unwrap();
             replica.backward_no_sync(&sum_of(&tensors, 2.0)).unwrap();
-            found(&varmap, &replica.backward(&sum_of(&tensors, own)).unwrap())
+            ordered_gradients(&varmap, &replica.backward(&sum_of(&tensors, own)).unwrap())
         };
         [step(), step()]
     });
@@ -246,8 +250,8 @@ fn gradients_of_several_batches_add_up_and_the_next_step_begins_from_zero() {
 }
 
 #[test]
-fn where_no_gradient_came_others_count_and_zeros_are_added() {
-    let test = "where_no_gradient_came_others_count_and_zeros_are_added";
+fn missing_gradients_count_as_zero() {
+    let test = "missing_gradients_count_as_zero";
     let ends = on_processes(test, 3, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -273,7 +277,7 @@ fn where_no_gradient_came_others_count_and_zeros_are_added() {
     }
 }
 
-/// Returns the weights after some steps.
+/// Trains a model for a few steps and returns the weights.
 fn trained(comm: &Communicator, lane: Option<Box<dyn Lane>>) -> BTreeMap<String, Vec<f32>> {
     let varmap = VarMap::new();
     let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -311,9 +315,9 @@ fn set(var: &Var, weights: Vec<f32>) {
 }
 
 #[test]
-fn replicas_train_on_a_device_as_through_host_memory() {
+fn training_on_device_matches_host_memory() {
     let host = ringtree::simulate(4, |comm| trained(comm, None));
-    let test = "replicas_train_on_a_device_as_through_host_memory";
+    let test = "training_on_device_matches_host_memory";
     let ends = on_processes(test, 4, "shm", |comm, device| {
         let weights = trained(comm, Some(StagedLane::boxed(device)));
         for (name, on_host) in &host[0] {
@@ -327,8 +331,8 @@ fn replicas_train_on_a_device_as_through_host_memory() {
 }
 
 #[test]
-fn a_rank_without_its_gradients_fails_all() {
-    let test = "a_rank_without_its_gradients_fails_all";
+fn missing_gradients_on_one_rank_fail_all_ranks() {
+    let test = "missing_gradients_on_one_rank_fail_all_ranks";
     let ends = on_processes(test, 3, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -348,7 +352,7 @@ fn a_rank_without_its_gradients_fails_all() {
 }
 
 #[test]
-fn a_hook_and_ranks_that_differ_are_named() {
+fn hooks_and_mixed_devices_are_errors() {
     let attempt = |comm: &Communicator, options: Options, device: Option<&Gpu>| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
@@ -357,7 +361,7 @@ fn a_hook_and_ranks_that_differ_are_named() {
         let replica = Replica::on_lane(comm, hooks, options, lane);
         replica.err().unwrap().to_string()
     };
-    let test = "a_hook_and_ranks_that_differ_are_named";
+    let test = "hooks_and_mixed_devices_are_errors";
     for message in on_processes(test, 2, "shm", |comm, device| {
         attempt(comm, Options::new().hook(HalfHook::bf16()), Some(device))
     }) {

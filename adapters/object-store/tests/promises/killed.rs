@@ -1,4 +1,4 @@
-//! A rank killed while a checkpoint is saved: real processes, SIGKILL.
+//! Kills rank processes with SIGKILL while they save a checkpoint.
 
 #[path = "../../../../tests/support/address.rs"]
 mod address;
@@ -13,14 +13,16 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Instant;
 
-/// Tells a process that it is a rank, and where it saves.
+/// Name of the environment variable that makes a process a rank. Its value is the URL of the bucket
+/// to which the rank saves.
 const SAVES_TO: &str = "RINGTREE_TEST_SAVES_TO_BUCKET";
-/// Kills, spread evenly over the time that a save takes.
+/// Number of kills, spread evenly over the duration of a save.
 const KILLS: u32 = 12;
-/// Enough for an object of several parts.
+/// Number of weights, enough for an object of several parts.
 const COUNT: usize = MANY / 2;
 
-/// Not a test of its own: a rank of those of which one is killed. Rank 0 tells how far it is.
+/// Saves checkpoints as one of the ranks that [`start`] creates, until one of the ranks is killed.
+/// Rank 0 prints its progress. In any other process, returns immediately.
 #[test]
 fn rank_saves_until_killed() {
     let Ok(url) = std::env::var(SAVES_TO) else {
@@ -30,17 +32,17 @@ fn rank_saves_until_killed() {
     let checkpoints = Checkpoints::new(Bucket::open(&url).unwrap(), 1);
     let found = checkpoints.load_and_broadcast(&comm).unwrap();
     let newest = found.map_or(0, |found| found.checkpoint.state.step);
-    let say = |what: &str| {
+    let print = |text: &str| {
         if comm.rank() == 0 {
-            // Past the harness, which would hold it back.
-            std::io::stderr().write_all(what.as_bytes()).unwrap();
+            // Bypass the test harness, which could capture the output of `eprintln!`.
+            std::io::stderr().write_all(text.as_bytes()).unwrap();
         }
     };
     for step in newest + 1.. {
         let next = checkpoint(step, COUNT);
-        say("saving\n");
+        print("saving\n");
         checkpoints.save_from(&comm, &next).unwrap();
-        say(&format!("saved {step}\n"));
+        print(&format!("saved {step}\n"));
     }
 }
 
@@ -60,61 +62,64 @@ fn start(place: &Place, rank: usize, rendezvous: &str) -> Child {
         .unwrap()
 }
 
-/// Starts two ranks and kills one of them in their second save. The last step of which rank 0 said
-/// that it is saved, and whether the save was cut short.
+/// Starts two ranks and kills one of them during their second save. Returns the last step that rank
+/// 0 reported as saved, and `true` if the kill interrupted the second save.
 fn run_and_kill(place: &Place, kill: u32) -> (u64, bool) {
     let rendezvous = address::own_address();
     let mut ranks = [0, 1].map(|rank| start(place, rank, &rendezvous));
     let lines = BufReader::new(ranks[0].stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);
-    let mut heard = Vec::new();
-    let mut hear = |what: &str| {
-        heard.extend(lines.next());
-        let said = heard.last().is_some_and(|line| line.starts_with(what));
-        assert!(said, "{what}? rank 0 said {heard:?}");
+    let mut output = Vec::new();
+    let mut expect_line = |start: &str| {
+        output.extend(lines.next());
+        let matches = output.last().is_some_and(|line| line.starts_with(start));
+        assert!(matches, "expected {start:?}, but rank 0 printed {output:?}");
     };
-    hear("saving");
+    expect_line("saving");
     let start = Instant::now();
-    hear("saved");
-    let takes = start.elapsed();
-    hear("saving");
-    thread::sleep(takes * kill / KILLS);
-    // Rank 0 writes; now and then it is the other one that dies.
+    expect_line("saved");
+    let duration = start.elapsed();
+    expect_line("saving");
+    thread::sleep(duration * kill / KILLS);
+    // Rank 0 writes the checkpoint. Every fourth run kills the other rank instead.
     let killed = usize::from(kill % 4 == 3);
     ranks[killed].kill().unwrap();
-    heard.extend(lines);
+    output.extend(lines);
     let [writer, other] = ranks.map(|rank| rank.wait_with_output().unwrap());
-    heard.extend(String::from_utf8(other.stderr).ok());
+    output.extend(String::from_utf8(other.stderr).ok());
     assert!(!writer.status.success() && !other.status.success());
-    // The one that lives on is told, and ends.
-    let named = heard
+    // The surviving rank reports the lost rank and exits.
+    let named = output
         .iter()
         .any(|line| line.contains(&format!("rank {killed} ")));
-    assert!(named, "{heard:?}");
-    let steps = heard.iter().filter_map(|line| line.strip_prefix("saved "));
+    assert!(named, "{output:?}");
+    let steps = output.iter().filter_map(|line| line.strip_prefix("saved "));
     let steps: Vec<u64> = steps.map(|step| step.parse().unwrap()).collect();
     (*steps.last().unwrap(), steps.len() == 1)
 }
 
 #[test]
-fn a_rank_killed_while_it_saves_loses_nothing() {
+fn kill_during_save_keeps_last_checkpoint() {
     in_each_place("killed", |place| {
         let store = place.bucket();
         let checkpoints = Checkpoints::new(place.bucket(), 1);
-        let mut cut_short = 0;
+        let mut interrupted_saves = 0;
         for kill in 0..KILLS {
-            let (saved, cut) = run_and_kill(place, kill);
+            let (saved, interrupted) = run_and_kill(place, kill);
             let found = checkpoints.latest().unwrap().unwrap();
             let step = found.checkpoint.state.step;
-            // The word that the last one is saved may have been lost with the process.
-            assert!(step == saved || step == saved + 1, "{step}, said {saved}");
+            // The process may be killed after a save but before it reports the save.
+            assert!(
+                step == saved || step == saved + 1,
+                "found {step}, but rank 0 reported {saved}"
+            );
             assert_eq!(found.checkpoint, checkpoint(step, COUNT));
             assert!(found.warnings.is_empty(), "{:?}", found.warnings);
-            cut_short += u32::from(cut);
+            interrupted_saves += u32::from(interrupted);
         }
-        // Else the kills did not hit the saving, and the test showed nothing.
-        assert!(cut_short > 0, "{cut_short} saves were cut short");
-        // What they left is gone with the next save.
+        // If no kill interrupts a save, the test proves nothing.
+        assert!(interrupted_saves > 0, "no kill interrupted a save");
+        // The next save removes the objects that the interrupted saves left behind.
         checkpoints.save(&checkpoint(1_000_000, FEW)).unwrap();
         let names = store.list().unwrap();
         assert_eq!(names.len(), 2, "{names:?}");

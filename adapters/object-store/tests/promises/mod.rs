@@ -1,5 +1,5 @@
-//! What a bucket promises, wherever it is. The binary that includes this says by `in_each_place`
-//! where its buckets are.
+//! Tests what a bucket guarantees on any server. The test binary that includes this module provides
+//! the buckets through its function `in_each_place`.
 
 mod killed;
 
@@ -8,11 +8,13 @@ use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory, State, Store
 use ringtree::simulate;
 use ringtree_object_store::Bucket;
 
-/// Weights that go in one request, and in several.
+/// Number of weights that fit into a single request.
 pub(crate) const FEW: usize = 1000;
+/// Number of weights that require several requests.
 const MANY: usize = 5_000_000;
 
-/// Where a bucket is, for this process and for those that it starts.
+/// The URL of a bucket and the settings to open it, for this process and the processes that it
+/// starts.
 pub(crate) struct Place {
     pub(crate) url: String,
     pub(crate) settings: Vec<(String, String)>,
@@ -45,14 +47,15 @@ pub(crate) fn checkpoint(step: u64, count: usize) -> Checkpoint {
 }
 
 #[test]
-fn what_is_saved_small_or_large_another_machine_finds() {
+fn checkpoint_of_any_size_loads_on_another_machine() {
     in_each_place("found", |place| {
         for count in [0, FEW, MANY] {
             let saved = checkpoint(count as u64, count);
             let checkpoints = Checkpoints::new(place.bucket(), 1);
-            checkpoints.latest().unwrap(); // a writer must have seen what is there
+            // A writer must look up the newest checkpoint before it saves.
+            checkpoints.latest().unwrap();
             checkpoints.save(&saved).unwrap();
-            // A trailing slash is the same place.
+            // A URL with a trailing slash refers to the same location.
             let elsewhere = place.bucket_at(&format!("{}/", place.url));
             let found = Checkpoints::new(elsewhere, 1).latest().unwrap().unwrap();
             assert_eq!(found.checkpoint, saved);
@@ -65,7 +68,7 @@ fn what_is_saved_small_or_large_another_machine_finds() {
 }
 
 #[test]
-fn the_last_k_are_kept_and_other_objects_left_alone() {
+fn save_keeps_newest_checkpoints_and_other_objects() {
     in_each_place("kept", |place| {
         let store = place.bucket();
         store
@@ -75,7 +78,7 @@ fn the_last_k_are_kept_and_other_objects_left_alone() {
         assert_eq!(store.read("nothing.txt"), Ok(None));
         store.remove("nothing.txt").unwrap();
         store
-            .write_atomically("step-00000001.safetensors", &[b"of a killed writer"])
+            .write_atomically("step-00000001.safetensors", &[b"left by a killed writer"])
             .unwrap();
         let checkpoints = Checkpoints::new(place.bucket(), 2);
         for step in [5, 10, 15, 15] {
@@ -96,25 +99,26 @@ fn the_last_k_are_kept_and_other_objects_left_alone() {
 }
 
 #[test]
-fn a_second_writer_is_refused_when_it_saves() {
+fn writer_that_missed_a_checkpoint_cannot_save() {
     in_each_place("writers", |place| {
         let writers = [(); 3].map(|()| Checkpoints::new(place.bucket(), 3));
         let [first, second, blind] = &writers;
         first.save(&checkpoint(1, FEW)).unwrap();
         second.latest().unwrap();
         second.save(&checkpoint(2, FEW)).unwrap();
-        for refused in [first, blind] {
-            let error = refused.save(&checkpoint(3, FEW)).unwrap_err().to_string();
+        for outdated in [first, blind] {
+            let error = outdated.save(&checkpoint(3, FEW)).unwrap_err().to_string();
             assert!(error.contains(&place.url), "{error}");
-            let told = error.contains("step 2 that this training run neither loaded nor wrote");
-            assert!(told, "{error}");
+            let explained =
+                error.contains("step 2 that this training run neither loaded nor wrote");
+            assert!(explained, "{error}");
         }
         assert_eq!(first.newest_step(), Ok(Some(2)));
     });
 }
 
 #[test]
-fn a_damaged_object_is_named_and_the_one_before_is_taken() {
+fn damaged_object_is_named_and_older_checkpoint_loads() {
     in_each_place("damaged", |place| {
         let store = place.bucket();
         let checkpoints = Checkpoints::new(place.bucket(), 3);
@@ -122,12 +126,12 @@ fn a_damaged_object_is_named_and_the_one_before_is_taken() {
             for step in [1, 2] {
                 checkpoints.save(&checkpoint(step, FEW)).unwrap();
             }
-            // The second round has saved step 2 anew, beside the old one.
+            // The second round saves step 2 again, in a new object next to the old one.
             let name = newest(&store, name);
-            let whole = store.read(&name).unwrap().unwrap();
-            let mut flipped = whole.clone();
-            flipped[whole.len() / 2] ^= 4;
-            for damaged in [&whole[..whole.len() - 1], &flipped, &[]] {
+            let intact = store.read(&name).unwrap().unwrap();
+            let mut flipped = intact.clone();
+            flipped[intact.len() / 2] ^= 4;
+            for damaged in [&intact[..intact.len() - 1], &flipped, &[]] {
                 store.write_atomically(&name, &[damaged]).unwrap();
                 let found = checkpoints.latest().unwrap().unwrap();
                 assert_eq!(found.checkpoint, checkpoint(1, FEW));
@@ -141,7 +145,8 @@ fn a_damaged_object_is_named_and_the_one_before_is_taken() {
     });
 }
 
-/// The tensor file that the manifest of step 2 names, if `name` is one.
+/// Returns `name` if it is a manifest, and otherwise the tensor file that the manifest of step 2
+/// names.
 fn newest(store: &Bucket, name: &str) -> String {
     if name.ends_with(".json") {
         return name.to_owned();
@@ -153,7 +158,7 @@ fn newest(store: &Bucket, name: &str) -> String {
 }
 
 #[test]
-fn ranks_share_what_one_of_them_finds_in_the_bucket() {
+fn ranks_share_checkpoint_that_rank_0_loads() {
     in_each_place("shared", |place| {
         let nothing = tempfile::tempdir().unwrap();
         let ends = simulate(3, |comm| {

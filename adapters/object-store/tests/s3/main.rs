@@ -1,4 +1,4 @@
-//! Checkpoints in a bucket of a real server.
+//! Tests checkpoints in a bucket of a real S3 server, which runs in this process.
 
 #![allow(clippy::unwrap_used, missing_docs)]
 
@@ -27,18 +27,19 @@ fn place(server: &Server) -> Place {
     }
 }
 
-/// A server for each test.
-fn in_each_place(_test: &str, promise: impl Fn(&Place)) {
+/// Runs `check` with a bucket of a new server.
+fn in_each_place(_test: &str, check: impl Fn(&Place)) {
     let server = Server::start();
-    promise(&place(&server));
+    check(&place(&server));
 }
 
-/// Fails if the error is not one line that names the place, or comes too late.
-fn assert_clear(what: impl FnOnce() -> Error, within: Duration) {
+/// Asserts that `call` returns an error in less than `within`, and that the error is a single line
+/// that contains the URL.
+fn assert_clear_error(call: impl FnOnce() -> Error, within: Duration) {
     let start = Instant::now();
-    let error = what();
-    let took = start.elapsed();
-    assert!(took < within, "{error} after {took:?}");
+    let error = call();
+    let elapsed = start.elapsed();
+    assert!(elapsed < within, "{error} after {elapsed:?}");
     let text = error.to_string();
     assert!(error.kind() == ErrorKind::System, "{text}");
     assert!(text.contains(URL), "{text}");
@@ -47,33 +48,33 @@ fn assert_clear(what: impl FnOnce() -> Error, within: Duration) {
 }
 
 #[test]
-fn a_server_that_goes_away_is_a_clear_error() {
+fn stopped_server_is_a_clear_error() {
     let mut server = Server::start();
     let checkpoints = Checkpoints::new(bucket(&server), 1);
     checkpoints.save(&checkpoint(1, FEW)).unwrap();
     server.stop();
-    let soon = PATIENCE + Duration::from_secs(5);
-    assert_clear(|| checkpoints.save(&checkpoint(2, FEW)).unwrap_err(), soon);
-    assert_clear(|| checkpoints.latest().unwrap_err(), soon);
+    let limit = PATIENCE + Duration::from_secs(5);
+    assert_clear_error(|| checkpoints.save(&checkpoint(2, FEW)).unwrap_err(), limit);
+    assert_clear_error(|| checkpoints.latest().unwrap_err(), limit);
 }
 
 #[test]
-fn a_server_that_never_answers_is_given_up() {
-    // The system accepts connections for it, and nobody reads them.
+fn unresponsive_server_is_a_clear_error() {
+    // The kernel accepts connections to this listener, but nobody reads from them.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut settings = settings(silent.local_addr().unwrap());
     settings.push(("AWS_TIMEOUT".to_owned(), "500ms".to_owned()));
     let bucket = Bucket::open_with(URL, settings).unwrap();
-    assert_clear(|| bucket.list().unwrap_err(), PATIENCE);
+    assert_clear_error(|| bucket.list().unwrap_err(), PATIENCE);
 }
 
 #[test]
-fn wrong_credentials_and_wrong_urls_are_clear_errors() {
+fn wrong_credentials_and_urls_are_clear_errors() {
     let server = Server::start();
     let mut settings = server.settings();
     settings.push(("AWS_SECRET_ACCESS_KEY".to_owned(), "guessed".to_owned()));
     let bucket = Bucket::open_with(URL, settings).unwrap();
-    assert_clear(|| bucket.list().unwrap_err(), PATIENCE);
+    assert_clear_error(|| bucket.list().unwrap_err(), PATIENCE);
     for url in [
         "s3:models",
         "http://127.0.0.1/x",
@@ -82,7 +83,7 @@ fn wrong_credentials_and_wrong_urls_are_clear_errors() {
         "nonsense",
     ] {
         let Err(error) = Bucket::open_with(url, server.settings()) else {
-            panic!("{url} was taken");
+            panic!("{url} was accepted");
         };
         assert!(error.kind() == ErrorKind::Configuration, "{error:?}");
         let message = error.to_string();
@@ -94,7 +95,7 @@ fn wrong_credentials_and_wrong_urls_are_clear_errors() {
 }
 
 #[test]
-fn an_asynchronous_program_can_use_and_drop_it() {
+fn asynchronous_program_can_use_and_drop_bucket() {
     let server = Server::start();
     let runtime = tokio::runtime::Builder::new_multi_thread().build().unwrap();
     runtime.block_on(async {

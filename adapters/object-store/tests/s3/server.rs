@@ -1,4 +1,5 @@
-//! A server that speaks S3, in this process, on loopback, over a folder.
+//! Runs an S3 server in this process. It listens on loopback and stores objects in a temporary
+//! directory.
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use hyper_util::server::conn::auto::Builder as Connections;
@@ -15,19 +16,19 @@ const BUCKET: &str = "models";
 const KEY: &str = "a-name";
 const SECRET: &str = "a-secret";
 
-/// Runs until it is dropped or stopped.
+/// An S3 server that runs until it is stopped or dropped.
 pub(crate) struct Server {
-    /// What it serves, until it is dropped.
-    _folder: TempDir,
+    /// The directory with the objects. It exists until the server is dropped.
+    _directory: TempDir,
     address: SocketAddr,
     runtime: Option<Runtime>,
 }
 
 impl Server {
     pub(crate) fn start() -> Self {
-        let folder = tempfile::tempdir().unwrap();
-        fs::create_dir(folder.path().join(BUCKET)).unwrap();
-        let mut service = S3ServiceBuilder::new(FileSystem::new(folder.path()).unwrap());
+        let directory = tempfile::tempdir().unwrap();
+        fs::create_dir(directory.path().join(BUCKET)).unwrap();
+        let mut service = S3ServiceBuilder::new(FileSystem::new(directory.path()).unwrap());
         service.set_auth(SimpleAuth::from_single(KEY, SECRET));
         let service = service.build().into_shared();
         let runtime = Builder::new_multi_thread()
@@ -43,13 +44,13 @@ impl Server {
                 tokio::spawn(async move {
                     let connections = Connections::new(TokioExecutor::new());
                     let served = connections.serve_connection(TokioIo::new(socket), service);
-                    // A client that is killed ends its connection in the middle.
+                    // Ignore errors, because a killed client breaks its connection.
                     let _ = served.await;
                 });
             }
         });
         Self {
-            _folder: folder,
+            _directory: directory,
             address,
             runtime: Some(runtime),
         }
@@ -61,7 +62,7 @@ impl Server {
         }
     }
 
-    /// What a client's environment holds.
+    /// Returns the settings of a client of this server.
     pub(crate) fn settings(&self) -> Vec<(String, String)> {
         settings(self.address)
     }
@@ -73,7 +74,7 @@ impl Drop for Server {
     }
 }
 
-/// The settings of a client of the server at `address`.
+/// Returns the settings of a client of the server at `address`, as environment variables.
 pub(crate) fn settings(address: SocketAddr) -> Vec<(String, String)> {
     let settings = [
         ("AWS_ENDPOINT", format!("http://{address}")),
