@@ -85,13 +85,13 @@ impl From<String> for Text {
 }
 
 /// Text from a peer. It can be as long as a message.
-pub(crate) trait Told {
+pub(crate) trait PeerText {
     /// Shortens the text to `bytes_max` bytes. Keeps the beginning, which states what failed, and
     /// the end, which contains the advice or the last line of a traceback.
     fn cut(self, bytes_max: usize) -> Self;
 }
 
-impl Told for String {
+impl PeerText for String {
     fn cut(mut self, bytes_max: usize) -> Self {
         if self.len() > bytes_max {
             let kept = (bytes_max - CUT.len()) / 2;
@@ -106,13 +106,13 @@ impl Told for String {
     }
 }
 
-impl<T> Told for std::result::Result<T, String> {
+impl<T> PeerText for std::result::Result<T, String> {
     fn cut(self, bytes_max: usize) -> Self {
         self.map_err(|text| text.cut(bytes_max))
     }
 }
 
-impl Told for Vec<(String, String)> {
+impl PeerText for Vec<(String, String)> {
     fn cut(self, bytes_max: usize) -> Self {
         let cut = |(one, other): (String, String)| (one.cut(bytes_max), other.cut(bytes_max));
         self.into_iter().map(cut).collect()
@@ -120,19 +120,19 @@ impl Told for Vec<(String, String)> {
 }
 
 /// Decodes a name that a peer has sent. For use with `deserialize_with` on message fields.
-pub(crate) fn told_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
+pub(crate) fn decode_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    T: Deserialize<'de> + Told,
+    T: Deserialize<'de> + PeerText,
 {
     Ok(T::deserialize(from)?.cut(NAME_BYTES_MAX))
 }
 
-/// Like [`told_name`], but decodes a line of text.
-pub(crate) fn told_line<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
+/// Like [`decode_name`], but decodes a line of text.
+pub(crate) fn decode_line<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
 where
     D: Deserializer<'de>,
-    T: Deserialize<'de> + Told,
+    T: Deserialize<'de> + PeerText,
 {
     Ok(T::deserialize(from)?.cut(ERROR_BYTES_MAX))
 }

@@ -33,7 +33,7 @@ pub mod calls {
 /// without a [`Run`](crate::ddp::Run).
 #[cfg(feature = "ddp")]
 pub mod ddp {
-    pub use crate::ddp::backward::set_synchronising;
+    pub use crate::ddp::backward::set_gradient_sync;
     pub use crate::ddp::carried::{averaged_place, place, with_carrier};
     pub use crate::ddp::carrier::{Carrier, Place};
     pub use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next, Plain};
@@ -69,7 +69,7 @@ pub mod engine {
 /// Functions of the launcher that the command needs too.
 #[cfg(feature = "launch")]
 pub mod launch {
-    pub use crate::launch::run::on_this_host;
+    pub use crate::launch::run::local_job;
     pub use crate::launch::streams::tell;
     pub use crate::sys::process::bind_to_parent;
 }
@@ -102,7 +102,9 @@ pub mod link {
 
 /// The protocols between ranks, as state machines that do no I/O.
 pub mod protocol {
-    pub use crate::protocol::{call, founding, hand_over, handshake, members, message, session};
+    pub use crate::protocol::{
+        call, fd_passing, group_creation, handshake, members, message, session,
+    };
 }
 
 /// All limits of the library.

@@ -14,7 +14,7 @@ pub const DEADLINE_DEFAULT: Duration = Duration::from_secs(300);
 /// calls, which accept milliseconds in 31 bits, do not overflow.
 pub const TIMEOUT_MAX: Duration = Duration::from_secs(14 * 24 * 3600);
 /// Timeout value that means "no timeout". A call with this timeout does not start a clock.
-pub const PATIENT: Duration = Duration::MAX;
+pub const NO_TIMEOUT: Duration = Duration::MAX;
 /// Time that a rank waits before it tells its peers which call it is waiting in. It is also the
 /// initial interval between such notices.
 pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
@@ -23,7 +23,7 @@ pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 pub const NOTICES_DOUBLED_MAX: u32 = 10;
 /// Maximum number of peers that a waiting rank queries per notice. If the rank is waiting for more
 /// peers than this, it queries different ones with each notice.
-pub const PEERS_ASKED_MAX: usize = 8;
+pub const PEERS_NOTIFIED_MAX: usize = 8;
 /// Number of consecutive queries that a peer may leave unanswered before its last answer is
 /// discarded.
 pub const ANSWERS_MISSED_MAX: u32 = 2;
@@ -106,13 +106,13 @@ pub const REPORTS_BYTES_MAX: usize = 1 << 20;
 pub const NAME_BYTES_MAX: usize = 512;
 /// Maximum number of block lengths that a rank sends to another rank whose call has different block
 /// lengths. At ten bytes each, they fit into a control message.
-pub const COUNTS_TOLD_MAX: usize = 4096;
+pub const COUNTS_SENT_MAX: usize = 4096;
 /// Maximum total size, in bytes, of the control messages queued for a rank that is not reading
 /// them. If the queue grows larger, the rank is considered lost.
 pub const CONTROL_QUEUE_BYTES_MAX: usize = 16 << 20;
 /// Maximum number of control messages that the control thread processes in a row before it turns to
 /// its other tasks.
-pub const MESSAGES_AT_ONCE: usize = 1024;
+pub const CONTROL_BATCH_MAX: usize = 1024;
 /// Time after which a control connection counts as lost if the peer's host has not acknowledged
 /// anything.
 pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
@@ -123,7 +123,7 @@ pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(20);
 pub const CUT_OFF_AFTER: Duration = Duration::from_secs(5);
 /// Interval at which a rank checks the data connections that a call is waiting for. Together with
 /// [`CUT_OFF_AFTER`], this interval ensures that a disconnection is detected within 6 seconds.
-pub const CUTS_FOUND_EVERY: Duration = Duration::from_millis(400);
+pub const DISCONNECT_CHECK_INTERVAL: Duration = Duration::from_millis(400);
 /// Maximum number of processes of other ranks that a rank watches. Each watched process requires a
 /// file descriptor.
 pub const PROCESSES_WATCHED_MAX: usize = 128;
@@ -144,7 +144,7 @@ pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(5);
 /// Time after which a process that is still waiting for other processes at startup prints why it is
 /// waiting. If a rank exits successfully while other ranks are still running, a launcher also waits
 /// this long before it reports that.
-pub const START_TOLD_AFTER: Duration = Duration::from_secs(5);
+pub const START_NOTICE_AFTER: Duration = Duration::from_secs(5);
 /// Interval between subsequent messages while a process is still waiting at startup.
 pub const START_TOLD_EVERY: Duration = Duration::from_secs(30);
 /// Maximum time that a rank that was lost during the join may take to reconnect. Such a rank may
@@ -232,7 +232,7 @@ pub const PROGRAM_CODE_MAX: Duration = Duration::from_millis(10);
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
 /// Interval at which a sleeping rank checks for disconnections once its peers know that it is
 /// waiting.
-pub const PATIENT_SLEEP: Duration = CUTS_FOUND_EVERY;
+pub const UNTIMED_SLEEP: Duration = DISCONNECT_CHECK_INTERVAL;
 /// Size, in bytes, of the largest gradient bucket that is chosen automatically. This is PyTorch's
 /// default bucket size.
 pub const BUCKET_BYTES_MAX: usize = 25 << 20;

@@ -31,7 +31,7 @@ pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
         // Ignored, because the first error is reported.
         let _ = fs::remove_file(&partial);
     }
-    written.and_then(|()| sync_folder(parent(path)))
+    written.and_then(|()| sync_directory(parent(path)))
 }
 
 /// Creates the directory `path` and any missing parents, and syncs them to disk. Otherwise, a crash
@@ -39,17 +39,17 @@ pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
 ///
 /// # Errors
 /// Returns the operating system's error.
-pub(crate) fn make_folder(path: &Path) -> io::Result<()> {
+pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     if path.is_dir() {
         return Ok(());
     }
     let above = parent(path);
-    make_folder(above)?;
+    create_directory(above)?;
     match fs::create_dir(path) {
         // Another process may have created it.
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         Err(error) if !path.is_dir() => Err(error),
-        _ => sync_folder(above),
+        _ => sync_directory(above),
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn parent(path: &Path) -> &Path {
 }
 
 /// Syncs the entries of a directory to disk.
-fn sync_folder(path: &Path) -> io::Result<()> {
+fn sync_directory(path: &Path) -> io::Result<()> {
     match File::open(path)?.sync_all() {
         // Some network file systems do not support this call for directories, and do not need it.
         Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
@@ -90,14 +90,14 @@ mod tests {
         let [first, second] = ["a", "a/b"].map(|name| scratch.path().join(name));
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
         inotify::add_watch(&watch, scratch.path(), inotify::WatchFlags::OPEN).unwrap();
-        make_folder(&second).unwrap();
+        create_directory(&second).unwrap();
         assert!(first.is_dir() && second.is_dir());
         let mut space = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&watch, &mut space);
         // Only an open directory can be synced.
         assert!(events.next().unwrap().file_name().is_none());
-        make_folder(&second).unwrap();
-        assert!(make_folder(Path::new("/proc/self/stat/directory")).is_err());
+        create_directory(&second).unwrap();
+        assert!(create_directory(Path::new("/proc/self/stat/directory")).is_err());
     }
 
     #[test]
@@ -110,7 +110,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), b"three");
         // A directory is not replaced, and no temporary file remains.
         let directory = scratch.path().join("directory");
-        make_folder(&directory).unwrap();
+        create_directory(&directory).unwrap();
         replace(&directory, &[b"four"]).unwrap_err();
         let names = fs::read_dir(scratch.path()).unwrap();
         assert_eq!(names.count(), 2);

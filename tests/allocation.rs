@@ -6,7 +6,7 @@
 #[path = "support/address.rs"]
 mod address;
 
-use address::own_address;
+use address::reserved_address;
 use ringtree::internal::limits::CALLS_REMEMBERED;
 use ringtree::{Communicator, ReduceOp};
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -98,7 +98,7 @@ fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> 
 
 /// The allocations of each rank.
 fn allocations(calls: Calls) -> [ringtree::Result<usize>; RANKS] {
-    let rendezvous = own_address();
+    let rendezvous = reserved_address();
     std::thread::scope(|scope| {
         let ranks = [0, 1, 2].map(|number| {
             let rendezvous = &rendezvous;

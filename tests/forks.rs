@@ -396,7 +396,7 @@ fn calls_of_forked_child_fail_and_parent_continues() {
     for role in ["idle", "busy", "buffers", "callback"] {
         concurrently([Links::Tcp, Links::SharedMemory], |links| {
             let ranks = SUITE.start(links, role, 2, &[("RINGTREE_STALL_WARNING_S", "0")]);
-            let (said, _) = ranks.hear(&[0, 1]);
+            let (said, _) = ranks.next_reports(&[0, 1]);
             assert_eq!(said, ["all well"; 2], "{role} over {links:?}");
         });
     }

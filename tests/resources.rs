@@ -6,7 +6,7 @@
 #[path = "support/address.rs"]
 mod address;
 
-use address::own_address;
+use address::reserved_address;
 use ringtree::{Communicator, ReduceOp, Result};
 use rustix::process::{Resource, Rlimit, setrlimit};
 use std::fs::File;
@@ -96,7 +96,7 @@ fn close_descriptors_in_ranks() {
 /// Starts a rank for each of `roles`. Returns the reports of the ranks after all have exited.
 fn reports(transport: &str, limit: u64, roles: &[&str]) -> Vec<String> {
     close_descriptors_in_ranks();
-    let rendezvous = own_address();
+    let rendezvous = reserved_address();
     let folder = tempfile::tempdir().unwrap();
     let full = folder.path().join("full");
     let start = |(rank, role): (usize, &&str)| {

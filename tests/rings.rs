@@ -282,7 +282,7 @@ fn both_directions(broken: Broken) {
             if broken == Broken::Unchecked {
                 continue;
             }
-            sender.hear(receive(&receiver, &far, number));
+            sender.record_acknowledgment(receive(&receiver, &far, number));
             receiver.pass(&*near, false);
             // The sender knows the count without reading the acknowledgement word.
             assert!(sender.is_through(&Unreadable, u64::from(number)));

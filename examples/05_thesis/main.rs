@@ -64,7 +64,7 @@ const RATE_MBIT: f64 = 9.4;
 /// Ranks that are simulated in addition to the measured ones.
 const SIMULATED: [usize; 4] = [128, 256, 512, 1_024];
 /// Ranks beyond those, with predictions only.
-const PRICED: [usize; 6] = [2_048, 4_096, 10_000, 20_000, 50_000, 100_000];
+const PREDICTED: [usize; 6] = [2_048, 4_096, 10_000, 20_000, 50_000, 100_000];
 const MEASURED: &str = "docs/thesis.csv";
 const PICTURE: &str = "docs/thesis.svg";
 
@@ -145,7 +145,7 @@ fn compare_ways(
     for ranks in simulated.filter(|ranks| *ranks <= ranks_max) {
         for (one, (way, algorithm)) in series.iter_mut().zip(WAYS) {
             let simulated_ms = simulated::exposed_ms(ranks, algorithm, model, link)?;
-            let priced_ms = simulated::priced_ms(ranks, algorithm, model, link)?;
+            let predicted_ms = simulated::predicted_ms(ranks, algorithm, model, link)?;
             let point = points.iter().find(|point| point.is(model, ranks, way));
             let point = point.filter(|point| point.counts());
             let taken = simulated::choice(ranks, algorithm, model, &link.tuning())?.algorithm;
@@ -153,7 +153,7 @@ fn compare_ways(
                 ranks,
                 way,
                 point,
-                (simulated_ms, priced_ms),
+                (simulated_ms, predicted_ms),
                 &taken.to_string(),
             );
             one.simulated.push((ranks as f64, simulated_ms));
@@ -161,10 +161,10 @@ fn compare_ways(
                 .extend(point.map(|point| (ranks as f64, point.exposed_ms[0])));
         }
     }
-    for ranks in PRICED.into_iter().filter(|_| ranks_max >= 1_024) {
+    for ranks in PREDICTED.into_iter().filter(|_| ranks_max >= 1_024) {
         for (one, (_, algorithm)) in series.iter_mut().zip(WAYS) {
-            let priced_ms = simulated::priced_ms(ranks, algorithm, model, link)?;
-            one.priced.push((ranks as f64, priced_ms));
+            let predicted_ms = simulated::predicted_ms(ranks, algorithm, model, link)?;
+            one.priced.push((ranks as f64, predicted_ms));
         }
     }
     println!("\ngrowth, measured; simulated");
@@ -186,7 +186,7 @@ fn print_row(
     ranks: usize,
     way: &str,
     point: Option<&Point>,
-    (simulated_ms, priced_ms): (f64, f64),
+    (simulated_ms, predicted_ms): (f64, f64),
     taken: &str,
 ) {
     let (mut measured, mut spread, mut chosen) = (String::new(), String::new(), String::new());
@@ -201,6 +201,7 @@ fn print_row(
     }
     let chosen = if way == "auto" { chosen } else { String::new() };
     println!(
-        "{ranks:5}  {way:18}{measured:>11}{spread:>17}{simulated_ms:11.1}{priced_ms:11.1}  {chosen}"
+        "{ranks:5}  {way:18}{measured:>11}{spread:>17}{simulated_ms:11.1}{predicted_ms:11.1}  \
+         {chosen}"
     );
 }

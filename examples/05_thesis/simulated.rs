@@ -63,7 +63,7 @@ pub(crate) fn exposed_ms(
 ///
 /// # Errors
 /// Returns a message if the algorithm does not implement all-reduce.
-pub(crate) fn priced_ms(
+pub(crate) fn predicted_ms(
     ranks: usize,
     algorithm: Option<Algorithm>,
     model: &Model,

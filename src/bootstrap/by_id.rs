@@ -26,7 +26,7 @@ impl Settings {
 
     /// Returns an error if the join was canceled.
     pub(crate) fn check_cancelled(&self) -> Result<()> {
-        match self.start.cancel.is_cancelled() {
+        match self.start.cancel.is_canceled() {
             true => Err(self.cancelled()),
             false => Ok(()),
         }

@@ -7,7 +7,7 @@ use super::messages::{Message, Record};
 use super::settings::Settings;
 use super::{by_id, sharing};
 use crate::control::channel::{Channel, Received};
-use crate::control::descriptors::Room;
+use crate::control::descriptors::DescriptorUsage;
 use crate::control::failure::Failure;
 use crate::control::handshake::{Proven, connect};
 use crate::control::notices::RankNotices;
@@ -65,7 +65,7 @@ pub(super) fn join(settings: &mut Settings, place: Offer, poll: &mut Poll) -> Re
         rank: settings.rank,
         peer: own_peer(settings, address, place),
         agreed: settings.to_agree(),
-        room: Room::here(),
+        room: DescriptorUsage::here(),
     };
     let at = format!("the rendezvous {}", at(settings, remote));
     channel.send(&Message::Record(Box::new(record)));
@@ -296,7 +296,7 @@ fn wait_for_table(
                 }
             }
         }
-        if settings.start.cancel.is_cancelled() {
+        if settings.start.cancel.is_canceled() {
             let error = settings.cancelled();
             channel.send(&Message::Failed(error.clone()));
             return Err(error);
@@ -311,7 +311,7 @@ fn wait_for_table(
             channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }
-        let until = settings.start.cancel.look_by(deadline);
+        let until = settings.start.cancel.next_check(deadline);
         wait(poll, &mut events, Some(until))
             .map_err(|error| Error::io("cannot wait for the other ranks", &error))?;
     }

@@ -10,7 +10,7 @@ const PREFIX: &str = "RINGTREE_";
 
 /// Prefixes of variables to ignore: those that Kubernetes sets for a Service named `ringtree`, and
 /// those that ringtree's tests use.
-const PASSED_OVER: [&str; 3] = ["RINGTREE_SERVICE_", "RINGTREE_PORT", "RINGTREE_TEST_"];
+const IGNORED_PREFIXES: [&str; 3] = ["RINGTREE_SERVICE_", "RINGTREE_PORT", "RINGTREE_TEST_"];
 
 /// The meaning of a setting that this version does not implement. Any value other than the default
 /// is an error.
@@ -166,7 +166,9 @@ pub fn check_names(names: impl IntoIterator<Item = OsString>) -> Result<()> {
     for name in names {
         let name = name.to_string_lossy();
         let is_own = name.starts_with(PREFIX);
-        let is_passed_over = PASSED_OVER.iter().any(|prefix| name.starts_with(prefix));
+        let is_passed_over = IGNORED_PREFIXES
+            .iter()
+            .any(|prefix| name.starts_with(prefix));
         let is_known = VARIABLES.iter().any(|one| one.name == name);
         if is_own && !is_passed_over && !is_known {
             return Err(unknown(&name));

@@ -1,10 +1,10 @@
 //! Defines the messages between rank 0 and the other ranks during a join.
 
 use crate::control::connections::Connections;
-use crate::control::descriptors::Room;
+use crate::control::descriptors::DescriptorUsage;
 use crate::control::message::encode;
 use crate::control::peer::Peer;
-use crate::error::{Error, told_line};
+use crate::error::{Error, decode_line};
 use crate::limits::CONTROL_MESSAGE_BYTES_MAX;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -15,10 +15,10 @@ pub(crate) struct Record {
     pub(crate) rank: usize,
     pub(crate) peer: Peer,
     /// Names and values of the settings that must be the same on all ranks.
-    #[serde(deserialize_with = "told_line")]
+    #[serde(deserialize_with = "decode_line")]
     pub(crate) agreed: Vec<(String, String)>,
     /// The rank's limits on file descriptors and how many it uses.
-    pub(crate) room: Room,
+    pub(crate) room: DescriptorUsage,
 }
 
 /// A message of the join.
@@ -32,7 +32,7 @@ pub(crate) enum Message {
     /// reason why the join failed.
     Failed(Error),
     /// From rank 0: the join is still in progress. The text names the missing ranks.
-    Waiting(#[serde(deserialize_with = "told_line")] String),
+    Waiting(#[serde(deserialize_with = "decode_line")] String),
 }
 
 /// Splits the table into messages that each hold at most `bytes_max` bytes of entries. An entry

@@ -10,14 +10,14 @@ use super::listen::{self, listen};
 use super::messages::{Handout, Message, Record};
 use super::settings::Settings;
 use crate::control::connections::{Connections, Incoming, Outcome};
-use crate::control::descriptors::{self, Room};
+use crate::control::descriptors::{self, DescriptorUsage};
 use crate::control::failure::Failure;
 use crate::control::notices::RankNotices;
 use crate::control::peer::{Offer, Peer};
 use crate::control::wait::wait;
 use crate::error::{Error, Result};
 use crate::limits::{JOIN_FAILURE_NOTICE, REJOIN_GRACE, WAITING_NOTICE_AFTER};
-use crate::protocol::founding::list;
+use crate::protocol::group_creation::list;
 use crate::protocol::handshake::{Expected, Hello, Purpose, Refusal};
 use mio::{Events, Poll};
 use socket2::Socket;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 /// Maximum number of missing ranks that a message names. The others are only counted.
 const RANKS_NAMED_MAX: usize = 16;
 /// Additional time after the deadline in which rank 0 may still send the error of a failed join.
-const LAST_WORDS: Duration = Duration::from_millis(250);
+const ERROR_DELIVERY_GRACE: Duration = Duration::from_millis(250);
 
 /// Joins as rank 0.
 pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Result<Gathered> {
@@ -40,7 +40,7 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         rank: 0,
         peer: own_peer(settings, address, place),
         agreed: settings.to_agree(),
-        room: Room::here(),
+        room: DescriptorUsage::here(),
     };
     let expected = Expected {
         purpose: Purpose::Control,
@@ -66,9 +66,9 @@ pub(super) fn gather(settings: &Settings, place: Offer, poll: &mut Poll) -> Resu
         notices: RankNotices::new(!settings.stall_warning.is_zero()),
         has_warned_of_secret: false,
     };
-    gathering.look_for_own_shortage();
+    gathering.check_own_fd_limit();
     gathering.run(poll)?;
-    gathering.hand_out(poll)?;
+    gathering.send_rank_table(poll)?;
     Ok(gathering.into_gathered(data_listener))
 }
 
@@ -117,32 +117,35 @@ impl Gathering<'_> {
         while !self.is_complete() {
             let now = Instant::now();
             if let Some(failed) = &self.failure {
-                if now >= failed.until || self.all_told() {
+                if now >= failed.until || self.all_notified() {
                     return Err(failed.error.clone());
                 }
-            } else if self.settings.start.cancel.is_cancelled() {
+            } else if self.settings.start.cancel.is_canceled() {
                 self.fail(self.settings.cancelled(), JOIN_FAILURE_NOTICE / 10);
             } else if now >= self.deadline {
                 let error = Error::join(self.timeout_line()).with_rank(0);
                 let error = error.with_missing(self.missing());
-                self.fail(error.with_elapsed(self.settings.timeout), LAST_WORDS);
+                self.fail(
+                    error.with_elapsed(self.settings.timeout),
+                    ERROR_DELIVERY_GRACE,
+                );
             } else {
-                self.miss_the_gone(now);
+                self.fail_if_rank_lost(now);
             }
             self.wait(poll, &mut events)?;
             if self.failure.is_none() && Instant::now() >= self.next_notice {
                 self.next_notice = Instant::now() + WAITING_NOTICE_AFTER;
                 let waiting =
                     Message::Waiting(format!("rank 0 is waiting for {}", self.missing_line()));
-                self.tell(&waiting);
+                self.send_to_all(&waiting);
             }
-            self.say_that_it_waits();
+            self.warn_if_waiting();
         }
         Ok(())
     }
 
     /// Prints a notice that names the missing ranks if one is due.
-    fn say_that_it_waits(&mut self) {
+    fn warn_if_waiting(&mut self) {
         let is_quiet = self.failure.is_some() || self.is_complete();
         if is_quiet || Instant::now() < self.notices.next() {
             return;
@@ -168,12 +171,12 @@ impl Gathering<'_> {
         let notices = [self.next_notice, self.notices.next()];
         let notices = notices.into_iter().filter(|_| self.failure.is_none());
         let until = gone.chain(next).chain(notices).chain([end]).min();
-        let until = until.map(|until| self.settings.start.cancel.look_by(until));
+        let until = until.map(|until| self.settings.start.cancel.next_check(until));
         wait(poll, events, until)
             .map_err(|error| Error::io("cannot wait for the other ranks", &error))?;
         self.connections.note(events);
         if let Some(error) = self.connections.acceptor.starvation() {
-            let cause = Room::here().exhausted(0, &error);
+            let cause = DescriptorUsage::here().exhausted(0, &error);
             self.fail(cause, JOIN_FAILURE_NOTICE);
         }
         while let Some(incoming) = self.connections.next() {
@@ -210,7 +213,7 @@ impl Gathering<'_> {
     }
 
     /// Fails the join if a lost rank has not reconnected in time.
-    fn miss_the_gone(&mut self, now: Instant) {
+    fn fail_if_rank_lost(&mut self, now: Instant) {
         let mut gone = self.gone.iter();
         if let Some((rank, (_, line))) = gone.find(|(_, (until, _))| *until <= now) {
             let error = Error::join(line.clone()).with_rank(0).with_peer(*rank);
@@ -308,14 +311,14 @@ impl Gathering<'_> {
         }
         match (objection, &self.failure) {
             (Some(why), _) => self.fail(Error::join(why), JOIN_FAILURE_NOTICE),
-            (None, Some(_)) => self.tell_failure(),
-            (None, None) if self.is_complete() => self.look_for_shortage(),
+            (None, Some(_)) => self.send_failure(),
+            (None, None) if self.is_complete() => self.check_fd_limits(),
             (None, None) => {}
         }
     }
 
     /// Fails the join if rank 0 cannot hold a connection to every other rank.
-    fn look_for_own_shortage(&mut self) {
+    fn check_own_fd_limit(&mut self) {
         let others = self.settings.world_size - 1;
         if !self
             .own
@@ -332,8 +335,8 @@ impl Gathering<'_> {
     }
 
     /// Fails the join if a rank has too few descriptors for this world.
-    fn look_for_shortage(&mut self) {
-        self.own.room = Room::here();
+    fn check_fd_limits(&mut self) {
+        self.own.room = DescriptorUsage::here();
         let records = || self.others().chain([&self.own]);
         let mut sharing = BTreeMap::new();
         for key in records().filter_map(|one| one.peer.sharing_key()) {
@@ -392,17 +395,17 @@ impl Gathering<'_> {
     fn fail(&mut self, error: Error, notice: Duration) {
         if self.failure.is_none() {
             let until = Instant::now() + notice;
-            let end = self.deadline.max(Instant::now() + LAST_WORDS);
+            let end = self.deadline.max(Instant::now() + ERROR_DELIVERY_GRACE);
             self.failure = Some(Failed {
                 error,
                 until: until.min(end),
             });
         }
-        self.tell_failure();
+        self.send_failure();
     }
 
     /// Sends the failure to the connected ranks that have not received it yet.
-    fn tell_failure(&mut self) {
+    fn send_failure(&mut self) {
         let Some(failed) = &self.failure else { return };
         let message = Message::Failed(failed.error.clone());
         for (id, arrival) in &mut self.arrived {
@@ -415,11 +418,11 @@ impl Gathering<'_> {
         }
     }
 
-    fn all_told(&self) -> bool {
+    fn all_notified(&self) -> bool {
         self.told.len() + 1 >= self.settings.world_size && self.connections.is_flushed()
     }
 
-    fn tell(&mut self, message: &Message) {
+    fn send_to_all(&mut self, message: &Message) {
         for id in self.arrived.keys() {
             // A lost connection is detected when it is next read.
             self.connections.send(*id, message);
@@ -476,16 +479,16 @@ impl Gathering<'_> {
     }
 
     /// Sends the table of ranks to every rank.
-    fn hand_out(&mut self, poll: &mut Poll) -> Result<()> {
+    fn send_rank_table(&mut self, poll: &mut Poll) -> Result<()> {
         let ids = self.arrived.keys().copied();
         let mut table = Handout::new(&self.peers(), ids.collect());
         let mut events = Events::with_capacity(256);
         let end = self.deadline.max(Instant::now() + JOIN_FAILURE_NOTICE);
         // If a rank is lost here, the control thread reports it in the same way as a later loss.
         let cancel = &self.settings.start.cancel;
-        let goes_on = || Instant::now() < end && !cancel.is_cancelled();
+        let goes_on = || Instant::now() < end && !cancel.is_canceled();
         while !table.proceed(&mut self.connections) && goes_on() {
-            wait(poll, &mut events, Some(cancel.look_by(end)))
+            wait(poll, &mut events, Some(cancel.next_check(end)))
                 .map_err(|error| Error::io("cannot send the table of ranks", &error))?;
         }
         Ok(())

@@ -199,7 +199,7 @@ impl Settings {
     /// Returns `ErrorKind::Configuration` if a variable is missing, malformed or not supported.
     pub(crate) fn from_env(lookup: impl Fn(&str) -> Option<String>) -> Result<Self> {
         let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
-        refuse_what_is_not_built(&set)?;
+        reject_unimplemented(&set)?;
         if set("RANK").is_none() {
             refuse_other_launchers(&set)?;
         }
@@ -383,7 +383,7 @@ fn required<T: FromStr>(
 /// ```
 pub fn check_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<()> {
     let set = |name: &str| lookup(name).filter(|value| !value.trim().is_empty());
-    refuse_what_is_not_built(&set)?;
+    reject_unimplemented(&set)?;
     transport(&set)?;
     checks_calls(&set)?;
     is_reproducible(&set)?;
@@ -406,7 +406,7 @@ fn refuse_other_launchers(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
 }
 
 /// Returns an error if a setting that is not implemented has a value other than the default.
-fn refuse_what_is_not_built(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
+fn reject_unimplemented(set: &impl Fn(&str) -> Option<String>) -> Result<()> {
     for one in VARIABLES.iter().filter(|one| one.meaning == NOT_BUILT_YET) {
         if let Some(value) = set(one.name).filter(|value| value.trim() != one.default) {
             return Err(Error::configuration(format!(

@@ -39,7 +39,7 @@ impl Communicator {
         count: usize,
         layout: Layout<'a>,
     ) -> Result<Bound<'a>> {
-        self.laid(Call { count, ..call }, Placement::InPlace, layout)
+        self.bind_layout(Call { count, ..call }, Placement::InPlace, layout)
     }
 
     /// Checks the input and the output of a call. Both are given by their number of elements and
@@ -90,7 +90,7 @@ impl Communicator {
                 (input.0, Layout::Even)
             }
         };
-        self.laid(Call { count, ..call }, Placement::Into, layout)
+        self.bind_layout(Call { count, ..call }, Placement::Into, layout)
     }
 
     /// Checks the buffers of an all-to-all whose blocks can have any length. Compares the counts of
@@ -223,17 +223,22 @@ impl Communicator {
 
     /// Binds the call to the layout of its full-length buffer, if the layout fits the call.
     #[inline]
-    fn laid<'a>(&self, call: Call, placement: Placement, layout: Layout<'a>) -> Result<Bound<'a>> {
+    fn bind_layout<'a>(
+        &self,
+        call: Call,
+        placement: Placement,
+        layout: Layout<'a>,
+    ) -> Result<Bound<'a>> {
         let (split, layout) = match layout {
             Layout::Even => (Split::Even, layout),
-            Layout::Ceil | Layout::Counts(_) => self.division_of(&call, layout)?,
+            Layout::Ceil | Layout::Counts(_) => self.split_of(&call, layout)?,
         };
         Ok(Bound::new(Call { split, ..call }, placement, [layout; 2]))
     }
 
     /// Returns the split of the call's buffer for a layout that is not even, and the layout that
     /// the call then uses.
-    fn division_of<'a>(&self, call: &Call, layout: Layout<'a>) -> Result<(Split, Layout<'a>)> {
+    fn split_of<'a>(&self, call: &Call, layout: Layout<'a>) -> Result<(Split, Layout<'a>)> {
         let collective = call.collective().filter(|one| is_blocked(*one));
         let moves_blocks = collective.is_some_and(moves_blocks);
         match layout {

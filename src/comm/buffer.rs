@@ -171,7 +171,7 @@ pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut
 }
 
 /// Like [`written`], for calls that support only host memory.
-pub(super) fn written_on_host<B>(buffer: &mut B) -> Result<&mut [B::Element]>
+pub(super) fn check_writable_on_host<B>(buffer: &mut B) -> Result<&mut [B::Element]>
 where
     B: BufferMut + ?Sized,
 {

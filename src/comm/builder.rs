@@ -37,7 +37,7 @@ use std::time::Duration;
 /// ```
 #[derive(Clone, Debug)]
 pub struct Builder {
-    /// Final values of all settings except those that [`Builder::placed`] fills in.
+    /// Final values of all settings except those that [`Builder::resolved_settings`] fills in.
     settings: Settings,
     /// Values that the program sets for this rank's place, keyed by the names of the corresponding
     /// variables. They override the environment. An empty value hides the variable.
@@ -49,8 +49,8 @@ pub struct Builder {
 
 impl Builder {
     /// Creates a builder with the settings from `environment`, except for this rank's place. If
-    /// `environment` is malformed, [`Builder::placed`] returns the error.
-    fn begun(environment: Environment) -> Self {
+    /// `environment` is malformed, [`Builder::resolved_settings`] returns the error.
+    fn with_environment(environment: Environment) -> Self {
         let settings = Settings::for_rank(0, 1, |name| environment.get(name));
         let nothing = |_| Settings::new(0, 1, "127.0.0.1:0");
         Self {
@@ -61,7 +61,7 @@ impl Builder {
     }
 
     /// Creates a builder with the settings that `settings` reads from this process's environment.
-    fn made_of(settings: impl FnOnce(&Environment) -> Result<Settings>) -> Result<Self> {
+    fn from_settings(settings: impl FnOnce(&Environment) -> Result<Settings>) -> Result<Self> {
         let environment = Environment::current();
         environment.check_names()?;
         Ok(Self {
@@ -73,7 +73,7 @@ impl Builder {
 
     /// Returns all settings. The values for this rank's place come from the program or, if the
     /// program does not set them, from the environment.
-    fn placed(&self) -> Result<Settings> {
+    fn resolved_settings(&self) -> Result<Settings> {
         let lookup = |name: &str| self.environment.get(name);
         let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
         check_rendezvous(|name| self.place.get(name), said)?;
@@ -112,7 +112,7 @@ impl Builder {
     /// if a required variable is not set or if a variable is unknown or malformed. The error names
     /// the variable.
     pub fn from_env() -> Result<Self> {
-        Self::made_of(|all| Settings::from_env(|name| all.get(name)))
+        Self::from_settings(|all| Settings::from_env(|name| all.get(name)))
     }
 
     /// Like [`Builder::from_env`], but creates a builder for a single rank if the program was not
@@ -130,7 +130,7 @@ impl Builder {
     /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)
     /// under the same conditions as [`Communicator::from_env_or_alone`].
     pub fn from_env_or_alone() -> Result<Self> {
-        Self::made_of(|all| Settings::from_env_or_alone(|name| all.get(name)))
+        Self::from_settings(|all| Settings::from_env_or_alone(|name| all.get(name)))
     }
 
     /// Creates a builder for a program that knows its rank. Variables that identify the process,
@@ -149,7 +149,9 @@ impl Builder {
     /// if a variable is unknown or malformed. The error names the variable.
     pub fn for_rank(rank: usize, world_size: usize) -> Result<Self> {
         let lookup = |all: &Environment| Settings::for_rank(rank, world_size, |name| all.get(name));
-        Ok(Self::made_of(lookup)?.rank(rank).world_size(world_size))
+        Ok(Self::from_settings(lookup)?
+            .rank(rank)
+            .world_size(world_size))
     }
 
     /// Sets the rank of this process, counted from 0. `LOCAL_RANK` is then ignored, and the ranks
@@ -420,7 +422,7 @@ impl Builder {
     /// all calls share](Communicator#errors).
     pub fn connect(self) -> Result<Communicator> {
         self.environment.check_names()?;
-        connect::connect(&self.placed()?)
+        connect::connect(&self.resolved_settings()?)
     }
 }
 
@@ -517,7 +519,7 @@ impl Communicator {
     /// ```
     #[must_use]
     pub fn builder() -> Builder {
-        Builder::begun(Environment::current())
+        Builder::with_environment(Environment::current())
     }
 }
 

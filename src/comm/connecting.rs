@@ -45,7 +45,7 @@ pub struct Connecting {
     /// The thread that connects, or the error that prevented it from starting. `None` once the
     /// result has been taken.
     thread: Option<Result<Thread>>,
-    ending: Arc<Mutex<Ending>>,
+    ending: Arc<Mutex<Completion>>,
     cancel: Cancel,
     made_in: Generation,
 }
@@ -57,7 +57,7 @@ impl Connecting {
     ) -> Self {
         let builder = std::thread::Builder::new().name("ringtree-join".to_owned());
         let ending = Arc::default();
-        let announces = Announces(Arc::clone(&ending));
+        let announces = CompletionGuard(Arc::clone(&ending));
         let connect = move || {
             let _announces = announces;
             connect()
@@ -150,16 +150,16 @@ impl Future for Connecting {
 /// State that the connecting thread shares with the future: whether the attempt has ended, and the
 /// waker of the task that awaits its end.
 #[derive(Debug, Default)]
-struct Ending {
+struct Completion {
     is_reached: bool,
     waker: Option<Waker>,
 }
 
 /// A guard that announces the end of the attempt when it is dropped, even if the connecting thread
 /// panics.
-struct Announces(Arc<Mutex<Ending>>);
+struct CompletionGuard(Arc<Mutex<Completion>>);
 
-impl Drop for Announces {
+impl Drop for CompletionGuard {
     fn drop(&mut self) {
         let mut ending = lock(&self.0);
         ending.is_reached = true;

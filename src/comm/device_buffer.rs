@@ -50,20 +50,20 @@ struct Area {
 
 /// Areas that streams still used when their buffers were dropped. They are checked again when a
 /// buffer next needs pinned memory.
-static LEFT: Mutex<Vec<(Device, Area)>> = Mutex::new(Vec::new());
+static PENDING_AREAS: Mutex<Vec<(Device, Area)>> = Mutex::new(Vec::new());
 
 impl Area {
     /// Returns the pinned memory to the pool, immediately or once the stream no longer uses it.
-    fn leave(self, device: &Device) {
+    fn return_to_pool(self, device: &Device) {
         match self.is_free() {
             true => self.pinned.give_back(device.gpu()),
-            false => lock(&LEFT).push((device.clone(), self)),
+            false => lock(&PENDING_AREAS).push((device.clone(), self)),
         }
     }
 
     /// Returns the areas of dropped buffers to the pool if no stream uses them any more.
     fn reclaim() {
-        for (device, area) in lock(&LEFT).extract_if(.., |(_, area)| area.is_free()) {
+        for (device, area) in lock(&PENDING_AREAS).extract_if(.., |(_, area)| area.is_free()) {
             area.pinned.give_back(device.gpu());
         }
     }
@@ -238,7 +238,7 @@ impl<T: Element> DeviceBuffer<T> {
         let mut areas = lock(&self.areas);
         match areas.len() < BUFFER_AREAS_MAX {
             true => areas.push(area),
-            false => area.leave(&self.device),
+            false => area.return_to_pool(&self.device),
         }
     }
 
@@ -254,7 +254,7 @@ impl<T: Element> DeviceBuffer<T> {
 impl<T: Element> Drop for DeviceBuffer<T> {
     fn drop(&mut self) {
         for area in lock(&self.areas).drain(..) {
-            area.leave(&self.device);
+            area.return_to_pool(&self.device);
         }
     }
 }

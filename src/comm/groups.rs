@@ -9,7 +9,7 @@ use crate::plan::TuningTable;
 
 /// Number of words that each rank contributes to a split: a word that tells whether it has a color,
 /// the color and the key.
-const WORDS_OF_A_RANK: usize = 3;
+const WORDS_PER_RANK: usize = 3;
 
 /// Methods that create groups.
 impl Communicator {
@@ -69,7 +69,7 @@ impl Communicator {
     /// Returns the same errors as [`Communicator::split`].
     #[doc(alias("MPI_UNDEFINED", "NCCL_SPLIT_NOCOLOR"))]
     pub fn split_optional(&self, color: Option<usize>, key: usize) -> Result<Option<Self>> {
-        let mut told = vec![[0u64; WORDS_OF_A_RANK]; self.world_size()];
+        let mut told = vec![[0u64; WORDS_PER_RANK]; self.world_size()];
         let has_color = u64::from(color.is_some());
         told[self.rank()] = [has_color, color.unwrap_or(0) as u64, key as u64];
         self.all_gather(told.as_flattened_mut())?;
@@ -84,7 +84,7 @@ impl Communicator {
     }
 
     /// Creates this rank's group of a split, given the words of all ranks.
-    fn join_group(&self, told: &[[u64; WORDS_OF_A_RANK]]) -> Result<Option<Self>> {
+    fn join_group(&self, told: &[[u64; WORDS_PER_RANK]]) -> Result<Option<Self>> {
         let own = told[self.rank()];
         if own[0] == 0 {
             return Ok(None);
@@ -153,11 +153,11 @@ impl Communicator {
     /// fails in the meantime.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let parts = self.parts_of_group(ranks, ends_with)?;
-        Ok(self.made_of(parts))
+        Ok(self.with_parts(parts))
     }
 
     /// Creates a communicator of `parts` with the timeout of this handle.
-    fn made_of(&self, parts: Parts) -> Self {
+    fn with_parts(&self, parts: Parts) -> Self {
         Self {
             timeout: self.timeout,
             ..Self::assemble(parts)
@@ -228,7 +228,7 @@ impl Communicator {
         let all: Vec<usize> = (0..self.world_size()).collect();
         let parts = self.parts_of_group(&all, true);
         let parts = parts.map_err(|error| self.first_cause(error))?;
-        Ok(self.made_of(Parts {
+        Ok(self.with_parts(Parts {
             tuning: table,
             tuning_origin: origin,
             ..parts

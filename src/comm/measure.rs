@@ -40,7 +40,7 @@ pub fn measure(comm: &Communicator) -> Result<TuningTable> {
     }
     // A disturbance, such as ranks that have just started, spoils one pass but not the others.
     for _ in 0..MEASURING_PASSES {
-        for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_through()) {
+        for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_finished()) {
             stopwatch.pass()?;
         }
     }
@@ -139,7 +139,7 @@ impl<'a> Stopwatch<'a> {
                 break;
             }
             times_s.append(&mut self.batches_s(batches, calls)?);
-            calls = calls_a_batch(least(&times_s));
+            calls = calls_per_batch(least(&times_s));
             // Run as many batches as fit the remaining time, because agreeing on their times may
             // take longer than a batch.
             let left_s = budget_s - (self.used_s - before_s);
@@ -162,7 +162,7 @@ impl<'a> Stopwatch<'a> {
     }
 
     /// Returns `true` if the time of this probe is used up.
-    fn is_through(&self) -> bool {
+    fn is_finished(&self) -> bool {
         self.used_s > self.budget_s()
     }
 
@@ -172,7 +172,7 @@ impl<'a> Stopwatch<'a> {
             LinkClass::Shm => MEASURING_SHARED_MEMORY,
             LinkClass::Tcp | LinkClass::Uplink => MEASURING_NETWORK,
         };
-        of_all.as_secs_f64() / NUMBERS_A_CLASS
+        of_all.as_secs_f64() / COSTS_PER_CLASS
     }
 
     /// Times `batches` batches of `calls` calls. Returns the seconds per call of each batch,
@@ -298,7 +298,7 @@ fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)>
 }
 
 /// Number of costs per class of links (L, o, G and γ), which share the time of the class.
-const NUMBERS_A_CLASS: f64 = 4.0;
+const COSTS_PER_CLASS: f64 = 4.0;
 
 /// Returns the shortest time, or 0 if `times_s` is empty.
 fn least(times_s: &[f64]) -> f64 {
@@ -310,7 +310,7 @@ fn least(times_s: &[f64]) -> f64 {
 }
 
 /// Returns the number of calls that makes a batch long enough for the clock.
-fn calls_a_batch(call_s: f64) -> usize {
+fn calls_per_batch(call_s: f64) -> usize {
     let calls = MEASURING_BATCH.as_secs_f64() / call_s;
     (calls as usize).clamp(1, MEASURING_CALLS_MAX)
 }

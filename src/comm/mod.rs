@@ -84,7 +84,7 @@ use crate::plan::internal::topology::at_sites;
 use crate::plan::{Algorithm, Topology, TuningTable};
 use crate::protocol::members::Members;
 use crate::runtime::Runtime;
-use crate::runtime::own::OwnRuntime;
+use crate::runtime::fork_guard::RuntimeHandle;
 use crate::sys::memory::Region;
 use crate::sys::shared::Extent;
 #[cfg(feature = "cuda")]
@@ -109,7 +109,7 @@ pub(crate) struct Parts {
     pub(crate) sites: Arc<[usize]>,
     /// The engine's number for the group.
     pub(crate) group: u32,
-    pub(crate) runtime: OwnRuntime,
+    pub(crate) runtime: RuntimeHandle,
     pub(crate) transport_name: &'static str,
     pub(crate) timeout: Duration,
     /// The permitted paths for buffers on devices. Other ranks may have a different setting.
@@ -463,7 +463,7 @@ impl Communicator {
             ..
         } = &*self.core;
         queued.fetch_add(1, Ordering::Relaxed);
-        let room = runtime.ask_for_room();
+        let room = runtime.request_engine();
         let first = lock(first_in_line);
         let issued = lock(issued);
         drop((first, room));

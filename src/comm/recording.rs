@@ -11,14 +11,14 @@ pub(crate) use crate::engine::log::{CallRecord, Recording, StepRecord, What};
 
 /// All inputs for predicting the messages of a call. They are the same on all ranks.
 #[derive(Debug)]
-pub(crate) struct Question {
+pub(crate) struct PredictionInput {
     request: Request,
     count: usize,
     element_bytes: usize,
     table: TuningTable,
 }
 
-impl Question {
+impl PredictionInput {
     /// Predicts when each message is sent and received.
     ///
     /// # Errors
@@ -45,7 +45,10 @@ impl Communicator {
     ///
     /// # Errors
     /// Returns a message if the call cannot be predicted.
-    pub(crate) fn question_of(&self, call: &Call) -> std::result::Result<Question, String> {
+    pub(crate) fn prediction_input(
+        &self,
+        call: &Call,
+    ) -> std::result::Result<PredictionInput, String> {
         if call.split != Split::Even || call.medium != Medium::Host {
             return Err(
                 "only calls with blocks of equal length in host memory can be predicted".into(),
@@ -54,7 +57,7 @@ impl Communicator {
         let chosen = call.collective().zip(call.algorithm);
         let (collective, algorithm) = chosen.ok_or("no algorithm was chosen")?;
         let topology = self.core.parts.topology();
-        Ok(Question {
+        Ok(PredictionInput {
             request: Request {
                 collective,
                 algorithm,
@@ -72,12 +75,12 @@ impl Communicator {
 
     /// Returns `true` if both communicators have the same [clock](Communicator::clock), which is
     /// the case if they belong to the same world.
-    pub(crate) fn has_the_clock_of(&self, other: &Self) -> bool {
+    pub(crate) fn shares_clock_with(&self, other: &Self) -> bool {
         self.core.parts.runtime.is(&other.core.parts.runtime)
     }
 
     /// Returns `true` if both communicators have the same ranks in the same order.
-    pub(crate) fn has_the_ranks_of(&self, other: &Self) -> bool {
+    pub(crate) fn shares_ranks_with(&self, other: &Self) -> bool {
         self.core.parts.members == other.core.parts.members
     }
 }

@@ -18,14 +18,14 @@ use crate::plan::{
     Algorithm, Collective, PlanError, Topology, TuningMismatch, TuningRecord, TuningTable,
     choose_concurrent,
 };
-use crate::protocol::founding::FIRST_MADE;
+use crate::protocol::group_creation::FIRST_MADE;
 use crate::whole_file;
 use std::fmt;
 use std::path::Path;
 
 /// Number of the group in which the links are measured. Groups created later have higher numbers.
 /// Because a separate group is used, the user's first call is call 1 of the world.
-pub(super) const MEASURING: u32 = FIRST_MADE - 1;
+pub(super) const MEASURING_GROUP: u32 = FIRST_MADE - 1;
 
 /// The source of a communicator's table of link speeds. It is the same on all ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -167,7 +167,7 @@ pub(super) enum Start {
     /// A table from a setting.
     Set(TuningTable),
     /// The record from an earlier attempt, passed on by the launcher.
-    HandedOn(TuningRecord),
+    FromLauncher(TuningRecord),
     /// No table. The ranks measure it if a network connects them.
     Open,
     /// No table. Because of a setting, the ranks measure it if there is more than one rank.
@@ -187,7 +187,7 @@ impl Start {
             TuningSource::MeasuredInto(_) => Ok(Self::ToMeasure),
             TuningSource::BuiltIn => Ok(Self::Set(TuningTable::default())),
             TuningSource::HandedOn(text) => {
-                let record = text.parse().map(Self::HandedOn);
+                let record = text.parse().map(Self::FromLauncher);
                 record.map_err(|what: PlanError| wrong(JOB_TUNING, what.into()))
             }
             TuningSource::Text { origin, text } => {
@@ -211,7 +211,7 @@ impl Start {
         let built_in = (TuningTable::default(), TuningOrigin::BuiltIn);
         match self {
             Self::Set(table) => return Some((*table, TuningOrigin::Setting)),
-            Self::HandedOn(record) => match fits(record, topology) {
+            Self::FromLauncher(record) => match fits(record, topology) {
                 Ok(()) => return Some((record.table(), TuningOrigin::Launcher)),
                 Err(why) if ranks.rank == 0 => eprintln!("ringtree: {why}"),
                 Err(_) => {}
@@ -232,7 +232,7 @@ pub(super) fn measured(
     ranks: &Membership,
 ) -> Result<(TuningTable, TuningOrigin)> {
     let measuring = Communicator::assemble(Parts {
-        group: MEASURING,
+        group: MEASURING_GROUP,
         ..parts.clone()
     });
     let table = measure(&measuring)?;
@@ -243,14 +243,14 @@ pub(super) fn measured(
     }
     let table = rounded(&table);
     if ranks.rank == 0 {
-        tell(&record::of(table, &parts.topology()), settings);
+        report_table(&record::of(table, &parts.topology()), settings);
     }
     Ok((table, TuningOrigin::Measured))
 }
 
 /// Prints the measured costs for the user, and passes the record to the launcher for use in later
 /// attempts.
-fn tell(record: &TuningRecord, settings: &Settings) {
+fn report_table(record: &TuningRecord, settings: &Settings) {
     let link = record.table().tcp;
     let (alpha_us, overhead_us) = (link.alpha_s * 1e6, link.overhead_s * 1e6);
     let beta_ns = link.beta_s_per_byte * 1e9;

@@ -2,12 +2,12 @@
 //! communicators.
 
 use super::Communicator;
-use crate::limits::{COMMUNICATOR_NAME_BYTES_MAX, PATIENT, TIMEOUT_MAX};
+use crate::limits::{COMMUNICATOR_NAME_BYTES_MAX, NO_TIMEOUT, TIMEOUT_MAX};
 use std::time::Duration;
 
 impl Communicator {
-    /// Returns how long a call through this handle may take before it fails. Returns [`PATIENT`] if
-    /// calls through this handle do not start a clock.
+    /// Returns how long a call through this handle may take before it fails. Returns [`NO_TIMEOUT`]
+    /// if calls through this handle do not start a clock.
     ///
     /// ```
     /// use ringtree::sim::{World, sleep};
@@ -164,7 +164,7 @@ impl Communicator {
     #[must_use]
     pub fn without_timeout(&self) -> Self {
         Self {
-            timeout: PATIENT,
+            timeout: NO_TIMEOUT,
             ..self.clone()
         }
     }

@@ -168,7 +168,7 @@ impl<B> Work<B> {
         let (_, ended_at) = runtime.ended(ticket);
         let end = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());
-        given_back(end, claim).map(|buffer| (buffer, ended_at))
+        finish_call(end, claim).map(|buffer| (buffer, ended_at))
     }
 
     /// Drops the buffer when the operation completes.
@@ -197,7 +197,7 @@ fn refused<B>(claim: Claim<B>, error: Error) -> WorkError<B> {
 }
 
 /// Returns the buffer of a completed operation.
-fn given_back<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<B>> {
+fn finish_call<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<B>> {
     let buffer = release(memory, claim);
     match result {
         Ok(()) => Ok(buffer),
@@ -224,7 +224,7 @@ impl<B> Future for Work<B> {
         };
         let end = runtime.poll_for(ticket, context.waker());
         match end {
-            Some(end) => Poll::Ready(given_back(end, claim)),
+            Some(end) => Poll::Ready(finish_call(end, claim)),
             None => {
                 self.under_way = Some((ticket, claim));
                 Poll::Pending

@@ -201,12 +201,13 @@ impl Acceptor {
                 Err(error) => {
                     // Out of descriptors or memory: try again later. If no unauthenticated peer
                     // holds descriptors, this process has too few.
-                    if descriptors::are_exhausted(&error) && self.strangers().next().is_none() {
+                    if descriptors::are_exhausted(&error) && self.unauthenticated().next().is_none()
+                    {
                         self.starve(error);
                     }
                     // Ranks that dial at the same time must not drop each other's handshakes, or
                     // none would ever end, so each handshake has the length of a pause.
-                    self.make_room(REFUSED_PAUSE);
+                    self.evict_handshake(REFUSED_PAUSE);
                     self.admit_at = Some(now + REFUSED_PAUSE);
                     return outcomes;
                 }
@@ -219,8 +220,8 @@ impl Acceptor {
         if self.secret.is_none() && !remote.ip().is_loopback() {
             return None;
         }
-        if self.strangers().count() >= HANDSHAKES_PENDING_MAX {
-            self.make_room(Duration::ZERO);
+        if self.unauthenticated().count() >= HANDSHAKES_PENDING_MAX {
+            self.evict_handshake(Duration::ZERO);
         }
         let handshake = Handshake::accept(stream, remote, self.secret.as_ref(), self.expected);
         // A connection that cannot be set up is dropped; the other end dials again.
@@ -228,18 +229,18 @@ impl Acceptor {
         self.proceed(token, began)
     }
 
-    fn strangers(&self) -> impl Iterator<Item = (usize, &Pending)> {
+    fn unauthenticated(&self) -> impl Iterator<Item = (usize, &Pending)> {
         let all = self.handshakes.iter();
         all.map(|(token, one)| (*token, one))
-            .filter(|(_, one)| one.handshake.is_strange())
+            .filter(|(_, one)| one.handshake.is_unauthenticated())
     }
 
     /// Drops a connection of an unauthenticated peer to make space for another connection, if one
     /// of them is at least `age` old. The module documentation explains which connection is
     /// dropped.
-    fn make_room(&mut self, age: Duration) {
+    fn evict_handshake(&mut self, age: Duration) {
         let mut places: BTreeMap<IpAddr, usize> = BTreeMap::new();
-        for (_, one) in self.strangers() {
+        for (_, one) in self.unauthenticated() {
             *places.entry(one.handshake.remote.ip()).or_default() += 1;
         }
         let right = |(token, one): &(usize, &Pending)| {
@@ -247,7 +248,7 @@ impl Acceptor {
             (one.handshake.received, Reverse(places), *token)
         };
         let old = self
-            .strangers()
+            .unauthenticated()
             .filter(|(_, one)| one.since.elapsed() >= age);
         if let Some((token, _)) = old.min_by_key(right) {
             self.handshakes.remove(&token);
@@ -264,14 +265,14 @@ impl Acceptor {
     /// since `began`.
     fn proceed(&mut self, token: Token, began: Instant) -> Option<Outcome> {
         let pending = self.handshakes.get_mut(&token.0)?;
-        let was_strange = pending.handshake.is_strange();
+        let was_strange = pending.handshake.is_unauthenticated();
         let advanced = pending.handshake.advance();
         if was_strange {
             let now = Instant::now();
             let cost = now - began;
             pending.cost += cost;
             self.budget.charge(now, cost);
-            if !pending.handshake.is_strange() {
+            if !pending.handshake.is_unauthenticated() {
                 self.budget.refund(pending.cost);
             }
         }
@@ -288,7 +289,7 @@ impl Acceptor {
         let (remote, dialed) = (handshake.remote, handshake.dialed);
         match &failure {
             None => self.unproven = None,
-            Some(Failure::Starved(code)) if self.strangers().next().is_none() => {
+            Some(Failure::Starved(code)) if self.unauthenticated().next().is_none() => {
                 let now = || (Instant::now(), io::Error::from_raw_os_error(*code));
                 self.unproven.get_or_insert_with(now);
             }

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Longest interval at which a cancelable wait checks whether it has been canceled.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 type Act = Box<dyn FnOnce() + Send>;
 
@@ -17,7 +17,7 @@ pub(crate) struct Cancel(Option<Arc<Inner>>);
 
 #[derive(Default)]
 struct Inner {
-    is_cancelled: AtomicBool,
+    is_canceled: AtomicBool,
     /// An action that ends the current wait.
     act: Mutex<Option<Act>>,
 }
@@ -35,7 +35,7 @@ impl Cancel {
             return;
         };
         let mut act = lock(&inner.act);
-        inner.is_cancelled.store(true, Ordering::Relaxed);
+        inner.is_canceled.store(true, Ordering::Relaxed);
         if let Some(act) = act.take() {
             act();
         }
@@ -43,17 +43,17 @@ impl Cancel {
 
     /// Returns `true` if the flag is set.
     #[must_use]
-    pub(crate) fn is_cancelled(&self) -> bool {
+    pub(crate) fn is_canceled(&self) -> bool {
         let inner = self.0.as_ref();
-        inner.is_some_and(|inner| inner.is_cancelled.load(Ordering::Relaxed))
+        inner.is_some_and(|inner| inner.is_canceled.load(Ordering::Relaxed))
     }
 
     /// Returns the instant at which a wait that ends at `until` must check the flag: `until`
     /// itself, or an earlier instant if the flag can be set.
     #[must_use]
-    pub(crate) fn look_by(&self, until: Instant) -> Instant {
+    pub(crate) fn next_check(&self, until: Instant) -> Instant {
         match self.0 {
-            Some(_) => until.min(Instant::now() + LOOK_EVERY),
+            Some(_) => until.min(Instant::now() + CHECK_INTERVAL),
             None => until,
         }
     }
@@ -65,7 +65,7 @@ impl Cancel {
             return;
         };
         let mut place = lock(&inner.act);
-        match inner.is_cancelled.load(Ordering::Relaxed) {
+        match inner.is_canceled.load(Ordering::Relaxed) {
             true => act(),
             false => *place = Some(Box::new(act)),
         }
@@ -77,12 +77,12 @@ impl Cancel {
         if let Some(inner) = &self.0 {
             lock(&inner.act).take();
         }
-        self.is_cancelled()
+        self.is_canceled()
     }
 }
 
 impl fmt::Debug for Cancel {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "Cancel({})", self.is_cancelled())
+        write!(formatter, "Cancel({})", self.is_canceled())
     }
 }

@@ -4,14 +4,14 @@
 //! Ranks use this module during the join and afterwards, and launchers use it while they run. The
 //! owner polls, passes the events to [`Connections::note`] and then takes the results from
 //! [`Connections::next`], one at a time, so that at most one message is in memory. The channels
-//! take turns, and after [`MESSAGES_AT_ONCE`] messages, the owner turns to its other duties. So a
+//! take turns, and after [`CONTROL_BATCH_MAX`] messages, the owner turns to its other duties. So a
 //! peer that never stops sending blocks neither the other channels nor the owner.
 
 use super::acceptor::{Acceptor, FIRST_HANDSHAKE, LISTENER};
 use super::channel::{Channel, Received};
 use super::handshake::Proven;
 use super::message::encode;
-use crate::limits::MESSAGES_AT_ONCE;
+use crate::limits::CONTROL_BATCH_MAX;
 use crate::protocol::handshake::{Expected, Secret};
 use mio::net::TcpListener;
 use mio::{Events, Registry, Token};
@@ -69,7 +69,7 @@ impl Connections {
             next_id: 0,
             ready: BTreeSet::new(),
             last: 0,
-            left: MESSAGES_AT_ONCE,
+            left: CONTROL_BATCH_MAX,
             outcomes: VecDeque::new(),
         })
     }
@@ -126,7 +126,7 @@ impl Connections {
             }
         }
         self.outcomes.extend(self.acceptor.expire(Instant::now()));
-        self.left = MESSAGES_AT_ONCE;
+        self.left = CONTROL_BATCH_MAX;
     }
 
     /// Returns the instant at which [`Connections::note`] is due if no event occurs.
@@ -295,7 +295,7 @@ pub(crate) mod tests {
     #[test]
     fn busy_channel_blocks_neither_others_nor_owner() {
         let (_poll, mut connections, mut ends) = connected(2);
-        for number in 0..MESSAGES_AT_ONCE + 100 {
+        for number in 0..CONTROL_BATCH_MAX + 100 {
             ends[0].send(&number);
         }
         ends[1].send(&7_usize);
@@ -312,11 +312,11 @@ pub(crate) mod tests {
                     "the channels must take turns"
                 );
             }
-            assert!(taken <= MESSAGES_AT_ONCE);
-            if from == [MESSAGES_AT_ONCE + 100, 1] {
+            assert!(taken <= CONTROL_BATCH_MAX);
+            if from == [CONTROL_BATCH_MAX + 100, 1] {
                 return;
             }
-            assert!(turn > 0 || taken == MESSAGES_AT_ONCE);
+            assert!(turn > 0 || taken == CONTROL_BATCH_MAX);
             let at = connections.next_deadline();
             assert!(turn > 0 || at.is_some_and(|at| at <= Instant::now()));
             connections.note(&none);

@@ -44,14 +44,14 @@ pub(crate) fn needed(local: usize, remote: usize) -> u64 {
 
 /// The number of files that a process has open, and its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Room {
+pub(crate) struct DescriptorUsage {
     open: u64,
     /// `None` means unlimited.
     soft: Option<u64>,
     hard: Option<u64>,
 }
 
-impl Room {
+impl DescriptorUsage {
     /// Returns the current values for this process.
     pub(crate) fn here() -> Self {
         let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
@@ -62,7 +62,7 @@ impl Room {
             // Without /proc, files cannot be counted; assume that the limit suffices.
             Err(_) => 0,
         };
-        Room {
+        DescriptorUsage {
             open,
             soft: current,
             hard: maximum,
@@ -84,7 +84,7 @@ impl Room {
     }
 }
 
-impl fmt::Display for Room {
+impl fmt::Display for DescriptorUsage {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         let [soft, hard] = [self.soft, self.hard]
             .map(|limit| limit.map_or("unlimited".to_owned(), |limit| limit.to_string()));
@@ -103,11 +103,11 @@ mod tests {
 
     #[test]
     fn open_files_are_counted_and_reported() {
-        let before = Room::here();
+        let before = DescriptorUsage::here();
         let files: Vec<_> = (0..10).map(|_| fs::File::open("/dev/null")).collect();
         // Concurrent tests in this process open and close files, so the exact numbers are unknown.
-        assert!(Room::here().open > 0 && before.open > 0 && files.len() == 10);
-        let room = Room {
+        assert!(DescriptorUsage::here().open > 0 && before.open > 0 && files.len() == 10);
+        let room = DescriptorUsage {
             open: 12,
             soft: Some(20),
             hard: None,

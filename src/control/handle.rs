@@ -41,7 +41,7 @@ pub(crate) trait Handler: Send + Sync {
     fn stream_failed(&self, group: u32, peer: usize, why: String);
     /// Reports that this process lacks resources that it needs as a rank. The handler notifies the
     /// other ranks of `cause`.
-    fn cannot_go_on(&self, cause: Error);
+    fn fatal_error(&self, cause: Error);
     /// Returns how long the control thread may sleep if operations that no thread polls are in
     /// flight, or `None` if there are no such operations. During such a sleep, the thread is also
     /// woken by data sockets that become ready. The thread calls this method before each sleep.

@@ -56,13 +56,13 @@ pub(crate) fn connect(
                 (until, "the process there did not respond to the handshake")
             }
         };
-        if cancel.is_cancelled() {
+        if cancel.is_canceled() {
             return Err(Failure::Broken("startup was canceled".to_owned()));
         }
         if now >= until {
             return Err(Failure::Broken(late.to_owned()));
         }
-        wait(&mut poll, &mut events, Some(cancel.look_by(until)))?;
+        wait(&mut poll, &mut events, Some(cancel.next_check(until)))?;
     }
     registry.deregister(&mut handshake.stream)?;
     handshake.into_proven()
@@ -174,7 +174,7 @@ impl Handshake {
 
     /// Returns `true` if the connection was accepted and its other end has not proven that it holds
     /// the secret.
-    pub(super) fn is_strange(&self) -> bool {
+    pub(super) fn is_unauthenticated(&self) -> bool {
         matches!(&self.side, Side::Acceptor(acceptor) if !acceptor.is_proven())
             && self.done.is_none()
     }
@@ -201,7 +201,7 @@ impl Handshake {
                     if self.asks_for_user && self.side.is_initiator_or_proven() {
                         user::check(&self.stream)?;
                     }
-                    if matches!(self.side, Side::Acceptor(_)) && !self.is_strange() {
+                    if matches!(self.side, Side::Acceptor(_)) && !self.is_unauthenticated() {
                         self.deadline = Instant::now() + HANDSHAKE_CONFIRMATION_MAX;
                     }
                 }
@@ -220,8 +220,8 @@ impl Handshake {
                     proven,
                     refusal,
                 }) => {
-                    // A new socket always accepts the reply immediately. If it does not, the reply is
-                    // dropped.
+                    // A new socket always accepts the reply immediately. If it does not, the reply
+                    // is dropped.
                     let _ = self.stream.write(&reply);
                     return Err(Failure::Refused(refusal, proven));
                 }

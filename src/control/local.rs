@@ -3,7 +3,7 @@
 //! Every process has an abstract Unix datagram socket. Its name is random and does not appear in a
 //! file system, and the socket disappears with the process. Each datagram begins with the
 //! receiver's [`Word`], which only the ranks of the job know. A datagram that contains nothing else
-//! wakes the receiver. Any other datagram must be a [`HandOver`] with one descriptor.
+//! wakes the receiver. Any other datagram must be a [`FdMessage`] with one descriptor.
 //!
 //! Every process in the network namespace can write to the socket, and closing a descriptor that an
 //! unauthenticated peer has sent can block for as long as the peer likes. So the socket has a
@@ -23,14 +23,14 @@
 
 mod exchange;
 
-use super::descriptors::Room;
+use super::descriptors::DescriptorUsage;
 use super::peer::{Peer, local_ranks};
 use crate::error::{Error, Result};
 use crate::limits::{DATAGRAMS_AT_ONCE, HANDED_CHANNELS_MAX, TIMEOUT_MAX};
 use crate::link::tcp::{Reactor, keep_from_children};
 use crate::lock::lock;
-use crate::protocol::hand_over::{
-    Claim, HAND_OVER_BYTES, HandOver, Nonce, Token, WORD_BYTES, Word,
+use crate::protocol::fd_passing::{
+    Claim, FD_MESSAGE_BYTES, FdMessage, Nonce, Token, WORD_BYTES, Word,
 };
 use crate::protocol::handshake::Secret;
 use crate::random;
@@ -70,7 +70,7 @@ impl LocalSocket {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
         let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         // Attach the filter before the socket has a name, so that no datagram arrives earlier.
-        SockRef::from(&socket).attach_filter(&only_behind(token.word()))?;
+        SockRef::from(&socket).attach_filter(&filter_for(token.word()))?;
         rustix::net::bind(&socket, &address(&name)?)?;
         keep_from_children(&socket);
         Ok(Self {
@@ -87,7 +87,7 @@ fn address(name: &str) -> io::Result<SocketAddrUnix> {
 
 /// Returns the filter that accepts only datagrams that begin with `word`. The kernel drops
 /// datagrams that are too short to match.
-fn only_behind(word: Word) -> [SockFilter; 6] {
+fn filter_for(word: Word) -> [SockFilter; 6] {
     let [a, b, c, d, e, f, g, h] = word;
     // All codes fit 16 bits.
     let step =
@@ -205,7 +205,7 @@ impl LocalPeers {
 
     /// Like [`LocalPeers::drain`], but called by any other thread. If a datagram is for the
     /// sleeping thread, ends the sleep of that thread.
-    pub(crate) fn drain_beside_sleeper(&self) {
+    pub(crate) fn drain_and_wake_sleeper(&self) {
         if self.receive(&mut lock(&self.stash)) {
             self.wake_sleeper();
         }
@@ -287,7 +287,7 @@ impl LocalPeers {
         let refused = || {
             Error::system(format!(
                 "no file descriptors were available; {}",
-                Room::here()
+                DescriptorUsage::here()
             ))
         };
         let file = file.ok_or_else(refused)?;
@@ -302,7 +302,7 @@ impl LocalPeers {
         for _ in 0..DATAGRAMS_AT_ONCE {
             match self.receive_one() {
                 Ok(Datagram::Wake) => is_waking = true,
-                Ok(Datagram::HandOver(said, descriptor)) => {
+                Ok(Datagram::FdMessage(said, descriptor)) => {
                     keep(stash, said, descriptor);
                     is_waking = true;
                 }
@@ -323,7 +323,7 @@ impl LocalPeers {
 
     /// Receives one datagram.
     fn receive_one(&self) -> rustix::io::Result<Datagram> {
-        let mut bytes = [0; WORD_BYTES + HAND_OVER_BYTES + 1];
+        let mut bytes = [0; WORD_BYTES + FD_MESSAGE_BYTES + 1];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut beside = RecvAncillaryBuffer::new(&mut space);
         let received = rustix::net::recvmsg(
@@ -344,17 +344,17 @@ impl LocalPeers {
             return Ok(Datagram::Wake);
         }
         let claim = said.and_then(Claim::decode);
-        Ok(match claim.filter(|claim| self.believes(claim)) {
+        Ok(match claim.filter(|claim| self.is_authentic(claim)) {
             // The kernel drops a descriptor if this process has no free number for it.
             Some(claim) if descriptors.len() == 1 || is_cut => {
-                Datagram::HandOver(claim.said, descriptors.pop())
+                Datagram::FdMessage(claim.said, descriptors.pop())
             }
             _ => Datagram::Strange,
         })
     }
 
-    fn believes(&self, claim: &Claim) -> bool {
-        let HandOver {
+    fn is_authentic(&self, claim: &Claim) -> bool {
+        let FdMessage {
             attempt, from, to, ..
         } = claim.said;
         attempt == self.attempt
@@ -369,13 +369,18 @@ impl LocalPeers {
     /// # Errors
     /// Returns `ErrorKind::PeerLost` if `rank` is gone, `ErrorKind::Usage` if it does not share
     /// memory with this rank, and `ErrorKind::System` if the system refuses to send.
-    pub(crate) fn hand_over(&self, channel: u32, own: impl AsFd, rank: usize) -> Result<bool> {
+    pub(crate) fn pass_descriptor(
+        &self,
+        channel: u32,
+        own: impl AsFd,
+        rank: usize,
+    ) -> Result<bool> {
         let own = own.as_fd();
         let Some((address, word)) = self.addresses.get(&rank) else {
             let why = format!("rank {} does not share memory with rank {rank}", self.rank);
             return Err(Error::usage(why));
         };
-        let message = HandOver {
+        let message = FdMessage {
             attempt: self.attempt,
             channel,
             from: number(self.rank),
@@ -452,13 +457,13 @@ fn number(rank: usize) -> u32 {
 enum Datagram {
     Wake,
     /// A message with a valid proof, and its descriptor, unless the kernel dropped the descriptor.
-    HandOver(HandOver, Option<OwnedFd>),
+    FdMessage(FdMessage, Option<OwnedFd>),
     Strange,
 }
 
 /// Keeps a descriptor for its channel. If the sender has already sent a descriptor for the channel,
 /// or if [`HANDED_CHANNELS_MAX`] channels already have descriptors, closes it instead.
-fn keep(stash: &mut Stash, said: HandOver, descriptor: Option<OwnedFd>) {
+fn keep(stash: &mut Stash, said: FdMessage, descriptor: Option<OwnedFd>) {
     if stash.len() < HANDED_CHANNELS_MAX || stash.contains_key(&said.channel) {
         let channel = stash.entry(said.channel).or_default();
         channel.entry(said.from as usize).or_insert(descriptor);

@@ -1,14 +1,14 @@
 //! Prints messages about waits to standard error.
 
 use crate::error::Printable;
-use crate::limits::{START_TOLD_AFTER, START_TOLD_EVERY};
+use crate::limits::{START_NOTICE_AFTER, START_TOLD_EVERY};
 use std::io::Write;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// The schedule for messages during a launch that is waiting for other processes. The first message
-/// is due after [`START_TOLD_AFTER`], and then one is due every [`START_TOLD_EVERY`].
+/// is due after [`START_NOTICE_AFTER`], and then one is due every [`START_TOLD_EVERY`].
 pub(crate) struct Notices {
     began: Instant,
     next: Instant,
@@ -20,7 +20,7 @@ impl Notices {
         let began = Instant::now();
         Self {
             began,
-            next: began + START_TOLD_AFTER,
+            next: began + START_NOTICE_AFTER,
         }
     }
 

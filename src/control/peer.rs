@@ -6,8 +6,8 @@
 //! sockets that pass descriptors), and the same user. If the system refuses to give a rank sealed
 //! memory or such a socket, the rank does not share memory with any other rank.
 
-use crate::error::{told_line, told_name};
-use crate::protocol::hand_over::Token;
+use crate::error::{decode_line, decode_name};
+use crate::protocol::fd_passing::Token;
 use crate::protocol::handshake::Secret;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -20,16 +20,16 @@ pub(crate) struct Peer {
     /// Address at which the rank accepts data connections.
     pub address: SocketAddr,
     /// Name of the host, for human-readable messages; never resolved.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub host_name: String,
     /// ID of the host. Ranks with different host ids do not share memory.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub host_id: String,
     /// Name of the host's site; empty if none was set.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub site: String,
     /// The place where the rank can share memory, or the reason why it cannot share memory.
-    #[serde(deserialize_with = "told_line")]
+    #[serde(deserialize_with = "decode_line")]
     pub place: Offer,
     /// Process ID on the host.
     pub pid: u32,
@@ -57,7 +57,7 @@ impl Peer {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
     /// The boot of the kernel and the process namespace in which the process ID is valid.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub space: String,
     /// Start time in clock ticks since boot. It is needed because process IDs are reused.
     pub started: u64,
@@ -70,7 +70,7 @@ pub(crate) type Offer = Result<Place, String>;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// ID of the kernel's current boot.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub boot_id: String,
     /// Inode of the network namespace.
     pub network: u64,
@@ -79,7 +79,7 @@ pub struct Place {
     /// User ID.
     pub user: u32,
     /// Name of the rank's abstract socket.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub socket: String,
     /// The rank's share of the nonce of its local ranks.
     pub token: Token,

@@ -11,7 +11,7 @@ mod messages;
 
 use super::channel::Channel;
 use super::connections::{Connections, Incoming, Outcome};
-use super::descriptors::{self, Room};
+use super::descriptors::{self, DescriptorUsage};
 use super::failure::Failure;
 use super::handle::{Command, ControlHandle, Handler, Shared, timer};
 use super::handshake::Handshake;
@@ -37,7 +37,7 @@ use std::time::{Duration, Instant};
 /// Token of the waker. The listener has token 1.
 const WAKER: Token = Token(0);
 /// Group number of a message that asks the receiver to dial the channel in the payload.
-const PLEASE_DIAL: u32 = u32::MAX - 1;
+const DIAL_REQUEST: u32 = u32::MAX - 1;
 /// Token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
 /// Token of the handle's timer, which only ends a sleep.
@@ -181,14 +181,14 @@ impl ControlThread {
         let mut events = Events::with_capacity(256);
         self.catch_up();
         loop {
-            self.obey();
+            self.process_commands();
             if let Some(until) = self.leaving_until {
-                let has_said_all = self.has_said_all(Instant::now());
-                if has_said_all {
+                let has_sent_all = self.has_sent_all(Instant::now());
+                if has_sent_all {
                     self.connections.acceptor.close();
                     self.connections.finish_flushed();
                 }
-                if has_said_all && self.connections.is_empty() || Instant::now() >= until {
+                if has_sent_all && self.connections.is_empty() || Instant::now() >= until {
                     return;
                 }
             }
@@ -197,7 +197,7 @@ impl ControlThread {
             let until = timeout.map(|timeout| Instant::now() + timeout);
             if let Err(error) = wait(&mut self.poll, &mut events, until) {
                 let why = format!("this process cannot poll its connections: {error}");
-                self.lose_all(&why);
+                self.drop_all_connections(&why);
                 return;
             }
             self.connections.note(&events);
@@ -205,7 +205,7 @@ impl ControlThread {
             self.note_ended(&events);
             self.redial();
             if self.leaving_until.is_none() {
-                self.look_for_starvation();
+                self.check_descriptors();
                 self.handler.awake();
             }
         }
@@ -291,11 +291,11 @@ impl ControlThread {
 
     // ---- commands of this process ----
 
-    fn obey(&mut self) {
+    fn process_commands(&mut self) {
         loop {
             let (command, overflowed) = self.shared.take();
             if overflowed {
-                self.lose_all("too many control messages are queued");
+                self.drop_all_connections("too many control messages are queued");
             }
             match command {
                 None => return,
@@ -324,7 +324,7 @@ impl ControlThread {
             self.awaited.insert((group, peer));
             // The peer's program might not request this connection: it may be blocked in a call of
             // another group that waits for this rank.
-            self.send_own(number(peer), PLEASE_DIAL, group.to_le_bytes().to_vec());
+            self.send_own(number(peer), DIAL_REQUEST, group.to_le_bytes().to_vec());
         }
         let dials_first = self.rank < peer && peer < self.peers.len();
         let is_done = self.dialed.contains(&(group, peer));
@@ -401,13 +401,13 @@ impl ControlThread {
 
     /// Fails this rank if it lacks descriptors for a connection that it needs, so that errors name
     /// this rank and not the peer. Connections from unauthenticated peers are not needed.
-    fn look_for_starvation(&mut self) {
+    fn check_descriptors(&mut self) {
         if self.dials.is_empty() && self.awaited.is_empty() {
             return;
         }
         if let Some(error) = self.connections.acceptor.starvation() {
-            let cause = Room::here().exhausted(self.rank, &error);
-            self.handler.cannot_go_on(cause);
+            let cause = DescriptorUsage::here().exhausted(self.rank, &error);
+            self.handler.fatal_error(cause);
         }
     }
 
@@ -422,13 +422,13 @@ impl ControlThread {
                 if !self.awaited.remove(&key) {
                     self.early.insert(key);
                 }
-                self.hand_on(group, from as usize, proven.stream);
+                self.deliver_stream(group, from as usize, proven.stream);
             }
             (Some((group, peer)), Ok(proven)) => {
                 // If there is no entry, the group was dropped in the meantime.
                 if self.dials.remove(&(group, peer)).is_some() {
                     self.dialed.insert((group, peer));
-                    self.hand_on(group, peer, proven.stream);
+                    self.deliver_stream(group, peer, proven.stream);
                 }
             }
             (Some((group, peer)), Err(failure)) => self.dial_failed(group, peer, &failure),
@@ -437,7 +437,7 @@ impl ControlThread {
         }
     }
 
-    fn hand_on(&self, group: u32, peer: usize, stream: TcpStream) {
+    fn deliver_stream(&self, group: u32, peer: usize, stream: TcpStream) {
         // The handshake has checked that the rank is in range.
         let host = |rank: usize| self.peers[rank].host_name.clone();
         let hosts = (host(self.rank), host(peer));

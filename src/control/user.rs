@@ -13,7 +13,7 @@ use std::net::{IpAddr, SocketAddr};
 
 /// Number of times that the list is read. A single read may miss a socket while others are being
 /// opened and closed.
-const LOOKS: usize = 3;
+const READS_MAX: usize = 3;
 /// The state of an established connection.
 const ESTABLISHED: &str = "01";
 
@@ -53,7 +53,7 @@ fn look_up(theirs: SocketAddr, here: SocketAddr) -> io::Result<Option<u32>> {
         SocketAddr::V4(_) => "/proc/net/tcp",
         SocketAddr::V6(_) => "/proc/net/tcp6",
     };
-    for _ in 0..LOOKS {
+    for _ in 0..READS_MAX {
         for line in BufReader::new(File::open(table)?).lines() {
             if let Some(user) = user_in(&line?, theirs, here) {
                 return Ok(Some(user));

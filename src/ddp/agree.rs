@@ -76,24 +76,26 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
 
 /// Collects the messages of all ranks and returns them on every rank, without duplicates. If only
 /// some ranks have a message, the lowest of these ranks is added to the message.
-pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
-    let mut sayers = BTreeMap::<String, Vec<usize>>::new();
+pub(super) fn gather_messages(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
+    let mut ranks_by_message = BTreeMap::<String, Vec<usize>>::new();
     let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
     for (rank, words) in words.into_iter().enumerate() {
         for word in words {
-            sayers.entry(word).or_default().push(rank);
+            ranks_by_message.entry(word).or_default().push(rank);
         }
     }
     let world_size = comm.world_size();
-    let said = sayers.into_iter().map(|(word, ranks)| match ranks[..] {
-        _ if ranks.len() == world_size => word,
-        [rank] => format!("{word} (seen by rank {rank})"),
-        _ => format!(
-            "{word} (seen by rank {} and {} more)",
-            ranks[0],
-            ranks.len() - 1
-        ),
-    });
+    let said = ranks_by_message
+        .into_iter()
+        .map(|(word, ranks)| match ranks[..] {
+            _ if ranks.len() == world_size => word,
+            [rank] => format!("{word} (seen by rank {rank})"),
+            _ => format!(
+                "{word} (seen by rank {} and {} more)",
+                ranks[0],
+                ranks.len() - 1
+            ),
+        });
     Ok(said.collect())
 }
 
@@ -101,7 +103,7 @@ pub(super) fn gather_words(comm: &Communicator, own: &[String]) -> Result<Vec<St
 /// causes and the ranks.
 pub(super) fn agree<T>(comm: &Communicator, own: Result<T>) -> Result<T> {
     let word = own.as_ref().err().map(Error::to_string);
-    let words = gather_words(comm, word.as_slice())?;
+    let words = gather_messages(comm, word.as_slice())?;
     match own {
         Ok(own) if words.is_empty() => Ok(own),
         _ => Err(Error::usage(format!(

@@ -140,9 +140,9 @@ impl DataParallel {
     /// assert_eq!(sums, vec![Ok(Some(vec![3.0])); 2]);
     /// ```
     pub fn no_sync<R>(&mut self, body: impl FnOnce(&mut Self) -> R) -> R {
-        let before = set_synchronising(self, false);
+        let before = set_gradient_sync(self, false);
         let result = body(self);
-        set_synchronising(self, before);
+        set_gradient_sync(self, before);
         result
     }
 
@@ -171,7 +171,7 @@ impl DataParallel {
         }
         let place = &self.layout.places[parameter];
         let Content::Here(values) = &self.contents[place.bucket] else {
-            return Err(not_here(self.carrier.is_some()));
+            return Err(not_in_host_memory(self.carrier.is_some()));
         };
         let all = values
             .as_slice::<T>()
@@ -184,7 +184,7 @@ impl DataParallel {
 /// [`DataParallel::no_sync`].
 ///
 /// Returns the previous setting. This function is intended for adapters that cannot pass a closure.
-pub fn set_synchronising(model: &mut DataParallel, is_synchronising: bool) -> bool {
+pub fn set_gradient_sync(model: &mut DataParallel, is_synchronising: bool) -> bool {
     std::mem::replace(&mut model.is_synchronising, is_synchronising)
 }
 
@@ -202,7 +202,7 @@ impl DataParallel {
 
     /// Marks the averages as used by an optimizer. Returns an error if an optimizer has already
     /// used them.
-    pub(super) fn spend(&mut self) -> Result<()> {
+    pub(super) fn mark_averages_used(&mut self) -> Result<()> {
         self.check_averaged()?;
         match std::mem::replace(&mut self.is_spent, true) {
             false => Ok(()),
@@ -252,7 +252,7 @@ impl DataParallel {
         }
         let place = &self.layout.places[parameter];
         let Content::Here(values) = &mut self.contents[place.bucket] else {
-            return Err(not_here(self.carrier.is_some()));
+            return Err(not_in_host_memory(self.carrier.is_some()));
         };
         let all = values.as_mut_slice().unwrap_or_default();
         Ok(&mut all[place.range.clone()])
@@ -318,7 +318,7 @@ impl DataParallel {
     }
 }
 
-fn not_here(is_carried: bool) -> Error {
+fn not_in_host_memory(is_carried: bool) -> Error {
     Error::usage(match is_carried {
         true => "the gradients are not in host memory; get them from the carrier",
         false => "the gradients are in flight; call `wait` first",

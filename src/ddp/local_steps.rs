@@ -159,14 +159,14 @@ impl LocalSteps {
             return Ok(false);
         }
         // The other ranks wait for this rank, so the communicator must fail.
-        let met = self.meet(weights);
+        let met = self.outer_step(weights);
         met.inspect_err(|error| self.comm.abort(error))?;
         self.since = 0;
         Ok(true)
     }
 
     /// Takes the outer step together with the other ranks.
-    fn meet(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
+    fn outer_step(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
         let mut change = vec![0.0; self.common.len()];
         self.visit(weights, |place, common, _, weights| {
             let pairs = common.iter().zip(weights.iter());

@@ -170,7 +170,7 @@ fn open(path: &Path, run: &str, step: u64) -> Result<File> {
         .filter(|line| !is_outdated(line, run, step))
         .flat_map(|line| [line.trim_end_matches('\n'), "\n"])
         .collect();
-    whole_file::make_folder(whole_file::parent(path)).map_err(failed)?;
+    whole_file::create_directory(whole_file::parent(path)).map_err(failed)?;
     if kept != old {
         // Replace the file atomically, so that no line is lost if the process is killed.
         whole_file::replace(path, &[kept.as_bytes()]).map_err(failed)?;

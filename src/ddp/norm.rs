@@ -72,7 +72,7 @@ impl DataParallel {
     fn without_norm(&mut self, norm: f64) -> Result<()> {
         match self.options.non_finite {
             NonFinite::Ignore => {}
-            NonFinite::Skip => self.leave_out(),
+            NonFinite::Skip => self.skip_step(),
             NonFinite::Fail => {
                 return Err(Error::usage(format!(
                     "the norm of the averaged gradient of step {} is {norm}: every rank's gradient \

@@ -141,7 +141,7 @@ impl DataParallel {
         let named = parameters.iter().map(|one| format!("parameter {one}"));
         compare(comm, &lines.chain(named).collect::<Vec<_>>())?;
         let stages = 0..options.hook.stages().max(1);
-        let comms = stages.map(|stage| own_comm(comm, stage));
+        let comms = stages.map(|stage| stage_comm(comm, stage));
         let comms = comms.collect::<Result<_>>()?;
         let total_bytes = parameters.iter().map(Parameter::bytes).sum();
         let limits = options.size.limits(total_bytes, |bytes| {
@@ -357,7 +357,7 @@ impl DataParallel {
 }
 
 /// Creates the communicator for a stage of the hook.
-fn own_comm(comm: &Communicator, stage: usize) -> Result<Communicator> {
+fn stage_comm(comm: &Communicator, stage: usize) -> Result<Communicator> {
     let name = match stage {
         0 => "gradients".to_owned(),
         later => format!("gradients, stage {later}"),

@@ -285,29 +285,41 @@ impl DataParallel {
         let any = |at: usize| words[at / 32] >> (at % 32) & 1 == 1;
         self.is_used = (0..count).map(any).collect();
         self.found_non_finite = None;
-        let verdict = self.judge(&any, &own, has_data);
+        let verdict = self.validate(&any, &own, has_data);
         // A failure of the communicator is not a verdict on the step.
         self.is_refused = verdict.is_err() && self.comms[0].error().is_none();
         verdict
     }
 
     /// Determines from the result of the commit whether the step is valid.
-    fn judge(&mut self, any: &dyn Fn(usize) -> bool, own: &[bool], has_data: bool) -> Result<()> {
+    fn validate(
+        &mut self,
+        any: &dyn Fn(usize) -> bool,
+        own: &[bool],
+        has_data: bool,
+    ) -> Result<()> {
         let count = own.len();
         if any(2 * count) {
-            return self.left_out();
+            return self.handle_non_finite();
         }
         self.check_used()?;
-        let forgotten = (0..count).find(|at| any(*at) && any(count + at));
-        match forgotten.filter(|_| !self.options.allows_unused) {
-            Some(parameter) => Err(self.forgotten(parameter, own[parameter], has_data)?),
+        let missing_gradient_error = (0..count).find(|at| any(*at) && any(count + at));
+        match missing_gradient_error.filter(|_| !self.options.allows_unused) {
+            Some(parameter) => {
+                Err(self.missing_gradient_error(parameter, own[parameter], has_data)?)
+            }
             None => self.clip(),
         }
     }
 
     /// Returns the error for a `parameter` that was reported by some ranks but not by other ranks
     /// that have data. An all-gather determines the ranks to name.
-    fn forgotten(&self, parameter: usize, is_used: bool, has_data: bool) -> Result<Error> {
+    fn missing_gradient_error(
+        &self,
+        parameter: usize,
+        is_used: bool,
+        has_data: bool,
+    ) -> Result<Error> {
         let all = gather_number(&self.comms[0], u8::from(has_data) + u8::from(is_used))?;
         let [without, with] = [1, 2].map(|state| all.iter().position(|one| *one == state));
         Ok(Error::usage(format!(
@@ -322,7 +334,7 @@ impl DataParallel {
 
     /// Determines, together with all other ranks, which gradient is not finite. Then skips the step
     /// or returns an error.
-    fn left_out(&mut self) -> Result<()> {
+    fn handle_non_finite(&mut self) -> Result<()> {
         let own = self.own_non_finite;
         let own = own.map_or(u64::MAX, |parameter| parameter as u64);
         let first = gather_number(&self.comms[0], own)?;
@@ -337,12 +349,12 @@ impl DataParallel {
                 self.parameters[parameter], self.steps
             )));
         }
-        self.leave_out();
+        self.skip_step();
         Ok(())
     }
 
     /// Skips the step, so that no parameter has a gradient in it.
-    pub(super) fn leave_out(&mut self) {
+    pub(super) fn skip_step(&mut self) {
         self.skipped += 1;
         self.is_used.fill(false);
     }

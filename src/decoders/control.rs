@@ -4,15 +4,15 @@
 use super::Decoder;
 use crate::bootstrap::messages::{Message as JoinMessage, Record};
 use crate::bootstrap::unique_id::UniqueId;
-use crate::control::descriptors::Room;
+use crate::control::descriptors::DescriptorUsage;
 use crate::control::message::{Relay, decode, encode};
 use crate::control::peer::Process;
 use crate::control::peer::{Peer, Place};
 use crate::control::report::Report;
 use crate::error::Error;
-use crate::launch::cause::{Cause, Remedy, Standing};
+use crate::launch::cause::{Cause, Confidence, Remedy};
 use crate::launch::message::{Join, Message as LaunchMessage, Start};
-use crate::protocol::hand_over::{TOKEN_BYTES, Token};
+use crate::protocol::fd_passing::{TOKEN_BYTES, Token};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -128,7 +128,7 @@ fn join_messages() -> Vec<JoinMessage> {
         rank: 7,
         peer: peer(Ok(place)),
         agreed,
-        room: Room::here(),
+        room: DescriptorUsage::here(),
     };
     vec![
         JoinMessage::Record(Box::new(record)),
@@ -159,7 +159,7 @@ fn launch_messages() -> Vec<LaunchMessage> {
         words: Some("its last output: step 4".to_owned()),
         log: Some("logs/rank-3.log".to_owned()),
         then: None,
-        standing: Standing::Original,
+        standing: Confidence::Original,
         remedy: Remedy::Restart,
     };
     let start = Start {

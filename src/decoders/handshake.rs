@@ -4,7 +4,7 @@
 //! in transit.
 
 use super::{Decoder, Input};
-use crate::protocol::hand_over::{Claim, HAND_OVER_BYTES, HandOver, Nonce, TOKEN_BYTES, Token};
+use crate::protocol::fd_passing::{Claim, FD_MESSAGE_BYTES, FdMessage, Nonce, TOKEN_BYTES, Token};
 use crate::protocol::handshake::{
     Acceptor, ConnectionKey, Expected, HELLO_BYTES, Hello, Initiator, Output, Purpose, Secret,
 };
@@ -97,14 +97,14 @@ pub(super) const HAND_OVER: Decoder = Decoder {
         assert_eq!(claim.is_proven(&secret(), &nonce()), honest[..] == *bytes);
     },
     seeds: || {
-        let hand_over = HandOver {
+        let message = FdMessage {
             attempt: 1,
             channel: 8,
             from: 2,
             to: 3,
         };
-        let honest = hand_over.encode(&secret(), &nonce()).to_vec();
-        let unproven = [&honest[..HAND_OVER_BYTES - 1], &[0]].concat();
+        let honest = message.encode(&secret(), &nonce()).to_vec();
+        let unproven = [&honest[..FD_MESSAGE_BYTES - 1], &[0]].concat();
         vec![honest, unproven]
     },
 };

@@ -5,10 +5,10 @@ use super::control::encoded;
 use super::{Decoder, Input};
 use crate::dtype::Dtype;
 use crate::error::Error;
-use crate::limits::{DEADLINE_DEFAULT, NAME_BYTES_MAX, PATIENT};
+use crate::limits::{DEADLINE_DEFAULT, NAME_BYTES_MAX, NO_TIMEOUT};
 use crate::plan::Collective;
 use crate::protocol::call::Call;
-use crate::protocol::founding::{Notice, Registrar};
+use crate::protocol::group_creation::{Notice, Registrar};
 use crate::protocol::message::{Clock, Message, PairPlace, Place, Wait, decode, encode};
 use crate::protocol::session::{Session, To};
 use std::time::Duration;
@@ -218,7 +218,7 @@ fn session(bytes: &[u8]) {
             1 => {
                 made += 1;
                 let call = call().numbered(made);
-                let timeout = [PATIENT, DEADLINE_DEFAULT][usize::from(input.byte() % 2)];
+                let timeout = [NO_TIMEOUT, DEADLINE_DEFAULT][usize::from(input.byte() % 2)];
                 session.enter((&call, None), call.digest(), made, timeout);
             }
             2 => session.waited(&call().numbered(made), &[other], made as usize),
@@ -228,7 +228,7 @@ fn session(bytes: &[u8]) {
             6 => session.mismatched(other, &call().numbered(made), made),
             7 => now += Duration::from_millis(u64::from(input.byte()) * 10),
             8 => session.enter_pair(other, &pair),
-            9 => session.is_patient_in(made),
+            9 => session.note_untimed(made),
             _ => {
                 let place = PairPlace {
                     sends: made % 2 == 0,
@@ -237,7 +237,7 @@ fn session(bytes: &[u8]) {
                     sequence: made,
                 };
                 let waits = session.waits(&pair, &[other]);
-                session.stands(vec![other], Some(place), waits);
+                session.set_position(vec![other], Some(place), waits);
             }
         }
         session.tick(now);

@@ -141,16 +141,16 @@ impl Lane {
 
 /// Returns `true` if the streams have reached a round.
 pub(super) fn has_begun(words: &Pinned, round: u32) -> bool {
-    has_come(words, BEGUN, round)
+    is_reached(words, BEGUN, round)
 }
 
 /// Returns `true` if the streams have ended a round.
 pub(super) fn has_ended(words: &Pinned, round: u32) -> bool {
-    has_come(words, END, round)
+    is_reached(words, END, round)
 }
 
 /// Returns `true` if the word at `at` has reached `number`, cyclically.
-pub(super) fn has_come(words: &Pinned, at: usize, number: u32) -> bool {
+pub(super) fn is_reached(words: &Pinned, at: usize, number: u32) -> bool {
     let word = words.load(at).expect("invariant: the word is in the lane");
     word.wrapping_sub(number).cast_signed() >= 0
 }

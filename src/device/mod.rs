@@ -29,7 +29,7 @@ pub(crate) mod mapped;
 pub(crate) mod numbering;
 pub(crate) mod staging;
 
-pub use crate::sys::cuda::{Facts as Description, Memory, Stream};
+pub use crate::sys::cuda::{Memory, Properties as Description, Stream};
 
 use crate::dtype::Element;
 use crate::error::Result;

@@ -13,7 +13,7 @@
 //! has succeeded or failed, [`StagedGate`] stores DONE. All entries of "in" are enqueued before
 //! those of "out", so no copy in is enqueued after a wait for the operation that needs it.
 
-use super::lane::{ENTRIES_BESIDE, Lane, READY, done_at, has_come};
+use super::lane::{ENTRIES_BESIDE, Lane, READY, done_at, is_reached};
 use crate::engine::gate::Gate;
 use crate::error::Result;
 use crate::sys::cuda::{Memory, Pinned, Rows};
@@ -94,7 +94,7 @@ pub(crate) struct StagedGate {
 
 impl Gate for StagedGate {
     fn is_ready(&self) -> bool {
-        has_come(&self.words, READY, self.number)
+        is_reached(&self.words, READY, self.number)
     }
 
     fn open(&self, _succeeded: bool) {

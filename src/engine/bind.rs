@@ -92,8 +92,8 @@ impl Program {
                 binder.add(round, step);
             }
         }
-        binder.copy_what_is_left();
-        binder.fill_what_is_empty();
+        binder.add_final_copies();
+        binder.pad_empty_messages();
         let mut program = binder.program;
         program.scratch_bytes = scratch_bytes(&program.steps);
         program.order = in_order(&program.steps);
@@ -419,7 +419,7 @@ impl Binder<'_> {
 
     /// Gives each message without elements the bytes of one element, which follows all other
     /// scratch.
-    fn fill_what_is_empty(&mut self) {
+    fn pad_empty_messages(&mut self) {
         let nothing = Piece {
             space: Space::Scratch,
             offset: scratch_bytes(&self.program.steps),
@@ -433,7 +433,7 @@ impl Binder<'_> {
 
     /// Adds copies of the chunks that the plan leaves in the input but that the caller needs in the
     /// output.
-    fn copy_what_is_left(&mut self) {
+    fn add_final_copies(&mut self) {
         let request = &self.plan.request;
         let pieces = self.places.chunks / request.world_size.max(1);
         let round = self.plan.rounds.len();

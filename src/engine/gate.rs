@@ -8,7 +8,7 @@ pub trait Gate: Send {
     fn is_ready(&self) -> bool;
     /// Returns `true` if the stream has reached the operation. If it has but the operation may not
     /// begin, peers are blocking the operation.
-    fn has_come(&self) -> bool {
+    fn is_reached(&self) -> bool {
         self.is_ready()
     }
     /// Lets the stream continue because the operation has ended. This method is called once.

@@ -200,7 +200,8 @@ impl Group {
         let (prepared, sequence) = (start.prepared, start.sequence);
         let is_alone = queue.order.is_empty() && !self.session.has_error();
         let is_alone = is_alone && !self.session.checks_calls();
-        if !is_alone || start.gate.is_some() || !queue.takes_whole(&prepared.program) {
+        if !is_alone || start.gate.is_some() || !queue.accepts_complete_messages(&prepared.program)
+        {
             return self.post(Order::Collectives, start).map(Some);
         }
         // Only open links accept complete messages, so no link needs to be opened here.
@@ -270,7 +271,7 @@ impl Group {
     }
 
     /// Lets an operation continue without its caller. When the operation ends, its memory is
-    /// [released](Group::let_go). If the operation has already ended, returns its result.
+    /// [released](Group::released_memory). If the operation has already ended, returns its result.
     pub fn abandon(&mut self, order: Order, slot: usize) -> Option<End> {
         let queue = self.queue(order);
         let end = queue.take(slot);
@@ -279,15 +280,15 @@ impl Group {
     }
 
     /// Removes and returns the memory of abandoned operations that have ended.
-    pub fn let_go(&mut self) -> impl Iterator<Item = Memory> {
+    pub fn released_memory(&mut self) -> impl Iterator<Item = Memory> {
         let queues = [&mut self.collectives, &mut self.pairs].into_iter();
-        queues.flat_map(|queue| queue.let_go.drain(..))
+        queues.flat_map(|queue| queue.released_memory.drain(..))
     }
 
-    /// Returns `true` if [`Group::let_go`] would return memory.
+    /// Returns `true` if [`Group::released_memory`] would return memory.
     #[must_use]
-    pub fn has_let_go(&self) -> bool {
-        !self.collectives.let_go.is_empty() || !self.pairs.let_go.is_empty()
+    pub fn has_released_memory(&self) -> bool {
+        !self.collectives.released_memory.is_empty() || !self.pairs.released_memory.is_empty()
     }
 
     /// Returns `true` if an abandoned operation is in flight.

@@ -24,7 +24,7 @@ impl Slot {
 impl Group {
     /// Notifies senders whether a receive from any rank is waiting, if calls are checked. While
     /// such a receive is waiting, sends may begin.
-    fn tell_of_receives_from_any(&mut self) {
+    fn report_receives_from_any(&mut self) {
         if self.session.checks_calls() {
             let waits = self
                 .pairs
@@ -37,7 +37,7 @@ impl Group {
     /// Assigns a number to the message of an operation that was just issued, or lets it wait for a
     /// number.
     pub(super) fn number(&mut self, index: usize) {
-        self.tell_of_receives_from_any();
+        self.report_receives_from_any();
         match self.pairs.slots[index].message_end() {
             Some(MessageEnd::To(peer)) => self.take_number(index, true, peer),
             Some(MessageEnd::From(peer)) if self.numbers.waiting == 0 => {
@@ -98,7 +98,7 @@ impl Group {
                 slot.receive_from(peer);
                 self.numbers.waiting -= 1;
                 self.take_number(index, false, peer);
-                self.tell_of_receives_from_any();
+                self.report_receives_from_any();
             }
         }
         Ok(())

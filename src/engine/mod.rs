@@ -6,7 +6,7 @@
 //! - [`run`](self) is the interpreter. It moves bytes through a [`medium`].
 //! - `queue` holds the operations of one order. [`group`] holds both orders of one set of ranks.
 //!   [`Engine`] holds all groups of a process and is called with world ranks.
-//! - `founding` creates groups.
+//! - `group_creation` creates groups.
 //! - `watch` handles deadlines and failures. `waits` records which calls block threads.
 //! - [`log`] records when the steps of collectives run.
 //!
@@ -24,9 +24,9 @@
 pub(crate) mod bind;
 pub(crate) mod cache;
 mod expose;
-mod founding;
 pub(crate) mod gate;
 pub(crate) mod group;
+mod group_creation;
 pub(crate) mod log;
 mod matching;
 pub(crate) mod medium;
@@ -38,13 +38,13 @@ mod waits;
 mod watch;
 
 use crate::error::{Error, Result};
-use crate::limits::{IDLE_SLEEP, PATIENT_SLEEP};
-use crate::protocol::founding::{PROCESSES, RELAY};
+use crate::limits::{IDLE_SLEEP, UNTIMED_SLEEP};
+use crate::protocol::group_creation::{PROCESSES, RELAY};
 use crate::protocol::members::Members;
 use crate::protocol::message::{decode, encode};
 use crate::protocol::session::To;
-use founding::Founding;
 use group::{Group, Memory, Order};
+use group_creation::GroupCreation;
 use std::collections::BTreeMap;
 use std::time::Duration;
 use waits::Waits;
@@ -53,7 +53,7 @@ use waits::Waits;
 #[derive(Default)]
 pub struct Engine {
     groups: Vec<(u32, Group)>,
-    founding: Founding,
+    group_creation: GroupCreation,
     /// The failure of a group, if a group has failed and the program has not survived the failure
     /// yet.
     failure: Option<Failure>,
@@ -90,7 +90,7 @@ impl Engine {
         self.groups.push((number, group));
         // Early messages come before losses, because a goodbye among them means that the rank left
         // cleanly.
-        for (_, from, payload) in self.founding.take_early(number) {
+        for (_, from, payload) in self.group_creation.take_early(number) {
             self.control(number, from, &payload);
         }
         let Some((_, group)) = self.groups.last_mut() else {
@@ -104,23 +104,23 @@ impl Engine {
     }
 
     /// Requests a group of `members` from the group `parent`. Returns the number of the request,
-    /// for [`Engine::founded`].
-    pub fn found(&mut self, parent: u32, members: &Members) -> u32 {
-        self.founding.ask(parent, members)
+    /// for [`Engine::group_result`].
+    pub fn request_group(&mut self, parent: u32, members: &Members) -> u32 {
+        self.group_creation.request(parent, members)
     }
 
     /// Returns the number of the requested group, or the error that prevented its creation. Returns
     /// `None` while the outcome is not known.
     #[must_use]
-    pub fn founded(&self, request: u32) -> Option<Result<u32>> {
-        self.founding.answer(request)
+    pub fn group_result(&self, request: u32) -> Option<Result<u32>> {
+        self.group_creation.answer(request)
     }
 
     /// Returns the error with which this process aborted the request, or `None` if the request was
     /// not aborted.
     #[must_use]
-    pub fn founding_cause(&self, request: u32) -> Option<Error> {
-        self.founding.cause(request)
+    pub fn request_cause(&self, request: u32) -> Option<Error> {
+        self.group_creation.cause(request)
     }
 
     /// Fails every group and aborts every request for a group, because this process cannot
@@ -128,23 +128,23 @@ impl Engine {
     pub fn give_up(&mut self, cause: &Error) {
         let groups = self.groups();
         groups.for_each(|group| group.give_up(cause.clone()));
-        self.founding.give_up(cause);
+        self.group_creation.give_up(cause);
     }
 
-    /// Stops waiting for a group after the time `waited`. [`Engine::founded`] still returns the
-    /// outcome.
-    pub fn give_up_founding(&mut self, request: u32, waited: Duration) {
-        self.founding.withdraw(request, waited);
+    /// Stops waiting for a group after the time `waited`. [`Engine::group_result`] still returns
+    /// the outcome.
+    pub fn withdraw_request(&mut self, request: u32, waited: Duration) {
+        self.group_creation.withdraw(request, waited);
     }
 
     /// Removes a request.
-    pub fn close_founding(&mut self, request: u32) {
-        self.founding.close(request);
+    pub fn close_request(&mut self, request: u32) {
+        self.group_creation.close(request);
     }
 
     /// Announces that this process is leaving. `is_relay` must be `true` on rank 0 of the world.
     pub fn leave(&mut self, is_relay: bool) {
-        self.founding.leave(is_relay);
+        self.group_creation.leave(is_relay);
     }
 
     /// Sends a goodbye to the ranks of the group `number`. If the group has failed and rank 0 of
@@ -154,7 +154,7 @@ impl Engine {
         self.forget_survived();
         let failure = self.failure.as_ref().filter(|one| one.group != number);
         let failed_beside = failure.map(|one| one.error.clone());
-        let has_relay = self.founding.has_relay();
+        let has_relay = self.group_creation.has_relay();
         let group = self.group(number);
         if let Some(group) = group.filter(|one| has_relay || one.first_error().is_none()) {
             group.leave(failed_beside);
@@ -199,14 +199,16 @@ impl Engine {
 
     /// Removes and returns the memory of abandoned operations that have completed. Dropping this
     /// memory may run user code.
-    pub fn let_go(&mut self) -> Vec<Memory> {
-        self.groups().flat_map(Group::let_go).collect()
+    pub fn released_memory(&mut self) -> Vec<Memory> {
+        self.groups().flat_map(Group::released_memory).collect()
     }
 
-    /// Returns `true` if [`Engine::let_go`] would return memory.
+    /// Returns `true` if [`Engine::released_memory`] would return memory.
     #[must_use]
-    pub fn has_let_go(&self) -> bool {
-        self.groups.iter().any(|(_, group)| group.has_let_go())
+    pub fn has_released_memory(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|(_, group)| group.has_released_memory())
     }
 
     /// Returns `true` if an abandoned operation is in flight.
@@ -251,13 +253,13 @@ impl Engine {
     /// current time.
     #[must_use]
     pub fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
-        if self.founding.is_awaited() {
+        if self.group_creation.is_awaited() {
             return IDLE_SLEEP;
         }
         let groups = self.groups.iter();
         groups
             .map(|(_, group)| group.may_sleep(&now))
-            .fold(PATIENT_SLEEP, Duration::min)
+            .fold(UNTIMED_SLEEP, Duration::min)
     }
 
     /// Returns `true` if an operation is waiting for a device. A device does not wake any thread.
@@ -279,7 +281,7 @@ impl Engine {
     /// never decrease.
     pub fn tick(&mut self, now: Duration) {
         self.groups().for_each(|group| group.tick(now));
-        self.look_at_alarms();
+        self.collect_warnings();
     }
 
     /// Processes a control message for the group `number` from world rank `from`.
@@ -288,7 +290,7 @@ impl Engine {
             let Some(notice) = decode(payload) else {
                 return;
             };
-            let lost = self.founding.receive(from, notice);
+            let lost = self.group_creation.receive(from, notice);
             if let Some((rank, why)) = lost {
                 let why = format!("rank {RELAY} of the world reported: {why}");
                 self.lost(rank, &why);
@@ -297,7 +299,7 @@ impl Engine {
         }
         let waits = self.waits(number);
         let Some(group) = self.group(number) else {
-            return self.founding.keep(number, from, payload);
+            return self.group_creation.keep(number, from, payload);
         };
         let from = group.members().rank_of(from);
         if let (Some(from), Some(message)) = (from, decode(payload)) {
@@ -309,9 +311,9 @@ impl Engine {
     /// messages, it reports the loss to all ranks. Afterwards, only this process sees the loss.
     pub fn control_lost(&mut self, rank: usize, why: &str) {
         if rank == RELAY {
-            self.founding.relay_gone(why.to_owned());
-        } else if self.founding.has_relay() {
-            self.founding.announce(rank, why);
+            self.group_creation.relay_gone(why.to_owned());
+        } else if self.group_creation.has_relay() {
+            self.group_creation.announce(rank, why);
         } else {
             return self.process_ended(rank, why);
         }
@@ -368,7 +370,7 @@ impl Engine {
     /// Returns the next control message to send, as its group, its receivers as world ranks, and
     /// its bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
-        if let Some(next) = self.founding.outbox.pop_front() {
+        if let Some(next) = self.group_creation.outbox.pop_front() {
             return Some(next);
         }
         let groups = &mut self.groups;
@@ -378,7 +380,9 @@ impl Engine {
         })?;
         Some(match to {
             To::Rank(rank) => (number, To::Rank(members.world_rank(rank)), message),
-            To::All if members.are_everyone() && self.founding.has_relay() => (number, to, message),
+            To::All if members.are_everyone() && self.group_creation.has_relay() => {
+                (number, to, message)
+            }
             To::All => {
                 let group = self.group(number)?;
                 let is_meant =
@@ -386,7 +390,7 @@ impl Engine {
                 let others: Vec<_> = (0..members.count()).filter(is_meant).collect();
                 let others = others.into_iter();
                 let each = |rank| (number, To::Rank(members.world_rank(rank)), message.clone());
-                let outbox = &mut self.founding.outbox;
+                let outbox = &mut self.group_creation.outbox;
                 outbox.extend(others.map(each));
                 return self.next_control();
             }

@@ -63,7 +63,7 @@ pub struct Start<'a> {
     pub sequence: u64,
     /// The memory that the call operates on.
     pub memory: &'a mut Memory,
-    /// Timeout of the call. [`PATIENT`](crate::limits::PATIENT) starts no clock.
+    /// Timeout of the call. [`NO_TIMEOUT`](crate::limits::NO_TIMEOUT) starts no clock.
     pub timeout: Duration,
     /// The gate that must be ready before the operation begins.
     pub gate: Option<Box<dyn Gate>>,
@@ -84,7 +84,7 @@ pub(super) struct Slot {
     gate: Option<Box<dyn Gate>>,
     pub(super) timeout: Duration,
     /// The rank whose timeout applies; `None` if this rank's own timeout applies.
-    pub(super) clock_of: Option<u32>,
+    pub(super) timeout_owner: Option<u32>,
     /// The time that the operation had been in flight when that timeout began.
     pub(super) waited_before: Duration,
     /// The time from which the timeout counts, which is the first tick or the adoption of another
@@ -110,7 +110,7 @@ impl Slot {
         self.memory = std::mem::take(start.memory);
         self.gate = start.gate.take();
         self.timeout = start.timeout;
-        self.clock_of = None;
+        self.timeout_owner = None;
         self.waited_before = Duration::ZERO;
         self.since = None;
         self.notices = 0;
@@ -153,8 +153,8 @@ impl Slot {
     }
 
     /// Returns `true` if the device's stream has reached the operation, or if there is no stream.
-    pub(super) fn has_come(&self) -> bool {
-        self.gate.as_ref().is_none_or(|gate| gate.has_come())
+    pub(super) fn is_reached(&self) -> bool {
+        self.gate.as_ref().is_none_or(|gate| gate.is_reached())
     }
 
     /// Returns the parts that are needed to advance the operation: its progress, its program and
@@ -219,7 +219,7 @@ pub(super) struct Queue {
     /// `true` if a full link blocks only later sends to the same peer.
     is_by_peer: bool,
     /// Memory of abandoned operations that have ended. Dropping this memory may run user code.
-    pub(super) let_go: Vec<Memory>,
+    pub(super) released_memory: Vec<Memory>,
 }
 
 impl Queue {
@@ -238,7 +238,7 @@ impl Queue {
             reservations: Reservations::new(world_size),
             log: None,
             is_by_peer: order == Order::Pairs,
-            let_go: Vec::new(),
+            released_memory: Vec::new(),
         }
     }
 
@@ -248,7 +248,7 @@ impl Queue {
     }
 
     /// Returns `true` if every link accepts the program's messages completely.
-    pub(super) fn takes_whole(&self, program: &Program) -> bool {
+    pub(super) fn accepts_complete_messages(&self, program: &Program) -> bool {
         program.longest_bytes.is_some_and(|longest| {
             longest <= self.capacity
                 || program
@@ -346,7 +346,7 @@ impl Queue {
         if slot.is_abandoned
             && let Some((memory, _)) = self.take(index)
         {
-            self.let_go.push(memory);
+            self.released_memory.push(memory);
         }
     }
 

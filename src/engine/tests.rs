@@ -114,10 +114,10 @@ fn waiting_rank_sleeps_until_next_notice_or_deadline() {
     };
     assert_eq!(tick(&mut engine, 0), IDLE_SLEEP);
     assert_eq!(tick(&mut engine, 900), IDLE_SLEEP);
-    assert_eq!(tick(&mut engine, 1000), PATIENT_SLEEP);
+    assert_eq!(tick(&mut engine, 1000), UNTIMED_SLEEP);
     assert_eq!(tick(&mut engine, 1950), at(50));
     for second in 2..60 {
-        assert_eq!(tick(&mut engine, second * 1000), PATIENT_SLEEP);
+        assert_eq!(tick(&mut engine, second * 1000), UNTIMED_SLEEP);
     }
     assert_eq!(tick(&mut engine, 59_990), at(10));
     assert!(take(&mut engine, ticket).is_none());
@@ -138,7 +138,7 @@ fn maximum_timeout_does_not_overflow() {
 fn goodbye_before_group_is_added_prevents_failure() {
     for says_goodbye in [true, false] {
         let mut engine = Engine::default();
-        engine.found(0, &Members::everyone(2));
+        engine.request_group(0, &Members::everyone(2));
         if says_goodbye {
             let goodbye = Message::Goodbye {
                 calls: 1,

@@ -60,7 +60,7 @@ impl Engine {
 
     /// Collects the warnings of the groups. Passes on at most one warning until the program makes
     /// another call.
-    pub(super) fn look_at_alarms(&mut self) {
+    pub(super) fn collect_warnings(&mut self) {
         let made = |(_, group): &(u32, Group)| {
             let (collectives, messages) = group.session.calls_made();
             collectives.wrapping_add(messages)

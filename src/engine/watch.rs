@@ -8,14 +8,14 @@ use super::medium::Broken;
 use super::queue::{Queue, Slot};
 use crate::error::Error;
 use crate::limits::{
-    IDLE_SLEEP, LINK_GRACE, NOTICES_DOUBLED_MAX, PATIENT, PATIENT_SLEEP, PEERS_ASKED_MAX,
+    IDLE_SLEEP, LINK_GRACE, NO_TIMEOUT, NOTICES_DOUBLED_MAX, PEERS_NOTIFIED_MAX, UNTIMED_SLEEP,
     WAITING_NOTICE_AFTER,
 };
 use crate::link::LinkError;
 use crate::protocol::call::Call;
 use crate::protocol::members::Members;
 use crate::protocol::message::{Clock, Message, PairPlace, Wait};
-use crate::protocol::session::{Agreement, Session, Story, To};
+use crate::protocol::session::{Agreement, Session, To, WaitReport};
 use std::time::Duration;
 
 /// Shortest time between two checks of the clock, even if an operation is overdue.
@@ -26,15 +26,15 @@ impl Group {
     /// method after the group has been polled. `now` must never decrease.
     pub fn tick(&mut self, now: Duration) {
         self.session.tick(now);
-        self.miss_the_departed();
-        self.miss_the_silent(now);
+        self.fail_calls_on_departed();
+        self.fail_messages_on_departed(now);
         if self.session.has_error() {
             self.settle();
             return;
         }
         let rank = self.rank;
         for queue in [&mut self.collectives, &mut self.pairs] {
-            look_at_the_clock(rank, queue, (&mut self.session, &mut self.alarm), now);
+            check_deadlines(rank, queue, (&mut self.session, &mut self.alarm), now);
         }
     }
 
@@ -104,7 +104,7 @@ impl Group {
         }
         let all = self.collectives.operations().chain(self.pairs.operations());
         all.map(|slot| slot.may_sleep(&now))
-            .fold(PATIENT_SLEEP, Duration::min)
+            .fold(UNTIMED_SLEEP, Duration::min)
     }
 
     /// Fails the group with `cause`, an error from outside the group.
@@ -135,16 +135,16 @@ impl Group {
             Message::Waiting(call) if call.is_pair() => Some((from, *call)),
             _ => None,
         };
-        self.tell_session_where_we_are(asked, waits);
+        self.update_position(asked, waits);
         self.session.receive(from, message);
-        self.miss_the_departed();
+        self.fail_calls_on_departed();
         self.settle();
     }
 
     /// Updates the position that the session reports for this rank in answers to peers. If the
     /// asking rank is waiting in a message and this rank's end of that message is in flight, the
     /// position contains this end. Otherwise, it contains the oldest send or receive.
-    fn tell_session_where_we_are(&mut self, asked: Option<(usize, Call)>, waits: Vec<Wait>) {
+    fn update_position(&mut self, asked: Option<(usize, Call)>, waits: Vec<Wait>) {
         let is_asked = |slot: &&Slot| {
             let (Some((from, theirs)), Some(own)) = (asked, slot.call()) else {
                 return false;
@@ -174,11 +174,11 @@ impl Group {
                 sequence: call.sequence,
             })
         });
-        self.session.stands(awaited, pair, waits);
+        self.session.set_position(awaited, pair, waits);
     }
 
     /// Fails the oldest collective if it is waiting for a rank that left before making that call.
-    fn miss_the_departed(&mut self) {
+    fn fail_calls_on_departed(&mut self) {
         if !self.session.has_departures() {
             return;
         }
@@ -189,14 +189,14 @@ impl Group {
             return;
         };
         for peer in awaited {
-            self.session.miss_if_left_before(peer, &call);
+            self.session.fail_if_left_before(peer, &call);
         }
     }
 
     /// Fails the oldest message that is waiting only for ranks that have left, once it is certain
     /// that nothing else will arrive from them. By then, the links have been polled since the
     /// goodbyes arrived.
-    fn miss_the_silent(&mut self, now: Duration) {
+    fn fail_messages_on_departed(&mut self, now: Duration) {
         if !self.session.has_departures() {
             return;
         }
@@ -211,7 +211,9 @@ impl Group {
             match link.has_arrived() {
                 Ok(true) if !sends => false,
                 Err(_) if !sends => true,
-                _ => link.is_silent_after().is_some_and(|time| left >= time),
+                _ => link
+                    .drain_time_after_goodbye()
+                    .is_some_and(|time| left >= time),
             }
         };
         let missed = queue.order.iter().find_map(|index| {
@@ -257,14 +259,14 @@ impl Group {
 
     /// Gives this `timeout`, counted from now, to every operation that is in flight without a
     /// deadline, because the caller of the operation is gone.
-    pub fn end_patience(&mut self, timeout: Duration) {
+    pub fn impose_timeout(&mut self, timeout: Duration) {
         for slot in self
             .collectives
             .slots
             .iter_mut()
             .chain(&mut self.pairs.slots)
         {
-            if slot.timeout == PATIENT {
+            if slot.timeout == NO_TIMEOUT {
                 slot.timeout = timeout;
                 slot.since = None;
                 slot.notices = 0;
@@ -331,7 +333,7 @@ impl Slot {
     fn start_clock(&mut self, clock: Clock, now: Duration) {
         self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
         self.timeout = clock.timeout;
-        self.clock_of = Some(clock.rank);
+        self.timeout_owner = Some(clock.rank);
         self.since = Some(now);
         self.notices = 0;
         self.noticed_at = Duration::ZERO;
@@ -340,9 +342,9 @@ impl Slot {
     /// Returns the time between two notices to the operation's peers. If the operation has no
     /// deadline, this time grows once every peer has received a notice.
     fn notice_interval(&self) -> Duration {
-        if self.timeout == PATIENT {
+        if self.timeout == NO_TIMEOUT {
             let peers = self.program().map_or(0, |program| program.peers().count());
-            let first = peers.div_ceil(PEERS_ASKED_MAX).max(1) as u32;
+            let first = peers.div_ceil(PEERS_NOTIFIED_MAX).max(1) as u32;
             let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
             return WAITING_NOTICE_AFTER * (1 << doubled);
         }
@@ -353,7 +355,7 @@ impl Slot {
     /// notified, this is the time until the next notice or the deadline.
     fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
         match self.since {
-            _ if self.timeout == PATIENT => PATIENT_SLEEP,
+            _ if self.timeout == NO_TIMEOUT => UNTIMED_SLEEP,
             Some(since) if self.notices > 0 => {
                 let notice_due = self.noticed_at.saturating_add(self.notice_interval());
                 let due = since.saturating_add(notice_due.min(self.timeout));
@@ -366,7 +368,7 @@ impl Slot {
 
 /// Fails the group if an operation is overdue. Notifies the peers of operations that have been
 /// waiting for a long time, and raises the alarm for the oldest operation.
-fn look_at_the_clock(
+fn check_deadlines(
     rank: usize,
     queue: &mut Queue,
     (session, alarm): (&mut Session, &mut Alarm),
@@ -378,7 +380,7 @@ fn look_at_the_clock(
         let Some(call) = slot.call() else {
             continue;
         };
-        if slot.timeout == PATIENT
+        if slot.timeout == NO_TIMEOUT
             && let Some(clock) = session.clock(call.sequence).filter(|_| !call.is_pair())
         {
             slot.start_clock(clock, now);
@@ -395,8 +397,8 @@ fn look_at_the_clock(
             session.failed(error.with_elapsed(slot.waited_before + waited));
             return;
         }
-        if slot.timeout == PATIENT && !call.is_pair() {
-            session.is_patient_in(call.sequence);
+        if slot.timeout == NO_TIMEOUT && !call.is_pair() {
+            session.note_untimed(call.sequence);
         }
         // An earlier notice has given the peers time to answer.
         let is_late = !alarm.after.is_zero() && waited >= alarm.after && slot.notices > 0;
@@ -414,7 +416,7 @@ fn look_at_the_clock(
 /// where they are.
 fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
     let waited_s = slot.timeout.as_secs_f64();
-    let deadline = match slot.clock_of {
+    let deadline = match slot.timeout_owner {
         None => format!("after {waited_s:.1} s"),
         Some(other) => format!(
             "{waited_s:.1} s after it learned that {} had made the same call with this timeout",
@@ -447,8 +449,8 @@ fn stalled(
 ) -> Option<String> {
     let story = held_up(slot, call, awaited, session);
     let limit = match slot.timeout {
-        PATIENT if !story.is_circle => return None,
-        PATIENT => "the call has no timeout".to_owned(),
+        NO_TIMEOUT if !story.is_circle => return None,
+        NO_TIMEOUT => "the call has no timeout".to_owned(),
         timeout => format!("the call's timeout is {:.0} s", timeout.as_secs_f64()),
     };
     Some(format!(
@@ -461,11 +463,11 @@ fn stalled(
 }
 
 /// Returns the cause that is blocking an operation.
-fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> Story {
-    if slot.has_come() {
+fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> WaitReport {
+    if slot.is_reached() {
         return session.story(call, awaited);
     }
-    Story {
+    WaitReport {
         words: "the buffer's stream has not reached the call because it is busy with earlier work"
             .to_owned(),
         ranks: Vec::new(),

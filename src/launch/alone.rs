@@ -1,8 +1,8 @@
 //! Implements [`Peers`] for a job on a single host, which has no other launchers.
 
 use super::attempt::Attempt;
-use super::cause::{Cause, Standing};
-use super::event::{Heard, Peers, Status};
+use super::cause::{Cause, Confidence};
+use super::event::{PeerEvent, Peers, Status};
 use super::restarts::Restarts;
 use crate::error::Result;
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Peers for Alone {
     fn settling_time(&self, cause: &Cause, is_last: bool) -> Duration {
         match cause.standing {
             _ if is_last => Duration::ZERO,
-            Standing::Consequence | Standing::Unknown => CONSEQUENCE_GRACE,
+            Confidence::Consequence | Confidence::Unknown => CONSEQUENCE_GRACE,
             _ => CAUSE_GRACE,
         }
     }
@@ -62,7 +62,7 @@ impl Peers for Alone {
         "this launcher".to_owned()
     }
 
-    fn handle(&mut self, _: Heard) -> Status {
+    fn handle(&mut self, _: PeerEvent) -> Status {
         Status::Undecided
     }
 }

@@ -1,7 +1,7 @@
 //! Determines why a job failed and phrases the launcher's last line.
 
 use super::record::Record;
-use super::words::{Said, Words};
+use super::words::{LastOutput, OutputLine};
 use crate::error::Error;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -33,7 +33,7 @@ pub(crate) struct Cause {
     /// A clause that describes what the launchers do next, such as "restart 1 of 3".
     pub(crate) then: Option<String>,
     /// The degree of confidence that this is the original cause.
-    pub(crate) standing: Standing,
+    pub(crate) standing: Confidence,
     /// The remedy that might help.
     pub(crate) remedy: Remedy,
 }
@@ -41,7 +41,7 @@ pub(crate) struct Cause {
 /// The degree of confidence that a failure is the original one and not a consequence of another
 /// failure. Until the cause is final, a cause with a higher standing replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub(crate) enum Standing {
+pub(crate) enum Confidence {
     /// The rank received an error that blames another rank, and the rank's last output is either
     /// that error or unknown.
     Consequence,
@@ -79,14 +79,14 @@ impl Cause {
             words: None,
             log: None,
             then: None,
-            standing: Standing::Original,
+            standing: Confidence::Original,
             remedy: Remedy::Nothing,
         }
     }
 
     /// Returns `true` if this cause prevents the restart that an earlier failure triggered.
     pub(super) fn forbids_restart(&self) -> bool {
-        self.standing == Standing::Original && self.remedy == Remedy::Nothing
+        self.standing == Confidence::Original && self.remedy == Remedy::Nothing
     }
 
     /// Returns the launcher's exit code for a job that fails with this cause.
@@ -129,7 +129,7 @@ impl Cause {
     pub(super) fn of_rank(
         (rank, name): (usize, &str),
         status: ExitStatus,
-        (words, is_partial): (&Words, bool),
+        (words, is_partial): (&LastOutput, bool),
         record: &mut Record,
     ) -> Self {
         let how = match status.signal() {
@@ -149,17 +149,17 @@ impl Cause {
             None => Some("it produced no output".to_owned()),
         };
         let blames = record.blames(quote.map(|said| &*said.words));
-        let is_unheard = is_partial && quote.is_none() && status.code() != Some(PANICKED);
+        let has_unknown_output = is_partial && quote.is_none() && status.code() != Some(PANICKED);
         let standing = if status.signal().is_some() {
-            Standing::Original
+            Confidence::Original
         } else if matches!(blames, Some(Some(_))) {
-            Standing::Consequence
-        } else if is_unheard && blames.is_none() {
-            Standing::Unknown
+            Confidence::Consequence
+        } else if has_unknown_output && blames.is_none() {
+            Confidence::Unknown
         } else if is_panic {
-            Standing::Panic
+            Confidence::Panic
         } else {
-            Standing::Exit
+            Confidence::Exit
         };
         Cause {
             rank: Some(rank),
@@ -181,7 +181,7 @@ impl Cause {
 }
 
 /// Returns the line of `words` that best explains `status`.
-pub(super) fn quote(status: ExitStatus, words: &Words) -> Option<&Said> {
+pub(super) fn quote(status: ExitStatus, words: &LastOutput) -> Option<&OutputLine> {
     let panic = words.panic().filter(|_| has_panicked(status));
     panic.or_else(|| words.last())
 }
@@ -202,7 +202,7 @@ pub(super) fn not_started(program: &str, error: &io::Error) -> Error {
 }
 
 /// Returns a clause that quotes `said`.
-pub(super) fn last_output(said: &Said) -> String {
+pub(super) fn last_output(said: &OutputLine) -> String {
     format!("its last output: {}", printable(&said.words))
 }
 

@@ -18,7 +18,7 @@ pub(super) enum Event {
     /// The launcher received this signal.
     Signalled(i32),
     /// An event from another host's launcher.
-    Peer(Heard),
+    Peer(PeerEvent),
 }
 
 /// Both ends of the event channel.
@@ -26,13 +26,13 @@ pub(super) type Events = (Sender<Event>, Receiver<Event>);
 
 /// An event from another launcher.
 #[derive(Debug)]
-pub(super) enum Heard {
+pub(super) enum PeerEvent {
     /// A message was received on the connection with this number.
-    Said(usize, Message),
+    Message(usize, Message),
     /// The connection with this number ended.
     Lost(usize),
     /// A connection from this address failed to authenticate as a launcher of the job.
-    TurnedAway(SocketAddr, Failure),
+    Rejected(SocketAddr, Failure),
 }
 
 /// The state of the job on all hosts.
@@ -85,7 +85,7 @@ pub(super) trait Peers {
     fn awaited(&self) -> String;
 
     /// Handles an event from another launcher.
-    fn handle(&mut self, heard: Heard) -> Status;
+    fn handle(&mut self, heard: PeerEvent) -> Status;
 }
 
 /// A launcher that is connected to all others.

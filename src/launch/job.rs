@@ -23,7 +23,7 @@ pub enum Output {
 
 /// The meeting point for the launchers of a job that runs on several hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Meeting {
+pub struct Rendezvous {
     /// The number of launchers. There is one per host.
     pub nodes: usize,
     /// The meeting point in the form `HOST:PORT`. The launcher on that host becomes node 0 and
@@ -58,7 +58,7 @@ pub struct Job {
     /// [`Output::Rank0`].
     pub log_folder: Option<PathBuf>,
     /// The meeting point for the launchers, or `None` if the job runs only on this host.
-    pub meeting: Option<Meeting>,
+    pub rendezvous: Option<Rendezvous>,
     /// If `true`, each rank is started in its own session, as is done by torchrun, containers and
     /// services. Linux then schedules the ranks like unrelated programs.
     pub sessions: bool,

@@ -102,7 +102,7 @@ impl Log {
         if let Err(error) = self.append(open, bytes) {
             *file = None;
             let path = self.path();
-            streams::say(&format!(
+            streams::print_line(&format!(
                 "cannot write to {path}: {error}; the job continues without this log"
             ));
         }

@@ -9,7 +9,7 @@
 // starts the ranks on one host, sets torchrun's environment variables for them, and forwards their
 // output and signals. When a rank fails, the launcher stops the job and names the rank and the
 // cause. If a job runs on several hosts, their launchers first connect to each other (see
-// `Meeting`) and stop together. A failed job is restarted on all hosts as often as the user
+// `Rendezvous`) and stop together. A failed job is restarted on all hosts as often as the user
 // allows.
 //
 // *Invariants.* No process outlives the job, no matter which process is killed. A failure stops
@@ -24,10 +24,10 @@ pub(crate) mod cause;
 mod event;
 mod job;
 mod log;
-mod meet;
 pub(crate) mod message;
 mod output;
 mod record;
+mod rendezvous;
 mod restarts;
 mod route;
 pub(crate) mod run;
@@ -37,6 +37,6 @@ mod supervise;
 mod terminal;
 mod words;
 
-pub use job::{Job, Meeting, Output};
+pub use job::{Job, Output, Rendezvous};
 
 pub use run::{run, spawn, spawn_self};

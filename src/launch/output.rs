@@ -4,7 +4,7 @@ use super::cause::{self, Cause};
 use super::record::Record;
 use super::route::{Route, Show};
 use super::streams::{self, Target};
-use super::words::{Said, Words};
+use super::words::{LastOutput, OutputLine};
 use crate::lock::lock;
 use crossbeam_channel::{self as channel, Receiver, RecvTimeoutError, Sender};
 use std::collections::VecDeque;
@@ -34,11 +34,11 @@ const KEPT_BYTES_MAX: usize = 16 << 10;
 
 /// Notes about a rank's output, shared by the threads that read the rank's streams.
 #[derive(Clone, Debug, Default)]
-struct Heard(Arc<Mutex<Noted>>);
+struct SharedOutput(Arc<Mutex<Noted>>);
 
 #[derive(Debug, Default)]
 struct Noted {
-    words: Words,
+    words: LastOutput,
     /// The errors that the rank has reported.
     record: Record,
     /// The last lines and their line numbers. Used for a rank whose output is not shown.
@@ -46,7 +46,7 @@ struct Noted {
     kept_bytes: usize,
 }
 
-impl Heard {
+impl SharedOutput {
     fn noted(&self) -> MutexGuard<'_, Noted> {
         lock(&self.0)
     }
@@ -56,8 +56,8 @@ impl Noted {
     fn note(&mut self, stream: Target, line: &[u8]) {
         let now = Instant::now();
         match stream {
-            Target::Stdout => self.words.printed(line, now),
-            Target::Stderr => self.words.told(line, now),
+            Target::Stdout => self.words.record_stdout(line, now),
+            Target::Stderr => self.words.record_stderr(line, now),
         }
     }
 
@@ -78,7 +78,7 @@ impl Noted {
         line.is_some_and(|line| matches!(self.record.blames(Some(&line)), Some(Some(_))))
     }
 
-    fn has_kept(&self, said: &Said) -> bool {
+    fn has_kept(&self, said: &OutputLine) -> bool {
         let first = self.kept.front();
         first.is_some_and(|(number, _)| *number <= said.line)
     }
@@ -87,10 +87,10 @@ impl Noted {
 /// Lines on standard error that blame another rank. If several ranks write the same line, only the
 /// first copy is shown.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Echoes(Arc<Mutex<VecDeque<Told>>>);
+pub(super) struct Echoes(Arc<Mutex<VecDeque<RecentLine>>>);
 
 /// A line, and the time at which it was written.
-type Told = (Vec<u8>, Instant);
+type RecentLine = (Vec<u8>, Instant);
 
 impl Echoes {
     /// Returns `true` if the same line was written within the last [`ECHO`]. Otherwise, remembers
@@ -112,15 +112,15 @@ impl Echoes {
 
 /// The threads that forward a rank's output. Dropping this value discards any output that they have
 /// not forwarded yet.
-pub(super) struct Passing {
+pub(super) struct OutputForwarder {
     pub(super) route: Route,
-    heard: Heard,
+    heard: SharedOutput,
     /// Disconnected once all streams have ended.
     ended: Receiver<Infallible>,
     is_abandoned: Arc<AtomicBool>,
 }
 
-impl Passing {
+impl OutputForwarder {
     /// Starts forwarding what the rank `child` writes to its pipes and to the terminals of its
     /// `route`. Lines that are in `echoes` are suppressed. `record` receives the rank's reports.
     pub(super) fn start(
@@ -130,9 +130,9 @@ impl Passing {
         echoes: &Echoes,
     ) -> io::Result<Self> {
         let (alive, ended) = channel::bounded(0);
-        let heard = Heard::default();
+        let heard = SharedOutput::default();
         heard.noted().record = record;
-        let passing = Passing {
+        let passing = OutputForwarder {
             route,
             heard,
             ended,
@@ -175,7 +175,7 @@ impl Passing {
     }
 
     /// Returns a clause that refers to `said`, if the user has seen it.
-    fn above(&self, noted: &Noted, said: &Said) -> Option<String> {
+    fn above(&self, noted: &Noted, said: &OutputLine) -> Option<String> {
         let is_shown = match self.route.show {
             Show::Kept(_) => self.route.log.is_none() && noted.has_kept(said),
             _ => noted.words.is_shown(said),
@@ -253,7 +253,7 @@ impl Passing {
     }
 }
 
-impl Drop for Passing {
+impl Drop for OutputForwarder {
     fn drop(&mut self) {
         self.is_abandoned.store(true, Ordering::Relaxed);
     }
@@ -270,13 +270,13 @@ struct Lines {
     /// `true` if all output so far has been forwarded to the same place as the launcher's own
     /// lines.
     is_shown: bool,
-    heard: Heard,
+    heard: SharedOutput,
     /// Lines to suppress on standard error.
     echoes: Option<Echoes>,
 }
 
 impl Lines {
-    fn new(show: Show, stream: Target, heard: Heard) -> Self {
+    fn new(show: Show, stream: Target, heard: SharedOutput) -> Self {
         Lines {
             show,
             echoes: None,

@@ -67,12 +67,12 @@ fn pause_before(attempt: u16) -> Duration {
 
 #[cfg(test)]
 mod tests {
-    use super::super::cause::Standing;
+    use super::super::cause::Confidence;
     use super::*;
 
     fn cause(remedy: Remedy) -> Cause {
         Cause {
-            standing: Standing::Exit,
+            standing: Confidence::Exit,
             remedy,
             ..Cause::last("rank 1 failed".to_owned())
         }

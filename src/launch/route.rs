@@ -60,7 +60,7 @@ impl Route {
         };
         if (output, local_rank) == (Output::Rank0, 0) {
             route.lead_to_terminals(command).unwrap_or_else(|error| {
-                streams::say(&format!(
+                streams::print_line(&format!(
                     "rank {rank} has no terminal: cannot open a pseudo-terminal: {error}"
                 ));
             });

@@ -5,7 +5,7 @@ use super::attempt::{Attempt, LISTENER_VARIABLE, Placement, run_id};
 use super::event::{Events, Met};
 use super::job::{Job, Output};
 use super::log::{self, Log};
-use super::meet::meet;
+use super::rendezvous::meet;
 use super::route::Route;
 use super::secret;
 use super::streams;
@@ -53,7 +53,7 @@ use std::sync::Arc;
 ///     max_restarts: 3,
 ///     output: Output::Prefixed,
 ///     log_folder: Some("logs".into()),
-///     meeting: None,
+///     rendezvous: None,
 ///     sessions: false,
 /// };
 /// std::process::exit(run(&job)?);
@@ -93,11 +93,11 @@ pub fn run(job: &Job) -> Result<i32> {
     descriptors::raise_limit();
     let secret = settings::secret(&setting)?;
     let events = channel::unbounded();
-    match &job.meeting {
-        Some(meeting) if meeting.nodes > 1 => {
+    match &job.rendezvous {
+        Some(rendezvous) if rendezvous.nodes > 1 => {
             let secret = secret.ok_or_else(secret::missing)?;
             let timeout = settings::timeout(&setting)?;
-            let met = meet(job, meeting, &secret, timeout, &events)?;
+            let met = meet(job, rendezvous, &secret, timeout, &events)?;
             supervise(job, met, None, events)
         }
         _ => {
@@ -112,7 +112,10 @@ pub fn run(job: &Job) -> Result<i32> {
 
 /// Returns the launcher's state for a job on one host, which has no other launchers.
 fn alone(job: &Job) -> Result<Met> {
-    let endpoint = job.meeting.as_ref().map(|meeting| &*meeting.endpoint);
+    let endpoint = job
+        .rendezvous
+        .as_ref()
+        .map(|rendezvous| &*rendezvous.endpoint);
     Ok(Met {
         placement: Placement {
             node: 0,
@@ -157,13 +160,13 @@ pub fn spawn_self(ranks: usize) -> Result<i32> {
 /// # Errors
 /// Returns the same errors as [`run`].
 pub fn spawn(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Result<i32> {
-    run(&on_this_host(program, arguments, ranks))
+    run(&local_job(program, arguments, ranks))
 }
 
 /// Returns a description of the job that [`spawn`] runs.
 #[doc(hidden)]
 #[must_use]
-pub fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {
+pub fn local_job(program: PathBuf, arguments: Vec<OsString>, ranks: usize) -> Job {
     Job {
         program: program.into_os_string(),
         arguments,
@@ -172,7 +175,7 @@ pub fn on_this_host(program: PathBuf, arguments: Vec<OsString>, ranks: usize) ->
         max_restarts: 0,
         output: Output::Plain,
         log_folder: None,
-        meeting: None,
+        rendezvous: None,
         sessions: false,
     }
 }

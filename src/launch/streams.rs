@@ -25,7 +25,7 @@ const WRITE_BYTES: usize = 4 << 10;
 /// A reader that reads nothing for this long counts as paused.
 const READER_GRACE: Duration = Duration::from_secs(1);
 /// Interval at which a waiting thread checks its conditions.
-const LOOK_EVERY: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// One of the two streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +91,7 @@ pub(super) fn show(lines: Vec<u8>) -> bool {
 }
 
 /// Prints the line `text` to standard error without waiting.
-pub(super) fn say(text: &str) {
+pub(super) fn print_line(text: &str) {
     show(format!("ringtree: {text}\n").into_bytes());
 }
 
@@ -100,7 +100,7 @@ pub(super) fn say(text: &str) {
 /// Returns once everything has been written, or once the reader has not read anything for a second,
 /// because a paused reader must not keep a finished process alive.
 pub fn tell(text: &str) {
-    say(text);
+    print_line(text);
     settle();
 }
 
@@ -124,7 +124,7 @@ pub(super) fn settle() {
 pub(super) fn wait_while_moving(grace: Duration, mut has_ended: impl FnMut(Duration) -> bool) {
     let mut since = Instant::now();
     let (mut seen, _) = progress();
-    while !has_ended(LOOK_EVERY.min(grace)) {
+    while !has_ended(CHECK_INTERVAL.min(grace)) {
         let (writes, is_held_up) = progress();
         if writes != seen {
             (seen, since) = (writes, Instant::now());
@@ -175,7 +175,7 @@ impl Stream {
     }
 
     fn wait<'a>(&self, queue: MutexGuard<'a, Queue>) -> MutexGuard<'a, Queue> {
-        let waited = self.changed.wait_timeout(queue, LOOK_EVERY);
+        let waited = self.changed.wait_timeout(queue, CHECK_INTERVAL);
         waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
@@ -234,7 +234,7 @@ impl Stream {
                 return;
             }
             let dropped = std::mem::take(&mut self.lock().dropped);
-            self.tell_of(dropped);
+            self.report_dropped(dropped);
         }
     }
 
@@ -254,16 +254,16 @@ impl Stream {
                 }
                 Err(Errno::INTR) => {}
                 // Another process has made the open file non-blocking.
-                Err(Errno::AGAIN) => thread::sleep(LOOK_EVERY),
+                Err(Errno::AGAIN) => thread::sleep(CHECK_INTERVAL),
                 Err(_) => return false,
             }
         }
         true
     }
 
-    fn tell_of(&self, dropped: usize) {
+    fn report_dropped(&self, dropped: usize) {
         if dropped > 0 {
-            say(&format!(
+            print_line(&format!(
                 "{dropped} bytes for {} were dropped because its reader had paused",
                 self.name
             ));
@@ -281,6 +281,6 @@ impl Stream {
         let mut queue = self.lock();
         let dropped = std::mem::take(&mut queue.dropped) + queue.bytes;
         drop(queue);
-        self.tell_of(dropped);
+        self.report_dropped(dropped);
     }
 }

@@ -6,16 +6,16 @@
 //! signals a process that it has already reaped because the kernel may have reused the process ID.
 
 use super::attempt::Attempt;
-use super::cause::{self, Cause, Remedy, Standing};
+use super::cause::{self, Cause, Confidence, Remedy};
 use super::event::{Event, Events, Peers, Status, spawn_thread};
-use super::output::{Echoes, Passing};
+use super::output::{Echoes, OutputForwarder};
 use super::record::Record;
 use super::route::Route;
 use super::streams;
 use super::terminal::PseudoTerminal;
 use crate::control::report::REPORT_FD;
 use crate::error::{Error, Result};
-use crate::limits::START_TOLD_AFTER;
+use crate::limits::START_NOTICE_AFTER;
 use crate::sys::process::{Watchdog, is_ignored, suspend};
 use crossbeam_channel::{Receiver, RecvTimeoutError, Sender};
 use rustix::io::Errno;
@@ -32,8 +32,8 @@ use std::time::{Duration, Instant};
 const FAILURE_GRACE: Duration = Duration::from_millis(900);
 /// Time between a rank's failure and the SIGTERM to the other ranks. During this time, they can
 /// report what they know.
-const LAST_WORDS_GRACE: Duration = Duration::from_millis(100);
-/// Like [`LAST_WORDS_GRACE`], but used if a rank blames another rank. The blamed rank may still be
+const REPORT_GRACE: Duration = Duration::from_millis(100);
+/// Like [`REPORT_GRACE`], but used if a rank blames another rank. The blamed rank may still be
 /// exiting, for example because it is unwinding.
 const BLAMED_GRACE: Duration = Duration::from_secs(1);
 /// Time that ranks are given to exit after the launcher receives a signal. They can use this time
@@ -51,7 +51,7 @@ struct Rank {
     name: String,
     child: Child,
     running: bool,
-    output: Passing,
+    output: OutputForwarder,
     /// If the rank failed and the user has seen its last output, a clause that refers to this
     /// output.
     above: Option<String>,
@@ -94,7 +94,7 @@ pub(super) struct Supervisor {
 struct Early {
     names: Vec<String>,
     /// The time at which the notice is printed.
-    tell_at: Option<Instant>,
+    notice_at: Option<Instant>,
 }
 
 impl Early {
@@ -218,7 +218,7 @@ impl Supervisor {
             .map_err(|error| cause::not_started(&program, &error))?;
         let pid = Pid::from_child(&child);
         let local_rank = self.ranks.len();
-        let output = Passing::start(&mut child, record, route, &self.echoes);
+        let output = OutputForwarder::start(&mut child, record, route, &self.echoes);
         let output = output
             .map_err(|error| Error::io("cannot start a thread for a rank's output", &error))?;
         self.ranks.push(Rank {
@@ -257,7 +257,7 @@ impl Supervisor {
                     unreachable!("invariant: the supervisor holds a sender itself")
                 }
             }
-            self.keep_time();
+            self.run_due_timers();
         }
         streams::wait_while_moving(OUTPUT_GRACE, |at_most| {
             let until = Instant::now() + at_most;
@@ -309,7 +309,7 @@ impl Supervisor {
     fn next_timer(&self) -> Instant {
         let idle = Instant::now() + Duration::from_secs(3600);
         let Some(ending) = &self.ending else {
-            return self.early.tell_at.unwrap_or(idle);
+            return self.early.notice_at.unwrap_or(idle);
         };
         let decides_at = match ending.decision {
             Decision::Open { until } => Some(until),
@@ -325,13 +325,13 @@ impl Supervisor {
     }
 
     /// Runs the timers that are due.
-    fn keep_time(&mut self) {
+    fn run_due_timers(&mut self) {
         let now = Instant::now();
         let is_empty = self.is_empty();
         let Some(ending) = &mut self.ending else {
-            if self.early.tell_at.take_if(|at| now >= *at).is_some() {
+            if self.early.notice_at.take_if(|at| now >= *at).is_some() {
                 let line = self.early.line();
-                streams::say(&format!("{line}; other ranks are still running"));
+                streams::print_line(&format!("{line}; other ranks are still running"));
             }
             return;
         };
@@ -378,7 +378,7 @@ impl Supervisor {
             self.output_grace = self.output_grace.saturating_sub(began.elapsed());
             let (cause, above) = rank.output.judge((rank.number, &rank.name), status);
             rank.above = above;
-            let is_stopped = self.is_own_doing(status.signal());
+            let is_stopped = self.was_killed_by_us(status.signal());
             self.ranks[local_rank].is_stopped = is_stopped;
             if !is_stopped {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
@@ -387,18 +387,18 @@ impl Supervisor {
             // The rank exited before any signal to stop.
             self.early.names.push(rank.name.clone());
             if self.early.names.len() == 1 {
-                self.early.tell_at = Some(Instant::now() + START_TOLD_AFTER);
+                self.early.notice_at = Some(Instant::now() + START_NOTICE_AFTER);
             }
             if self.ending.is_none() && self.is_empty() {
                 let status = self.peers.finished();
                 self.take(status);
             }
         }
-        self.hasten();
+        self.shorten_wait();
     }
 
     /// Shortens the wait for a better cause if no rank is left on this host that could report one.
-    fn hasten(&mut self) {
+    fn shorten_wait(&mut self) {
         let is_empty = self.is_empty();
         if let Some(Ending {
             cause, decision, ..
@@ -410,7 +410,7 @@ impl Supervisor {
     }
 
     /// Returns `true` if this launcher sent the `signal` that killed a rank.
-    fn is_own_doing(&self, signal: Option<i32>) -> bool {
+    fn was_killed_by_us(&self, signal: Option<i32>) -> bool {
         self.ending.as_ref().is_some_and(|ending| match signal {
             Some(libc::SIGTERM | libc::SIGINT | libc::SIGHUP) => ending.signal.is_none(),
             Some(libc::SIGKILL) => ending.signal.is_none() && ending.kill_at.is_none(),
@@ -487,7 +487,7 @@ impl Supervisor {
             // The coordinator has not yet received the cause that prevents the restart.
             return;
         }
-        streams::say(&self.line(&cause));
+        streams::print_line(&self.line(&cause));
         let now = Instant::now();
         let decision = Decision::Restart {
             at: now + pause,
@@ -495,7 +495,7 @@ impl Supervisor {
             until: now + RESTART_GRACE,
         };
         let cause = Cause {
-            standing: Standing::Original,
+            standing: Confidence::Original,
             remedy: Remedy::Restart,
             ..cause
         };
@@ -520,7 +520,7 @@ impl Supervisor {
             rank.output.show_kept();
             rank.above.clone()
         }));
-        match cause.standing < Standing::Exit && !self.early.names.is_empty() {
+        match cause.standing < Confidence::Exit && !self.early.names.is_empty() {
             true => format!("{}; then {line}", self.early.line()),
             false => line,
         }
@@ -545,8 +545,8 @@ impl Supervisor {
         let now = Instant::now();
         let is_open = matches!(decision, Decision::Open { .. });
         let at = match cause.standing {
-            Standing::Consequence | Standing::Unknown if is_open => now + BLAMED_GRACE,
-            Standing::Exit | Standing::Panic if is_open => now + LAST_WORDS_GRACE,
+            Confidence::Consequence | Confidence::Unknown if is_open => now + BLAMED_GRACE,
+            Confidence::Exit | Confidence::Panic if is_open => now + REPORT_GRACE,
             _ => now,
         };
         match &mut self.ending {
@@ -570,7 +570,7 @@ impl Supervisor {
                 });
             }
         }
-        self.keep_time();
+        self.run_due_timers();
     }
 }
 

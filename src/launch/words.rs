@@ -28,12 +28,12 @@ const NOTES: [&str; 5] = [
 
 /// The last informative lines of a rank's output, on both streams.
 #[derive(Debug, Default)]
-pub(super) struct Words {
+pub(super) struct LastOutput {
     /// The last line of standard output.
-    printed: Option<Said>,
+    printed: Option<OutputLine>,
     /// The last informative line of standard error.
-    told: Option<Said>,
-    panic: Option<Said>,
+    told: Option<OutputLine>,
+    panic: Option<OutputLine>,
     /// `true` if the next line is a panic message.
     awaits_message: bool,
     /// `true` if the lines up to the next note are usage hints from an argument parser.
@@ -47,7 +47,7 @@ pub(super) struct Words {
 
 /// The text of one line, or of several that belong together.
 #[derive(Clone, Debug)]
-pub(super) struct Said {
+pub(super) struct OutputLine {
     pub(super) words: String,
     at: Instant,
     stream: Target,
@@ -57,17 +57,17 @@ pub(super) struct Said {
     is_hidden: bool,
 }
 
-impl Words {
+impl LastOutput {
     /// Records a line of standard output.
-    pub(super) fn printed(&mut self, line: &[u8], at: Instant) {
+    pub(super) fn record_stdout(&mut self, line: &[u8], at: Instant) {
         self.lines += 1;
         if let Some(words) = text(line) {
             self.printed = Some(self.said(Target::Stdout, &words, at));
         }
     }
 
-    fn said(&self, stream: Target, words: &str, at: Instant) -> Said {
-        Said {
+    fn said(&self, stream: Target, words: &str, at: Instant) -> OutputLine {
+        OutputLine {
             words: words.trim().to_owned(),
             at,
             stream,
@@ -93,7 +93,7 @@ impl Words {
     }
 
     /// Returns `true` if `said` was shown.
-    pub(super) fn is_shown(&self, said: &Said) -> bool {
+    pub(super) fn is_shown(&self, said: &OutputLine) -> bool {
         !said.is_hidden && said.line <= self.shown[said.stream as usize]
     }
 
@@ -103,7 +103,7 @@ impl Words {
     }
 
     /// Records a line of standard error.
-    pub(super) fn told(&mut self, line: &[u8], at: Instant) {
+    pub(super) fn record_stderr(&mut self, line: &[u8], at: Instant) {
         self.lines += 1;
         let Some(line) = text(line) else {
             return;
@@ -177,13 +177,13 @@ impl Words {
     }
 
     /// Returns the location and message of the panic if the rank panicked.
-    pub(super) fn panic(&self) -> Option<&Said> {
+    pub(super) fn panic(&self) -> Option<&OutputLine> {
         self.panic.as_ref()
     }
 
     /// Returns the last line. If lines were written to both streams within [`TOGETHER`], prefers
     /// standard error, because the order of simultaneous lines is unknown and errors explain more.
-    pub(super) fn last(&self) -> Option<&Said> {
+    pub(super) fn last(&self) -> Option<&OutputLine> {
         match (&self.printed, &self.told) {
             (Some(printed), Some(told)) if printed.at > told.at + TOGETHER => Some(printed),
             (_, Some(told)) => Some(told),
@@ -192,7 +192,7 @@ impl Words {
     }
 }
 
-impl Said {
+impl OutputLine {
     fn is_soon(&self, at: Instant) -> bool {
         at.saturating_duration_since(self.at) < SOON
     }

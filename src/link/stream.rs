@@ -146,7 +146,7 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
         }
     }
 
-    fn is_silent_after(&self) -> Option<Duration> {
+    fn drain_time_after_goodbye(&self) -> Option<Duration> {
         // The end of an open stream arrives after everything that was sent.
         self.open.is_none().then_some(LINK_GRACE)
     }

@@ -9,14 +9,14 @@
 //! If a network drops all packets, connections are not closed. On an idle connection, the kernel's
 //! keepalive detects this. But keepalive does not run while bytes are waiting for an
 //! acknowledgment, and the kernel would retransmit them for a quarter of an hour. So a thread that
-//! waits in a call runs [`Reactor::find_cuts`] from time to time. It searches for connections on
-//! which an acknowledgment is due but none has been received for [`CUT_OFF_AFTER`].
+//! waits in a call runs [`Reactor::close_unreachable`] from time to time. It searches for
+//! connections on which an acknowledgment is due but none has been received for [`CUT_OFF_AFTER`].
 //! `TCP_USER_TIMEOUT` is not used, because Linux would also count the time during which a healthy
 //! receiver does not read because its program is computing. The host of such a receiver answers the
 //! kernel's probes.
 
 use super::window::widen;
-use crate::limits::{CUT_OFF_AFTER, CUTS_FOUND_EVERY};
+use crate::limits::{CUT_OFF_AFTER, DISCONNECT_CHECK_INTERVAL};
 use crate::lock::lock;
 use crate::sys::fork::close_in_children;
 use crate::sys::tcp::{Acknowledged, acknowledged, try_again_within};
@@ -79,7 +79,7 @@ pub struct Reactor {
     registry: Registry,
     waker: Waker,
     descriptor: RawFd,
-    lines: Mutex<Lines>,
+    lines: Mutex<Connections>,
 }
 
 impl Reactor {
@@ -98,7 +98,7 @@ impl Reactor {
             registry,
             waker,
             descriptor,
-            lines: Mutex::new(Lines {
+            lines: Mutex::new(Connections {
                 all: Vec::new(),
                 seen: Instant::now(),
             }),
@@ -108,13 +108,13 @@ impl Reactor {
     /// Shuts down the connections whose peer is unreachable, so that their links report this. Call
     /// this method from a thread that has nothing else to do. It returns immediately if the last
     /// check was recent.
-    pub fn find_cuts(&self) {
+    pub fn close_unreachable(&self) {
         let now = Instant::now();
         // The holder of the lock checks too, or adds a link. Then a later call checks.
         let Ok(mut lines) = self.lines.try_lock() else {
             return;
         };
-        if now - lines.seen < CUTS_FOUND_EVERY {
+        if now - lines.seen < DISCONNECT_CHECK_INTERVAL {
             return;
         }
         lines.seen = now;
@@ -179,8 +179,8 @@ impl AsRawFd for Reactor {
 }
 
 /// The connections of a process, and the time of their last check.
-struct Lines {
-    all: Vec<(Weak<Line>, Silence)>,
+struct Connections {
+    all: Vec<(Weak<Connection>, Silence)>,
     seen: Instant,
 }
 
@@ -247,13 +247,13 @@ impl Inbox {
 }
 
 /// A connection that is shared by its link and the check for unreachable peers.
-struct Line {
+struct Connection {
     stream: TcpStream,
     hosts: (String, String),
     is_cut: AtomicBool,
 }
 
-impl Line {
+impl Connection {
     /// Returns the result of a read or write. If the peer is unreachable, an error or end of file
     /// is replaced with an error that names the cause.
     fn explain(&self, moved: io::Result<usize>) -> io::Result<usize> {
@@ -284,7 +284,7 @@ impl Line {
 
 /// A non-blocking TCP connection whose readiness ends the sleep of its [`Reactor`].
 pub struct TcpLink {
-    line: Arc<Line>,
+    line: Arc<Connection>,
     reactor: Arc<Reactor>,
 }
 
@@ -304,7 +304,7 @@ impl TcpLink {
             // next read reports it as closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
-        let line = Arc::new(Line {
+        let line = Arc::new(Connection {
             stream,
             hosts,
             is_cut: AtomicBool::new(false),

@@ -2,8 +2,8 @@
 
 use super::call::Call;
 use super::members::Members;
-use crate::error::{Error, told_name};
-use crate::limits::{COUNTS_TOLD_MAX, PLACES_MAX};
+use crate::error::{Error, decode_name};
+use crate::limits::{COUNTS_SENT_MAX, PLACES_MAX};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,7 +32,7 @@ pub struct Wait {
     /// The group's number.
     pub group: u32,
     /// Human-readable name of the communicator.
-    #[serde(deserialize_with = "told_name")]
+    #[serde(deserialize_with = "decode_name")]
     pub title: String,
     /// The call.
     pub call: Call,
@@ -132,7 +132,7 @@ pub enum Message {
     /// message.
     PostedAny(bool),
     /// "My call differs from yours. Its blocks have these lengths." Contains at most the first
-    /// [`COUNTS_TOLD_MAX`] blocks.
+    /// [`COUNTS_SENT_MAX`] blocks.
     Counts(Call, Vec<u64>),
     /// To the coordinator: "I am waiting for another rank in a message. Send me your position."
     Asking,
@@ -148,7 +148,7 @@ impl Message {
             Message::Waiting(call) => is_rank(call.root),
             Message::Entered(call) => is_rank(call.root) && !call.is_pair(),
             Message::Counts(call, counts) => {
-                is_rank(call.root) && !call.is_pair() && counts.len() <= COUNTS_TOLD_MAX
+                is_rank(call.root) && !call.is_pair() && counts.len() <= COUNTS_SENT_MAX
             }
             Message::Posted(call) => call.root == from && call.is_pair(),
             Message::Position {
@@ -267,7 +267,7 @@ mod tests {
         honest.receive(1, decode(&lie).unwrap());
         let waits = honest.waits(&call, &[1]);
         assert!(waits.iter().any(|one| one.title.len() > NAME_BYTES_MAX / 2));
-        honest.stands(vec![1], None, waits);
+        honest.set_position(vec![1], None, waits);
         honest.receive(2, Message::Waiting(call));
         while let Some((_, message)) = honest.next_message() {
             assert!(encode(&message).len() <= CONTROL_MESSAGE_BYTES_MAX / 8);

@@ -3,12 +3,13 @@
 //! *Purpose.*
 //! - [`handshake`] lets each end of a new connection prove that it holds the job's secret.
 //! - [`sealed`] defines the stream of authenticated control messages that may follow the handshake.
-//! - [`hand_over`] defines the message with which ranks on one host pass descriptors to each other.
+//! - [`fd_passing`] defines the message with which ranks on one host pass descriptors to each
+//!   other.
 //! - [`call`] describes a call.
 //! - [`session`] determines the first error when ranks disagree, leave or die, and the last
 //!   training step that all ranks had completed by then.
 //! - [`members`] maps the ranks of a group to world ranks.
-//! - [`founding`] lets the members of a new group agree on its number.
+//! - [`group_creation`] lets the members of a new group agree on its number.
 //!
 //! *Invariants.* No code here reads a clock: callers pass the time as a value. No code here does
 //! I/O: messages to send are returned as values. Any input, however malformed, leads to a state or
@@ -20,8 +21,8 @@
 #![forbid(unsafe_code)]
 
 pub mod call;
-pub mod founding;
-pub mod hand_over;
+pub mod fd_passing;
+pub mod group_creation;
 pub mod handshake;
 pub mod members;
 pub mod message;

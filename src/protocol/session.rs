@@ -22,7 +22,7 @@ use marks::Marks;
 use places::Position;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
-pub use waits::Story;
+pub use waits::WaitReport;
 
 /// Text that describes a rank whose process ended or that closed its connections.
 const GONE: &str = "is gone";
@@ -218,7 +218,7 @@ impl Session {
             Message::Agreed(number) => self.agreed(from, number),
             Message::Ended(rank) if rank as usize == self.rank => {}
             Message::Ended(rank) => self.process_ended(rank as usize, ITS_PROCESS_ENDED),
-            Message::Patient(number) => self.someone_is_patient(from, number),
+            Message::Patient(number) => self.note_untimed_call(from, number),
             Message::Clock(clock) => self.clock_offered(clock),
             Message::Entered(call) => self.entered(from, call),
             Message::AllEntered(number) => self.all_entered(number),
@@ -231,7 +231,7 @@ impl Session {
     /// Sets the state that this rank reports when asked for its position: the ranks that it is
     /// waiting for, a send or receive in flight, and the wait of the thread that calls this group,
     /// followed by the waits that it depends on.
-    pub fn stands(&mut self, awaited: Vec<usize>, pair: Option<PairPlace>, waits: Vec<Wait>) {
+    pub fn set_position(&mut self, awaited: Vec<usize>, pair: Option<PairPlace>, waits: Vec<Wait>) {
         self.awaited = awaited;
         self.pair = pair;
         self.waits = waits;
@@ -293,7 +293,7 @@ impl Session {
     /// this rank is the coordinator, it stops waiting for marks after their time limit.
     pub fn tick(&mut self, now: Duration) {
         self.agree_in_time(now);
-        self.miss_the_ended(now);
+        self.declare_ended_dead(now);
         let Some(pending) = &mut self.pending else {
             return;
         };
@@ -319,14 +319,14 @@ impl Session {
             calls: self.made,
             failed_beside,
         };
-        self.tell_all(goodbye);
+        self.send_all(goodbye);
     }
 
-    fn tell(&mut self, rank: usize, message: Message) {
+    fn send(&mut self, rank: usize, message: Message) {
         self.outbox.push_back((To::Rank(rank), message));
     }
 
-    fn tell_all(&mut self, message: Message) {
+    fn send_all(&mut self, message: Message) {
         self.outbox.push_back((To::All, message));
     }
 
@@ -406,7 +406,7 @@ impl Session {
         self.departed.insert(peer, departed);
         self.expect_no_goodbye(peer);
         self.elect();
-        self.agree_if_all_told();
+        self.agree_if_all_reported();
         let call = match &self.pending {
             Some(Pending {
                 lost: Some((lost, call)),
@@ -440,7 +440,7 @@ impl Session {
 
     /// Fails with an error if `peer` left without making the collective `call`, which is waiting
     /// for it.
-    pub fn miss_if_left_before(&mut self, peer: usize, call: &Call) {
+    pub fn fail_if_left_before(&mut self, peer: usize, call: &Call) {
         match self.departed.get(&peer) {
             Some(departed) if departed.calls < call.sequence && !call.is_pair() => {
                 self.miss(peer, call);
@@ -468,7 +468,7 @@ mod tests {
             // Rank 1 reports the cause of another group's failure. Rank 0 broadcasts it.
             let mut session = Session::new(rank, 3);
             session.receive(2, goodbye(cause));
-            session.miss_if_left_before(2, &Call::new(Collective::Barrier, 0).numbered(9));
+            session.fail_if_left_before(2, &Call::new(Collective::Barrier, 0).numbered(9));
             session.tick(Duration::ZERO);
             session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
             session.leave(session.first_error().cloned());
@@ -492,7 +492,7 @@ mod tests {
                 failed_beside: Some(cause),
             };
             session.receive(1, goodbye);
-            session.miss_if_left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
+            session.fail_if_left_before(1, &Call::new(Collective::Barrier, 0).numbered(9));
             session.tick(Duration::ZERO);
             session.tick(GOODBYE_GRACE + FIRST_ERROR_GRACE);
             cause = session

@@ -14,7 +14,7 @@
 //! without such code, the control thread advances operations.
 
 use super::Runtime;
-use super::foreign::Foreign;
+use super::user_code::Foreign;
 use crate::control::ControlHandle;
 use crate::control::wait::wait;
 use crate::limits::PROGRAM_CODE_MAX;

@@ -36,7 +36,7 @@ impl Runtime {
         if checks_calls {
             group.check_calls();
         }
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         engine.add_group(number, group);
         self.send_controls(&mut engine);
         Ok(())
@@ -45,54 +45,49 @@ impl Runtime {
     /// Creates a group of `members` from the group `parent` and returns its number. This rank
     /// becomes rank `rank` of the new group. All members make the same call, and other groups do
     /// not wait for it. The request is aborted if this process cannot continue. If
-    /// `ends_with_parent` is `true`, it is also aborted when the parent group fails.
+    /// `fails_with_parent` is `true`, it is also aborted when the parent group fails.
     ///
     /// # Errors
     /// Returns an error if a member is lost or does not make the call within `at_most`. If this
     /// process cannot continue, returns the error that caused this.
     pub(crate) fn make_group(
         &self,
-        (parent, ends_with_parent): (u32, bool),
+        (parent, fails_with_parent): (u32, bool),
         rank: usize,
         members: &Members,
         checks_calls: bool,
         at_most: Duration,
     ) -> Result<u32> {
         self.host.awaits_group(true);
-        let mut engine = self.lock_beside_poller();
-        let request = engine.found(parent, members);
+        let mut engine = self.lock_while_polled();
+        let request = engine.request_group(parent, members);
         self.send_controls(&mut engine);
         drop(engine);
-        let answer = self.await_founding(request, ends_with_parent.then_some(parent), at_most);
+        let answer = self.await_group(request, fails_with_parent.then_some(parent), at_most);
         let answer = answer.inspect_err(|error| self.host.report(error, members));
         let made = answer.and_then(|number| {
             self.add_group(number, rank, members, checks_calls, at_most)?;
             Ok(number)
         });
-        self.lock_beside_poller().close_founding(request);
+        self.lock_while_polled().close_request(request);
         self.host.awaits_group(false);
         made
     }
 
-    fn await_founding(
-        &self,
-        request: u32,
-        ends_with: Option<u32>,
-        at_most: Duration,
-    ) -> Result<u32> {
+    fn await_group(&self, request: u32, ends_with: Option<u32>, at_most: Duration) -> Result<u32> {
         let start = self.host.now();
         let mut end = start.saturating_add(at_most);
         self.wait_for(|engine| {
             let now = self.host.now();
-            let answer = engine.founded(request);
-            let cause = engine.founding_cause(request);
+            let answer = engine.group_result(request);
+            let cause = engine.request_cause(request);
             let parent = ends_with.and_then(|parent| engine.group(parent));
             if cause.is_some() || parent.is_some_and(|group| group.has_failed()) {
                 end = end.min(now);
             }
             if answer.is_none() && now >= end {
                 // Rank 0 then sends the same error to all ranks that wait.
-                engine.give_up_founding(request, now - start);
+                engine.withdraw_request(request, now - start);
                 if now >= end.saturating_add(FIRST_ERROR_GRACE) {
                     let late = Error::deadline(format!(
                         "cannot create the group: rank 0 of the world, which numbers groups, has \
@@ -153,7 +148,7 @@ impl Runtime {
             own: Own::new(&own),
             theirs,
         };
-        if let Some(group) = self.lock_beside_poller().group(group) {
+        if let Some(group) = self.lock_while_polled().group(group) {
             group.admit(allocation);
         }
         Ok(Some(own))
@@ -185,7 +180,7 @@ impl Runtime {
         let failure = || self.with_group(group, |group| group.error().cloned());
         // A rank that cannot take part reports this to the group, not here.
         let goes_on = || {
-            self.heed_interrupt();
+            self.handle_interrupt();
             failure().flatten().is_none()
         };
         let file = (file, bytes);

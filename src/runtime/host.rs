@@ -1,6 +1,6 @@
 //! Defines the environment of a rank, which is a process or the simulator.
 
-use super::foreign::Foreign;
+use super::user_code::Foreign;
 use crate::engine::log::Clock;
 use crate::engine::medium::host::Links;
 use crate::error::{Error, Result};
@@ -11,7 +11,7 @@ use std::os::fd::OwnedFd;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How [`Host::give_way`] has waited.
+/// How [`Host::pause_polling`] has waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
     /// It has spun or yielded.
@@ -30,7 +30,7 @@ pub(crate) trait Host: Send + Sync {
 
     /// Spins, yields or sleeps after `idle_passes` passes in which nothing moved. A sleep lasts
     /// until something may move, and for at most `at_most`.
-    fn give_way(&self, idle_passes: u32, at_most: Duration) -> Waited;
+    fn pause_polling(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
     /// Spins or yields after `fruitless` consecutive polls that moved nothing, in a call that runs
     /// step by step with the engine locked. Returns `false` once the spin budget is used up. The
@@ -39,11 +39,11 @@ pub(crate) trait Host: Send + Sync {
         false
     }
 
-    /// Like [`Host::give_way`], but used while an operation is waiting for a device, which does not
-    /// wake any thread.
-    fn give_way_to_device(&self, idle_passes: u32) -> Waited {
+    /// Like [`Host::pause_polling`], but used while an operation is waiting for a device, which
+    /// does not wake any thread.
+    fn pause_for_device(&self, idle_passes: u32) -> Waited {
         if idle_passes <= DEVICE_LOOKS {
-            return self.give_way(idle_passes, IDLE_SLEEP);
+            return self.pause_polling(idle_passes, IDLE_SLEEP);
         }
         std::thread::sleep(DEVICE_SLEEP);
         Waited::Asleep
@@ -73,7 +73,7 @@ pub(crate) trait Host: Send + Sync {
         None
     }
 
-    /// Ends a sleep in [`Host::give_way`] early.
+    /// Ends a sleep in [`Host::pause_polling`] early.
     fn wake(&self);
 
     /// Disarms the doorbell. A thread of this process is polling, so peers need not wake the
@@ -93,11 +93,11 @@ pub(crate) trait Host: Send + Sync {
 
     /// Runs `code` on a thread that is neither in a call nor the control thread. A host that has no
     /// such thread runs the code in place.
-    fn run_apart(&self, _code: Foreign) {}
+    fn run_in_background(&self, _code: Foreign) {}
 
     /// Checks for unreachable peers. This method is called when a polling thread has had nothing to
     /// do for some time.
-    fn find_cuts(&self) {}
+    fn close_unreachable(&self) {}
 
     /// Ensures that an operation makes progress while a task is waiting for it, even though no
     /// thread polls. A host without a background thread lets time pass now and wakes `waker`, so

@@ -12,7 +12,7 @@ use crate::link::shm::{
 use crate::link::{Link, LinkError};
 use crate::lock::lock;
 use crate::protocol::members::Members;
-use crate::sys::barrier::fence_of_sleeper;
+use crate::sys::barrier::sleeper_fence;
 use crate::sys::shared::{Bell, PeerRegion};
 use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
@@ -140,7 +140,7 @@ impl LocalRanks {
         self.peers.drain();
         self.answer();
         self.turn(1);
-        fence_of_sleeper();
+        sleeper_fence();
         true
     }
 
@@ -245,13 +245,13 @@ impl LocalRanks {
 
     /// Passes this rank's region of a channel to `peer`, unless this was done before. Returns
     /// `false` if the caller must try again.
-    fn hand_over(&self, channel: u32, one: &mut Channel, peer: usize) -> Result<bool> {
+    fn pass_descriptor(&self, channel: u32, one: &mut Channel, peer: usize) -> Result<bool> {
         self.own(channel, one)?;
         let Some(file) = one.file.as_ref().filter(|_| !one.handed.contains(&peer)) else {
             return Ok(true);
         };
         let world_rank = one.members.world_rank(peer);
-        match self.peers.hand_over(channel, file, world_rank) {
+        match self.peers.pass_descriptor(channel, file, world_rank) {
             Ok(false) => return Ok(false),
             // A lost peer needs nothing more, but what it has sent can still be read.
             Ok(true) => {}
@@ -272,7 +272,7 @@ impl LocalRanks {
         let Some(one) = later.channels.get_mut(&channel) else {
             return Ok(None);
         };
-        if !self.hand_over(channel, one, peer)? {
+        if !self.pass_descriptor(channel, one, peer)? {
             return Ok(None);
         }
         let Some(file) = one.arrived.remove(&peer) else {
@@ -287,7 +287,7 @@ impl LocalRanks {
 
     /// Processes the descriptors that other ranks have passed.
     fn attend(&self) {
-        self.peers.drain_beside_sleeper();
+        self.peers.drain_and_wake_sleeper();
         self.answer();
     }
 
@@ -314,7 +314,7 @@ impl LocalRanks {
         later.unanswered.retain(|(channel, peer)| {
             let one = channels.get_mut(channel);
             // A failure is reported when this rank's program needs the link.
-            one.is_some_and(|one| matches!(self.hand_over(*channel, one, *peer), Ok(false)))
+            one.is_some_and(|one| matches!(self.pass_descriptor(*channel, one, *peer), Ok(false)))
         });
         self.peers.keep_only(|channel| later.known.wants(channel));
     }

@@ -3,8 +3,8 @@
 //! A thread that also holds the polling token passes the user code on when it returns the token,
 //! because a host that has no thread for user code runs it in place.
 
-use super::foreign::{Foreign, defer, hold, holds_one, release};
 use super::host::Host;
+use super::user_code::{Foreign, defer, hold, holds_one, release};
 use crate::engine::{Engine, Ticket};
 use std::ops::{Deref, DerefMut};
 use std::sync::{Condvar, MutexGuard, PoisonError};
@@ -29,20 +29,20 @@ impl Watched {
             return false;
         }
         let engine = &mut self.engine;
-        engine.has_let_go() || self.wakers.iter().any(|one| engine.ended(one.0).0)
+        engine.has_released_memory() || self.wakers.iter().any(|one| engine.ended(one.0).0)
     }
 
     /// Takes the wakers for operations that have ended, and the memory of abandoned operations that
     /// have ended.
     fn take_due(&mut self) -> Foreign {
         let engine = &mut self.engine;
-        let let_go = engine.let_go();
+        let released_memory = engine.released_memory();
         self.has_abandoned = engine.has_abandoned();
         let has_ended = |one: &mut (Ticket, Waker)| engine.ended(one.0).0;
         let due = self.wakers.extract_if(.., has_ended);
         Foreign {
             wakers: due.map(|(_, waker)| waker).collect(),
-            let_go,
+            released_memory,
         }
     }
 }
@@ -153,7 +153,7 @@ impl Drop for Due<'_> {
     #[cold]
     fn drop(&mut self) {
         if let Some(code) = self.0.take() {
-            self.1.run_apart(code);
+            self.1.run_in_background(code);
         }
     }
 }

@@ -7,11 +7,11 @@
 //!
 //! - [`operations`] starts operations and waits for their completion.
 //! - [`groups`] creates groups and the memory that their ranks share.
-//! - [`locked`] defines the locked engine. [`foreign`] calls user code, which is code of the
+//! - [`locked`] defines the locked engine. [`user_code`] calls user code, which is code of the
 //!   program that uses this library.
 //! - [`host`] defines the environment of a rank, which is a [`process`] or the simulator.
 //! - [`local`] connects the ranks that share memory. These ranks wake each other through doorbells.
-//! - [`own`] guards the runtime and rejects calls from forked children.
+//! - [`fork_guard`] guards the runtime and rejects calls from forked children.
 //!
 //! *Invariants.* At most one thread polls at a time. No call with a timeout waits forever, because
 //! the polling thread checks the clock and the engine ends overdue operations. User code never runs
@@ -24,35 +24,35 @@
 
 mod background;
 mod channels;
-mod foreign;
+pub(crate) mod fork_guard;
 mod groups;
 pub(crate) mod host;
 pub(crate) mod local;
 mod locked;
 mod operations;
-pub(crate) mod own;
 pub(crate) mod process;
+mod user_code;
 
 use crate::engine::Engine;
 use crate::engine::group::Group;
 use crate::error::Error;
 use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, POLLER_SLEEP};
-use crate::protocol::founding::RELAY;
+use crate::protocol::group_creation::RELAY;
 use crate::protocol::session::{Agreement, ITS_PROCESS_ENDED};
-use foreign::Quiet;
 use host::{Host, Waited};
 use locked::{Due, Locked, Watched};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
+use user_code::CallbackGuard;
 
 /// Number of idle passes between two checks of the clock while a polling thread spins.
 const PASSES_PER_TICK: u32 = 64;
 
 thread_local! {
     /// `true` while this thread is running the interrupt callback.
-    static IS_ASKING: Cell<bool> = const { Cell::new(false) };
+    static IS_CHECKING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The runtime of a process, or of a simulated rank.
@@ -90,7 +90,7 @@ impl Drop for Polling<'_> {
         // Sequentially consistent with a sleeper, which counts itself first and then checks the
         // token.
         self.0.token.store(false, Ordering::SeqCst);
-        foreign::release();
+        user_code::release();
         if self.0.sleepers.load(Ordering::SeqCst) > 0 {
             // A thread that saw the token taken holds the engine's lock until it sleeps on
             // `changed`.
@@ -120,7 +120,7 @@ impl Runtime {
     }
 
     /// Locks the engine for a thread that may have to compete with a polling thread.
-    fn lock_beside_poller(&self) -> Locked<'_> {
+    fn lock_while_polled(&self) -> Locked<'_> {
         if let Ok(engine) = self.engine.try_lock() {
             return Locked::new(engine, &*self.host);
         }
@@ -134,7 +134,7 @@ impl Runtime {
         let is_free = !self.token.load(Ordering::Relaxed);
         let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then(|| Polling(self));
         if taken.is_some() {
-            foreign::hold();
+            user_code::hold();
             self.host.disarm();
         }
         taken
@@ -142,7 +142,7 @@ impl Runtime {
 
     /// Calls `act` on a group. Returns `None` if the group no longer exists.
     pub(crate) fn with_group<R>(&self, group: u32, act: impl FnOnce(&mut Group) -> R) -> Option<R> {
-        self.lock_beside_poller().group(group).map(act)
+        self.lock_while_polled().group(group).map(act)
     }
 
     /// Waits for the agreed mark of a group that has failed. Returns `None` if no mark can be
@@ -161,19 +161,19 @@ impl Runtime {
 
     /// Sets the time after which a warning about a waiting call is shown. Zero disables warnings.
     pub(crate) fn warn_after(&self, time: Duration) {
-        self.lock_beside_poller().warn_after(time);
+        self.lock_while_polled().warn_after(time);
     }
 
     /// Records that this rank has completed everything up to `number`.
     pub(crate) fn mark(&self, group: u32, number: u64) {
-        if let Some(group) = self.lock_beside_poller().group(group) {
+        if let Some(group) = self.lock_while_polled().group(group) {
             group.mark(number);
         }
     }
 
     /// Fails the group with `cause`, an error from outside the group.
     pub(crate) fn fail(&self, group: u32, cause: &Error) {
-        self.tell(|engine| {
+        self.notify_engine(|engine| {
             if let Some(group) = engine.group(group) {
                 group.give_up(cause.clone());
             }
@@ -184,19 +184,19 @@ impl Runtime {
     fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut has_waited = false;
         // Time from which this thread asks again whether the user has interrupted it.
-        let mut heeds_from = Duration::ZERO;
+        let mut next_interrupt_check = Duration::ZERO;
         loop {
             let outcome = match self.take_token() {
-                Some(token) => self.poll_until(token, heeds_from, &mut look),
+                Some(token) => self.poll_until(token, next_interrupt_check, &mut look),
                 None => self.sleep_until(&mut look, &mut has_waited),
             };
             if let Some(outcome) = outcome {
                 return outcome;
             }
-            if self.is_to_heed(heeds_from) {
-                self.heed_interrupt();
+            if self.should_check_interrupt(next_interrupt_check) {
+                self.handle_interrupt();
                 // Counted from the end of the callback, which may take long.
-                heeds_from = self.host.now() + INTERRUPT_EVERY;
+                next_interrupt_check = self.host.now() + INTERRUPT_EVERY;
             }
         }
     }
@@ -208,7 +208,7 @@ impl Runtime {
         look: &mut impl FnMut(&mut Engine) -> Option<R>,
         has_waited: &mut bool,
     ) -> Option<R> {
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let mut outcome = look(&mut engine);
         if outcome.is_none() {
             if !std::mem::replace(has_waited, true) {
@@ -230,14 +230,14 @@ impl Runtime {
     fn poll_until<R>(
         &self,
         token: Polling<'_>,
-        heeds_from: Duration,
+        next_interrupt_check: Duration,
         look: &mut impl FnMut(&mut Engine) -> Option<R>,
     ) -> Option<R> {
         let mut idle_passes = 0;
         let mut waited = Waited::Briefly;
         loop {
-            let mut engine = self.lock_beside_poller();
-            self.hear(&mut engine);
+            let mut engine = self.lock_while_polled();
+            self.receive_controls(&mut engine);
             let advanced = engine.poll();
             if !advanced && (idle_passes % PASSES_PER_TICK == 1 || waited == Waited::Asleep) {
                 engine.tick(self.host.now());
@@ -247,7 +247,7 @@ impl Runtime {
             let has_ended = engine.has_unstamped();
             engine.stamp(|| self.host.now());
             if outcome.is_some() || engine.is_due() {
-                self.hand_over(engine, token);
+                self.release_token(engine, token);
                 return outcome;
             }
             let awaits_gate = !advanced && engine.awaits_gate();
@@ -255,7 +255,7 @@ impl Runtime {
             let warning = engine.take_warning();
             drop(engine);
             self.warn(warning);
-            self.let_others_look(has_ended);
+            self.yield_engine(has_ended);
             if advanced {
                 self.host.disarm();
                 idle_passes = 0;
@@ -263,11 +263,11 @@ impl Runtime {
             } else {
                 idle_passes = idle_passes.saturating_add(1);
                 waited = match awaits_gate {
-                    true => self.host.give_way_to_device(idle_passes),
-                    false => self.host.give_way(idle_passes, at_most),
+                    true => self.host.pause_for_device(idle_passes),
+                    false => self.host.pause_polling(idle_passes, at_most),
                 };
-                if waited == Waited::Asleep && self.is_to_heed(heeds_from) {
-                    self.hand_over(self.lock_beside_poller(), token);
+                if waited == Waited::Asleep && self.should_check_interrupt(next_interrupt_check) {
+                    self.release_token(self.lock_while_polled(), token);
                     return None;
                 }
             }
@@ -276,7 +276,7 @@ impl Runtime {
 
     /// Returns the token. The background thread then advances the operations in flight. Peers wake
     /// that thread, or this thread wakes it if there may be work now.
-    fn hand_over(&self, mut engine: Locked<'_>, token: Polling<'_>) {
+    fn release_token(&self, mut engine: Locked<'_>, token: Polling<'_>) {
         let mut is_unfinished = engine.awaits_gate();
         if !engine.is_busy() {
             self.host.disarm();
@@ -295,23 +295,23 @@ impl Runtime {
     /// Leaves operations in flight to the background thread, because this thread stops polling. The
     /// background thread may have found the token taken in the meantime.
     fn leave_to_background(&self) {
-        if !self.token.load(Ordering::SeqCst) && self.lock_beside_poller().is_busy() {
+        if !self.token.load(Ordering::SeqCst) && self.lock_while_polled().is_busy() {
             self.host.background_work(self.is_unfinished());
         }
     }
 
     /// Returns `true` if this thread must now ask whether the user has interrupted it, which it
-    /// does not do before `heeds_from`. Calls that the callback itself makes do not ask.
-    fn is_to_heed(&self, heeds_from: Duration) -> bool {
-        self.host.has_interrupt() && !IS_ASKING.get() && self.host.now() >= heeds_from
+    /// does not do before `next_interrupt_check`. Calls that the callback itself makes do not ask.
+    fn should_check_interrupt(&self, next_interrupt_check: Duration) -> bool {
+        self.host.has_interrupt() && !IS_CHECKING.get() && self.host.now() >= next_interrupt_check
     }
 
     /// Asks whether the user has interrupted this thread. If so, fails all groups, which ends all
     /// calls, because the caller gets its memory back only when its call has ended.
-    fn heed_interrupt(&self) {
-        IS_ASKING.set(true);
-        let cause = foreign::call(|| self.host.interrupted()).flatten();
-        IS_ASKING.set(false);
+    fn handle_interrupt(&self) {
+        IS_CHECKING.set(true);
+        let cause = user_code::call(|| self.host.interrupted()).flatten();
+        IS_CHECKING.set(false);
         if let Some(cause) = cause {
             self.give_up(&cause);
         }
@@ -319,7 +319,7 @@ impl Runtime {
 
     /// Lets other threads run between two passes of the polling thread: threads that need the
     /// engine and, if an operation `has_ended`, threads that are waiting for an operation.
-    fn let_others_look(&self, has_ended: bool) {
+    fn yield_engine(&self, has_ended: bool) {
         if has_ended && self.sleepers.load(Ordering::Relaxed) > 0 {
             self.changed.notify_all();
         }
@@ -333,7 +333,7 @@ impl Runtime {
     /// [`Runtime::is_unfinished`] returns whether work is left.
     pub(crate) fn poll_in_background(&self) {
         if self.wants_poller() {
-            self.host.find_cuts();
+            self.host.close_unreachable();
         }
         drop(self.poll_for_now());
     }
@@ -341,7 +341,7 @@ impl Runtime {
     /// Like [`Runtime::poll_in_background`], but returns the user code that is due.
     fn poll_for_now(&self) -> Option<Due<'_>> {
         let token = self.take_token()?;
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let mut passes = 0;
         let mut is_unfinished = engine.poll();
         while is_unfinished && passes < BACKGROUND_PASSES {
@@ -350,8 +350,8 @@ impl Runtime {
             engine.stamp(|| self.host.now());
             self.send_controls(&mut engine);
             drop(engine);
-            self.let_others_look(has_ended);
-            engine = self.lock_beside_poller();
+            self.yield_engine(has_ended);
+            engine = self.lock_while_polled();
             is_unfinished = engine.poll();
         }
         if engine.awaits_gate() {
@@ -359,8 +359,8 @@ impl Runtime {
             if !is_unfinished {
                 // Callers can use the engine meanwhile.
                 drop(engine);
-                self.host.give_way_to_device(u32::MAX);
-                engine = self.lock_beside_poller();
+                self.host.pause_for_device(u32::MAX);
+                engine = self.lock_while_polled();
                 is_unfinished = true;
             }
         } else if !is_unfinished && engine.is_busy() && self.host.arm() {
@@ -380,7 +380,7 @@ impl Runtime {
     /// Advances the operations in flight once, and leaves the remaining work to the background
     /// thread.
     fn advance(&self) {
-        self.hear(&mut self.lock_beside_poller());
+        self.receive_controls(&mut self.lock_while_polled());
         let due = self.poll_for_now();
         self.leave_to_background();
         drop(due);
@@ -389,9 +389,9 @@ impl Runtime {
     /// Returns a guard that keeps this thread from running user code as long as the guard exists.
     /// Callers hold other locks during that time.
     #[inline]
-    pub(crate) fn keep_quiet(&self) -> Quiet<'_> {
-        foreign::hold();
-        Quiet(self)
+    pub(crate) fn forbid_user_code(&self) -> CallbackGuard<'_> {
+        user_code::hold();
+        CallbackGuard(self)
     }
 
     /// Shows a warning, without waiting until it is read.
@@ -422,12 +422,12 @@ impl Runtime {
     pub(crate) fn pass_time(&self, time: Duration) {
         let end = self.host.now().saturating_add(time);
         while self.host.now() < end {
-            self.hear(&mut self.lock_beside_poller());
+            self.receive_controls(&mut self.lock_while_polled());
             self.poll_in_background();
             if !self.is_unfinished() {
                 let left = end.saturating_sub(self.host.now());
-                let at_most = self.lock_beside_poller().may_sleep(|| self.host.now());
-                self.host.give_way(u32::MAX, at_most.min(left));
+                let at_most = self.lock_while_polled().may_sleep(|| self.host.now());
+                self.host.pause_polling(u32::MAX, at_most.min(left));
             }
         }
     }
@@ -443,7 +443,7 @@ impl Runtime {
         if self.token.load(Ordering::SeqCst) {
             return None;
         }
-        let engine = self.lock_beside_poller();
+        let engine = self.lock_while_polled();
         engine.is_busy().then(|| match self.is_unfinished() {
             true => Duration::ZERO,
             false => engine.may_sleep(|| self.host.now()),
@@ -457,32 +457,32 @@ impl Runtime {
 
     /// Processes a control message.
     pub(crate) fn control(&self, group: u32, from: usize, payload: &[u8]) {
-        self.tell(|engine| engine.control(group, from, payload));
+        self.notify_engine(|engine| engine.control(group, from, payload));
     }
 
     /// Processes the loss of the control connection to `rank`.
     pub(crate) fn control_lost(&self, rank: usize, why: &str) {
-        self.tell(|engine| engine.control_lost(rank, why));
+        self.notify_engine(|engine| engine.control_lost(rank, why));
     }
 
     /// Records that the process of `rank` has ended.
     pub(crate) fn process_ended(&self, rank: usize) {
-        self.tell(|engine| engine.process_ended(rank, ITS_PROCESS_ENDED));
+        self.notify_engine(|engine| engine.process_ended(rank, ITS_PROCESS_ENDED));
     }
 
     /// Records that the data connection of a group to `rank` could not be established.
     pub(crate) fn link_failed(&self, group: u32, rank: usize, why: &str) {
-        self.tell(|engine| engine.link_failed(group, rank, why));
+        self.notify_engine(|engine| engine.link_failed(group, rank, why));
     }
 
     /// Fails all groups because this process cannot continue. See [`Engine::give_up`].
     pub(crate) fn give_up(&self, cause: &Error) {
-        self.tell(|engine| engine.give_up(cause));
+        self.notify_engine(|engine| engine.give_up(cause));
     }
 
     /// Calls `what` on the engine and wakes the threads that are waiting for the engine.
-    fn tell(&self, what: impl FnOnce(&mut Engine)) {
-        let mut engine = self.lock_beside_poller();
+    fn notify_engine(&self, what: impl FnOnce(&mut Engine)) {
+        let mut engine = self.lock_while_polled();
         what(&mut engine);
         self.send_controls(&mut engine);
         let due = engine.unlock();
@@ -505,7 +505,7 @@ impl Runtime {
     /// after the caller has exited the process.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
         self.finish(number, at_most);
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         engine.leave_group(number);
         self.send_controls(&mut engine);
         let group = engine.remove_group(number);
@@ -527,7 +527,7 @@ impl Runtime {
     /// no call is cut short, or within `at_most` if they have no deadline. Everything else ends
     /// within `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
-        self.with_group(number, |group| group.end_patience(at_most));
+        self.with_group(number, |group| group.impose_timeout(at_most));
         let end = self.host.now().saturating_add(at_most);
         self.wait_for(|engine| {
             let is_busy = engine.group(number).is_some_and(|group| {
@@ -538,7 +538,7 @@ impl Runtime {
     }
 
     /// Passes control messages and losses from a host without a control thread to the engine.
-    fn hear(&self, engine: &mut Engine) {
+    fn receive_controls(&self, engine: &mut Engine) {
         while let Some((group, from, payload)) = self.host.receive_control() {
             engine.control(group, from, &payload);
         }

@@ -19,7 +19,7 @@ impl Runtime {
     /// no longer exists. In both cases, the memory stays in `start`.
     pub(crate) fn post(&self, group: u32, order: Order, start: &mut Start<'_>) -> Result<Ticket> {
         let has_gate = start.gate.is_some();
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let found = engine.group(group).ok_or_else(closed)?;
         found.called_by(own_thread());
         let slot = found.post(order, start)?;
@@ -28,7 +28,7 @@ impl Runtime {
         engine.stamp(|| self.host.now());
         self.send_controls(&mut engine);
         drop(engine);
-        self.let_others_look(has_ended);
+        self.yield_engine(has_ended);
         if !self.token.load(Ordering::SeqCst) {
             self.host.background_work(has_gate);
         } else if has_gate {
@@ -50,7 +50,7 @@ impl Runtime {
     #[inline]
     pub(crate) fn begin(&self, group: u32, start: &mut Start<'_>) -> Result<Option<Ticket>> {
         let mut keeps_spinning = |fruitless| self.may_keep_engine() && self.host.spin(fruitless);
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let found = engine.group(group).ok_or_else(closed)?;
         found.called_by(own_thread());
         let order = Order::Collectives;
@@ -67,7 +67,7 @@ impl Runtime {
     /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
     /// no longer exists. In both cases, the memory stays in `start`.
     pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let found = engine.group(group).ok_or_else(closed)?;
         found.called_by(own_thread());
         let order = Order::Pairs;
@@ -83,7 +83,7 @@ impl Runtime {
 
     /// Returns a guard. As long as it exists, calls that run step by step let other threads use the
     /// engine.
-    pub(crate) fn ask_for_room(&self) -> impl Drop {
+    pub(crate) fn request_engine(&self) -> impl Drop {
         struct Room<'a>(&'a AtomicUsize);
         impl Drop for Room<'_> {
             fn drop(&mut self) {
@@ -137,7 +137,7 @@ impl Runtime {
         self.forget_waker(ticket);
         self.advance();
         let waker_kept = waker.clone();
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let end = take(&mut engine, ticket);
         let of_no_use = match &end {
             None => engine.watch(ticket, Some(waker_kept)),
@@ -153,13 +153,13 @@ impl Runtime {
 
     /// Removes the waker for an operation, because no task is waiting for the operation any longer.
     pub(crate) fn forget_waker(&self, ticket: Ticket) {
-        let of_no_use = self.lock_beside_poller().watch(ticket, None);
+        let of_no_use = self.lock_while_polled().watch(ticket, None);
         drop(of_no_use);
     }
 
     /// Lets an operation continue without its caller.
     pub(crate) fn abandon(&self, ticket: Ticket) {
-        let mut engine = self.lock_beside_poller();
+        let mut engine = self.lock_while_polled();
         let of_no_use = engine.watch(ticket, None);
         let group = engine.group(ticket.group);
         let end = group.and_then(|group| group.abandon(ticket.order, ticket.slot));
@@ -181,7 +181,7 @@ impl Runtime {
     /// Returns `true` if an operation has ended, together with the time at which it ended, if that
     /// was recorded.
     pub(crate) fn ended(&self, ticket: Ticket) -> (bool, Option<Duration>) {
-        self.lock_beside_poller().ended(ticket)
+        self.lock_while_polled().ended(ticket)
     }
 }
 

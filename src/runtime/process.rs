@@ -4,9 +4,9 @@
 use super::Runtime;
 use super::background::{Background, Reach};
 use super::channels::{Known, channel_number, group_of};
-use super::foreign::Foreign;
 use super::host::{Host, Waited};
 use super::local::LocalRanks;
+use super::user_code::Foreign;
 use crate::control::notices::Warnings;
 use crate::control::report::Report;
 use crate::control::{ControlHandle, Handler};
@@ -18,7 +18,7 @@ use crate::link::Link;
 use crate::link::stream::StreamLink;
 use crate::link::tcp::{DataStream, Inbox, Reactor};
 use crate::lock::lock;
-use crate::protocol::founding::FIRST_MADE;
+use crate::protocol::group_creation::FIRST_MADE;
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
 use std::collections::{HashMap, HashSet};
@@ -182,7 +182,7 @@ impl Host for ProcessHost {
         Box::new(move || start.elapsed())
     }
 
-    fn give_way(&self, idle_passes: u32, at_most: Duration) -> Waited {
+    fn pause_polling(&self, idle_passes: u32, at_most: Duration) -> Waited {
         let spins = if self.has_own_core { SPIN_PASSES } else { 0 };
         if idle_passes <= spins {
             std::hint::spin_loop();
@@ -196,7 +196,7 @@ impl Host for ProcessHost {
         } else {
             self.shared.reach.reactor.sleep(at_most);
             self.shared.disarm();
-            self.find_cuts();
+            self.close_unreachable();
             Waited::Asleep
         }
     }
@@ -234,11 +234,11 @@ impl Host for ProcessHost {
         }
     }
 
-    fn find_cuts(&self) {
-        self.shared.reach.reactor.find_cuts();
+    fn close_unreachable(&self) {
+        self.shared.reach.reactor.close_unreachable();
     }
 
-    fn run_apart(&self, code: Foreign) {
+    fn run_in_background(&self, code: Foreign) {
         self.shared.background.run(code);
     }
 
@@ -379,7 +379,7 @@ impl Handler for Callbacks {
             .with_runtime(|one| one.link_failed(group, peer, &why));
     }
 
-    fn cannot_go_on(&self, cause: Error) {
+    fn fatal_error(&self, cause: Error) {
         self.0.reach.with_runtime(|one| one.give_up(&cause));
     }
 

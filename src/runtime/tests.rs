@@ -29,7 +29,7 @@ impl Host for Recorder {
     fn clock(&self) -> Clock {
         Box::new(|| Duration::ZERO)
     }
-    fn give_way(&self, _: u32, _: Duration) -> Waited {
+    fn pause_polling(&self, _: u32, _: Duration) -> Waited {
         Waited::Briefly
     }
     fn wake(&self) {}

@@ -12,8 +12,8 @@ use crate::lock::lock;
 use crate::plan::{Algorithm, Hosts, Topology, TuningTable};
 use crate::protocol::members::Members;
 use crate::protocol::session::To;
+use crate::runtime::fork_guard::RuntimeHandle;
 use crate::runtime::host::{Host, Waited};
-use crate::runtime::own::OwnRuntime;
 use crate::sys::generation::count_forks;
 use std::sync::{Arc, Mutex};
 use std::task::Waker;
@@ -156,7 +156,7 @@ impl World {
         };
         // If this fails, calls in forked children are not detected.
         let _ = count_forks();
-        let own = OwnRuntime::new(rank, Box::new(host));
+        let own = RuntimeHandle::new(rank, Box::new(host));
         let members = Members::everyone(self.world_size);
         let topology = Topology {
             world_size: self.world_size,
@@ -254,7 +254,7 @@ impl Host for SimHost {
         Box::new(move || baton.now())
     }
 
-    fn give_way(&self, _idle_passes: u32, at_most: Duration) -> Waited {
+    fn pause_polling(&self, _idle_passes: u32, at_most: Duration) -> Waited {
         let until = self.baton.now() + at_most;
         // Every waiting rank has a timer, so this cannot deadlock. Deadlines end stuck calls.
         let _ = self.baton.wait(self.rank, until);
@@ -266,7 +266,7 @@ impl Host for SimHost {
     fn background_work(&self, _at_once: bool) {}
 
     fn await_in_task(&self, waker: &Waker) {
-        self.give_way(0, IDLE_SLEEP);
+        self.pause_polling(0, IDLE_SLEEP);
         waker.wake_by_ref();
     }
 

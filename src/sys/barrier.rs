@@ -31,7 +31,7 @@ pub(crate) fn is_kernel_fencing() -> bool {
 
 /// Executes the sleeper's fence. Afterwards, the sleeper sees what any waker wrote before the
 /// fence, and a waker that checks later sees what the sleeper wrote before the fence.
-pub(crate) fn fence_of_sleeper() {
+pub(crate) fn sleeper_fence() {
     fence(Ordering::SeqCst);
     if is_kernel_fencing() {
         // The call has worked before. If it fails now, the sleep lasts its full, limited time.
@@ -43,7 +43,7 @@ pub(crate) fn fence_of_sleeper() {
 /// Executes the waker's fence. `by_kernel` must be `true` only if [`is_kernel_fencing`] returns
 /// `true` both in the sleeper and in this process.
 #[inline]
-pub(crate) fn fence_of_waker(by_kernel: bool) {
+pub(crate) fn waker_fence(by_kernel: bool) {
     if by_kernel {
         compiler_fence(Ordering::SeqCst);
     } else {

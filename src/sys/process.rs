@@ -101,7 +101,7 @@ fn bind(command: &mut Command, in_session: bool) {
 /// does not reap children, it would remain a zombie.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
-    telling: Option<PipeWriter>,
+    writer: Option<PipeWriter>,
     process: libc::pid_t,
 }
 
@@ -111,16 +111,16 @@ impl Watchdog {
     /// # Errors
     /// Returns the operating system's error if it cannot create a pipe or a process.
     pub(crate) fn start() -> io::Result<Self> {
-        let (listening, telling) = io::pipe()?;
+        let (reader, writer) = io::pipe()?;
         let arguments = argument_memory().unwrap_or(0..0);
         // SAFETY: the child makes only async-signal-safe calls, so it may follow a fork of many
         // threads. It runs `watch`, which never returns and exits without exit handlers or
         // destructors.
         match unsafe { libc::fork() } {
-            0 => watch(listening.as_raw_fd(), telling.as_raw_fd(), arguments),
+            0 => watch(reader.as_raw_fd(), writer.as_raw_fd(), arguments),
             process if process < 0 => Err(io::Error::last_os_error()),
             process => Ok(Watchdog {
-                telling: Some(telling),
+                writer: Some(writer),
                 process,
             }),
         }
@@ -144,7 +144,7 @@ impl Watchdog {
         in_session: bool,
     ) -> io::Result<Child> {
         bind(&mut command, in_session);
-        let telling = self.telling.as_ref().map(AsRawFd::as_raw_fd);
+        let writer = self.writer.as_ref().map(AsRawFd::as_raw_fd);
         let inherited: Vec<_> = inherited.iter().map(AsRawFd::as_raw_fd).collect();
         // SAFETY: the closure runs between fork and exec, makes only async-signal-safe system calls
         // on plain integers, and reads a list that it owns. The descriptors are open in the child:
@@ -158,48 +158,50 @@ impl Watchdog {
                         return Err(io::Error::last_os_error());
                     }
                 }
-                if let Some(telling) = telling {
-                    tell_own_group(telling);
+                if let Some(writer) = writer {
+                    send_own_group(writer);
                 }
                 Ok(())
             });
         }
-        self.tell(CHILD_FOLLOWS);
-        command.spawn().inspect_err(|_| self.tell(CHILD_FAILED))
+        self.send_word(CHILD_FOLLOWS);
+        command
+            .spawn()
+            .inspect_err(|_| self.send_word(CHILD_FAILED))
     }
 
     /// Stops guarding `group`. Call this method before the leader of the group is reaped, because
     /// the number of the group may be reused afterwards.
     pub(crate) fn release(&mut self, group: i32) {
-        self.tell(-group);
+        self.send_word(-group);
     }
 
-    fn tell(&mut self, word: i32) {
+    fn send_word(&mut self, word: i32) {
         // If the watchdog was killed, the other two safeguards remain, and nothing else can be
         // done.
-        if let Some(telling) = &mut self.telling {
-            let _ = telling.write_all(&word.to_ne_bytes());
+        if let Some(writer) = &mut self.writer {
+            let _ = writer.write_all(&word.to_ne_bytes());
         }
     }
 }
 
 /// Sends the process group of the calling process, which is a child between fork and exec, to the
-/// watchdog that reads the other end of `telling`.
-fn tell_own_group(telling: libc::c_int) {
+/// watchdog that reads the other end of `writer`.
+fn send_own_group(writer: libc::c_int) {
     // SAFETY: async-signal-safe system calls on plain integers, and a write from a live local
     // variable of the given length. A watchdog that was killed must not kill the child too, so the
     // signal of a broken pipe is ignored meanwhile.
     unsafe {
         let word = libc::getpid().to_ne_bytes();
         let before = libc::signal(libc::SIGPIPE, libc::SIG_IGN);
-        libc::write(telling, word.as_ptr().cast(), word.len());
+        libc::write(writer, word.as_ptr().cast(), word.len());
         libc::signal(libc::SIGPIPE, before);
     }
 }
 
 impl Drop for Watchdog {
     fn drop(&mut self) {
-        self.telling = None;
+        self.writer = None;
         // SAFETY: waits for the child that `start` created, for which no other code of this module
         // waits; a null status pointer is allowed. If another part of the program has reaped it,
         // the call fails immediately.
@@ -260,7 +262,7 @@ fn argument_memory() -> Option<Range<usize>> {
 }
 
 /// Runs the watchdog process after the fork.
-fn watch(listening: libc::c_int, telling: libc::c_int, arguments: Range<usize>) -> ! {
+fn watch(reader: libc::c_int, writer: libc::c_int, arguments: Range<usize>) -> ! {
     // SAFETY: system calls on plain integers and a literal. Descriptor 0 becomes the pipe that is
     // read, and all others are closed, so that no socket, pipe or terminal of the launcher is held
     // open here. The kernel has reported that the command line is stored in `arguments`. Since the
@@ -271,8 +273,8 @@ fn watch(listening: libc::c_int, telling: libc::c_int, arguments: Range<usize>) 
             libc::signal(signal, libc::SIG_IGN);
         }
         libc::prctl(libc::PR_SET_NAME, c"ringtree-watch".as_ptr());
-        libc::close(telling);
-        libc::dup2(listening, 0);
+        libc::close(writer);
+        libc::dup2(reader, 0);
         libc::syscall(libc::SYS_close_range, 1, libc::c_uint::MAX, 0);
         let start = std::ptr::with_exposed_provenance_mut::<u8>(arguments.start);
         start.write_bytes(0, arguments.len());

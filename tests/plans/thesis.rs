@@ -96,8 +96,8 @@ fn auto_is_never_much_worse_than_the_best_algorithm() {
 #[test]
 fn closed_forms_approximate_the_time_of_the_engine() {
     for (name, algorithm) in WAYS {
-        let priced_ms = simulated::priced_ms(32, algorithm, small(), &link()).unwrap();
-        let ratio = exposed_ms(32, algorithm, small()) / priced_ms;
+        let predicted_ms = simulated::predicted_ms(32, algorithm, small(), &link()).unwrap();
+        let ratio = exposed_ms(32, algorithm, small()) / predicted_ms;
         // The ratio is below 1 if buckets overlap. It can exceed 1 by the time that the last packet
         // of a message takes to leave.
         assert!((0.6..1.15).contains(&ratio), "{name}: {ratio}");

@@ -2,7 +2,7 @@
 
 use crate::checked::{Case, check};
 use crate::ranks::{
-    ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit, own_address,
+    ALL_LINKS, Links, PATIENCE, REPORT_PREFIX, ROLE, Suite, concurrently, exit, reserved_address,
 };
 use proptest::prelude::*;
 use proptest::strategy::ValueTree;
@@ -124,7 +124,7 @@ fn stream() -> Result<String> {
     for call in 0.. {
         comm.all_reduce(&mut data, ReduceOp::Sum)?;
         if call == 20 {
-            eprintln!("{MARK}started");
+            eprintln!("{REPORT_PREFIX}started");
         }
     }
     Ok("the endless loop ended".into())
@@ -185,7 +185,7 @@ fn sizes() -> Result<String> {
     let count = if comm.rank() == 1 { given } else { Ok(100) };
     let buffer = comm.alloc::<u8>(count.expect("a number"));
     eprintln!(
-        "{MARK}{}",
+        "{REPORT_PREFIX}{}",
         buffer.map_or_else(|error| error.to_string(), |_| "made".into())
     );
     loop {
@@ -212,7 +212,7 @@ fn training() -> Result<String> {
         }
         passed = step;
         if step == 20 {
-            eprintln!("{MARK}started");
+            eprintln!("{REPORT_PREFIX}started");
         }
     }
     let agreed = ringtree::internal::ddp::agreed_mark(&comm, Duration::from_secs(5));
@@ -355,7 +355,9 @@ fn values() -> Result<String> {
 fn run_cases(world_size: usize) {
     let all: Vec<_> = (0..world_size).collect();
     concurrently(ALL_LINKS, |links| {
-        let (said, _) = SUITE.start(links, "cases", world_size, &[]).hear(&all);
+        let (said, _) = SUITE
+            .start(links, "cases", world_size, &[])
+            .next_reports(&all);
         assert_eq!(said, vec!["all right"; world_size], "{links:?}");
     });
 }
@@ -364,7 +366,7 @@ fn run_cases(world_size: usize) {
 fn every_algorithm_is_correct_with_call_checks() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "cases", 4, &[("RINGTREE_CHECK", "calls")]);
-        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        let (said, _) = ranks.next_reports(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
     });
 }
@@ -393,7 +395,7 @@ fn hierarchical_calls_are_correct_on_unequal_interleaved_hosts() {
             command.env("RINGTREE_HOST_ID", format!("host {host}"));
             command.env("RINGTREE_SITE", site_of_host[host]);
         });
-        let (said, _) = ranks.hear(&[0, 1, 2, 3, 4, 5]);
+        let (said, _) = ranks.next_reports(&[0, 1, 2, 3, 4, 5]);
         let mut expected = ["0 wrong over shm+tcp"; 6];
         expected[4] = "0 wrong over tcp";
         assert_eq!(said, expected);
@@ -406,11 +408,11 @@ fn survivors_name_killed_rank_long_before_deadline() {
     let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
     concurrently(cases, |(victim, links)| {
         let ranks = SUITE.start(links, "stream", 4, &[]);
-        ranks.hear(&[0, 1, 2, 3]);
+        ranks.next_reports(&[0, 1, 2, 3]);
         let killed = Instant::now();
         ranks.signal(victim, Signal::KILL);
         let survivors: Vec<_> = (0..4).filter(|rank| *rank != victim).collect();
-        let (said, last) = ranks.hear(&survivors);
+        let (said, last) = ranks.next_reports(&survivors);
         let took = last - killed;
         assert!(took < Duration::from_secs(20), "{took:?}");
         for text in said {
@@ -427,9 +429,9 @@ fn survivors_agree_on_committed_step() {
 
 fn check_agreed_step(links: Links) {
     let ranks = SUITE.start(links, "training", 4, &[]);
-    ranks.hear(&[0, 1, 2, 3]);
+    ranks.next_reports(&[0, 1, 2, 3]);
     ranks.signal(2, Signal::KILL);
-    let (said, _) = ranks.hear(&[0, 1, 3]);
+    let (said, _) = ranks.next_reports(&[0, 1, 3]);
     let ends: Vec<Vec<u64>> = said
         .iter()
         .map(|text| text.split(' ').map(|word| word.parse().unwrap()).collect())
@@ -450,13 +452,13 @@ fn timeout_error_names_stopped_rank() {
     let (tcp, shm, both) = (Links::Tcp, Links::SharedMemory, Links::Both);
     let worlds = [(3, tcp), (0, tcp), (3, shm), (0, shm), (3, both)].map(|(stopped, links)| {
         let ranks = SUITE.start(links, "stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
-        ranks.hear(&[0, 1, 2, 3]);
+        ranks.next_reports(&[0, 1, 2, 3]);
         ranks.signal(stopped, Signal::STOP);
         (stopped, ranks)
     });
     for (stopped, ranks) in worlds {
         let others: Vec<_> = (0..4).filter(|rank| *rank != stopped).collect();
-        let (said, _) = ranks.hear(&others);
+        let (said, _) = ranks.next_reports(&others);
         for text in said {
             let named = format!("rank {stopped} has not reported its position");
             assert!(
@@ -473,7 +475,9 @@ fn all_ranks_report_same_mismatch() {
 }
 
 fn check_mismatch(links: Links) {
-    let (said, _) = SUITE.start(links, "disagree", 3, &[]).hear(&[0, 1, 2]);
+    let (said, _) = SUITE
+        .start(links, "disagree", 3, &[])
+        .next_reports(&[0, 1, 2]);
     for op in ["sum", "max"] {
         let call = format!("all-reduce #2 of 100 u8, {op}");
         assert!(said[0].contains(&call), "{}", said[0]);
@@ -484,7 +488,9 @@ fn check_mismatch(links: Links) {
 #[test]
 fn messages_of_all_kinds_arrive_unchanged() {
     concurrently(ALL_LINKS, |links| {
-        let (said, _) = SUITE.start(links, "messages", 4, &[]).hear(&[0, 1, 2, 3]);
+        let (said, _) = SUITE
+            .start(links, "messages", 4, &[])
+            .next_reports(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
     });
 }
@@ -492,7 +498,7 @@ fn messages_of_all_kinds_arrive_unchanged() {
 #[test]
 fn threads_sharing_communicator_report_different_call_orders() {
     concurrently([Links::Tcp, Links::SharedMemory], |links| {
-        let (said, _) = SUITE.start(links, "threads", 2, &[]).hear(&[0, 1]);
+        let (said, _) = SUITE.start(links, "threads", 2, &[]).next_reports(&[0, 1]);
         for call in [
             "rank 0 all-reduce #1 of 9 f32",
             "rank 1 broadcast #1 of 9 f32",
@@ -517,7 +523,9 @@ fn all_ranks_report_unequal_or_failed_allocation() {
             ("1000000000000000000", "cannot create shared memory"),
         ] {
             let settings = [(ELEMENTS, count), ("RINGTREE_TIMEOUT_MS", &*timeout)];
-            let (said, _) = SUITE.start(links, "sizes", 3, &settings).hear(&[0, 1, 2]);
+            let (said, _) = SUITE
+                .start(links, "sizes", 3, &settings)
+                .next_reports(&[0, 1, 2]);
             assert!(said[0].contains(why), "{said:?}");
             assert!(said.iter().all(|text| *text == said[0]), "{said:?}");
         }
@@ -527,7 +535,9 @@ fn all_ranks_report_unequal_or_failed_allocation() {
 #[test]
 fn values_arrive_intact_between_processes() {
     concurrently(ALL_LINKS, |links| {
-        let (said, _) = SUITE.start(links, "values", 4, &[]).hear(&[0, 1, 2, 3]);
+        let (said, _) = SUITE
+            .start(links, "values", 4, &[])
+            .next_reports(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["all right"; 4], "{links:?}");
     });
 }
@@ -535,7 +545,7 @@ fn values_arrive_intact_between_processes() {
 #[test]
 fn process_that_leaves_too_early_is_named() {
     concurrently(ALL_LINKS, |links| {
-        let (said, _) = SUITE.start(links, "early", 3, &[]).hear(&[0, 1, 2]);
+        let (said, _) = SUITE.start(links, "early", 3, &[]).next_reports(&[0, 1, 2]);
         assert_eq!(said[2], "left");
         for text in &said[..2] {
             let named = "lost 2: rank 2 left after call #3";
@@ -547,9 +557,9 @@ fn process_that_leaves_too_early_is_named() {
 #[test]
 fn communicators_used_in_opposite_orders_do_not_deadlock() {
     concurrently(ALL_LINKS, |links| {
-        let second = own_address();
+        let second = reserved_address();
         let ranks = SUITE.start(links, "crossed", 2, &[("SECOND_RENDEZVOUS", &second)]);
-        let (said, _) = ranks.hear(&[0, 1]);
+        let (said, _) = ranks.next_reports(&[0, 1]);
         assert_eq!(said, ["sum 80", "sum 80"], "{links:?}");
     });
 }

@@ -1,7 +1,9 @@
 //! Deaths that are hard to detect: the rank's child lives on, the rank is still joining, rank 0 is
 //! stopped, or the network drops everything. Also tests ranks that other users start.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Ranks, Suite, concurrently, exit};
+use crate::ranks::{
+    ALL_LINKS, Links, PATIENCE, REPORT_PREFIX, ROLE, Ranks, Suite, concurrently, exit,
+};
 use ringtree::{Communicator, ReduceOp, Result};
 use rustix::process::Signal;
 use std::os::unix::process::CommandExt;
@@ -45,7 +47,7 @@ fn stream(forks: bool) -> Result<String> {
             }
         }
         if call == 20 {
-            eprintln!("{MARK}started");
+            eprintln!("{REPORT_PREFIX}started");
         }
     }
     Ok("the endless loop ended".into())
@@ -59,7 +61,7 @@ fn meet() -> Result<String> {
 
 /// Checks that `survivors` name `victim`, which was killed at `killed`, in time.
 fn check_named(ranks: &Ranks, survivors: &[usize], victim: usize, killed: Instant, links: Links) {
-    let (said, last) = ranks.hear(survivors);
+    let (said, last) = ranks.next_reports(survivors);
     for text in said {
         let named = format!("lost {victim}: rank {victim} is gone");
         assert!(text.starts_with(&named), "{links:?}: {text}");
@@ -74,7 +76,7 @@ fn forked_child_does_not_hide_death_of_its_parent() {
     let cases = victims.flat_map(|one| ALL_LINKS.map(|all| (one, all)));
     concurrently(cases, |(victim, links)| {
         let ranks = SUITE.start(links, "forking", 4, &[]);
-        ranks.hear(&[0, 1, 2, 3]);
+        ranks.next_reports(&[0, 1, 2, 3]);
         let killed = Instant::now();
         ranks.signal(victim, Signal::KILL);
         let survivors: Vec<_> = (0..4).filter(|rank| *rank != victim).collect();
@@ -86,7 +88,7 @@ fn forked_child_does_not_hide_death_of_its_parent() {
 fn survivors_agree_on_death_while_rank_0_is_stopped() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "stream", 4, &[]);
-        ranks.hear(&[0, 1, 2, 3]);
+        ranks.next_reports(&[0, 1, 2, 3]);
         ranks.signal(0, Signal::STOP);
         std::thread::sleep(Duration::from_millis(300));
         let killed = Instant::now();
@@ -102,10 +104,10 @@ fn rank_killed_during_join_is_named_as_joined() {
     let jobs = ALL_LINKS.map(|links| (links, SUITE.start(links, "meet", 4, &settings)));
     for (links, ranks) in jobs {
         // All other ranks have joined once rank 0 waits only for rank 4.
-        while !ranks.hear(&[0]).0[0].contains(" for rank 4 of 5") {}
+        while !ranks.next_reports(&[0]).0[0].contains(" for rank 4 of 5") {}
         let killed = Instant::now();
         ranks.signal(2, Signal::KILL);
-        let (said, last) = ranks.hear(&[0, 1, 3]);
+        let (said, last) = ranks.next_reports(&[0, 1, 3]);
         for text in said {
             let named = text.contains("rank 2 (process ") && text.contains("exited or gave up");
             assert!(named, "{links:?}: {text}");
@@ -138,7 +140,7 @@ fn without_secret_process_of_other_user_is_rejected() {
         })
     };
     for ranks in [with(0), with(1)] {
-        let (said, _) = ranks.hear(&[0, 1]);
+        let (said, _) = ranks.next_reports(&[0, 1]);
         // Rank 1 detects the different user and disconnects, so rank 0 only reports that rank 1 is
         // missing.
         let users = [
@@ -192,13 +194,13 @@ fn in_namespace() {
             .env("RINGTREE_RENDEZVOUS", "10.9.0.1:7000")
             .env("RINGTREE_ALGORITHM", "ring");
     });
-    ranks.hear(&[0, 1, 2]);
+    ranks.next_reports(&[0, 1, 2]);
     let cut = Instant::now();
     let gone = Command::new("ip")
         .args(["addr", "del", "10.9.0.3/32", "dev", "lo"])
         .status();
     assert!(gone.unwrap().success());
-    let (said, last) = ranks.hear(&[0, 1, 2]);
+    let (said, last) = ranks.next_reports(&[0, 1, 2]);
     for text in &said {
         assert!(
             text.contains("has acknowledged nothing from host"),

@@ -2,7 +2,7 @@
 //! Every rank that waits for the second rank gets an error that names it.
 
 use crate::long::short_or_long;
-use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, exit, wait_to_go_on};
+use crate::ranks::{ALL_LINKS, Links, REPORT_PREFIX, ROLE, Suite, exit, wait_for_resume};
 use ringtree::{Communicator, Error, ErrorKind, Result};
 use rustix::process::Signal;
 use std::env::var;
@@ -57,12 +57,12 @@ fn rank() -> Result<String> {
         return Ok("left".into());
     };
     let number_of = |rank: usize| numbers.iter().position(|one| *one == rank).unwrap();
-    eprintln!("{MARK}waits");
-    wait_to_go_on();
+    eprintln!("{REPORT_PREFIX}waits");
+    wait_for_resume();
     if rank != ending {
         let peer = number_of(ending);
         let patient = on.without_timeout();
-        eprintln!("{MARK}calls");
+        eprintln!("{REPORT_PREFIX}calls");
         return match &*call {
             "recv" => on.recv(&mut [0u8], peer),
             "patient recv" => patient.recv(&mut [0u8], peer),
@@ -158,19 +158,19 @@ fn check(row: Row) {
         .copied()
         .filter(|rank| *rank != ending)
         .collect();
-    for (rank, said) in ranks.hear(&[0, 1, 2, 3]).0.iter().enumerate() {
+    for (rank, said) in ranks.next_reports(&[0, 1, 2, 3]).0.iter().enumerate() {
         let expected = if rank == left { "left" } else { "waits" };
         assert_eq!(said, expected, "{row:?}");
     }
     ranks.end(left);
-    ranks.go_on(&wait);
-    ranks.hear(&wait);
+    ranks.resume(&wait);
+    ranks.next_reports(&wait);
     let began = Instant::now();
     match end {
         "killed" => ranks.signal(ending, Signal::KILL),
-        _ => ranks.go_on(&[ending]),
+        _ => ranks.resume(&[ending]),
     }
-    let (said, last) = ranks.hear(&wait);
+    let (said, last) = ranks.next_reports(&wait);
     for text in said {
         let names = |what: &str| {
             let own = format!("rank {ending} {what}");

@@ -2,7 +2,7 @@
 //! indefinitely without occupying a core, and learn of a death immediately.
 
 use super::programs::inference as example;
-use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, concurrently, exit};
+use crate::ranks::{ALL_LINKS, REPORT_PREFIX, ROLE, Suite, concurrently, exit};
 use ringtree::{Communicator, Result};
 use rustix::process::Signal;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn idle() -> Result<String> {
     patient.barrier()?;
     let (start, used) = (comm.clock(), cpu_ticks());
     if comm.rank() == 0 {
-        eprintln!("{MARK}started");
+        eprintln!("{REPORT_PREFIX}started");
         std::thread::sleep(idle_time());
     }
     comm.without_timeout().broadcast(&mut [0u8; 64], 0)?;
@@ -73,7 +73,7 @@ fn cpu_ticks() -> u64 {
 fn inference_example_serves_over_all_links() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "serve", 4, &[]);
-        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        let (said, _) = ranks.next_reports(&[0, 1, 2, 3]);
         assert_eq!(said, vec!["500 calls"; 4], "{links:?}");
     });
 }
@@ -82,8 +82,8 @@ fn inference_example_serves_over_all_links() {
 fn calls_without_timeout_use_no_core() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[]);
-        assert_eq!(ranks.hear(&[0]).0, ["started"]);
-        let (said, _) = ranks.hear(&[0, 1, 2, 3]);
+        assert_eq!(ranks.next_reports(&[0]).0, ["started"]);
+        let (said, _) = ranks.next_reports(&[0, 1, 2, 3]);
         println!("{links:?}: {said:?}");
         assert!(
             said.iter().all(|one| one.starts_with("idle")),
@@ -96,10 +96,10 @@ fn calls_without_timeout_use_no_core() {
 fn calls_without_timeout_report_death() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "idle", 4, &[("IDLE_SECONDS", "7200")]);
-        assert_eq!(ranks.hear(&[0]).0, ["started"]);
+        assert_eq!(ranks.next_reports(&[0]).0, ["started"]);
         std::thread::sleep(Duration::from_millis(700));
         ranks.signal(2, Signal::KILL);
-        for said in ranks.hear(&[1, 3]).0 {
+        for said in ranks.next_reports(&[1, 3]).0 {
             assert!(said.starts_with("lost 2: "), "{links:?}: {said}");
         }
     });

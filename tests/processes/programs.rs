@@ -27,7 +27,7 @@ mod tokio_server;
 mod uneven_shards;
 
 use crate::long::short_or_long;
-use crate::ranks::{ALL_LINKS, MARK, ROLE, Suite, concurrently, exit};
+use crate::ranks::{ALL_LINKS, REPORT_PREFIX, ROLE, Suite, concurrently, exit};
 use ringtree::internal::sim::Network;
 use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Error, ErrorKind, Result};
@@ -224,7 +224,7 @@ fn child_entry() {
 fn play(role: &str) -> Result<String> {
     let comm = Communicator::from_env()?;
     program(role)(&comm)?;
-    eprintln!("{MARK}{RESULTS_ARE_RIGHT}");
+    eprintln!("{REPORT_PREFIX}{RESULTS_ARE_RIGHT}");
     loop {
         program(role)(&comm)?;
     }
@@ -238,10 +238,10 @@ fn processes_get_right_results_and_name_killed_rank() {
     for links in ALL_LINKS {
         let all = PROGRAMS.map(|(name, _)| (name, SUITE.start(links, name, RANKS, &[])));
         for (name, ranks) in all {
-            let said = ranks.hear(&[0, 1, 2, 3]).0;
+            let said = ranks.next_reports(&[0, 1, 2, 3]).0;
             assert_eq!(said, [RESULTS_ARE_RIGHT; RANKS], "{name} over {links:?}");
             ranks.signal(victim, Signal::KILL);
-            for end in ranks.hear(&[0, 1, 3]).0 {
+            for end in ranks.next_reports(&[0, 1, 3]).0 {
                 let is_reported = end.starts_with("lost ") && names_rank(&end, victim);
                 assert!(is_reported, "{name} over {links:?}: {end}");
             }
@@ -252,8 +252,8 @@ fn processes_get_right_results_and_name_killed_rank() {
 #[test]
 fn tokio_server_answers_all_clients() {
     concurrently(ALL_LINKS, |links| {
-        let (said, _) = SUITE.start(links, "tokio", 3, &[]).hear(&[0, 1, 2]);
-        let all_answered = said[0].starts_with("rank 0 of 3 has answered 8 clients");
-        assert!(all_answered, "{links:?}: {said:?}");
+        let (said, _) = SUITE.start(links, "tokio", 3, &[]).next_reports(&[0, 1, 2]);
+        let check_all_learned = said[0].starts_with("rank 0 of 3 has answered 8 clients");
+        assert!(check_all_learned, "{links:?}: {said:?}");
     });
 }

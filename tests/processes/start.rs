@@ -1,7 +1,7 @@
 //! Starts that a program controls itself: through a unique ID, through its own store, several
 //! worlds in one process, and canceled starts.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, PATIENCE, ROLE, Suite, concurrently, exit};
+use crate::ranks::{ALL_LINKS, Links, PATIENCE, REPORT_PREFIX, ROLE, Suite, concurrently, exit};
 use ringtree::start::{Store, StoreError, UniqueId};
 use ringtree::{Builder, Communicator, Error, ErrorKind, ReduceOp, Result};
 use rustix::process::Signal;
@@ -86,7 +86,7 @@ fn by_id() -> Result<String> {
 /// Rank 0 creates the unique ID but never joins.
 fn abandoned() -> Result<String> {
     let id = unique_id_of("id", number("RANK"));
-    eprintln!("{MARK}{}", id.address());
+    eprintln!("{REPORT_PREFIX}{}", id.address());
     if number("RANK") == 0 {
         thread::sleep(PATIENCE);
     }
@@ -119,7 +119,7 @@ fn run(role: &str, links: Links, world_size: usize) -> Vec<String> {
     let path: &Path = folder.path();
     let ranks = SUITE.start(links, role, world_size, &[(FOLDER, path.to_str().unwrap())]);
     let all: Vec<usize> = (0..world_size).collect();
-    ranks.hear(&all).0
+    ranks.next_reports(&all).0
 }
 
 #[test]
@@ -168,7 +168,9 @@ fn misspelled() -> Result<String> {
 #[test]
 fn builder_rejects_misspelled_variable() {
     let wrong = [("RINGTREE_TRANSPROT", "tcp")];
-    let (said, _) = SUITE.start(Links::Tcp, "misspelled", 1, &wrong).hear(&[0]);
+    let (said, _) = SUITE
+        .start(Links::Tcp, "misspelled", 1, &wrong)
+        .next_reports(&[0]);
     assert!(
         said[0].contains("the closest match is RINGTREE_TRANSPORT"),
         "{said:?}"
@@ -216,10 +218,10 @@ fn ranks_report_dead_rank_0() {
     let path = folder.path().to_str().unwrap();
     let settings = [(FOLDER, path), ("RINGTREE_TIMEOUT_MS", "1500")];
     let ranks = SUITE.start(Links::Tcp, "abandoned", 3, &settings);
-    let (at, _) = ranks.hear(&[0, 1, 2]);
+    let (at, _) = ranks.next_reports(&[0, 1, 2]);
     let began = Instant::now();
     ranks.signal(0, Signal::KILL);
-    let (said, last) = ranks.hear(&[1, 2]);
+    let (said, last) = ranks.next_reports(&[1, 2]);
     for line in said {
         let expected = format!("cannot reach rank 0 at {} within 1500 ms", at[0]);
         assert!(
@@ -434,7 +436,7 @@ fn canceling() -> Result<String> {
 fn dropped_start_leaks_no_threads_or_descriptors() {
     concurrently([Links::Tcp, Links::SharedMemory], |links| {
         let ranks = SUITE.start(links, "canceling", 1, &[]);
-        assert_eq!(ranks.hear(&[0]).0, ["nothing is left"], "{links:?}");
+        assert_eq!(ranks.next_reports(&[0]).0, ["nothing is left"], "{links:?}");
     });
 }
 
@@ -468,11 +470,11 @@ fn joining_rank_reports_which_rank_it_waits_for() {
     };
     for (late, expected, folder, ranks) in expected.map(begin) {
         let waits = 1 - late.parse::<usize>().unwrap();
-        let (said, _) = ranks.hear(&[waits]);
+        let (said, _) = ranks.next_reports(&[waits]);
         assert!(said[0].starts_with("ringtree: rank"), "{said:?}");
         assert!(said[0].contains(expected), "{said:?}");
         std::fs::write(folder.path().join("reported"), "").unwrap();
-        assert_eq!(ranks.hear(&[0, 1]).0, ["together", "together"]);
+        assert_eq!(ranks.next_reports(&[0, 1]).0, ["together", "together"]);
     }
 }
 

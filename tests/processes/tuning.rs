@@ -1,7 +1,7 @@
 //! The table of link speeds: ranks measure it, agree on it, save it in a file, and use it.
 
 use crate::long::short_or_long;
-use crate::ranks::own_address;
+use crate::ranks::reserved_address;
 use ringtree::internal::sim::Network;
 use ringtree::internal::sim::Uplinks;
 use ringtree::plan::internal::calibration::{LinkClass, probes};
@@ -130,7 +130,7 @@ fn slow_network_gets_few_measuring_calls() {
 
 /// Runs `code` on ranks that are threads of this process.
 fn ranks<R: Send>(world_size: usize, code: impl Fn(Communicator) -> R + Sync) -> Vec<R> {
-    let rendezvous = own_address();
+    let rendezvous = reserved_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(world_size);
         code(builder.rendezvous(&rendezvous).connect().unwrap())
@@ -218,7 +218,7 @@ fn setting_takes_precedence_over_saved_table() {
     slow.hosts = Hosts::each(2);
     slow.tuning.tcp.alpha_s = 1e-2;
     let kept = slow.run(|comm| comm.tuning()).remove(0);
-    let rendezvous = own_address();
+    let rendezvous = reserved_address();
     let rank = |rank| {
         let builder = Communicator::builder().rank(rank).world_size(2);
         let builder = builder.tuning(&TuningTable::default());

@@ -17,7 +17,7 @@ use ringtree::plan::internal::spec::whole_count;
 use ringtree::plan::{Algorithm, Collective, Hosts, Request, plan};
 use ringtree::{Dtype, Error, ErrorKind, Layout, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
-use ringtree_kit::expected::promise::Promise;
+use ringtree_kit::expected::result::ExpectedResult;
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
@@ -176,7 +176,7 @@ impl Case {
     /// Returns the number of elements that differ from what the collective promises `rank`.
     /// Elements without a promise do not count.
     pub(crate) fn count_wrong(&self, rank: usize, world_size: usize, bytes: &[u8]) -> usize {
-        let promise = Promise {
+        let promise = ExpectedResult {
             collective: self.collective,
             root: self.root % world_size,
             inputs: self.inputs(world_size),

@@ -446,7 +446,7 @@ fn agreement_checkers_detect_wrong_marks() {
     let good = cluster.run(&Script::same(4, steps)).unwrap();
     assert_eq!(good.agreed, [Some(2), Some(2), None, Some(2)]);
     assert_eq!(agreement::check(&good), Ok(()));
-    assert_eq!(agreement::check_least(&good), Ok(()));
+    assert_eq!(agreement::check_is_lowest(&good), Ok(()));
     let altered = |alter: &dyn Fn(&mut Outcome)| {
         let mut outcome = good.clone();
         alter(&mut outcome);
@@ -466,6 +466,6 @@ fn agreement_checkers_detect_wrong_marks() {
     assert!(message.contains("relied on 1"), "{message}");
     for number in [1, 3] {
         let not_least = altered(&|outcome| outcome.agreed.fill(Some(number)));
-        assert!(agreement::check_least(&not_least).is_err());
+        assert!(agreement::check_is_lowest(&not_least).is_err());
     }
 }

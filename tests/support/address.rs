@@ -9,12 +9,12 @@ static TAKEN: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
 /// Returns a loopback address that no other process gets: this process has bound the port, and only
 /// a rank that knows the number listens on it.
 #[allow(dead_code, reason = "some tests need only the port")]
-pub(crate) fn own_address() -> String {
-    format!("127.0.0.1:{}", own_port())
+pub(crate) fn reserved_address() -> String {
+    format!("127.0.0.1:{}", reserved_port())
 }
 
 /// Returns the port of such an address.
-pub(crate) fn own_port() -> u16 {
+pub(crate) fn reserved_port() -> u16 {
     let taken = UniqueId::on("127.0.0.1").unwrap();
     let port = taken.address().port();
     let mut all = TAKEN.lock().unwrap_or_else(PoisonError::into_inner);

@@ -5,7 +5,7 @@ use ringtree::plan::Collective;
 use ringtree::plan::internal::spec::whole_count;
 use ringtree::{Communicator, Dtype, Element, Layout, ReduceOp, Result, with_element};
 use ringtree_kit::expected::exact::Inputs;
-use ringtree_kit::expected::promise::Promise;
+use ringtree_kit::expected::result::ExpectedResult;
 
 /// The call to check.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +46,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     let input = &*input;
     data.copy_from_slice(input);
     ringtree::internal::calls::collective(comm, collective, data, op, root)?;
-    let promise = Promise {
+    let promise = ExpectedResult {
         collective,
         root,
         inputs,
@@ -64,7 +64,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
         _ => {
             let counts = counts(case.seed, comm.world_size(), count);
             for layout in [Layout::Counts(&counts), Layout::Ceil] {
-                let promise = Promise { layout, ..promise };
+                let promise = ExpectedResult { layout, ..promise };
                 data.copy_from_slice(input);
                 ringtree::internal::calls::collective(
                     comm,
@@ -81,7 +81,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
             };
             data.fill(T::zeroed());
             blocks_into(comm, case, (input, data), layout)?;
-            let promise = Promise { layout, ..promise };
+            let promise = ExpectedResult { layout, ..promise };
             wrong += promise.count_wrong(bytemuck::cast_slice(data));
             return Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)));
         }

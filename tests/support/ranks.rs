@@ -3,7 +3,7 @@
 
 mod address;
 
-pub(crate) use address::own_address;
+pub(crate) use address::reserved_address;
 use ringtree::{ErrorKind, Result};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{BufRead, BufReader, Write};
@@ -14,28 +14,30 @@ use std::time::{Duration, Instant};
 
 pub(crate) const ROLE: &str = "RINGTREE_TEST_ROLE";
 /// Prefix of a rank's reports, which distinguishes them from the lines of the test harness.
-pub(crate) const MARK: &str = "says: ";
+pub(crate) const REPORT_PREFIX: &str = "says: ";
 /// Longer than any test takes, on any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Reports the outcome of a rank and exits the process.
 pub(crate) fn exit(end: Result<String>) -> ! {
     match end {
-        Ok(text) => eprintln!("{MARK}{text}"),
+        Ok(text) => eprintln!("{REPORT_PREFIX}{text}"),
         // A group may learn of the death of a rank outside the group, which has no group rank.
         Err(error) if error.kind() == ErrorKind::PeerLost => match error.peer() {
-            Some(peer) => eprintln!("{MARK}lost {peer}: {error}"),
-            None => eprintln!("{MARK}lost outside: {error}"),
+            Some(peer) => eprintln!("{REPORT_PREFIX}lost {peer}: {error}"),
+            None => eprintln!("{REPORT_PREFIX}lost outside: {error}"),
         },
-        Err(error) if error.kind() == ErrorKind::Deadline => eprintln!("{MARK}deadline: {error}"),
-        Err(error) => eprintln!("{MARK}{error:?}"),
+        Err(error) if error.kind() == ErrorKind::Deadline => {
+            eprintln!("{REPORT_PREFIX}deadline: {error}")
+        }
+        Err(error) => eprintln!("{REPORT_PREFIX}{error:?}"),
     }
     // Returning would let the harness print more lines.
     std::process::exit(0);
 }
 
-/// Blocks a rank until the test calls [`Ranks::go_on`].
-pub(crate) fn wait_to_go_on() {
+/// Blocks a rank until the test calls [`Ranks::resume`].
+pub(crate) fn wait_for_resume() {
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).unwrap();
 }
@@ -114,7 +116,7 @@ impl Suite {
         settings: impl Fn(usize, &mut Command),
     ) -> Ranks {
         let (report, heard) = channel();
-        let rendezvous = own_address();
+        let rendezvous = reserved_address();
         let program = std::env::current_exe().unwrap();
         let start = |rank: usize| {
             let mut command = Command::new(&program);
@@ -148,7 +150,7 @@ impl Suite {
             std::thread::spawn(move || {
                 let mut lines = lines.map_while(std::io::Result::ok);
                 while let Some(line) = lines.next() {
-                    let said = match line.strip_prefix(MARK) {
+                    let said = match line.strip_prefix(REPORT_PREFIX) {
                         Some(said) => said.into(),
                         // A panic begins with an empty line. All its lines form one report.
                         None if line.is_empty() => lines.by_ref().collect::<Vec<_>>().join("\n"),
@@ -171,7 +173,7 @@ impl Suite {
 impl Ranks {
     /// Waits for the next report of each of `ranks`. Returns the reports in the order of `ranks`,
     /// and the time of the last report.
-    pub(crate) fn hear(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
+    pub(crate) fn next_reports(&self, ranks: &[usize]) -> (Vec<String>, Instant) {
         let mut said = vec![None; ranks.len()];
         let mut last = Instant::now();
         while said.iter().any(Option::is_none) {
@@ -187,8 +189,8 @@ impl Ranks {
         (said.into_iter().flatten().collect(), last)
     }
 
-    /// Lets `ranks` continue, which wait in [`wait_to_go_on`].
-    pub(crate) fn go_on(&mut self, ranks: &[usize]) {
+    /// Lets `ranks` continue, which wait in [`wait_for_resume`].
+    pub(crate) fn resume(&mut self, ranks: &[usize]) {
         for rank in ranks {
             let stdin = self.children[*rank].stdin.as_mut().unwrap();
             stdin.write_all(b"\n").unwrap();

@@ -2,7 +2,7 @@
 
 use crate::types::{number, ringtree_error_t, ringtree_result_t};
 use ringtree::{Error, Result};
-use ringtree_foreign::unpanicked;
+use ringtree_foreign::catch_panic;
 use std::cell::RefCell;
 use std::ffi::{CString, c_char, c_int};
 use std::ptr::{from_ref, null};
@@ -52,7 +52,7 @@ impl Told {
 /// Runs the body of an exported function and returns its result. If it fails, stores the error as
 /// this thread's last error.
 pub(crate) fn answer(act: impl FnOnce() -> Result<()>) -> ringtree_result_t {
-    let Err(error) = unpanicked(act) else {
+    let Err(error) = catch_panic(act) else {
         return ringtree_result_t::RINGTREE_SUCCESS;
     };
     record(&error)

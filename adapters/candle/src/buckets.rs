@@ -28,7 +28,7 @@ enum Bucket {
     Filling(Tensor),
     /// The collective is in flight and uses the memory. Meanwhile, the tensor is empty. This
     /// reference to the memory prevents another thread from freeing it.
-    Flying(Tensor, Memory),
+    InFlight(Tensor, Memory),
     /// The bucket contains the averages.
     Averaged(Tensor),
 }
@@ -96,19 +96,19 @@ impl State {
                 *own = Bucket::Filling(flat.clone());
                 Ok(flat)
             }
-            Bucket::Flying(..) | Bucket::Averaged(_) => {
+            Bucket::InFlight(..) | Bucket::Averaged(_) => {
                 candle_core::bail!("bucket {} has already been launched", bucket.index)
             }
         }
     }
 
     fn launch(&mut self, comm: &Communicator, bucket: &BucketInfo) -> ringtree::Result<()> {
-        let flat = self.filling(bucket).map_err(of_candle)?;
-        let memory = self.lane.take(&flat).map_err(of_candle)?;
+        let flat = self.filling(bucket).map_err(device_error)?;
+        let memory = self.lane.take(&flat).map_err(device_error)?;
         let dtype = flat.dtype();
-        self.buckets[bucket.index] = Bucket::Flying(flat, memory.clone());
+        self.buckets[bucket.index] = Bucket::InFlight(flat, memory.clone());
         let started = for_element!(dtype, T => Ok(self.average::<T>(comm, memory)));
-        started.map_err(of_candle)?
+        started.map_err(device_error)?
     }
 
     fn average<T: Element>(&self, comm: &Communicator, memory: Memory) -> ringtree::Result<()> {
@@ -119,11 +119,11 @@ impl State {
 
     fn land(&mut self, index: usize) -> ringtree::Result<()> {
         let flying = std::mem::replace(&mut self.buckets[index], Bucket::Zeros);
-        let Bucket::Flying(flat, memory) = flying else {
+        let Bucket::InFlight(flat, memory) = flying else {
             let why = format!("bucket {index} has not been launched");
             return Err(ringtree::Error::new(ringtree::ErrorKind::Usage, why));
         };
-        self.lane.give_back(&flat, memory).map_err(of_candle)?;
+        self.lane.give_back(&flat, memory).map_err(device_error)?;
         self.buckets[index] = Bucket::Averaged(flat);
         Ok(())
     }
@@ -166,7 +166,7 @@ fn type_of(bucket: &BucketInfo) -> DType {
     }
 }
 
-fn of_candle(error: candle_core::Error) -> ringtree::Error {
+fn device_error(error: candle_core::Error) -> ringtree::Error {
     ringtree::Error::new(ringtree::ErrorKind::Device, error.to_string())
 }
 

@@ -13,10 +13,10 @@ use std::sync::{Mutex, PoisonError};
 pub(crate) struct CudaLane {
     device: Device,
     /// The stream on which candle computes.
-    computing: Stream,
+    compute_stream: Stream,
     /// The stream of the collectives. It is a separate stream, so that candle can compute the
     /// gradients of other layers at the same time.
-    carrying: Stream,
+    collective_stream: Stream,
 }
 
 impl CudaLane {
@@ -26,8 +26,8 @@ impl CudaLane {
         let stream = device.cuda_stream();
         let device = Device::open(stream.context().ordinal())?;
         Ok(Self {
-            computing: device.wrap_stream(stream)?,
-            carrying: device.stream()?,
+            compute_stream: device.wrap_stream(stream)?,
+            collective_stream: device.stream()?,
             device,
         })
     }
@@ -39,13 +39,13 @@ impl Lane for CudaLane {
     }
 
     fn stream(&self) -> &Stream {
-        &self.carrying
+        &self.collective_stream
     }
 
     fn take(&self, flat: &Tensor) -> candle_core::Result<Memory> {
         let swap = Swap::new(&self.device, None);
         flat.inplace_op1(&swap)?;
-        let behind = self.carrying.wait_for(&self.computing);
+        let behind = self.collective_stream.wait_for(&self.compute_stream);
         behind.map_err(candle_core::Error::wrap)?;
         let taken = swap.into_memory();
         taken.ok_or_else(|| candle_core::Error::Msg("the bucket has no memory".into()))

@@ -12,7 +12,7 @@ use candle_core::{DType, Device, Tensor, Var};
 use candle_nn::Optimizer;
 use ringtree::Communicator;
 use ringtree::ddp::{self, DataParallel, Options, Parameter, UpdateRule};
-use ringtree::internal::ddp::{averaged_place, set_synchronising, with_carrier};
+use ringtree::internal::ddp::{averaged_place, set_gradient_sync, with_carrier};
 use std::time::Instant;
 
 /// Maximum number of names that a message lists. The message only counts the remaining names.
@@ -72,13 +72,13 @@ impl Replica {
     /// - [`Error::Ringtree`] if the ranks have different models or if a rank is lost. If models
     ///   differ, the error names the first parameter that differs.
     pub fn new(comm: &Communicator, hooks: Hooks, options: Options) -> Result<Self> {
-        let lane = lane_of_model(&hooks.parameters())?;
-        Self::on_lane(comm, hooks, options, lane)
+        let lane = find_lane(&hooks.parameters())?;
+        Self::with_lane(comm, hooks, options, lane)
     }
 
     /// Like [`Replica::new`], but averages the gradients on the device of `lane`, or in host memory
     /// if that is `None`.
-    pub(crate) fn on_lane(
+    pub(crate) fn with_lane(
         comm: &Communicator,
         hooks: Hooks,
         options: Options,
@@ -349,7 +349,7 @@ impl Replica {
     /// ranks.
     fn pass(&mut self, loss: &Tensor, is_last: bool) -> Result<GradStore> {
         self.check_fresh()?;
-        let result = self.reported_pass(loss, is_last);
+        let result = self.run_hooked_backward(loss, is_last);
         if let (true, Err(error), Some(parallel)) = (is_last, &result, &mut self.parallel) {
             // The other ranks must not wait for gradients that this rank will never send.
             let why = format!("a rank could not compute all of its gradients: {error}");
@@ -358,16 +358,16 @@ impl Replica {
         result
     }
 
-    fn reported_pass(&mut self, loss: &Tensor, is_last: bool) -> Result<GradStore> {
+    fn run_hooked_backward(&mut self, loss: &Tensor, is_last: bool) -> Result<GradStore> {
         let mut parallel = self.parallel.take().ok_or_else(broken)?;
-        let was_synchronising = set_synchronising(&mut parallel, is_last);
+        let was_synchronizing = set_gradient_sync(&mut parallel, is_last);
         parallel.start_backward();
         self.hooks
             .channel
             .open(Pass::new(parallel, self.buckets.clone()));
         let result = loss.backward();
         let mut pass = self.hooks.channel.close().ok_or_else(broken)?;
-        set_synchronising(&mut pass.parallel, was_synchronising);
+        set_gradient_sync(&mut pass.parallel, was_synchronizing);
         self.parallel = Some(pass.parallel);
         self.reports = pass.reports;
         if let Some(failure) = pass.failure {
@@ -413,7 +413,7 @@ impl Replica {
              `Replica::allow_unused`",
             unused.len(),
             self.parameters.len(),
-            listed(&unused)
+            list_names(&unused)
         )))
     }
 }
@@ -440,12 +440,12 @@ fn check_all_hooked(hooks: &Hooks, parameters: &[Hooked]) -> Result<()> {
     Err(Error::Usage(format!(
         "the gradients of {} would not be averaged: build the complete model with the builder from \
          `ringtree_candle::var_builder` before you call `Replica::new`",
-        listed(&others)
+        list_names(&others)
     )))
 }
 
 /// Lists the first of `names` and the number of the others.
-fn listed(names: &[&str]) -> String {
+fn list_names(names: &[&str]) -> String {
     let shown = names[..names.len().min(NAMES_SHOWN)].join(", ");
     match names.len().saturating_sub(NAMES_SHOWN) {
         0 => shown,
@@ -459,7 +459,7 @@ fn listed(names: &[&str]) -> String {
 /// # Errors
 /// Returns [`Error::Usage`] if the parameters are on several devices, and [`Error::Ringtree`] if
 /// the device cannot be opened.
-fn lane_of_model(parameters: &[Hooked]) -> Result<Option<(Device, Box<dyn Lane>)>> {
+fn find_lane(parameters: &[Hooked]) -> Result<Option<(Device, Box<dyn Lane>)>> {
     let Some(first) = parameters.first() else {
         return Ok(None);
     };

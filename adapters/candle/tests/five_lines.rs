@@ -51,7 +51,7 @@ fn build_programs() -> [PathBuf; 2] {
 
 /// Runs a program on `ranks` ranks and returns the output of all of them.
 fn output_of(program: &Path, ranks: usize) -> String {
-    let rendezvous = address::own_address();
+    let rendezvous = address::reserved_address();
     let rank = |rank: usize| {
         let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
         let sizes = [("WORLD_SIZE", ranks), ("LOCAL_WORLD_SIZE", ranks)];

@@ -14,4 +14,4 @@ mod buffer;
 mod pending;
 
 pub use buffer::{ForeignBuffer, first_element};
-pub use pending::{Operation, Outcome, Pending, unpanicked};
+pub use pending::{Operation, Outcome, Pending, catch_panic};

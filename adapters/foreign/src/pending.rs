@@ -37,14 +37,14 @@ impl<B: Send + 'static> Operation for Work<B> {
 ///
 /// ```
 /// use ringtree::ErrorKind;
-/// let end = ringtree_foreign::unpanicked::<()>(|| panic!("no"));
+/// let end = ringtree_foreign::catch_panic::<()>(|| panic!("no"));
 /// assert!(end.is_err_and(|error| error.kind() == ErrorKind::System));
 /// ```
 ///
 /// # Errors
 /// Returns the error that `act` returns, or [`ErrorKind::System`] if it panics. The panic message
 /// is on standard error.
-pub fn unpanicked<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
+pub fn catch_panic<R>(act: impl FnOnce() -> Result<R>) -> Result<R> {
     let panicked = |_| {
         Err(Error::new(
             ErrorKind::System,
@@ -103,7 +103,7 @@ impl Outcome {
 /// use ringtree_foreign::Pending;
 /// let ends = ringtree::simulate(2, |comm| {
 ///     let work = comm.start_all_reduce(vec![1.0f32], ReduceOp::Sum)?;
-///     let pending = Pending::of_operation(Box::new(work));
+///     let pending = Pending::from_operation(Box::new(work));
 ///     pending.wait()?;
 ///     assert!(pending.is_finished());
 ///     pending.wait()
@@ -121,7 +121,7 @@ pub struct Pending {
 impl Pending {
     /// Creates a call whose result another thread sets in `outcome`.
     #[must_use]
-    pub fn of_outcome(outcome: Arc<Outcome>) -> Self {
+    pub fn from_outcome(outcome: Arc<Outcome>) -> Self {
         Self {
             outcome,
             operation: Mutex::new(None),
@@ -131,7 +131,7 @@ impl Pending {
 
     /// Creates a call that ringtree's own threads run.
     #[must_use]
-    pub fn of_operation(operation: Box<dyn Operation>) -> Self {
+    pub fn from_operation(operation: Box<dyn Operation>) -> Self {
         Self {
             outcome: Arc::default(),
             operation: Mutex::new(Some(operation)),
@@ -170,7 +170,7 @@ impl Pending {
     /// use std::time::Duration;
     /// let ends = ringtree::simulate(2, |comm| {
     ///     let peer = 1 - comm.rank();
-    ///     let pending = |work| Pending::of_operation(Box::new(work));
+    ///     let pending = |work| Pending::from_operation(Box::new(work));
     ///     let later = pending(comm.start_recv(vec![0u8], peer)?);
     ///     let moment = Some(Duration::from_millis(1));
     ///     assert_eq!(Pending::wait_any(&[&later], moment), None);
@@ -214,7 +214,7 @@ impl Pending {
         let is_mine = taken.is_some();
         if let Some(operation) = taken {
             *lock(&self.waiting) = Some(std::thread::current().id());
-            self.outcome.set(unpanicked(|| operation.wait()));
+            self.outcome.set(catch_panic(|| operation.wait()));
             *lock(&self.waiting) = None;
         }
         is_mine

@@ -1,6 +1,6 @@
 //! Stores checkpoints in an object store bucket.
 
-use crate::connect::{PATIENCE, connect};
+use crate::connect::{REQUEST_TIMEOUT, connect};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use object_store::path::Path;
 use object_store::{Error as StoreError, ObjectStore, ObjectStoreExt, PutPayload};
@@ -17,12 +17,12 @@ const PART_BYTES: usize = 8 << 20;
 /// Maximum number of parts per object that every provider accepts.
 const PARTS_MAX: usize = 10_000;
 /// Number of concurrent requests: enough to saturate a fast connection with little memory.
-const REQUESTS_AT_ONCE: usize = 4;
+const CONCURRENT_REQUESTS: usize = 4;
 
 /// The objects under a prefix in a bucket.
 ///
 /// Calls block, even in an asynchronous program. A request that fails is retried a few times and
-/// returns an error after [`PATIENCE`]. A writer that is killed may leave behind parts of an object
+/// returns an error after [`REQUEST_TIMEOUT`]. A writer that is killed may leave behind parts of an object
 /// that never appears. To remove such parts, use a lifecycle rule on the bucket (on S3,
 /// `AbortIncompleteMultipartUpload`).
 pub struct Bucket {
@@ -109,7 +109,7 @@ impl Bucket {
     /// Returns the error of the operation `what` on the object `name`.
     fn error(&self, what: &str, name: &str, cause: &Failure) -> Error {
         let cause = match cause {
-            Failure::TooLong => format!("no answer within {} s", PATIENCE.as_secs()),
+            Failure::Timeout => format!("no answer within {} s", REQUEST_TIMEOUT.as_secs()),
             Failure::Refused(error) => error.to_string(),
         };
         // Some servers respond with an HTML page. Join its lines, so that the error is a single
@@ -127,13 +127,13 @@ impl Bucket {
     }
 
     async fn read_all(&self, path: &Path) -> std::result::Result<Vec<u8>, Failure> {
-        let size = patiently(self.client.head(path)).await?.size;
+        let size = with_timeout(self.client.head(path)).await?.size;
         let starts = (0..size).step_by(PART_BYTES);
         let requests = starts.map(|start| {
             let end = size.min(start + PART_BYTES as u64);
-            patiently(self.client.get_range(path, start..end))
+            with_timeout(self.client.get_range(path, start..end))
         });
-        let mut parts = stream::iter(requests).buffered(REQUESTS_AT_ONCE);
+        let mut parts = stream::iter(requests).buffered(CONCURRENT_REQUESTS);
         let mut bytes = Vec::new();
         while let Some(part) = parts.try_next().await? {
             bytes.extend_from_slice(&part);
@@ -145,23 +145,23 @@ impl Bucket {
         let total: usize = parts.iter().map(|part| part.len()).sum();
         if total <= PART_BYTES {
             let payload = PutPayload::from(parts.concat());
-            return patiently(self.client.put(path, payload)).await.map(drop);
+            return with_timeout(self.client.put(path, payload)).await.map(drop);
         }
-        let mut upload = patiently(self.client.put_multipart(path)).await?;
+        let mut upload = with_timeout(self.client.put_multipart(path)).await?;
         let size = PART_BYTES.max(total.div_ceil(PARTS_MAX));
         let sent = {
             let requests = pieces(parts, size)
-                .map(|piece| patiently(upload.put_part(PutPayload::from(piece))));
-            let requests = stream::iter(requests).buffered(REQUESTS_AT_ONCE);
+                .map(|piece| with_timeout(upload.put_part(PutPayload::from(piece))));
+            let requests = stream::iter(requests).buffered(CONCURRENT_REQUESTS);
             requests.try_collect::<Vec<()>>().await
         };
         let done = match sent {
-            Ok(_) => patiently(upload.complete()).await.map(drop),
+            Ok(_) => with_timeout(upload.complete()).await.map(drop),
             Err(failure) => Err(failure),
         };
         if done.is_err() {
             // Best effort: parts without an object are invisible but cost money.
-            let _ = patiently(upload.abort()).await;
+            let _ = with_timeout(upload.abort()).await;
         }
         done
     }
@@ -173,7 +173,7 @@ impl Store for Bucket {
     }
 
     fn list(&self) -> Result<Vec<String>> {
-        let listing = patiently(self.client.list_with_delimiter(Some(&self.prefix)));
+        let listing = with_timeout(self.client.list_with_delimiter(Some(&self.prefix)));
         let listing = self
             .wait(listing)
             .map_err(|cause| self.error("list", "", &cause))?;
@@ -200,7 +200,7 @@ impl Store for Bucket {
 
     fn remove(&self, name: &str) -> Result<()> {
         let path = self.path(name);
-        match self.wait(patiently(self.client.delete(&path))) {
+        match self.wait(with_timeout(self.client.delete(&path))) {
             Ok(()) | Err(Failure::Refused(StoreError::NotFound { .. })) => Ok(()),
             Err(cause) => Err(self.error("remove", name, &cause)),
         }
@@ -224,17 +224,17 @@ impl std::fmt::Debug for Bucket {
 
 /// The reason why a request failed.
 enum Failure {
-    TooLong,
+    Timeout,
     Refused(StoreError),
 }
 
-/// Runs `request` and returns an error if it takes longer than [`PATIENCE`].
-async fn patiently<T>(
+/// Runs `request` and returns an error if it takes longer than [`REQUEST_TIMEOUT`].
+async fn with_timeout<T>(
     request: impl Future<Output = object_store::Result<T>>,
 ) -> std::result::Result<T, Failure> {
-    match timeout(PATIENCE, request).await {
+    match timeout(REQUEST_TIMEOUT, request).await {
         Ok(result) => result.map_err(Failure::Refused),
-        Err(_) => Err(Failure::TooLong),
+        Err(_) => Err(Failure::Timeout),
     }
 }
 

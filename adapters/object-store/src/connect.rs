@@ -9,13 +9,13 @@ use std::time::Duration;
 use url::Url;
 
 /// Time limit for a request, including all its attempts.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time limit for connecting to the server.
-const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of retries of a request.
-const REPEATS_MAX: usize = 3;
+const RETRIES_MAX: usize = 3;
 /// Longest pause before a retry.
-const PAUSE_MAX: Duration = Duration::from_secs(2);
+const BACKOFF_MAX: Duration = Duration::from_secs(2);
 
 /// Returns the client for `url`, and the prefix in the URL.
 pub(crate) fn connect(
@@ -37,8 +37,8 @@ pub(crate) fn connect(
     macro_rules! build {
         ($new:expr, $mark:literal) => {{
             let mut builder = $new
-                .with_client_options(patient_client())
-                .with_retry(patient_retry());
+                .with_client_options(client_options())
+                .with_retry(retry_config());
             for (name, value) in settings {
                 let name = name.to_ascii_lowercase();
                 if let (true, Ok(key)) = (name.starts_with($mark), name.parse()) {
@@ -50,7 +50,7 @@ pub(crate) fn connect(
         }};
     }
     let client = match scheme {
-        ObjectStoreScheme::AmazonS3 => build!(amazon(), "aws_"),
+        ObjectStoreScheme::AmazonS3 => build!(s3_builder(), "aws_"),
         ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder::new(), "azure_"),
         // No available emulator speaks the client's protocol, so this was never tested.
         ObjectStoreScheme::GoogleCloudStorage => {
@@ -63,23 +63,23 @@ pub(crate) fn connect(
 
 /// Creates a builder that removes objects one by one, because every S3-compatible server supports
 /// that.
-fn amazon() -> AmazonS3Builder {
+fn s3_builder() -> AmazonS3Builder {
     AmazonS3Builder::new().with_config(AmazonS3ConfigKey::DisableBulkDelete, "true")
 }
 
-fn patient_client() -> ClientOptions {
+fn client_options() -> ClientOptions {
     ClientOptions::new()
-        .with_connect_timeout(CONNECT_PATIENCE)
-        .with_timeout(PATIENCE)
+        .with_connect_timeout(CONNECT_TIMEOUT)
+        .with_timeout(REQUEST_TIMEOUT)
 }
 
-fn patient_retry() -> RetryConfig {
+fn retry_config() -> RetryConfig {
     RetryConfig {
         backoff: BackoffConfig {
-            max_backoff: PAUSE_MAX,
+            max_backoff: BACKOFF_MAX,
             ..BackoffConfig::default()
         },
-        max_retries: REPEATS_MAX,
-        retry_timeout: PATIENCE,
+        max_retries: RETRIES_MAX,
+        retry_timeout: REQUEST_TIMEOUT,
     }
 }

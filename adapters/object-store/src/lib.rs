@@ -19,7 +19,7 @@
 //!
 //! *Invariants.* An object appears either completely or not at all. A small object is sent in a
 //! single request. A large object is sent in parts, which become an object only after the last part
-//! has been sent. Every request ends. If a server does not answer within [`PATIENCE`], the request
+//! has been sent. Every request ends. If a server does not answer within [`REQUEST_TIMEOUT`], the request
 //! returns an error that contains the URL.
 //!
 //! ```no_run
@@ -39,7 +39,7 @@ mod bucket;
 mod connect;
 
 pub use bucket::Bucket;
-pub use connect::PATIENCE;
+pub use connect::REQUEST_TIMEOUT;
 
 use ringtree::Result;
 use ringtree::ddp::checkpoint::{Directory, Store};

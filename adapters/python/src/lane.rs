@@ -81,7 +81,7 @@ impl Lane {
         match calls.pop() {
             Some(call) if is_single && self.is_idle() => {
                 let operation = call.post(&timed(self.comm(), timeout))?;
-                Ok(Work::new(Pending::of_operation(operation)))
+                Ok(Work::new(Pending::from_operation(operation)))
             }
             last => {
                 calls.extend(last);
@@ -102,7 +102,7 @@ impl Lane {
         self.shared.unfinished.fetch_add(1, Ordering::Relaxed);
         self.shared.lock().waiting.push_back(job);
         self.shared.changed.notify_all();
-        Ok(Work::queued(Pending::of_outcome(outcome), &self.shared))
+        Ok(Work::queued(Pending::from_outcome(outcome), &self.shared))
     }
 
     fn have_thread(&self) -> Result<()> {
@@ -164,6 +164,6 @@ impl Lane {
         start: impl FnOnce(&Communicator) -> Result<Box<dyn Operation>>,
     ) -> Result<Work> {
         let operation = start(&timed(self.comm(), timeout))?;
-        Ok(Work::new(Pending::of_operation(operation)))
+        Ok(Work::new(Pending::from_operation(operation)))
     }
 }

@@ -2,7 +2,7 @@
 
 use crate::timeout::timed;
 use ringtree::{Communicator, Result};
-use ringtree_foreign::{Outcome, unpanicked};
+use ringtree_foreign::{Outcome, catch_panic};
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -63,7 +63,7 @@ impl Queue {
     pub(crate) fn work(&self) {
         while let Some(job) = self.next() {
             let comm = timed(&self.comm, job.timeout);
-            let end = unpanicked(|| (job.act)(&comm));
+            let end = catch_panic(|| (job.act)(&comm));
             self.unfinished.fetch_sub(1, Ordering::Release);
             job.outcome.set(end);
         }

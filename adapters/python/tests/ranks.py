@@ -15,7 +15,7 @@ SECONDS_MAX = 240
 _taken = []
 
 
-def own_port():
+def reserved_port():
     """A port of loopback that no other process is given; a rank that is told it can listen there."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -28,7 +28,7 @@ class Job:
     """A program over `ranks` processes, with torchrun's variables."""
 
     def __init__(self, program, ranks, *arguments, environment=()):
-        port = str(own_port())
+        port = str(reserved_port())
         self.processes = []
         for rank in range(ranks):
             variables = {

@@ -12,7 +12,7 @@ import ringtree
 from ringtree import _ringtree, errors
 
 from cases import ends
-from ranks import own_port, run
+from ranks import reserved_port, run
 
 
 @functools.cache
@@ -69,7 +69,7 @@ class InMemory:
 
 @pytest.mark.parametrize("meeting", ["store", "rendezvous"])
 def test_ranks_meet_as_the_program_says(meeting):
-    place = InMemory() if meeting == "store" else f"127.0.0.1:{own_port()}"
+    place = InMemory() if meeting == "store" else f"127.0.0.1:{reserved_port()}"
     sums = [bytearray([rank + 1]) for rank in range(2)]
 
     def rank_of(rank):
@@ -118,8 +118,8 @@ def test_keywords_that_do_not_fit_are_refused():
 
 def test_the_time_that_init_is_given_counts_for_the_start(monkeypatch):
     with pytest.raises(ringtree.JoinError, match="within 300 ms"):
-        ringtree.init(0, 2, rendezvous=f"127.0.0.1:{own_port()}", timeout=0.3)
-    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": own_port()}.items():
+        ringtree.init(0, 2, rendezvous=f"127.0.0.1:{reserved_port()}", timeout=0.3)
+    for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": reserved_port()}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
     with pytest.raises(ringtree.JoinError, match="within 300 ms"):

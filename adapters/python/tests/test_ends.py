@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ranks import HERE, Job, own_port, run
+from ranks import HERE, Job, reserved_port, run
 
 
 def fields(out):
@@ -207,7 +207,7 @@ def test_torch_that_cannot_call_python_is_refused_in_one_line():
     program = (
         "import torch; torch.__version__ = '2.13.1'\n"
         "import torch.distributed as dist\n"
-        f"dist.init_process_group('ringtree', init_method='tcp://127.0.0.1:{own_port()}',"
+        f"dist.init_process_group('ringtree', init_method='tcp://127.0.0.1:{reserved_port()}',"
         " rank=0, world_size=1)"
     )
     end = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -102,7 +102,7 @@ impl Shaper {
         while !self.shared.is_over.load(Ordering::Acquire) {
             let readable = self.wait()?;
             for host in readable {
-                self.hear(host);
+                self.read_port(host);
             }
             self.deliver();
             let busy = clock_gettime(ClockId::ThreadCPUTime);
@@ -128,7 +128,7 @@ impl Shaper {
         until_ns = until_ns.min(self.switch.next_ns().unwrap_or(u64::MAX));
         let (mut heard, mut ports) = (Vec::new(), Vec::new());
         for (host, port) in self.ports.iter().enumerate() {
-            let hears_ns = self.switch.hears_at(host);
+            let hears_ns = self.switch.readable_at_ns(host);
             if hears_ns > now_ns {
                 until_ns = until_ns.min(hears_ns);
                 continue;
@@ -151,10 +151,10 @@ impl Shaper {
     }
 
     /// Reads packets that `host` sends.
-    fn hear(&mut self, host: usize) {
+    fn read_port(&mut self, host: usize) {
         for _ in 0..BURST {
             let now_ns = self.now_ns();
-            if self.switch.hears_at(host) > now_ns {
+            if self.switch.readable_at_ns(host) > now_ns {
                 return;
             }
             let Ok(length) = (&self.ports[host]).read(&mut self.read) else {
@@ -163,7 +163,8 @@ impl Shaper {
             let mut buffer = self.spare.pop().unwrap_or_default();
             buffer.clear();
             buffer.extend_from_slice(&self.read[..length]);
-            match Sight::of(&buffer).filter(|sight| sight.to < self.ports.len() && sight.to != host)
+            match PacketHeaders::of(&buffer)
+                .filter(|sight| sight.to < self.ports.len() && sight.to != host)
             {
                 Some(sight) => {
                     let packet = Packet {
@@ -209,7 +210,7 @@ impl Shaper {
         if !self.shared.records.load(Ordering::Relaxed) {
             return;
         }
-        if let Some(sight) = Sight::of(&packet.load) {
+        if let Some(sight) = PacketHeaders::of(&packet.load) {
             let deliveries = self.shared.deliveries.lock();
             deliveries
                 .unwrap_or_else(PoisonError::into_inner)
@@ -224,7 +225,7 @@ impl Shaper {
 
 /// Headers of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Sight {
+struct PacketHeaders {
     to: usize,
     header_bytes: u64,
     payload_bytes: u64,
@@ -232,7 +233,7 @@ struct Sight {
     segment_bytes: Option<u64>,
 }
 
-impl Sight {
+impl PacketHeaders {
     /// Parses a packet. Returns `None` if it is not a complete IPv4 packet.
     fn of(packet: &[u8]) -> Option<Self> {
         let (before, ip) = packet.split_at_checked(HEADER_BYTES)?;
@@ -279,22 +280,22 @@ mod tests {
 
     #[test]
     fn every_segment_adds_headers_and_framing() {
-        let one = Sight::of(&packet(1_448, 0)).unwrap();
+        let one = PacketHeaders::of(&packet(1_448, 0)).unwrap();
         assert_eq!(
             (one.to, one.payload_bytes, one.wire_bytes()),
             (2, 1_448, 1_538)
         );
-        let long = Sight::of(&packet(14_481, 1_448)).unwrap();
+        let long = PacketHeaders::of(&packet(14_481, 1_448)).unwrap();
         assert_eq!(long.wire_bytes(), 14_481 + 11 * 90);
-        assert_eq!(Sight::of(&packet(0, 0)).unwrap().wire_bytes(), 90);
+        assert_eq!(PacketHeaders::of(&packet(0, 0)).unwrap().wire_bytes(), 90);
     }
 
     #[test]
     fn invalid_packets_are_not_parsed() {
-        assert_eq!(Sight::of(&[0; 9]), None);
+        assert_eq!(PacketHeaders::of(&[0; 9]), None);
         let mut version_6 = packet(10, 0);
         version_6[HEADER_BYTES] = 0x60;
-        assert_eq!(Sight::of(&version_6), None);
-        assert_eq!(Sight::of(&packet(0, 0)[..HEADER_BYTES + 25]), None);
+        assert_eq!(PacketHeaders::of(&version_6), None);
+        assert_eq!(PacketHeaders::of(&packet(0, 0)[..HEADER_BYTES + 25]), None);
     }
 }

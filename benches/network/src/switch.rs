@@ -135,7 +135,7 @@ impl<T> Switch<T> {
     }
 
     /// Returns the time from which packets of `host` may be read again.
-    pub(crate) fn hears_at(&self, host: usize) -> u64 {
+    pub(crate) fn readable_at_ns(&self, host: usize) -> u64 {
         self.stations[host].free_ns.saturating_sub(BOOKED_AHEAD_NS)
     }
 
@@ -292,12 +292,12 @@ mod tests {
     #[test]
     fn host_is_not_read_while_its_link_is_booked() {
         let mut switch = Switch::new(&shape(2));
-        assert_eq!(switch.hears_at(0), 0);
+        assert_eq!(switch.readable_at_ns(0), 0);
         for _ in 0..3 {
             switch.send(0, packet(0, 1));
         }
-        assert_eq!(switch.hears_at(0), 2 * MS);
-        assert_eq!(switch.hears_at(1), 0);
+        assert_eq!(switch.readable_at_ns(0), 2 * MS);
+        assert_eq!(switch.readable_at_ns(1), 0);
     }
 
     #[test]

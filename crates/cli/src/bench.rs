@@ -9,7 +9,7 @@ use crate::format::Format;
 use crate::gpu;
 use crate::names::{Selection, algorithms, one_of, parse_selection};
 use crate::quantity::{count, parse_size};
-use crate::{FAILED, FINE, Invocation, MISUSED, exit_code};
+use crate::{EXIT_OK, EXIT_USAGE, FAILED, Invocation, exit_code};
 use case::{Case, Memory};
 use measure::Measurement;
 use ringtree::Builder;
@@ -114,7 +114,7 @@ enum Place {
 }
 
 /// The measurements that the arguments describe.
-struct Wanted<'a> {
+struct Measurements<'a> {
     arguments: &'a Arguments,
     /// `None` stands for `auto`.
     algorithms: Vec<Option<Algorithm>>,
@@ -127,7 +127,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
         Ok(wanted) => wanted,
         Err(problem) => {
             eprintln!("ringtree bench: {problem}");
-            return MISUSED;
+            return EXIT_USAGE;
         }
     };
     let is_among_ranks = std::env::var_os("RANK").is_some();
@@ -138,7 +138,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
                 "ringtree bench: --root {} is out of range: it must be less than --ranks {ranks}",
                 arguments.root
             );
-            return MISUSED;
+            return EXIT_USAGE;
         }
         // Report a missing GPU once instead of on every rank.
         if arguments.memory == Place::Device
@@ -152,7 +152,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: Invocation) -> u8 {
         };
     }
     match run(&wanted) {
-        Ok(0) => FINE,
+        Ok(0) => EXIT_OK,
         Ok(wrong) => {
             eprintln!("ringtree bench: found {wrong} wrong elements in the results");
             FAILED
@@ -167,7 +167,7 @@ fn refused(error: &Error) -> u8 {
     exit_code(error)
 }
 
-fn wanted(arguments: &Arguments) -> Result<Wanted<'_>, String> {
+fn wanted(arguments: &Arguments) -> Result<Measurements<'_>, String> {
     if arguments.trace.is_some() && arguments.memory == Place::Device {
         return Err("--trace does not support --memory device; use --memory host or shared".into());
     }
@@ -186,7 +186,7 @@ fn wanted(arguments: &Arguments) -> Result<Wanted<'_>, String> {
             "{op} is not defined for {dtype}; bitwise operators require an integer type"
         ));
     }
-    Ok(Wanted {
+    Ok(Measurements {
         arguments,
         algorithms: named(arguments.collective, &arguments.algorithm, preset)?,
         sizes_bytes: sizes(arguments)?,
@@ -237,7 +237,7 @@ fn sizes(arguments: &Arguments) -> Result<Vec<usize>, String> {
 }
 
 /// Connects to the other ranks and runs the measurements. Returns the number of wrong elements.
-fn run(wanted: &Wanted) -> ringtree::Result<usize> {
+fn run(wanted: &Measurements) -> ringtree::Result<usize> {
     let arguments = wanted.arguments;
     let mut builder = Builder::from_env()?;
     if let Some(transport) = arguments.transport {
@@ -266,7 +266,11 @@ fn run(wanted: &Wanted) -> ringtree::Result<usize> {
 }
 
 /// Measures all sizes and algorithms. Returns the number of wrong elements.
-fn measure_all(wanted: &Wanted, comm: &Communicator, trace: &Trace) -> ringtree::Result<usize> {
+fn measure_all(
+    wanted: &Measurements,
+    comm: &Communicator,
+    trace: &Trace,
+) -> ringtree::Result<usize> {
     let arguments = wanted.arguments;
     let memory = memory(comm, arguments.memory)?;
     let mut total_wrong = 0;
@@ -325,7 +329,7 @@ fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<boo
 /// algorithm is measured, returns `None`, so that the call itself returns the error.
 fn not_for(
     comm: &Communicator,
-    wanted: &Wanted,
+    wanted: &Measurements,
     algorithm: Option<Algorithm>,
     bytes: usize,
 ) -> Option<String> {

@@ -4,23 +4,23 @@
 //! line for each rank that fails, hangs or dies.
 
 mod cases;
-mod endings;
+mod failures;
 mod group;
-mod habits;
 mod litmus;
 mod machine;
+mod messages;
 mod parts;
 mod probe;
 mod rank;
 mod report;
-mod said;
 mod speeds;
+mod usage_patterns;
 
 use crate::format::Format;
 use crate::quantity::count;
-use crate::{FAILED, FINE, Invocation, MISUSED};
+use crate::{EXIT_OK, EXIT_USAGE, FAILED, Invocation};
+use messages::Part;
 use parts::Check;
-use said::Part;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -70,7 +70,7 @@ pub(crate) struct Arguments {
     #[arg(long, hide = true)]
     mapped: bool,
     /// Time limit for each part
-    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = parts::PATIENCE_S)]
+    #[arg(long, hide = true, value_name = "SECONDS", default_value_t = parts::PART_LIMIT_S)]
     patience: u64,
 }
 
@@ -84,15 +84,15 @@ impl Arguments {
 /// no GPU.
 pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
     if let Some(part) = arguments.part {
-        rank::follow(part, arguments);
-        return FINE;
+        rank::run_part(part, arguments);
+        return EXIT_OK;
     }
     let start = Instant::now();
     if let Some(folder) = &arguments.out
         && let Err(error) = std::fs::create_dir_all(folder)
     {
         eprintln!("ringtree check-gpu: --out {}: {error}", folder.display());
-        return MISUSED;
+        return EXIT_USAGE;
     }
     if let Err(why) = machine::find_gpu() {
         eprintln!("ringtree check-gpu: {why}");
@@ -101,7 +101,7 @@ pub(crate) fn execute(arguments: &Arguments, invocation: &Invocation) -> u8 {
     let mut check = Check::new(arguments, invocation, start);
     check.all();
     match check.conclude() {
-        0 => FINE,
+        0 => EXIT_OK,
         _ => FAILED,
     }
 }

@@ -2,7 +2,7 @@
 //! are in effect.
 
 use crate::gpu;
-use crate::{FAILED, FINE, MISUSED};
+use crate::{EXIT_OK, EXIT_USAGE, FAILED};
 use ringtree::internal::bootstrap::{Findings, TuningSource};
 use ringtree::plan::TuningTable;
 use ringtree::start::TransportChoice;
@@ -22,7 +22,7 @@ pub(crate) struct Arguments {
 pub(crate) fn execute(arguments: &Arguments) -> u8 {
     if arguments.peer.is_some() {
         eprintln!("ringtree doctor: --peer is not implemented yet; omit it");
-        return MISUSED;
+        return EXIT_USAGE;
     }
     // Unknown names were rejected before any command ran.
     let choice = setting("RINGTREE_TRANSPORT").and_then(|name| name.trim().parse().ok());
@@ -40,7 +40,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
             );
             FAILED
         }
-        _ => FINE,
+        _ => EXIT_OK,
     }
 }
 

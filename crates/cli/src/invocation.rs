@@ -1,7 +1,7 @@
 //! Describes how the command was invoked so that `bench` and `check-gpu` can start themselves again
 //! as ranks.
 
-use ringtree::internal::launch::on_this_host;
+use ringtree::internal::launch::local_job;
 use ringtree::{Result, launch};
 use std::env;
 use std::ffi::OsString;
@@ -48,7 +48,7 @@ impl Invocation {
     pub(super) fn spawn(self, ranks: usize, sessions: bool) -> Result<i32> {
         let Program { file, arguments } = self.program;
         let arguments = [arguments, self.arguments].concat();
-        let job = on_this_host(file, arguments, ranks);
+        let job = local_job(file, arguments, ranks);
         launch::run(&launch::Job { sessions, ..job })
     }
 }

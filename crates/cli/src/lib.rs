@@ -38,16 +38,16 @@ use std::io::Write;
 use gpu::check as check_gpu;
 
 /// Exit code on success.
-const FINE: u8 = 0;
+const EXIT_OK: u8 = 0;
 /// Exit code if the work failed.
 const FAILED: u8 = 1;
 /// Exit code after a usage error.
-const MISUSED: u8 = 2;
+const EXIT_USAGE: u8 = 2;
 
 /// Returns the exit code after an error.
 fn exit_code(error: &ringtree::Error) -> u8 {
     match error.kind() {
-        ringtree::ErrorKind::Usage | ringtree::ErrorKind::Configuration => MISUSED,
+        ringtree::ErrorKind::Usage | ringtree::ErrorKind::Configuration => EXIT_USAGE,
         _ => FAILED,
     }
 }
@@ -78,26 +78,26 @@ enum Command {
 
 /// Runs an invocation of the command line and returns the exit code for the process.
 pub fn execute(invocation: Invocation) -> u8 {
-    let code = carried_out(invocation);
+    let code = run_command(invocation);
     // If the program is an interpreter, nothing else flushes standard output. A reader that has
     // closed it (`| head`) is not an error.
     let _ = std::io::stdout().flush();
     code
 }
 
-fn carried_out(invocation: Invocation) -> u8 {
+fn run_command(invocation: Invocation) -> u8 {
     let name = OsString::from("ringtree");
     let words = [&name].into_iter().chain(&invocation.arguments);
     let line = match read(words.cloned().collect()) {
         Ok(line) => line,
-        Err(error) => return misread(&error, &invocation),
+        Err(error) => return report_usage_error(&error, &invocation),
     };
     let names = std::env::vars_os().map(|(name, _)| name);
     let setting = |name: &str| std::env::var(name).ok();
     let checked = check_names(names).and_then(|()| check_environment(setting));
     if let Err(error) = checked {
         tell(&error.to_string());
-        return MISUSED;
+        return EXIT_USAGE;
     }
     match line.command {
         Command::Run(arguments) => run::execute(arguments),
@@ -135,8 +135,8 @@ fn read(mut words: Vec<OsString>) -> Result<CommandLine, clap::Error> {
     };
     loop {
         let matches = command.try_get_matches_from_mut(&words);
-        let mut misread = words.iter_mut();
-        match misread.find_map(|word| Some((of_mpirun(word)?, word))) {
+        let mut report_usage_error = words.iter_mut();
+        match report_usage_error.find_map(|word| Some((of_mpirun(word)?, word))) {
             Some((instead, word)) if matches.is_err() => *word = instead.into(),
             _ => return CommandLine::from_arg_matches(&matches?),
         }
@@ -145,18 +145,18 @@ fn read(mut words: Vec<OsString>) -> Result<CommandLine, clap::Error> {
 
 /// Prints the requested help or version, or reports a usage error in one line. Returns the exit
 /// code.
-fn misread(error: &clap::Error, invocation: &Invocation) -> u8 {
+fn report_usage_error(error: &clap::Error, invocation: &Invocation) -> u8 {
     if !error.use_stderr() {
         // A reader that has closed standard output (`| head`) is not an error.
         let _ = error.print();
-        return FINE;
+        return EXIT_OK;
     }
     if error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
         tell(
             "missing command: use run, bench, plan, doctor or check-gpu; \
              see `ringtree --help`",
         );
-        return MISUSED;
+        return EXIT_USAGE;
     }
     let text = error.to_string();
     // The first paragraph contains the error and any missing arguments. The rest consists of usage
@@ -181,5 +181,5 @@ fn misread(error: &clap::Error, invocation: &Invocation) -> u8 {
         )),
         (None, None) => tell(&format!("{what}; see `--help`")),
     }
-    MISUSED
+    EXIT_USAGE
 }

@@ -3,7 +3,7 @@
 use crate::format::Format;
 use crate::names::{Selection, algorithms, one_of, parse_selection};
 use crate::quantity::{count, parse_rate, parse_size, parse_time};
-use crate::{FAILED, FINE, MISUSED};
+use crate::{EXIT_OK, EXIT_USAGE, FAILED};
 use ringtree::internal::limits::{
     DRAWN_RANKS_MAX, PIECES_MAX, RADIX_MAX, RANKS_PER_HOST_MAX, VERIFY_RANKS_MAX, WORLD_SIZE_MAX,
 };
@@ -117,10 +117,10 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
         Ok((output, fault)) => {
             // A reader that has closed standard output (`| head`) is not an error.
             let _ = std::io::stdout().lock().write_all(output.as_bytes());
-            let Some(fault) = fault else { return FINE };
+            let Some(fault) = fault else { return EXIT_OK };
             (fault, FAILED)
         }
-        Err(message) => (message, MISUSED),
+        Err(message) => (message, EXIT_USAGE),
     };
     eprintln!("ringtree plan: {message}");
     code
@@ -128,7 +128,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
 
 /// The parsed arguments.
 #[derive(Debug)]
-struct Inquiry {
+struct PlanQuery {
     collective: Collective,
     selection: Selection,
     /// The algorithm whose plan is played next to the plan of `selection`.
@@ -144,7 +144,7 @@ struct Inquiry {
     format: Format,
 }
 
-impl Inquiry {
+impl PlanQuery {
     fn of(arguments: &Arguments) -> Result<Self, String> {
         let Arguments {
             collective,
@@ -261,11 +261,11 @@ impl Inquiry {
             pieces: request.pieces,
         };
         let is_listed = self.topology.world_size <= DRAWN_RANKS_MAX;
-        let is_proven = self.verify && self.topology.world_size <= VERIFY_RANKS_MAX;
-        if is_listed || is_proven {
+        let is_verified = self.verify && self.topology.world_size <= VERIFY_RANKS_MAX;
+        if is_listed || is_verified {
             let plans = plans(&request)?;
             let report = &mut assessment.report;
-            if is_proven {
+            if is_verified {
                 prove(report, &plans);
             }
             if is_listed && self.format == Format::Json && report.why_not.is_none() {
@@ -356,7 +356,7 @@ fn verdict(report: &Report) -> &'static str {
 }
 
 fn answer(arguments: &Arguments) -> Result<(String, Option<String>), String> {
-    let inquiry = Inquiry::of(arguments)?;
+    let inquiry = PlanQuery::of(arguments)?;
     let (algorithms, why) = inquiry.algorithms()?;
     let assessments = algorithms.into_iter().map(|one| inquiry.assess(one));
     let mut assessments = assessments.collect::<Result<Vec<_>, _>>()?;
@@ -393,7 +393,7 @@ fn drawings(assessments: &[Assessment], draw: Drawing) -> Result<String, String>
 }
 
 /// Returns the page that plays the plans.
-fn page(inquiry: &Inquiry, assessments: &mut [Assessment]) -> Result<String, String> {
+fn page(inquiry: &PlanQuery, assessments: &mut [Assessment]) -> Result<String, String> {
     let mut played = Vec::new();
     for (plans, caption) in assessments.iter_mut().filter_map(|one| one.drawn.take()) {
         let request = &plans[0].request;
@@ -427,7 +427,7 @@ fn fault(assessments: &[Assessment]) -> Option<String> {
 }
 
 /// Returns, for example, "broadcast of 1 MiB over 8 ranks, root 0".
-fn subject(inquiry: &Inquiry) -> String {
+fn subject(inquiry: &PlanQuery) -> String {
     let size = match inquiry.collective {
         Collective::Barrier => String::new(),
         _ => format!(" of {}", Bytes(inquiry.bytes as f64)),

@@ -3,7 +3,7 @@
 use crate::{FAILED, exit_code};
 use clap::{Args, ValueEnum};
 use ringtree::internal::launch::tell;
-use ringtree::launch::{self, Job, Meeting, Output};
+use ringtree::launch::{self, Job, Output, Rendezvous};
 use ringtree::{Error, ErrorKind};
 use std::ffi::OsString;
 use std::num::NonZeroUsize;
@@ -17,7 +17,7 @@ const ON_EACH_HOST: &str =
     "start the same command on every host, with --nnodes and --rdzv-endpoint";
 
 /// Options of torchrun and mpirun that are not supported, and what to use instead.
-const ELSEWHERE: &[(&str, &str)] = &[
+const UNSUPPORTED_OPTIONS: &[(&str, &str)] = &[
     (
         "--rdzv-conf",
         "set RINGTREE_TIMEOUT_MS to limit the startup time",
@@ -140,7 +140,7 @@ pub(crate) struct Arguments {
 
     /// How to show the ranks' output
     #[arg(long, value_name = "WHAT", value_enum, default_value = "prefixed")]
-    output: Shown,
+    output: OutputMode,
 
     /// Append everything that rank K writes to DIR/rank-K.log, including after restarts; not
     /// available with --output inherit
@@ -155,7 +155,7 @@ pub(crate) struct Arguments {
 
 /// How to show the ranks' output.
 #[derive(Clone, Copy, Debug, ValueEnum)]
-enum Shown {
+enum OutputMode {
     /// Every line, prefixed with its rank, such as `[3]: loss 1.3`
     Prefixed,
     /// The unmodified output of each host's first rank, so that progress bars work in a terminal.
@@ -168,12 +168,12 @@ enum Shown {
     Inherit,
 }
 
-impl From<Shown> for Output {
-    fn from(shown: Shown) -> Self {
+impl From<OutputMode> for Output {
+    fn from(shown: OutputMode) -> Self {
         match shown {
-            Shown::Prefixed => Output::Prefixed,
-            Shown::Rank0 => Output::Rank0,
-            Shown::Inherit => Output::Inherit,
+            OutputMode::Prefixed => Output::Prefixed,
+            OutputMode::Rank0 => Output::Rank0,
+            OutputMode::Inherit => Output::Inherit,
         }
     }
 }
@@ -237,7 +237,7 @@ pub(crate) fn instead_of(option: &str) -> Option<&'static str> {
         Some(long) => format!("--{}", long.replace('_', "-")),
         None => option.to_owned(),
     };
-    let found = ELSEWHERE.iter().find(|(known, _)| *known == name);
+    let found = UNSUPPORTED_OPTIONS.iter().find(|(known, _)| *known == name);
     found.map(|(_, instead)| *instead)
 }
 
@@ -273,7 +273,7 @@ fn job(arguments: Arguments) -> Result<Job, Error> {
         max_restarts: arguments.max_restarts,
         output: arguments.output.into(),
         log_folder: arguments.log_dir,
-        meeting: endpoint.map(|endpoint| Meeting {
+        rendezvous: endpoint.map(|endpoint| Rendezvous {
             nodes,
             endpoint,
             node_rank: arguments.node_rank,

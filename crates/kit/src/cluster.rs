@@ -114,7 +114,7 @@ pub struct Cluster {
 }
 
 /// The ranks that will be killed, ordered by time.
-type Agenda = BTreeSet<(Duration, usize)>;
+type TimedDeaths = BTreeSet<(Duration, usize)>;
 
 impl Cluster {
     /// Creates a cluster of the ranks of `world`.
@@ -162,8 +162,8 @@ impl Cluster {
         Ok(Outcome {
             ends: ranks.iter().map(|rank| rank.end).collect(),
             kills: ranks.iter().map(|rank| rank.killed_at).collect(),
-            marks: ranks.iter_mut().map(|rank| rank.standing().0).collect(),
-            agreed: ranks.iter_mut().map(|rank| rank.standing().1).collect(),
+            marks: ranks.iter_mut().map(|rank| rank.marks().0).collect(),
+            agreed: ranks.iter_mut().map(|rank| rank.marks().1).collect(),
             bytes_sent: (0..*world_size)
                 .map(|rank| network.bytes_sent(rank))
                 .collect(),
@@ -173,7 +173,7 @@ impl Cluster {
 
     fn drive(&self, ranks: &mut [Rank], shared: &mut Shared) -> Result<()> {
         let times = self.fates.iter().enumerate();
-        let mut agenda: Agenda = times
+        let mut timed_deaths: TimedDeaths = times
             .filter_map(|(rank, fate)| match fate {
                 Some(Moment::Time(time)) => Some((*time, rank)),
                 _ => None,
@@ -185,7 +185,7 @@ impl Cluster {
             for rank in touched {
                 let was_over = ranks[rank].is_over();
                 ranks[rank].advance(shared)?;
-                if ranks[rank].is_doomed(shared) {
+                if ranks[rank].is_due_to_die(shared) {
                     ranks[rank].kill(shared);
                 }
                 left -= usize::from(!was_over && ranks[rank].is_over());
@@ -193,11 +193,11 @@ impl Cluster {
             touched = lock(&shared.network).take_touched();
             while touched.is_empty() && left > 0 {
                 let next = lock(&shared.network).next_event_at();
-                let due = agenda.first().map(|(time, _)| *time);
+                let due = timed_deaths.first().map(|(time, _)| *time);
                 match (due, next) {
                     (Some(due), next) if next.is_none_or(|next| due <= next) => {
                         lock(&shared.network).advance_to(due);
-                        let Some((_, rank)) = agenda.pop_first() else {
+                        let Some((_, rank)) = timed_deaths.pop_first() else {
                             continue;
                         };
                         let was_over = ranks[rank].is_over();

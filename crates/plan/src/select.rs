@@ -64,7 +64,7 @@ pub fn choose(
     table: &TuningTable,
     forced: Option<Algorithm>,
 ) -> Result<Choice, PlanError> {
-    let offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
+    let offers = Candidates::new(collective, topology, bytes, dtype_size, table)?;
     offers.choose(forced)
 }
 
@@ -98,7 +98,7 @@ pub fn choose_in_rank_order(
     table: &TuningTable,
     forced: Option<Algorithm>,
 ) -> Result<Choice, PlanError> {
-    let mut offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
+    let mut offers = Candidates::new(collective, topology, bytes, dtype_size, table)?;
     offers.in_rank_order = true;
     offers.choose(forced)
 }
@@ -135,7 +135,7 @@ pub fn choose_concurrent(
     dtype_size: usize,
     table: &TuningTable,
 ) -> Result<Choice, PlanError> {
-    let mut offers = Offers::new(collective, topology, bytes, dtype_size, table)?;
+    let mut offers = Candidates::new(collective, topology, bytes, dtype_size, table)?;
     offers.calls = calls.max(1);
     offers.choose(None)
 }
@@ -158,10 +158,10 @@ const RADIXES: &[usize] = &[
 /// ([`Entry::has_one_sender`]), or the buffer is sent in short slices ([`Entry::is_sliced`]). Long
 /// streams that meet at a port share it unevenly and overflow its queue. Over TCP, this can cost
 /// large messages up to half of their speed, which the model does not predict.
-const NO_DIFFERENCE: f64 = 0.1;
+const NEAR_TIE: f64 = 0.1;
 
 /// Returns whether the plan prevents its streams from meeting at a port for long.
-fn keeps_apart(entry: &Entry, choice: &Choice) -> bool {
+fn avoids_port_sharing(entry: &Entry, choice: &Choice) -> bool {
     let is_sliced = (entry.is_sliced)(choice.collective) && choice.pieces > 1;
     entry.has_one_sender || (is_sliced && choice.algorithm.radix() == 2)
 }
@@ -223,7 +223,7 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, PlanError
 }
 
 /// A call for which algorithms are compared.
-struct Offers<'a> {
+struct Candidates<'a> {
     topology: &'a Topology,
     table: &'a TuningTable,
     /// Inputs for choosing the number of pieces over TCP.
@@ -235,7 +235,7 @@ struct Offers<'a> {
     calls: usize,
 }
 
-impl<'a> Offers<'a> {
+impl<'a> Candidates<'a> {
     fn new(
         collective: Collective,
         topology: &'a Topology,
@@ -288,8 +288,8 @@ impl<'a> Offers<'a> {
             let entry = entry(collective, candidate.algorithm);
             self.topology.world_size > 2
                 && sharing != Sharing::All
-                && entry.is_some_and(|entry| keeps_apart(entry, candidate))
-                && within(NO_DIFFERENCE, candidate)
+                && entry.is_some_and(|entry| avoids_port_sharing(entry, candidate))
+                && within(NEAR_TIE, candidate)
         };
         let calm = candidates
             .iter()
@@ -437,23 +437,23 @@ impl<'a> Offers<'a> {
 
 /// Relative amount by which a cost is raised and lowered to determine how much the predicted time
 /// depends on it.
-const NUDGE: f64 = 1.0 / 64.0;
-/// Like [`NUDGE`], but used with several sites, where a change may reorder the messages at an
+const COST_STEP: f64 = 1.0 / 64.0;
+/// Like [`COST_STEP`], but used with several sites, where a change may reorder the messages at an
 /// uplink and make the predicted time jump.
 const NUDGE_BETWEEN_SITES: f64 = 1.0 / 4.0;
 
 /// Returns the table with one of its costs multiplied by `factor` in every class of link.
-fn nudged(table: &TuningTable, number: Number, factor: f64) -> TuningTable {
-    let (mut nudged, mut uplink) = (*table, between_sites(table));
-    *number.of(&mut nudged.tcp) *= factor;
-    *number.of(&mut nudged.shm) *= factor;
+fn scaled_cost(table: &TuningTable, number: Number, factor: f64) -> TuningTable {
+    let (mut scaled_cost, mut uplink) = (*table, between_sites(table));
+    *number.of(&mut scaled_cost.tcp) *= factor;
+    *number.of(&mut scaled_cost.shm) *= factor;
     match number {
         Number::Alpha => uplink.alpha_s *= factor,
         Number::Beta => uplink.beta_s_per_byte *= factor,
         Number::Overhead | Number::Gamma => {}
     }
-    nudged.uplink = Some(uplink);
-    nudged
+    scaled_cost.uplink = Some(uplink);
+    scaled_cost
 }
 
 /// Computes the components of the predicted time of `choice`.
@@ -485,12 +485,12 @@ pub fn with_breakdown(
 /// Returns the same errors as [`predicted_s`].
 pub fn parts(request: &Request, bytes: usize, table: &TuningTable) -> Result<Parts, PlanError> {
     let nudge = match request.topology().site_count() {
-        1 => NUDGE,
+        1 => COST_STEP,
         _ => NUDGE_BETWEEN_SITES,
     };
     let mut parts_s = [0.0; 4];
     for (part_s, number) in parts_s.iter_mut().zip(Number::ALL) {
-        let with = |factor| predicted_s(request, bytes, &nudged(table, number, factor));
+        let with = |factor| predicted_s(request, bytes, &scaled_cost(table, number, factor));
         let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
         *part_s = f64::max((more_s - less_s) / (2.0 * nudge), 0.0);
     }

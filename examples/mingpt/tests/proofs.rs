@@ -41,7 +41,7 @@ fn job(ranks: usize, place: &Path, every: usize) -> Job {
         max_restarts: 3,
         output: Output::Prefixed,
         log_folder: None,
-        meeting: None,
+        rendezvous: None,
         sessions: false,
     }
 }

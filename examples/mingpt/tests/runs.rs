@@ -77,7 +77,7 @@ fn start_on(
     arguments: &[&str],
     own: impl Fn(usize, &mut Command),
 ) -> Vec<Child> {
-    let meeting = address::own_address();
+    let meeting = address::reserved_address();
     let rank = |rank: usize| {
         let (host, local) = (rank / (ranks / hosts), rank % (ranks / hosts));
         let numbers = [("RANK", rank), ("LOCAL_RANK", local)];

@@ -25,7 +25,7 @@ fn messages_round_trip() {
         rank: 7,
         peer: peer(1),
         agreed: vec![("RINGTREE_ALGORITHM".into(), "ring".into())],
-        room: Room::here(),
+        room: DescriptorUsage::here(),
     };
     let messages = [
         Message::Record(Box::new(record)),

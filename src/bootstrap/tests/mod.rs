@@ -142,7 +142,7 @@ impl Handler for Recorder {
         self.note(|seen| seen.failed.push((group, peer, why)));
     }
 
-    fn cannot_go_on(&self, cause: Error) {
+    fn fatal_error(&self, cause: Error) {
         self.note(|seen| seen.causes.push(cause));
     }
 

@@ -3,7 +3,7 @@
 
 use crate::bootstrap::join::join;
 use crate::bootstrap::settings::Settings;
-use crate::comm::tuning::{self, MEASURING, TuningOrigin};
+use crate::comm::tuning::{self, MEASURING_GROUP, TuningOrigin};
 use crate::comm::{Communicator, Parts};
 use crate::control::Membership;
 use crate::control::notices::Warnings;
@@ -12,8 +12,8 @@ use crate::link::tcp::Reactor;
 use crate::plan::internal::topology::at_sites;
 use crate::plan::{Algorithm, TuningTable};
 use crate::protocol::members::Members;
+use crate::runtime::fork_guard::RuntimeHandle;
 use crate::runtime::local::LocalRanks;
-use crate::runtime::own::OwnRuntime;
 use crate::runtime::process::{Callbacks, ProcessHost, Shared};
 use crate::sys::generation::count_forks;
 use std::os::fd::AsRawFd;
@@ -43,7 +43,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let (local_rank, local_count) = membership.place_on_host();
     let local_count = settings.local_world_size.unwrap_or(local_count);
     let host = host_of(settings, &shared, rank, local_count);
-    let own = OwnRuntime::new(rank, Box::new(host));
+    let own = RuntimeHandle::new(rank, Box::new(host));
     let runtime = own.get()?;
     runtime.warn_after(settings.stall_warning);
     shared.connect(membership.control.clone(), own.downgrade());
@@ -55,7 +55,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let topology = at_sites(&hosts, &sites);
     let known = table.known_by(&membership, &topology);
     if known.is_none() {
-        runtime.add_group(MEASURING, rank, &members, false, at_most)?;
+        runtime.add_group(MEASURING_GROUP, rank, &members, false, at_most)?;
     }
     let callbacks = Callbacks(Arc::clone(&shared));
     joined.start(Arc::new(callbacks), Some(reactor.as_raw_fd()))?;
@@ -112,7 +112,7 @@ fn host_of(
 
 /// Makes all operations of `runtime` fail if the startup is canceled. From here on, the startup may
 /// wait in a collective, which does not check for cancellation.
-fn end_when_cancelled(settings: &Settings, runtime: &OwnRuntime) {
+fn end_when_cancelled(settings: &Settings, runtime: &RuntimeHandle) {
     let (runtime, cause) = (runtime.downgrade(), settings.cancelled());
     settings.start.cancel.on_cancel(move || {
         if let Some(runtime) = runtime.upgrade() {

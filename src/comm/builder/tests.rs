@@ -59,7 +59,7 @@ const PLACE: &[(&str, &str)] = &[
 
 #[test]
 fn builder_without_values_reads_environment_like_from_env() {
-    let plain = text_of(Builder::begun(environment_of(&[PLACE])).placed());
+    let plain = text_of(Builder::with_environment(environment_of(&[PLACE])).resolved_settings());
     for one in VARIABLES {
         let given = ENVIRONMENT.iter().find(|(name, _)| *name == one.name);
         let given = given.unwrap_or_else(|| panic!("{} is missing from ENVIRONMENT", one.name));
@@ -67,7 +67,7 @@ fn builder_without_values_reads_environment_like_from_env() {
             let extra = [(given.0, value)];
             let environment = environment_of(&[&extra, PLACE]);
             let expected = text_of(Settings::from_env(|name| environment.get(name)));
-            let built = text_of(Builder::begun(environment).placed());
+            let built = text_of(Builder::with_environment(environment).resolved_settings());
             assert_eq!(built, expected, "{given:?}");
             let is_place = PLACE.contains(given);
             assert!(is_place || built != plain, "{given:?} is ignored");
@@ -77,21 +77,25 @@ fn builder_without_values_reads_environment_like_from_env() {
 
 #[test]
 fn builder_defaults_to_one_rank_and_rejects_partial_place() {
-    let alone = Builder::begun(environment_of(&[])).placed().unwrap();
+    let alone = Builder::with_environment(environment_of(&[]))
+        .resolved_settings()
+        .unwrap();
     assert_eq!((alone.rank, alone.world_size), (0, 1));
     let half = environment_of(&[&[("RANK", "1")]]);
-    let error = Builder::begun(half).placed().unwrap_err();
+    let error = Builder::with_environment(half)
+        .resolved_settings()
+        .unwrap_err();
     assert!(error.to_string().starts_with("WORLD_SIZE is not set"));
-    let begun = || Builder::begun(environment_of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
-    assert!(begun().placed().unwrap_err().kind() == ErrorKind::Configuration);
+    let begun = || Builder::with_environment(environment_of(&[&[("SLURM_STEP_NUM_TASKS", "4")]]));
+    assert!(begun().resolved_settings().unwrap_err().kind() == ErrorKind::Configuration);
     let complete = begun().rank(1).world_size(4).rendezvous("10.0.0.9:1");
-    assert_eq!(complete.placed().unwrap().rank, 1);
+    assert_eq!(complete.resolved_settings().unwrap().rank, 1);
 }
 
 #[test]
 fn rendezvous_error_names_source_of_value() {
-    let line = |one: Builder| one.placed().unwrap_err().to_string();
-    let begun = |all: &'static [(&str, &str)]| Builder::begun(environment_of(&[all]));
+    let line = |one: Builder| one.resolved_settings().unwrap_err().to_string();
+    let begun = |all: &'static [(&str, &str)]| Builder::with_environment(environment_of(&[all]));
     for wrong in ["localhost", "", ":1", "h:http"] {
         for builder in [begun(&[]), begun(PLACE)] {
             let line = line(builder.rank(0).world_size(2).rendezvous(wrong));
@@ -111,8 +115,14 @@ fn rendezvous_error_names_source_of_value() {
         variable.starts_with("RINGTREE_RENDEZVOUS=\"localhost\" is malformed"),
         "{variable}"
     );
-    assert!(begun(PLACE).rank(0).world_size(2).placed().is_ok());
-    assert!(begun(&[]).rank(0).world_size(1).placed().is_ok());
+    assert!(
+        begun(PLACE)
+            .rank(0)
+            .world_size(2)
+            .resolved_settings()
+            .is_ok()
+    );
+    assert!(begun(&[]).rank(0).world_size(1).resolved_settings().is_ok());
 }
 
 type Set = fn(Builder) -> Builder;
@@ -195,14 +205,19 @@ fn builder_values_override_environment() {
     let all: Vec<_> = ENVIRONMENT.iter().filter(is_implemented).copied().collect();
     let environment = || environment_of(&[&all]);
     for (nth, (set, show, expected)) in VALUES.iter().enumerate() {
-        let settings = set(Builder::begun(environment())).placed();
+        let settings = set(Builder::with_environment(environment())).resolved_settings();
         assert_eq!(show(&settings.unwrap()), *expected, "row {nth}");
     }
     // All other settings come from the environment.
-    let settings = Builder::begun(environment()).rank(5).placed().unwrap();
+    let settings = Builder::with_environment(environment())
+        .rank(5)
+        .resolved_settings()
+        .unwrap();
     assert_eq!(settings.algorithm.as_deref(), Some("ring"));
     assert_eq!((settings.attempt, settings.listener_fd), (2, None));
-    let settings = Builder::begun(environment()).rank(3).placed();
+    let settings = Builder::with_environment(environment())
+        .rank(3)
+        .resolved_settings();
     assert_eq!(
         settings.unwrap().listener_fd,
         Some(5),

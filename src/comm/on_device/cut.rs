@@ -7,7 +7,7 @@ use crate::device::numbering::MESSAGES_MAX;
 use crate::device::staging::{self, Piece};
 use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key, Prepared};
-use crate::engine::medium::enqueued::{self, Entry, Place, Script, Where};
+use crate::engine::medium::enqueued::{self, Entry, FrameSpace, Place, Script};
 use crate::engine::program::Program;
 use crate::error::Result;
 use crate::limits::{
@@ -88,7 +88,7 @@ fn piece(cache: &mut Cache, call: Call, count: usize) -> Result<Arc<Prepared>> {
 }
 
 /// Returns `prepared` with the description and digest of `whole`.
-fn in_the_name_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
+fn with_description_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
     Arc::new(Prepared {
         call: whole,
         digest: whole.digest(),
@@ -123,7 +123,7 @@ fn staged(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Vec<Staged>> {
                 Slot::Vacant(place) => {
                     let own = piece(cache, call, each.count)?;
                     let name = *chosen_call.get_or_insert_with(|| chosen(call, &own));
-                    place.insert(in_the_name_of(name, &own))
+                    place.insert(with_description_of(name, &own))
                 }
             };
             prepared.push(Arc::clone(same));
@@ -154,7 +154,7 @@ fn mapped(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Option<Mapped>
     })?;
     Ok(Some(Mapped {
         rounds: in_rounds(scripts),
-        barrier: in_the_name_of(whole_blocks(chosen(call, &first)), barrier),
+        barrier: with_description_of(whole_blocks(chosen(call, &first)), barrier),
         reduction: Reduction {
             dtype: call.dtype,
             op: call.op.unwrap_or(ReduceOp::Sum),
@@ -261,8 +261,8 @@ fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
     let mut done = 0;
     while done < bytes {
         let lengths = places.iter().map(|place| match place.memory {
-            Where::Buffer => run(rows, place.at + done).1,
-            Where::Frame | Where::Peer(_) => bytes,
+            FrameSpace::Buffer => run(rows, place.at + done).1,
+            FrameSpace::Frame | FrameSpace::Peer(_) => bytes,
         });
         let length = lengths.fold(bytes - done, usize::min);
         spread.push(part(entry, rows, done, length));
@@ -278,8 +278,8 @@ fn part(entry: &Entry, rows: &[Rows], from: usize, length: usize) -> Entry {
         Place {
             memory: place.memory,
             at: match place.memory {
-                Where::Buffer => run(rows, at).0,
-                Where::Frame | Where::Peer(_) => at,
+                FrameSpace::Buffer => run(rows, at).0,
+                FrameSpace::Frame | FrameSpace::Peer(_) => at,
             },
         }
     };
@@ -348,7 +348,7 @@ mod tests {
     fn end_in_frames(scripts: &[Arc<Script>]) -> usize {
         let end = |entry: &Entry| {
             let (places, bytes) = entry.places();
-            let in_frames = places.iter().filter(|one| one.memory != Where::Buffer);
+            let in_frames = places.iter().filter(|one| one.memory != FrameSpace::Buffer);
             in_frames.map(|one| one.at + bytes).max()
         };
         let entries = scripts.iter().flat_map(|one| &one.entries);

@@ -1,6 +1,6 @@
 //! Exchanges descriptors among the ranks on a host.
 
-use super::super::descriptors::Room;
+use super::super::descriptors::DescriptorUsage;
 use super::LocalPeers;
 use crate::error::{Error, Result};
 use crate::limits::HAND_OVER_PROBE_EVERY;
@@ -84,7 +84,7 @@ impl Exchange<'_> {
 
     fn send(&mut self, own: BorrowedFd<'_>) -> Result<()> {
         for rank in std::mem::take(&mut self.unsent) {
-            if !self.local.hand_over(self.channel, own, rank)? {
+            if !self.local.pass_descriptor(self.channel, own, rank)? {
                 self.unsent.insert(rank);
             }
         }
@@ -102,7 +102,10 @@ impl Exchange<'_> {
         drop(stash);
         for (rank, descriptor) in came {
             let Some(descriptor) = descriptor else {
-                let why = format!("no file descriptors were available; {}", Room::here());
+                let why = format!(
+                    "no file descriptors were available; {}",
+                    DescriptorUsage::here()
+                );
                 return Err(self.wrong(rank, &why, Error::system));
             };
             if self.missing.remove(&rank) {

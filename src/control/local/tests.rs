@@ -1,7 +1,7 @@
 use super::*;
 use crate::control::peer::Place;
 use crate::error::ErrorKind;
-use crate::protocol::hand_over::TOKEN_BYTES;
+use crate::protocol::fd_passing::TOKEN_BYTES;
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, ftruncate, memfd_create};
 use std::fs::{self, File};
 use std::os::fd::BorrowedFd;
@@ -100,8 +100,8 @@ fn send_with_word(
 }
 
 /// Returns messages to rank 0, each invalid in one way.
-fn forgeries(local: &LocalPeers) -> Vec<[u8; HAND_OVER_BYTES]> {
-    let right = HandOver {
+fn forgeries(local: &LocalPeers) -> Vec<[u8; FD_MESSAGE_BYTES]> {
+    let right = FdMessage {
         attempt: 0,
         channel: 4,
         from: 1,
@@ -112,14 +112,14 @@ fn forgeries(local: &LocalPeers) -> Vec<[u8; HAND_OVER_BYTES]> {
         right.encode(&Secret::new([4; 32]), &local.nonce),
         right.encode(&Secret::absent(), &local.nonce),
         right.encode(&local.secret, &nonce),
-        HandOver {
+        FdMessage {
             attempt: 1,
             ..right
         }
         .encode(&local.secret, &local.nonce),
-        HandOver { to: 1, ..right }.encode(&local.secret, &local.nonce),
-        HandOver { from: 0, ..right }.encode(&local.secret, &local.nonce),
-        HandOver { from: 99, ..right }.encode(&local.secret, &local.nonce),
+        FdMessage { to: 1, ..right }.encode(&local.secret, &local.nonce),
+        FdMessage { from: 0, ..right }.encode(&local.secret, &local.nonce),
+        FdMessage { from: 99, ..right }.encode(&local.secret, &local.nonce),
     ]
 }
 
@@ -182,7 +182,7 @@ fn forged_messages_are_dropped_and_descriptors_closed() {
     }
     // A message with a valid proof is kept, but only once.
     for _ in 0..2 {
-        assert!(all[1].hand_over(4, own.as_fd(), 0).unwrap());
+        assert!(all[1].pass_descriptor(4, own.as_fd(), 0).unwrap());
         all[0].drain();
         assert_eq!(open(name), 2);
     }
@@ -267,7 +267,7 @@ fn descriptors_kept_for_later_are_limited() {
     let all = ranks(2);
     let own = memory(name, 0);
     for channel in 0..HANDED_CHANNELS_MAX as u32 + 5 {
-        assert!(all[1].hand_over(channel, own.as_fd(), 0).unwrap());
+        assert!(all[1].pass_descriptor(channel, own.as_fd(), 0).unwrap());
         all[0].drain();
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
@@ -276,7 +276,7 @@ fn descriptors_kept_for_later_are_limited() {
     assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
     for channel in [500, 501] {
-        assert!(all[1].hand_over(channel, own.as_fd(), 0).unwrap());
+        assert!(all[1].pass_descriptor(channel, own.as_fd(), 0).unwrap());
         all[0].drain();
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
@@ -357,7 +357,7 @@ fn exchange_accepts_only_sealed_memory_of_right_size() {
         ),
     ];
     for (channel, (theirs, bytes, why)) in (0..).zip(cases) {
-        assert!(all[1].hand_over(channel, theirs.as_fd(), 0).unwrap());
+        assert!(all[1].pass_descriptor(channel, theirs.as_fd(), 0).unwrap());
         let error = all[0].exchange(channel, &sealed, Some(bytes), PATIENCE);
         let Err(error) = error else {
             panic!("expected an error, got {error:?}");

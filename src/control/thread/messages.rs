@@ -13,7 +13,7 @@ use super::super::channel::Channel;
 use super::super::failure::Failure;
 use super::super::handshake::Proven;
 use super::super::message::{Relay, TO_ALL};
-use super::{ControlThread, PLEASE_DIAL, number};
+use super::{ControlThread, DIAL_REQUEST, number};
 use crate::error::Error;
 use crate::limits::{
     CONTROL_MESSAGE_BYTES_MAX, CONTROL_QUEUE_BYTES_MAX, CONTROL_RELAY_MAX, CONTROL_RELAY_MIN,
@@ -28,7 +28,7 @@ const RELAY_LEAVES: u32 = u32::MAX - 2;
 
 /// The route that this rank's messages take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Way {
+enum Route {
     /// Through rank 0, which forwards them.
     #[default]
     Relayed,
@@ -43,7 +43,7 @@ enum Way {
 /// that it accepted from rank r has the number 2n + r.
 #[derive(Default)]
 pub(super) struct Messages {
-    way: Way,
+    way: Route,
     /// Messages for ranks that are not connected yet.
     waiting: BTreeMap<usize, VecDeque<Relay>>,
     waiting_bytes: usize,
@@ -74,7 +74,7 @@ impl ControlThread {
         let (count, from) = (self.peers.len(), relay.from as usize);
         if id >= count || self.rank == 0 {
             if from != id % count {
-                self.lose(id, "it sent a message in the name of another rank".into());
+                self.drop_connection(id, "it sent a message in the name of another rank".into());
             } else if id >= count {
                 self.deliver(&relay);
             } else if relay.group == RELAY_LEAVES {
@@ -85,7 +85,7 @@ impl ControlThread {
         } else if relay.group == RELAY_LEAVES {
             let answer = self.own(0, RELAY_LEAVES, Vec::new());
             self.connections.send(0, &answer);
-            self.messages.way = Way::Waiting;
+            self.messages.way = Route::Waiting;
         } else {
             self.deliver(&relay);
         }
@@ -99,7 +99,7 @@ impl ControlThread {
             self.forget_rank(rank);
         } else if self.rank != 0 {
             self.messages.closed.insert(0);
-            self.messages.way = Way::Direct;
+            self.messages.way = Route::Direct;
             for (from, channel) in std::mem::take(&mut self.messages.early) {
                 self.insert_accepted(from, channel);
             }
@@ -118,7 +118,7 @@ impl ControlThread {
             return;
         }
         let from = relay.from as usize;
-        if relay.group != PLEASE_DIAL {
+        if relay.group != DIAL_REQUEST {
             self.handler.control(from, relay.group, &relay.payload);
         } else if let Ok(channel) = relay.payload.as_slice().try_into() {
             self.answer_dial(u32::from_le_bytes(channel), from);
@@ -137,7 +137,7 @@ impl ControlThread {
             self.deliver(&relay);
         } else if self.rank == 0 {
             self.pass_on(relay);
-        } else if self.messages.way == Way::Relayed {
+        } else if self.messages.way == Route::Relayed {
             self.connections.send(0, &relay);
         } else {
             for target in self.targets(&relay) {
@@ -183,7 +183,8 @@ impl ControlThread {
         }
         self.messages.waiting_bytes += relay.payload.len();
         if self.messages.waiting_bytes > CONTROL_QUEUE_BYTES_MAX {
-            return self.lose_all("too many control messages are waiting for a connection");
+            return self
+                .drop_all_connections("too many control messages are waiting for a connection");
         }
         let waiting = self.messages.waiting.entry(rank).or_default();
         waiting.push_back(relay);
@@ -192,7 +193,7 @@ impl ControlThread {
 
     /// Sends the messages that are waiting for `rank`, or dials that rank.
     fn send_waiting(&mut self, rank: usize) {
-        if self.messages.way != Way::Direct {
+        if self.messages.way != Route::Direct {
             return;
         }
         let outward = self.outward(rank);
@@ -215,7 +216,7 @@ impl ControlThread {
     /// Fails this rank because of a message that is too long. No peer or connection is the cause.
     fn cannot_send(&self, bytes: usize, group: u32) {
         if self.leaving_until.is_none() {
-            self.handler.cannot_go_on(Error::protocol(format!(
+            self.handler.fatal_error(Error::protocol(format!(
                 "rank {} cannot send a control message of {bytes} bytes to group {group}: the \
                  limit is {CONTROL_MESSAGE_BYTES_MAX} bytes; report this as a bug in ringtree",
                 self.rank
@@ -225,15 +226,15 @@ impl ControlThread {
 
     // ---- connections ----
 
-    fn lose(&mut self, id: usize, why: String) {
+    fn drop_connection(&mut self, id: usize, why: String) {
         if self.connections.remove(id).is_some() {
             self.closed(id, why);
         }
     }
 
-    pub(super) fn lose_all(&mut self, why: &str) {
+    pub(super) fn drop_all_connections(&mut self, why: &str) {
         for id in self.connections.ids() {
-            self.lose(id, why.to_owned());
+            self.drop_connection(id, why.to_owned());
         }
     }
 
@@ -249,8 +250,8 @@ impl ControlThread {
         let from = proven.hello.from as usize;
         let channel = Channel::new(proven.stream, proven.key, false);
         match self.messages.way {
-            Way::Direct => self.insert_accepted(from, channel),
-            Way::Relayed | Way::Waiting => drop(self.messages.early.insert(from, channel)),
+            Route::Direct => self.insert_accepted(from, channel),
+            Route::Relayed | Route::Waiting => drop(self.messages.early.insert(from, channel)),
         }
     }
 
@@ -316,7 +317,7 @@ impl ControlThread {
 
     /// Returns `true` if nothing is left to send or forward. On rank 0, also notifies the other
     /// ranks that it is leaving when this notification is due.
-    pub(super) fn has_said_all(&mut self, now: Instant) -> bool {
+    pub(super) fn has_sent_all(&mut self, now: Instant) -> bool {
         let Some(until) = self.messages.relaying_until else {
             return self.messages.waiting.is_empty();
         };
@@ -331,7 +332,7 @@ impl ControlThread {
         ids.iter().all(|id| self.messages.answered.contains(id))
     }
 
-    /// Returns the instant at which [`ControlThread::has_said_all`] must be called again if no
+    /// Returns the instant at which [`ControlThread::has_sent_all`] must be called again if no
     /// event occurs.
     pub(super) fn next_look(&self, now: Instant) -> Option<Instant> {
         let times = [self.messages.leaves_at, self.messages.relaying_until];

@@ -43,7 +43,7 @@ impl Claim {
     }
 
     /// Records that training resumes from `step` even though later checkpoints exist.
-    pub(super) fn go_behind(&mut self, step: u64) {
+    pub(super) fn rewind_to(&mut self, step: u64) {
         self.left_behind = self
             .steps
             .range(step.saturating_add(1)..)

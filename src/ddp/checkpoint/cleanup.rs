@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// wait during this time, so a slow server must not use up their timeout. A server that rejects
 /// requests immediately is still asked to remove every file, because one file that cannot be
 /// removed must not keep the other files from being removed.
-const PATIENCE: Duration = Duration::from_secs(5);
+const FAILED_CLEANUP_MAX: Duration = Duration::from_secs(5);
 
 /// Number of failures that are reported in full.
-const TOLD: usize = 3;
+const FAILURES_LISTED: usize = 3;
 
 /// The cleanup of one save, with its failures.
 pub(super) struct CleanUp<'a> {
@@ -20,7 +20,7 @@ pub(super) struct CleanUp<'a> {
     spent: Duration,
     failures: Vec<String>,
     /// Number of further failures, which are only counted.
-    untold: usize,
+    unlisted: usize,
     /// Files that stay in the store.
     kept: BTreeSet<String>,
 }
@@ -31,7 +31,7 @@ impl<'a> CleanUp<'a> {
             store,
             spent: Duration::ZERO,
             failures: Vec::new(),
-            untold: 0,
+            unlisted: 0,
             kept: BTreeSet::new(),
         }
     }
@@ -50,9 +50,9 @@ impl<'a> CleanUp<'a> {
         if self.kept.contains(name) {
             return false;
         }
-        if !self.failures.is_empty() && self.spent >= PATIENCE {
+        if !self.failures.is_empty() && self.spent >= FAILED_CLEANUP_MAX {
             self.kept.insert(name.to_owned());
-            self.untold += 1;
+            self.unlisted += 1;
             return false;
         }
         let start = Instant::now();
@@ -69,8 +69,8 @@ impl<'a> CleanUp<'a> {
     }
 
     pub(super) fn failed(&mut self, what: &str) {
-        if self.failures.len() == TOLD {
-            self.untold += 1;
+        if self.failures.len() == FAILURES_LISTED {
+            self.unlisted += 1;
             return;
         }
         self.failures.push(format!(
@@ -83,11 +83,11 @@ impl<'a> CleanUp<'a> {
     pub(super) fn warnings(self) -> Vec<String> {
         let Self {
             mut failures,
-            untold,
+            unlisted,
             ..
         } = self;
-        if untold > 0 {
-            failures.push(format!("{untold} more files could not be removed"));
+        if unlisted > 0 {
+            failures.push(format!("{unlisted} more files could not be removed"));
         }
         failures
     }

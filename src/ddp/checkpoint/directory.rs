@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 const LOCK_FILE: &str = "checkpoints.lock";
 /// Time that a new writer waits for the lock, because a previous writer that was killed may still
 /// be exiting.
-const LOCK_PATIENCE: Duration = Duration::from_secs(2);
+const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Maximum number of bytes of the lock file that are shown in an error message.
 const HOLDER_BYTES_MAX: u64 = 100;
@@ -69,7 +69,7 @@ impl Directory {
     }
 
     fn make(&self) -> Result<()> {
-        whole_file::make_folder(&self.path).map_err(|error| match error.kind() {
+        whole_file::create_directory(&self.path).map_err(|error| match error.kind() {
             ErrorKind::NotADirectory | ErrorKind::AlreadyExists => self.no_folder(),
             _ => Error::io(self.cannot("create"), &error),
         })
@@ -140,11 +140,11 @@ impl Store for Directory {
         loop {
             match file.try_lock() {
                 Ok(()) => break,
-                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_PATIENCE => {
+                Err(TryLockError::WouldBlock) if start.elapsed() < LOCK_WAIT_MAX => {
                     thread::sleep(LOCK_LOOK_EVERY);
                 }
                 Err(TryLockError::WouldBlock) => return Err(held(&self.path, &mut file)),
-                Err(TryLockError::Error(error)) if knows_no_locks(&error) => {
+                Err(TryLockError::Error(error)) if is_lock_unsupported(&error) => {
                     return Ok(Box::new(()));
                 }
                 Err(TryLockError::Error(error)) => return Err(failed(error)),
@@ -196,7 +196,7 @@ fn held(folder: &Path, file: &mut File) -> Error {
 
 /// Returns `true` if `error` means that the file system does not support locks, as is the case for
 /// some network file systems.
-fn knows_no_locks(error: &std::io::Error) -> bool {
+fn is_lock_unsupported(error: &std::io::Error) -> bool {
     let no_locks = rustix::io::Errno::NOLCK.raw_os_error();
     error.kind() == ErrorKind::Unsupported || error.raw_os_error() == Some(no_locks)
 }

@@ -5,10 +5,10 @@
 //! write sends its error to the other ranks, which would otherwise keep waiting.
 
 use super::exchange::{Entry, Own, WRITER, empty, entry, gather_own};
-use super::series::{Checkpoints, Found, none_whole};
+use super::series::{Checkpoints, Found, no_valid_checkpoint};
 use super::{Checkpoint, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::{gather_json, gather_number, gather_words, share};
+use crate::ddp::agree::{gather_json, gather_messages, gather_number, share};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
@@ -114,22 +114,22 @@ impl Checkpoints {
         let mut search = Search::new(self);
         search.steps.retain(|one| *one == step);
         let found = self.search(comm, search)?;
-        self.go_behind(step);
+        self.rewind_to(step);
         found.ok_or_else(|| self.no_such_step(step))
     }
 
     fn search(&self, comm: &Communicator, mut search: Search<'_>) -> Result<Option<Found>> {
         let found = search.run(comm)?;
-        let handed = found.map(|(root, loaded)| hand_out(comm, root, loaded));
+        let handed = found.map(|(root, loaded)| distribute(comm, root, loaded));
         let handed = handed.transpose()?;
-        let mut warnings = gather_words(comm, &search.warnings)?;
-        let unseen = gather_words(comm, &search.unseen)?;
+        let mut warnings = gather_messages(comm, &search.warnings)?;
+        let unseen = gather_messages(comm, &search.unseen)?;
         let Some((checkpoint, word)) = handed else {
             if warnings.is_empty() && !unseen.is_empty() {
                 return Err(Error::system(unseen.join("; ")));
             }
             warnings.extend(unseen);
-            return none_whole(warnings);
+            return no_valid_checkpoint(warnings);
         };
         warnings.extend(unseen);
         warnings.extend(word);
@@ -260,7 +260,7 @@ fn own_tensors<'a>(comm: &Communicator, checkpoint: &'a Checkpoint) -> Own<'a> {
 
 /// Distributes the checkpoint that `root` has loaded. Returns this rank's part, together with a
 /// warning if per-rank state is missing or dropped because the number of ranks has changed.
-fn hand_out(
+fn distribute(
     comm: &Communicator,
     root: usize,
     loaded: Option<Checkpoint>,

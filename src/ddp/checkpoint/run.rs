@@ -6,7 +6,7 @@ use super::series::{Checkpoints, Found};
 use super::tensor::Tensor;
 use super::{Checkpoint, HOOK, State};
 use crate::comm::Communicator;
-use crate::ddp::agree::{agree, gather_words, share};
+use crate::ddp::agree::{agree, gather_messages, share};
 use crate::ddp::metrics::Metrics;
 use crate::ddp::parallel::DataParallel;
 use crate::ddp::sampler::DistributedSampler;
@@ -258,7 +258,7 @@ impl Run {
         let complaint = compared.unwrap_or_else(|error| Some(error.to_string()));
         let other_data = other_data(&found.state, sampler.as_deref());
         let complaints: Vec<_> = complaint.into_iter().chain(other_data).collect();
-        let complaints = gather_words(&self.channel, &complaints)?;
+        let complaints = gather_messages(&self.channel, &complaints)?;
         if !complaints.is_empty() {
             return Err(Error::usage(complaints.join("; ")));
         }

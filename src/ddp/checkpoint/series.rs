@@ -96,8 +96,8 @@ impl Checkpoints {
     }
 
     /// Records that training resumes from `step`. The next save removes the later checkpoints.
-    pub(super) fn go_behind(&self, step: u64) {
-        lock(&self.claim).go_behind(step);
+    pub(super) fn rewind_to(&self, step: u64) {
+        lock(&self.claim).rewind_to(step);
     }
 
     /// Returns the location of the checkpoints, for use in messages.
@@ -223,7 +223,7 @@ impl Checkpoints {
             }
             let again = self.look()?;
             if again == files {
-                return none_whole(warnings);
+                return no_valid_checkpoint(warnings);
             }
             files = again;
         }
@@ -427,7 +427,7 @@ fn remove_orphans(present: &[String], cleanup: &mut CleanUp<'_>) {
 
 /// Returns `None` if no checkpoint has been saved, or an error that contains `warnings` if no
 /// checkpoint is valid.
-pub(super) fn none_whole<T>(warnings: Vec<String>) -> Result<Option<T>> {
+pub(super) fn no_valid_checkpoint<T>(warnings: Vec<String>) -> Result<Option<T>> {
     if warnings.is_empty() {
         return Ok(None);
     }

@@ -100,7 +100,7 @@ fn dot(one: &[f32], other: &[f32]) -> f32 {
 ///
 /// Projecting twice is enough: Giraud, Langou, Rozložník, "The loss of orthogonality in the
 /// Gram-Schmidt orthogonalization process" (2005).
-pub(super) fn orthonormalise(rows: usize, columns: &mut [f32]) {
+pub(super) fn orthonormalize(rows: usize, columns: &mut [f32]) {
     let mut done: Vec<Vec<f64>> = Vec::new();
     for column in columns.chunks_exact_mut(rows) {
         let mut wide: Vec<_> = column.iter().copied().map(f64::from).collect();
@@ -163,7 +163,7 @@ mod tests {
                 columns.copy_within(..rows, 2 * rows);
             }
             let before = columns.clone();
-            orthonormalise(rows, &mut columns);
+            orthonormalize(rows, &mut columns);
             let column = |number: usize| &columns[number * rows..(number + 1) * rows];
             for one in 0..4 {
                 for other in 0..=one {

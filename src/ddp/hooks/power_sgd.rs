@@ -1,6 +1,6 @@
 //! Sends gradient matrices as products of thin matrices.
 
-use super::matrix::{Shape, left_of, orthonormalise, product_row, right_of};
+use super::matrix::{Shape, left_of, orthonormalize, product_row, right_of};
 use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next};
 use crate::ddp::random::fill_uniform;
 use crate::ddp::values::Values;
@@ -71,7 +71,7 @@ pub struct PowerSgd {
     start_after: u64,
     memories: BTreeMap<String, Memory>,
     /// Buckets between their stages, by index.
-    travelling: BTreeMap<usize, Travelling>,
+    travelling: BTreeMap<usize, InFlight>,
 }
 
 /// State of a matrix that is kept from step to step.
@@ -86,7 +86,7 @@ struct Memory {
 
 /// A bucket between its stages.
 #[derive(Clone, Debug)]
-struct Travelling {
+struct InFlight {
     /// Matrices with their errors, and the averages of everything else.
     values: Vec<f32>,
     matrices: Vec<Matrix>,
@@ -102,17 +102,17 @@ struct Matrix {
     left: Vec<f32>,
     /// This rank's Q.
     right: Vec<f32>,
-    fate: Fate,
+    fate: Treatment,
 }
 
 /// Treatment of a matrix, which all ranks derive from the averages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum Treatment {
     Moves,
     /// All ranks' gradients are zero.
     Rests,
     /// An element is infinite or NaN.
-    Spoiled,
+    NonFinite,
 }
 
 impl PowerSgd {
@@ -164,7 +164,7 @@ impl PowerSgd {
                 shape,
                 left: Vec::new(),
                 right: Vec::new(),
-                fate: Fate::Moves,
+                fate: Treatment::Moves,
             });
         }
         matrices
@@ -174,7 +174,7 @@ impl PowerSgd {
     fn finish(
         &mut self,
         bucket: &BucketInfo,
-        mut travelling: Travelling,
+        mut travelling: InFlight,
         mut rest: &[f32],
     ) -> Vec<f32> {
         for mut matrix in travelling.matrices {
@@ -182,14 +182,14 @@ impl PowerSgd {
                 .split_off(..matrix.shape.right_count())
                 .unwrap_or_default();
             if !right.iter().all(|one| one.is_finite()) {
-                matrix.fate = Fate::Spoiled;
+                matrix.fate = Treatment::NonFinite;
             }
             let (range, parameter) = &bucket.parameters[matrix.number];
             let values = &mut travelling.values[range.clone()];
             match matrix.fate {
-                Fate::Rests => values.fill(0.0),
-                Fate::Spoiled => values.fill(f32::NAN),
-                Fate::Moves => {
+                Treatment::Rests => values.fill(0.0),
+                Treatment::NonFinite => values.fill(f32::NAN),
+                Treatment::Moves => {
                     let memory = self.memories.entry(parameter.name.clone()).or_default();
                     memory.take_over(&matrix, right, values);
                 }
@@ -199,7 +199,7 @@ impl PowerSgd {
     }
 }
 
-impl Travelling {
+impl InFlight {
     /// Returns the second exchange, after storing the averages of P and of everything uncompressed.
     fn second(&mut self, bucket: &BucketInfo, mut averaged: &[f32]) -> Exchange {
         let Self { values, matrices } = self;
@@ -210,13 +210,13 @@ impl Travelling {
             let is_zero = take(1) == [0.0];
             matrix.left = take(shape.left_count()).to_vec();
             matrix.fate = match matrix.left.iter().all(|one| one.is_finite()) {
-                _ if is_zero => Fate::Rests,
-                true => Fate::Moves,
-                false => Fate::Spoiled,
+                _ if is_zero => Treatment::Rests,
+                true => Treatment::Moves,
+                false => Treatment::NonFinite,
             };
             matrix.right = vec![0.0; shape.right_count()];
-            if matrix.fate == Fate::Moves {
-                orthonormalise(shape.rows, &mut matrix.left);
+            if matrix.fate == Treatment::Moves {
+                orthonormalize(shape.rows, &mut matrix.left);
                 let range = bucket.parameters[matrix.number].0.clone();
                 right_of(shape, &values[range], &matrix.left, &mut matrix.right);
             }
@@ -303,7 +303,7 @@ impl Hook for PowerSgd {
                 sent.extend_from_slice(&values[range.clone()]);
             }
         }
-        let travelling = Travelling { values, matrices };
+        let travelling = InFlight { values, matrices };
         self.travelling.insert(bucket.index, travelling);
         Exchange::AllReduce(sent.into(), ReduceOp::Avg, None)
     }

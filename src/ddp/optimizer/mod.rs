@@ -226,7 +226,7 @@ impl<R: UpdateRule> Optimizer<R> {
         weights: &mut (impl Weights + ?Sized),
         learning_rate: f64,
     ) -> Result<()> {
-        model.spend()?;
+        model.mark_averages_used()?;
         let result = self.take_step(model, weights, learning_rate);
         model.keep_failure(result)
     }

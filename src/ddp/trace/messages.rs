@@ -3,7 +3,7 @@
 
 use super::{Active, RankSpans, Span, Timeline, Trace};
 use crate::comm::Communicator;
-use crate::comm::recording::{CallRecord, Question, StepRecord, What};
+use crate::comm::recording::{CallRecord, PredictionInput, StepRecord, What};
 use crate::limits::TRACE_SPANS_MAX;
 use crate::lock::lock;
 use crate::plan::internal::cost::{MessageTimes, Schedule};
@@ -24,7 +24,7 @@ const PREDICTED: &str = ", predicted";
 pub(super) struct Predicted {
     /// Name of the call, as used in its spans.
     name: String,
-    question: Result<Question, String>,
+    question: Result<PredictionInput, String>,
 }
 
 impl Trace {
@@ -69,7 +69,7 @@ impl Trace {
     /// # Ok::<(), ringtree::Error>(())
     /// ```
     pub fn messages<R>(&self, comm: &Communicator, body: impl FnOnce() -> R) -> R {
-        let of_this_world = |active: &&Active| comm.has_the_clock_of(&active.comm);
+        let of_this_world = |active: &&Active| comm.shares_clock_with(&active.comm);
         let Some(active) = self.0.as_ref().filter(of_this_world) else {
             return body();
         };
@@ -79,8 +79,8 @@ impl Trace {
             self.record(record);
             let mut predicted = lock(&active.predicted);
             if active.comm.rank() == 0 && predicted.len() < TRACE_SPANS_MAX {
-                let question = match comm.has_the_ranks_of(&active.comm) {
-                    true => comm.question_of(&record.call),
+                let question = match comm.shares_ranks_with(&active.comm) {
+                    true => comm.prediction_input(&record.call),
                     false => Err("its ranks differ from the ranks of the trace".into()),
                 };
                 predicted.push(Predicted {
@@ -130,7 +130,7 @@ impl Predicted {
     /// Adds the predictions for a call that the first rank started at `start`.
     fn add_to(&self, timeline: &mut Timeline, start: Duration) {
         let answer = self.question.as_ref().map_err(String::clone);
-        let (schedule, label) = match answer.and_then(Question::answer) {
+        let (schedule, label) = match answer.and_then(PredictionInput::answer) {
             Ok(schedule) => (schedule, self.name.clone()),
             Err(why) => (Schedule::default(), format!("not predicted: {why}")),
         };

@@ -192,7 +192,7 @@ impl Trace {
     /// of kind [`ErrorKind::System`](crate::ErrorKind::System) on every rank if a recording cannot
     /// be decoded.
     pub fn collect(&self) -> Result<Option<Timeline>> {
-        self.hand_in(|_| Ok(()))
+        self.gather_and_run(|_| Ok(()))
     }
 
     /// Like [`Trace::collect`], but rank 0 also writes the timeline to the file `path`. The file is
@@ -204,7 +204,7 @@ impl Trace {
     /// file.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<Option<Timeline>> {
         let path = path.as_ref();
-        self.hand_in(|timeline| {
+        self.gather_and_run(|timeline| {
             let written = whole_file::replace(path, &[timeline.json().as_bytes()]);
             written.map_err(|error| {
                 format!(
@@ -216,7 +216,7 @@ impl Trace {
     }
 
     /// Gathers the spans on rank 0, runs `what` there, and returns any error from it on all ranks.
-    fn hand_in(
+    fn gather_and_run(
         &self,
         what: impl FnOnce(&Timeline) -> Result<(), String>,
     ) -> Result<Option<Timeline>> {

@@ -22,11 +22,11 @@ const ALIGNMENT: usize = 256;
 const VECTOR_BYTES: usize = 16;
 
 /// A function that maps an offset in the program's buffer to an offset in the caller's buffer.
-pub(crate) type Lies<'a> = &'a dyn Fn(usize) -> usize;
+pub(crate) type MapOffset<'a> = &'a dyn Fn(usize) -> usize;
 
 /// The memory in which a place is located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Where {
+pub(crate) enum FrameSpace {
     /// The caller's buffer.
     Buffer,
     /// This rank's frame.
@@ -39,7 +39,7 @@ pub(crate) enum Where {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The memory in which the place is located.
-    pub memory: Where,
+    pub memory: FrameSpace,
     /// Offset of the first byte.
     pub at: usize,
 }
@@ -115,7 +115,7 @@ pub(crate) struct Script {
 #[must_use]
 pub(crate) fn fits(
     programs: &[Program],
-    lies: Lies<'_>,
+    lies: MapOffset<'_>,
     frame_bytes: usize,
     messages_max: usize,
     operands_max: usize,
@@ -137,7 +137,7 @@ pub(crate) fn fits(
 
 /// Records the script for `rank`, given the programs of all ranks.
 #[must_use]
-pub(crate) fn script(programs: &[Program], lies: Lies<'_>, rank: usize) -> Script {
+pub(crate) fn script(programs: &[Program], lies: MapOffset<'_>, rank: usize) -> Script {
     let program = &programs[rank];
     let mut recorder = Recorder {
         program,
@@ -173,7 +173,7 @@ struct Frame {
 }
 
 impl Frame {
-    fn new(program: &Program, lies: Lies<'_>) -> Self {
+    fn new(program: &Program, lies: MapOffset<'_>) -> Self {
         let mut end = 0;
         let mut place = |bytes: usize, residue: usize| {
             let start = end + residue;
@@ -200,7 +200,7 @@ impl Frame {
 
 /// Returns the start, in the sender's frame, of each message that `sender`'s program sends to
 /// `rank`, indexed by number.
-fn incoming(sender: &Program, lies: Lies<'_>, rank: usize) -> Vec<usize> {
+fn incoming(sender: &Program, lies: MapOffset<'_>, rank: usize) -> Vec<usize> {
     let frame = Frame::new(sender, lies);
     let lanes = sender.sends.iter().filter(|lane| lane.peer == rank);
     lanes
@@ -221,12 +221,12 @@ impl Recorder<'_> {
     fn own(&self, piece: Piece) -> Place {
         match piece.space {
             Space::Scratch => Place {
-                memory: Where::Frame,
+                memory: FrameSpace::Frame,
                 at: self.frame.scratch_at + piece.offset,
             },
             // The call is in place, so everything else is the buffer.
             Space::Input | Space::Output | Space::Buffer => Place {
-                memory: Where::Buffer,
+                memory: FrameSpace::Buffer,
                 at: piece.offset,
             },
         }
@@ -235,7 +235,7 @@ impl Recorder<'_> {
     /// Returns the location of byte `offset` of a message.
     fn message(&self, from: &Endpoint, offset: usize) -> Place {
         Place {
-            memory: Where::Peer(from.peer),
+            memory: FrameSpace::Peer(from.peer),
             at: self.incoming[from.peer][from.number as usize] + offset,
         }
     }
@@ -279,7 +279,7 @@ impl Medium for Recorder<'_> {
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, _exposes: bool) -> Moved {
         let step = self.program.sends[to[0].lane].steps[to[0].number as usize];
         let at = Place {
-            memory: Where::Frame,
+            memory: FrameSpace::Frame,
             at: self.frame.starts[step] + part.offset,
         };
         self.entries.push(Entry::Copy {

@@ -263,14 +263,14 @@ impl Buffers<'_> {
     /// Splits the memory into `into`, which can be written, and all other memory, which can be
     /// read.
     #[inline]
-    fn split(&mut self, into: Piece) -> (&mut [u8], Beside<'_>) {
+    fn split(&mut self, into: Piece) -> (&mut [u8], ReadableRest<'_>) {
         let (whole, other) = match into.space {
             Space::Scratch => (&mut *self.scratch, &*self.output),
             _ => (&mut *self.output, &*self.scratch),
         };
         let (before, rest) = whole.split_at_mut(into.offset);
         let (target, after) = rest.split_at_mut(into.bytes);
-        let beside = Beside {
+        let beside = ReadableRest {
             input: self.input,
             other,
             before,
@@ -282,7 +282,7 @@ impl Buffers<'_> {
 }
 
 /// The memory that can be read while `into` is written, which is all other memory.
-struct Beside<'a> {
+struct ReadableRest<'a> {
     input: &'a [u8],
     /// Either the output or the scratch, whichever does not contain `into`.
     other: &'a [u8],
@@ -293,7 +293,7 @@ struct Beside<'a> {
     into: Piece,
 }
 
-impl<'a> Beside<'a> {
+impl<'a> ReadableRest<'a> {
     /// Returns the bytes of a piece that is disjoint from `into`.
     #[inline]
     fn read(&self, piece: Piece) -> &'a [u8] {

@@ -6,11 +6,11 @@ fn cause_of_exit(status: i32, stderr: &str) -> Cause {
 
 /// Returns the cause of an exit after these reported errors, each with the rank that it blames.
 fn cause_after_errors(errors: &[(Option<u32>, &str)], status: i32, stderr: &str) -> Cause {
-    let mut words = Words::default();
+    let mut words = LastOutput::default();
     let now = std::time::Instant::now();
     stderr
         .lines()
-        .for_each(|line| words.told(line.as_bytes(), now));
+        .for_each(|line| words.record_stderr(line.as_bytes(), now));
     let (status, mut record) = (ExitStatus::from_raw(status), Record::of(errors));
     Cause::of_rank((3, "rank 3"), status, (&words, false), &mut record)
 }
@@ -22,7 +22,7 @@ fn cause_is_reported_in_one_line() {
         killed.line(None),
         "rank 3 was killed by SIGKILL; its last output: step  [31m4"
     );
-    assert_eq!(killed.standing, Standing::Original);
+    assert_eq!(killed.standing, Confidence::Original);
     let failed = cause_of_exit(7 << 8, "");
     assert_eq!(
         failed.line(None),
@@ -30,7 +30,7 @@ fn cause_is_reported_in_one_line() {
     );
     assert_eq!(
         (failed.standing, failed.remedy),
-        (Standing::Exit, Remedy::Restart)
+        (Confidence::Exit, Remedy::Restart)
     );
     let misused = cause_of_exit(2 << 8, "");
     assert_eq!(
@@ -57,7 +57,7 @@ fn line_does_not_repeat_output_shown_above() {
 #[test]
 fn cause_without_known_output_quotes_nothing() {
     let unseen_after = |errors: &[_], status| {
-        let (words, status) = (Words::default(), ExitStatus::from_raw(status));
+        let (words, status) = (LastOutput::default(), ExitStatus::from_raw(status));
         Cause::of_rank(
             (3, "rank 3"),
             status,
@@ -70,14 +70,14 @@ fn cause_without_known_output_quotes_nothing() {
     assert_eq!(unseen(9).line(None), "rank 3 was killed by SIGKILL");
     // The failure of another rank may explain an exit without output, except after a panic.
     let standings = [1 << 8, 101 << 8, 9].map(|status| unseen(status).standing);
-    let expected = [Standing::Unknown, Standing::Exit, Standing::Original];
+    let expected = [Confidence::Unknown, Confidence::Exit, Confidence::Original];
     assert_eq!(standings, expected);
     // The last reported error decides whether another rank is to blame.
     let [own, others] = [(None, "no data"), (Some(1), "1 has had enough")];
     for status in [1 << 8, 101 << 8] {
         let standing = |errors: &[_]| unseen_after(errors, status).standing;
-        assert_eq!(standing(&[own, others]), Standing::Consequence);
-        assert_eq!(standing(&[others, own]), Standing::Exit);
+        assert_eq!(standing(&[own, others]), Confidence::Consequence);
+        assert_eq!(standing(&[others, own]), Confidence::Exit);
     }
 }
 
@@ -88,7 +88,7 @@ fn panic_is_quoted_and_outranks_its_consequences() {
     let text = "rank 3 exited with code 101; it panicked at a.rs:1:2: no data";
     assert_eq!(
         (&*panicked.line(None), panicked.standing),
-        (text, Standing::Panic)
+        (text, Confidence::Panic)
     );
     // A caught panic does not explain a later exit.
     let caught = cause_of_exit(1 << 8, &format!("{panic}\ngoing on\nno disk"));
@@ -105,13 +105,15 @@ fn panic_is_quoted_and_outranks_its_consequences() {
         (1 << 8, ""),
     ] {
         let standing = cause_after_errors(&errors, status, words).standing;
-        assert_eq!(standing, Standing::Consequence);
+        assert_eq!(standing, Confidence::Consequence);
     }
     // The rank survived its error and failed for a different reason.
     assert_eq!(
         cause_after_errors(&errors, 1 << 8, "no disk").standing,
-        Standing::Exit
+        Confidence::Exit
     );
-    assert!(Standing::Consequence < Standing::Unknown && Standing::Unknown < Standing::Exit);
-    assert!(Standing::Panic < Standing::Original);
+    assert!(
+        Confidence::Consequence < Confidence::Unknown && Confidence::Unknown < Confidence::Exit
+    );
+    assert!(Confidence::Panic < Confidence::Original);
 }

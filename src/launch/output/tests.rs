@@ -1,7 +1,7 @@
 use super::*;
 
 fn forwarded(pieces: &[&[u8]]) -> (String, Vec<u8>) {
-    let heard = Heard::default();
+    let heard = SharedOutput::default();
     let show = Show::Lines("[7]: ".to_owned());
     let mut lines = Lines::new(show, Target::Stdout, heard.clone());
     pieces.iter().for_each(|piece| lines.feed(piece));
@@ -33,7 +33,7 @@ fn carriage_returns_are_kept_and_add_no_lines() {
 fn repeated_blame_is_shown_once() {
     let echoes = Echoes::default();
     let shown = |blames, line: &str| {
-        let heard = Heard::default();
+        let heard = SharedOutput::default();
         heard.noted().record = Record::of(&[(blames, "1 has had enough")]);
         let mut lines = Lines::new(Show::Lines("> ".to_owned()), Target::Stderr, heard);
         lines.echoes = Some(echoes.clone());
@@ -54,7 +54,7 @@ fn repeated_blame_is_shown_once() {
 #[test]
 fn overlong_line_is_forwarded_in_pieces() {
     let show = Show::Lines(String::new());
-    let mut lines = Lines::new(show, Target::Stdout, Heard::default());
+    let mut lines = Lines::new(show, Target::Stdout, SharedOutput::default());
     for _ in 0..40 {
         lines.feed(&[b'x'; READ_BYTES]);
         assert!(lines.pending.len() <= LINE_BYTES_MAX);
@@ -64,7 +64,7 @@ fn overlong_line_is_forwarded_in_pieces() {
 
 #[test]
 fn kept_output_is_bounded_and_includes_last_line() {
-    let heard = Heard::default();
+    let heard = SharedOutput::default();
     let show = Show::Kept("[7]: ".to_owned());
     let mut lines = Lines::new(show, Target::Stderr, heard.clone());
     lines.feed(&[b'x'; 3 * KEPT_BYTES_MAX]);

@@ -1,18 +1,18 @@
 use super::*;
 
-fn words_of(text: &str) -> Words {
-    let mut words = Words::default();
+fn words_of(text: &str) -> LastOutput {
+    let mut words = LastOutput::default();
     let at = Instant::now();
     text.lines()
-        .for_each(|line| words.told(line.as_bytes(), at));
+        .for_each(|line| words.record_stderr(line.as_bytes(), at));
     words
 }
 
-fn last(words: &Words) -> &str {
+fn last(words: &LastOutput) -> &str {
     words.last().map_or("", |said| &said.words)
 }
 
-fn panic(words: &Words) -> Option<&str> {
+fn panic(words: &LastOutput) -> Option<&str> {
     words.panic().map(|said| &*said.words)
 }
 
@@ -92,22 +92,22 @@ fn error_is_quoted_without_trailing_hints() {
 fn later_stream_is_quoted_and_stderr_breaks_ties() {
     let mut words = words_of("warning");
     let now = Instant::now();
-    words.printed(b"step 1\n", now);
+    words.record_stdout(b"step 1\n", now);
     assert_eq!(last(&words), "warning");
-    words.printed(b"step 2\n", now + 2 * TOGETHER);
+    words.record_stdout(b"step 2\n", now + 2 * TOGETHER);
     assert_eq!(last(&words), "step 2");
 }
 
 #[test]
 fn shown_lines_are_distinguished_from_hidden() {
     let mut words = words_of("no data\n  in line 3");
-    let is_shown = |words: &Words| words.is_shown(words.last().unwrap());
+    let is_shown = |words: &LastOutput| words.is_shown(words.last().unwrap());
     assert!(!is_shown(&words));
     words.were_shown(Target::Stdout);
     assert!(!is_shown(&words), "only standard output was shown");
     words.were_shown(Target::Stderr);
     assert!(is_shown(&words));
-    words.told(b"rank 1 is gone", Instant::now());
+    words.record_stderr(b"rank 1 is gone", Instant::now());
     words.hide();
     words.were_shown(Target::Stderr);
     assert!(!is_shown(&words), "a hidden line must not count as shown");

@@ -184,9 +184,9 @@ impl Link for LaterLink {
         self.made()?.map_or(Ok(false), Link::has_arrived)
     }
 
-    fn is_silent_after(&self) -> Option<Duration> {
+    fn drain_time_after_goodbye(&self) -> Option<Duration> {
         let made = self.made.as_ref();
-        made.map_or(Some(LINK_GRACE), SharedLink::is_silent_after)
+        made.map_or(Some(LINK_GRACE), SharedLink::drain_time_after_goodbye)
     }
 
     fn capacity(&self) -> usize {

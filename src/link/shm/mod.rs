@@ -24,7 +24,7 @@ pub(crate) mod ring;
 use super::frame::Header;
 use super::{Link, LinkError, Message, Payload};
 use crate::limits::SHARED_SEGMENT_BYTES;
-use crate::sys::barrier::{fence_of_waker, is_kernel_fencing};
+use crate::sys::barrier::{is_kernel_fencing, waker_fence};
 use crate::sys::shared::{Bell, OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords, WriteWords};
 use exposed::{LOCATOR_BYTES, Locator, PeerMemories, is_valid};
 use form::Form;
@@ -204,7 +204,7 @@ impl SharedLink {
         if head != head_of(message, head.form) {
             return Err(LinkError::Unexpected(self.header(message, head)));
         }
-        self.sender.hear(through);
+        self.sender.record_acknowledgment(through);
         self.open(head.form, message.bytes - offset)?;
         Ok(true)
     }
@@ -384,7 +384,7 @@ impl Link for SharedLink {
         self.present.bytes > 0 || self.receiver.is_ready(&self.theirs)
     }
 
-    fn is_silent_after(&self) -> Option<Duration> {
+    fn drain_time_after_goodbye(&self) -> Option<Duration> {
         // A rank publishes everything before its goodbye.
         Some(Duration::ZERO)
     }
@@ -412,7 +412,7 @@ impl Link for SharedLink {
         if !std::mem::take(&mut self.is_unflushed) {
             return;
         }
-        fence_of_waker(self.is_kernel_fencing);
+        waker_fence(self.is_kernel_fencing);
         let bell = self.theirs.load(BELL);
         if bell % 2 == 1 && bell != self.woken {
             self.woken = bell;

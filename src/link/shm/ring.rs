@@ -75,13 +75,13 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
         }
         let through = theirs.load(self.acknowledgement) as u32;
         theirs.acquire();
-        self.hear(through);
+        self.record_acknowledgment(through);
         count <= self.through
     }
 
     /// Records that the receiver has finished `through` cells. Impossible counts are ignored.
     #[inline]
-    pub fn hear(&mut self, through: u32) {
+    pub fn record_acknowledgment(&mut self, through: u32) {
         let more = u64::from(through.wrapping_sub(self.through as u32));
         if more <= self.count - self.through {
             self.through += more;

@@ -70,7 +70,7 @@ fn peer_that_does_not_read_is_not_disconnected() {
             Err(error) => assert_eq!(error.kind(), ErrorKind::WouldBlock),
         }
         reactor.sleep(Duration::from_millis(50));
-        reactor.find_cuts();
+        reactor.close_unreachable();
     }
     drop(link);
     let mut read = Vec::new();

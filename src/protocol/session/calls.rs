@@ -2,7 +2,7 @@
 
 use super::Session;
 use crate::error::Error;
-use crate::limits::{CALLS_REMEMBERED, COUNTS_TOLD_MAX};
+use crate::limits::{CALLS_REMEMBERED, COUNTS_SENT_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::Message;
 use std::collections::VecDeque;
@@ -91,7 +91,7 @@ impl Session {
             self.offer_clock(self.coordinator, sequence);
         }
         if self.checks_calls() {
-            self.tell_entered(call.numbered(sequence));
+            self.send_entered(call.numbered(sequence));
         }
         if !self.positions.is_empty() {
             self.positions.clear();
@@ -99,7 +99,7 @@ impl Session {
         self.has_asked_coordinator = false;
         self.inside = true;
         if !self.announced.is_empty() {
-            self.moves_on();
+            self.clear_position();
             let due: Vec<_> = self.announced.keys().copied().collect();
             for peer in due {
                 if let Some(theirs) = self.announced.remove(&peer) {
@@ -117,12 +117,12 @@ impl Session {
         self.pair_calls.push_back((peer, *call));
         self.pairs_made += 1;
         if self.checks_calls() && call.root == self.rank {
-            self.tell(peer, Message::Posted(*call));
+            self.send(peer, Message::Posted(*call));
         }
         self.positions.clear();
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
         if let Some(at) = self.announced_pairs.iter().position(is_this) {
-            self.moves_on();
+            self.clear_position();
             let (peer, theirs) = self.announced_pairs.swap_remove(at);
             self.compare_pair(peer, theirs);
         }
@@ -130,8 +130,8 @@ impl Session {
 
     /// Clears the position that this rank reports. The rank may no longer be waiting there, so
     /// later answers must not repeat it.
-    fn moves_on(&mut self) {
-        self.stands(Vec::new(), None, Vec::new());
+    fn clear_position(&mut self) {
+        self.set_position(Vec::new(), None, Vec::new());
     }
 
     /// Records that this rank has no collective in flight.
@@ -148,7 +148,7 @@ impl Session {
         let earlier = self.calls.numbered(sequence);
         let ours = earlier.filter(|own| own.sequence < call.sequence && !call.is_pair());
         let ours = ours.unwrap_or(*call);
-        self.tell(peer, self.message_about(&ours));
+        self.send(peer, self.message_about(&ours));
         let error = Error::mismatch(format!(
             "{} is in {call}, but {} sent data for a different call; all ranks must make the same \
              calls in the same order",
@@ -214,7 +214,7 @@ impl Session {
     fn disagree(&mut self, ours: &Call, peer: usize, theirs: &Call, counts: Option<&[u64]>) {
         let error = self.different(ours, peer, theirs, counts);
         if counts.is_none() && ours.differs_in_counts(theirs) {
-            self.tell(peer, self.message_about(ours));
+            self.send(peer, self.message_about(ours));
             self.set_pending(error, None);
         } else {
             self.explained(error);
@@ -226,7 +226,7 @@ impl Session {
         let row = self.calls.row(call.sequence).filter(|_| !call.is_pair());
         match row.and_then(|row| row.counts.as_ref()) {
             Some(counts) => {
-                let first = counts.iter().take(COUNTS_TOLD_MAX);
+                let first = counts.iter().take(COUNTS_SENT_MAX);
                 Message::Counts(*call, first.map(|count| *count as u64).collect())
             }
             None => Message::Waiting(*call),
@@ -322,7 +322,7 @@ mod tests {
     /// `block`.
     fn mismatch_error(block: usize) -> String {
         let ranks = [0, 1].map(|rank| {
-            let mut counts = vec![usize::MAX / 8192; 2 * COUNTS_TOLD_MAX];
+            let mut counts = vec![usize::MAX / 8192; 2 * COUNTS_SENT_MAX];
             counts[block] -= rank;
             let call = Call {
                 split: Split::by(&counts),
@@ -348,10 +348,10 @@ mod tests {
 
     #[test]
     fn count_mismatch_in_many_blocks_fits_message() {
-        let text = mismatch_error(COUNTS_TOLD_MAX - 1);
+        let text = mismatch_error(COUNTS_SENT_MAX - 1);
         let block = "block 4095 has 2251799813685247 elements on rank 0, and 2251799813685246 on";
         assert!(text.contains(block), "{text}");
-        let text = mismatch_error(COUNTS_TOLD_MAX);
+        let text = mismatch_error(COUNTS_SENT_MAX);
         assert!(
             text.contains("passed different counts: rank 0 in all-gather #1 of 7 f32"),
             "{text}"

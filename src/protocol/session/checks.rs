@@ -65,7 +65,7 @@ impl Session {
     }
 
     /// Reports to the coordinator that this rank has made `call`.
-    pub(super) fn tell_entered(&mut self, call: Call) {
+    pub(super) fn send_entered(&mut self, call: Call) {
         let Some(checks) = &mut self.checks else {
             return;
         };
@@ -75,7 +75,7 @@ impl Session {
             return;
         }
         if self.rank != self.coordinator {
-            return self.tell(self.coordinator, Message::Entered(call));
+            return self.send(self.coordinator, Message::Entered(call));
         }
         let is_due = |one: &mut (usize, Call)| one.1.sequence <= call.sequence;
         let due: Vec<_> = checks.ahead.extract_if(.., is_due).collect();
@@ -92,7 +92,7 @@ impl Session {
             if self.rank == self.coordinator {
                 self.agree_on_calls();
             } else {
-                self.tell(self.coordinator, Message::Entered(call));
+                self.send(self.coordinator, Message::Entered(call));
             }
         }
     }
@@ -141,7 +141,7 @@ impl Session {
         let least = made.and_then(|made| made.into_iter().min());
         if let Some(least) = least.filter(|least| *least > checks.agreed) {
             checks.agreed = least;
-            self.tell_all(Message::AllEntered(least));
+            self.send_all(Message::AllEntered(least));
         }
     }
 
@@ -150,7 +150,7 @@ impl Session {
     pub fn waits_for_any(&mut self, waits: bool) {
         if let Some(checks) = self.checks.as_mut().filter(|one| one.says_any != waits) {
             checks.says_any = waits;
-            self.tell_all(Message::PostedAny(waits));
+            self.send_all(Message::PostedAny(waits));
         }
     }
 

@@ -1,20 +1,20 @@
 //! Starts the clocks of collectives in which ranks wait without a deadline.
 
 use super::{Session, To};
-use crate::limits::{CALLS_REMEMBERED, PATIENT, PLACES_MAX};
+use crate::limits::{CALLS_REMEMBERED, NO_TIMEOUT, PLACES_MAX};
 use crate::protocol::message::{Clock, Message};
 
 impl Session {
     /// Reports that this rank has been waiting for a while, without a deadline, in the collective
     /// with this number.
-    pub fn is_patient_in(&mut self, sequence: u64) {
+    pub fn note_untimed(&mut self, sequence: u64) {
         if self.patient.get(&sequence) == Some(&self.coordinator) {
             return;
         }
         if self.rank == self.coordinator {
-            self.someone_is_patient(self.rank, sequence);
+            self.note_untimed_call(self.rank, sequence);
         } else {
-            self.tell(self.coordinator, Message::Patient(sequence));
+            self.send(self.coordinator, Message::Patient(sequence));
         }
     }
 
@@ -27,7 +27,7 @@ impl Session {
     /// Processes the report from `from` that a rank is waiting in a collective without a deadline.
     /// Rank `from` is the coordinator, or considers this rank the coordinator. The coordinator
     /// notifies all ranks, once.
-    pub(super) fn someone_is_patient(&mut self, from: usize, sequence: u64) {
+    pub(super) fn note_untimed_call(&mut self, from: usize, sequence: u64) {
         // Ranks can wait in different calls at the same time, so each number is stored separately.
         let before = self.patient.insert(sequence, self.coordinator);
         let is_new = before != Some(self.coordinator);
@@ -35,7 +35,7 @@ impl Session {
             self.patient.pop_first();
         }
         if self.rank == self.coordinator {
-            self.tell_clock(if is_new { To::All } else { To::Rank(from) }, sequence);
+            self.send_clock(if is_new { To::All } else { To::Rank(from) }, sequence);
         }
         self.offer_clock(from, sequence);
     }
@@ -47,7 +47,7 @@ impl Session {
         let latest: Vec<u64> = numbers.take(PLACES_MAX).collect();
         for sequence in latest {
             if self.rank == self.coordinator {
-                self.tell_clock(To::All, sequence);
+                self.send_clock(To::All, sequence);
             }
             self.offer_clock(self.coordinator, sequence);
         }
@@ -55,7 +55,7 @@ impl Session {
 
     /// Sends `to` the number of a collective in which a rank is waiting, and the clock of the
     /// collective if it is known. Only the coordinator does this.
-    fn tell_clock(&mut self, to: To, sequence: u64) {
+    fn send_clock(&mut self, to: To, sequence: u64) {
         self.outbox.push_back((to, Message::Patient(sequence)));
         let clock = self.clock(sequence).map(Message::Clock);
         self.outbox.extend(clock.map(|clock| (to, clock)));
@@ -65,7 +65,7 @@ impl Session {
     /// timeout.
     pub(super) fn offer_clock(&mut self, to: usize, sequence: u64) {
         let timeout = self.calls.timeout(sequence);
-        let Some(timeout) = timeout.filter(|timeout| *timeout != PATIENT) else {
+        let Some(timeout) = timeout.filter(|timeout| *timeout != NO_TIMEOUT) else {
             return;
         };
         let clock = Clock {
@@ -77,7 +77,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.clock_offered(clock);
         } else if to != self.rank {
-            self.tell(to, Message::Clock(clock));
+            self.send(to, Message::Clock(clock));
         }
     }
 
@@ -91,7 +91,7 @@ impl Session {
         }
         self.clocks.insert(clock.sequence, clock);
         if self.rank == self.coordinator {
-            self.tell_all(Message::Clock(clock));
+            self.send_all(Message::Clock(clock));
         }
     }
 }

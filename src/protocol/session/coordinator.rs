@@ -2,7 +2,7 @@
 
 use super::{GONE, Session};
 use crate::error::Error;
-use crate::protocol::founding::RELAY;
+use crate::protocol::group_creation::RELAY;
 use crate::protocol::message::Message;
 
 impl Session {
@@ -49,7 +49,7 @@ impl Session {
             false => self.broadcast(error),
         }
         self.elect();
-        self.agree_if_all_told();
+        self.agree_if_all_reported();
     }
 
     /// Elects the lowest rank that has neither left nor died as the coordinator. Repeats to a new
@@ -65,10 +65,10 @@ impl Session {
         self.repeat_clocks();
         self.repeat_entered();
         for at in 0..self.ended.len() {
-            self.tell_ended(self.ended[at].peer);
+            self.send_ended(self.ended[at].peer);
         }
         if self.first_error.is_some() {
-            self.tell_mark();
+            self.send_mark();
         } else if let Some(pending) = &mut self.pending
             && std::mem::take(&mut pending.reported)
         {
@@ -86,7 +86,7 @@ impl Session {
         if self.rank == self.coordinator {
             self.broadcast(error);
         } else {
-            self.tell(self.coordinator, Message::Report(error));
+            self.send(self.coordinator, Message::Report(error));
         }
     }
 
@@ -102,7 +102,7 @@ impl Session {
                 | Message::Patient(_)
         );
         if let Some(error) = self.first_error.as_ref().filter(|_| does_not_know) {
-            self.tell(from, Message::FirstError(error.clone()));
+            self.send(from, Message::FirstError(error.clone()));
         }
     }
 
@@ -122,7 +122,7 @@ impl Session {
     /// time.
     pub(super) fn broadcast(&mut self, error: Error) {
         if self.first_error.is_none() {
-            self.tell_all(Message::FirstError(error.clone()));
+            self.send_all(Message::FirstError(error.clone()));
             self.conclude(error);
         }
     }
@@ -137,7 +137,7 @@ impl Session {
                 let own = self.rank;
                 self.ended.retain(|one| one.peer < own);
             }
-            self.tell_mark();
+            self.send_mark();
         }
     }
 }

@@ -29,8 +29,8 @@ impl Session {
             let error = self.error().cloned();
             match error.filter(|_| peer == self.coordinator) {
                 // The rank that follows the coordinator may not know the error.
-                Some(error) => self.tell_deputy(peer, Message::Report(error)),
-                None if is_new => self.tell_ended(peer),
+                Some(error) => self.send_to_deputy(peer, Message::Report(error)),
+                None if is_new => self.send_ended(peer),
                 None => {}
             }
         }
@@ -38,15 +38,15 @@ impl Session {
 
     /// Reports to the coordinator that the process of `peer` has ended. If `peer` is the
     /// coordinator, reports this to the rank that would succeed it.
-    pub(super) fn tell_ended(&mut self, peer: usize) {
+    pub(super) fn send_ended(&mut self, peer: usize) {
         // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
-        self.tell_deputy(peer, Message::Ended(peer as u32));
+        self.send_to_deputy(peer, Message::Ended(peer as u32));
     }
 
-    fn tell_deputy(&mut self, ended: usize, message: Message) {
+    fn send_to_deputy(&mut self, ended: usize, message: Message) {
         let deputy = self.deputy(Some(ended));
         if deputy != self.rank {
-            self.tell(deputy, message);
+            self.send(deputy, message);
         }
     }
 
@@ -73,9 +73,9 @@ impl Session {
         }
         // Once the first error is known, only the end of the coordinator, or of a rank that may
         // follow it, matters.
-        let is_of_no_account = self.agreement() != Agreement::Pending
+        let is_irrelevant = self.agreement() != Agreement::Pending
             || self.rank != self.coordinator && peer > self.rank;
-        if self.first_error.is_some() && is_of_no_account {
+        if self.first_error.is_some() && is_irrelevant {
             return false;
         }
         self.ended.push(Ended {
@@ -103,7 +103,7 @@ impl Session {
     /// Declares the rank whose process ended first dead if its goodbye has not arrived in time. A
     /// rank that is not the coordinator waits longer before it does this, and then assumes that the
     /// coordinator is stopped.
-    pub(super) fn miss_the_ended(&mut self, now: Duration) {
+    pub(super) fn declare_ended_dead(&mut self, now: Duration) {
         let grace = match self.deputy(None) == self.rank {
             true => GOODBYE_GRACE,
             false => FIRST_ERROR_GRACE,

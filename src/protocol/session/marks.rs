@@ -72,12 +72,12 @@ impl Session {
     }
 
     /// Reports the mark of this rank, which has failed. The mark is now frozen.
-    pub(super) fn tell_mark(&mut self) {
+    pub(super) fn send_mark(&mut self) {
         let own = self.marks.own;
         if self.rank == self.coordinator {
             self.told(self.rank, own);
         } else if self.may_follow(self.coordinator) {
-            self.tell(self.coordinator, Message::Mark(own));
+            self.send(self.coordinator, Message::Mark(own));
         }
     }
 
@@ -92,11 +92,11 @@ impl Session {
     /// from a rank counts.
     pub(super) fn told(&mut self, from: usize, number: u64) {
         self.marks.told.entry(from).or_insert(number);
-        self.agree_if_all_told();
+        self.agree_if_all_reported();
     }
 
     /// Decides the agreed mark if every rank has reported its mark, has left or is lost.
-    pub(super) fn agree_if_all_told(&mut self) {
+    pub(super) fn agree_if_all_reported(&mut self) {
         let has_told = |rank: &usize| {
             self.marks.told.contains_key(rank)
                 || self.lost.contains(rank)
@@ -119,7 +119,7 @@ impl Session {
         let least = self.marks.told.values().copied().min();
         let number = least.unwrap_or(self.marks.own);
         self.marks.agreed = Some(number);
-        self.tell_all(Message::Agreed(number));
+        self.send_all(Message::Agreed(number));
     }
 }
 

@@ -2,7 +2,7 @@
 //! for.
 
 use super::Session;
-use crate::limits::{ANSWERS_MISSED_MAX, PEERS_ASKED_MAX, PLACES_MAX};
+use crate::limits::{ANSWERS_MISSED_MAX, PEERS_NOTIFIED_MAX, PLACES_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Message, Place, Wait};
 use std::collections::BTreeMap;
@@ -19,9 +19,9 @@ pub(super) struct Position {
 
 impl Session {
     /// Notifies `peers`, for the `notice`th time, that this rank is waiting for them in `call`. If
-    /// there are more than [`PEERS_ASKED_MAX`] peers, notifies only some of them each time.
+    /// there are more than [`PEERS_NOTIFIED_MAX`] peers, notifies only some of them each time.
     pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
-        let groups = peers.len().div_ceil(PEERS_ASKED_MAX).max(1);
+        let groups = peers.len().div_ceil(PEERS_NOTIFIED_MAX).max(1);
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
             self.ask(*peer, Message::Waiting(*call));
         }
@@ -40,7 +40,7 @@ impl Session {
     /// Sends `question` to `peer`, which answers with its position. Discards the last answer from a
     /// peer that has left more than [`ANSWERS_MISSED_MAX`] questions unanswered.
     fn ask(&mut self, peer: usize, question: Message) {
-        self.tell(peer, question);
+        self.send(peer, question);
         if let Some(position) = self.positions.get_mut(&peer) {
             position.asked += 1;
             if position.asked > ANSWERS_MISSED_MAX {
@@ -153,7 +153,7 @@ impl Session {
             held_up_by,
             waits: self.waits.clone(),
         };
-        self.tell(peer, position);
+        self.send(peer, position);
     }
 }
 

@@ -4,13 +4,13 @@
 use super::Session;
 use crate::limits::{PLACES_MAX, RANKS_LISTED_MAX};
 use crate::protocol::call::Call;
-use crate::protocol::founding::list;
+use crate::protocol::group_creation::list;
 use crate::protocol::message::{Place, Wait};
 use std::collections::BTreeSet;
 
 /// A report on the cause that is blocking a call.
 #[derive(Debug)]
-pub struct Story {
+pub struct WaitReport {
     /// Human-readable text.
     pub words: String,
     /// The ranks that are blocking the call.
@@ -30,7 +30,7 @@ impl Session {
     #[must_use]
     pub fn waits(&self, call: &Call, awaited: &[usize]) -> Vec<Wait> {
         let own = self.wait(call, awaited);
-        let mut told = self.waits_told(&own, awaited);
+        let mut told = self.reported_waits(&own, awaited);
         told.retain(|wait| wait.rank != own.rank);
         told.insert(0, own);
         told.truncate(PLACES_MAX);
@@ -39,9 +39,9 @@ impl Session {
 
     /// Returns the cause that is blocking `call`, which is waiting for `awaited`.
     #[must_use]
-    pub fn story(&self, call: &Call, awaited: &[usize]) -> Story {
+    pub fn story(&self, call: &Call, awaited: &[usize]) -> WaitReport {
         let own = self.wait(call, awaited);
-        let told = self.waits_told(&own, awaited);
+        let told = self.reported_waits(&own, awaited);
         let circle = circle(&told);
         let places = self.held_up_by(awaited);
         let (mut beside, mut words) = (Vec::new(), Vec::new());
@@ -69,7 +69,7 @@ impl Session {
         if let Some(more @ 1..) = places.len().checked_sub(PLACES_MAX) {
             words.push(format!("and {more} more ranks"));
         }
-        Story {
+        WaitReport {
             words: words.join(", "),
             ranks: places.iter().map(|one| one.rank as usize).collect(),
             is_circle,
@@ -138,7 +138,7 @@ impl Session {
     /// Returns the waits that the ranks in `awaited` have reported, one per rank. The waits of
     /// these ranks themselves come first. `own` is included if one of the ranks has reported that
     /// the thread that it is waiting for is blocked there.
-    fn waits_told(&self, own: &Wait, awaited: &[usize]) -> Vec<Wait> {
+    fn reported_waits(&self, own: &Wait, awaited: &[usize]) -> Vec<Wait> {
         let tellers = || awaited.iter().filter_map(|rank| self.positions.get(rank));
         let first = tellers().filter_map(|one| one.waits.first());
         let beyond = tellers().flat_map(|one| one.waits.iter().skip(1));

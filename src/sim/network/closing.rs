@@ -1,7 +1,7 @@
 //! Closes connections and ranks, and sends control messages outside the byte streams.
 
 use super::{ControlMessage, Happening, Network};
-use crate::protocol::founding::RELAY;
+use crate::protocol::group_creation::RELAY;
 
 impl Network {
     /// Kills the process of `rank`. Bytes that the rank has already written still arrive, and its

@@ -21,7 +21,7 @@ const CAPTURE_MODE_RELAXED: i32 = 2;
 
 /// The properties of a GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Facts {
+pub struct Properties {
     /// The product name.
     pub name: String,
     /// The number of the GPU in this process.
@@ -41,7 +41,7 @@ pub struct Gpu {
     pub(super) api: &'static Api,
     context: Context,
     device: i32,
-    facts: Facts,
+    facts: Properties,
     /// Pinned memory that is no longer used by any stream or operation.
     pub(super) idle: Mutex<Vec<Arc<Pinned>>>,
     /// The kernels, once they have been requested.
@@ -56,7 +56,7 @@ unsafe impl Sync for Gpu {}
 
 /// A guard that keeps the GPU's context current in this thread, and prevents the thread's driver
 /// calls from disturbing graph captures.
-pub(super) struct Entered {
+pub(super) struct CurrentContext {
     api: &'static Api,
     is_pushed: bool,
     capture_mode: i32,
@@ -64,7 +64,7 @@ pub(super) struct Entered {
     thread: PhantomData<*const ()>,
 }
 
-impl Drop for Entered {
+impl Drop for CurrentContext {
     fn drop(&mut self) {
         if self.is_pushed {
             let mut popped = std::ptr::null_mut();
@@ -119,7 +119,7 @@ impl Gpu {
 
     /// Returns the GPU's properties.
     #[must_use]
-    pub fn facts(&self) -> &Facts {
+    pub fn facts(&self) -> &Properties {
         &self.facts
     }
 
@@ -160,12 +160,12 @@ impl Gpu {
 
     /// Makes the context current in this thread, and prevents the thread's driver calls from
     /// disturbing captures.
-    pub(super) fn enter(&self) -> Result<Entered> {
+    pub(super) fn enter(&self) -> Result<CurrentContext> {
         let mut capture_mode = CAPTURE_MODE_RELAXED;
         // SAFETY: the driver exchanges one integer, for which there is room.
         let code = unsafe { (self.api.exchange_capture_mode)(&raw mut capture_mode) };
         check(code, "cuThreadExchangeStreamCaptureMode")?;
-        let mut entered = Entered {
+        let mut entered = CurrentContext {
             api: self.api,
             is_pushed: false,
             capture_mode,
@@ -187,7 +187,7 @@ impl Gpu {
 
 impl fmt::Debug for Gpu {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Facts { ordinal, name, .. } = &self.facts;
+        let Properties { ordinal, name, .. } = &self.facts;
         write!(formatter, "Gpu({ordinal}, {name})")
     }
 }
@@ -201,7 +201,7 @@ fn is_ptx(text: &str) -> bool {
     first.is_some_and(|line| line.starts_with(".version"))
 }
 
-fn facts(api: &Api, device: i32, ordinal: usize, driver_version: u32) -> Result<Facts> {
+fn facts(api: &Api, device: i32, ordinal: usize, driver_version: u32) -> Result<Properties> {
     let mut name = [0; NAME_BYTES];
     // SAFETY: the driver writes at most `NAME_BYTES` characters, the last of them zero.
     let code = unsafe { (api.device_get_name)(name.as_mut_ptr(), NAME_BYTES as i32, device) };
@@ -222,7 +222,7 @@ fn facts(api: &Api, device: i32, ordinal: usize, driver_version: u32) -> Result<
         (api.device_get_attribute)(&raw mut multiprocessors, MULTIPROCESSOR_COUNT, device)
     };
     check(code, "cuDeviceGetAttribute")?;
-    Ok(Facts {
+    Ok(Properties {
         name: name.to_string_lossy().into_owned(),
         ordinal,
         uuid,

@@ -29,8 +29,8 @@ mod window;
 mod words;
 
 pub(crate) use driver::gpu_count;
-pub use gpu::Facts;
 pub(crate) use gpu::Gpu;
+pub use gpu::Properties;
 pub(crate) use kernels::Reduction;
 pub use memory::Memory;
 pub(crate) use memory::{Pinned, Rows};

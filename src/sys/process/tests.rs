@@ -67,9 +67,9 @@ fn failed_child_is_not_guarded_and_others_stay_guarded() {
 
 #[test]
 fn child_is_guarded_before_its_program_starts() {
-    let (mut received, telling) = io::pipe().unwrap();
+    let (mut received, writer) = io::pipe().unwrap();
     let mut watchdog = Watchdog {
-        telling: Some(telling),
+        writer: Some(writer),
         // Not a child of this process.
         process: 1,
     };

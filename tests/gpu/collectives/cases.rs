@@ -7,7 +7,7 @@ use ringtree::plan::internal::spec::whole_count;
 use ringtree::plan::{Algorithm, Collective};
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result, with_element};
 use ringtree_kit::expected::exact::Inputs;
-use ringtree_kit::expected::promise::Promise;
+use ringtree_kit::expected::result::ExpectedResult;
 
 #[derive(Clone, Copy, Debug)]
 struct Case {
@@ -121,7 +121,7 @@ fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     // Only the stream makes this call wait for the result.
     let result = buffer.read()?;
     let result: &[u8] = bytemuck::cast_slice(&result);
-    let promise = Promise {
+    let promise = ExpectedResult {
         collective: case.collective,
         root: case.root,
         inputs,

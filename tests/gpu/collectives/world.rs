@@ -1,6 +1,6 @@
 //! Ranks as processes on the fake driver, started from this test binary.
 
-use crate::address::own_address;
+use crate::address::reserved_address;
 use crate::driver;
 use ringtree::Builder;
 use ringtree::cuda::{Device, Stream};
@@ -13,7 +13,7 @@ const ROLE: &str = "RINGTREE_TEST_ROLE";
 const PATH: &str = "RINGTREE_TEST_PATH";
 pub(crate) const PATHS: [&str; 3] = ["mapped", "shm", "tcp"];
 /// Prefix of a rank's result among the lines of the test harness.
-const MARK: &str = "rank result: ";
+const REPORT_PREFIX: &str = "rank result: ";
 /// Time after which a rank counts as hung. It is far longer than any timeout here and than the
 /// delays of a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -82,7 +82,7 @@ impl World {
 
     /// Runs the ranks and returns the result of each.
     pub(crate) fn run(&self, role: &str) -> Vec<String> {
-        let rendezvous = own_address();
+        let rendezvous = reserved_address();
         let start = |rank: usize| {
             let numbers = [("RANK", rank), ("LOCAL_RANK", rank)];
             let sizes = [("WORLD_SIZE", self.ranks), ("LOCAL_WORLD_SIZE", self.ranks)];
@@ -128,7 +128,9 @@ fn result_of(mut child: Child, end: Instant) -> String {
         .unwrap()
         .read_to_string(&mut text)
         .unwrap();
-    let result = text.lines().find_map(|line| line.strip_prefix(MARK));
+    let result = text
+        .lines()
+        .find_map(|line| line.strip_prefix(REPORT_PREFIX));
     result.map_or_else(|| format!("nothing: {text}"), str::to_owned)
 }
 
@@ -140,7 +142,10 @@ pub(crate) fn child(act: impl Fn(&str) -> Option<Act>) {
     let act = act(&role).expect("the role must exist");
     let result = Rank::join().and_then(|rank| act(&rank));
     // Exit without unwinding, so that the system releases all that remains.
-    eprintln!("{MARK}{}", result.unwrap_or_else(|error| error.to_string()));
+    eprintln!(
+        "{REPORT_PREFIX}{}",
+        result.unwrap_or_else(|error| error.to_string())
+    );
     std::process::exit(0);
 }
 

@@ -425,7 +425,7 @@ struct Physical {
     int gpu;
     int file;
 };
-static const u64 MARK = 0x70726574656e6473;
+static const u64 REPORT_PREFIX = 0x70726574656e6473;
 static const u64 GRANULARITY = 2 << 20;
 static auto &physicals = forever<std::map<u64, Physical>>();
 static u64 last_physical = 1000;
@@ -472,7 +472,7 @@ Result cuMemCreate(u64 *handle, size_t bytes, const Properties *properties, u64 
     Alone alone;
     std::lock_guard<std::mutex> guard(memory_lock);
     const int file = memfd_create("fake GPU", MFD_CLOEXEC);
-    const Physical physical = {MARK, bytes, properties->location.id - FIRST_DEVICE, file};
+    const Physical physical = {REPORT_PREFIX, bytes, properties->location.id - FIRST_DEVICE, file};
     if (file < 0 || pwrite(file, &physical, sizeof(physical), bytes) != sizeof(physical)) return OUT_OF_MEMORY;
     return *handle = keep(physical), SUCCESS;
 }
@@ -495,7 +495,7 @@ Result cuMemImportFromShareableHandle(u64 *handle, void *number, int kind) {
     struct stat found;
     if (kind != 1 || file < 0 || fstat(file, &found) != 0) return INVALID_VALUE;
     const off_t at = found.st_size - off_t(sizeof(physical));
-    if (pread(file, &physical, sizeof(physical), at) != sizeof(physical) || physical.mark != MARK) return INVALID_VALUE;
+    if (pread(file, &physical, sizeof(physical), at) != sizeof(physical) || physical.mark != REPORT_PREFIX) return INVALID_VALUE;
     physical.file = file;
     std::lock_guard<std::mutex> guard(memory_lock);
     return *handle = keep(physical), SUCCESS;

@@ -6,7 +6,7 @@ use ringtree::plan::Collective;
 use ringtree::plan::internal::spec::is_blocked;
 use ringtree::{Buffer, BufferMut, Communicator, Dtype, Layout, ReduceOp, Result};
 use ringtree_kit::expected::exact::Inputs;
-use ringtree_kit::expected::promise::Promise;
+use ringtree_kit::expected::result::ExpectedResult;
 
 pub(crate) type Any = Box<dyn BufferMut<Element = f32> + Send>;
 
@@ -253,7 +253,7 @@ pub(crate) fn wrong(comm: &Communicator) -> Result<String> {
                 }
                 for (kind, wrap) in KINDS {
                     let end = call(comm, collective, wrap(layout, input.clone()))?;
-                    let promise = Promise {
+                    let promise = ExpectedResult {
                         collective,
                         root: ROOT,
                         inputs,

@@ -29,6 +29,11 @@ fn over_processes(role: &str, world_size: usize, check: impl Fn(&[String]) + Syn
     let all: Vec<_> = (0..world_size).collect();
     concurrently(ALL_LINKS, |links| {
         eprintln!("{role} over {links:?}");
-        check(&SUITE.start(links, role, world_size, &[]).hear(&all).0);
+        check(
+            &SUITE
+                .start(links, role, world_size, &[])
+                .next_reports(&all)
+                .0,
+        );
     });
 }

@@ -97,7 +97,7 @@ fn long_untimed_call(comm: &Communicator) -> Result<()> {
 
 fn hear(ranks: &Ranks, count: usize) -> Vec<String> {
     let all: Vec<usize> = (0..count).collect();
-    ranks.hear(&all).0
+    ranks.next_reports(&all).0
 }
 
 #[test]
@@ -149,15 +149,15 @@ fn long_wait_prints_one_warning() {
     let soon = [("RINGTREE_STALL_WARNING_S", "1")];
     let ranks = SUITE.start(Links::Tcp, "sleeps", 2, &soon);
     let computing = SUITE.start(Links::Tcp, "computing", 2, &soon);
-    let (said, _) = ranks.hear(&[0]);
+    let (said, _) = ranks.next_reports(&[0]);
     let start = "ringtree: rank 0 has waited ";
     let part = r#" s in barrier #2 of 1 u8, by flat, on "x": rank 1 waits "#;
     assert!(
         said[0].starts_with(start) && said[0].contains(part),
         "{said:?}"
     );
-    assert_eq!(ranks.hear(&[0]).0, ["all well"]);
-    let (said, _) = computing.hear(&[0]);
+    assert_eq!(ranks.next_reports(&[0]).0, ["all well"]);
+    let (said, _) = computing.next_reports(&[0]);
     let part = r#", on "x": rank 1 has made no call after #1; the call's timeout is 300 s"#;
     assert!(said[0].contains(part), "{said:?}");
 }

@@ -1,6 +1,6 @@
 //! Groups of ranks that are real processes.
 
-use crate::ranks::{ALL_LINKS, Links, MARK, ROLE, Suite, concurrently, exit};
+use crate::ranks::{ALL_LINKS, Links, REPORT_PREFIX, ROLE, Suite, concurrently, exit};
 use ringtree::internal::calls;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use rustix::process::Signal;
@@ -223,7 +223,7 @@ fn dies() -> Result<String> {
         group.all_reduce(&mut data, ReduceOp::Sum)?;
         calls += 1;
         if calls == 20 {
-            eprintln!("{MARK}started");
+            eprintln!("{REPORT_PREFIX}started");
         }
         // Both ranks of the group stop at the same call.
         let mut is_over = [u8::from(world.rank() < 2 && start.elapsed() > lasts)];
@@ -239,7 +239,10 @@ fn dies() -> Result<String> {
 
 fn run(links: Links, role: &str, world_size: usize) -> Vec<String> {
     let all: Vec<_> = (0..world_size).collect();
-    SUITE.start(links, role, world_size, &[]).hear(&all).0
+    SUITE
+        .start(links, role, world_size, &[])
+        .next_reports(&all)
+        .0
 }
 
 /// Each rank in turn aborts a group with a cause of many pages.
@@ -310,12 +313,12 @@ fn sixty_four_groups_take_less_than_64_mib_per_rank() {
 fn killed_rank_is_named_in_its_group_and_others_continue() {
     concurrently(ALL_LINKS, |links| {
         let ranks = SUITE.start(links, "dies", 4, &[]);
-        ranks.hear(&[0, 1, 2, 3]);
+        ranks.next_reports(&[0, 1, 2, 3]);
         ranks.signal(3, Signal::KILL);
-        let (said, _) = ranks.hear(&[2]);
+        let (said, _) = ranks.next_reports(&[2]);
         let named = "lost 1: rank 1 (world rank 3) is gone";
         assert!(said[0].starts_with(named), "{links:?}: {}", said[0]);
-        assert_eq!(ranks.hear(&[0, 1]).0, ["continued"; 2], "{links:?}");
+        assert_eq!(ranks.next_reports(&[0, 1]).0, ["continued"; 2], "{links:?}");
     });
 }
 
@@ -323,7 +326,7 @@ fn killed_rank_is_named_in_its_group_and_others_continue() {
 fn long_cause_reaches_all_processes_without_disconnects() {
     let (said, _) = SUITE
         .start(Links::Tcp, "long causes", 3, &[])
-        .hear(&[0, 1, 2]);
+        .next_reports(&[0, 1, 2]);
     for failing in 0..3 {
         let begins = format!("no loss on rank {failing}: 0: std");
         assert!(said[0].contains(&begins), "{}", said[0]);

@@ -39,7 +39,7 @@ pub(super) fn largest() -> Result<String> {
 
 fn check_same_bits(links: Links, role: &str, world_size: usize) {
     let ranks = SUITE.start(links, role, world_size, &[("RINGTREE_REPRODUCIBLE", "1")]);
-    let (said, _) = ranks.hear(&(0..world_size).collect::<Vec<_>>());
+    let (said, _) = ranks.next_reports(&(0..world_size).collect::<Vec<_>>());
     assert_eq!(said, vec!["the same bits"; world_size], "{links:?}");
 }
 
@@ -63,7 +63,7 @@ fn different_settings_are_reported_on_all_ranks() {
     let ranks = SUITE.start_each(Links::Tcp, "sums", 3, |rank, command| {
         command.env("RINGTREE_REPRODUCIBLE", ["0", "1"][usize::from(rank == 1)]);
     });
-    let (said, _) = ranks.hear(&[0, 1, 2]);
+    let (said, _) = ranks.next_reports(&[0, 1, 2]);
     for text in said {
         let differs = "RINGTREE_REPRODUCIBLE differs: it is \"0\" on rank 0";
         assert!(text.contains(differs), "{text}");

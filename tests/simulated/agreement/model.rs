@@ -141,7 +141,7 @@ impl Group {
                 one.session.idle();
                 one.state = State::Idle;
             }
-            Some(peer) => one.session.miss_if_left_before(peer, &call),
+            Some(peer) => one.session.fail_if_left_before(peer, &call),
         }
     }
 

@@ -115,7 +115,7 @@ impl Tally {
 
 fn check(outcome: &Outcome, what: impl FnOnce() -> String) {
     let holds = agreement::check(outcome)
-        .and_then(|()| agreement::check_least(outcome))
+        .and_then(|()| agreement::check_is_lowest(outcome))
         .and_then(|()| exact::check(outcome))
         .and_then(|()| order::check(outcome))
         .and_then(|()| no_hang::check(outcome, Duration::from_secs(2)))

@@ -7,7 +7,7 @@ use ringtree::ddp::{
     DataParallel, DistributedSampler, LocalSteps, NonFinite, Options, Outer, Parameter,
 };
 use ringtree::internal::ddp::{
-    BucketInfo, Exchange, Hook, Next, Values, restore, set_synchronising,
+    BucketInfo, Exchange, Hook, Next, Values, restore, set_gradient_sync,
 };
 use ringtree::{Communicator, Dtype, Error, ErrorKind, ReduceOp, Result};
 
@@ -33,7 +33,7 @@ fn gradient_marked_ready_inside_no_sync_is_not_complete() {
     let ends = ringtree::simulate(2, |comm| {
         let mut model = two(comm, Options::new())?;
         for is_last in [false, true] {
-            set_synchronising(&mut model, is_last);
+            set_gradient_sync(&mut model, is_last);
             let gradient = model.gradient_mut::<f32>(0)?;
             if gradient.is_first {
                 gradient.elements.fill(0.0);

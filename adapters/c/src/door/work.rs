@@ -21,7 +21,7 @@ pub(super) fn begin(
     answer(|| {
         let out = place("work", out)?.write(null_mut());
         let started = start(&*communicator(comm)?)?;
-        *out = as_pointer(WORK.insert(Pending::of_operation(started)));
+        *out = as_pointer(WORK.insert(Pending::from_operation(started)));
         Ok(())
     })
 }

@@ -1,6 +1,6 @@
 //! Programs in C that use the library as it is installed.
 
-use crate::address::own_port;
+use crate::address::reserved_port;
 use crate::installed::{finished, package, prefix};
 use ringtree::launch::{Job, Output, run};
 use std::path::{Path, PathBuf};
@@ -85,7 +85,7 @@ impl Program {
             max_restarts: 0,
             output: Output::Prefixed,
             log_folder: None,
-            meeting: None,
+            rendezvous: None,
             sessions: false,
         };
         run(&job).unwrap()
@@ -144,7 +144,7 @@ fn a_forked_child_is_refused_and_its_parent_goes_on() {
 #[test]
 fn survivors_are_told_which_rank_was_killed_in_which_call() {
     let program = Program::new("tests/c/survivor.c", Build::Shared);
-    let port = own_port().to_string();
+    let port = reserved_port().to_string();
     let ranks = [0, 1, 2].map(|rank: usize| {
         let place = [("RANK", rank), ("LOCAL_RANK", rank)];
         let size = [("WORLD_SIZE", 3), ("LOCAL_WORLD_SIZE", 3)];

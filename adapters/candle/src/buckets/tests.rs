@@ -120,7 +120,7 @@ fn on_processes<R: Debug>(
 fn replica_on(comm: &Communicator, hooks: Hooks, device: &Gpu) -> Replica {
     let buckets = Options::new().buckets(BucketSize::Bytes(100));
     let lane = Some((Device::Cpu, StagedLane::boxed(device)));
-    Replica::on_lane(comm, hooks, buckets, lane).unwrap()
+    Replica::with_lane(comm, hooks, buckets, lane).unwrap()
 }
 
 fn values(tensor: &Tensor) -> Vec<f32> {
@@ -291,7 +291,7 @@ fn trained(comm: &Communicator, lane: Option<Box<dyn Lane>>) -> BTreeMap<String,
     }
     let lane = lane.map(|lane| (Device::Cpu, lane));
     let options = Options::new().buckets(BucketSize::Bytes(90));
-    let mut replica = Replica::on_lane(comm, hooks, options, lane).unwrap();
+    let mut replica = Replica::with_lane(comm, hooks, options, lane).unwrap();
     let mut optimizer = SGD::new(varmap.all_vars(), 0.2).unwrap();
     for step in 0..4 {
         let inputs = [1.0, step as f32, comm.rank() as f32, -0.5];
@@ -358,7 +358,7 @@ fn hooks_and_mixed_devices_are_errors() {
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);
         tensors_of(&builder);
         let lane = device.map(|device| (Device::Cpu, StagedLane::boxed(device)));
-        let replica = Replica::on_lane(comm, hooks, options, lane);
+        let replica = Replica::with_lane(comm, hooks, options, lane);
         replica.err().unwrap().to_string()
     };
     let test = "hooks_and_mixed_devices_are_errors";

@@ -65,7 +65,7 @@ fn start(place: &Place, rank: usize, rendezvous: &str) -> Child {
 /// Starts two ranks and kills one of them during their second save. Returns the last step that rank
 /// 0 reported as saved, and `true` if the kill interrupted the second save.
 fn run_and_kill(place: &Place, kill: u32) -> (u64, bool) {
-    let rendezvous = address::own_address();
+    let rendezvous = address::reserved_address();
     let mut ranks = [0, 1].map(|rank| start(place, rank, &rendezvous));
     let lines = BufReader::new(ranks[0].stderr.take().unwrap()).lines();
     let mut lines = lines.map_while(Result::ok);

@@ -9,7 +9,7 @@ mod server;
 use promises::{FEW, Place, checkpoint};
 use ringtree::ddp::checkpoint::{Checkpoints, Store};
 use ringtree::{Error, ErrorKind};
-use ringtree_object_store::{Bucket, PATIENCE};
+use ringtree_object_store::{Bucket, REQUEST_TIMEOUT};
 use server::{Server, settings};
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
@@ -53,7 +53,7 @@ fn stopped_server_is_a_clear_error() {
     let checkpoints = Checkpoints::new(bucket(&server), 1);
     checkpoints.save(&checkpoint(1, FEW)).unwrap();
     server.stop();
-    let limit = PATIENCE + Duration::from_secs(5);
+    let limit = REQUEST_TIMEOUT + Duration::from_secs(5);
     assert_clear_error(|| checkpoints.save(&checkpoint(2, FEW)).unwrap_err(), limit);
     assert_clear_error(|| checkpoints.latest().unwrap_err(), limit);
 }
@@ -65,7 +65,7 @@ fn unresponsive_server_is_a_clear_error() {
     let mut settings = settings(silent.local_addr().unwrap());
     settings.push(("AWS_TIMEOUT".to_owned(), "500ms".to_owned()));
     let bucket = Bucket::open_with(URL, settings).unwrap();
-    assert_clear_error(|| bucket.list().unwrap_err(), PATIENCE);
+    assert_clear_error(|| bucket.list().unwrap_err(), REQUEST_TIMEOUT);
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn wrong_credentials_and_urls_are_clear_errors() {
     let mut settings = server.settings();
     settings.push(("AWS_SECRET_ACCESS_KEY".to_owned(), "guessed".to_owned()));
     let bucket = Bucket::open_with(URL, settings).unwrap();
-    assert_clear_error(|| bucket.list().unwrap_err(), PATIENCE);
+    assert_clear_error(|| bucket.list().unwrap_err(), REQUEST_TIMEOUT);
     for url in [
         "s3:models",
         "http://127.0.0.1/x",

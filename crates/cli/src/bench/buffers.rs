@@ -2,7 +2,7 @@
 
 use super::case::Case;
 use crate::expected::exact::Inputs;
-use crate::expected::promise::Promise;
+use crate::expected::result::ExpectedResult;
 #[cfg(feature = "cuda")]
 use ringtree::cuda::DeviceBuffer;
 #[cfg(feature = "cuda")]
@@ -25,7 +25,7 @@ pub(super) trait Buffers {
     fn fill_with_zeros(&mut self) -> Result<()>;
 
     /// Returns the number of elements in the result that differ from the expected values.
-    fn count_wrong(&self, promise: &Promise) -> Result<usize>;
+    fn count_wrong(&self, promise: &ExpectedResult) -> Result<usize>;
 }
 
 /// Allocates a buffer and touches its memory.
@@ -46,12 +46,12 @@ pub(super) fn zeros<T: Element>(count: usize) -> Result<Vec<T>> {
 }
 
 /// Buffers in host memory. The input is empty if the result replaces it.
-pub(super) struct OfHost<B> {
+pub(super) struct HostBuffers<B> {
     pub(super) input: B,
     pub(super) output: B,
 }
 
-impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
+impl<T: Element, B: DerefMut<Target = [T]>> Buffers for HostBuffers<B> {
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
         let (input, output): (&[T], &mut [T]) = (&self.input, &mut self.output);
         let block = comm.block(output.len());
@@ -90,7 +90,7 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
         Ok(())
     }
 
-    fn count_wrong(&self, promise: &Promise) -> Result<usize> {
+    fn count_wrong(&self, promise: &ExpectedResult) -> Result<usize> {
         let output: &[T] = &self.output;
         Ok(promise.count_wrong(bytemuck::cast_slice(output)))
     }
@@ -98,14 +98,14 @@ impl<T: Element, B: DerefMut<Target = [T]>> Buffers for OfHost<B> {
 
 /// A buffer in device memory, on which calls operate in place.
 #[cfg(feature = "cuda")]
-pub(super) struct OfDevice<T: Element> {
+pub(super) struct DeviceBuffers<T: Element> {
     buffer: DeviceBuffer<T>,
     /// A host buffer whose contents are written to `buffer`.
     content: Vec<T>,
 }
 
 #[cfg(feature = "cuda")]
-impl<T: Element> OfDevice<T> {
+impl<T: Element> DeviceBuffers<T> {
     pub(super) fn new((device, stream): &(Device, Stream), count: usize) -> Result<Self> {
         let content = zeros(count)?;
         Ok(Self {
@@ -116,7 +116,7 @@ impl<T: Element> OfDevice<T> {
 }
 
 #[cfg(feature = "cuda")]
-impl<T: Element> Buffers for OfDevice<T> {
+impl<T: Element> Buffers for DeviceBuffers<T> {
     fn call(&mut self, comm: &Communicator, case: &Case) -> Result<()> {
         ringtree::internal::calls::collective(
             comm,
@@ -141,7 +141,7 @@ impl<T: Element> Buffers for OfDevice<T> {
         self.buffer.write(&self.content)
     }
 
-    fn count_wrong(&self, promise: &Promise) -> Result<usize> {
+    fn count_wrong(&self, promise: &ExpectedResult) -> Result<usize> {
         Ok(promise.count_wrong(bytemuck::cast_slice(&self.buffer.read()?)))
     }
 }

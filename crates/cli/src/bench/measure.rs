@@ -2,11 +2,11 @@
 //! the first timed batch and between timed batches.
 
 #[cfg(feature = "cuda")]
-use super::buffers::OfDevice;
-use super::buffers::{Buffers, OfHost, zeros};
+use super::buffers::DeviceBuffers;
+use super::buffers::{Buffers, HostBuffers, zeros};
 use super::case::{Case, Memory};
 use crate::expected::exact::Inputs;
-use crate::expected::promise::Promise;
+use crate::expected::result::ExpectedResult;
 use ringtree::ddp::Trace;
 use ringtree::internal::ddp::is_on;
 use ringtree::plan::Algorithm;
@@ -57,15 +57,15 @@ fn measure_as<T: Element>(comm: &Communicator, case: &Case, trace: &Trace) -> Re
     match &case.memory {
         Memory::Host => {
             let (input, output) = (zeros::<T>(input_count)?, zeros::<T>(count)?);
-            measure_on(comm, case, trace, OfHost { input, output })
+            measure_on(comm, case, trace, HostBuffers { input, output })
         }
         Memory::Shared => {
             let (input, output) = (comm.alloc::<T>(input_count)?, comm.alloc::<T>(count)?);
-            measure_on(comm, case, trace, OfHost { input, output })
+            measure_on(comm, case, trace, HostBuffers { input, output })
         }
         #[cfg(feature = "cuda")]
         Memory::Device(device) => {
-            let buffers = OfDevice::<T>::new(device, count)?;
+            let buffers = DeviceBuffers::<T>::new(device, count)?;
             measure_on(comm, case, trace, buffers)
         }
     }
@@ -150,7 +150,7 @@ impl<B: Buffers> Bench<'_, B> {
         self.buffers.fill(&self.inputs, comm.rank())?;
         self.call()?;
         self.buffers.settle(comm)?;
-        self.buffers.count_wrong(&Promise {
+        self.buffers.count_wrong(&ExpectedResult {
             collective: case.collective,
             root: case.root,
             inputs: self.inputs,

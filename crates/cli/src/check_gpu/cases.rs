@@ -1,8 +1,8 @@
 //! Checks collectives on device buffers with inputs for which the exact results are known.
 
-use super::said::{Rank, Said};
+use super::messages::{Message, Rank};
 use crate::expected::exact::Inputs;
-use crate::expected::promise::Promise;
+use crate::expected::result::ExpectedResult;
 use ringtree::cuda::DeviceBuffer;
 use ringtree::plan::internal::spec::{reduces, whole_count};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};
@@ -90,7 +90,7 @@ pub(super) fn check(rank: &Rank, turn: usize, bytes_max: usize) -> Result<()> {
         rank.found(&format!("{wrong_calls} calls were wrong"));
     }
     rank.comm.synchronize()?;
-    Said::Checked(cases.len()).say();
+    Message::Checked(cases.len()).print();
     rank.comm.barrier()
 }
 
@@ -112,7 +112,7 @@ fn call_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
     ringtree::internal::calls::collective(comm, case.collective, &mut buffer, case.op, case.root)?;
-    let promise = Promise {
+    let promise = ExpectedResult {
         collective: case.collective,
         root: case.root,
         inputs,

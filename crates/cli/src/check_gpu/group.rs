@@ -1,6 +1,6 @@
 //! Starts the processes for a part of the check, collects their reports, and terminates them.
 
-use super::said::Said;
+use super::messages::Message;
 use crate::Program;
 use ringtree::internal::launch::bind_to_parent;
 use ringtree::start::UniqueId;
@@ -16,7 +16,7 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// The action taken on the last rank once the other ranks are waiting for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Fault {
     Kill,
     Stop,
 }
@@ -42,7 +42,7 @@ pub(super) struct Job {
     pub(super) path: Path,
     /// The time limit for each call.
     pub(super) timeout: Duration,
-    pub(super) fate: Option<Fate>,
+    pub(super) fate: Option<Fault>,
 }
 
 /// The outcome of a part of the check.
@@ -87,13 +87,13 @@ pub(super) fn run(job: &Job, patience: Duration) -> Outcome {
             .found
             .push(format!("did not finish within {seconds} s"));
     }
-    let doomed = job.fate.map(|_| job.ranks - 1);
-    group.release(doomed, are_done.is_none());
+    let victim = job.fate.map(|_| job.ranks - 1);
+    group.release(victim, are_done.is_none());
     for (rank, (status, complaint)) in group.end().into_iter().enumerate() {
         // Ranks that were killed at the time limit have already been reported.
         let Some(are_done) = &are_done else { continue };
         let is_done = are_done[rank];
-        if Some(rank) == doomed || (is_done && status.is_none_or(|status| status.success())) {
+        if Some(rank) == victim || (is_done && status.is_none_or(|status| status.success())) {
             continue;
         }
         let how = status.map_or_else(|| "status unknown".into(), |status| status.to_string());
@@ -142,31 +142,31 @@ impl Group {
         let mut are_done = vec![false; job.ranks];
         let mut there = 0;
         // Do not wait for a rank that will be killed or stopped.
-        let doomed = job.fate.map(|_| job.ranks - 1);
-        let mut open = job.ranks - usize::from(doomed.is_some());
-        // The doomed rank reports `There` once, and every other rank twice.
+        let victim = job.fate.map(|_| job.ranks - 1);
+        let mut open = job.ranks - usize::from(victim.is_some());
+        // The victim rank reports `There` once, and every other rank twice.
         let all_there = 2 * job.ranks - 1;
         while open > 0 {
             let left = end.saturating_duration_since(Instant::now());
             let (rank, line) = match self.events.recv_timeout(left) {
                 Ok(Event::Line(rank, line)) => (rank, line),
                 Ok(Event::Closed(rank)) => {
-                    open -= usize::from(Some(rank) != doomed);
+                    open -= usize::from(Some(rank) != victim);
                     continue;
                 }
                 Err(RecvTimeoutError::Timeout) => return None,
                 Err(RecvTimeoutError::Disconnected) => break,
             };
-            match Said::heard(&line) {
-                Some(Said::Checked(count)) => outcome.checked += count,
-                Some(Said::Found(text)) => outcome.found.push(text),
-                Some(Said::Row(cells)) => outcome.rows.push(cells),
-                Some(Said::NotHere(why)) => outcome.not_here = Some(why),
-                Some(Said::Done) => are_done[rank] = true,
-                Some(Said::There) => {
+            match Message::parse(&line) {
+                Some(Message::Checked(count)) => outcome.checked += count,
+                Some(Message::Found(text)) => outcome.found.push(text),
+                Some(Message::Row(cells)) => outcome.rows.push(cells),
+                Some(Message::NotHere(why)) => outcome.not_here = Some(why),
+                Some(Message::Done) => are_done[rank] = true,
+                Some(Message::Reached) => {
                     there += 1;
                     if let Some(fate) = job.fate.filter(|_| there == all_there) {
-                        self.meet_fate(fate);
+                        self.apply_fault(fate);
                     }
                 }
                 None => {}
@@ -175,15 +175,15 @@ impl Group {
         Some(are_done)
     }
 
-    fn meet_fate(&mut self, fate: Fate) {
+    fn apply_fault(&mut self, fate: Fault) {
         let Some(child) = self.children.last_mut() else {
             return;
         };
         match fate {
-            Fate::Kill => {
+            Fault::Kill => {
                 let _ = child.kill();
             }
-            Fate::Stop => {
+            Fault::Stop => {
                 let _ = kill_process(Pid::from_child(child), Signal::STOP);
             }
         }
@@ -202,11 +202,11 @@ impl Group {
         own_ends.into_iter().zip(complaints).collect()
     }
 
-    /// Kills the doomed rank or, if `all` is set, all ranks. None of them has been reaped yet, so
+    /// Kills the victim rank or, if `all` is set, all ranks. None of them has been reaped yet, so
     /// each process ID still names the rank's process group.
-    fn release(&mut self, doomed: Option<usize>, all: bool) {
+    fn release(&mut self, victim: Option<usize>, all: bool) {
         for (rank, child) in self.children.iter().enumerate() {
-            if all || Some(rank) == doomed {
+            if all || Some(rank) == victim {
                 kill_group(child);
             }
         }
@@ -268,7 +268,7 @@ fn all_of(pipe: Option<impl Read + Send + 'static>) -> Receiver<String> {
 
 /// Returns the standard output of `command` if it succeeds within `patience`. Kills it if it takes
 /// longer.
-pub(super) fn said_within(mut command: Command, patience: Duration) -> Option<String> {
+pub(super) fn output_within(mut command: Command, patience: Duration) -> Option<String> {
     command.stdout(Stdio::piped());
     bind_to_parent(&mut command);
     let end = Instant::now() + patience;

@@ -6,7 +6,7 @@
 //! once, while it still has its previous value, it remains wrong because no later product corrects
 //! it.
 
-use super::said::{Rank, Said};
+use super::messages::{Message, Rank};
 use ringtree::cuda::DeviceBuffer;
 use ringtree::{Communicator, ReduceOp, Result};
 use std::time::{Duration, Instant};
@@ -46,7 +46,7 @@ pub(super) fn check(rank: &Rank, bytes_max: usize) -> Result<()> {
         comm.all_reduce(&mut ends, ReduceOp::Max)?;
     }
     if comm.rank() == 0 {
-        Said::Checked(done as usize).say();
+        Message::Checked(done as usize).print();
     }
     comm.barrier()
 }

@@ -68,5 +68,5 @@ fn output(program: &str, arguments: &[&str]) -> Option<String> {
         .args(arguments)
         .stdin(Stdio::null())
         .stderr(Stdio::null());
-    group::said_within(command, PATIENCE)
+    group::output_within(command, PATIENCE)
 }

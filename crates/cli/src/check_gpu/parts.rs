@@ -1,14 +1,14 @@
 //! Runs the parts of the check within the time limit.
 
-use super::group::{Fate, Job, Outcome, Path, run};
+use super::group::{Fault, Job, Outcome, Path, run};
 use super::report::Table;
-use super::{Arguments, Section, habits, machine, speeds};
+use super::{Arguments, Section, machine, speeds, usage_patterns};
 use crate::Invocation;
 use crate::format::Format;
 use std::time::{Duration, Instant};
 
 /// Time limit for each part, in seconds. A part takes longer only if something hangs.
-pub(super) const PATIENCE_S: u64 = 90;
+pub(super) const PART_LIMIT_S: u64 = 90;
 /// Time reserved before the time limit of the check, so that a part ends before this process has to
 /// end.
 const CLOSING: Duration = Duration::from_secs(20);
@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(30);
 /// Timeout for calls if a rank is stopped.
 const STOPPED_TIMEOUT: Duration = Duration::from_secs(3);
 /// Number of ranks if one of them is killed or stopped.
-const MORTALS: usize = 3;
+const KILL_TEST_RANKS: usize = 3;
 /// Numbers of ranks in the litmus test. Both are odd, and one is large enough to cover most of a
 /// host's GPUs.
 const LITMUS_RANKS: [usize; 2] = [3, 7];
@@ -81,7 +81,7 @@ impl<'a> Check<'a> {
         let sections: [(Section, Act<Self>); 5] = [
             (Section::Probe, Self::probe),
             (Section::Habits, Self::habits),
-            (Section::Ends, Self::end_badly),
+            (Section::Ends, Self::kill_and_suspend),
             (Section::Speed, Self::measure),
             (Section::Collectives, Self::collectives),
         ];
@@ -225,7 +225,7 @@ impl<'a> Check<'a> {
 
     /// Checks each habit in separate processes, because they may hang.
     fn habits(&mut self) {
-        for (turn, habit) in habits::HABITS.iter().enumerate() {
+        for (turn, habit) in usage_patterns::HABITS.iter().enumerate() {
             let mut job = self.job("habit", 2);
             job.arguments.extend(["--turn".into(), turn.to_string()]);
             self.on_each_path(&format!("habit: {}", habit.name), &job);
@@ -233,14 +233,14 @@ impl<'a> Check<'a> {
     }
 
     /// Kills or stops a rank while the other ranks' streams are waiting for it.
-    fn end_badly(&mut self) {
+    fn kill_and_suspend(&mut self) {
         for (part, what, fate) in [
-            ("killed", "one rank killed", Fate::Kill),
-            ("stopped", "one rank suspended", Fate::Stop),
+            ("killed", "one rank killed", Fault::Kill),
+            ("stopped", "one rank suspended", Fault::Stop),
         ] {
-            let mut job = self.job(part, MORTALS);
+            let mut job = self.job(part, KILL_TEST_RANKS);
             job.fate = Some(fate);
-            if fate == Fate::Stop {
+            if fate == Fault::Stop {
                 job.timeout = STOPPED_TIMEOUT;
             }
             self.on_each_path(what, &job);
@@ -249,7 +249,7 @@ impl<'a> Check<'a> {
 
     fn collectives(&mut self) {
         for ranks in LITMUS_RANKS {
-            if ranks <= self.arguments.ranks_max.max(MORTALS) {
+            if ranks <= self.arguments.ranks_max.max(KILL_TEST_RANKS) {
                 self.on_path("litmus", self.job("litmus", ranks));
             }
         }

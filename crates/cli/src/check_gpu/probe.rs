@@ -1,6 +1,6 @@
 //! Reports the GPUs on this machine.
 
-use super::said::{Rank, Said};
+use super::messages::{Message, Rank};
 use ringtree::Result;
 use ringtree::cuda::{self, Device};
 use ringtree::internal::calls::device_path_line;
@@ -8,7 +8,7 @@ use ringtree::internal::cuda::description;
 
 /// Runs the probe as one of the ranks. Only rank 0 reports.
 pub(super) fn tell(rank: &Rank) -> Result<()> {
-    Said::Checked(1).say();
+    Message::Checked(1).print();
     if rank.comm.rank() > 0 {
         return rank.comm.barrier();
     }
@@ -32,5 +32,5 @@ pub(super) fn tell(rank: &Rank) -> Result<()> {
 
 /// Reports a row of the probe table.
 fn row(what: &str, value: &str, unit: &str) {
-    Said::Row(vec![what.into(), value.into(), unit.into()]).say();
+    Message::Row(vec![what.into(), value.into(), unit.into()]).print();
 }

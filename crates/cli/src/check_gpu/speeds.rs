@@ -1,6 +1,6 @@
 //! Measures all-reduces of device buffers and the parts of these all-reduces.
 
-use super::said::{Rank, Said};
+use super::messages::{Message, Rank};
 use crate::bench::case::{Case, Memory};
 use crate::bench::measure::measure as measured;
 use ringtree::ddp::Trace;
@@ -60,12 +60,12 @@ pub(super) fn measure(rank: &Rank, bytes_max: usize) -> Result<()> {
                 "{wrong} wrong elements in all-reduces of {bytes} B"
             ));
         }
-        Said::Checked(3).say();
+        Message::Checked(3).print();
         if comm.rank() == 0 {
             let mut row = vec![bytes.to_string()];
             row.extend([whole, copies, host].map(|one| format!("{:.1}", one.time_s * 1e6)));
             row.push(wrong.to_string());
-            Said::Row(row).say();
+            Message::Row(row).print();
         }
     }
     comm.barrier()

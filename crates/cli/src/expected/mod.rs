@@ -1,6 +1,6 @@
 //! Computes the expected results of collectives with known inputs. [`exact`] generates the inputs
-//! of every rank and the result of a reduction, and [`promise`] compares a buffer with the expected
+//! of every rank and the result of a reduction, and [`result`] compares a buffer with the expected
 //! result after a call.
 
 pub mod exact;
-pub mod promise;
+pub mod result;

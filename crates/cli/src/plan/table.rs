@@ -1,6 +1,6 @@
 //! Prints the assessments of `ringtree plan` as a table or as comma-separated values.
 
-use super::{Assessment, Inquiry, subject};
+use super::{Assessment, PlanQuery, subject};
 use crate::format::csv;
 use ringtree::plan::LinkCost;
 use ringtree::plan::internal::topology::{Sharing, sharing};
@@ -42,7 +42,7 @@ pub(super) fn rows(assessments: &[Assessment]) -> Result<String, String> {
 }
 
 /// Returns the table, with one line per algorithm.
-pub(super) fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
+pub(super) fn table(inquiry: &PlanQuery, assessments: &[Assessment]) -> String {
     let mut out = heading(inquiry);
     let mut head = vec![
         "algorithm",
@@ -92,7 +92,7 @@ pub(super) fn table(inquiry: &Inquiry, assessments: &[Assessment]) -> String {
 
 /// Returns, for example, "broadcast of 1 MiB over 8 ranks, root 0; 6 µs latency, 3 µs overhead,
 /// 10 Gbit/s".
-fn heading(inquiry: &Inquiry) -> String {
+fn heading(inquiry: &PlanQuery) -> String {
     let topology = &inquiry.topology;
     let (tcp, shm) = (speed(&inquiry.table.tcp), speed(&inquiry.table.shm));
     let links = match sharing(topology) {

@@ -1,6 +1,6 @@
 //! Jobs on several hosts, which are all emulated on this machine.
 
-use super::address::own_address;
+use super::address::reserved_address;
 use super::*;
 use rustix::process::{Resource, getrlimit, setrlimit};
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ pub(crate) struct Hosts {
 impl Hosts {
     pub(crate) fn new(nodes: usize) -> Self {
         Hosts {
-            endpoint: own_address(),
+            endpoint: reserved_address(),
             nodes: nodes.to_string(),
         }
     }

@@ -25,7 +25,7 @@ fn torchrun_spellings_work() {
 
 #[test]
 fn master_address_sets_endpoint_of_launchers() {
-    let endpoint = address::own_address();
+    let endpoint = address::reserved_address();
     let (host, port) = endpoint.rsplit_once(':').unwrap();
     // With one host, rank 0 listens there.
     let options = ["--nproc-per-node=1", "--master_port", port];

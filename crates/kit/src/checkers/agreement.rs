@@ -1,6 +1,6 @@
 //! Checks that the survivors of a failure agree on the last step that all of them have completed.
 
-use super::order::synchronises;
+use super::order::synchronizes;
 use crate::cluster::Outcome;
 
 /// Checks the marks that the survivors learned. All survivors that learned a mark learned the same
@@ -15,7 +15,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         let agreed = outcome.agreed[rank]?;
         Some((rank, agreed))
     }) else {
-        return all_answered(outcome);
+        return check_all_learned(outcome);
     };
     for rank in survivors(outcome) {
         match outcome.agreed[rank] {
@@ -28,8 +28,8 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         }
     }
     let passed = outcome.records.iter().find(|record| {
-        let synchronised = synchronises(&record.call, outcome.ends.len());
-        synchronised && record.result == Some(Ok(())) && record.mark > agreed
+        let synchronized = synchronizes(&record.call, outcome.ends.len());
+        synchronized && record.result == Some(Ok(())) && record.mark > agreed
     });
     if let Some(record) = passed {
         return Err(format!(
@@ -40,7 +40,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
             record.sequence
         ));
     }
-    all_answered(outcome)
+    check_all_learned(outcome)
 }
 
 /// Checks that the agreed mark is the lowest mark of the survivors. Do not use it if a rank was
@@ -49,7 +49,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
 ///
 /// # Errors
 /// Returns a message with the agreed mark and all marks.
-pub fn check_least(outcome: &Outcome) -> Result<(), String> {
+pub fn check_is_lowest(outcome: &Outcome) -> Result<(), String> {
     let least = survivors(outcome).map(|rank| outcome.marks[rank]).min();
     let kills = outcome.kills.iter().flatten().count();
     let least_of_all = match kills {
@@ -75,7 +75,7 @@ fn survivors(outcome: &Outcome) -> impl Iterator<Item = usize> {
 }
 
 /// Checks that every survivor with a failed call knows the agreed mark, unless rank 0 was killed.
-fn all_answered(outcome: &Outcome) -> Result<(), String> {
+fn check_all_learned(outcome: &Outcome) -> Result<(), String> {
     if outcome.kills[0].is_some() {
         return Ok(());
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Returns whether the call, on `world_size` ranks, completes on no rank before all have started
 /// it.
-pub(super) fn synchronises(call: &Call, world_size: usize) -> bool {
+pub(super) fn synchronizes(call: &Call, world_size: usize) -> bool {
     match call.collective() {
         Some(Collective::Barrier) => true,
         Some(Collective::AllReduce) => call.count > 0,
@@ -33,7 +33,7 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
         }
     }
     for record in &outcome.records {
-        let waits = synchronises(&record.call, outcome.ends.len());
+        let waits = synchronizes(&record.call, outcome.ends.len());
         let Some(end) = record
             .end
             .filter(|_| waits && record.result == Some(Ok(())))

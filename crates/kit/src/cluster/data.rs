@@ -5,7 +5,7 @@ use crate::script::Call;
 use ringtree::ReduceOp;
 use ringtree::plan::{Collective, Layout};
 use ringtree_cli::expected::exact::Inputs;
-use ringtree_cli::expected::promise::Promise;
+use ringtree_cli::expected::result::ExpectedResult;
 use std::collections::VecDeque;
 
 /// Maximum number of reductions that are kept for comparison with other ranks.
@@ -55,7 +55,7 @@ impl Data {
         let Some(collective) = call.collective() else {
             return 0;
         };
-        let promise = Promise {
+        let promise = ExpectedResult {
             collective,
             root: call.root,
             inputs: self.inputs(call, sequence),

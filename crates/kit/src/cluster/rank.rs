@@ -9,7 +9,7 @@ use ringtree::internal::engine::{
 };
 use ringtree::internal::limits::IDLE_SLEEP;
 use ringtree::internal::protocol::call::Call;
-use ringtree::internal::protocol::founding::RELAY;
+use ringtree::internal::protocol::group_creation::RELAY;
 use ringtree::internal::protocol::session::{Agreement, ITS_PROCESS_ENDED, To};
 use ringtree::internal::sim::{Network, links, lock};
 use ringtree::plan::Topology;
@@ -22,7 +22,7 @@ use std::time::Duration;
 /// The only group of a cluster.
 const GROUP: u32 = 0;
 /// Time for which a rank that has failed waits for the agreed mark.
-const PATIENCE: Duration = Duration::from_secs(30);
+const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// State that the ranks of a cluster share.
 pub(super) struct Shared {
@@ -61,7 +61,7 @@ pub(super) struct Rank {
     /// The time when a call failed.
     failed_at: Option<Duration>,
     /// The rank's mark and the agreed mark, as they were when it left or died.
-    last_standing: (u64, Option<u64>),
+    last_marks: (u64, Option<u64>),
     /// The time when the script ended.
     pub(super) end: Option<Duration>,
     pub(super) killed_at: Option<Duration>,
@@ -100,7 +100,7 @@ impl Rank {
                 .in_rank_order(shared.world.is_reproducible),
             fate,
             failed_at: None,
-            last_standing: (0, None),
+            last_marks: (0, None),
             end: None,
             killed_at: None,
         }
@@ -112,7 +112,7 @@ impl Rank {
     }
 
     /// Returns whether the rank must die now because of its calls or bytes.
-    pub(super) fn is_doomed(&self, shared: &Shared) -> bool {
+    pub(super) fn is_due_to_die(&self, shared: &Shared) -> bool {
         self.engine.is_some()
             && match self.fate {
                 Some(Moment::CallsMade(calls)) => self.calls_made >= calls,
@@ -130,7 +130,7 @@ impl Rank {
         }
         lock(&shared.network).close_rank(self.rank);
         self.killed_at = Some(shared.now());
-        self.last_standing = self.standing();
+        self.last_marks = self.marks();
         self.engine = None;
         true
     }
@@ -143,12 +143,12 @@ impl Rank {
             self.set_timer(shared, now);
             return Ok(());
         }
-        while self.engine.is_some() && !self.is_doomed(shared) {
+        while self.engine.is_some() && !self.is_due_to_die(shared) {
             if let Err(error) = self.progress(shared, now) {
                 self.fail(&error, shared, now)?;
             }
             if self.failed_at.is_some() {
-                self.leave_if_settled(shared, now);
+                self.leave_if_done(shared, now);
                 break;
             }
             if !self.step(shared, now)? {
@@ -278,7 +278,7 @@ impl Rank {
             rank: self.rank,
             sequence,
             call,
-            mark: self.standing().0,
+            mark: self.marks().0,
             start: now,
             end: None,
             result: None,
@@ -338,10 +338,10 @@ impl Rank {
     }
 
     /// Ends the program after a failure, unless this rank still has to send or learn something.
-    fn leave_if_settled(&mut self, shared: &Shared, now: Duration) {
+    fn leave_if_done(&mut self, shared: &Shared, now: Duration) {
         let has_marks = self.steps.iter().any(|step| matches!(step, Step::Mark(_)));
         let agreement = self.group().map(|group| group.agreement());
-        let until = self.failed_at.unwrap_or(now) + PATIENCE;
+        let until = self.failed_at.unwrap_or(now) + AGREEMENT_TIMEOUT;
         let learns = has_marks && agreement == Some(Agreement::Pending) && now < until;
         if !learns && !self.is_busy() {
             self.leave(shared, now);
@@ -357,19 +357,19 @@ impl Rank {
     }
 
     /// Returns the rank's mark and the agreed mark.
-    pub(super) fn standing(&mut self) -> (u64, Option<u64>) {
+    pub(super) fn marks(&mut self) -> (u64, Option<u64>) {
         match self.group() {
             Some(group) => match group.agreement() {
                 Agreement::Reached(number) => (group.own_mark(), Some(number)),
                 Agreement::Pending | Agreement::Unreachable => (group.own_mark(), None),
             },
-            None => self.last_standing,
+            None => self.last_marks,
         }
     }
 
     fn leave(&mut self, shared: &Shared, now: Duration) {
         self.end.get_or_insert(now);
-        self.last_standing = self.standing();
+        self.last_marks = self.marks();
         let Some(mut engine) = self.engine.take() else {
             return;
         };

@@ -59,7 +59,7 @@ fn rounds(request: &Request) -> usize {
 
 /// Returns the neighbors of this rank, if any, toward the root and away from it, and its distance
 /// from the root.
-fn neighbours(request: &Request) -> (Option<usize>, Option<usize>, usize) {
+fn neighbors(request: &Request) -> (Option<usize>, Option<usize>, usize) {
     let (n, root) = (request.world_size, request.root);
     let place = virtual_rank(request.rank, root, n);
     let before = (place > 0).then(|| real_rank(place - 1, root, n));
@@ -68,7 +68,7 @@ fn neighbours(request: &Request) -> (Option<usize>, Option<usize>, usize) {
 }
 
 fn broadcast(request: &Request) -> Vec<Round> {
-    let (before, after, place) = neighbours(request);
+    let (before, after, place) = neighbors(request);
     let mut plan = vec![Vec::new(); rounds(request)];
     for piece in 0..request.pieces {
         let sent_in = place + piece;
@@ -84,7 +84,7 @@ fn broadcast(request: &Request) -> Vec<Round> {
 
 /// Returns the rounds of the broadcast in reverse.
 fn reduce(request: &Request) -> Vec<Round> {
-    let (before, after, place) = neighbours(request);
+    let (before, after, place) = neighbors(request);
     let mut plan = vec![Vec::new(); rounds(request)];
     for piece in 0..request.pieces {
         let sent_in = request.world_size - 1 - place + piece;

@@ -27,7 +27,7 @@ const CHUNK_WIDTH: f64 = 9.0;
 const ARROWS_WIDTH_MAX: f64 = 110.0;
 const ARROWS_WIDTH_MIN: f64 = 44.0;
 /// Width of a round's arrows in pixels from which "round" fits before its number.
-const ROOM_FOR_WORD: f64 = 66.0;
+const ROUND_LABEL_WIDTH_MIN: f64 = 66.0;
 /// Pixels of a picture. A narrower one would cut off its title, and a wider one does not fit a
 /// page.
 const WIDTH_MIN: f64 = 620.0;
@@ -264,7 +264,7 @@ impl Line<'_> {
             let place = (x + 5.0, self.top - 26.0);
             let size = (width - 10.0, bottom - self.top + 12.0);
             write_rect(out, "band", place, size, 6.0);
-            let head = match width >= ROOM_FOR_WORD {
+            let head = match width >= ROUND_LABEL_WIDTH_MIN {
                 true => format!("round {}", index + 1),
                 false => format!("{}", index + 1),
             };

@@ -99,12 +99,12 @@ fn append(lines: &mut [String], column: &[String]) {
 /// Returns the heading, one cell per rank (what it does and what it then holds), and the share of
 /// ranks that are done.
 fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
-    let deeds: Vec<String> = (0..after.parts.len())
-        .map(|rank| deeds(rank, round))
+    let actions: Vec<String> = (0..after.parts.len())
+        .map(|rank| actions(rank, round))
         .collect();
-    let width = width(&deeds).max(2);
+    let width = width(&actions).max(2);
     let mut cells = vec![format!("round {}", index + 1)];
-    for (deed, parts) in deeds.iter().zip(&after.parts) {
+    for (deed, parts) in actions.iter().zip(&after.parts) {
         cells.push(format!("{} {}", pad(deed, width), bar(parts)));
     }
     cells.push(format!("{} {}", pad("", width), share(after)));
@@ -112,7 +112,7 @@ fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
 }
 
 /// Returns what `rank` does in a round, such as "→4", "⊕0 2" or "→1-7".
-fn deeds(rank: usize, round: &[Transfer]) -> String {
+fn actions(rank: usize, round: &[Transfer]) -> String {
     let mut sends = Vec::new();
     let mut stores = Vec::new();
     let mut folds = Vec::new();

@@ -17,7 +17,7 @@ use crate::spec::moves_blocks;
 use std::collections::HashMap;
 
 /// A send without a receive, or a receive without a send.
-struct Lonely {
+struct UnmatchedEnd {
     at: At,
     is_send: bool,
     from: usize,
@@ -46,7 +46,7 @@ pub(super) fn check(plans: &[Plan]) -> Result<(), Fault> {
                             let same = same_chunks(plan, (at, ranges), (send, chunks));
                             mismatch = mismatch.and(same);
                         }
-                        None => lonely.push(Lonely {
+                        None => lonely.push(UnmatchedEnd {
                             at,
                             is_send: false,
                             from,
@@ -58,12 +58,15 @@ pub(super) fn check(plans: &[Plan]) -> Result<(), Fault> {
         }
         let mut left: Vec<_> = sent.into_iter().collect();
         left.sort_unstable_by_key(|(ranks, _)| *ranks);
-        lonely.extend(left.into_iter().map(|((from, to), (step, _))| Lonely {
-            at: At::step(from, round, step),
-            is_send: true,
-            from,
-            to,
-        }));
+        lonely.extend(
+            left.into_iter()
+                .map(|((from, to), (step, _))| UnmatchedEnd {
+                    at: At::step(from, round, step),
+                    is_send: true,
+                    from,
+                    to,
+                }),
+        );
     }
     match lonely.first() {
         Some(first) => Err(told(first, &lonely)),
@@ -88,10 +91,10 @@ fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[Chun
 /// Returns the fault of the first unmatched end. A second unmatched end, if there is one, makes the
 /// fault more precise. It is the other end of the same message in a different round, or an end in
 /// the same round with a rank in common. In the latter case, the common rank's step is wrong.
-fn told(first: &Lonely, all: &[Lonely]) -> Fault {
+fn told(first: &UnmatchedEnd, all: &[UnmatchedEnd]) -> Fault {
     let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
-    let is_moved = |one: &&Lonely| (one.from, one.to) == (first.from, first.to);
-    let shares = |one: &&Lonely| {
+    let is_moved = |one: &&UnmatchedEnd| (one.from, one.to) == (first.from, first.to);
+    let shares = |one: &&UnmatchedEnd| {
         one.at.round == first.at.round && (one.from == first.from || one.to == first.to)
     };
     let moved = opposite().find(is_moved);
@@ -110,7 +113,7 @@ fn told(first: &Lonely, all: &[Lonely]) -> Fault {
     }
 }
 
-impl Lonely {
+impl UnmatchedEnd {
     fn fault(&self, other: Option<At>) -> Fault {
         let problem = match self.is_send {
             true => format!(

@@ -22,18 +22,18 @@ pub(super) struct Schedule {
     pieces: usize,
     /// Number of rounds that are omitted from the first turn so that the last round completes a
     /// turn.
-    left_out: usize,
+    omitted_rounds: usize,
 }
 
 impl Schedule {
     pub(super) fn new(world_size: usize, pieces: usize) -> Self {
         let skips = skips(world_size, 2);
         let levels = skips.len() - 1;
-        let left_out = (levels - (pieces - 1) % levels) % levels;
+        let omitted_rounds = (levels - (pieces - 1) % levels) % levels;
         Self {
             skips,
             pieces,
-            left_out,
+            omitted_rounds,
         }
     }
 
@@ -48,7 +48,7 @@ impl Schedule {
 
     /// Returns the level of `round`.
     pub(super) fn level(&self, round: usize) -> usize {
-        (round + self.left_out) % self.levels()
+        (round + self.omitted_rounds) % self.levels()
     }
 
     pub(super) fn skip(&self, level: usize) -> usize {
@@ -64,9 +64,9 @@ impl Schedule {
         let in_a_turn = self.received_in_a_turn(rank);
         let mut has = vec![false; self.pieces];
         let piece_of = |round: usize| {
-            let turns_passed = (round + self.left_out) / self.levels() * self.levels();
+            let turns_passed = (round + self.omitted_rounds) / self.levels() * self.levels();
             let number = in_a_turn[self.level(round)] + turns_passed as isize;
-            let piece = usize::try_from(number - self.left_out as isize).ok()?;
+            let piece = usize::try_from(number - self.omitted_rounds as isize).ok()?;
             let piece = piece.min(self.pieces - 1);
             (!std::mem::replace(&mut has[piece], true)).then_some(piece)
         };

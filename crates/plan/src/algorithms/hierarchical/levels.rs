@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use std::ops::Range;
 
 /// The division of the buffer among all ranks.
-pub(super) struct Cut<'a> {
+pub(super) struct Division<'a> {
     topology: &'a Topology,
     /// The shares of hosts, one for each distinct number of ranks per host.
     hosts: Vec<Share>,
@@ -47,7 +47,7 @@ struct Level<'a> {
     chunk: Box<dyn Fn(usize) -> usize + 'a>,
 }
 
-impl<'a> Cut<'a> {
+impl<'a> Division<'a> {
     pub(super) fn of(topology: &'a Topology) -> Self {
         let sizes = topology.sizes().iter();
         let host = |size: &usize| Share::of_group(&vec![&Share::alone(); *size]);
@@ -62,12 +62,12 @@ impl<'a> Cut<'a> {
             cut.kinds = vec![cut.kind(0, topology.sizes().to_vec(), None)];
             cut.kind_of = vec![0];
         } else {
-            cut.tell_sites_apart();
+            cut.classify_sites();
         }
         cut
     }
 
-    fn tell_sites_apart(&mut self) {
+    fn classify_sites(&mut self) {
         let topology = self.topology;
         let mut known: Vec<Vec<usize>> = Vec::new();
         for site in 0..topology.site_count() {
@@ -161,7 +161,7 @@ impl<'a> Cut<'a> {
         Level {
             places: topology.hosts_at(site),
             own: topology.place_of_host(host),
-            segments: cut_further(&groups, common, held),
+            segments: split_segments(&groups, common, held),
             rank_in: Box::new(move |place, unit| {
                 let host = topology.host_at(site, place);
                 topology.rank_at(host, share_of(host).holder(unit, common))
@@ -180,7 +180,7 @@ impl<'a> Cut<'a> {
         Some(Level {
             places: topology.site_count(),
             own: site,
-            segments: cut_further(&groups, common, held),
+            segments: split_segments(&groups, common, held),
             rank_in: Box::new(move |site, unit| {
                 let share = self.kind_of(site).share.as_ref();
                 let number = share.map_or(0, |share| share.holder(unit, common));
@@ -200,7 +200,7 @@ impl<'a> Cut<'a> {
         let mut folding = hosts.rounds(|circle| circle.reduce_scatter());
         let mut handing_out = hosts.rounds(|circle| circle.all_gather());
         if let Some(sites) = self.between_sites(rank, pieces) {
-            not_complete(&mut folding);
+            clear_completes(&mut folding);
             folding.resize_with(most, Vec::new);
             folding.extend(sites.rounds(|circle| circle.reduce_scatter()));
             let mut across = sites.rounds(|circle| circle.all_gather());
@@ -235,13 +235,13 @@ fn rank_of_number(topology: &Topology, site: usize, number: usize) -> usize {
     }
 }
 
-fn cut_further(groups: &[&Share], common: usize, held: Vec<Range<usize>>) -> Vec<Range<usize>> {
+fn split_segments(groups: &[&Share], common: usize, held: Vec<Range<usize>>) -> Vec<Range<usize>> {
     let of_run = |run| segments(groups, common, run);
     held.into_iter().flat_map(of_run).collect()
 }
 
 /// Marks reductions as incomplete, because the groups of one level do not hold all contributions.
-pub(super) fn not_complete(rounds: &mut [Round]) {
+pub(super) fn clear_completes(rounds: &mut [Round]) {
     for step in rounds.iter_mut().flatten() {
         if let Step::Receive { completes, .. } = step {
             *completes = false;
@@ -250,7 +250,7 @@ pub(super) fn not_complete(rounds: &mut [Round]) {
 }
 
 /// A function that returns the rounds of an exchange.
-type Way<'a> = &'a dyn Fn(&Exchange<'_>) -> Vec<Round>;
+type ExchangeRounds<'a> = &'a dyn Fn(&Exchange<'_>) -> Vec<Round>;
 
 /// The exchange of one segment.
 type Exchange<'a> = Circle<&'a dyn Fn(usize) -> usize, &'a dyn Fn(usize) -> usize>;
@@ -259,10 +259,10 @@ impl Level<'_> {
     /// Returns the exchanges of all segments in parallel.
     fn rounds(&self, way: impl Fn(&Exchange<'_>) -> Vec<Round>) -> Vec<Round> {
         let of_segment = |segment: &Range<usize>| self.of_segment(segment, &way);
-        side_by_side(self.segments.iter().map(of_segment))
+        merge_rounds(self.segments.iter().map(of_segment))
     }
 
-    fn of_segment(&self, segment: &Range<usize>, way: Way<'_>) -> Vec<Round> {
+    fn of_segment(&self, segment: &Range<usize>, way: ExchangeRounds<'_>) -> Vec<Round> {
         let start = segment.start * self.places;
         way(&Circle {
             places: self.places,
@@ -276,7 +276,7 @@ impl Level<'_> {
 
 /// Merges exchanges into the same rounds. Everything that one rank sends to another in a round
 /// becomes one message.
-fn side_by_side(exchanges: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
+fn merge_rounds(exchanges: impl Iterator<Item = Vec<Round>>) -> Vec<Round> {
     let mut rounds: Vec<Round> = Vec::new();
     for exchange in exchanges {
         rounds.resize_with(exchange.len(), Vec::new);

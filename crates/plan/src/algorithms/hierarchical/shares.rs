@@ -84,7 +84,7 @@ impl Share {
 
     /// Returns the number of the rank that holds one of `common` units.
     pub(super) fn holder(&self, unit: usize, common: usize) -> usize {
-        self.holders[self.run_behind(unit, common) - 1]
+        self.holders[self.next_run(unit, common) - 1]
     }
 
     /// Returns the runs of a member, in `common` units.
@@ -124,7 +124,7 @@ impl Share {
     }
 
     /// Returns the first run that begins after a unit.
-    fn run_behind(&self, unit: usize, common: usize) -> usize {
+    fn next_run(&self, unit: usize, common: usize) -> usize {
         let begins = |start: &usize| self.scaled(*start, common) <= unit;
         self.starts.partition_point(begins)
     }
@@ -151,7 +151,7 @@ pub(super) fn segments(
     run: Range<usize>,
 ) -> impl Iterator<Item = Range<usize>> + use<> {
     let cuts_in = |group: &&Share| {
-        let runs = group.run_behind(run.start, common)..group.starts.len();
+        let runs = group.next_run(run.start, common)..group.starts.len();
         let cuts = runs.map(|run| group.begin(run, common));
         cuts.take_while(|cut| *cut < run.end).collect::<Vec<_>>()
     };

@@ -3,9 +3,9 @@
 use crate::control::connections::{Connections, Incoming};
 use crate::control::handshake::Proven;
 use crate::control::wait::wait;
-use crate::error::{Error, Printable, Result, Told};
+use crate::error::{Error, PeerText, Printable, Result};
 use crate::launch::cause::Cause;
-use crate::launch::event::{Event, Heard, spawn_thread};
+use crate::launch::event::{Event, PeerEvent, spawn_thread};
 use crate::launch::message::{Join, Message, Start};
 use crate::limits::ERROR_BYTES_MAX;
 use crate::lock::lock;
@@ -135,13 +135,13 @@ fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Even
         while let Some(incoming) = open.next() {
             let heard = match incoming {
                 Incoming::Message(connection, message) => {
-                    Heard::Said(connection, printable(message))
+                    PeerEvent::Message(connection, printable(message))
                 }
-                Incoming::Lost(connection, _) => Heard::Lost(connection),
+                Incoming::Lost(connection, _) => PeerEvent::Lost(connection),
                 Incoming::Handshake(outcome) => {
                     match outcome.result.map(|proven| open.add(proven, false)) {
                         Ok(_) => continue,
-                        Err(failure) => Heard::TurnedAway(outcome.remote, failure),
+                        Err(failure) => PeerEvent::Rejected(outcome.remote, failure),
                     }
                 }
             };
@@ -155,7 +155,7 @@ fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Even
         if wait(&mut poll, &mut ready, until).is_err() {
             // If polling fails, nothing can be received, so all connections count as lost.
             for connection in lock(connections).ids() {
-                let _ = events.send(Event::Peer(Heard::Lost(connection)));
+                let _ = events.send(Event::Peer(PeerEvent::Lost(connection)));
             }
             return;
         }

@@ -1,7 +1,7 @@
 //! Checks how calls fail if a rank is killed or suspended while the other ranks' streams are
 //! waiting for it.
 
-use super::said::{Part, Rank, Said};
+use super::messages::{Message, Part, Rank};
 use ringtree::cuda::DeviceBuffer;
 use ringtree::{Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
@@ -16,7 +16,7 @@ pub(super) fn meet(part: Part, rank: &Rank) -> Result<()> {
     let mut buffer = DeviceBuffer::new(device, stream, &[1.0f32; 5000])?;
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
     comm.synchronize()?;
-    Said::There.say();
+    Message::Reached.print();
     let last = comm.world_size() - 1;
     if comm.rank() == last {
         loop {
@@ -24,7 +24,7 @@ pub(super) fn meet(part: Part, rank: &Rank) -> Result<()> {
         }
     }
     comm.all_reduce(&mut buffer, ReduceOp::Sum)?;
-    Said::There.say();
+    Message::Reached.print();
     // The stream must continue, although the contents of the buffer are unspecified. If the stream
     // does not continue, this read hangs, and the checker reports this.
     buffer.read()?;
@@ -45,6 +45,6 @@ pub(super) fn meet(part: Part, rank: &Rank) -> Result<()> {
             )),
         }
     }
-    Said::Checked(2).say();
+    Message::Checked(2).print();
     Ok(())
 }

@@ -27,7 +27,7 @@ pub(super) enum Part {
 
 /// A report from a rank to the checker: a line that consists of a word and its arguments.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum Message {
     /// The rank has performed the given number of checks.
     Checked(usize),
     /// A check failed, with this message.
@@ -37,21 +37,21 @@ pub(super) enum Said {
     /// The path to check is unavailable, for the given reason.
     NotHere(String),
     /// The rank has reached the point at which the checker waits for it.
-    There,
+    Reached,
     /// The rank has finished its part.
     Done,
 }
 
-impl Said {
+impl Message {
     /// Prints the report.
-    pub(super) fn say(&self) {
+    pub(super) fn print(&self) {
         let text = match self {
-            Said::Checked(count) => format!("checked {count}"),
-            Said::Found(text) => format!("found {}", text.replace('\n', " ")),
-            Said::Row(cells) => format!("row {}", cells.join("\t")),
-            Said::NotHere(why) => format!("nothere {why}"),
-            Said::There => "there".into(),
-            Said::Done => "done".into(),
+            Message::Checked(count) => format!("checked {count}"),
+            Message::Found(text) => format!("found {}", text.replace('\n', " ")),
+            Message::Row(cells) => format!("row {}", cells.join("\t")),
+            Message::NotHere(why) => format!("nothere {why}"),
+            Message::Reached => "there".into(),
+            Message::Done => "done".into(),
         };
         let mut out = std::io::stdout().lock();
         // If this fails, the checker has stopped waiting for this process.
@@ -59,15 +59,15 @@ impl Said {
     }
 
     /// Parses a line. Returns `None` if it is not a report.
-    pub(super) fn heard(line: &str) -> Option<Self> {
+    pub(super) fn parse(line: &str) -> Option<Self> {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         Some(match word {
-            "checked" => Said::Checked(rest.parse().ok()?),
-            "found" => Said::Found(rest.into()),
-            "row" => Said::Row(rest.split('\t').map(str::to_owned).collect()),
-            "nothere" => Said::NotHere(rest.into()),
-            "there" => Said::There,
-            "done" => Said::Done,
+            "checked" => Message::Checked(rest.parse().ok()?),
+            "found" => Message::Found(rest.into()),
+            "row" => Message::Row(rest.split('\t').map(str::to_owned).collect()),
+            "nothere" => Message::NotHere(rest.into()),
+            "there" => Message::Reached,
+            "done" => Message::Done,
             _ => return None,
         })
     }
@@ -94,6 +94,6 @@ impl Rank {
 
     /// Reports a failed check.
     pub(super) fn found(&self, what: &str) {
-        Said::Found(format!("rank {}: {what}", self.comm.rank())).say();
+        Message::Found(format!("rank {}: {what}", self.comm.rank())).print();
     }
 }

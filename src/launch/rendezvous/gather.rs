@@ -8,8 +8,8 @@ use crate::control::failure::Failure;
 use crate::control::notices::Notices;
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};
-use crate::launch::event::{Event, Events, Heard, Met};
-use crate::launch::job::Meeting;
+use crate::launch::event::{Event, Events, Met, PeerEvent};
+use crate::launch::job::Rendezvous;
 use crate::launch::message::{Join, Message, Start};
 use crate::launch::streams;
 use crate::protocol::handshake::{Refusal, Secret};
@@ -32,7 +32,7 @@ struct Arrival {
 /// job.
 pub(super) fn gather(
     (own, run_id): (Join, String),
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     secret: &Secret,
     listener: TcpListener,
     deadline: Instant,
@@ -47,30 +47,30 @@ pub(super) fn gather(
     }];
     let mut turned_away = BTreeSet::new();
     let mut notices = Notices::new();
-    while arrivals.len() < meeting.nodes {
+    while arrivals.len() < rendezvous.nodes {
         let event = next_event(events, deadline, &mut notices, |seconds| {
-            let (came, all, at) = (arrivals.len(), meeting.nodes, &meeting.endpoint);
+            let (came, all, at) = (arrivals.len(), rendezvous.nodes, &rendezvous.endpoint);
             format!("{came} of {all} launchers have connected to {at} after {seconds} s")
         });
         let Some(Event::Peer(heard)) = event else {
-            let error = missing(meeting, address, &arrivals, turned_away.len());
+            let error = missing(rendezvous, address, &arrivals, turned_away.len());
             return Err(refuse_all(&links, &arrivals, error));
         };
         match heard {
-            Heard::TurnedAway(remote, failure) => {
+            PeerEvent::Rejected(remote, failure) => {
                 // A rejected launcher retries, so each reason is printed only once per address.
                 if let Some(why) = objection(failure)
                     && turned_away.len() < STRANGERS_TOLD_MAX
                     && turned_away.insert((remote.ip(), why.clone()))
                 {
-                    streams::say(&format!("rejected {remote}: {why}"));
+                    streams::print_line(&format!("rejected {remote}: {why}"));
                 }
             }
-            Heard::Said(connection, Message::Join(join)) => {
+            PeerEvent::Message(connection, Message::Join(join)) => {
                 admit(&links, &mut arrivals, join, connection)?;
             }
-            Heard::Said(..) => {}
-            Heard::Lost(connection) => {
+            PeerEvent::Message(..) => {}
+            PeerEvent::Lost(connection) => {
                 arrivals.retain(|arrival| arrival.connection != Some(connection));
             }
         }
@@ -105,7 +105,7 @@ fn admit(links: &Links, arrivals: &mut Vec<Arrival>, join: Join, connection: usi
             own.who(),
             own.name()
         );
-        streams::say(&format!("rejected a launcher: {text}"));
+        streams::print_line(&format!("rejected a launcher: {text}"));
         links.send(connection, &Message::Refused(text));
         return Ok(());
     }
@@ -130,13 +130,18 @@ fn refuse_all(links: &Links, arrivals: &[Arrival], error: Error) -> Error {
     error
 }
 
-fn missing(meeting: &Meeting, address: IpAddr, arrivals: &[Arrival], turned_away: usize) -> Error {
+fn missing(
+    rendezvous: &Rendezvous,
+    address: IpAddr,
+    arrivals: &[Arrival],
+    turned_away: usize,
+) -> Error {
     let came: BTreeSet<_> = arrivals
         .iter()
         .map(|arrival| arrival.join.host.as_str())
         .collect();
     let came: Vec<_> = came.into_iter().collect();
-    let (there, all, at) = (arrivals.len(), meeting.nodes, &meeting.endpoint);
+    let (there, all, at) = (arrivals.len(), rendezvous.nodes, &rendezvous.endpoint);
     let mut text = format!(
         "only {there} of {all} launchers connected to {at}, from {}",
         came.join(", ")

@@ -7,14 +7,14 @@ use ringtree::plan::{Collective, Layout};
 ///
 /// ```
 /// use ringtree_cli::expected::exact::Inputs;
-/// use ringtree_cli::expected::promise::Promise;
+/// use ringtree_cli::expected::result::ExpectedResult;
 /// use ringtree::plan::Collective;
 /// use ringtree::{Dtype, Layout, ReduceOp};
 ///
 /// let inputs = Inputs::new(Dtype::U8, ReduceOp::Sum, 2, 7);
 /// let mut content = [0; 4];
 /// inputs.fill(0, 0, &mut content);
-/// let promise = |rank| Promise {
+/// let promise = |rank| ExpectedResult {
 ///     collective: Collective::Broadcast,
 ///     root: 0,
 ///     inputs,
@@ -27,7 +27,7 @@ use ringtree::plan::{Collective, Layout};
 /// assert_eq!(promise(1).count_wrong(&content), 1);
 /// ```
 #[derive(Clone, Copy, Debug)]
-pub struct Promise<'a> {
+pub struct ExpectedResult<'a> {
     /// The collective that was issued.
     pub collective: Collective,
     /// The root. Ignored if the collective has no root.
@@ -42,7 +42,7 @@ pub struct Promise<'a> {
     pub layout: Layout<'a>,
 }
 
-impl Promise<'_> {
+impl ExpectedResult<'_> {
     /// Returns the number of wrong elements in `result`, which contains the bytes of this rank's
     /// complete buffer after an in-place call. Parts of the buffer that the collective leaves
     /// unspecified are ignored.

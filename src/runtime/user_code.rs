@@ -63,7 +63,7 @@ pub(super) fn call<R>(code: impl FnOnce() -> R) -> Option<R> {
 /// User code that runs when this value is dropped.
 pub(crate) struct Foreign {
     pub(super) wakers: Vec<Waker>,
-    pub(super) let_go: Vec<Memory>,
+    pub(super) released_memory: Vec<Memory>,
 }
 
 impl Drop for Foreign {
@@ -71,7 +71,7 @@ impl Drop for Foreign {
         for waker in self.wakers.drain(..) {
             call(|| waker.wake());
         }
-        for memory in self.let_go.drain(..) {
+        for memory in self.released_memory.drain(..) {
             call(|| drop(memory));
         }
     }
@@ -79,14 +79,14 @@ impl Drop for Foreign {
 
 /// A guard that keeps its thread from running user code as long as the guard exists. User code that
 /// becomes due in the meantime runs when the guard is dropped.
-pub(crate) struct Quiet<'a>(pub(super) &'a Runtime);
+pub(crate) struct CallbackGuard<'a>(pub(super) &'a Runtime);
 
-impl Drop for Quiet<'_> {
+impl Drop for CallbackGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         release();
         if IS_DEFERRED.replace(false) {
-            drop(self.0.lock_beside_poller());
+            drop(self.0.lock_while_polled());
         }
     }
 }

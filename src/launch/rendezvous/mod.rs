@@ -29,7 +29,7 @@ mod member;
 
 use super::attempt::run_id;
 use super::event::{Event, Events, Met};
-use super::job::{Job, Meeting};
+use super::job::{Job, Rendezvous};
 use super::message::Join;
 use super::streams;
 use crate::bootstrap::address::{self, host_name, resolve};
@@ -52,60 +52,60 @@ const ATTEMPT_PAUSE: Duration = Duration::from_millis(100);
 /// are still missing when the timeout expires, cannot be reached, or have contradictory settings.
 pub(super) fn meet(
     job: &Job,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     secret: &Secret,
     timeout: Duration,
     events: &Events,
 ) -> Result<Met> {
     let deadline = Instant::now() + timeout;
-    let addresses = resolve("--rdzv-endpoint", &meeting.endpoint, deadline)?;
+    let addresses = resolve("--rdzv-endpoint", &rendezvous.endpoint, deadline)?;
     if addresses.iter().any(|address| address.port() == 0) {
-        let endpoint = &meeting.endpoint;
+        let endpoint = &rendezvous.endpoint;
         let message = format!("--rdzv-endpoint {endpoint} has port 0; choose a fixed port");
         return Err(Error::configuration(message));
     }
     let join = Join {
         id: job.id.clone(),
-        nodes: meeting.nodes,
+        nodes: rendezvous.nodes,
         ranks: job.ranks,
         max_restarts: job.max_restarts,
-        node_rank: meeting.node_rank,
+        node_rank: rendezvous.node_rank,
         host: host_name(),
         process: std::process::id(),
     };
-    let may_coordinate = meeting.node_rank.is_none_or(|node_rank| node_rank == 0);
+    let may_coordinate = rendezvous.node_rank.is_none_or(|node_rank| node_rank == 0);
     let mut notices = Notices::new();
     let mut is_turned_away = false;
     loop {
-        if may_coordinate && let Some(listener) = bind(&meeting.endpoint, &addresses)? {
+        if may_coordinate && let Some(listener) = bind(&rendezvous.endpoint, &addresses)? {
             let own = (join, run_id(job)?);
-            return gather::gather(own, meeting, secret, listener, deadline, events);
+            return gather::gather(own, rendezvous, secret, listener, deadline, events);
         }
         let mut failure = String::new();
         for address in &addresses {
-            match member::join(&join, meeting, secret, *address, deadline, events)? {
+            match member::join(&join, rendezvous, secret, *address, deadline, events)? {
                 member::Joined::Met(met) => return Ok(met),
                 member::Joined::NotYet(why) => failure = why,
-                member::Joined::TurnedAway(why) => {
+                member::Joined::Rejected(why) => {
                     if !std::mem::replace(&mut is_turned_away, true) {
-                        streams::say(&format!("{why}; retrying"));
+                        streams::print_line(&format!("{why}; retrying"));
                     }
                     failure = why;
                 }
             }
         }
         if let Some(seconds) = notices.due() {
-            let at = &meeting.endpoint;
+            let at = &rendezvous.endpoint;
             let line = format!(
                 "still cannot reach the launcher of node 0 at {at} after {seconds} s: {failure}"
             );
-            streams::say(&line);
+            streams::print_line(&line);
         }
         if Instant::now() + ATTEMPT_PAUSE >= deadline {
             return Err(Error::join(format!(
                 "cannot reach the launcher of node 0 at {}: {failure}; check that the address \
                  belongs to a host of this job and that no firewall blocks the port",
-                meeting.endpoint
+                rendezvous.endpoint
             )));
         }
         thread::sleep(ATTEMPT_PAUSE);
@@ -123,7 +123,7 @@ fn next_event(
     loop {
         let event = events.1.recv_deadline(deadline.min(notices.next())).ok();
         if let Some(seconds) = notices.due() {
-            streams::say(&line(seconds));
+            streams::print_line(&line(seconds));
         }
         if event.is_some() || Instant::now() >= deadline {
             return event;

@@ -14,14 +14,14 @@ use std::time::Duration;
 
 /// A runtime that can be used only by the process that created it.
 #[derive(Clone)]
-pub(crate) struct OwnRuntime {
+pub(crate) struct RuntimeHandle {
     runtime: Arc<Runtime>,
     made_in: Generation,
     /// World rank of this process.
     rank: usize,
 }
 
-impl OwnRuntime {
+impl RuntimeHandle {
     /// Creates the runtime of world rank `rank`.
     pub(crate) fn new(rank: usize, host: Box<dyn Host>) -> Self {
         Self {

@@ -4,7 +4,7 @@
 //! habit must not delay a collective indefinitely, and a collective must not delay a habit
 //! indefinitely.
 
-use super::said::{Rank, Said};
+use super::messages::{Message, Rank};
 use cudarc::driver::{CudaContext, CudaSlice, CudaStream, sys};
 use ringtree::cuda::Device;
 use ringtree::cuda::DeviceBuffer;
@@ -119,7 +119,7 @@ pub(super) fn check(rank: &Rank, number: usize) -> Result<()> {
     if wrong > 0 {
         rank.found(&format!("{wrong} wrong elements"));
     }
-    Said::Checked(1).say();
+    Message::Checked(1).print();
     comm.barrier()
 }
 

@@ -18,7 +18,7 @@ use sha2::{Digest, Sha256};
 use std::fmt;
 
 /// Length of the message in bytes.
-pub const HAND_OVER_BYTES: usize = HEAD_BYTES + NONCE_BYTES;
+pub const FD_MESSAGE_BYTES: usize = HEAD_BYTES + NONCE_BYTES;
 /// Length of a token in bytes.
 pub const TOKEN_BYTES: usize = 16;
 /// Length of a word in bytes: too many to guess, even at a million datagrams per second.
@@ -72,7 +72,7 @@ impl Nonce {
 
 /// The transfer of a descriptor from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct HandOver {
+pub struct FdMessage {
     /// Number of times that the job has been restarted.
     pub attempt: u16,
     /// Number of the channel that the descriptor belongs to. Each number is used only once in a
@@ -84,22 +84,22 @@ pub struct HandOver {
     pub to: u32,
 }
 
-impl HandOver {
+impl FdMessage {
     /// Encodes the message and its proof.
     ///
     /// ```
-    /// use ringtree::internal::protocol::hand_over::{Claim, HandOver, Nonce, Token};
+    /// use ringtree::internal::protocol::fd_passing::{Claim, FdMessage, Nonce, Token};
     /// use ringtree::internal::protocol::handshake::Secret;
     /// let (secret, nonce) = (Secret::new([7; 32]), Nonce::new([&Token([1; 16])]));
-    /// let hand_over = HandOver { attempt: 0, channel: 4, from: 0, to: 1 };
-    /// let claim = Claim::decode(&hand_over.encode(&secret, &nonce)).expect("a message");
-    /// assert_eq!(claim.said, hand_over);
+    /// let message = FdMessage { attempt: 0, channel: 4, from: 0, to: 1 };
+    /// let claim = Claim::decode(&message.encode(&secret, &nonce)).expect("a message");
+    /// assert_eq!(claim.said, message);
     /// assert!(claim.is_proven(&secret, &nonce));
     /// assert!(!claim.is_proven(&Secret::new([8; 32]), &nonce));
     /// ```
     #[must_use]
-    pub fn encode(&self, secret: &Secret, nonce: &Nonce) -> [u8; HAND_OVER_BYTES] {
-        let mut bytes = [0; HAND_OVER_BYTES];
+    pub fn encode(&self, secret: &Secret, nonce: &Nonce) -> [u8; FD_MESSAGE_BYTES] {
+        let mut bytes = [0; FD_MESSAGE_BYTES];
         bytes[..HEAD_BYTES].copy_from_slice(&self.head());
         bytes[HEAD_BYTES..].copy_from_slice(&self.proof(secret, nonce));
         bytes
@@ -125,7 +125,7 @@ impl HandOver {
 #[derive(Clone, Copy, Debug)]
 pub struct Claim {
     /// Contents of the message.
-    pub said: HandOver,
+    pub said: FdMessage,
     proof: [u8; NONCE_BYTES],
 }
 
@@ -133,11 +133,11 @@ impl Claim {
     /// Decodes a message. Returns `None` if `bytes` is not a message of this version.
     #[must_use]
     pub fn decode(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; HAND_OVER_BYTES] = bytes.try_into().ok()?;
+        let bytes: &[u8; FD_MESSAGE_BYTES] = bytes.try_into().ok()?;
         let word = |at: usize| {
             u32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
         };
-        let said = HandOver {
+        let said = FdMessage {
             attempt: u16::from_le_bytes([bytes[10], bytes[11]]),
             channel: word(12),
             from: word(16),
@@ -161,7 +161,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const HAND_OVER: HandOver = HandOver {
+    const FD_MESSAGE: FdMessage = FdMessage {
         attempt: 3,
         channel: 0x0102_0304,
         from: 5,
@@ -175,8 +175,8 @@ mod tests {
     #[test]
     fn flipped_bit_invalidates_proof() {
         let secret = Secret::new([9; 32]);
-        let bytes = HAND_OVER.encode(&secret, &nonce(2));
-        for bit in 0..8 * HAND_OVER_BYTES {
+        let bytes = FD_MESSAGE.encode(&secret, &nonce(2));
+        for bit in 0..8 * FD_MESSAGE_BYTES {
             let mut changed = bytes;
             changed[bit / 8] ^= 1 << (bit % 8);
             let claim = Claim::decode(&changed);
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn proof_is_invalid_for_other_nonce_or_secret() {
         let secret = Secret::absent();
-        let claim = Claim::decode(&HAND_OVER.encode(&secret, &nonce(2))).unwrap();
+        let claim = Claim::decode(&FD_MESSAGE.encode(&secret, &nonce(2))).unwrap();
         assert!(claim.is_proven(&secret, &nonce(2)));
         assert!(!claim.is_proven(&secret, &nonce(3)));
         assert!(!claim.is_proven(&Secret::new([1; 32]), &nonce(2)));

@@ -3,8 +3,8 @@
 use super::links::Links;
 use crate::error::Result;
 use crate::launch::attempt::Attempt;
-use crate::launch::cause::{Cause, Remedy, Standing};
-use crate::launch::event::{Heard, Peers, Status};
+use crate::launch::cause::{Cause, Confidence, Remedy};
+use crate::launch::event::{PeerEvent, Peers, Status};
 use crate::launch::message::{Join, Message};
 use crate::launch::restarts::Restarts;
 use std::net::IpAddr;
@@ -79,7 +79,7 @@ impl Coordinator {
         }
     }
 
-    fn tell_all(&self, message: &Message) {
+    fn send_all(&self, message: &Message) {
         for node in &self.nodes {
             self.links.send(node.connection, message);
         }
@@ -94,7 +94,7 @@ impl Coordinator {
             State::Running => Status::Undecided,
             State::Stopped => Status::Stopped,
             State::Finished => {
-                self.tell_all(&Message::Done);
+                self.send_all(&Message::Done);
                 Status::Succeeded
             }
         }
@@ -135,7 +135,7 @@ impl Peers for Coordinator {
 
     fn settling_time(&self, cause: &Cause, _: bool) -> Duration {
         match cause.standing {
-            Standing::Consequence | Standing::Unknown => CONSEQUENCE_GRACE,
+            Confidence::Consequence | Confidence::Unknown => CONSEQUENCE_GRACE,
             _ => CAUSE_GRACE,
         }
     }
@@ -148,8 +148,8 @@ impl Peers for Coordinator {
         let status = self.restarts.after(&cause);
         self.restarting = matches!(status, Status::Restart { .. });
         match &status {
-            Status::Restart { cause, .. } => self.tell_all(&Message::Restart(cause.clone())),
-            Status::Final(cause) => self.tell_all(&Message::End(cause.clone())),
+            Status::Restart { cause, .. } => self.send_all(&Message::Restart(cause.clone())),
+            Status::Final(cause) => self.send_all(&Message::End(cause.clone())),
             _ => {}
         }
         status
@@ -168,7 +168,7 @@ impl Peers for Coordinator {
     fn again(&mut self, table: Option<String>) -> Result<Attempt> {
         let (number, tuning) = self.restarts.next(table);
         let attempt = Attempt::at(number, self.address, tuning)?;
-        self.tell_all(&Message::Again {
+        self.send_all(&Message::Again {
             attempt: attempt.number,
             master_port: attempt.rendezvous.port(),
             tuning: attempt.tuning.clone(),
@@ -189,9 +189,11 @@ impl Peers for Coordinator {
         }
     }
 
-    fn handle(&mut self, heard: Heard) -> Status {
+    fn handle(&mut self, heard: PeerEvent) -> Status {
         match heard {
-            Heard::Said(connection, Message::Join(join)) if self.node(connection).is_none() => {
+            PeerEvent::Message(connection, Message::Join(join))
+                if self.node(connection).is_none() =>
+            {
                 let mut present = self.nodes.iter().map(|node| &node.join).chain([&self.own]);
                 let text = present.find_map(|present| Join::contradiction(present, &join));
                 let full = || "the job already has all of its launchers".to_owned();
@@ -199,13 +201,17 @@ impl Peers for Coordinator {
                 self.links.send(connection, &message);
                 Status::Undecided
             }
-            Heard::Said(connection, Message::Finished) => self.note(connection, State::Finished),
-            Heard::Said(connection, Message::Stopped) => self.note(connection, State::Stopped),
-            Heard::Said(connection, Message::Failed(cause)) => match self.node(connection) {
+            PeerEvent::Message(connection, Message::Finished) => {
+                self.note(connection, State::Finished)
+            }
+            PeerEvent::Message(connection, Message::Stopped) => {
+                self.note(connection, State::Stopped)
+            }
+            PeerEvent::Message(connection, Message::Failed(cause)) => match self.node(connection) {
                 Some(_) => Status::Failed(cause),
                 None => Status::Undecided,
             },
-            Heard::Lost(connection) => self.lost(connection),
+            PeerEvent::Lost(connection) => self.lost(connection),
             _ => Status::Undecided,
         }
     }

@@ -9,9 +9,9 @@ use crate::control::handshake::connect;
 use crate::control::notices::Notices;
 use crate::error::{Error, Result};
 use crate::launch::attempt::{Attempt, Placement};
-use crate::launch::cause::{Cause, Standing};
-use crate::launch::event::{Event, Events, Heard, Met, Peers, Status};
-use crate::launch::job::Meeting;
+use crate::launch::cause::{Cause, Confidence};
+use crate::launch::event::{Event, Events, Met, PeerEvent, Peers, Status};
+use crate::launch::job::Rendezvous;
 use crate::launch::message::{Join, Message};
 use crate::limits::HANDSHAKE_TIMEOUT;
 use crate::protocol::handshake::{Refusal, Secret};
@@ -30,19 +30,19 @@ pub(super) enum Joined {
     /// The coordinator could not be reached, for this reason.
     NotYet(String),
     /// An unauthenticated process responded, and the handshake failed for this reason.
-    TurnedAway(String),
+    Rejected(String),
 }
 
 /// Connects to the coordinator at `address` and joins the job.
 pub(super) fn join(
     join: &Join,
-    meeting: &Meeting,
+    rendezvous: &Rendezvous,
     secret: &Secret,
     address: SocketAddr,
     deadline: Instant,
     events: &Events,
 ) -> Result<Joined> {
-    let endpoint = &meeting.endpoint;
+    let endpoint = &rendezvous.endpoint;
     let never = Cancel::default();
     let proven = match connect(
         address,
@@ -61,7 +61,7 @@ pub(super) fn join(
             return match refusal.is_proven() {
                 true => Err(Error::join(why)),
                 // Any process that holds the port could have sent this.
-                false => Ok(Joined::TurnedAway(why)),
+                false => Ok(Joined::Rejected(why)),
             };
         }
     };
@@ -72,21 +72,20 @@ pub(super) fn join(
         format!("connected to {endpoint}; other launchers are still missing after {seconds} s")
     };
     let start = match next_event(events, deadline, &mut notices, line) {
-        Some(Event::Peer(Heard::Said(_, Message::Start(start)))) => start,
-        Some(Event::Peer(Heard::Said(_, Message::Refused(why)))) => return Err(Error::join(why)),
+        Some(Event::Peer(PeerEvent::Message(_, Message::Start(start)))) => start,
+        Some(Event::Peer(PeerEvent::Message(_, Message::Refused(why)))) => {
+            return Err(Error::join(why));
+        }
         None => {
             let what = "other launchers are missing; start the same command on every host";
             return Err(Error::join(format!("connected to {endpoint}, but {what}")));
         }
-        _ => {
-            let why = "node 0 closed the connection".to_owned();
-            return Ok(Joined::NotYet(why));
-        }
+        _ => return Ok(Joined::NotYet("node 0 closed the connection".to_owned())),
     };
     Ok(Joined::Met(Met {
         placement: Placement {
             node: start.node,
-            nodes: meeting.nodes,
+            nodes: rendezvous.nodes,
             host: host_name(),
             first_rank: start.first_rank,
             world_size: start.world_size,
@@ -131,7 +130,7 @@ struct Member {
 }
 
 impl Member {
-    fn tell(&self, message: &Message) {
+    fn send(&self, message: &Message) {
         self.links.send(FIRST, message);
     }
 
@@ -146,7 +145,7 @@ impl Member {
 impl Peers for Member {
     fn failed(&mut self, cause: &Cause) {
         self.own_cause = Some(cause.clone());
-        self.tell(&Message::Failed(cause.clone()));
+        self.send(&Message::Failed(cause.clone()));
     }
 
     fn settling_time(&self, _: &Cause, _: bool) -> Duration {
@@ -163,12 +162,12 @@ impl Peers for Member {
     }
 
     fn finished(&mut self) -> Status {
-        self.tell(&Message::Finished);
+        self.send(&Message::Finished);
         Status::Undecided
     }
 
     fn stopped(&mut self) -> Status {
-        self.tell(&Message::Stopped);
+        self.send(&Message::Stopped);
         Status::Undecided
     }
 
@@ -183,18 +182,18 @@ impl Peers for Member {
         format!("the launcher of node 0 at {}", self.endpoint)
     }
 
-    fn handle(&mut self, heard: Heard) -> Status {
+    fn handle(&mut self, heard: PeerEvent) -> Status {
         match heard {
-            Heard::Said(_, Message::Done) => Status::Succeeded,
-            Heard::Said(_, Message::End(cause)) => Status::Final(Cause {
-                standing: Standing::Original,
+            PeerEvent::Message(_, Message::Done) => Status::Succeeded,
+            PeerEvent::Message(_, Message::End(cause)) => Status::Final(Cause {
+                standing: Confidence::Original,
                 ..cause
             }),
-            Heard::Said(_, Message::Restart(cause)) => Status::Restart {
+            PeerEvent::Message(_, Message::Restart(cause)) => Status::Restart {
                 cause,
                 pause: Duration::ZERO,
             },
-            Heard::Said(
+            PeerEvent::Message(
                 _,
                 Message::Again {
                     attempt,
@@ -206,7 +205,7 @@ impl Peers for Member {
                 self.next = Some(next);
                 Status::Stopped
             }
-            Heard::Lost(_) => {
+            PeerEvent::Lost(_) => {
                 let own = self.own_cause.clone();
                 Status::Final(own.unwrap_or_else(|| self.coordinator_is_gone()))
             }

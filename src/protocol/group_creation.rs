@@ -12,7 +12,7 @@
 //! have sent a request receive the same error.
 
 use super::members::Members;
-use crate::error::{Error, told_line};
+use crate::error::{Error, decode_line};
 use crate::limits::{GROUPS_MAX, JOINS_OPEN_MAX, RANKS_LISTED_MAX};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -65,7 +65,7 @@ pub enum Notice {
         /// The rank.
         rank: u32,
         /// The event from which rank 0 concluded that the process is gone.
-        #[serde(deserialize_with = "told_line")]
+        #[serde(deserialize_with = "decode_line")]
         why: String,
     },
     /// "My process is leaving cleanly: all its groups have said goodbye."
@@ -132,7 +132,7 @@ enum Absence {
 /// Rank 0's list of the groups that are being created.
 ///
 /// ```
-/// use ringtree::internal::protocol::founding::{FIRST_MADE, Notice, Registrar};
+/// use ringtree::internal::protocol::group_creation::{FIRST_MADE, Notice, Registrar};
 /// let mut registrar = Registrar::default();
 /// let join = |serial| Notice::Join { serial, parent: 0, members: vec![2, 1] };
 /// assert!(registrar.receive(1, join(7)).is_empty());
@@ -214,11 +214,11 @@ impl Registrar {
             }
             self.gatherings.push(gathering);
         }
-        self.make_whole()
+        self.create_complete_groups()
     }
 
     /// Creates the first group that has been requested by all its members.
-    fn make_whole(&mut self) -> Vec<(usize, Notice)> {
+    fn create_complete_groups(&mut self) -> Vec<(usize, Notice)> {
         let is_whole = |one: &Gathering| one.joined.len() == one.members.len();
         let Some(at) = self.gatherings.iter().position(is_whole) else {
             return Vec::new();

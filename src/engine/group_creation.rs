@@ -3,7 +3,7 @@
 
 use crate::error::{Error, Result};
 use crate::limits::CONTROL_QUEUE_BYTES_MAX;
-use crate::protocol::founding::{Notice, PROCESSES, RELAY, Registrar};
+use crate::protocol::group_creation::{Notice, PROCESSES, RELAY, Registrar};
 use crate::protocol::members::Members;
 use crate::protocol::message::encode;
 use crate::protocol::session::To;
@@ -14,7 +14,7 @@ use std::time::Duration;
 type Relayed<Rank> = (u32, Rank, Vec<u8>);
 
 /// A group that this process has requested and is waiting for.
-struct Asked {
+struct GroupRequest {
     serial: u32,
     members: Members,
     /// `true` once rank 0 has been notified that this process is no longer waiting.
@@ -26,9 +26,9 @@ struct Asked {
 
 /// A process's view of the groups that do not exist yet.
 #[derive(Default)]
-pub(super) struct Founding {
+pub(super) struct GroupCreation {
     registrar: Registrar,
-    asked: Vec<Asked>,
+    requests: Vec<GroupRequest>,
     serials: u32,
     /// Messages from members that have run ahead and know the group's number before this process
     /// does.
@@ -39,19 +39,19 @@ pub(super) struct Founding {
     pub(super) outbox: VecDeque<Relayed<To>>,
 }
 
-impl Founding {
-    pub(super) fn say(&mut self, to: To, notice: &Notice) {
+impl GroupCreation {
+    pub(super) fn send(&mut self, to: To, notice: &Notice) {
         self.outbox.push_back((PROCESSES, to, encode(notice)));
     }
 
-    fn tell(&mut self, answers: Vec<(usize, Notice)>) {
+    fn send_all(&mut self, answers: Vec<(usize, Notice)>) {
         for (rank, notice) in answers {
-            self.say(To::Rank(rank), &notice);
+            self.send(To::Rank(rank), &notice);
         }
     }
 
     /// Requests a group of `members` from the group `parent`. Returns the number of the request.
-    pub(super) fn ask(&mut self, parent: u32, members: &Members) -> u32 {
+    pub(super) fn request(&mut self, parent: u32, members: &Members) -> u32 {
         let serial = self.serials;
         self.serials = self.serials.wrapping_add(1);
         let answer = self
@@ -66,9 +66,9 @@ impl Founding {
                 parent,
                 members: ranks,
             };
-            self.say(To::Rank(RELAY), &join);
+            self.send(To::Rank(RELAY), &join);
         }
-        self.asked.push(Asked {
+        self.requests.push(GroupRequest {
             serial,
             members: members.clone(),
             has_withdrawn: false,
@@ -80,20 +80,20 @@ impl Founding {
 
     /// Returns the answer to a request, if the answer has arrived.
     pub(super) fn answer(&self, serial: u32) -> Option<Result<u32>> {
-        let mut asked = self.asked.iter();
-        let asked = asked.find(|one| one.serial == serial)?;
+        let mut request = self.requests.iter();
+        let request = request.find(|one| one.serial == serial)?;
         // Rank 0 knows that this process stopped waiting, but not why.
-        let why = |error| asked.cause.clone().unwrap_or(error);
-        asked.answer.clone().map(|answer| answer.map_err(why))
+        let why = |error| request.cause.clone().unwrap_or(error);
+        request.answer.clone().map(|answer| answer.map_err(why))
     }
 
     /// Aborts all requests of this process with `cause`.
     pub(super) fn give_up(&mut self, cause: &Error) {
-        for Asked {
+        for GroupRequest {
             cause: own,
             members,
             ..
-        } in &mut self.asked
+        } in &mut self.requests
         {
             own.get_or_insert_with(|| members.of_the_world(cause.clone()));
         }
@@ -102,30 +102,30 @@ impl Founding {
     /// Returns the error with which this process aborted a request, or `None` if the request was
     /// not aborted.
     pub(super) fn cause(&self, serial: u32) -> Option<Error> {
-        let mut asked = self.asked.iter();
-        asked.find(|one| one.serial == serial)?.cause.clone()
+        let mut request = self.requests.iter();
+        request.find(|one| one.serial == serial)?.cause.clone()
     }
 
     /// Returns `true` if this process is waiting for a group.
     pub(super) fn is_awaited(&self) -> bool {
-        !self.asked.is_empty()
+        !self.requests.is_empty()
     }
 
     /// Notifies rank 0, once, that this process is no longer waiting. Rank 0 still sends an answer.
     pub(super) fn withdraw(&mut self, serial: u32, waited: Duration) {
-        let mut asked = self.asked.iter_mut();
-        let its = asked.find(|one| one.serial == serial && !one.has_withdrawn);
-        if let Some(asked) = its {
-            asked.has_withdrawn = true;
+        let mut request = self.requests.iter_mut();
+        let its = request.find(|one| one.serial == serial && !one.has_withdrawn);
+        if let Some(request) = its {
+            request.has_withdrawn = true;
             let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
-            self.say(To::Rank(RELAY), &Notice::Withdraw { serial, waited_ms });
+            self.send(To::Rank(RELAY), &Notice::Withdraw { serial, waited_ms });
         }
     }
 
     /// Removes a request. If its group was created, the group must have been added.
     pub(super) fn close(&mut self, serial: u32) {
-        self.asked.retain(|one| one.serial != serial);
-        if self.asked.is_empty() {
+        self.requests.retain(|one| one.serial != serial);
+        if self.requests.is_empty() {
             // The remaining messages are for groups that no longer exist.
             self.early.clear();
             self.early_bytes = 0;
@@ -135,7 +135,7 @@ impl Founding {
     /// Keeps a message for a group that may be created here soon.
     pub(super) fn keep(&mut self, group: u32, from: usize, payload: &[u8]) {
         let bytes = self.early_bytes + payload.len();
-        if !self.asked.is_empty() && bytes <= CONTROL_QUEUE_BYTES_MAX {
+        if !self.requests.is_empty() && bytes <= CONTROL_QUEUE_BYTES_MAX {
             self.early_bytes = bytes;
             self.early.push((group, from, payload.to_vec()));
         }
@@ -163,14 +163,14 @@ impl Founding {
             }
             Notice::Join { .. } | Notice::Withdraw { .. } | Notice::Left => {
                 let answers = self.registrar.receive(from, notice);
-                self.tell(answers);
+                self.send_all(answers);
                 return None;
             }
             Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => return None,
         };
-        let mut asked = self.asked.iter_mut();
-        if let Some(asked) = asked.find(|one| one.serial == serial) {
-            asked.answer.get_or_insert(answer);
+        let mut request = self.requests.iter_mut();
+        if let Some(request) = request.find(|one| one.serial == serial) {
+            request.answer.get_or_insert(answer);
         }
         None
     }
@@ -178,10 +178,10 @@ impl Founding {
     /// Records the reason why rank 0 no longer relays messages, and fails all requests.
     pub(super) fn relay_gone(&mut self, why: String) {
         let why = self.relay_gone.get_or_insert(why);
-        for asked in &mut self.asked {
-            asked
+        for request in &mut self.requests {
+            request
                 .answer
-                .get_or_insert(Err(no_relay(&asked.members, why)));
+                .get_or_insert(Err(no_relay(&request.members, why)));
         }
     }
 
@@ -197,13 +197,13 @@ impl Founding {
             return;
         }
         let answers = self.registrar.lost(rank, why);
-        self.tell(answers);
+        self.send_all(answers);
         let lost = Notice::Lost {
             // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
             rank: rank as u32,
             why: why.to_owned(),
         };
-        self.say(To::All, &lost);
+        self.send(To::All, &lost);
     }
 
     /// Announces that this process is leaving, so that rank 0 does not report it as lost. If this
@@ -211,7 +211,7 @@ impl Founding {
     pub(super) fn leave(&mut self, is_relay: bool) {
         let to = if is_relay { To::All } else { To::Rank(RELAY) };
         if self.has_relay() {
-            self.say(to, &Notice::Left);
+            self.send(to, &Notice::Left);
         }
     }
 }
