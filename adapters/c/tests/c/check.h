@@ -1,4 +1,4 @@
-/* What the test programs share: a program ends with 1 and a line at the first thing that is wrong. */
+/* Shared by the test programs. A program prints its first failed check and exits with status 1. */
 #include <ringtree.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,16 +7,16 @@
 #define CHECK(condition)                                                                         \
     do {                                                                                         \
         if (!(condition)) {                                                                      \
-            fprintf(stderr, "%s:%d: not so: %s; last error: %s\n", __FILE__, __LINE__,           \
+            fprintf(stderr, "%s:%d: failed: %s; last error: %s\n", __FILE__, __LINE__,           \
                     #condition, ringtree_last_error());                                          \
             exit(1);                                                                             \
         }                                                                                        \
     } while (0)
 
-/* The call does what it should. */
+/* Checks that the call succeeds. */
 #define OK(call) CHECK((call) == RINGTREE_SUCCESS)
 
-/* The call is refused, and the line says so in these words. */
+/* Checks that the call returns a usage error whose message contains these words. */
 #define REFUSED(call, words)                                                                     \
     do {                                                                                         \
         CHECK((call) == RINGTREE_USAGE);                                                         \

@@ -1,4 +1,4 @@
-/* Every call, waited for and started, in place and from one buffer into another. */
+/* Tests every call in its blocking and its asynchronous form, in place and between two buffers. */
 #include "check.h"
 
 #define BLOCK 3
@@ -8,7 +8,7 @@
 static ringtree_comm_t *comm;
 static int rank, ranks;
 
-/* What rank `of` has at `at` of its buffer. */
+/* Returns the element that rank `of` contributes at index `at` of its buffer. */
 static int number(int of, int at) { return 100 * of + at; }
 
 static void fill(int *buffer, int count) {
@@ -17,7 +17,7 @@ static void fill(int *buffer, int count) {
     }
 }
 
-/* The sum over all ranks of what they have at `at`. */
+/* Returns the sum of all ranks' elements at index `at`. */
 static int sum(int at) {
     int total = 0;
     for (int of = 0; of < ranks; of++) {
@@ -26,7 +26,7 @@ static int sum(int at) {
     return total;
 }
 
-/* Waits for work until it has ended. */
+/* Polls the work until it is finished, then waits for it and frees it. */
 static void finish(ringtree_work_t *work) {
     int is_finished = 0;
     while (!is_finished) {
@@ -36,8 +36,8 @@ static void finish(ringtree_work_t *work) {
     OK(ringtree_work_free(work));
 }
 
-/* Makes the call, or starts it and waits. */
-#define MAKE(is_started, name, ...)                                                              \
+/* Issues the blocking call, or starts the asynchronous call and waits for it. */
+#define CALL(is_started, name, ...)                                                              \
     do {                                                                                         \
         ringtree_work_t *work = NULL;                                                            \
         if (is_started) {                                                                        \
@@ -52,13 +52,13 @@ static void reductions(int is_started, int is_in_place, int root) {
     int send[ALL], recv[ALL], all = BLOCK * ranks;
     int *to = is_in_place ? send : recv;
     fill(send, BLOCK);
-    MAKE(is_started, all_reduce, send, to, BLOCK, RINGTREE_I32, RINGTREE_SUM);
+    CALL(is_started, all_reduce, send, to, BLOCK, RINGTREE_I32, RINGTREE_SUM);
     for (int i = 0; i < BLOCK; i++) {
         CHECK(to[i] == sum(i));
         CHECK(is_in_place || send[i] == number(rank, i));
     }
     fill(send, BLOCK);
-    MAKE(is_started, reduce, send, rank == root ? to : NULL, BLOCK, RINGTREE_I32, RINGTREE_SUM,
+    CALL(is_started, reduce, send, rank == root ? to : NULL, BLOCK, RINGTREE_I32, RINGTREE_SUM,
          root);
     for (int i = 0; i < BLOCK; i++) {
         CHECK(rank != root || to[i] == sum(i));
@@ -66,7 +66,7 @@ static void reductions(int is_started, int is_in_place, int root) {
     }
     fill(send, all);
     to = is_in_place ? send + BLOCK * rank : recv;
-    MAKE(is_started, reduce_scatter, send, to, BLOCK, RINGTREE_I32, RINGTREE_SUM);
+    CALL(is_started, reduce_scatter, send, to, BLOCK, RINGTREE_I32, RINGTREE_SUM);
     for (int i = 0; i < BLOCK; i++) {
         CHECK(to[i] == sum(BLOCK * rank + i));
     }
@@ -77,25 +77,25 @@ static void moves(int is_started, int is_in_place, int root) {
     int is_root = rank == root;
     fill(send, BLOCK);
     int *to = is_in_place ? send : recv;
-    MAKE(is_started, broadcast, is_root ? send : NULL, to, BLOCK, RINGTREE_I32, root);
+    CALL(is_started, broadcast, is_root ? send : NULL, to, BLOCK, RINGTREE_I32, root);
     for (int i = 0; i < BLOCK; i++) {
         CHECK(to[i] == number(root, i));
     }
     fill(recv, all);
     fill(send, all);
     int *from = is_in_place ? recv + BLOCK * rank : send + BLOCK * rank;
-    MAKE(is_started, all_gather, from, recv, BLOCK, RINGTREE_I32);
+    CALL(is_started, all_gather, from, recv, BLOCK, RINGTREE_I32);
     for (int i = 0; i < all; i++) {
         CHECK(recv[i] == number(i / BLOCK, i));
     }
     fill(recv, all);
-    MAKE(is_started, gather, is_root ? from : send + BLOCK * rank, is_root ? recv : NULL, BLOCK,
+    CALL(is_started, gather, is_root ? from : send + BLOCK * rank, is_root ? recv : NULL, BLOCK,
          RINGTREE_I32, root);
     for (int i = 0; is_root && i < all; i++) {
         CHECK(recv[i] == number(i / BLOCK, i));
     }
     to = is_in_place && is_root ? send + BLOCK * rank : recv;
-    MAKE(is_started, scatter, is_root ? send : NULL, to, BLOCK, RINGTREE_I32, root);
+    CALL(is_started, scatter, is_root ? send : NULL, to, BLOCK, RINGTREE_I32, root);
     for (int i = 0; i < BLOCK; i++) {
         CHECK(to[i] == number(root, BLOCK * rank + i));
     }
@@ -103,14 +103,14 @@ static void moves(int is_started, int is_in_place, int root) {
         CHECK(send[i] == number(rank, i));
     }
     to = is_in_place ? send : recv;
-    MAKE(is_started, all_to_all, send, to, BLOCK, RINGTREE_I32);
+    CALL(is_started, all_to_all, send, to, BLOCK, RINGTREE_I32);
     for (int i = 0; i < all; i++) {
         CHECK(to[i] == number(i / BLOCK, BLOCK * rank + i % BLOCK));
     }
 }
 
-/* Rank i has i elements for each rank, so that rank 0 has none. Where calls can work in place, odd
- * ranks do. */
+/* Rank i has i elements for each rank, so rank 0 has none. Odd ranks operate in place in the calls
+ * that allow it. */
 static void uneven(int is_started, int root) {
     size_t own[RANKS_MAX], counts[RANKS_MAX];
     int send[RANKS_MAX * RANKS_MAX], recv[RANKS_MAX * RANKS_MAX], at = 0;
@@ -120,7 +120,7 @@ static void uneven(int is_started, int root) {
         counts[i] = (size_t)i;
     }
     fill(send, RANKS_MAX * RANKS_MAX);
-    MAKE(is_started, all_to_all_v, send, own, recv, counts, RINGTREE_I32);
+    CALL(is_started, all_to_all_v, send, own, recv, counts, RINGTREE_I32);
     for (int from = 0; from < ranks; from++) {
         for (int i = 0; i < from; i++) {
             CHECK(recv[at++] == number(from, from * rank + i));
@@ -128,7 +128,7 @@ static void uneven(int is_started, int root) {
     }
     fill(recv, all);
     int *block = rank % 2 ? recv + start : send + start;
-    MAKE(is_started, all_gather_v, block, recv, counts, RINGTREE_I32);
+    CALL(is_started, all_gather_v, block, recv, counts, RINGTREE_I32);
     at = 0;
     for (int from = 0; from < ranks; from++) {
         for (int i = 0; i < from; i++, at++) {
@@ -137,7 +137,7 @@ static void uneven(int is_started, int root) {
     }
     fill(recv, all);
     block = rank % 2 && is_root ? recv + start : send + start;
-    MAKE(is_started, gather_v, block, is_root ? recv : NULL, counts, RINGTREE_I32, root);
+    CALL(is_started, gather_v, block, is_root ? recv : NULL, counts, RINGTREE_I32, root);
     at = 0;
     for (int from = 0; is_root && from < ranks; from++) {
         for (int i = 0; i < from; i++, at++) {
@@ -145,12 +145,12 @@ static void uneven(int is_started, int root) {
         }
     }
     block = rank % 2 && is_root ? send + start : recv;
-    MAKE(is_started, scatter_v, is_root ? send : NULL, counts, block, RINGTREE_I32, root);
+    CALL(is_started, scatter_v, is_root ? send : NULL, counts, block, RINGTREE_I32, root);
     for (int i = 0; i < rank; i++) {
         CHECK(block[i] == number(root, start + i) && send[i] == number(rank, i));
     }
     block = rank % 2 ? send + start : recv;
-    MAKE(is_started, reduce_scatter_v, send, counts, block, RINGTREE_I32, RINGTREE_SUM);
+    CALL(is_started, reduce_scatter_v, send, counts, block, RINGTREE_I32, RINGTREE_SUM);
     for (int i = 0; i < rank; i++) {
         CHECK(block[i] == sum(start + i));
     }
@@ -159,7 +159,7 @@ static void uneven(int is_started, int root) {
 static void messages(void) {
     int right = (rank + 1) % ranks, left = (rank + ranks - 1) % ranks;
     if (ranks == 1) {
-        return; /* a rank sends nothing to itself */
+        return; /* a rank cannot send to itself */
     }
     int send[2] = {rank, 7}, recv[2] = {-1, -1};
     ringtree_work_t *sent, *received;
@@ -181,8 +181,8 @@ static void messages(void) {
     CHECK(token == rank + 1.5);
 }
 
-/* Waits with a limit, and for any of several calls. */
-static void limits(void) {
+/* Tests waiting with a time limit and waiting for any of several operations. */
+static void time_limits(void) {
     int peer = rank ^ 1, theirs = -1, one = 1, index = 7, is_finished = 7;
     ringtree_work_t *works[3] = {NULL, NULL, NULL};
     OK(ringtree_work_wait_any(works, 3, -1, &index));
@@ -204,16 +204,16 @@ static void limits(void) {
     CHECK(index == 2 && one == ranks);
     OK(ringtree_work_free(works[2]));
     works[2] = NULL;
-    OK(ringtree_barrier(comm)); /* no rank sends before all have waited */
+    OK(ringtree_barrier(comm)); /* no rank sends before all ranks have waited */
     OK(ringtree_send(&rank, 1, RINGTREE_I32, peer, comm));
-    OK(ringtree_work_wait_for(works[0], 60000, &is_finished)); /* the limits cancelled nothing */
+    OK(ringtree_work_wait_for(works[0], 60000, &is_finished)); /* the limits canceled nothing */
     CHECK(is_finished && theirs == peer);
     OK(ringtree_work_wait_any(works, 3, 0, &index));
     CHECK(index == 0);
     OK(ringtree_work_free(works[0]));
 }
 
-/* Every type and operator that C has a name for is what the library takes it to be. */
+/* Tests that the library interprets every type and operator of the header correctly. */
 static void types(void) {
     int8_t i8 = -1;
     uint8_t u8 = 1;
@@ -274,7 +274,7 @@ static void groups(void) {
     CHECK(none == NULL);
 }
 
-/* A world of its own, by an id that rank 0 hands on. */
+/* Creates another world with an id that rank 0 broadcasts. */
 static void another_world(void) {
     ringtree_unique_id_t id = {{0}};
     ringtree_comm_t *world;
@@ -303,7 +303,7 @@ int main(void) {
     }
     types();
     messages();
-    limits();
+    time_limits();
     groups();
     another_world();
     OK(ringtree_barrier(comm));

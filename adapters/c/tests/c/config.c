@@ -1,4 +1,5 @@
-/* Communicators from a configuration: each field has an effect, and wrong fields are refused. */
+/* Creates communicators from configurations: each field has an effect, and an invalid field is an
+ * error. */
 #include "check.h"
 #include <stddef.h>
 
@@ -7,13 +8,13 @@ static int rank, ranks;
 
 static const ringtree_config_t initial = RINGTREE_CONFIG_INITIALIZER;
 
-static void wrong(void) {
+static void invalid_fields(void) {
     ringtree_comm_t *comm;
     ringtree_config_t config = initial;
     ringtree_unique_id_t id = {{1}};
     REFUSED(ringtree_comm_init_config(&comm, NULL), "NULL");
     REFUSED(ringtree_comm_init_config(NULL, &config), "NULL");
-    config.size = sizeof config + 8; /* a later version */
+    config.size = sizeof config + 8; /* the size in a newer header */
     REFUSED(ringtree_comm_init_config(&comm, &config), "104 bytes, but version " );
     const size_t sizes[] = {0, 4, sizeof config - 1};
     for (int i = 0; i < 3; i++) {
@@ -47,8 +48,8 @@ static void wrong(void) {
     CHECK(comm == NULL);
 }
 
-/* A program with an older header has fewer fields: what follows them is ignored. */
-static void older(void) {
+/* The configuration of an older header has fewer fields. The bytes after them are ignored. */
+static void older_header(void) {
     ringtree_comm_t *comm;
     ringtree_config_t config = initial;
     int count = 0;
@@ -62,7 +63,7 @@ static void older(void) {
     OK(ringtree_comm_destroy(comm));
 }
 
-/* Joins a new world with an id. */
+/* Joins a new world, whose id rank 0 creates. */
 static ringtree_result_t join(ringtree_config_t config, ringtree_comm_t **comm) {
     ringtree_unique_id_t id = {{0}};
     if (rank == 0) {
@@ -90,7 +91,7 @@ static void fields(void) {
     OK(ringtree_barrier(comm));
     if (rank == 0) {
         OK(ringtree_comm_set_timeout_ms(comm, 200));
-        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* no other rank calls it */
+        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* no other rank issues it */
         CHECK(strstr(ringtree_last_error(), "losses") != NULL);
     }
     OK(ringtree_barrier(world));
@@ -105,8 +106,9 @@ static void fields(void) {
     OK(ringtree_comm_destroy(comm));
 }
 
-/* Settings that must be equal are compared, so they have reached the library. */
-static void differing(void) {
+/* The library compares the settings that must be equal on all ranks, so an error shows that it has
+ * read them. */
+static void differing_settings(void) {
     ringtree_comm_t *comm;
     ringtree_config_t config = initial;
     config.transport = rank == 0 ? "tcp" : "shm";
@@ -128,15 +130,15 @@ int main(void) {
              RINGTREE_VERSION_PATCH);
     CHECK(strcmp(version, ringtree_version()) == 0);
     CHECK(ringtree_version_code() == RINGTREE_VERSION_CODE);
-    wrong();
-    older();
+    invalid_fields();
+    older_header();
     config.timeout_ms = 0;
-    OK(ringtree_comm_init_config(&world, &config)); /* in the launcher's place */
+    OK(ringtree_comm_init_config(&world, &config)); /* the launcher's variables give the rank */
     OK(ringtree_comm_rank(world, &rank));
     OK(ringtree_comm_count(world, &ranks));
     fields();
     if (ranks > 1) {
-        differing();
+        differing_settings();
     }
     OK(ringtree_comm_destroy(world));
     return 0;

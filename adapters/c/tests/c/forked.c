@@ -1,5 +1,5 @@
-/* A forked child, such as a data loader's worker, that uses what it has inherited: it is refused, and
- * its parent goes on unharmed. */
+/* A forked child, such as a worker of a data loader, uses the handles that it has inherited. Its
+ * calls return errors, and its parent is not affected. */
 #define _POSIX_C_SOURCE 200809L
 #include "check.h"
 #include <pthread.h>
@@ -14,7 +14,7 @@ static int rank;
 static ringtree_comm_t *world;
 static volatile int is_over;
 
-/* Looks up a handle again and again, so that the table is often locked when the process forks. */
+/* Looks up a handle repeatedly, so that the table is often locked when the process forks. */
 static void *look_up(void *nothing) {
     int own;
     while (!is_over) {
@@ -51,9 +51,9 @@ static void child(ringtree_comm_t *comm, ringtree_work_t *work) {
     ringtree_comm_t *own;
     ringtree_work_t *more;
     float x = 1;
-    alarm(20); /* a call that hangs ends this */
+    alarm(20); /* kills the child if a call hangs */
     refused(comm, work);
-    /* Handles of its own do not make the inherited ones valid. */
+    /* New handles of the child do not make the inherited handles valid. */
     alone.rank = 0;
     alone.world_size = 1;
     OK(ringtree_comm_init_config(&own, &alone));

@@ -1,10 +1,10 @@
-// The header is C++ as well: what it declares can be called, and has C's names.
+// The header is also valid C++, and C++ can call the functions, which have C linkage.
 #include <ringtree.h>
 #include <cstring>
 
 int main() {
     static_assert(RINGTREE_F64 == 11 && RINGTREE_BXOR == 7, "numbers are part of the interface");
-    static_assert(sizeof(ringtree_dtype_t) == sizeof(int), "an enum is an int to the library");
+    static_assert(sizeof(ringtree_dtype_t) == sizeof(int), "the library passes enums as int");
     ringtree_comm_t *comm = nullptr;
     ringtree_config_t config = RINGTREE_CONFIG_INITIALIZER;
     config.name = "alone";

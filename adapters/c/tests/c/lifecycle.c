@@ -1,5 +1,6 @@
-/* Handles that end while others use them: work outlives its communicator, an abort ends the calls of
- * other threads, a deadline names who is missing, a rank without memory ends the calls of all. */
+/* Handles end while other operations or threads use them. Work outlives its communicator. An abort
+ * ends calls in other threads. A timeout error names the missing rank. A rank that cannot allocate
+ * memory ends the call on all ranks. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -23,7 +24,7 @@ static ringtree_comm_t *duplicate(void) {
     return comm;
 }
 
-static void destroyed_under_way(void) {
+static void destroy_in_flight(void) {
     ringtree_comm_t *comm = duplicate();
     float *many = malloc(COUNT * sizeof *many), *sums = malloc(COUNT * sizeof *sums);
     ringtree_work_t *work[2];
@@ -44,8 +45,8 @@ static void destroyed_under_way(void) {
     free(sums);
 }
 
-/* Work that only looks ended once the others have come cannot be freed before. */
-static void freed_under_way(void) {
+/* Work cannot be freed before the peer's message has completed it. */
+static void free_in_flight(void) {
     int own = rank, theirs = -1, peer = rank ^ 1;
     ringtree_work_t *work;
     if (peer >= ranks) {
@@ -53,14 +54,14 @@ static void freed_under_way(void) {
     }
     OK(ringtree_recv_start(&theirs, 1, RINGTREE_I32, peer, world, &work));
     REFUSED(ringtree_work_free(work), "still in flight");
-    OK(ringtree_barrier(world)); /* no rank sends before all have tried */
+    OK(ringtree_barrier(world)); /* no rank sends before all ranks have tried to free their work */
     OK(ringtree_send(&own, 1, RINGTREE_I32, peer, world));
     OK(ringtree_work_wait(work));
     OK(ringtree_work_free(work));
     CHECK(theirs == peer);
 }
 
-/* The call ended as the abort says. */
+/* Checks that the call failed with the error of the abort. */
 static void check_aborted(ringtree_result_t result) {
     CHECK(result == RINGTREE_PEER_LOST);
     CHECK(strstr(ringtree_last_error(), "rank 1 aborted: the disk is full") != NULL);
@@ -72,13 +73,13 @@ static void *wait_aborted(void *work) {
     return NULL;
 }
 
-static void aborted(void) {
+static void abort_in_flight(void) {
     ringtree_comm_t *comm = duplicate();
     int one = 1, never = 0;
     if (rank == 0) {
         check_aborted(ringtree_recv(&never, 1, RINGTREE_I32, 1, comm));
     } else if (rank > 1) {
-        /* Rank 0 makes no such call: what ends it is the abort. */
+        /* Rank 0 does not issue this call, so only the abort can end it. */
         check_aborted(ringtree_all_reduce(&one, &one, 1, RINGTREE_I32, RINGTREE_SUM, comm));
     } else {
         pthread_t thread;
@@ -94,11 +95,11 @@ static void aborted(void) {
     OK(ringtree_comm_destroy(comm));
 }
 
-static void late(void) {
+static void missing_rank(void) {
     ringtree_comm_t *comm = duplicate();
     if (rank != 1) {
         OK(ringtree_comm_set_timeout_ms(comm, 400));
-        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* rank 1 never comes */
+        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* rank 1 does not issue it */
         const ringtree_error_t *error = ringtree_last_error_details();
         int is_missing = 0;
         for (int i = 0; i < error->missing_count; i++) {
@@ -108,12 +109,14 @@ static void late(void) {
         CHECK(strcmp(error->operation, "barrier") == 0 && error->sequence == 1);
         CHECK(strcmp(error->message, ringtree_last_error()) == 0);
     }
-    OK(ringtree_barrier(world)); /* another communicator, which goes on */
+    OK(ringtree_barrier(world)); /* the other communicator continues to work */
     OK(ringtree_comm_destroy(comm));
 }
 
-#ifndef __SANITIZE_ADDRESS__ /* which needs more addresses, and ends a program without memory */
-static void exhausted(void) {
+/* AddressSanitizer needs more address space than the limit below, and it ends a program that runs
+ * out of memory. */
+#ifndef __SANITIZE_ADDRESS__
+static void out_of_memory(void) {
     ringtree_comm_t *comm = duplicate();
     ringtree_result_t found;
     const size_t many = (size_t)1 << 40;
@@ -136,18 +139,18 @@ static void exhausted(void) {
     OK(ringtree_comm_destroy(comm));
 }
 #else
-static void exhausted(void) {}
+static void out_of_memory(void) {}
 #endif
 
 int main(void) {
     OK(ringtree_comm_init_from_env(&world));
     OK(ringtree_comm_rank(world, &rank));
     OK(ringtree_comm_count(world, &ranks));
-    destroyed_under_way();
-    freed_under_way();
-    aborted();
-    late();
-    exhausted();
+    destroy_in_flight();
+    free_in_flight();
+    abort_in_flight();
+    missing_rank();
+    out_of_memory();
     OK(ringtree_comm_destroy(world));
     return 0;
 }

@@ -1,4 +1,4 @@
-/* Whatever is passed wrongly is refused in one line, and the communicator is as good as before. */
+/* Each invalid argument returns an error with a message, and the communicator continues to work. */
 #include "check.h"
 
 #define I32 RINGTREE_I32
@@ -6,8 +6,9 @@
 
 static int rank, ranks;
 
-/* A number that names nothing, as a program may pass it that computed it. */
-static int wrong(int number) { return number; }
+/* Returns the number. A cast of the result to an enum type may have a value that the enum does not
+ * define, as in a program that computes the value. */
+static int computed(int number) { return number; }
 
 static void handles(ringtree_comm_t *comm) {
     int x = 1, is_finished;
@@ -75,8 +76,8 @@ static void numbers(ringtree_comm_t *comm) {
     REFUSED(ringtree_send(x, 1, I32, rank, comm), "itself");
     const int types[] = {-1, 12, 266, 1 << 30};
     for (int i = 0; i < 4; i++) {
-        ringtree_dtype_t dtype = (ringtree_dtype_t)wrong(types[i]);
-        ringtree_op_t op = (ringtree_op_t)wrong(types[i]);
+        ringtree_dtype_t dtype = (ringtree_dtype_t)computed(types[i]);
+        ringtree_op_t op = (ringtree_op_t)computed(types[i]);
         REFUSED(ringtree_all_reduce(x, x, 1, dtype, SUM, comm), "ringtree_dtype_t");
         REFUSED(ringtree_send(x, 1, dtype, rank ^ 1, comm), "ringtree_dtype_t");
         REFUSED(ringtree_all_reduce(x, x, 1, I32, op, comm), "ringtree_op_t");
@@ -86,7 +87,7 @@ static void numbers(ringtree_comm_t *comm) {
     REFUSED(ringtree_comm_split(comm, -2, 0, &none), "color");
     CHECK(strcmp(ringtree_result_string(RINGTREE_PEER_LOST), "a rank was lost") == 0);
     CHECK(strstr(ringtree_result_string(RINGTREE_SYSTEM), "unavailable") != NULL);
-    CHECK(strstr(ringtree_result_string((ringtree_result_t)wrong(77)), "not a ") != NULL);
+    CHECK(strstr(ringtree_result_string((ringtree_result_t)computed(77)), "not a ") != NULL);
 }
 
 static void memory(ringtree_comm_t *comm) {
@@ -118,7 +119,7 @@ static void memory(ringtree_comm_t *comm) {
     size_t few[8] = {1, 1, 1, 1, 1, 1, 1, 1};
     REFUSED(ringtree_all_gather_v(x + (rank + 1) % ranks, x, few, I32, comm), "overlap");
     REFUSED(ringtree_all_to_all_v(x, few, x, few, I32, comm), "overlap");
-    /* Of no elements nothing is looked at. */
+    /* If the count is 0, the pointers are not checked. */
     OK(ringtree_all_reduce(NULL, NULL, 0, I32, SUM, comm));
     OK(ringtree_all_gather(NULL, NULL, 0, I32, comm));
     ringtree_work_t *work;
@@ -128,7 +129,8 @@ static void memory(ringtree_comm_t *comm) {
     REFUSED(ringtree_gather_start(x, x, most / 8, I32, rank, comm, &work), "address space");
 }
 
-/* A program may print the kind of the error before the line, which must not repeat it. */
+/* A program may print the kind of an error before the message, so the message must not repeat the
+ * kind. */
 static void mismatch(ringtree_comm_t *comm) {
     ringtree_comm_t *group;
     int x = 1;

@@ -1,5 +1,5 @@
 #define _POSIX_C_SOURCE 199309L
-/* Rank 1 is killed while the others are in a call; they say what they are told of it. */
+/* Rank 1 is killed while the other ranks are in a call. The others print the error they receive. */
 #include "check.h"
 #include <signal.h>
 #include <unistd.h>

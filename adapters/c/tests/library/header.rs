@@ -1,10 +1,10 @@
-//! The header is what the sources say.
+//! Checks that the header matches the sources.
 
 use cbindgen::{Builder, Config};
 use std::fs;
 use std::path::Path;
 
-/// In the order of the header.
+/// Source files, in the order of their sections in the header.
 const SOURCES: [&str; 7] = [
     "types.rs",
     "door/results.rs",
@@ -17,7 +17,7 @@ const SOURCES: [&str; 7] = [
 
 pub(crate) const HEADER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../include/ringtree.h");
 
-/// The header of the sources as they are.
+/// Generates the header from the current sources.
 fn generated() -> String {
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let mut config = Config::from_file(package.join("cbindgen.toml")).unwrap();
@@ -34,7 +34,7 @@ fn generated() -> String {
     String::from_utf8(text).unwrap()
 }
 
-/// The names of the functions that the header declares.
+/// Returns the sorted names of the functions that the header declares.
 pub(crate) fn functions() -> Vec<String> {
     let header = fs::read_to_string(HEADER).unwrap();
     let lines = header.lines().filter(|line| !line.starts_with([' ', '/']));
@@ -49,7 +49,7 @@ pub(crate) fn functions() -> Vec<String> {
 }
 
 #[test]
-fn the_header_is_what_the_sources_say() {
+fn header_matches_sources() {
     let (kept, made) = (fs::read_to_string(HEADER).unwrap_or_default(), generated());
     if std::env::var_os("RINGTREE_TEST_WRITE").is_some() {
         return fs::write(HEADER, made).unwrap();

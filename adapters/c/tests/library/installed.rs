@@ -1,11 +1,12 @@
-//! What is installed: libraries with our symbols alone, and what build tools find them by.
+//! Tests the installed files: the libraries export only ringtree's symbols, and the files for
+//! pkg-config and CMake let programs build.
 
 use crate::header::functions;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::LazyLock;
 
-/// A prefix with the library in it. What was built beside this test is what is installed.
+/// Returns a prefix into which the libraries that were built with this test are installed.
 pub(crate) fn prefix() -> &'static Path {
     static PREFIX: LazyLock<PathBuf> = LazyLock::new(|| {
         let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join("c");
@@ -15,13 +16,13 @@ pub(crate) fn prefix() -> &'static Path {
     &PREFIX
 }
 
-/// Returns the folder that contains this test and the libraries that were built with it.
+/// Returns the directory that contains this test and the libraries that were built with it.
 fn built() -> PathBuf {
     let test = std::env::current_exe().unwrap();
     test.parent().unwrap().to_owned()
 }
 
-/// Installs what is in the folder `from`, and returns what was printed.
+/// Installs the files in the directory `from` and returns the output of the installation.
 fn install(prefix: &Path, from: &Path) -> String {
     let mut install = Command::new(package().join("install"));
     let install = install.arg("--prefix").arg(prefix).arg("--from").arg(from);
@@ -32,7 +33,7 @@ pub(crate) fn package() -> PathBuf {
     env!("CARGO_MANIFEST_DIR").into()
 }
 
-/// What a program wrote, which ended well.
+/// Returns the standard output of a program; panics if the program failed.
 pub(crate) fn finished(what: &str, output: &std::process::Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -44,18 +45,18 @@ pub(crate) fn finished(what: &str, output: &std::process::Output) -> String {
     out
 }
 
-/// Whether a tool is there; if not, one line says what was not tested.
-pub(crate) fn has(tool: &str, without: &str) -> bool {
-    let is_there = Command::new(tool).arg("--version").output().is_ok();
-    if !is_there {
-        eprintln!("skipped: there is no {tool}, so {without}");
+/// Returns `true` if `tool` is installed; otherwise prints which check is skipped.
+pub(crate) fn has(tool: &str, skipped: &str) -> bool {
+    let is_installed = Command::new(tool).arg("--version").output().is_ok();
+    if !is_installed {
+        eprintln!("skipped: {tool} is not installed, so {skipped}");
     }
-    is_there
+    is_installed
 }
 
 #[test]
-fn the_shared_library_exports_the_headers_functions_alone() {
-    if !has("nm", "the exported symbols were not looked at") {
+fn shared_library_exports_exactly_the_functions_of_the_header() {
+    if !has("nm", "the exported symbols were not checked") {
         return;
     }
     let library = prefix().join("lib/libringtree.so");
@@ -73,21 +74,21 @@ fn the_shared_library_exports_the_headers_functions_alone() {
 }
 
 #[test]
-fn pkg_config_finds_the_version_that_the_library_says() {
-    if !has("pkg-config", "the file for it was not read") {
+fn pkg_config_reports_the_version_of_the_package() {
+    if !has("pkg-config", "its file was not checked") {
         return;
     }
-    let told = Command::new("pkg-config")
+    let version = Command::new("pkg-config")
         .args(["--modversion", "ringtree"])
         .env("PKG_CONFIG_PATH", prefix().join("lib/pkgconfig"))
         .output();
-    let told = finished("pkg-config", &told.unwrap());
-    assert_eq!(told.trim(), env!("CARGO_PKG_VERSION"));
+    let version = finished("pkg-config", &version.unwrap());
+    assert_eq!(version.trim(), env!("CARGO_PKG_VERSION"));
 }
 
 #[test]
-fn the_lines_that_the_installation_prints_compile_and_run_a_program() {
-    if !has("pkg-config", "the lines were not entered") {
+fn commands_printed_by_install_compile_and_run_a_program() {
+    if !has("pkg-config", "the printed commands were not run") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
@@ -96,7 +97,7 @@ fn the_lines_that_the_installation_prints_compile_and_run_a_program() {
     for library in ["libringtree_c.so", "libringtree_c.a"] {
         std::fs::copy(built().join(library), from.join(library)).unwrap();
     }
-    // Stands for the command: starts the program once.
+    // A stand-in for the `ringtree` command, which starts the program once.
     let command = "#include <stdio.h>\n#include <unistd.h>\n\
                    int main(int count, char **words) {\n\
                    printf(\"%s %s %s %s\\n\", words[1], words[2], words[3], words[4]);\n\
@@ -125,7 +126,7 @@ fn the_lines_that_the_installation_prints_compile_and_run_a_program() {
 
 #[test]
 fn cmake_builds_with_both_targets() {
-    if !has("cmake", "its config file was not read") {
+    if !has("cmake", "its config file was not checked") {
         return;
     }
     let folder = tempfile::tempdir().unwrap();

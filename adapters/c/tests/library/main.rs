@@ -1,4 +1,4 @@
-//! The library as C sees it: header, symbols, installation, and programs in C that use it.
+//! Tests the C library: its header, its symbols, its installation, and C programs that use it.
 
 #![allow(clippy::unwrap_used)]
 

@@ -1,4 +1,4 @@
-//! Programs in C that use the library as it is installed.
+//! C programs that use the installed library.
 
 use crate::address::reserved_port;
 use crate::installed::{finished, package, prefix};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use tempfile::TempDir;
 
-/// How a program is built.
+/// Library and compiler options of a test program.
 #[derive(Clone, Copy, PartialEq)]
 enum Build {
     Shared,
@@ -16,7 +16,7 @@ enum Build {
     Sanitized,
 }
 
-/// A compiler's command line for a program in C, or one in C++.
+/// Returns the command that compiles a program in C or in C++.
 fn compiler(source: &Path, build: Build) -> Command {
     let is_c = source.extension().is_some_and(|extension| extension == "c");
     let (name, standard) = match is_c {
@@ -45,7 +45,7 @@ fn compiler(source: &Path, build: Build) -> Command {
     command
 }
 
-/// What a program that takes the static library needs besides, as pkg-config's file says.
+/// Returns the libraries that the file for pkg-config lists for programs with the static library.
 fn private_libraries() -> Vec<String> {
     let file = std::fs::read_to_string(prefix().join("lib/pkgconfig/ringtree.pc")).unwrap();
     let line = file
@@ -54,7 +54,7 @@ fn private_libraries() -> Vec<String> {
     line.unwrap().split(' ').map(str::to_owned).collect()
 }
 
-/// A program of C, built.
+/// A compiled test program.
 struct Program {
     folder: TempDir,
 }
@@ -75,7 +75,7 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Its exit code over `ranks` processes, as `ringtree run` starts them.
+    /// Runs the program on `ranks` processes like `ringtree run` and returns the exit code.
     fn run(&self, ranks: usize) -> i32 {
         let job = Job {
             program: self.path().into(),
@@ -93,7 +93,7 @@ impl Program {
 }
 
 #[test]
-fn the_example_runs_with_both_libraries() {
+fn example_runs_with_both_libraries() {
     for build in [Build::Shared, Build::Static] {
         let program = Program::new("examples/all_reduce.c", build);
         let alone = Command::new(program.path()).output().unwrap();
@@ -104,7 +104,7 @@ fn the_example_runs_with_both_libraries() {
 }
 
 #[test]
-fn every_call_does_what_the_header_says() {
+fn every_call_works_as_documented_in_the_header() {
     let program = Program::new("tests/c/collectives.c", Build::Shared);
     for ranks in [1, 2, 3, 4] {
         assert_eq!(program.run(ranks), 0, "{ranks} ranks");
@@ -112,7 +112,7 @@ fn every_call_does_what_the_header_says() {
 }
 
 #[test]
-fn each_field_of_a_configuration_has_an_effect() {
+fn every_configuration_field_has_an_effect() {
     let program = Program::new("tests/c/config.c", Build::Shared);
     for ranks in [2, 3] {
         assert_eq!(program.run(ranks), 0, "{ranks} ranks");
@@ -120,7 +120,7 @@ fn each_field_of_a_configuration_has_an_effect() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_and_does_no_harm() {
+fn invalid_arguments_are_errors_and_do_no_harm() {
     let program = Program::new("tests/c/misuse.c", Build::Shared);
     for ranks in [2, 4] {
         assert_eq!(program.run(ranks), 0, "{ranks} ranks");
@@ -128,7 +128,7 @@ fn what_is_wrong_is_refused_and_does_no_harm() {
 }
 
 #[test]
-fn handles_may_end_while_others_use_them() {
+fn handles_can_end_while_operations_use_them() {
     let program = Program::new("tests/c/lifecycle.c", Build::Shared);
     for ranks in [2, 4] {
         assert_eq!(program.run(ranks), 0, "{ranks} ranks");
@@ -136,13 +136,13 @@ fn handles_may_end_while_others_use_them() {
 }
 
 #[test]
-fn a_forked_child_is_refused_and_its_parent_goes_on() {
+fn calls_of_forked_child_fail_without_harm_to_parent() {
     let program = Program::new("tests/c/forked.c", Build::Shared);
     assert_eq!(program.run(2), 0);
 }
 
 #[test]
-fn survivors_are_told_which_rank_was_killed_in_which_call() {
+fn survivors_report_the_killed_rank_and_the_call() {
     let program = Program::new("tests/c/survivor.c", Build::Shared);
     let port = reserved_port().to_string();
     let ranks = [0, 1, 2].map(|rank: usize| {
@@ -159,14 +159,17 @@ fn survivors_are_told_which_rank_was_killed_in_which_call() {
     let [first, killed, last] = ranks.map(|rank| rank.wait_with_output().unwrap());
     assert!(!killed.status.success());
     for survivor in [first, last] {
-        let told = finished("a survivor", &survivor);
-        let is_whole = told.starts_with("peer 1, all-reduce #3: rank 1 is gone");
-        assert!(is_whole && told.contains("restart the job"), "{told}");
+        let output = finished("a survivor", &survivor);
+        let names_the_loss = output.starts_with("peer 1, all-reduce #3: rank 1 is gone");
+        assert!(
+            names_the_loss && output.contains("restart the job"),
+            "{output}"
+        );
     }
 }
 
 #[test]
-fn the_header_is_cpp_as_well() {
+fn header_works_in_cpp() {
     let program = Program::new("tests/c/header.cpp", Build::Shared);
     finished(
         "header.cpp",
@@ -174,20 +177,20 @@ fn the_header_is_cpp_as_well() {
     );
 }
 
-/// The programs' own memory, and what the library does with it through the C library's functions,
-/// leaks included.
+/// Checks the programs' memory, including leaks, and the library's accesses to it through functions
+/// of the C library.
 #[test]
-fn address_sanitizer_has_no_complaint() {
+fn address_sanitizer_reports_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let empty = folder.path().join("empty.c");
     std::fs::write(&empty, "int main(void) { return 0; }\n").unwrap();
     let mut probe = Command::new("cc");
     probe.arg("-fsanitize=address").arg(&empty);
     let probe = probe.arg("-o").arg(folder.path().join("empty")).output();
-    let is_there = probe.is_ok_and(|probe| probe.status.success());
+    let compiles = probe.is_ok_and(|probe| probe.status.success());
     let runs = || Command::new(folder.path().join("empty")).output();
-    if !is_there || !runs().is_ok_and(|end| end.status.success()) {
-        return eprintln!("skipped: the compiler has no AddressSanitizer that runs here");
+    if !compiles || !runs().is_ok_and(|end| end.status.success()) {
+        return eprintln!("skipped: the compiler's AddressSanitizer is missing or does not run");
     }
     let sources = [
         "tests/c/collectives.c",
