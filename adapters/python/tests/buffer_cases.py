@@ -1,4 +1,4 @@
-"""A program of several ranks without torch: every operation on NumPy's arrays."""
+"""A program for several ranks without torch: every operation on NumPy arrays."""
 
 import array
 import ctypes
@@ -127,7 +127,7 @@ def _():
     sent = comm.start_send(packed, (comm.rank + 1) % comm.world_size)
     comm.recv(bytearray(2), (comm.rank - 1) % comm.world_size)
     sent.wait()
-    # A buffer that no call holds any more can be made longer.
+    # A buffer can be resized once no call holds it.
     packed.append(1)
     number = np.array(1.5)
     comm.all_reduce(number)
@@ -144,7 +144,7 @@ def _():
 
 @case("bools remain 0 or 1")
 def _():
-    """As in torch: a sum is "any", and a product is "all"."""
+    """Like in torch, a sum of bools is "any" and a product is "all"."""
     rank, ranks = comm.rank, comm.world_size
     own = np.array([True, rank == 0, False] * 5)
     any_of, all_of = np.array([True, True, False] * 5), np.array([True, False, False] * 5)
@@ -173,7 +173,7 @@ def _():
     refused(TypeError, "got u8 and bool", lambda: comm.all_reduce_into(other, own))
 
 
-@case("names of operators in capitals")
+@case("operator names in capitals")
 def _():
     for op in ["SUM", "Sum"]:
         buffer = np.ones(3)
@@ -181,9 +181,9 @@ def _():
         assert buffer[0] == comm.world_size
 
 
-@case("what is refused")
+@case("invalid calls")
 def _():
-    """Nothing of it is sent, so the other ranks need not know."""
+    """An invalid call sends nothing, so the other ranks are not affected."""
     numbers = np.zeros((4, 4), np.float32)
     refused(BufferError, "not contiguous", lambda: comm.all_reduce(numbers.T[1:]))
     refused(BufferError, "read-only", lambda: comm.all_reduce(b"bytes"))
@@ -239,7 +239,7 @@ def _():
     with comm.subgroup([comm.rank]) as alone:
         assert (alone.rank, alone.world_size) == (0, 1)
     pair.close()
-    # Rank 0 gives groups their numbers: it stays until all are made.
+    # Rank 0 assigns the numbers of groups, so it must not leave before all groups exist.
     comm.barrier()
 
 

@@ -1,4 +1,4 @@
-"""A program of several ranks: started collectives, batches, values, counts and handles."""
+"""A program for several ranks: asynchronous collectives, batches, values, counts and handles."""
 
 import gc
 import math
@@ -32,12 +32,12 @@ def same(found, expected):
     np.testing.assert_array_equal(found, expected)
 
 
-def neighbours():
+def neighbors():
     return (comm.rank + 1) % comm.world_size, (comm.rank - 1) % comm.world_size
 
 
 def both(name, *arguments, **more):
-    """The call itself, and the call that is started and waited for."""
+    """Issues the blocking and then the asynchronous call, and yields after each has completed."""
     getattr(comm, name)(*arguments, **more)
     yield
     work = getattr(comm, "start_" + name)(*arguments, **more)
@@ -89,7 +89,8 @@ def moves():
     for _ in both("broadcast", buffer, 1):
         same(buffer, numbers(rank=1))
         buffer[:] = numbers()
-    gathered = np.concatenate([numbers(rank=each)[4 * each : 4 * each + 4] for each in range(ranks)])
+    parts = [numbers(rank=each)[4 * each : 4 * each + 4] for each in range(ranks)]
+    gathered = np.concatenate(parts)
     for _ in both("all_gather", buffer):
         same(buffer, gathered)
         buffer[:] = numbers()
@@ -152,8 +153,8 @@ def counts_per_rank():
 
 
 @case
-def many_started_at_once():
-    """Also calls that only the queue runs, between those that ringtree's own threads run."""
+def many_calls_in_flight():
+    """Mixes calls that the queue runs with calls that ringtree's threads run."""
     works, outputs = [], []
     for each in range(40):
         one = np.full(50, comm.rank + each)
@@ -173,7 +174,7 @@ def many_started_at_once():
 
 
 @case
-def references_end_with_the_wait():
+def wait_releases_references_to_buffers():
     class Numbers(np.ndarray):
         pass
 
@@ -193,17 +194,17 @@ def references_end_with_the_wait():
     except BufferError:
         pass
     else:
-        raise AssertionError("the call does not hold its buffer")
+        raise AssertionError("the buffer was resized during the call")
     work.wait()
     packed.append(1)
-    # A Work that is thrown away completes, and the memory stays until then.
+    # The call of a dropped Work completes, and the buffer stays allocated until then.
     comm.start_all_reduce(np.ones(100_000))
     comm.barrier()
 
 
 @case
 def exchanges():
-    to, source = neighbours()
+    to, source = neighbors()
     output = np.zeros(12, np.float32)
     comm.sendrecv(numbers(), to, output, source, tag=3)
     same(output, numbers(rank=source))
@@ -244,7 +245,7 @@ def batches():
             batch.recv(buffer, peer, tag=1)
     for peer, buffer in incoming.items():
         assert (buffer == peer).all()
-    to, source = neighbours()
+    to, source = neighbors()
     one = bytearray(1)
     try:
         with comm.batch() as batch:
@@ -269,7 +270,7 @@ def values():
         expected = [(each, "x" * 1000 * each) for each in range(ranks)]
         assert found == (expected if rank == root else None)
     assert comm.all_gather_value({rank}) == [{each} for each in range(ranks)]
-    to, source = neighbours()
+    to, source = neighbors()
     large = np.arange(300_000)
     if rank == 0:
         comm.send_value(large, to, tag=2)
@@ -296,15 +297,15 @@ def values_that_cannot_be_pickled():
         except ringtree.UsageError as error:
             assert comm.rank != 1 and "rank 1" in str(error), error
         else:
-            raise AssertionError("no error")
+            raise AssertionError("the call raised no error")
     refused(ringtree.UsageError, "9 is out of range", lambda: comm.gather_value(1, 9))
     refused(ringtree.UsageError, "9 is out of range", lambda: comm.broadcast_value(1, 9))
     assert comm.all_gather_value(comm.rank) == list(range(comm.world_size))
 
 
 @case
-def started_calls_that_are_refused():
-    """Nothing of them is sent."""
+def invalid_asynchronous_calls():
+    """An invalid call sends nothing."""
     one, other = np.zeros(6, np.float32), np.zeros(6, np.int32)
     start = comm.start_all_reduce_into
     refused(TypeError, "got f32 and i32", lambda: start(one, other))

@@ -1,4 +1,4 @@
-"""Runs the cases of a program, and says of each how it ended, for the test that started it."""
+"""Runs the cases of a program and prints the result of each for the test that started it."""
 
 import json
 import traceback
@@ -17,18 +17,18 @@ def run_all(cases, rank):
 
 
 def refused(kind, words, act):
-    """Check that `act` raises a usage error of the class `kind`, with `words` in its one line."""
+    """Checks that `act` raises a usage error of class `kind` whose single line contains `words`."""
     try:
         act()
     except kind as error:
         assert words in str(error) and "\n" not in str(error), error
         assert isinstance(error, ringtree.UsageError), type(error)
     else:
-        raise AssertionError(f"nothing was refused; expected: {words}")
+        raise AssertionError(f"no error was raised; expected: {words}")
 
 
 def ends(outputs):
-    """By case, what each rank said of it."""
+    """Returns the results of each case by rank."""
     found = {}
     for out in outputs:
         for line in out.splitlines():

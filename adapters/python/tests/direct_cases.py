@@ -1,4 +1,4 @@
-"""A program of several ranks: the door past torch's dispatch, and torch.compile through it."""
+"""A program for several ranks: all_reduce_, which bypasses torch's dispatch, and torch.compile."""
 
 import functools
 import gc
@@ -30,18 +30,18 @@ def case(function):
 
 
 @case
-def sums_are_those_of_torch():
+def sums_equal_those_of_torch():
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.int64):
         for count in (1, 33, 70_000):
             own = (torch.arange(count) % 5 + dist.get_rank()).to(dtype)
-            beside = own.clone()
+            expected = own.clone()
             assert all_reduce_(own) is own
-            dist.all_reduce(beside)
-            assert torch.equal(own, beside), (dtype, count)
+            dist.all_reduce(expected)
+            assert torch.equal(own, expected), (dtype, count)
 
 
 @case
-def operators_and_truth_values():
+def operators_bools_and_complex_numbers():
     rank, size = dist.get_rank(), dist.get_world_size()
     assert all_reduce_(torch.tensor([rank]), "max").item() == size - 1
     assert all_reduce_(torch.tensor([float(rank)]), "avg").item() == (size - 1) / 2
@@ -52,7 +52,7 @@ def operators_and_truth_values():
 
 
 @case
-def groups_have_communicators_of_their_own():
+def each_group_has_its_own_communicator():
     rank, size = dist.get_rank(), dist.get_world_size()
     pairs = [dist.new_group([one, one + 1]) for one in range(0, size, 2)]
     pair = pairs[rank // 2]
@@ -65,12 +65,12 @@ def groups_have_communicators_of_their_own():
 
 
 class Own(torch.Tensor):
-    """A class of a program's own."""
+    """A tensor class that the program defines."""
 
 
 @case
-def any_tensor_ends_as_torchs_all_reduce_ends_it():
-    """Also those that are more than memory: views, and what stands for something else."""
+def every_tensor_gets_the_result_of_torchs_all_reduce():
+    """Tests views, sparse tensors and tensors of a subclass, too."""
     rank = dist.get_rank()
 
     def numbers(*shape, dtype=torch.float32):
@@ -81,24 +81,24 @@ def any_tensor_ends_as_torchs_all_reduce_ends_it():
         "one number": lambda: torch.tensor(1.0 + rank),
         "nothing": lambda: torch.empty(0, 3),
         "columns": lambda: numbers(4, 6)[:, 1:3],
-        "turned": lambda: numbers(4, 4).T,
-        "a row of a turned one": lambda: numbers(4, 4).T[1:],
+        "transposed": lambda: numbers(4, 4).T,
+        "rows of a transposed tensor": lambda: numbers(4, 4).T[1:],
         "one column": lambda: numbers(5, 1)[:, :1],
-        "of its own class": lambda: numbers(8).as_subclass(Own),
+        "subclass": lambda: numbers(8).as_subclass(Own),
         "sparse": lambda: torch.diag(numbers(3)).to_sparse(),
     }
     for name, make in makers.items():
-        own, beside = make(), make()
-        # Of one that is spread over memory, what lies between its elements stays.
-        wholes = own._base, beside._base
+        own, expected = make(), make()
+        # The elements of the base tensor that are not part of the view must not change.
+        bases = own._base, expected._base
         all_reduce_(own)
-        dist.all_reduce(beside)
-        assert torch.equal(own.to_dense(), beside.to_dense()), name
-        assert wholes[0] is None or torch.equal(*wholes), name
+        dist.all_reduce(expected)
+        assert torch.equal(own.to_dense(), expected.to_dense()), name
+        assert bases[0] is None or torch.equal(*bases), name
 
 
 @case
-def what_stands_for_something_else_is_refused_and_left_alone():
+def lazy_tensors_are_errors_and_do_not_change():
     for make in (
         lambda: torch._neg_view(torch.ones(8)),
         lambda: torch.tensor([1j]).conj().imag,
@@ -111,11 +111,11 @@ def what_stands_for_something_else_is_refused_and_left_alone():
         except (ringtree.UsageError, RuntimeError):
             assert torch.equal(tensor, make())
             continue
-        raise AssertionError(f"{tensor} was taken")
+        raise AssertionError(f"{tensor} was accepted")
 
 
 @case
-def calls_are_in_one_order_with_torchs():
+def calls_keep_their_order_among_torchs_calls():
     size = dist.get_world_size()
     first, second = torch.ones(200_000), torch.ones(1)
     work = dist.all_reduce(first, async_op=True)
@@ -125,8 +125,8 @@ def calls_are_in_one_order_with_torchs():
 
 
 @case
-def a_tensor_may_get_another_storage_during_a_call():
-    """From a signal's handler on rank 0, which the other ranks await."""
+def tensor_can_get_another_storage_during_a_call():
+    """A signal handler on rank 0 replaces the storage. The other ranks wait until it has run."""
     count, store = 1 << 24, dist.distributed_c10d._get_default_store()
     tensor = torch.ones(count)
     if dist.get_rank() == 0:
@@ -145,7 +145,7 @@ def a_tensor_may_get_another_storage_during_a_call():
 
 
 @case
-def ranks_outside_a_group_are_warned_as_by_torch():
+def ranks_outside_a_group_get_torchs_warning():
     group, number = dist.new_group([0]), torch.ones(1)
     with warnings.catch_warnings(record=True) as warned:
         warnings.simplefilter("always")
@@ -156,7 +156,7 @@ def ranks_outside_a_group_are_warned_as_by_torch():
 
 
 @case
-def what_is_no_memory_of_this_process_is_refused():
+def tensors_without_memory_in_this_process_are_errors():
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     spread = DTensor.from_local(torch.ones(3), mesh, [Replicate()])
     for tensor in (spread, torch.ones(3).numpy(), None):
@@ -164,13 +164,13 @@ def what_is_no_memory_of_this_process_is_refused():
             all_reduce_(tensor)
         except (RuntimeError, NotImplementedError, TypeError, AttributeError):
             continue
-        raise AssertionError(f"{tensor} was taken")
+        raise AssertionError(f"{tensor} was accepted")
     with FakeTensorMode():
         assert all_reduce_(torch.ones(3)).shape == (3,)
 
 
 @case
-def a_result_that_is_awaited_is_awaited_first():
+def call_waits_for_a_pending_result():
     size = dist.get_world_size()
     sums = functional.all_reduce(torch.ones(1000), "sum", dist.group.WORLD)
     assert isinstance(sums, functional.AsyncCollectiveTensor)
@@ -178,7 +178,7 @@ def a_result_that_is_awaited_is_awaited_first():
 
 
 @case
-def autograd_passes_it_by_and_torch_warns_as_for_its_own():
+def autograd_ignores_the_call_and_torch_warns():
     size = dist.get_world_size()
     for reduce in (dist.all_reduce, all_reduce_):
         leaf = torch.ones(3, requires_grad=True)
@@ -201,7 +201,7 @@ def autograd_passes_it_by_and_torch_warns_as_for_its_own():
 
 
 @case
-def torch_compile_traces_it():
+def torch_compile_traces_the_call():
     own = torch.full((64,), float(dist.get_rank()))
     for op in ("sum", "MAX", dist.ReduceOp.MAX):
 
@@ -238,8 +238,8 @@ def tensors_as_buffers():
 
 
 @case
-def a_new_default_group_has_a_communicator_of_its_own():
-    """The last case: it ends the group of the others."""
+def new_default_group_has_a_new_communicator():
+    """Must be the last case, because it destroys the group that the other cases use."""
     size = dist.get_world_size()
     for _ in range(3):
         old, number = communicator(), torch.ones(1)

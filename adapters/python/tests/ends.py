@@ -1,4 +1,4 @@
-"""Programs of several ranks that end in various ways: `ends.py NAME`, each a function."""
+"""Programs for several ranks that end in various ways. `ends.py NAME` runs the function NAME."""
 
 import os
 import signal
@@ -18,8 +18,8 @@ def torch_group(seconds=60):
     return dist
 
 
-def shown(error):
-    """The fields of an error, for the test to look at."""
+def show(error):
+    """Prints the fields of an error for the test to check."""
     fields = "rank", "peer", "operation", "sequence", "missing"
     print(type(error).__name__, *(getattr(error, name) for name in fields), sep="|")
     print("text|" + str(error))
@@ -37,7 +37,7 @@ def killed():
             os.kill(os.getpid(), signal.SIGKILL)
         dist.all_reduce(torch.ones(3), async_op="async" in sys.argv).wait()
     except ringtree.Error as error:
-        shown(error)
+        show(error)
         assert isinstance(error, RuntimeError) and isinstance(error, ConnectionError)
 
 
@@ -53,7 +53,7 @@ def killed_while_sync():
     try:
         dist.all_reduce(torch.ones(3))
     except ringtree.Error as error:
-        shown(error)
+        show(error)
 
 
 def killed_in_training():
@@ -73,11 +73,11 @@ def killed_in_training():
         print("text|" + str(error))
     from ringtree.torch import communicator
 
-    shown(communicator().error())
+    show(communicator().error())
     try:
         dist.barrier()
     except ringtree.PeerLostError as error:
-        shown(error)
+        show(error)
 
 
 def mismatched():
@@ -90,7 +90,7 @@ def mismatched():
     try:
         dist.all_reduce(tensor)
     except ringtree.MismatchError as error:
-        shown(error)
+        show(error)
 
 
 def late():
@@ -104,18 +104,18 @@ def late():
     try:
         dist.all_reduce(torch.ones(3))
     except ringtree.DeadlineError as error:
-        shown(error)
+        show(error)
         assert isinstance(error, TimeoutError)
 
 
 def interrupt_soon():
-    """As Ctrl-C, when this thread waits."""
+    """Sends this process a SIGINT, like Ctrl-C, at a time when this thread waits."""
     threading.Timer(1.5, os.kill, (os.getpid(), signal.SIGINT)).start()
 
 
 def interrupted():
-    """Rank 0 waits for the others, when its user interrupts it: in a call, for a call that a thread
-    of the process carries out, or in leaving before the end of that.
+    """The user interrupts rank 0 while it waits for the other ranks: in a call, for a call that
+    another thread of the process runs, or while it leaves before such a call has completed.
     """
     import torch
 
@@ -142,11 +142,11 @@ def interrupted():
     except KeyboardInterrupt:
         print("KeyboardInterrupt")
     except ringtree.Error as error:
-        shown(error)
+        show(error)
 
 
 def interrupted_without_torch():
-    """Rank 0 waits for rank 1, when its user interrupts it."""
+    """The user interrupts rank 0 while it waits for rank 1."""
     import ringtree
 
     def batch(comm):
@@ -177,11 +177,11 @@ def interrupted_without_torch():
             if sys.argv[2] == "timed":
                 comm.abort("the wait was interrupted; the call is still in flight")
         except ringtree.Error as error:
-            shown(error)
+            show(error)
 
 
-def interrupted_in_a_drop():
-    """Rank 0 waits for rank 1 in releasing an object, when its user interrupts it."""
+def interrupted_in_release():
+    """The user interrupts rank 0 while it releases an object, for which it waits for rank 1."""
     import ringtree
 
     comm = ringtree.init()
@@ -190,7 +190,7 @@ def interrupted_in_a_drop():
         try:
             comm.recv(bytearray(1), 0)
         except ringtree.Error as error:
-            shown(error)
+            show(error)
         return
     if "handler" in sys.argv:
 
@@ -214,8 +214,8 @@ def interrupted_in_a_drop():
         print(type(error).__name__)
 
 
-def waited_for_in_a_handler():
-    """A signal's handler waits for the call in which its thread waits."""
+def handler_waits_for_interrupted_call():
+    """A signal handler waits for the call that its thread was waiting for when the signal came."""
     import torch
 
     dist = torch_group()
@@ -230,7 +230,7 @@ def waited_for_in_a_handler():
             try:
                 work.wait()
             except ringtree.UsageError:
-                print("refused")
+                print("usage error")
 
         signal.signal(signal.SIGINT, handler)
         interrupt_soon()
@@ -242,7 +242,7 @@ def waited_for_in_a_handler():
     dist.destroy_process_group()
 
 
-def interrupted_in_a_start():
+def interrupted_in_init():
     import ringtree
 
     interrupt_soon()
@@ -252,8 +252,8 @@ def interrupted_in_a_start():
         print("KeyboardInterrupt")
 
 
-def started_again_and_again():
-    """One store, as a program keeps it that starts again: the processes' own is gone each time."""
+def repeated_init():
+    """Uses one store for all groups, because torch's own store is destroyed with its group."""
     import torch
     import torch.distributed as dist
 
@@ -276,8 +276,8 @@ def dist_size():
     return int(os.environ["WORLD_SIZE"])
 
 
-def left_open():
-    """No goodbye is written; calls under way, a future, a group that nobody destroys."""
+def exits_without_destroy():
+    """Exits with calls in flight and without destroying the groups."""
     import torch
 
     dist = torch_group()
@@ -290,8 +290,9 @@ def left_open():
     dist.barrier()
 
 
-def ended_without_close():
-    """Rank 1's program ends; it knows nothing of goodbyes. What a thread holds is never freed."""
+def exits_without_close():
+    """Rank 1 exits without closing its communicator. A daemon thread holds it, so Python never frees
+    it."""
     import ringtree
 
     comm = ringtree.Communicator.from_env()
@@ -302,11 +303,11 @@ def ended_without_close():
         try:
             comm.barrier()
         except ringtree.PeerLostError as error:
-            shown(error)
+            show(error)
 
 
-def thrown_away():
-    """The interpreter frees works under way, while the library's thread lets their buffers go."""
+def drops_works_in_flight():
+    """The interpreter frees works in flight while the library's thread releases their buffers."""
     import array
 
     import ringtree
@@ -323,8 +324,8 @@ def thrown_away():
 
 
 def forked():
-    """A child of rank 0, as a data loader's worker, ends as any program, and harms no rank. Calls of
-    its own are refused, before and while its parent makes some."""
+    """A forked child of rank 0, such as a worker of a data loader, exits normally and harms no
+    rank. Its calls are errors, even while its parent has calls in flight."""
     import torch
 
     dist = torch_group()
@@ -371,7 +372,7 @@ def forked():
     dist.destroy_process_group()
 
 
-def failed_with_calls_under_way():
+def raises_with_calls_in_flight():
     import torch
 
     dist = torch_group()
@@ -385,7 +386,7 @@ def failed_with_calls_under_way():
         for _ in range(20):
             dist.all_gather([torch.empty(3)] * dist_size(), torch.ones(3))
     except ringtree.Error as error:
-        shown(error)
+        show(error)
 
 
 class Unprintable(Exception):
@@ -402,7 +403,7 @@ RAISED = {
 
 
 def raised_in_with():
-    """Rank 1 raises an exception within the statement, and catches it."""
+    """Rank 1 raises an exception inside a `with` statement and catches it outside."""
     import ringtree
 
     with ringtree.init() as whole:
@@ -414,7 +415,7 @@ def raised_in_with():
                     raise RAISED[sys.argv[2]]
                 part.barrier()
         except ringtree.Error as error:
-            shown(error)
+            show(error)
         except (KeyError, ValueError, Unprintable, SystemExit):
             print("text|own")
         # The other communicator still works.
@@ -422,7 +423,7 @@ def raised_in_with():
 
 
 def raised_uncaught():
-    """Rank 1's program ends because of an exception."""
+    """Rank 1 exits because of an uncaught exception."""
     if "torch" in sys.argv:
         dist = torch_group()
         barrier, rank = dist.barrier, dist.get_rank()
@@ -433,47 +434,47 @@ def raised_uncaught():
         part = comm.split(0)
         barrier, rank = part.barrier, comm.rank
     try:
-        # The abort may arrive before the others have left this barrier.
+        # The abort may arrive before the other ranks have left this barrier.
         barrier()
         if rank == 1:
             sys.excepthook = lambda *_: print("text|own hook")
             if "interactive" in sys.argv:
-                # Python sets this for a user who types.
+                # Python sets this in interactive mode.
                 sys.ps1 = "> "
             raise RAISED[sys.argv[2]]
         barrier()
     except ringtree.Error as error:
-        shown(error)
+        show(error)
 
 
-def refused():
-    """Each in one line, and the group goes on."""
+def invalid_calls():
+    """Each invalid call raises an error with a one-line message, and the group still works."""
     import torch
 
     dist = torch_group()
     import ringtree
 
-    def line_of(act):
+    def show_error_of(act):
         try:
             act()
         except ringtree.UsageError as error:
             assert "\n" not in str(error)
             print("text|" + str(error))
         else:
-            raise AssertionError("not refused")
+            raise AssertionError("the call raised no error")
 
     numbers = torch.ones(3)
-    line_of(lambda: dist.recv(numbers))
-    line_of(lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=dist.ReduceOp.AVG))
-    line_of(lambda: dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND))
-    line_of(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)))
+    show_error_of(lambda: dist.recv(numbers))
+    show_error_of(lambda: dist.all_reduce(torch.ones(3, dtype=torch.bool), op=dist.ReduceOp.AVG))
+    show_error_of(lambda: dist.all_reduce(torch.ones(3), op=dist.ReduceOp.BAND))
+    show_error_of(lambda: dist.all_reduce(torch.ones(3).to(torch.float8_e4m3fn)))
     dist.all_reduce(numbers)
     assert numbers.tolist() == [2, 2, 2]
     dist.destroy_process_group()
 
 
-def beside_a_group_of_gpus():
-    """The default group has no backend for tensors in host memory at all."""
+def alongside_a_group_of_gpus():
+    """The default group has no backend for tensors in host memory."""
     import torch
     import torch.distributed as dist
 
@@ -486,7 +487,7 @@ def beside_a_group_of_gpus():
 
 
 def trained():
-    """A plain script, as any launcher may start it; it prints what must be equal."""
+    """A plain training script for any launcher. It prints a sum that must be equal on all ranks."""
     import torch
     from torch.nn.parallel import DistributedDataParallel
 

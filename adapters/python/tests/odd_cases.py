@@ -1,6 +1,6 @@
-"""A program of several ranks: calls of torch that do not fit, and tensors that share elements.
+"""A program for several ranks: invalid calls of torch, and tensors whose elements share memory.
 
-Every rank that passes such arguments gets a UsageError, before anything is sent.
+Every rank that passes invalid arguments gets a UsageError, and the call sends nothing.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ def case(function):
     return function
 
 
-def whole(act):
-    """Calls `act` in a call that waits and in one that is started, then uses the group."""
+def in_both_forms(act):
+    """Runs `act` for a blocking and for an asynchronous call, then checks that the group works."""
     for is_async in (False, True):
         act(is_async)
     number = torch.ones(1)
@@ -35,7 +35,7 @@ def whole(act):
 
 
 @case
-def one_tensor_for_all_blocks_of_a_wrong_length():
+def tensor_of_all_blocks_with_wrong_length():
     ranks = dist.get_world_size()
     for own, other in ((2, 2 * ranks - 1), (2, 2 * ranks + 1), (3, 3), (1, 0)):
 
@@ -46,11 +46,11 @@ def one_tensor_for_all_blocks_of_a_wrong_length():
             refused(f"got {other}", lambda: gather(all_of, one, **more))
             refused(f"got {other}", lambda: scatter(one, all_of, **more))
 
-        whole(act)
+        in_both_forms(act)
 
 
 def lists():
-    """Lists with too few or too many tensors, as many elements as are needed, and other shapes."""
+    """Yields lists with a wrong number of tensors, or with tensors of wrong shapes."""
     ranks = dist.get_world_size()
     for number in (0, 1, ranks + 1, 6 * ranks):
         length = 6 * ranks // max(number, 1)
@@ -71,19 +71,19 @@ def lists_that_do_not_fit():
             more = {"async_op": is_async}
             refused(words, lambda: dist.all_gather(many, one, **more))
             refused(words, lambda: dist.reduce_scatter(one, many, **more))
-            # Only the root has a list. torch itself refuses an empty one.
+            # Only the root passes a list. torch itself rejects an empty list.
             if rank == ranks - 1 and many:
                 refused(words, lambda: dist.gather(one, many, rank, **more))
                 refused(words, lambda: dist.scatter(one, many, rank, **more))
 
-        whole(act)
+        in_both_forms(act)
     for number in (0, 1, ranks + 1):
         some = [torch.zeros(2) for _ in range(number)]
         fit = [torch.zeros(2) for _ in range(ranks)]
-        whole(lambda _, some=some, fit=fit: refused(
+        in_both_forms(lambda _, some=some, fit=fit: refused(
             f"got {len(some)}", lambda: dist.all_to_all(some, fit)
         ))
-        whole(lambda _, some=some, fit=fit: refused(
+        in_both_forms(lambda _, some=some, fit=fit: refused(
             f"got {len(some)}", lambda: dist.all_to_all(fit, some)
         ))
 
@@ -101,15 +101,15 @@ def split_sizes_that_do_not_fit():
             refused("split sizes", lambda: exchange(output, numbers, split, split, **more))
             refused("split sizes", lambda: exchange(output, numbers, None, split, **more))
             refused("split sizes", lambda: exchange(output, numbers, split, None, **more))
-            # As many elements as are needed, but rows that cannot be split.
+            # The number of elements is right, but the rows cannot be split evenly.
             odd = torch.zeros(ranks + 1, ranks)
             refused("evenly", lambda: exchange(odd.clone(), odd, **more))
 
-        whole(act)
+        in_both_forms(act)
 
 
 @case
-def groups_without_time():
+def timeouts_that_are_not_valid():
     for timeout in (datetime.timedelta(), datetime.timedelta(seconds=-1), datetime.timedelta.max):
         refused("must be positive", lambda: dist.new_group(timeout=timeout))
     group = dist.new_group(timeout=datetime.timedelta(seconds=60))
@@ -119,7 +119,7 @@ def groups_without_time():
 
 @case
 def parameters_that_are_not_contiguous():
-    """Autograd sees no call, whatever the layout of the tensor."""
+    """Autograd does not record the call, whatever the layout of the tensor."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
     plain = torch.nn.Conv2d(3, 4, 3)
@@ -157,14 +157,14 @@ def parameters_that_are_not_contiguous():
 
 @case
 def elements_that_share_memory():
-    """The result is that of Gloo."""
+    """The results equal those of Gloo."""
     gloo = dist.new_group(backend="gloo")
     makers = {
         "one number": lambda: torch.ones(1).expand(4),
         "rows": lambda: torch.arange(3.0).expand(2, 3),
         "columns": lambda: torch.arange(3.0).reshape(3, 1).expand(3, 2),
         "steps": lambda: torch.arange(5.0).as_strided((3, 2), (1, 1)),
-        "turned": lambda: torch.arange(6.0).reshape(2, 3).t(),
+        "transposed": lambda: torch.arange(6.0).reshape(2, 3).t(),
     }
     for name, make in makers.items():
         found, expected = make(), make()
@@ -182,7 +182,7 @@ def elements_that_share_memory():
 
 
 @case
-def a_result_reaches_its_tensor_without_a_work():
+def result_is_copied_to_the_tensor_without_a_work():
     size = dist.get_world_size()
     numbers = torch.ones(4, 4)
     dist.all_reduce(numbers[:, 1], async_op=True)
@@ -193,8 +193,8 @@ def a_result_reaches_its_tensor_without_a_work():
 
 
 @case
-def a_tensor_may_get_another_storage_during_a_call():
-    """`used` is private to the call."""
+def tensor_can_get_another_storage_during_a_call():
+    """The call writes its result to the storage that the tensor had when the call started."""
     size = dist.get_world_size()
     for start in (
         lambda tensor: dist.all_reduce(tensor, async_op=True),

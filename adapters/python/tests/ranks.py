@@ -1,4 +1,4 @@
-"""Starts programs over several processes, as a launcher does."""
+"""Starts programs with several processes, like a launcher."""
 
 import os
 import socket
@@ -7,25 +7,25 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-# Everything here ends within seconds; a hang is a failure, and this is when it is called one.
+# Every program exits within seconds. A program that runs longer than this hangs and has failed.
 SECONDS_MAX = 240
 
 
-# What keeps the ports that this process has taken.
-_taken = []
+# Sockets that reserve ports for this process.
+_reserved = []
 
 
 def reserved_port():
-    """A port of loopback that no other process is given; a rank that is told it can listen there."""
+    """Reserves a loopback port, where a rank can listen but which no other process is assigned."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.bind(("127.0.0.1", 0))
-    _taken.append(one)
+    _reserved.append(one)
     return one.getsockname()[1]
 
 
 class Job:
-    """A program over `ranks` processes, with torchrun's variables."""
+    """A program in `ranks` processes with torchrun's variables."""
 
     def __init__(self, program, ranks, *arguments, environment=()):
         port = str(reserved_port())
@@ -49,7 +49,7 @@ class Job:
             )
 
     def end(self):
-        """By rank: exit code, what it wrote, and its errors."""
+        """Returns exit code, standard output and standard error of each rank, indexed by rank."""
         ends = []
         try:
             for process in self.processes:
@@ -63,8 +63,8 @@ class Job:
 
 
 def run(program, ranks, *arguments, **more):
-    """What each rank wrote, all of which end well."""
+    """Runs a program that succeeds on all ranks and returns the output of each rank."""
     ends = Job(program, ranks, *arguments, **more).end()
     for rank, (code, out, errors) in enumerate(ends):
-        assert code == 0, f"rank {rank} ended with {code}:\n{out}\n{errors}"
+        assert code == 0, f"rank {rank} exited with {code}:\n{out}\n{errors}"
     return [out for _, out, _ in ends]

@@ -1,4 +1,4 @@
-"""A program of two ranks: tensors of the backend for Ray, over stand-ins for Ray's modules."""
+"""A program for two ranks: tensors of the backend for Ray, with fakes of Ray's modules."""
 
 import enum
 import sys
@@ -20,18 +20,18 @@ class Group:
         self.world_size, self.rank = world_size, rank
 
 
-def stand_in():
+def install_fakes():
     collective = "ray.util.collective"
     names = ["ray", "ray.util", collective, f"{collective}.collective_group"]
-    holds = {
+    contents = {
         "ray.experimental.internal_kv": {},
         f"{collective}.backend_registry": {"register_collective_backend": None},
         f"{collective}.collective_group.base_collective_group": {"BaseGroup": Group},
         f"{collective}.types": {"ReduceOp": Operator},
     }
-    for name in ["ray", "ray.experimental", *names[1:], *holds]:
+    for name in ["ray", "ray.experimental", *names[1:], *contents]:
         module = types.ModuleType(name)
-        vars(module).update(holds.get(name, {}))
+        vars(module).update(contents.get(name, {}))
         sys.modules[name] = module
         parent, _, child = name.rpartition(".")
         if parent:
@@ -76,10 +76,10 @@ def parts_that_do_not_fit():
 
 @case
 def tensors_that_are_not_contiguous():
-    """Also on the ranks that would only read a copy."""
-    for turned in (np.zeros((3, 2)).T, torch.zeros(3, 2).t()):
+    """They are errors also on ranks whose tensor the call only reads."""
+    for transposed in (np.zeros((3, 2)).T, torch.zeros(3, 2).t()):
         for act in (group.allreduce, group.reduce, group.broadcast):
-            refused("not contiguous", lambda: act([turned], OPTIONS))
+            refused("not contiguous", lambda: act([transposed], OPTIONS))
 
 
 @case
@@ -101,7 +101,7 @@ def parts_that_fit():
 
 
 if __name__ == "__main__":
-    stand_in()
+    install_fakes()
     import ringtree.ray
 
     comm = ringtree.init()

@@ -1,4 +1,4 @@
-"""A program of several ranks: what torch asks of a backend beside its operations."""
+"""A program for several ranks: parts of torch's backend interface other than the operations."""
 
 import datetime
 import os
@@ -28,7 +28,7 @@ def threads():
 
 
 @case
-def groups_cost_no_thread():
+def groups_start_no_threads():
     dist.barrier()
     before = threads()
     some = [dist.new_group([0, 1]) for _ in range(8)]
@@ -50,7 +50,7 @@ def split_groups():
     try:
         half = dist.split_group(split_ranks=halves, timeout=datetime.timedelta(seconds=30))
     except RuntimeError as error:
-        # torch 2.14 itself splits groups of GPUs alone.
+        # torch 2.14 splits only groups of GPUs.
         assert torch.__version__.startswith("2.14.") and "No device associated" in str(error)
         return
     one = torch.tensor([float(rank)])
@@ -77,7 +77,7 @@ def coalesced_lists():
 @case
 def sparse_tensors():
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    # Of a last rank that has nothing, of places that all have, and of rows.
+    # First, the last rank has no elements; second, all ranks have elements at the same indices.
     for shape, count in (((5, 5), ranks - 1 - rank), ((4, 6), 2)):
         places = torch.arange(count).repeat(2, 1) % 4
         own = torch.sparse_coo_tensor(places, torch.full((count,), 1.0 + rank), shape)
@@ -92,7 +92,7 @@ def sparse_tensors():
 
 @case
 def tags():
-    """A message is received by the tag that it was sent with, in the order of sending."""
+    """Messages arrive in the order of sending, and the receiver must pass the sender's tag."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     numbers, other = torch.full((3,), float(rank)), torch.empty(3)
     works = [dist.isend(numbers, (rank + 1) % ranks, tag=7)]
@@ -109,7 +109,7 @@ def tags():
         except ringtree.MismatchError as error:
             assert "tag 7" in str(error) and "tag 8" in str(error), error
         else:
-            raise AssertionError("another tag was received")
+            raise AssertionError("a message with another tag was received")
 
 
 @case
@@ -138,8 +138,8 @@ def sequence_numbers():
 
 
 @case
-def a_timeout_of_one_call():
-    """Rank 0 alone makes the call; the group's own timeout is half an hour."""
+def timeout_of_a_single_call():
+    """Only rank 0 issues the call. The group's timeout is half an hour."""
     group = dist.new_group()
     if dist.get_rank() == 0:
         try:
@@ -147,13 +147,13 @@ def a_timeout_of_one_call():
         except ringtree.DeadlineError as error:
             assert 0.4 < error.elapsed < 60
         else:
-            raise AssertionError("the barrier has ended")
+            raise AssertionError("the barrier completed")
         assert backend_of(group).get_error() == ErrorType.TIMEOUT
     dist.barrier()
 
 
 @case
-def a_timeout_that_is_set():
+def timeout_set_for_a_group():
     group = dist.new_group()
     dist.barrier(group)
     assert backend_of(group).get_error() == ErrorType.SUCCESS
@@ -164,13 +164,13 @@ def a_timeout_that_is_set():
         except ringtree.DeadlineError as error:
             assert 1 in error.missing
         else:
-            raise AssertionError("the call has ended")
+            raise AssertionError("the call completed")
     dist.barrier()
 
 
 @case
-def an_abort():
-    """It ends the group on all ranks, and the world goes on."""
+def abort_of_a_group():
+    """An abort ends the group on all ranks, and the world continues to work."""
     group = dist.new_group()
     if dist.get_rank() == 1:
         group.abort()
@@ -180,7 +180,7 @@ def an_abort():
         except ringtree.Error as error:
             assert "rank 1 has aborted" in str(error), error
         else:
-            raise AssertionError("the barrier has ended")
+            raise AssertionError("the barrier completed")
     expected = ErrorType.COMM_ERROR if dist.get_rank() == 1 else ErrorType.REMOTE_ERROR
     assert backend_of(group).get_error() == expected
     dist.barrier()

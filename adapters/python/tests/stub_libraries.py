@@ -1,8 +1,8 @@
-"""Lets torch's package for GPUs be imported where their libraries are not installed.
+"""Makes torch's package for GPUs importable without the libraries of a GPU. Only for tests.
 
-For each shared library that torch's own libraries need and that is nowhere, this builds one with
-the symbols they ask of it; each returns 100, the runtime's code for "no device". What runs on the
-CPU never calls them. It needs gcc and readelf, and is for tests alone.
+For each missing shared library that torch's libraries need, this program builds a library with the
+symbols that they use. Each symbol is a function that returns 100, the runtime's code for "no
+device". Code that runs on the CPU never calls these functions. Needs gcc and readelf.
 """
 
 import re
@@ -12,9 +12,10 @@ import tempfile
 from pathlib import Path
 
 FOLDER = Path(sysconfig.get_path("purelib"), "torch", "lib")
-# Symbols without a version that may be any of these libraries'; the CUDA runtime's gets them.
+# Symbols without a version, which may belong to any of these libraries. They are all defined in the
+# stub of the CUDA runtime.
 OF_GPUS = re.compile(r"(cu|nv|__cuda|nccl)")
-HOME_OF_THE_REST = "libcudart"
+HOME_OF_UNVERSIONED = "libcudart"
 
 
 def output(*command):
@@ -22,7 +23,7 @@ def output(*command):
 
 
 def symbols(library):
-    """Each dynamic symbol: its name, its version or '', whether it is defined, whether weak."""
+    """Yields name, version (may be ''), is_defined and is_weak of each dynamic symbol."""
     for line in output("readelf", "-W", "--dyn-syms", library).splitlines():
         words = line.split()
         if len(words) >= 8 and words[0].rstrip(":").isdigit():
@@ -31,7 +32,7 @@ def symbols(library):
 
 
 def versions(library):
-    """By version, the libraries of which `library` asks symbols of it."""
+    """Returns the libraries from which `library` needs symbols, by version of the symbols."""
     owners, file = {}, None
     for line in output("readelf", "-W", "--version-info", library).splitlines():
         if found := re.search(r"File: (\S+)", line):
@@ -46,7 +47,7 @@ def needed(library):
 
 
 def build(name, by_version, plain):
-    """A library of functions that all return 100."""
+    """Builds a library of functions that all return 100."""
     every = sorted(set(plain).union(*by_version.values()))
     code = "".join(
         f".globl {one}\n.type {one},@function\n{one}: mov $100,%eax\n ret\n" for one in every
@@ -92,9 +93,9 @@ def main():
                 asked[owner].setdefault(version, set()).add(name)
     versioned = set().union(*(names for one in asked.values() for names in one.values()))
     for name in missing:
-        is_home = name.startswith(HOME_OF_THE_REST)
+        is_home = name.startswith(HOME_OF_UNVERSIONED)
         build(name, asked[name], plain - defined - versioned if is_home else ())
-    print(f"{len(missing)} libraries stand in for those of a GPU")
+    print(f"built {len(missing)} stubs for libraries of a GPU")
 
 
 main()

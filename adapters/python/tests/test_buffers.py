@@ -1,4 +1,4 @@
-"""Without torch: NumPy's arrays and other buffers, over two and four processes."""
+"""Tests NumPy arrays and other buffers without torch, with two and four processes."""
 
 import doctest
 import functools
@@ -33,7 +33,7 @@ def test_examples_run(module):
     finder = doctest.DocTestFinder(exclude_empty=True)
     runner = doctest.DocTestRunner()
     if module is _ringtree:
-        # doctest passes over what is not written in Python.
+        # doctest does not find docstrings of compiled functions.
         parser = doctest.DocTestParser()
         texts = {
             "Communicator": ringtree.Communicator.__doc__,
@@ -46,7 +46,7 @@ def test_examples_run(module):
 
 
 class InMemory:
-    """A store for the ranks of one process."""
+    """A store for ranks that are threads of one process."""
 
     def __init__(self):
         self.all, self.changed = {}, threading.Condition()
@@ -67,16 +67,16 @@ class InMemory:
             return self.all[key]
 
 
-@pytest.mark.parametrize("meeting", ["store", "rendezvous"])
-def test_ranks_meet_as_the_program_says(meeting):
-    place = InMemory() if meeting == "store" else f"127.0.0.1:{reserved_port()}"
+@pytest.mark.parametrize("argument", ["store", "rendezvous"])
+def test_ranks_connect_through_store_or_rendezvous(argument):
+    value = InMemory() if argument == "store" else f"127.0.0.1:{reserved_port()}"
     sums = [bytearray([rank + 1]) for rank in range(2)]
 
-    def rank_of(rank):
-        with ringtree.init(rank, 2, interface="lo", **{meeting: place}) as comm:
+    def run_rank(rank):
+        with ringtree.init(rank, 2, interface="lo", **{argument: value}) as comm:
             comm.all_reduce(sums[rank])
 
-    threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in range(2)]
+    threads = [threading.Thread(target=run_rank, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -84,7 +84,7 @@ def test_ranks_meet_as_the_program_says(meeting):
     assert sums == [bytearray([3])] * 2
 
 
-def test_a_store_that_fails_ends_the_start():
+def test_init_fails_if_store_fails():
     class Broken(InMemory):
         def set(self, key, value):
             raise OSError("the disk is full")
@@ -94,7 +94,7 @@ def test_a_store_that_fails_ends_the_start():
     assert caught.value.rank == 0
 
 
-def test_keywords_that_do_not_fit_are_refused():
+def test_invalid_arguments_of_init_are_errors():
     with pytest.raises(ringtree.UsageError, match="both rank and world_size"):
         ringtree.init(rank=0)
     with pytest.raises(ringtree.UsageError, match="requires rank and world_size"):
@@ -116,7 +116,7 @@ def test_keywords_that_do_not_fit_are_refused():
         ringtree.init(0, 1, secret="open sesame")
 
 
-def test_the_time_that_init_is_given_counts_for_the_start(monkeypatch):
+def test_timeout_of_init_limits_the_join(monkeypatch):
     with pytest.raises(ringtree.JoinError, match="within 300 ms"):
         ringtree.init(0, 2, rendezvous=f"127.0.0.1:{reserved_port()}", timeout=0.3)
     for name, value in {"RANK": 0, "WORLD_SIZE": 2, "MASTER_PORT": reserved_port()}.items():
@@ -126,7 +126,7 @@ def test_the_time_that_init_is_given_counts_for_the_start(monkeypatch):
         ringtree.init(timeout=0.3)
 
 
-def test_what_is_closed_says_so():
+def test_call_on_closed_communicator_is_error():
     comm = ringtree.init(0, 1)
     comm.close()
     comm.close()
@@ -134,7 +134,7 @@ def test_what_is_closed_says_so():
         comm.barrier()
 
 
-def test_torch_is_not_needed():
+def test_ringtree_works_without_torch():
     program = (
         "import sys; sys.modules['torch'] = None; import ringtree; ringtree.init(0, 1).barrier()"
     )

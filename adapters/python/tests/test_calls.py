@@ -1,4 +1,4 @@
-"""Started collectives, batches, values, counts and handles, over three processes."""
+"""Tests asynchronous collectives, batches, values, counts and handles, with three processes."""
 
 import functools
 

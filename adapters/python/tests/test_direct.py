@@ -1,4 +1,4 @@
-"""The door past torch's dispatch, over two and four processes."""
+"""Tests the calls that bypass torch's dispatch, with two and four processes."""
 
 import functools
 

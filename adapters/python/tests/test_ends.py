@@ -1,4 +1,4 @@
-"""How ranks end: errors that name who and where, interrupts, starts in a row, exits."""
+"""Tests how ranks end: errors that name the rank and the call, interrupts, restarts, exits."""
 
 import signal
 import subprocess
@@ -11,13 +11,13 @@ from ranks import HERE, Job, reserved_port, run
 
 
 def fields(out):
-    """The class of an error, and its fields; then its text."""
+    """Returns the class and the fields of the printed error, and its text."""
     lines = [line.split("|") for line in out.splitlines() if "|" in line]
     return lines[0], lines[-1][1]
 
 
 @pytest.mark.parametrize("how", ["killed", "killed_while_sync"])
-def test_a_rank_that_is_killed_is_named(how):
+def test_error_names_killed_rank(how):
     ends = Job("ends.py", 4, how, "async").end()
     assert ends[1][0] == -signal.SIGKILL
     for rank in (0, 2, 3):
@@ -29,36 +29,36 @@ def test_a_rank_that_is_killed_is_named(how):
         assert "rank 1 is gone" in text
 
 
-def test_a_rank_that_is_killed_ends_a_training():
+def test_killed_rank_ends_training():
     ends = Job("ends.py", 2, "killed_in_training").end()
     code, out, errors = ends[0]
     assert code == 0, errors
     assert out.splitlines()[0].startswith("text|") and "PeerLostError: rank 1 is gone" in out
-    # torch turns the error of a bucket into a RuntimeError, and ringtree still has the real one.
+    # torch turns the error of a bucket into a RuntimeError. The communicator keeps the original.
     real, *_, text = out[out.index("\nPeerLostError|") :].strip().splitlines()
     assert out.count("\n" + real) == 2 and real.startswith("PeerLostError|0|1|"), out
     assert text.startswith("text|rank 1 is gone")
 
 
-def test_calls_that_differ_are_named_in_full():
+def test_mismatch_error_quotes_both_calls():
     for out in run("ends.py", 2, "mismatched"):
         (kind, *_), text = fields(out)
         assert kind == "MismatchError"
         assert "3 f32" in text and "4 f32" in text
 
 
-def test_a_handler_that_waits_for_what_it_interrupts_is_refused():
-    assert "refused" in run("ends.py", 2, "waited_for_in_a_handler")[0]
+def test_handler_cannot_wait_for_interrupted_call():
+    assert "usage error" in run("ends.py", 2, "handler_waits_for_interrupted_call")[0]
 
 
-def test_a_rank_that_is_late_is_named():
+def test_timeout_error_names_late_rank():
     out = run("ends.py", 2, "late")[0]
     (kind, _, _, operation, _, missing), text = fields(out)
     assert (kind, operation, missing) == ("DeadlineError", "all-reduce", "(1,)"), text
 
 
 @pytest.mark.parametrize("where", ["in a call", "waiting", "future", "leaving"])
-def test_an_interrupt_ends_a_wait(where):
+def test_interrupt_ends_wait(where):
     ends = Job("ends.py", 3, "interrupted", where).end()
     assert "KeyboardInterrupt" in ends[0][1], ends[0]
     for rank in (1, 2):
@@ -71,7 +71,7 @@ WAITS = ["started", "queued", "timed", "batch", "recv_any", "sendrecv", "value",
 
 
 @pytest.mark.parametrize("where", WAITS)
-def test_an_interrupt_ends_a_wait_without_torch(where):
+def test_interrupt_ends_wait_without_torch(where):
     ends = Job("ends.py", 2, "interrupted_without_torch", where).end()
     assert "KeyboardInterrupt" in ends[0][1], ends[0]
     (kind, _, peer, *_), text = fields(ends[1][1])
@@ -81,8 +81,8 @@ def test_an_interrupt_ends_a_wait_without_torch(where):
 
 @pytest.mark.parametrize("how", ["default", "handler"])
 @pytest.mark.parametrize("where", ["communicator", "work"])
-def test_an_interrupt_in_a_drop_is_raised_after_it(where, how):
-    ends = Job("ends.py", 2, "interrupted_in_a_drop", where, how).end()
+def test_interrupt_in_release_is_raised_afterward(where, how):
+    ends = Job("ends.py", 2, "interrupted_in_release", where, how).end()
     raised = "LookupError" if how == "handler" else "KeyboardInterrupt"
     assert ends[0][1] == raised + "\n", ends[0]
     (kind, _, peer, *_), text = fields(ends[1][1])
@@ -90,40 +90,40 @@ def test_an_interrupt_in_a_drop_is_raised_after_it(where, how):
     assert "interrupted" in text
 
 
-def test_an_interrupt_ends_a_start():
-    job = Job("ends.py", 1, "interrupted_in_a_start", environment={"WORLD_SIZE": "2"})
+def test_interrupt_ends_init():
+    job = Job("ends.py", 1, "interrupted_in_init", environment={"WORLD_SIZE": "2"})
     code, out, errors = job.end()[0]
     assert code == 0 and "KeyboardInterrupt" in out, errors
 
 
-def test_start_and_end_a_hundred_times():
-    """Threads and descriptors do not pile up either."""
-    for out in run("ends.py", 2, "started_again_and_again", 100):
+def test_init_and_destroy_a_hundred_times():
+    """Checks also that no threads and descriptors leak."""
+    for out in run("ends.py", 2, "repeated_init", 100):
         numbers = out.split()
         assert int(numbers[1]) < 40 and int(numbers[3]) < 60, out
 
 
 @pytest.mark.parametrize("how", ["slow", "fast"])
-def test_a_program_may_end_without_a_goodbye(how):
-    for out in run("ends.py", 2, "left_open", how):
+def test_program_can_exit_without_destroying_groups(how):
+    for out in run("ends.py", 2, "exits_without_destroy", how):
         assert out == ""
 
 
-def test_a_program_that_ends_says_goodbye():
-    _, text = fields(run("ends.py", 2, "ended_without_close")[0])
+def test_exit_without_close_notifies_other_ranks():
+    _, text = fields(run("ends.py", 2, "exits_without_close")[0])
     assert "rank 1 left" in text
 
 
-def test_works_may_be_thrown_away_under_way():
-    run("ends.py", 2, "thrown_away")
+def test_works_can_be_dropped_in_flight():
+    run("ends.py", 2, "drops_works_in_flight")
 
 
-def test_a_forked_child_ends_and_harms_nobody():
+def test_forked_child_exits_without_harm():
     run("ends.py", 2, "forked")
 
 
-def test_a_rank_that_raises_ends_and_the_others_hear_of_it():
-    ends = Job("ends.py", 2, "failed_with_calls_under_way").end()
+def test_exception_with_calls_in_flight_reaches_other_ranks():
+    ends = Job("ends.py", 2, "raises_with_calls_in_flight").end()
     assert ends[1][0] == 1 and "no such sample" in ends[1][2]
     (kind, _, peer, *_), text = fields(ends[0][1])
     assert (kind, peer) == ("PeerLostError", "1"), ends[0]
@@ -138,7 +138,7 @@ HOW = {
 }
 
 
-def others_hear(ends, how):
+def check_others(ends, how):
     for rank in (0, 2):
         code, out, errors = ends[rank]
         assert code == 0, errors
@@ -148,29 +148,29 @@ def others_hear(ends, how):
 
 
 @pytest.mark.parametrize("how", HOW)
-def test_an_exception_that_ends_a_with_statement_reaches_the_others(how):
+def test_exception_in_with_statement_reaches_other_ranks(how):
     ends = Job("ends.py", 3, "raised_in_with", how).end()
     assert ends[1][:2] == (0, "text|own\n"), ends[1]
-    others_hear(ends, how)
+    check_others(ends, how)
 
 
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("through", ["torch", "ringtree"])
-def test_an_uncaught_exception_reaches_the_others(how, through):
+def test_uncaught_exception_reaches_other_ranks(how, through):
     ends = Job("ends.py", 3, "raised_uncaught", how, through).end()
     code, out, _ = ends[1]
     assert (code, out) == ((3, "") if how == "exit" else (1, "text|own hook\n")), ends[1]
-    others_hear(ends, how)
+    check_others(ends, how)
 
 
-def test_an_exception_that_an_interactive_user_has_seen_is_not_the_end():
+def test_exception_in_interactive_mode_is_not_reported():
     ends = Job("ends.py", 3, "raised_uncaught", "plain", "interactive").end()
     assert "own hook" in ends[1][1], ends[1]
-    others_hear(ends, "exit")
+    check_others(ends, "exit")
 
 
-def test_what_is_not_offered_is_refused_in_one_line():
-    for out in run("ends.py", 2, "refused"):
+def test_error_of_unsupported_call_is_one_line():
+    for out in run("ends.py", 2, "invalid_calls"):
         lines = out.splitlines()
         words = ["pass the source rank", "avg of bool", "band", "moved"]
         assert len(lines) == len(words)
@@ -178,8 +178,8 @@ def test_what_is_not_offered_is_refused_in_one_line():
             assert word in line, line
 
 
-def test_a_group_beside_one_of_gpus():
-    run("ends.py", 2, "beside_a_group_of_gpus")
+def test_group_works_alongside_group_of_gpus():
+    run("ends.py", 2, "alongside_a_group_of_gpus")
 
 
 def weights(text):
@@ -203,7 +203,7 @@ def test_ringtree_run():
     assert end.stdout.count("weights") == 2 and len(weights(end.stdout)) == 1, end.stdout
 
 
-def test_torch_that_cannot_call_python_is_refused_in_one_line():
+def test_error_of_old_torch_is_one_line():
     program = (
         "import torch; torch.__version__ = '2.13.1'\n"
         "import torch.distributed as dist\n"

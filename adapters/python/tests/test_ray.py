@@ -1,4 +1,4 @@
-"""The backend of ray.util.collective, over three actors; skipped where Ray is not installed."""
+"""Tests the ray.util.collective backend with three actors. Skipped if Ray is not installed."""
 
 import numpy
 import pytest
@@ -30,7 +30,7 @@ class Actor:
         return self.collective.get_rank(name)
 
     def wait_alone(self, name):
-        """What a group of two leaves in Ray's store whose other rank never comes."""
+        """Returns the keys left in Ray's store by a group of two whose other rank never joins."""
         import os
 
         import ray.experimental.internal_kv as kv
@@ -49,7 +49,7 @@ class Actor:
         self.collective.destroy_collective_group(name)
 
     def numbers(self, name):
-        """What each collective makes of arrays."""
+        """Returns the results of all collectives on arrays."""
         own = numpy.arange(4, dtype=numpy.float32) + self.rank
         total, first, least = own.copy(), own.copy(), own.copy()
         self.collective.allreduce(total, name)
@@ -93,11 +93,11 @@ def test_collectives_and_messages(actors):
     on_all(actors, "leave", "first")
 
 
-def test_a_group_of_the_same_name_can_be_made_again(actors):
+def test_group_with_same_name_can_be_created_again(actors):
     for _ in range(3):
         assert on_all(actors, "join", "again") == [0, 1, 2]
         on_all(actors, "leave", "again")
 
 
-def test_a_group_that_never_forms_leaves_nothing(actors):
+def test_group_that_never_forms_leaves_no_keys(actors):
     assert ray.get(actors[0].wait_alone.remote("alone"), timeout=120) == []

@@ -1,4 +1,4 @@
-"""Tensors of the backend for Ray, without Ray itself."""
+"""Tests the tensors of the backend for Ray, without Ray itself."""
 
 import functools
 

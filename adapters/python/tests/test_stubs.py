@@ -1,4 +1,4 @@
-"""The stubs, compared with the module, and used by mypy."""
+"""Compares the stubs with the module and checks programs against them with mypy."""
 
 import ast
 import inspect
@@ -14,21 +14,21 @@ from ranks import HERE
 
 
 def mypy(tmp_path, *arguments):
-    """Runs in an empty folder, where mypy finds only the installed package."""
+    """Runs in an empty directory, so that mypy finds only the installed package."""
     command = [sys.executable, "-m", *map(str, arguments)]
     end = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert end.returncode == 0, end.stdout + end.stderr
 
 
-def test_stubs_fit_the_module(tmp_path):
+def test_stubs_match_the_module(tmp_path):
     mypy(tmp_path, "mypy.stubtest", "ringtree._ringtree")
 
 
-def test_a_program_is_typed_strictly(tmp_path):
+def test_typed_program_passes_strict_mypy(tmp_path):
     mypy(tmp_path, "mypy", "--strict", HERE / "typed_program.py")
 
 
-def test_a_wrong_program_is_refused(tmp_path):
+def test_mypy_finds_invalid_calls(tmp_path):
     program = tmp_path / "wrong.py"
     program.write_text(
         "import ringtree\n"
@@ -52,15 +52,16 @@ CLASSES = [
 
 
 @pytest.mark.parametrize("name", CLASSES)
-def test_stubs_say_what_the_module_says(name):
+def test_docstrings_of_stubs_match_the_module(name):
     (stub,) = (each for each in STUBS.body if isinstance(each, ast.ClassDef) and each.name == name)
     found = getattr(_ringtree, name)
     assert ast.get_docstring(stub) == inspect.getdoc(found)
     methods = (each for each in stub.body if isinstance(each, ast.FunctionDef))
-    said = {}
+    docstrings = {}
     for each in methods:
-        said.setdefault(each.name, ast.get_docstring(each))
+        docstrings.setdefault(each.name, ast.get_docstring(each))
     public = {each for each in vars(found) if not each.startswith("_")}
-    assert {each for each in said if not each.startswith("_")} == public
+    assert {each for each in docstrings if not each.startswith("_")} == public
     for each in sorted(public):
-        assert said[each] and said[each] == inspect.getdoc(getattr(found, each)), each
+        docstring = docstrings[each]
+        assert docstring and docstring == inspect.getdoc(getattr(found, each)), each

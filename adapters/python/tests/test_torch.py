@@ -1,4 +1,4 @@
-"""The backend of torch.distributed, over two and four processes."""
+"""Tests the torch.distributed backend with two and four processes."""
 
 import functools
 
@@ -68,6 +68,6 @@ def test_service(name, ranks):
 
 
 @pytest.mark.parametrize("name", training_cases.CASES)
-def test_beside_another_backend(name):
-    """As "cpu:ringtree,cuda:nccl", with the other backend that needs no GPU to be made."""
+def test_training_alongside_another_backend(name):
+    """Like "cpu:ringtree,cuda:nccl", but with Gloo, which can be created without a GPU."""
     check(of_training(2, "cpu:ringtree,cuda:gloo")[name], 2)

@@ -1,4 +1,4 @@
-"""Each use of torch's internals, in a test of the same name, which fails if torch changes."""
+"""Tests each use of torch's internals in a test of the same name, which fails if torch changes."""
 
 import datetime
 import inspect
@@ -21,14 +21,14 @@ def group():
     dist.destroy_process_group()
 
 
-class Under(internals.C10dWork):
-    """A work that has not completed, and counts how often it is asked."""
+class CountingWork(internals.C10dWork):
+    """A work that counts the calls of is_completed and is completed from the second call on."""
 
-    asked = 0
+    calls = 0
 
     def is_completed(self):
-        self.asked += 1
-        return self.asked > 1
+        self.calls += 1
+        return self.calls > 1
 
     def get_future(self):
         return internals.answer_instead_of_future(self) or torch.futures.Future()
@@ -52,28 +52,28 @@ def test_replace_is_completed():
 
 
 def test_is_completed():
-    """torch's own method does not call Python; ringtree's does, with the help of get_future."""
-    work = Under()
-    assert not internals._is_completed_in_cpp(work) and work.asked == 0
+    """torch's method does not call Python. ringtree's method does, through get_future."""
+    work = CountingWork()
+    assert not internals._is_completed_in_cpp(work) and work.calls == 0
     assert not internals.is_completed(work)
-    assert internals.is_completed(work) and work.asked == 2
+    assert internals.is_completed(work) and work.calls == 2
 
 
 def test_answer_instead_of_future():
-    work = Under()
+    work = CountingWork()
     assert internals.answer_instead_of_future(work) is None
-    assert not work.get_future().done() and work.asked == 0
+    assert not work.get_future().done() and work.calls == 0
 
 
 def test_answers_in_python():
-    assert internals.answers_in_python(Under())
+    assert internals.answers_in_python(CountingWork())
     work = dist.all_reduce(torch.ones(3), async_op=True)
     work.wait()
     assert work.is_completed()
 
 
 def test_is_asked_by_reducer():
-    """The reducer asks from C++, whose caller in Python is the function that starts backward."""
+    """The reducer calls from C++. The function that starts backward is the next Python frame."""
     assert internals.is_asked_by_reducer(None)
     assert not internals.is_asked_by_reducer(sys._getframe())
     callers = []
@@ -137,7 +137,7 @@ def test_begin_span():
 
 
 def options_of_a_call(op):
-    """The options that torch passes to a backend's all-reduce."""
+    """Returns the options that torch passes to a backend's all-reduce."""
     options = dist.AllreduceOptions()
     options.reduceOp = op
     return options
@@ -182,7 +182,7 @@ def test_group_named(group):
 
 
 def test_tensors_describe_themselves():
-    """The compiled part calls a C function of torch's tensor class, with DLPack's layout."""
+    """The compiled module calls a C function of torch's tensor class, which fills a DLTensor."""
     from ringtree.torch import communicator
 
     assert communicator()._all_reduce(torch.ones(3), "sum")

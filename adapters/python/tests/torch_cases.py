@@ -1,6 +1,6 @@
-"""A program of several ranks: every operation on every type beside torch's own arithmetic.
+"""A program for several ranks: compares every operation on every type with torch's arithmetic.
 
-Nothing of ringtree is imported: torch finds the backend by its name.
+The program does not import ringtree. torch finds the backend by its name.
 """
 
 import sys
@@ -31,7 +31,7 @@ def case(name):
 
 
 def own(dtype, count, rank, seed=0):
-    """What rank `rank` contributes: small numbers, so that every sum and product is exact."""
+    """Returns the numbers of rank `rank`. They are small, so every sum and product is exact."""
     random = torch.Generator().manual_seed(1000 * seed + rank)
     numbers = torch.randint(0, 3, (count,), generator=random)
     if dtype.is_complex:
@@ -101,7 +101,7 @@ def short(dtype):
 
 
 def reductions(dtype, op):
-    """The three collectives that reduce."""
+    """Defines the cases of the three collectives that reduce."""
     name = f"{short(dtype)} {op}"
     operator = getattr(dist.ReduceOp, op)
 
@@ -122,10 +122,10 @@ def reductions(dtype, op):
             tensor = own(dtype, 1000, dist.get_rank())
             dist.reduce(tensor, root, op=operator)
             is_root = dist.get_rank() == root
-            wanted = (
+            expected = (
                 reduced(op, all_of(dtype, 1000)) if is_root else own(dtype, 1000, dist.get_rank())
             )
-            same(tensor, wanted)
+            same(tensor, expected)
 
     @case(f"reduce_scatter {name}")
     def _():
@@ -144,7 +144,7 @@ def reductions(dtype, op):
 
 
 def moves(dtype):
-    """The collectives and messages that only move."""
+    """Defines the cases of the collectives and messages that only move data."""
     name = short(dtype)
 
     @case(f"broadcast {name}")
@@ -162,7 +162,7 @@ def moves(dtype):
         together = torch.empty(1000 * ranks, dtype=dtype)
         dist.all_gather_into_tensor(together, whole[rank])
         same(together, torch.cat([each.view(torch.uint8) for each in whole]).view(dtype))
-        # From the output's own block, as FSDP does it.
+        # The input is a block of the output, like in FSDP.
         again = torch.zeros(1000 * ranks, dtype=torch.uint8).to(dtype)
         again.chunk(ranks)[rank].copy_(whole[rank])
         dist.all_gather_into_tensor(again, again.chunk(ranks)[rank])
@@ -189,7 +189,7 @@ def moves(dtype):
     @case(f"all_to_all {name}")
     def _():
         ranks, rank = dist.get_world_size(), dist.get_rank()
-        # From rank i to rank j go i + 2j + 1 rows.
+        # Rank i sends i + 2j + 1 rows to rank j.
         rows = [[i + 2 * j + 1 for j in range(ranks)] for i in range(ranks)]
         sent = [
             [own(dtype, 3 * rows[i][j], i, seed=j).view(-1, 3) for j in range(ranks)]

@@ -1,8 +1,8 @@
-"""torch's own tests of a backend, with gloo and with ringtree, and the list of how they end.
+"""Runs torch's own tests of a backend with Gloo and with ringtree, and lists the results.
 
-A test that gloo passes must pass with ringtree, but for those in torch_suite_known.py. The list is
-torch_suite.md, beside the package. How each test ended is kept in a folder, until torch or the
-installed package changes, so that a run can be broken off and continued.
+A test that passes with Gloo must pass with ringtree, except the tests in torch_suite_known.py. The
+list is written to torch_suite.md in the package's directory. The result of each test is kept until
+torch or the installed package changes, so that an interrupted run can be continued.
 """
 
 import argparse
@@ -26,16 +26,16 @@ from torch_suite_worker import RANKS, RANKS_OF_MANY
 HERE = Path(__file__).parent
 LIST = HERE.parent / "torch_suite.md"
 BACKENDS = "gloo", "ringtree"
-# A rank that waits for another one for so long hangs; torch's runner then says where it stands.
+# Timeout of a rank that waits for another rank. torch's runner then reports where the rank hangs.
 SECONDS_OF_TEST = 100
 SECONDS_MAX = 130
 
 HEAD = """# torch's own tests
 
-How the tests that torch's wheel has for backends, `distributed_test` in
-`torch.testing._internal.distributed`, end with {torch} on CPUs: over {ranks} processes, or {many}
-where torch asks for as many. `adapters/python/run_torch_suite` runs them and writes this page.
-Tests that torch keeps for gloo or for MPI by name are run with ringtree all the same.
+Results of the backend tests in torch's wheel (`distributed_test` in
+`torch.testing._internal.distributed`) with {torch} on CPUs. The tests run with {ranks} processes,
+or with {many} if torch requires that many. `adapters/python/run_torch_suite` runs them and writes
+this page. It runs with ringtree even the tests that torch runs only with gloo or only with MPI.
 
 {counts}
 """
@@ -69,7 +69,7 @@ class Worker:
             )
         self.names = self.read(SECONDS_MAX)
         if self.names is None:
-            raise SystemExit(f"torch's tests do not start: {self.logs}/worker.log says why")
+            raise SystemExit(f"torch's tests do not start: see {self.logs}/worker.log")
 
     def read(self, seconds):
         ready, _, _ = select.select([self.process.stdout], [], [], seconds)
@@ -77,16 +77,16 @@ class Worker:
         return json.loads(line) if line else None
 
     def run(self, name):
-        """How the test ends, why, and after how many seconds."""
+        """Runs a test and returns its result, the reason and its duration in seconds."""
         if self.process is None:
             self.start()
         print(name, file=self.process.stdin, flush=True)
         found = self.read(SECONDS_MAX)
-        # Ranks that a test has left behind go with their session.
+        # Killing the session also kills ranks that a failed test has left running.
         if found is None or found[1] == "failed":
             self.stop()
         if found is None:
-            return "failed", "the ranks hang, or a signal has ended the test", SECONDS_MAX
+            return "failed", "the ranks hang, or a signal has killed the test", SECONDS_MAX
         return found[1:]
 
     def stop(self):
@@ -99,7 +99,7 @@ class Worker:
 
 
 class Ends:
-    """How tests ended, kept in a file."""
+    """The results of the tests, kept in a file."""
 
     def __init__(self, path):
         self.path = path
@@ -118,7 +118,7 @@ class Ends:
 
 
 def version_of(backend):
-    """What the end of a test depends on."""
+    """Returns a digest of torch's version and the installed package, on which results depend."""
     digest = hashlib.sha256(torch.__version__.encode())
     if backend == "ringtree":
         folder = Path(importlib.util.find_spec("ringtree").origin).parent
@@ -128,26 +128,26 @@ def version_of(backend):
 
 
 def fault(name, gloo, ringtree):
-    """What is wrong with how a test ends; `gloo` is None where it has not run."""
+    """Returns why a result is not acceptable, or None. `gloo` is None if gloo has not run."""
     is_known = name in KNOWN
     if ringtree[0] == "passed":
-        return "passes, but torch_suite_known.py has it" if is_known else None
-    is_wanted = ringtree[0] == "failed" if gloo is None else gloo[0] == "passed"
-    return ringtree[1] if is_wanted and not is_known else None
+        return "passes, but is listed in torch_suite_known.py" if is_known else None
+    is_fault = ringtree[0] == "failed" if gloo is None else gloo[0] == "passed"
+    return ringtree[1] if is_fault and not is_known else None
 
 
 def plain(text):
-    """For the page: no word of it has another meaning there."""
+    """Escapes the characters that have a meaning in Markdown."""
     return text.replace("<", "&lt;").replace("*", "\\*").replace("_", "\\_")
 
 
 def written(ends, names):
-    """The page."""
+    """Returns the text of the page."""
     by_pair, by_reason = collections.defaultdict(list), collections.defaultdict(list)
     for name in names:
         gloo, ringtree = (ends.get(backend, name) for backend in BACKENDS)
         by_pair[gloo[0], ringtree[0]].append((name, gloo, ringtree))
-    # What passes comes last, and what both skip is told by reason.
+    # The page lists tests that pass with both, and then tests that both skip, grouped by reason.
     skipped = by_pair.pop(("skipped", "skipped"), [])
     passed = by_pair.pop(("passed", "passed"), [])
     counts = [("passed", "passed", passed), *((*pair, by_pair[pair]) for pair in sorted(by_pair))]
@@ -175,23 +175,23 @@ def written(ends, names):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="run again tests with one of these in their name")
-    parser.add_argument("--subset", action="store_true", help="with ringtree alone; writes no list")
-    parser.add_argument("--seconds", type=float, default=1e9, help="start no test after so many")
-    parser.add_argument("--folder", type=Path, required=True, help="for what is kept between runs")
+    parser.add_argument("names", nargs="*", help="rerun only tests whose names contain one of these")
+    parser.add_argument("--subset", action="store_true", help="only ringtree, without the list")
+    parser.add_argument("--seconds", type=float, default=1e9, help="start no test after this time")
+    parser.add_argument("--folder", type=Path, required=True, help="directory for kept results")
     return parser.parse_args()
 
 
-def run(told, ends, workers):
-    """Runs what is asked for and has not been run; the names of all tests."""
+def run(options, ends, workers):
+    """Runs the selected tests that have no result yet, and returns the names of all tests."""
     began = time.monotonic()
     workers["ringtree"].start()
     names = workers["ringtree"].names
     for name in names:
-        is_named = any(part in name for part in told.names)
+        is_named = any(part in name for part in options.names)
         for backend, worker in workers.items():
-            is_due = is_named or not (told.names or ends.get(backend, name))
-            if is_due and time.monotonic() - began < told.seconds:
+            is_due = is_named or not (options.names or ends.get(backend, name))
+            if is_due and time.monotonic() - began < options.seconds:
                 end = worker.run(name)
                 ends.note(backend, name, end)
                 print(backend, name, *end, flush=True)
@@ -199,29 +199,29 @@ def run(told, ends, workers):
 
 
 def main():
-    told = parse()
-    # The workers' ranks must not outlive a run that is broken off.
+    options = parse()
+    # The workers' ranks must not outlive a run that is terminated.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    told.folder.mkdir(parents=True, exist_ok=True)
-    backends = BACKENDS[1:] if told.subset else BACKENDS
-    workers = {backend: Worker(backend, told.folder) for backend in backends}
-    ends = Ends(told.folder / "ends.json")
+    options.folder.mkdir(parents=True, exist_ok=True)
+    backends = BACKENDS[1:] if options.subset else BACKENDS
+    workers = {backend: Worker(backend, options.folder) for backend in backends}
+    ends = Ends(options.folder / "ends.json")
     try:
-        names = run(told, ends, workers)
+        names = run(options, ends, workers)
     finally:
         for worker in workers.values():
             worker.stop()
     done = [name for name in names if all(ends.get(backend, name) for backend in backends)]
     faults = {}
     for name in done:
-        gloo = None if told.subset else ends.get("gloo", name)
+        gloo = None if options.subset else ends.get("gloo", name)
         faults[name] = fault(name, gloo, ends.get("ringtree", name))
     for name in done:
         if faults[name]:
             print(f"{name}: {faults[name]}")
     passed = sum(ends.get("ringtree", name)[0] == "passed" for name in done)
     print(f"{len(done)} of {len(names)} tests have run; {passed} pass with ringtree")
-    if len(done) == len(names) and not told.subset:
+    if len(done) == len(names) and not options.subset:
         LIST.write_text(written(ends, names))
     sys.exit(1 if any(faults.values()) or len(done) < len(names) else 0)
 

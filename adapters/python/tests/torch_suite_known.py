@@ -1,15 +1,16 @@
-"""The tests that gloo passes and ringtree does not, each with the line in torch that forces it."""
+"""Tests that pass with gloo but fail with ringtree, each with the line in torch that causes it."""
 
 HOLDER = "torch/include/torch/csrc/distributed/c10d/py/PyProcessGroup.hpp:66"
 
 SOURCE = (
-    f"asks a receive from any rank who sent. {HOLDER}, PyWorkHolder, which torch puts around every "
-    "work of a backend in Python, does not hand on `sourceRank`"
+    "requires the source of a message received from any rank. "
+    f"{HOLDER}, PyWorkHolder, with which torch wraps every work of a Python backend, "
+    "does not forward `sourceRank`"
 )
 CUSTOM = (
-    "compares the backend's name in DDP's log. "
-    "torch/include/torch/csrc/distributed/c10d/ProcessGroup.hpp:121 calls every backend that is "
-    'not torch\'s own "custom"'
+    "checks the backend's name in DDP's log. "
+    "torch/include/torch/csrc/distributed/c10d/ProcessGroup.hpp:121 names every backend that is not "
+    'part of torch "custom"'
 )
 
 KNOWN = {

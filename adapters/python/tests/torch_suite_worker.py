@@ -1,8 +1,8 @@
 """Runs torch's own tests of a backend: `torch_suite_worker.py BACKEND`.
 
-Test names come in by standard input, one a line; how each ended goes out as a line of JSON. What
-the ranks of a test write goes to a file in the folder $LOGS. torch is imported once: the ranks of
-a test are forked, where torch's own runner would start a process anew for each.
+Reads test names from standard input, one per line, and writes the result of each test as a line of
+JSON. The output of a test's ranks goes to a file in the directory $LOGS. torch is imported only
+once, because the ranks of a test are forked. torch's own runner starts a new process for each.
 """
 
 import json
@@ -15,15 +15,15 @@ import unittest
 from pathlib import Path
 
 RANKS = 4
-# For the tests that torch skips when there are fewer than eight.
+# Number of ranks for the tests that torch skips with fewer than eight.
 RANKS_OF_MANY = 8
-# The line that ends a traceback.
+# Matches the last line of a traceback.
 RAISED = re.compile(r"^(\w+\.)*\w*(Error|Exception|Interrupt|Failure|Warning)\b")
 
 
-class Standing(str):
-    """A backend's name that is also "gloo" and "mpi" where a test names one of them in order to
-    skip all others. It can then run what any backend can run."""
+class NameOfAny(str):
+    """A backend's name that is also equal to "gloo" and "mpi", so that it runs tests that torch
+    skips for all backends other than gloo or MPI."""
 
     names = "gloo", "mpi"
 
@@ -38,14 +38,14 @@ class Standing(str):
 
 
 def tests_of_torch(backend):
-    """torch's module of tests, which looks at the backend while it is imported."""
+    """Imports torch's module of tests, which reads the backend's name during the import."""
     from torch.testing._internal.common_distributed import DistTestCases
 
     variables = os.environ
     if backend != "gloo":
         for names in DistTestCases.backend_feature.values():
             names.add(backend)
-        os.environ = {**variables, "BACKEND": Standing(backend)}
+        os.environ = {**variables, "BACKEND": NameOfAny(backend)}
     try:
         from torch.testing._internal.distributed import distributed_test
     finally:
@@ -59,12 +59,12 @@ def tests_of_torch(backend):
 
 
 def cases_of(module):
-    """By name, what makes the test."""
+    """Returns the class and the method of each test by the test's name."""
 
     class Forked(module.TestDistBackend, module.DistributedTest._DistTestBase):
         def setUp(self):
             super().setUp()
-            # A new file each time, which torch's processes would find when they import the module.
+            # Each test needs a new file. torch's own processes get it by importing the module again.
             module.INIT_METHOD = os.environ["INIT_METHOD"]
             self._start_processes(multiprocessing.get_context("fork").Process)
 
@@ -78,13 +78,13 @@ def cases_of(module):
 
 
 def reason_of(text):
-    """The first exception that a rank reports, in one line."""
+    """Returns the first exception that a rank reports, as one line."""
     lines = [line for line in text.splitlines() if RAISED.match(line) and " exited " not in line]
     return (lines or text.splitlines() or [""])[0][:300]
 
 
 def end_of(case, name):
-    """How one test ends, and why."""
+    """Runs a test, with more ranks if it requires them, and returns its result and the reason."""
     os.environ["WORLD_SIZE"] = str(RANKS)
     end = end_with(case, name)
     if end == ("skipped", "Skipped due to small world size."):
@@ -94,7 +94,7 @@ def end_of(case, name):
 
 
 def end_with(case, name):
-    """The same, with as many ranks as the environment says."""
+    """Like `end_of`, but runs the test once with the number of ranks in the environment."""
     result = unittest.TestResult()
     unittest.TestSuite([case(name)]).run(result)
     for text in [text for _, text in result.errors + result.failures]:
@@ -110,7 +110,7 @@ def main(backend):
         BACKEND=backend,
         WORLD_SIZE=str(RANKS),
         OMP_NUM_THREADS="1",
-        # So that tests which ask for a file are not skipped.
+        # torch skips the tests that need a file if this is not set.
         INIT_METHOD="file:///nowhere",
     )
     out = os.fdopen(os.dup(1), "w")

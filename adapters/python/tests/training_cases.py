@@ -1,4 +1,4 @@
-"""A program of several ranks: what people do with a process group."""
+"""A program for several ranks: common uses of a process group."""
 
 import functools
 import gc
@@ -38,7 +38,7 @@ def network(seed):
 
 
 def digits(module):
-    """All weights, bit for bit."""
+    """Returns the bytes of all weights."""
     return b"".join(each.detach().numpy().tobytes() for each in module.parameters())
 
 
@@ -49,7 +49,7 @@ def agree(value):
 
 
 def train(hook=None, steps=4, optimizer=None, **settings):
-    """Trains from different weights on different data; all replicas end with the same bits."""
+    """Trains from different weights on different data. All replicas must end with the same bits."""
     rank = dist.get_rank()
     model = DistributedDataParallel(network(rank), bucket_cap_mb=0.01, **settings)
     if hook is not None:
@@ -71,8 +71,8 @@ def data_parallel():
 
 
 @case
-def data_parallel_is_right():
-    """Against one process that has all the data."""
+def data_parallel_gradients():
+    """Compares the gradients with those of one process that has all the data."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     model = DistributedDataParallel(network(1), bucket_cap_mb=0.01)
     alone = network(1)
@@ -116,8 +116,8 @@ def hook_of_half_precision():
 
 
 @case
-def hooks_of_torch_itself():
-    """They are written in C++, and look into a work's future."""
+def builtin_hooks_of_torch():
+    """These hooks are written in C++ and read the value of a work's future."""
     for hook in dist.BuiltinCommHookType.ALLREDUCE, dist.BuiltinCommHookType.FP16_COMPRESS:
         train(lambda model: model._register_builtin_comm_hook(hook))
 
@@ -210,7 +210,7 @@ def groups():
             dist.all_reduce(tensor, group=group)
             assert tensor.tolist() == [members] * 3
     if rank in (0, ranks - 1):
-        # torch names the root by its number in the world.
+        # torch identifies the root by its world rank.
         tensor = torch.tensor([float(rank)])
         dist.broadcast(tensor, ranks - 1, group=back)
         assert tensor.item() == ranks - 1
@@ -242,7 +242,7 @@ def functional_collectives():
     world = dist.group.WORLD
     assert functional.all_reduce(torch.ones(3), "sum", world).tolist() == [ranks] * 3
     for _ in range(50):
-        # The input is let go at once: the call itself must keep it.
+        # The program drops the input immediately, so the call itself must keep the input alive.
         gathered = functional.all_gather_tensor(torch.full((999,), float(rank)), 0, world)
         expected = torch.arange(ranks).repeat_interleave(999).float()
         assert torch.equal(gathered + 0, expected)
@@ -294,7 +294,7 @@ def weighted_sum():
 
 
 @case
-def many_calls_under_way():
+def many_calls_in_flight():
     ranks = dist.get_world_size()
     tensors = [torch.full((each,), 1.0) for each in range(1, 60)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
@@ -303,7 +303,7 @@ def many_calls_under_way():
         dist.all_gather_into_tensor(each, torch.full((3,), float(dist.get_rank())), async_op=True)
         for each in gathered
     ]
-    # A call that is waited for comes behind those that are not.
+    # A blocking call runs after the asynchronous calls that were started before it.
     last = torch.ones(7)
     dist.all_reduce(last)
     assert last.tolist() == [ranks] * 7
@@ -327,8 +327,8 @@ def works_that_nobody_keeps():
         dist._verify_params_across_processes(dist.group.WORLD, parameters, None)
 
 
-def ahead_of_the_others(start):
-    """What rank 0 starts before any other rank has made the same calls, and the others then."""
+def start_first_on_rank_0(start):
+    """Runs `start` on rank 0 and afterward on the other ranks, and returns its result."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     token = torch.zeros(1)
     if rank != 0:
@@ -342,7 +342,7 @@ def ahead_of_the_others(start):
 
 @case
 def tensors_that_get_other_memory():
-    """A call under way keeps what it works on, whatever becomes of the tensor."""
+    """A call in flight keeps the memory that it uses, even if the tensor gets another storage."""
     ranks = dist.get_world_size()
 
     def start():
@@ -360,37 +360,37 @@ def tensors_that_get_other_memory():
             assert not any(each.expired() for each in storages)
         return works
 
-    works = ahead_of_the_others(start)
+    works = start_first_on_rank_0(start)
     dist.send(torch.ones(1000), (dist.get_rank() - 1) % ranks, tag=7)
     for work in works:
         work.wait()
 
 
 @case
-def works_that_are_asked():
-    """A loop that asks whether a call has ended comes to its end, and finds the result."""
+def works_that_are_polled():
+    """A loop that polls works until they have completed ends, and the results are there."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def start():
         strided = torch.ones(2, 6)[:, ::2]
         every = [torch.empty(3) for _ in range(ranks)]
-        came = torch.empty(3)
+        received = torch.empty(3)
         works = [
             dist.all_reduce(strided, async_op=True),
             dist.all_gather(every, torch.full((3,), float(rank)), async_op=True),
-            dist.irecv(came, (rank + 1) % ranks, tag=8),
+            dist.irecv(received, (rank + 1) % ranks, tag=8),
         ]
         if rank == 0:
             assert not any(each.is_completed() for each in works)
-        return works, strided, every, came
+        return works, strided, every, received
 
-    works, strided, every, came = ahead_of_the_others(start)
+    works, strided, every, received = start_first_on_rank_0(start)
     works.append(dist.isend(torch.full((3,), float(rank)), (rank - 1) % ranks, tag=8))
     while not all(each.is_completed() for each in works):
         pass
     assert strided.tolist() == [[ranks] * 3] * 2
     assert [each.tolist() for each in every] == [[each] * 3 for each in range(ranks)]
-    assert came.tolist() == [(rank + 1) % ranks] * 3
+    assert received.tolist() == [(rank + 1) % ranks] * 3
     other = dist.new_group(backend="gloo")
     work = dist.all_reduce(torch.ones(3), async_op=True, group=other)
     while not work.is_completed():
@@ -399,8 +399,8 @@ def works_that_are_asked():
 
 
 @case
-def calls_past_torch_are_in_order():
-    """Behind those that torch has left to another thread."""
+def calls_that_bypass_torch_keep_their_order():
+    """They run after earlier calls of torch that run on another thread."""
     if "," in dist.get_backend():
         return
     from ringtree.torch import all_reduce_, communicator

@@ -1,4 +1,4 @@
-"""A program that mypy checks with --strict: each kind of call, and the types of what it returns."""
+"""A program that mypy checks with --strict: each kind of call, and the type of its result."""
 
 import array
 
