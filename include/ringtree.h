@@ -346,8 +346,8 @@ typedef struct {
     int world_size;
     /**
      * Rank of this process. If neither `rank` nor `world_size` is set, both come from the
-     * launcher. A program without a launcher then gets a communicator that consists of one rank, or
-     * RINGTREE_CONFIGURATION if `id` or `rendezvous` is set.
+     * launcher. A program without a launcher then gets a communicator that consists of one rank,
+     * or RINGTREE_CONFIGURATION if `id` or `rendezvous` is set.
      */
     int rank;
     /**
@@ -398,9 +398,9 @@ const char *ringtree_result_string(ringtree_result_t result);
 const char *ringtree_last_error(void);
 
 /**
- * Returns the fields of the error that ringtree_last_error() describes, or NULL if there is no such
- * error. The library owns these fields, which remain valid for as long as the string returned by
- * ringtree_last_error().
+ * Returns the fields of the error that ringtree_last_error() describes, or NULL if there is no
+ * such error. The library owns these fields, which remain valid for as long as the string returned
+ * by ringtree_last_error().
  */
 const ringtree_error_t *ringtree_last_error_details(void);
 

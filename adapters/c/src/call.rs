@@ -136,7 +136,7 @@ impl Call {
         with_element!(types::dtype(self.dtype)?, T => self.start_as::<T>(comm))
     }
 
-    /// Whether `send`, rather than `recv`, contains one block per rank.
+    /// Returns `true` if `send`, and not `recv`, contains one block per rank.
     fn has_blocks_in_send(&self) -> bool {
         let (scatter, reduce_scatter) = (Collective::Scatter, Collective::ReduceScatter);
         self.collective == scatter || self.collective == reduce_scatter

@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_handle_leads_to_what_it_was_given_for_until_that_is_taken() {
+    fn handle_refers_to_its_object_until_it_is_taken() {
         let numbers = Table::new("number", "taken");
         let names = Table::new("name", "taken");
         let (one, two) = (numbers.insert(1), numbers.insert(2));

@@ -32,16 +32,16 @@ pub(crate) fn elements<T: Element>(
             "{what} is NULL, but its length is {count}; pass valid memory"
         )));
     }
-    // SAFETY: `ForeignBuffer::new` checks the address. The header obliges all threads of the program
-    // to keep `count` elements there until the call has completed, not to write to what the call
-    // reads, and not to use what the call writes. A blocking call drops the buffer before it returns,
-    // and lists of counts, ranks and handles are copied and dropped before the call starts. A
-    // started call passes the buffer to the engine, which uses it only until the operation ends.
-    // Destroying or aborting the communicator does not change that. The functions that report
-    // completion rely on `Pending`, which reports it only after the operation has ended; they
-    // return an error in a forked child, where `Pending` cannot know. `call` writes only to `recv`
-    // or to the buffer of an in-place call, and it never creates two buffers that overlap if one of
-    // them is written. All bit patterns are valid elements (`Element` is `Pod`).
+    // SAFETY: `ForeignBuffer::new` checks the address. The header obliges all threads of the
+    // program to keep `count` elements there until the call has completed, not to write to memory
+    // that the call reads, and not to use memory that the call writes. A blocking call drops the
+    // buffer before it returns, and lists of counts, ranks and handles are copied and dropped
+    // before the call starts. A started call passes the buffer to the engine, which uses it only
+    // until the operation ends. Destroying or aborting the communicator does not change that. The
+    // functions that report completion rely on `Pending`, which reports it only after the operation
+    // has ended; they return an error in a forked child, where `Pending` cannot know. `call` writes
+    // only to `recv` or to the buffer of an in-place call, and it never creates two buffers that
+    // overlap if one of them is written. All bit patterns are valid elements (`Element` is `Pod`).
     let buffer = unsafe { ForeignBuffer::new(address, count, ()) };
     buffer.map_err(|error| usage(format!("{what}: {error}")))
 }

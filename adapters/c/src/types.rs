@@ -156,8 +156,8 @@ pub struct ringtree_config_t<'a> {
     /// Number of ranks. Must be set if `rank` is set.
     pub world_size: c_int,
     /// Rank of this process. If neither `rank` nor `world_size` is set, both come from the
-    /// launcher. A program without a launcher then gets a communicator that consists of one rank, or
-    /// RINGTREE_CONFIGURATION if `id` or `rendezvous` is set.
+    /// launcher. A program without a launcher then gets a communicator that consists of one rank,
+    /// or RINGTREE_CONFIGURATION if `id` or `rendezvous` is set.
     pub rank: c_int,
     /// 1 to compare the calls of all ranks before they start, like RINGTREE_CHECK=calls. Must be
     /// the same on all ranks.
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_names_are_the_librarys() {
+    fn types_and_operators_match_the_library() {
         use ringtree_dtype_t::*;
         use ringtree_op_t::*;
         let dtypes = [
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn results_have_the_numbers_of_their_positions() {
+    fn results_are_indexed_by_their_number() {
         for (at, (result, _)) in ringtree_result_t::ALL.into_iter().enumerate() {
             assert_eq!(result as usize, at);
         }

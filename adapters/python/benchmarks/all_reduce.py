@@ -1,10 +1,11 @@
-"""An all-reduce by ringtree and by torch's Gloo, in turns, in one job.
+"""Compares the all-reduces of ringtree and of torch's Gloo in one job, in interleaved rounds.
 
     torchrun --standalone --nproc-per-node 2 adapters/python/benchmarks/all_reduce.py
 
-Every round times both backends on the same tensor, a batch of calls each after a barrier. A batch's
-time is that of the slowest rank. Prints the median of the rounds in microseconds a call, and the
-ratio of the medians. `--asynchronous` starts each call with `async_op=True` and waits for it.
+Every round measures both backends on the same tensor. For each, it runs a barrier and then a batch
+of calls, and takes the time of the slowest rank. The program prints the medians of the rounds in
+microseconds per call, and their ratio. With `--asynchronous`, it starts each call with
+`async_op=True` and then waits for it.
 """
 
 import argparse
@@ -18,12 +19,12 @@ UNITS = {"K": 1 << 10, "M": 1 << 20}
 
 
 def in_bytes(size):
-    """The bytes that a size such as 4M stands for."""
+    """Converts a size such as 4M to bytes."""
     return int(size[:-1]) * UNITS[size[-1]] if size[-1] in UNITS else int(size)
 
 
 def batch_us(group, tensor, calls, is_async):
-    """Microseconds a call of this rank's batch."""
+    """Runs a batch of calls and returns this rank's time in microseconds per call."""
     dist.barrier(group)
     start = time.perf_counter()
     for _ in range(calls):
@@ -34,27 +35,27 @@ def batch_us(group, tensor, calls, is_async):
 
 
 def slowest(group, time_us):
-    """The largest of all ranks' times."""
+    """Returns the largest of all ranks' times."""
     tensor = torch.tensor([time_us], dtype=torch.float64)
     dist.all_reduce(tensor, dist.ReduceOp.MAX, group)
     return tensor.item()
 
 
 def measure(groups, size, options):
-    """Medians by name."""
+    """Returns the median time of each backend by name."""
     tensor = torch.zeros(max(size // options.dtype.itemsize, 1), dtype=options.dtype)
     calls = max(2, min(500, (8 << 20) // (size + 4096)))
     times = {name: [] for name in groups}
     for turn in range(options.rounds + 1):
         for name, group in groups.items():
             time_us = slowest(group, batch_us(group, tensor, calls, options.asynchronous))
-            # The first round warms up.
+            # The first round is a warm-up.
             times[name] += [time_us] if turn else []
     return {name: statistics.median(each) for name, each in times.items()}
 
 
 def main():
-    """Parses the arguments and prints one line a size."""
+    """Parses the arguments and prints one line per size."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--sizes", default="8,1K,16K,64K,256K,1M,4M,16M,64M")
     parser.add_argument("--rounds", type=int, default=11)
@@ -62,7 +63,7 @@ def main():
     parser.add_argument("--dtype", default="float32")
     options = parser.parse_args()
     options.dtype = getattr(torch, options.dtype)
-    # One rank keeps one core busy.
+    # Each rank uses one core.
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     groups = {"gloo": dist.group.WORLD, "ringtree": dist.new_group(backend="ringtree")}
@@ -73,7 +74,8 @@ def main():
         medians = measure(groups, in_bytes(size), options)
         if dist.get_rank() == 0:
             ratio = medians["ringtree"] / medians["gloo"]
-            print(f"{size:>8} {medians['gloo']:12.1f} {medians['ringtree']:12.1f} {ratio:7.2f}", flush=True)
+            line = f"{size:>8} {medians['gloo']:12.1f} {medians['ringtree']:12.1f} {ratio:7.2f}"
+            print(line, flush=True)
     dist.destroy_process_group()
 
 

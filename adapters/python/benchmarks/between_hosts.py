@@ -1,6 +1,6 @@
-"""All-reduce by torch.distributed over Gloo and over ringtree, in turns, where the launcher put the ranks.
+"""Compares torch.distributed's all-reduce with Gloo and with ringtree, in interleaved rounds.
 
-On emulated hosts, as root:
+The launcher decides on which hosts the ranks run. On emulated hosts, as root:
 
     cargo build --release -p ringtree-network
     export GLOO_SOCKET_IFNAME=eth0 OMP_NUM_THREADS=1
@@ -14,12 +14,12 @@ import torch
 import torch.distributed as dist
 
 ROUNDS = 3
-# Bytes of a call, and calls of a batch.
+# Bytes per call and calls per batch.
 SIZES = [(8, 60), (1 << 10, 60), (16 << 10, 60), (64 << 10, 40), (256 << 10, 20), (1 << 20, 10)]
 
 
 def batch_us(numbers, calls, group):
-    """Microseconds a call, of the slowest rank."""
+    """Runs a batch of calls and returns the slowest rank's time in microseconds per call."""
     dist.barrier(group)
     dist.all_reduce(numbers, group=group)
     start = time.perf_counter()
@@ -41,7 +41,7 @@ def main():
         for turn in range(1 + ROUNDS):
             for name, group in groups.items():
                 taken = batch_us(numbers, calls, group)
-                if turn:  # the first opens connections
+                if turn:  # the first round opens connections
                     times[name].append(taken)
         gloo, ringtree = (statistics.median(times[name]) for name in groups)
         if dist.get_rank() == 0:

@@ -1,7 +1,8 @@
-// An all-reduce of bf16 between the processes of one host, as the engines that serve models carry
-// one: every rank copies its part into a segment that all ranks map, says so by a counter, waits for
-// the counters of all, and adds all parts up itself. Two buffers take turns, so that one counter a
-// call is enough. Waiting ranks spin, then yield. For comparison only: it checks nothing.
+// An all-reduce of bf16 between the processes of one host, like the ones in engines that serve
+// models. Every rank copies its part into a segment that all ranks map, increments its counter,
+// waits for the counters of all ranks, and adds up all parts itself. Calls alternate between two
+// buffers, so that one counter per call is enough. Waiting ranks first spin and then yield. The
+// code is only for comparison and checks nothing.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -54,7 +55,8 @@ extern "C" {
 int shared_memory_open(const char *name, int rank, int ranks) {
   int file = shm_open(name, O_CREAT | O_RDWR, 0600);
   if (file < 0 || ftruncate(file, sizeof(Segment)) != 0) return -1;
-  void *mapped = mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
+  void *mapped =
+      mmap(nullptr, sizeof(Segment), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, file, 0);
   close(file);
   if (mapped == MAP_FAILED) return -1;
   segment = static_cast<Segment *>(mapped);

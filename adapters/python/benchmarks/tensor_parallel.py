@@ -1,12 +1,13 @@
-"""The all-reduces of a model that is served from several processes of one host, in four ways.
+"""Measures four implementations of the all-reduces of a model split across processes of one host.
 
     torchrun --standalone --nproc-per-node 2 adapters/python/benchmarks/tensor_parallel.py
 
-Each layer of such a model makes two all-reduces of bf16, 16 to 256 KiB each while it writes one token
-at a time. Timed in turns are torch's Gloo, the backend "ringtree", `ringtree.torch.all_reduce_`, and
-shared_memory.cpp, an all-reduce as the engines that serve models carry one, called by ctypes. A
-round's time is that of the slowest rank; the median of the rounds counts. With `--idle SECONDS` the
-ranks first wait so long, and it prints the processor time of that and the first call's latency.
+Each layer of such a model issues two all-reduces of bf16, of 16 to 256 KiB each while the model
+generates one token at a time. The interleaved rounds measure torch's Gloo, the backend "ringtree",
+`ringtree.torch.all_reduce_`, and shared_memory.cpp, which is called through ctypes and resembles
+the all-reduce of engines that serve models. The time of a round is that of the slowest rank. The
+result is the median of the rounds. With `--idle SECONDS`, the ranks first sleep for this time and
+print the processor time used meanwhile and the latency of the first call.
 """
 
 import argparse
@@ -23,12 +24,12 @@ import torch.distributed as dist
 from ringtree.torch import all_reduce_
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-LAYERS, CALLS_A_LAYER = 32, 2
+LAYERS, CALLS_PER_LAYER = 32, 2
 SIZES = [16 << 10, 64 << 10, 256 << 10]
 
 
 def engine_style():
-    """The all-reduce of shared_memory.cpp, compiled by this host's compiler."""
+    """Returns the all-reduce of shared_memory.cpp, compiled with this host's compiler."""
     name = [None]
     if dist.get_rank() == 0:
         folder = tempfile.mkdtemp()
@@ -49,19 +50,20 @@ def engine_style():
 
 
 def token_us(act, tensor):
-    """Microseconds a call over the layers of one token, on the slowest rank."""
+    """Runs the calls of one token and returns the slowest rank's microseconds per call."""
     dist.barrier()
     start = time.perf_counter()
-    for _ in range(LAYERS * CALLS_A_LAYER):
+    for _ in range(LAYERS * CALLS_PER_LAYER):
         act(tensor)
-    own = (time.perf_counter() - start) / (LAYERS * CALLS_A_LAYER) * 1e6
+    own = (time.perf_counter() - start) / (LAYERS * CALLS_PER_LAYER) * 1e6
     slowest = torch.tensor([own], dtype=torch.float64)
     dist.all_reduce(slowest, dist.ReduceOp.MAX)
     return slowest.item()
 
 
 def idle(seconds):
-    """What waiting costs, and the first call after it: ranks that wake at different times included."""
+    """Prints the processor time used while idle and the latency of the first call afterward. The
+    latency includes the delay from ranks that wake at different times."""
     tensor = torch.zeros(8 << 10, dtype=torch.bfloat16)
     for _ in range(100):
         all_reduce_(tensor)
@@ -72,14 +74,14 @@ def idle(seconds):
     all_reduce_(tensor)
     first_us = (time.perf_counter() - start) * 1e6
     print(
-        f"rank {dist.get_rank()}: {used_ms:.1f} ms of processor time in {seconds:.0f} s, then a call"
-        f" in {first_us:.0f} us",
+        f"rank {dist.get_rank()}: {used_ms:.1f} ms of processor time in {seconds:.0f} s, then a "
+        f"call in {first_us:.0f} us",
         flush=True,
     )
 
 
 def main():
-    """Parses the arguments and prints one line a size."""
+    """Parses the arguments and prints one line per size."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--rounds", type=int, default=41)
     parser.add_argument("--idle", type=float, default=0)
@@ -96,15 +98,16 @@ def main():
         "engine": engine_style(),
     }
     if dist.get_rank() == 0:
-        print(f"all-reduce of bf16 over {dist.get_world_size()} ranks, microseconds a call")
-        print(f"{'bytes':>8}" + "".join(f"{name:>10}" for name in ways) + "  direct/gloo  direct/engine")
+        print(f"all-reduce of bf16 over {dist.get_world_size()} ranks, microseconds per call")
+        names = "".join(f"{name:>10}" for name in ways)
+        print(f"{'bytes':>8}{names}  direct/gloo  direct/engine")
     for size in SIZES:
         tensor = torch.zeros(size // 2, dtype=torch.bfloat16)
         times = {name: [] for name in ways}
         for turn in range(options.rounds + 1):
             for name, act in ways.items():
                 time_us = token_us(act, tensor)
-                # The first round warms up.
+                # The first round is a warm-up.
                 times[name] += [time_us] if turn else []
         medians = {name: statistics.median(each) for name, each in times.items()}
         if dist.get_rank() == 0:

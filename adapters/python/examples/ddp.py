@@ -1,9 +1,9 @@
-"""A classifier, trained by DistributedDataParallel over the processes of a launcher.
+"""Trains a classifier with DistributedDataParallel in the processes of a launcher.
 
     torchrun --standalone --nproc-per-node 2 adapters/python/examples/ddp.py
     ringtree run --nproc-per-node 2 -- python adapters/python/examples/ddp.py
 
-But for the name of the backend it is the script that one writes for Gloo.
+Except for the name of the backend, the script is the same as for Gloo.
 """
 
 import torch
@@ -14,24 +14,24 @@ from torch.nn.parallel import DistributedDataParallel
 CLASSES, FEATURES, BATCH, STEPS = 4, 32, 64, 200
 
 
-def batch(centres, random):
-    """Points around the classes' centres, and their classes."""
+def batch(centers, random):
+    """Returns points around the centers of the classes, and their classes."""
     classes = torch.randint(CLASSES, (BATCH,), generator=random)
-    return centres[classes] + torch.randn(BATCH, FEATURES, generator=random), classes
+    return centers[classes] + torch.randn(BATCH, FEATURES, generator=random), classes
 
 
 def main():
     dist.init_process_group("ringtree")
     torch.manual_seed(0)
-    centres = torch.randn(CLASSES, FEATURES)
+    centers = torch.randn(CLASSES, FEATURES)
     model = DistributedDataParallel(
         nn.Sequential(nn.Linear(FEATURES, 256), nn.ReLU(), nn.Linear(256, CLASSES))
     )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    # Every rank has points of its own.
+    # Every rank has different points.
     random = torch.Generator().manual_seed(1 + dist.get_rank())
     for step in range(STEPS):
-        points, classes = batch(centres, random)
+        points, classes = batch(centers, random)
         loss = nn.functional.cross_entropy(model(points), classes)
         optimizer.zero_grad()
         loss.backward()

@@ -144,8 +144,8 @@ macro_rules! collectives {
 
             #[doc = concat!(
                 "Start `", stringify!($name), "` and return a Work. When `wait()` returns, the ",
-                "call has completed, and its buffers, if any, can be used again.\n\nThe calls of a ",
-                "communicator run in the order in which they were started."
+                "call has completed, and its buffers, if any, can be used again.\n\n",
+                "The calls of a communicator run in the order in which they were started."
             )]
             #[pyo3(signature = ($($signature)*))]
             fn $start(&self, $($argument: $type),*) -> PyResult<Work> {

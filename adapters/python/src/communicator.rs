@@ -134,8 +134,8 @@ impl Communicator {
     /// communicator's timeout if `timeout` is `None`.
     ///
     /// # Errors
-    /// Returns the error from `act`, or the exception that a signal handler raised in the meantime or
-    /// before the call.
+    /// Returns the error from `act`, or the exception that a signal handler raised in the meantime
+    /// or before the call.
     pub(crate) fn detached<R: Send>(
         &self,
         py: Python<'_>,
@@ -340,7 +340,8 @@ impl Communicator {
     }
 
     /// Complete the calls in flight, leave the group, and notify the other ranks. Subsequent calls
-    /// raise UsageError, also through other handles. A communicator is closed automatically when the program ends.
+    /// raise UsageError, also through other handles. A communicator is closed automatically when
+    /// the program ends.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let lane = self.membership.take_lane();
         py.detach(|| drop(lane));

@@ -3,7 +3,7 @@
 //! | file | contents |
 //! |---|---|
 //! | `start` | the creation of communicators |
-//! | `communicator` | the class `Communicator`: handles, groups, and calls on addresses of tensors |
+//! | `communicator` | the class `Communicator`: handles, groups, and calls on a tensor's address |
 //! | `collective` | collectives on buffers, which wait or return a `Work` |
 //! | `arguments` | conversion of a call's arguments |
 //! | `call` | a collective as a value, for any element type |

@@ -8,8 +8,8 @@ use pyo3::types::PyBytes;
 use ringtree::internal::values;
 use ringtree::{Error, ErrorKind};
 
-/// The bytes of a pickled object, or the error of a rank whose object cannot be pickled. The other
-/// ranks must learn of the error, so the call is made all the same.
+/// Returns the bytes of a pickled object, or an error if the object cannot be pickled. The caller
+/// issues the call in both cases, because the other ranks must learn of the error.
 fn pickled(value: &Bound<'_, PyAny>) -> (ringtree::Result<Vec<u8>>, Option<PyErr>) {
     let pickle = || {
         let module = value.py().import("pickle")?;
@@ -29,7 +29,7 @@ fn unpickled<'py>(py: Python<'py>, bytes: &[u8]) -> PyResult<Bound<'py, PyAny>> 
     py.import("pickle")?.call_method1("loads", (bytes,))
 }
 
-/// Returns the end of a call, or the exception of this rank's pickle, which says more.
+/// Returns the result of a call, or the exception of this rank's pickle, which is more specific.
 fn end_of<R>(end: PyResult<R>, unpicklable: Option<PyErr>) -> PyResult<R> {
     match unpicklable {
         Some(error) => Err(error),

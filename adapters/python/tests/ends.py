@@ -291,8 +291,8 @@ def exits_without_destroy():
 
 
 def exits_without_close():
-    """Rank 1 exits without closing its communicator. A daemon thread holds it, so Python never frees
-    it."""
+    """Rank 1 exits without closing its communicator. Python never frees it, because a daemon thread
+    holds it."""
     import ringtree
 
     comm = ringtree.Communicator.from_env()

@@ -175,7 +175,7 @@ def written(ends, names):
 
 def parse():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="*", help="rerun only tests whose names contain one of these")
+    parser.add_argument("names", nargs="*", help="rerun tests whose names contain one of these")
     parser.add_argument("--subset", action="store_true", help="only ringtree, without the list")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no test after this time")
     parser.add_argument("--folder", type=Path, required=True, help="directory for kept results")

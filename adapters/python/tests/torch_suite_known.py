@@ -9,8 +9,8 @@ SOURCE = (
 )
 CUSTOM = (
     "checks the backend's name in DDP's log. "
-    "torch/include/torch/csrc/distributed/c10d/ProcessGroup.hpp:121 names every backend that is not "
-    'part of torch "custom"'
+    "torch/include/torch/csrc/distributed/c10d/ProcessGroup.hpp:121 names every backend that is "
+    'not part of torch "custom"'
 )
 
 KNOWN = {

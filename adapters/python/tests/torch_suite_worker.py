@@ -64,7 +64,7 @@ def cases_of(module):
     class Forked(module.TestDistBackend, module.DistributedTest._DistTestBase):
         def setUp(self):
             super().setUp()
-            # Each test needs a new file. torch's own processes get it by importing the module again.
+            # Each test needs a new file. torch's processes get it by importing the module again.
             module.INIT_METHOD = os.environ["INIT_METHOD"]
             self._start_processes(multiprocessing.get_context("fork").Process)
 

@@ -50,9 +50,9 @@ pub extern "C" fn ringtree_last_error() -> *const c_char {
     error::last_line()
 }
 
-/// Returns the fields of the error that ringtree_last_error() describes, or NULL if there is no such
-/// error. The library owns these fields, which remain valid for as long as the string returned by
-/// ringtree_last_error().
+/// Returns the fields of the error that ringtree_last_error() describes, or NULL if there is no
+/// such error. The library owns these fields, which remain valid for as long as the string returned
+/// by ringtree_last_error().
 #[unsafe(no_mangle)]
 pub extern "C" fn ringtree_last_error_details() -> *const ringtree_error_t {
     error::last()

@@ -715,7 +715,8 @@ class Communicator:
 
     def close(self) -> None:
         """Complete the calls in flight, leave the group, and notify the other ranks. Subsequent calls
-        raise UsageError, also through other handles. A communicator is closed automatically when the program ends.
+        raise UsageError, also through other handles. A communicator is closed automatically when
+        the program ends.
         """
 
     def __enter__(self) -> Self: ...
