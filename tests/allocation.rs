@@ -1,5 +1,5 @@
-//! In the steady state a call allocates nothing: three real ranks, each on a thread, with
-//! an allocator that counts what the calling threads ask for.
+//! Checks that calls do not allocate memory once they are warmed up. Three ranks run on threads,
+//! and the allocator counts the allocations of the calling threads.
 
 #![allow(clippy::unwrap_used)]
 
@@ -18,7 +18,7 @@ thread_local! {
     static ALLOCATIONS: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call is passed on to the system's allocator as it came.
+// SAFETY: every call is passed on unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
@@ -38,7 +38,7 @@ static COUNTING: Counting = Counting;
 const SIZES: [usize; 4] = [1, 1000, 50_000, 600_000];
 const RANKS: usize = 3;
 
-/// What a rank calls with, as long as the longest call.
+/// The buffers of a rank's calls, which are as long as the longest call.
 struct Buffers {
     input: Vec<f32>,
     data: Vec<f32>,
@@ -65,7 +65,8 @@ fn into(comm: &Communicator, Buffers { input, data }: &mut Buffers) -> ringtree:
     Ok(())
 }
 
-/// The output has room for one block: what passes through this rank needs room elsewhere.
+/// The output has space for one block only, so the library needs other memory for the data that
+/// passes through this rank.
 fn reduce_scatter_into(comm: &Communicator, buffers: &mut Buffers) -> ringtree::Result<()> {
     for size in SIZES {
         let output = &mut buffers.data[..comm.block(size).len()];
@@ -76,7 +77,7 @@ fn reduce_scatter_into(comm: &Communicator, buffers: &mut Buffers) -> ringtree::
 
 type Calls = fn(&Communicator, &mut Buffers) -> ringtree::Result<()>;
 
-/// Allocations of this rank's thread in the calls after the warm-up.
+/// Returns the number of allocations of this rank's thread in the calls after the warm-up.
 fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> {
     let builder = Communicator::builder().rank(rank).world_size(RANKS);
     let comm = builder.rendezvous(rendezvous).connect()?;
@@ -85,7 +86,8 @@ fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> 
         input: longest.clone(),
         data: longest,
     };
-    // A rank remembers its last calls: until there are so many, it finds room for each.
+    // A rank remembers its last calls. Until it remembers `CALLS_REMEMBERED` calls, each call may
+    // allocate memory.
     for _ in 0..CALLS_REMEMBERED / SIZES.len() {
         calls(&comm, &mut buffers)?;
     }
@@ -96,7 +98,7 @@ fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> 
     Ok(ALLOCATIONS.get() - before)
 }
 
-/// The allocations of each rank.
+/// Returns the number of allocations of each rank.
 fn allocations(calls: Calls) -> [ringtree::Result<usize>; RANKS] {
     let rendezvous = reserved_address();
     std::thread::scope(|scope| {
@@ -109,16 +111,16 @@ fn allocations(calls: Calls) -> [ringtree::Result<usize>; RANKS] {
 }
 
 #[test]
-fn a_warm_call_allocates_nothing() {
+fn warm_call_in_place_does_not_allocate() {
     assert_eq!(allocations(in_place), [Ok(0), Ok(0), Ok(0)]);
 }
 
 #[test]
-fn a_warm_call_from_an_input_into_an_output_allocates_nothing() {
+fn warm_call_into_output_does_not_allocate() {
     assert_eq!(allocations(into), [Ok(0), Ok(0), Ok(0)]);
 }
 
 #[test]
-fn a_warm_reduce_scatter_into_a_block_allocates_nothing() {
+fn warm_reduce_scatter_into_block_does_not_allocate() {
     assert_eq!(allocations(reduce_scatter_into), [Ok(0), Ok(0), Ok(0)]);
 }
