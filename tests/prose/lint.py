@@ -1,13 +1,11 @@
 #!/usr/bin/env python3
-"""Counts phrases that a reader has to decode, in all text of the repository.
+"""Prints phrases that a reader has to decode, and fails if there are any.
 
-  tests/prose/lint.py                    fails if an area has more or fewer hits than hits.tsv allows
-  tests/prose/lint.py --show [PATH ...]  prints the hits in these files and directories
-  tests/prose/lint.py --write            lowers the numbers in hits.tsv to those found
+  tests/prose/lint.py [PATH ...]  searches these files and directories, or the whole repository
 
 It reads Markdown outside code blocks; comments, documentation and string literals of Rust, C and
-Python; and long names of Rust functions. patterns.tsv lists the phrases. --write never raises a
-number in hits.tsv. exempt.tsv lists sentences that may stay, each with a reason.
+Python; and long names of Rust functions. patterns.tsv lists the phrases. exempt.tsv lists sentences
+that may stay, each with a reason.
 """
 import argparse
 import ast
@@ -17,7 +15,6 @@ import re
 import subprocess
 import sys
 import tokenize
-from collections import Counter
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -118,13 +115,6 @@ READERS = {
 }
 
 
-def area(path):
-    """Returns the directory whose hits are counted together: `src/comm`, `crates/plan`, `docs`."""
-    parts = path.split("/")
-    deep = parts[0] in ("src", "crates", "adapters") and len(parts) > 2
-    return "/".join(parts[:2]) if deep else parts[0] if len(parts) > 1 else "."
-
-
 def table(name):
     lines = (HERE / name).read_text(encoding="utf-8").split("\n")
     return [line.split("\t") for line in lines if line and not line.startswith("#")]
@@ -138,7 +128,7 @@ def hits(chosen):
         reader = READERS.get(pathlib.Path(path).suffix)
         if not reader or path in GENERATED | EXCEPT or not (ROOT / path).is_file():
             continue
-        if chosen and not any(one in (path, area(path)) or path.startswith(f"{one}/") for one in chosen):
+        if chosen and not any(one == path or path.startswith(f"{one}/") for one in chosen):
             continue
         for number, text in reader((ROOT / path).read_text(encoding="utf-8")):
             if any(path == one and part in text for one, part in exempt):
@@ -150,36 +140,14 @@ def hits(chosen):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("--show", nargs="*", metavar="PATH")
-    parser.add_argument("--write", action="store_true")
-    options = parser.parse_args()
-    chosen = [one.rstrip("/") for one in options.show or []]
-    found = list(hits(chosen))
-    if options.show is not None:
-        for path, number, label, text, match in found:
-            before, after = text[: match.start()][-60:], text[match.end():][:60]
-            print(f"{path}:{number}: {label}: …{before}⟦{match.group()}⟧{after}…")
-        return 0
-    count = Counter(area(path) for path, *_ in found)
-    allowed = {name: int(most) for name, most in table("hits.tsv")}
-    if options.write:
-        rows = {name: min(number, allowed.get(name, number)) for name, number in count.items()}
-        head = "# AREA<TAB>HITS: `tests/prose/lint.py --write` lowers them\n"
-        lines = "".join(f"{name}\t{rows[name]}\n" for name in sorted(rows))
-        (HERE / "hits.tsv").write_text(head + lines, encoding="utf-8")
-        return 0
-    failed = False
-    for name in sorted(count.keys() | allowed.keys()):
-        number, most = count[name], allowed.get(name, 0)
-        if number > most:
-            failed = True
-            print(f"{name}: {number} phrases that a reader has to decode, at most {most} allowed; "
-                  f"rewrite those that `tests/prose/lint.py --show {name}` prints")
-        elif number < most:
-            failed = True
-            print(f"{name}: {number} phrases, {most} allowed; run `tests/prose/lint.py --write`")
-    print(f"{sum(count.values())} phrases that a reader has to decode")
-    return int(failed)
+    parser.add_argument("paths", nargs="*", metavar="PATH")
+    found = list(hits([one.rstrip("/") for one in parser.parse_args().paths]))
+    for path, number, label, text, match in found:
+        before, after = text[: match.start()][-60:], text[match.end():][:60]
+        print(f"{path}:{number}: {label}: …{before}⟦{match.group()}⟧{after}…")
+    if found:
+        print(f"{len(found)} phrases that a reader has to decode; rewrite them")
+    return int(bool(found))
 
 
 if __name__ == "__main__":
