@@ -152,7 +152,7 @@ fn leave(end: std::result::Result<(), String>) -> ! {
     if let Err(why) = &end {
         eprintln!("a child: {why}");
     }
-    // SAFETY: the function takes a number. Code that the harness would run at its end does not run.
+    // SAFETY: the function takes a number. `_exit` skips the harness's exit handlers.
     unsafe { libc::_exit(i32::from(end.is_err())) };
 }
 

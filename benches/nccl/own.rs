@@ -15,9 +15,9 @@ pub(crate) struct Own {
     device: Device,
     stream: Stream,
     case: Case,
-    /// All collectives work in place, so this buffer holds the data of all ranks. NCCL's all-gather
-    /// and reduce-scatter do not work in place, because cudarc's safe calls cannot borrow a buffer
-    /// twice.
+    /// All collectives work in place, so this buffer holds the data of all ranks. The
+    /// benchmark runs NCCL's all-gather and reduce-scatter out of place, because cudarc's safe API
+    /// cannot borrow one buffer twice.
     buffer: DeviceBuffer<f32>,
 }
 

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Numbers of ranks, powers of two and others.
+/// Numbers of ranks to measure, including some that are not powers of two.
 pub(crate) const RANKS: [usize; 8] = [2, 4, 7, 8, 16, 23, 32, 64];
 /// The links below TCP, through which TCP achieves [`crate::ALPHA`] and [`crate::RATE_MBIT`].
 const DELAY: Duration = Duration::from_millis(5);

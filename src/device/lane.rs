@@ -55,7 +55,7 @@ pub(crate) struct Lane {
     round: u32,
 }
 
-/// Lanes of dropped communicators, without work in flight.
+/// Idle lanes of communicators that were dropped. None of them has work in flight.
 static IDLE: Mutex<Vec<Lane>> = Mutex::new(Vec::new());
 
 impl Lane {

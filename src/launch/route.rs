@@ -11,12 +11,12 @@ use std::sync::Arc;
 /// The mode in which the launcher shows a rank's output.
 #[derive(Clone, Debug)]
 pub(super) enum Show {
-    /// Shows every line after this prefix.
+    /// Shows each line with this prefix in front of it.
     Lines(String),
     /// Shows the output unchanged.
     Unchanged,
-    /// Shows nothing unless the rank fails. If it fails, shows the last lines, each after this
-    /// prefix.
+    /// Shows nothing unless the rank fails. If it fails, shows the last lines, each with this prefix
+    /// in front of it.
     Kept(String),
 }
 

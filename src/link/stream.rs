@@ -239,8 +239,8 @@ impl Incoming {
         }
     }
 
-    /// Moves the buffered bytes to the front of the buffer if fewer than `wanted` bytes would fit
-    /// behind them.
+    /// Moves the buffered bytes to the front of the buffer if fewer than `wanted` bytes fit
+    /// after them.
     fn make_room(&mut self, wanted: usize) {
         if self.buffer.len() - self.end < wanted && self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);

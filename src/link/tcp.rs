@@ -282,7 +282,7 @@ impl Connection {
     }
 }
 
-/// A non-blocking TCP connection whose readiness ends the sleep of its [`Reactor`].
+/// A non-blocking TCP connection that wakes its [`Reactor`] when it becomes ready.
 pub struct TcpLink {
     line: Arc<Connection>,
     reactor: Arc<Reactor>,

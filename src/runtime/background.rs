@@ -143,9 +143,9 @@ impl Background {
         self.is_here()
     }
 
-    /// Leaves operations in flight to the thread, which polls immediately if `at_once` is `true`,
-    /// and otherwise when it is woken. Returns `false` if the control thread must advance the
-    /// operations.
+    /// Hands the pending operations over to the background thread. The thread polls immediately if
+    /// `at_once` is `true`. Otherwise, it polls when it is next woken. Returns `false` if the control
+    /// thread must advance the operations.
     pub(super) fn take_over(&self, at_once: bool) -> bool {
         if !self.is_here() {
             return false;

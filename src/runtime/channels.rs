@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-/// Returns the number of one of a group's channels or exchanges. Kinds 0 and 1 are the channels for
-/// collectives and for pairs. Higher kinds are the exchanges.
+/// Returns the channel number for `kind` in `group`. Kinds 0 and 1 are the channels for collectives
+/// and for pairs. Higher kinds are exchanges.
 pub(super) const fn channel_number(group: u32, kind: u32) -> u32 {
     group << KIND_BITS | kind
 }

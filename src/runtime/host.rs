@@ -58,8 +58,8 @@ pub(crate) trait Host: Send + Sync {
         }
     }
 
-    /// Shows a line to the program's user, without waiting until it is read. Shows nothing in
-    /// virtual time, because no user is waiting there.
+    /// Shows a line to the program's user, without waiting until it is read. Does nothing in
+    /// virtual time, where no user is waiting.
     fn warn(&self, _line: String) {}
 
     /// Returns `true` if the program's user can interrupt a call.

@@ -1,4 +1,4 @@
-//! Implements the host of a rank that is a process, which has a real clock, real sockets and a
+//! Implements [`Host`] for ranks that run as real processes, with a real clock, real sockets and a
 //! control thread.
 
 use super::Runtime;

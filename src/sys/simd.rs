@@ -280,7 +280,7 @@ mod x86 {
         }
     }
 
-    /// AVX-512 with its byte, word, doubleword and short-vector forms.
+    /// AVX-512F with the BW, DQ and VL extensions.
     #[derive(Clone, Copy)]
     pub(super) struct Avx512(());
 

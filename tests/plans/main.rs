@@ -1,4 +1,4 @@
-//! Tests of plans. They verify every algorithm of the registry for world sizes up to 64, execute
+//! Tests of plans. They verify every algorithm in the registry for world sizes up to 64, execute
 //! plans on numbers, and check predicted costs.
 
 #![allow(clippy::unwrap_used)]

@@ -192,7 +192,7 @@ fn check(row: Row) {
 #[test]
 fn remaining_ranks_learn_how_another_rank_ends_after_departure() {
     let rows = rows();
-    // The ranks sleep most of the time.
+    // Run several rows at the same time, because the ranks sleep most of the time.
     for some in rows.chunks(4) {
         std::thread::scope(|scope| {
             for row in some {

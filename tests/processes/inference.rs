@@ -22,7 +22,7 @@ fn child_entry() {
     })
 }
 
-/// Runs the example with a timeout that is shorter than the time without requests.
+/// Runs the example with a timeout that is shorter than the idle time between requests.
 fn serve() -> Result<String> {
     let comm = Communicator::from_env()?.with_timeout(Duration::from_millis(900));
     let times = example::serve(&comm, std::thread::sleep)?;

@@ -359,7 +359,8 @@ fn start_reports_store_without_rank_0() {
     assert_eq!(errors[0].missing(), [0]);
 }
 
-/// Ranks that have met the canceling rank name it long before their timeout.
+/// If a rank cancels its join, the ranks that are already connected to it report that rank in their
+/// errors, long before they time out.
 #[test]
 fn rank_that_cancels_join_is_named_by_others() {
     for who in [0, 1] {

@@ -106,7 +106,7 @@ fn check_places(step: &ProgramStep) {
     }
     let read: Vec<&Piece> = match &step.action {
         Action::Copy(from) => from.iter().collect(),
-        // An operand may be at the location of the result. Its pieces are then the same.
+        // An operand may occupy the same memory as the result. Its pieces are then the same.
         Action::Fold { from, .. } => {
             let others = from.iter().filter(|one| **one != step.pieces);
             others.flatten().collect()

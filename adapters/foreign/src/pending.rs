@@ -234,8 +234,8 @@ impl Pending {
         }
     }
 
-    /// Waits for the result for at most `at_most`, even while other threads are waiting. May return
-    /// `None` before the time is up.
+    /// Waits at most `at_most` for the result. The limit holds even if other threads are waiting for
+    /// the same call. May return `None` before the time is up.
     ///
     /// Returns [`ErrorKind::Usage`] if this is called from a signal handler that interrupted its
     /// thread while the thread was waiting for this call.

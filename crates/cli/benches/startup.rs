@@ -1,5 +1,5 @@
 //! Measures the startup of many ranks on one host: the time until the first barrier completes, and
-//! the connections and the memory of each rank at that time.
+//! each rank's number of connections and memory use at that point.
 //!
 //! ```console
 //! $ cargo bench --bench startup                # 256 ranks

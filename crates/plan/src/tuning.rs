@@ -54,8 +54,8 @@ pub struct TuningTable {
     /// memory.
     pub tcp: LinkCost,
     /// Costs of memory that is shared by the ranks on a host. L is the cost per handoff, o the cost
-    /// per additional message polled, G the cost per byte copied, and γ the cost per reduced byte
-    /// of an operand.
+    /// per additional message polled, G the cost per byte copied, and γ the cost per operand
+    /// byte reduced.
     #[serde(default = "shm")]
     pub shm: LinkCost,
     /// Costs of the uplinks between sites, if the hosts are at more than one site (see
@@ -175,7 +175,8 @@ pub fn between_sites(table: &TuningTable) -> UplinkCost {
 /// ```
 #[must_use]
 pub fn rounded(table: &TuningTable) -> TuningTable {
-    // Use only products, so that all ranks get the same bits with any math library.
+    // Use only correctly rounded operations, so that all ranks get the same bits with any math
+    // library.
     let near = |found: f64, usual: f64| {
         let (found, half, mut near) = (found.max(0.0), STEP.sqrt(), usual);
         for _ in 0..STEPS_BELOW {

@@ -115,7 +115,7 @@ struct Norm {
 }
 
 impl Gpt {
-    /// Creates the model on the tensors of `builder`.
+    /// Creates the model from the tensors that `builder` provides.
     pub(crate) fn new(shape: Shape, builder: &VarBuilder) -> Result<Self> {
         let Shape { width, block, .. } = shape;
         let get =

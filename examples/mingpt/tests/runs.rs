@@ -1,4 +1,4 @@
-//! Tests complete, small runs of `mingpt` on real processes.
+//! End-to-end tests: small runs of `mingpt` in real processes.
 
 #![allow(clippy::unwrap_used)]
 

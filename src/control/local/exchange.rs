@@ -164,7 +164,7 @@ impl Exchange<'_> {
     }
 }
 
-/// Checks that the descriptor is memory of this length that no process can shorten.
+/// Checks that `descriptor` refers to memory of exactly `bytes` bytes that no process can resize.
 ///
 /// # Errors
 /// Returns a message that states the difference if it is not.

@@ -246,7 +246,7 @@ fn receiver_never_closes_unauthenticated_descriptor() {
     while std::io::Write::write(&mut full, &[1; 1 << 16]).is_ok() {}
     SockRef::from(&full).set_linger(Some(linger)).unwrap();
     send_with_word(&[], &all[0], &[], full.as_fd()).unwrap();
-    // Only the sender waits for the close of its socket.
+    // Closing the socket must block only the sender.
     let stranger = thread::spawn(move || drop(full));
     let (sender, receiver) = std::sync::mpsc::channel();
     let local = thread::spawn(move || {

@@ -224,7 +224,7 @@ impl Recorder<'_> {
                 memory: FrameSpace::Frame,
                 at: self.frame.scratch_at + piece.offset,
             },
-            // The call is in place, so everything else is the buffer.
+            // The call is in place, so all other spaces refer to the buffer.
             Space::Input | Space::Output | Space::Buffer => Place {
                 memory: FrameSpace::Buffer,
                 at: piece.offset,

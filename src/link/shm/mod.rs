@@ -114,7 +114,7 @@ enum Place {
     Exposed(Arc<PeerRegion>, usize),
 }
 
-/// The progress of reading the next cell.
+/// How much of the next cell has been read.
 struct Present {
     /// Number of payload bytes, or 0 if no cell is open.
     bytes: usize,

@@ -93,10 +93,7 @@ impl Session {
         if self.checks_calls() {
             self.send_entered(call.numbered(sequence));
         }
-        if !self.positions.is_empty() {
-            self.positions.clear();
-        }
-        self.has_asked_coordinator = false;
+        self.forget_positions();
         self.inside = true;
         if !self.announced.is_empty() {
             self.clear_position();
@@ -119,7 +116,7 @@ impl Session {
         if self.checks_calls() && call.root == self.rank {
             self.send(peer, Message::Posted(*call));
         }
-        self.positions.clear();
+        self.forget_positions();
         let is_this = |one: &(usize, Call)| one.0 == peer && is_same_place(&one.1, call);
         if let Some(at) = self.announced_pairs.iter().position(is_this) {
             self.clear_position();

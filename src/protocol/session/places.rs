@@ -37,6 +37,15 @@ impl Session {
         self.has_asked_coordinator = true;
     }
 
+    /// Forgets the positions of other ranks because this rank enters a call.
+    #[inline]
+    pub(super) fn forget_positions(&mut self) {
+        if !self.positions.is_empty() {
+            self.positions.clear();
+        }
+        self.has_asked_coordinator = false;
+    }
+
     /// Sends `question` to `peer`, which answers with its position. Discards the last answer from a
     /// peer that has left more than [`ANSWERS_MISSED_MAX`] questions unanswered.
     fn ask(&mut self, peer: usize, question: Message) {

@@ -34,7 +34,8 @@ pub struct Stream(Arc<Inner>);
 struct Inner {
     gpu: Arc<Gpu>,
     stream: RawStream,
-    /// The owner of a user's stream, or `None` if this library destroys the stream.
+    /// The object that owns the stream if a user supplied it. `None` if this library created the
+    /// stream and must destroy it.
     user: Option<Box<dyn Any + Send + Sync>>,
     /// The event that is recorded for streams that must wait for this stream.
     reached: Mutex<Option<Event>>,

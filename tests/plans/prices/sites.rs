@@ -117,7 +117,7 @@ fn auto_minimizes_traffic_on_a_slow_uplink() {
     let (uneven, table) = (at_sites(&[5, 3]), slow_uplink());
     let few = choose(Collective::AllReduce, &uneven, 64 << 10, 4, &table, None).unwrap();
     assert_eq!(few.algorithm, Algorithm::Hierarchical, "{}", few);
-    // The buffer passes the uplink once.
+    // The buffer crosses the uplink once.
     let least = f64::from(25 << 20) * 80e-9;
     let broadcast = by(Collective::Broadcast, 25 << 20, None);
     assert!(broadcast.predicted_s < 1.15 * least, "{}", broadcast);

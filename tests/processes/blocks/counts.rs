@@ -104,7 +104,7 @@ fn mismatch_error_names_block_over_processes() {
     over_processes("counts", RANKS, |said| assert_eq!(said, [""; RANKS]));
 }
 
-/// A call on blocks sends every message of its plan, including messages without elements. In an
+/// A collective on blocks sends every message in its plan, including empty ones. In an
 /// all-to-all with counts, the ranks have agreed on the counts, so they send only messages with
 /// elements.
 #[test]

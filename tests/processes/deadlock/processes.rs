@@ -87,7 +87,7 @@ fn compute(_: &Communicator, time: Duration) {
     }
 }
 
-/// Waits in a call without a timeout for longer than the time of the warning.
+/// Issues a call that has no timeout, and waits until after the stall warning is due.
 fn long_untimed_call(comm: &Communicator) -> Result<()> {
     if comm.rank() == 0 {
         std::thread::sleep(long_waits::LATE);

@@ -1,4 +1,4 @@
-//! Tests `RINGTREE_CHECK=calls`, with which ranks agree on each call before it starts, and a send
+//! Tests `RINGTREE_CHECK=calls`, which makes ranks agree on each call before it starts, and a send
 //! waits for its receive.
 
 use super::{registry, run_timed};

@@ -45,7 +45,7 @@ fn compiler(source: &Path, build: Build) -> Command {
     command
 }
 
-/// Returns the libraries that the file for pkg-config lists for programs with the static library.
+/// Returns the libraries that `ringtree.pc` lists for static linking.
 fn private_libraries() -> Vec<String> {
     let file = std::fs::read_to_string(prefix().join("lib/pkgconfig/ringtree.pc")).unwrap();
     let line = file

@@ -10,8 +10,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
-/// Bytes before every packet of a port: `struct virtio_net_hdr`, which describes segmentation and
-/// checksums.
+/// Size of the header in front of each packet on a port: `struct virtio_net_hdr`, which describes
+/// segmentation and checksum offload.
 pub(crate) const HEADER_BYTES: usize = 10;
 
 /// Moves the calling thread into a new network without links, with its own host name.

@@ -84,7 +84,7 @@ fn closed_output_stops_neither_launcher_nor_restarts() {
 }
 
 /// Starts a launcher whose two streams write to one pipe, and waits until the pipe is full. Returns
-/// the launcher and the pipe's reading end.
+/// the launcher and the read end of the pipe.
 fn with_full_pipe(options: &[&str], script: &str) -> (Child, PipeReader) {
     let (reader, writer) = io::pipe().unwrap();
     let mut command = launcher(options, script);
@@ -169,7 +169,7 @@ fn slow_reader_receives_all_output() {
     for (number, line) in lines.enumerate() {
         assert!(line.unwrap().contains("]: a line of rank"));
         count += 1;
-        // In total, about as long as the launcher waits for the job's last output.
+        // These sleeps add up to about as long as the launcher waits for the job's last output.
         if number % 1000 == 0 {
             thread::sleep(Duration::from_millis(20));
         }

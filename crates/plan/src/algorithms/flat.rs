@@ -196,8 +196,8 @@ pub(super) fn exchange_round(
     sends.chain(stores).collect()
 }
 
-/// Returns all other ranks in `ranks`, beginning with the first one after `rank`, so that not all
-/// ranks send to the same rank first. `ranks` must be in ascending order.
+/// Returns all other ranks in `ranks`, beginning with the first one after `rank`, so that the
+/// ranks do not all send to the same rank first. `ranks` must be in ascending order.
 fn others(rank: usize, ranks: &[usize]) -> impl Iterator<Item = usize> + Clone {
     let (before, behind) = ranks.split_at(ranks.partition_point(|one| *one < rank));
     behind.iter().skip(1).chain(before).copied()

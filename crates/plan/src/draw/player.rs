@@ -108,7 +108,7 @@ pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, Pla
             &escaped(&titles.collect::<Vec<_>>().join(" | ")),
         ),
         ("{{style}}", STYLE),
-        // No text in the data may end the element that contains it.
+        // Escape `<`, so that the data cannot close the `<script>` element that contains it.
         ("{{data}}", &data.replace('<', "\\u003c")),
         ("{{script}}", SCRIPT),
     ]))

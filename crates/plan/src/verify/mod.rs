@@ -73,8 +73,9 @@ pub struct Proof {
     /// `true` if all chunks end up with the same association tree, so that an element's position in
     /// the buffer does not affect its bits.
     pub position_independent: bool,
-    /// `true` if every combined value at the end is the result of a single reduction of all
-    /// contributions in rank order, rounded once, or if nothing is combined. Any two such plans
+    /// `true` if every combined value in the final buffers comes from a single reduction of all
+    /// contributions, in rank order and rounded once. Also `true` if the plan combines nothing. Any
+    /// two such plans
     /// produce the same bits, regardless of the collective, the algorithm, the root, the buffer
     /// length and the position in the buffer.
     pub is_in_rank_order: bool,

@@ -1,4 +1,5 @@
 use super::*;
+use crate::dtype::Dtype;
 use crate::protocol::call::Call;
 use crate::protocol::message::Clock;
 use crate::protocol::session::{Agreement, To};
@@ -32,6 +33,23 @@ fn report_is_repeated_to_next_coordinator() {
     assert!(messages(&mut one).contains(&first));
     two.receive(1, first.1);
     assert_eq!(two.first_error(), Some(&error));
+}
+
+#[test]
+fn coordinator_that_was_not_asked_in_this_call_is_not_blamed() {
+    let mut session = Session::new(2, 3);
+    let blamed = |session: &Session| {
+        let places = session.held_up_by(&[1]);
+        places.iter().map(|one| one.rank).collect::<Vec<_>>()
+    };
+    session.waited(&Call::barrier(), &[1], 0);
+    assert_eq!(
+        blamed(&session),
+        [0, 1],
+        "the coordinator relays the answer of rank 1"
+    );
+    session.enter_pair(1, &Call::message(1, Dtype::F32, 1));
+    assert_eq!(blamed(&session), [1]);
 }
 
 #[test]
