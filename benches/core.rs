@@ -37,7 +37,7 @@ impl End {
     fn new(stream: std::net::TcpStream) -> Self {
         stream
             .set_nonblocking(true)
-            .expect("the socket options must be valid");
+            .expect("the socket must support non-blocking mode");
         set_options(&stream).expect("the socket options must be valid");
         let reactor = Arc::new(Reactor::new().expect("epoll must be available"));
         let inbox = Inbox::default();

@@ -1,5 +1,5 @@
-//! Defines all limits of the library as named constants, each documented with its rationale. They
-//! are kept in one file so that they are easy to audit.
+//! Defines the limits of the library as named constants, each documented with its rationale. They
+//! are kept in one file so that they are easy to audit. The limits of plans are in `crates/plan`.
 
 #[doc(inline)]
 pub use ringtree_plan::internal::limits::*;
@@ -23,7 +23,7 @@ pub const WAITING_NOTICE_AFTER: Duration = Duration::from_secs(1);
 pub const NOTICES_DOUBLED_MAX: u32 = 10;
 /// Maximum number of peers that a waiting rank queries per notice. If the rank is waiting for more
 /// peers than this, it queries different ones with each notice.
-pub const PEERS_NOTIFIED_MAX: usize = 8;
+pub const PEERS_QUERIED_MAX: usize = 8;
 /// Number of consecutive queries that a peer may leave unanswered before its last answer is
 /// discarded.
 pub const ANSWERS_MISSED_MAX: u32 = 2;
@@ -44,7 +44,7 @@ pub const LINK_GRACE: Duration = Duration::from_secs(1);
 /// surviving ranks.
 pub const MARKS_GRACE: Duration = Duration::from_secs(1);
 /// Maximum time that a caller sleeps while another thread polls.
-pub const POLLER_SLEEP: Duration = Duration::from_millis(20);
+pub const WAITER_SLEEP_MAX: Duration = Duration::from_millis(20);
 /// Minimum interval at which a thread that is waiting in a call checks whether the user has
 /// interrupted the program.
 pub const INTERRUPT_EVERY: Duration = Duration::from_millis(50);
@@ -232,7 +232,7 @@ pub const PROGRAM_CODE_MAX: Duration = Duration::from_millis(10);
 pub const IDLE_SLEEP: Duration = Duration::from_millis(50);
 /// Interval at which a sleeping rank checks for disconnections once its peers know that it is
 /// waiting.
-pub const UNTIMED_SLEEP: Duration = DISCONNECT_CHECK_INTERVAL;
+pub const NOTIFIED_SLEEP: Duration = DISCONNECT_CHECK_INTERVAL;
 /// Size, in bytes, of the largest gradient bucket that is chosen automatically. This is PyTorch's
 /// default bucket size.
 pub const BUCKET_BYTES_MAX: usize = 25 << 20;
@@ -279,7 +279,7 @@ pub const FORGOTTEN_MAX: usize = 1024;
 pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// Interval at which a rank that is waiting for other ranks to share their memory checks that these
 /// ranks are alive and that the group has not failed.
-pub const HAND_OVER_PROBE_EVERY: Duration = Duration::from_millis(100);
+pub const FD_PASSING_PROBE_EVERY: Duration = Duration::from_millis(100);
 
 /// Number of fruitless polls that a call that runs step by step makes without yielding, if every
 /// rank has its own core. The polls take about ten microseconds. Notifying a peer takes just as

@@ -85,7 +85,7 @@ mod tests {
     use std::mem::MaybeUninit;
 
     #[test]
-    fn make_folder_syncs_new_directories_and_parents() {
+    fn create_directory_syncs_new_directories_and_parents() {
         let scratch = tempfile::tempdir().unwrap();
         let [first, second] = ["a", "a/b"].map(|name| scratch.path().join(name));
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();

@@ -115,7 +115,7 @@ pub(crate) fn keep(told: &Receiver<String>) -> Result<(), String> {
     if is_there {
         say(&pipes.to_string_lossy());
         while told.recv().is_ok() {}
-        // The daemon disconnects clients that remain connected for more than a few seconds.
+        // On `quit`, the daemon disconnects clients that are still connected after 5 seconds.
         ask(&pipes, "quit -t 5");
     }
     if !wait_until(|| has_ended(&mut daemon)) {

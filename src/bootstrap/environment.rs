@@ -239,6 +239,7 @@ impl fmt::Debug for Environment {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::limits;
 
     #[test]
     fn unknown_variable_error_suggests_closest_name() {
@@ -271,6 +272,21 @@ mod tests {
             check_names(VARIABLES.iter().map(|one| one.name.into())),
             Ok(())
         );
+    }
+
+    #[test]
+    fn default_texts_equal_limits() {
+        let default = |name| {
+            VARIABLES
+                .iter()
+                .find(|one| one.name == name)
+                .unwrap()
+                .default
+        };
+        let timeout = limits::DEADLINE_DEFAULT.as_millis().to_string();
+        assert_eq!(default("RINGTREE_TIMEOUT_MS"), timeout);
+        let warning = limits::STALL_WARNING_DEFAULT.as_secs().to_string();
+        assert_eq!(default("RINGTREE_STALL_WARNING_S"), warning);
     }
 
     #[test]

@@ -147,7 +147,7 @@ pub trait BufferMut: Buffer {
 }
 
 /// Checks a buffer and returns its memory for writing. All calls that write a buffer use this.
-pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
+pub(super) fn writable<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
     let read = match buffer.memory() {
         Memory::Host(slice) => (slice.len(), true),
         #[cfg(feature = "cuda")]
@@ -170,12 +170,12 @@ pub(super) fn written<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut
     )))
 }
 
-/// Like [`written`], for calls that support only host memory.
-pub(super) fn check_writable_on_host<B>(buffer: &mut B) -> Result<&mut [B::Element]>
+/// Like [`writable`], for calls that support only host memory.
+pub(super) fn writable_on_host<B>(buffer: &mut B) -> Result<&mut [B::Element]>
 where
     B: BufferMut + ?Sized,
 {
-    written(buffer)?.on_host()
+    writable(buffer)?.on_host()
 }
 
 /// Implements the traits for pointers to a buffer.

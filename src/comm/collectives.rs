@@ -4,7 +4,7 @@
 //! blocks, one per rank (see [`Communicator::block`]). Every call completes or fails within the
 //! timeout of its handle.
 
-use super::buffer::{Buffer, BufferMut, MemoryMut, check_writable_on_host, written};
+use super::buffer::{Buffer, BufferMut, MemoryMut, writable, writable_on_host};
 use super::work::{Work, WorkError};
 use super::{Communicator, Issued};
 use crate::dtype::Element;
@@ -111,7 +111,7 @@ impl Communicator {
         B: BufferMut + ?Sized,
     {
         let layout = Kept::of(buffer.layout());
-        let memory = written(buffer)?;
+        let memory = writable(buffer)?;
         let call = call.dtype(B::Element::DTYPE);
         let bound = self.bind_in_place(call, memory.count(), layout.layout())?;
         match memory {
@@ -132,7 +132,7 @@ impl Communicator {
         O: BufferMut<Element = I::Element> + ?Sized,
     {
         let layouts = (input.layout(), Kept::of(output.layout()));
-        let (input, output) = (input.memory().on_host()?, check_writable_on_host(output)?);
+        let (input, output) = (input.memory().on_host()?, writable_on_host(output)?);
         let ends = [(input.len(), layouts.0), (output.len(), layouts.1.layout())];
         let bound = self.bind_into(call.dtype(I::Element::DTYPE), ends)?;
         lend_both(input, output, |input, output| {
@@ -151,7 +151,7 @@ impl Communicator {
         B: BufferMut + Send + 'static,
     {
         let layout = Kept::of(buffer.layout());
-        let held = Region::hold(buffer, check_writable_on_host);
+        let held = Region::hold(buffer, writable_on_host);
         let (region, claim) = held.map_err(|(error, buffer)| WorkError { error, buffer })?;
         let (count, dtype) = (region.count(), region.dtype());
         let memory = Memory::in_place(region);
@@ -175,7 +175,7 @@ impl Communicator {
                 return Err(WorkError { error, buffer });
             }
         };
-        let (output, claim) = match Region::hold(output, check_writable_on_host) {
+        let (output, claim) = match Region::hold(output, writable_on_host) {
             Ok((region, of_output)) => (region, claim.and(of_output)),
             Err((error, output)) => {
                 let input = claim.release(Some(input), None);

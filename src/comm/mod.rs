@@ -463,7 +463,7 @@ impl Communicator {
             ..
         } = &*self.core;
         queued.fetch_add(1, Ordering::Relaxed);
-        let room = runtime.request_engine();
+        let room = runtime.ask_others_to_yield();
         let first = lock(first_in_line);
         let issued = lock(issued);
         drop((first, room));

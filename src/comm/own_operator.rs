@@ -4,7 +4,7 @@
 //! because the engine never runs functions that the program supplies.
 
 use super::Communicator;
-use super::buffer::{BufferMut, check_writable_on_host};
+use super::buffer::{BufferMut, writable_on_host};
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 use crate::limits::{OPERATOR_NAME_BYTES_MAX, OPERATOR_SCRATCH_BYTES};
@@ -61,7 +61,7 @@ impl Communicator {
     where
         B: BufferMut + ?Sized,
     {
-        let buffer = check_writable_on_host(buffer)?;
+        let buffer = writable_on_host(buffer)?;
         self.compare_operators(name, buffer.len(), B::Element::DTYPE)?;
         let world_size = self.world_size();
         let element_bytes = size_of::<B::Element>() * world_size;

@@ -2,7 +2,7 @@
 //! sender and receiver.
 
 use super::Communicator;
-use super::buffer::{Buffer, BufferMut, check_writable_on_host};
+use super::buffer::{Buffer, BufferMut, writable_on_host};
 use super::work::{Work, WorkError};
 use crate::dtype::Element;
 use crate::engine::Ticket;
@@ -73,7 +73,7 @@ impl Communicator {
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if `peer` sends a different length or type.
     #[doc(alias("MPI_Recv", "ncclRecv"))]
     pub fn recv<B: BufferMut + ?Sized>(&self, buffer: &mut B, peer: usize) -> Result<()> {
-        let slice = check_writable_on_host(buffer)?;
+        let slice = writable_on_host(buffer)?;
         lend(slice, |region| {
             let mut memory = Memory::in_place(region);
             let begun = self.begin_pair(MessageEnd::From(peer), &mut memory);
@@ -112,7 +112,7 @@ impl Communicator {
     /// sent.
     #[doc(alias("MPI_ANY_SOURCE"))]
     pub fn recv_any<B: BufferMut + ?Sized>(&self, buffer: &mut B) -> Result<usize> {
-        let slice = check_writable_on_host(buffer)?;
+        let slice = writable_on_host(buffer)?;
         if slice.is_empty() || self.world_size() == 1 {
             let why = match slice.is_empty() {
                 true => "recv_any cannot receive an empty message; pass at least one element",
@@ -160,7 +160,7 @@ impl Communicator {
         I: Buffer + ?Sized,
         O: BufferMut + ?Sized,
     {
-        let (input, output) = (input.memory().on_host()?, check_writable_on_host(output)?);
+        let (input, output) = (input.memory().on_host()?, writable_on_host(output)?);
         if to == self.rank() && from == to {
             let (input, output) = (
                 bytemuck::cast_slice(input),
@@ -241,7 +241,7 @@ impl Communicator {
     where
         B: BufferMut + Send + 'static,
     {
-        let held = Region::hold(buffer, check_writable_on_host);
+        let held = Region::hold(buffer, writable_on_host);
         let held = held.map_err(|(error, buffer)| WorkError { error, buffer })?;
         self.start_pair(MessageEnd::From(peer), Memory::in_place(held.0), held.1)
     }

@@ -1,7 +1,7 @@
 //! Runs asynchronous operations on borrowed buffers.
 
 use super::Communicator;
-use super::buffer::{Buffer, BufferMut, check_writable_on_host};
+use super::buffer::{Buffer, BufferMut, writable_on_host};
 use super::pairs::sent;
 use crate::engine::Ticket;
 use crate::engine::cache::MessageEnd;
@@ -221,7 +221,7 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
         &self,
         buffer: &'buffers mut B,
     ) -> Result<(Region, Loan<&'buffers mut B>)> {
-        self.lender.lend(buffer, check_writable_on_host)
+        self.lender.lend(buffer, writable_on_host)
     }
 
     fn lend_shared<B: Buffer + ?Sized>(

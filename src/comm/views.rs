@@ -6,8 +6,8 @@ use crate::limits::{COMMUNICATOR_NAME_BYTES_MAX, NO_TIMEOUT, TIMEOUT_MAX};
 use std::time::Duration;
 
 impl Communicator {
-    /// Returns how long a call through this handle may take before it fails. Returns [`NO_TIMEOUT`]
-    /// if calls through this handle do not start a clock.
+    /// Returns how long a call through this handle may take before it fails. Returns
+    /// [`Duration::MAX`] if calls through this handle do not start a clock.
     ///
     /// ```
     /// use ringtree::sim::{World, sleep};

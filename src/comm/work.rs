@@ -168,7 +168,7 @@ impl<B> Work<B> {
         let (_, ended_at) = runtime.ended(ticket);
         let end = runtime.wait(ticket);
         let ended_at = ended_at.unwrap_or_else(|| runtime.now());
-        finish_call(end, claim).map(|buffer| (buffer, ended_at))
+        returned_buffer(end, claim).map(|buffer| (buffer, ended_at))
     }
 
     /// Drops the buffer when the operation completes.
@@ -197,7 +197,7 @@ fn refused<B>(claim: Claim<B>, error: Error) -> WorkError<B> {
 }
 
 /// Returns the buffer of a completed operation.
-fn finish_call<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<B>> {
+fn returned_buffer<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<B>> {
     let buffer = release(memory, claim);
     match result {
         Ok(()) => Ok(buffer),
@@ -224,7 +224,7 @@ impl<B> Future for Work<B> {
         };
         let end = runtime.poll_for(ticket, context.waker());
         match end {
-            Some(end) => Poll::Ready(finish_call(end, claim)),
+            Some(end) => Poll::Ready(returned_buffer(end, claim)),
             None => {
                 self.under_way = Some((ticket, claim));
                 Poll::Pending

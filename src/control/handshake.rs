@@ -220,8 +220,8 @@ impl Handshake {
                     proven,
                     refusal,
                 }) => {
-                    // A new socket always accepts the reply immediately. If it does not, the reply
-                    // is dropped.
+                    // A new socket normally accepts the reply immediately. If it does not, the
+                    // reply is dropped.
                     let _ = self.stream.write(&reply);
                     return Err(Failure::Refused(refusal, proven));
                 }

@@ -3,7 +3,7 @@
 //! Every process has an abstract Unix datagram socket. Its name is random and does not appear in a
 //! file system, and the socket disappears with the process. Each datagram begins with the
 //! receiver's [`Word`], which only the ranks of the job know. A datagram that contains nothing else
-//! wakes the receiver. Any other datagram must be a [`FdMessage`] with one descriptor.
+//! wakes the receiver. Any other datagram must be an [`FdMessage`] with one descriptor.
 //!
 //! Every process in the network namespace can write to the socket, and closing a descriptor that an
 //! unauthenticated peer has sent can block for as long as the peer likes. So the socket has a
@@ -236,8 +236,8 @@ impl LocalPeers {
 
     /// Like [`LocalPeers::exchange`], but exchanges descriptors with only the local ranks `others`.
     /// Calls `goes_on` at intervals of
-    /// [`HAND_OVER_PROBE_EVERY`](crate::limits::HAND_OVER_PROBE_EVERY), and if it returns `false`,
-    /// fails in the same way as at the deadline.
+    /// [`FD_PASSING_PROBE_EVERY`](crate::limits::FD_PASSING_PROBE_EVERY), and if it returns
+    /// `false`, fails in the same way as at the deadline.
     ///
     /// # Errors
     /// Returns the same errors as [`LocalPeers::exchange`].

@@ -291,7 +291,8 @@ impl DataParallel {
         verdict
     }
 
-    /// Determines from the result of the commit whether the step is valid.
+    /// Determines from the result of the commit whether the step is valid. Skips the step or clips
+    /// the gradients, as the options require.
     fn validate(
         &mut self,
         any: &dyn Fn(usize) -> bool,
@@ -303,8 +304,8 @@ impl DataParallel {
             return self.handle_non_finite();
         }
         self.check_used()?;
-        let missing_gradient_error = (0..count).find(|at| any(*at) && any(count + at));
-        match missing_gradient_error.filter(|_| !self.options.allows_unused) {
+        let missing = (0..count).find(|at| any(*at) && any(count + at));
+        match missing.filter(|_| !self.options.allows_unused) {
             Some(parameter) => {
                 Err(self.missing_gradient_error(parameter, own[parameter], has_data)?)
             }

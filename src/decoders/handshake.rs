@@ -87,7 +87,7 @@ pub(super) const SEALED: Decoder = Decoder {
     },
 };
 
-pub(super) const HAND_OVER: Decoder = Decoder {
+pub(super) const FD_MESSAGE: Decoder = Decoder {
     name: "hand-over",
     run: |bytes| {
         let Some(claim) = Claim::decode(bytes) else {

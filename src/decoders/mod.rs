@@ -41,7 +41,7 @@ pub const DECODERS: &[Decoder] = &[
     handshake::INITIATOR,
     handshake::TAMPERED,
     handshake::SEALED,
-    handshake::HAND_OVER,
+    handshake::FD_MESSAGE,
     control::RELAY,
     control::JOIN,
     control::UNIQUE_ID,

@@ -146,7 +146,7 @@ fn messages() -> Vec<Message> {
     let lost = Error::peer_lost(3, "rank 3 is gone".to_owned());
     let position = Message::Position {
         place: place(1),
-        held_up_by: vec![place(2), place(3)],
+        blocked_by: vec![place(2), place(3)],
         waits: vec![wait(1, 2), wait(0, 0)],
     };
     vec![
@@ -191,7 +191,7 @@ fn long_title() -> Message {
     };
     Message::Position {
         place,
-        held_up_by: Vec::new(),
+        blocked_by: Vec::new(),
         waits: vec![wait],
     }
 }
@@ -221,14 +221,14 @@ fn session(bytes: &[u8]) {
                 let timeout = [NO_TIMEOUT, DEADLINE_DEFAULT][usize::from(input.byte() % 2)];
                 session.enter((&call, None), call.digest(), made, timeout);
             }
-            2 => session.waited(&call().numbered(made), &[other], made as usize),
+            2 => session.notify_waiting(&call().numbered(made), &[other], made as usize),
             3 => session.idle(),
             4 => session.link_lost(other, &call().numbered(made), "reset"),
             5 => session.control_lost(other, "reset"),
             6 => session.mismatched(other, &call().numbered(made), made),
             7 => now += Duration::from_millis(u64::from(input.byte()) * 10),
             8 => session.enter_pair(other, &pair),
-            9 => session.note_untimed(made),
+            9 => session.report_untimed_wait(made),
             _ => {
                 let place = PairPlace {
                     sends: made % 2 == 0,
@@ -255,9 +255,9 @@ fn session(bytes: &[u8]) {
                 .all(|one| *one < WORLD_SIZE)
         );
         for call in [pair, call().numbered(made)] {
-            let story = session.story(&call, &[other]);
-            assert!(story.words.starts_with("rank"), "{story:?}");
-            assert!(story.ranks.iter().all(|one| *one < WORLD_SIZE));
+            let report = session.wait_report(&call, &[other]);
+            assert!(report.words.starts_with("rank"), "{report:?}");
+            assert!(report.ranks.iter().all(|one| *one < WORLD_SIZE));
         }
     }
 }

@@ -28,7 +28,7 @@
 use super::lane::{ENTRIES_BESIDE, Lane, has_begun, has_ended};
 use super::numbering::{Numbering, Order, page_bytes};
 use crate::engine::gate::Gate;
-use crate::engine::medium::enqueued::{Entry, FrameSpace, Place, Script};
+use crate::engine::medium::enqueued::{Entry, Place, PlaceMemory, Script};
 use crate::error::Result;
 use crate::limits::{DEVICE_FRAME_BYTES, DEVICE_FRAMES};
 use crate::lock::lock;
@@ -195,14 +195,14 @@ impl Frames<'_> {
     /// Returns the memory and offset of `bytes` bytes at `place`.
     fn span(&self, place: &Place, bytes: usize) -> (&Memory, usize) {
         assert!(
-            place.memory == FrameSpace::Buffer || place.at + bytes <= DEVICE_FRAME_BYTES,
+            place.memory == PlaceMemory::Buffer || place.at + bytes <= DEVICE_FRAME_BYTES,
             "invariant: pieces are small enough for their messages to fit into a frame"
         );
         let in_frame = self.frame * DEVICE_FRAME_BYTES + place.at;
         match place.memory {
-            FrameSpace::Buffer => (self.memory, place.at),
-            FrameSpace::Frame => (&self.windows[self.rank], in_frame),
-            FrameSpace::Peer(peer) => (&self.windows[peer], in_frame),
+            PlaceMemory::Buffer => (self.memory, place.at),
+            PlaceMemory::Frame => (&self.windows[self.rank], in_frame),
+            PlaceMemory::Peer(peer) => (&self.windows[peer], in_frame),
         }
     }
 

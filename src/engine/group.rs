@@ -22,7 +22,7 @@ pub struct Group {
     pub(super) numbers: Numbers,
     /// Number of the thread that made the last call; 0 before the first call.
     pub(super) caller: u64,
-    pub(super) alarm: Alarm,
+    pub(super) stall_warning: StallWarning,
     /// `true` once [`Group::take_failure`] has returned the first error.
     pub(super) is_failure_taken: bool,
 }
@@ -40,13 +40,13 @@ pub(super) struct Numbers {
 
 /// The warning about a call that waits for a long time.
 #[derive(Clone, Debug)]
-pub(super) struct Alarm {
+pub(super) struct StallWarning {
     /// The time after which a warning about a waiting call is due. Zero disables warnings.
     pub(super) after: Duration,
     pub(super) line: Option<String>,
 }
 
-impl Default for Alarm {
+impl Default for StallWarning {
     fn default() -> Self {
         Self {
             after: STALL_WARNING_DEFAULT,
@@ -75,7 +75,7 @@ impl Group {
             pairs: Queue::new(Order::Pairs, pairs, rank, count),
             numbers: Numbers::default(),
             caller: 0,
-            alarm: Alarm::default(),
+            stall_warning: StallWarning::default(),
             is_failure_taken: false,
         }
     }
@@ -222,7 +222,7 @@ impl Group {
         queue.slots[index].keep(start);
         queue.order.push_back(index);
         if let Err(broken) = ran {
-            self.broken(Order::Collectives, index, broken);
+            self.link_broken(Order::Collectives, index, broken);
         }
         Ok(Some(index))
     }
@@ -233,7 +233,7 @@ impl Group {
             return self.settle();
         }
         if let Err((slot, broken)) = self.number_waiting() {
-            self.broken(Order::Pairs, slot, broken);
+            self.link_broken(Order::Pairs, slot, broken);
             return true;
         }
         let mut advanced = false;
@@ -245,7 +245,7 @@ impl Group {
             match polled {
                 Ok(moved) => advanced |= moved,
                 Err((slot, broken)) => {
-                    self.broken(order, slot, broken);
+                    self.link_broken(order, slot, broken);
                     return true;
                 }
             }
@@ -319,7 +319,7 @@ impl Group {
 
     /// Returns `true` if an operation is waiting for a device. A device does not wake any thread.
     #[must_use]
-    pub fn awaits_gate(&self) -> bool {
+    pub fn waits_for_device(&self) -> bool {
         let mut operations = self.collectives.operations();
         operations.any(|slot| !slot.has_begun())
     }

@@ -44,7 +44,7 @@ impl GroupCreation {
         self.outbox.push_back((PROCESSES, to, encode(notice)));
     }
 
-    fn send_all(&mut self, answers: Vec<(usize, Notice)>) {
+    fn send_answers(&mut self, answers: Vec<(usize, Notice)>) {
         for (rank, notice) in answers {
             self.send(To::Rank(rank), &notice);
         }
@@ -80,8 +80,8 @@ impl GroupCreation {
 
     /// Returns the answer to a request, if the answer has arrived.
     pub(super) fn answer(&self, serial: u32) -> Option<Result<u32>> {
-        let mut request = self.requests.iter();
-        let request = request.find(|one| one.serial == serial)?;
+        let mut requests = self.requests.iter();
+        let request = requests.find(|one| one.serial == serial)?;
         // Rank 0 knows that this process stopped waiting, but not why.
         let why = |error| request.cause.clone().unwrap_or(error);
         request.answer.clone().map(|answer| answer.map_err(why))
@@ -102,8 +102,8 @@ impl GroupCreation {
     /// Returns the error with which this process aborted a request, or `None` if the request was
     /// not aborted.
     pub(super) fn cause(&self, serial: u32) -> Option<Error> {
-        let mut request = self.requests.iter();
-        request.find(|one| one.serial == serial)?.cause.clone()
+        let mut requests = self.requests.iter();
+        requests.find(|one| one.serial == serial)?.cause.clone()
     }
 
     /// Returns `true` if this process is waiting for a group.
@@ -113,8 +113,8 @@ impl GroupCreation {
 
     /// Notifies rank 0, once, that this process is no longer waiting. Rank 0 still sends an answer.
     pub(super) fn withdraw(&mut self, serial: u32, waited: Duration) {
-        let mut request = self.requests.iter_mut();
-        let its = request.find(|one| one.serial == serial && !one.has_withdrawn);
+        let mut requests = self.requests.iter_mut();
+        let its = requests.find(|one| one.serial == serial && !one.has_withdrawn);
         if let Some(request) = its {
             request.has_withdrawn = true;
             let waited_ms = u64::try_from(waited.as_millis()).unwrap_or(u64::MAX);
@@ -163,13 +163,13 @@ impl GroupCreation {
             }
             Notice::Join { .. } | Notice::Withdraw { .. } | Notice::Left => {
                 let answers = self.registrar.receive(from, notice);
-                self.send_all(answers);
+                self.send_answers(answers);
                 return None;
             }
             Notice::Made { .. } | Notice::Refused { .. } | Notice::Lost { .. } => return None,
         };
-        let mut request = self.requests.iter_mut();
-        if let Some(request) = request.find(|one| one.serial == serial) {
+        let mut requests = self.requests.iter_mut();
+        if let Some(request) = requests.find(|one| one.serial == serial) {
             request.answer.get_or_insert(answer);
         }
         None
@@ -197,7 +197,7 @@ impl GroupCreation {
             return;
         }
         let answers = self.registrar.lost(rank, why);
-        self.send_all(answers);
+        self.send_answers(answers);
         let lost = Notice::Lost {
             // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
             rank: rank as u32,

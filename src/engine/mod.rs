@@ -38,7 +38,7 @@ mod waits;
 mod watch;
 
 use crate::error::{Error, Result};
-use crate::limits::{IDLE_SLEEP, UNTIMED_SLEEP};
+use crate::limits::{IDLE_SLEEP, NOTIFIED_SLEEP};
 use crate::protocol::group_creation::{PROCESSES, RELAY};
 use crate::protocol::members::Members;
 use crate::protocol::message::{decode, encode};
@@ -252,20 +252,22 @@ impl Engine {
     /// Returns how long a thread may sleep before it must call [`Engine::tick`]. `now` returns the
     /// current time.
     #[must_use]
-    pub fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
+    pub fn sleep_max(&self, now: impl Fn() -> Duration) -> Duration {
         if self.group_creation.is_awaited() {
             return IDLE_SLEEP;
         }
         let groups = self.groups.iter();
         groups
-            .map(|(_, group)| group.may_sleep(&now))
-            .fold(UNTIMED_SLEEP, Duration::min)
+            .map(|(_, group)| group.sleep_max(&now))
+            .fold(NOTIFIED_SLEEP, Duration::min)
     }
 
     /// Returns `true` if an operation is waiting for a device. A device does not wake any thread.
     #[must_use]
-    pub fn awaits_gate(&self) -> bool {
-        self.groups.iter().any(|(_, group)| group.awaits_gate())
+    pub fn waits_for_device(&self) -> bool {
+        self.groups
+            .iter()
+            .any(|(_, group)| group.waits_for_device())
     }
 
     /// Records the current time as the end of every operation that has completed since the last

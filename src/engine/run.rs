@@ -9,8 +9,8 @@
 //! - [`Run::poll`] advances every step until a link or a dependency stops it. So a segment is
 //!   reduced and forwarded while later segments are in flight.
 //!
-//! Both advance steps through [`Run::step`], so they share their counters. So if an operation exceeds
-//! its caller's spin budget, it can be polled from its current state.
+//! Both advance steps through [`Run::step`], so they share their counters. So if an operation
+//! exceeds its caller's spin budget, it can be polled from its current state.
 //!
 #![doc = include_str!("progress.md")]
 

@@ -110,14 +110,14 @@ fn waiting_rank_sleeps_until_next_notice_or_deadline() {
     let (mut engine, ticket) = waiting(at(60_000));
     let tick = |engine: &mut Engine, now| {
         engine.tick(at(now));
-        engine.may_sleep(|| at(now))
+        engine.sleep_max(|| at(now))
     };
     assert_eq!(tick(&mut engine, 0), IDLE_SLEEP);
     assert_eq!(tick(&mut engine, 900), IDLE_SLEEP);
-    assert_eq!(tick(&mut engine, 1000), UNTIMED_SLEEP);
+    assert_eq!(tick(&mut engine, 1000), NOTIFIED_SLEEP);
     assert_eq!(tick(&mut engine, 1950), at(50));
     for second in 2..60 {
-        assert_eq!(tick(&mut engine, second * 1000), UNTIMED_SLEEP);
+        assert_eq!(tick(&mut engine, second * 1000), NOTIFIED_SLEEP);
     }
     assert_eq!(tick(&mut engine, 59_990), at(10));
     assert!(take(&mut engine, ticket).is_none());

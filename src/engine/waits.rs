@@ -29,16 +29,17 @@ impl Waits {
         self.blocked.reserve(BLOCKED_AT_ONCE);
         group.session.set_group(number);
         if let Some(after) = self.warns_after {
-            group.alarm.after = after;
+            group.stall_warning.after = after;
         }
     }
 }
 
 impl Engine {
     /// Sets the time after which the process warns about a waiting call. Zero disables warnings.
-    pub fn warn_after(&mut self, time: Duration) {
+    pub fn set_stall_warning(&mut self, time: Duration) {
         self.waits.warns_after = Some(time);
-        self.groups().for_each(|group| group.alarm.after = time);
+        self.groups()
+            .for_each(|group| group.stall_warning.after = time);
     }
 
     /// Records whether thread number `thread` is waiting for an operation.
@@ -67,7 +68,7 @@ impl Engine {
         };
         let epoch = self.groups.iter().map(made).fold(0, u64::wrapping_add);
         for (_, group) in &mut self.groups {
-            if let Some(line) = group.alarm.line.take()
+            if let Some(line) = group.stall_warning.line.take()
                 && self.waits.warned_at != Some(epoch)
             {
                 self.waits.warned_at = Some(epoch);

@@ -1,14 +1,14 @@
-//! Handles everything in a group except the movement of bytes: deadlines, notices, failures, and
-//! the messages of its session.
+//! Enforces a group's deadlines, notifies peers of waits, warns of stalls, and fails the group's
+//! operations.
 
 use super::cache::MessageEnd;
-use super::group::Alarm;
+use super::group::StallWarning;
 use super::group::{Group, Order};
 use super::medium::Broken;
 use super::queue::{Queue, Slot};
 use crate::error::Error;
 use crate::limits::{
-    IDLE_SLEEP, LINK_GRACE, NO_TIMEOUT, NOTICES_DOUBLED_MAX, PEERS_NOTIFIED_MAX, UNTIMED_SLEEP,
+    IDLE_SLEEP, LINK_GRACE, NO_TIMEOUT, NOTICES_DOUBLED_MAX, NOTIFIED_SLEEP, PEERS_QUERIED_MAX,
     WAITING_NOTICE_AFTER,
 };
 use crate::link::LinkError;
@@ -19,11 +19,12 @@ use crate::protocol::session::{Agreement, Session, To, WaitReport};
 use std::time::Duration;
 
 /// Shortest time between two checks of the clock, even if an operation is overdue.
-const LOOKS_APART: Duration = Duration::from_millis(1);
+const CLOCK_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 impl Group {
-    /// Handles everything that is due by `now`: notices, deadlines and pending errors. Call this
-    /// method after the group has been polled. `now` must never decrease.
+    /// Handles everything that is due by `now`: notices, deadlines and pending errors. `now` must
+    /// never decrease. Poll the group first: this method assumes that the bytes that peers sent
+    /// before their goodbyes have been received.
     pub fn tick(&mut self, now: Duration) {
         self.session.tick(now);
         self.fail_calls_on_departed();
@@ -34,7 +35,12 @@ impl Group {
         }
         let rank = self.rank;
         for queue in [&mut self.collectives, &mut self.pairs] {
-            check_deadlines(rank, queue, (&mut self.session, &mut self.alarm), now);
+            check_deadlines(
+                rank,
+                queue,
+                (&mut self.session, &mut self.stall_warning),
+                now,
+            );
         }
     }
 
@@ -53,7 +59,13 @@ impl Group {
         ended
     }
 
-    pub(super) fn broken(&mut self, order: Order, slot: usize, Broken { peer, error }: Broken) {
+    /// Turns a link's error into an error of the session.
+    pub(super) fn link_broken(
+        &mut self,
+        order: Order,
+        slot: usize,
+        Broken { peer, error }: Broken,
+    ) {
         // Every started operation has a call.
         let Some(call) = self.queue(order).slots[slot].call() else {
             return;
@@ -97,14 +109,14 @@ impl Group {
     }
 
     /// Returns the time during which the clock need not be checked.
-    pub(super) fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
+    pub(super) fn sleep_max(&self, now: impl Fn() -> Duration) -> Duration {
         let session = &self.session;
         if session.has_error() || session.gathers_marks() || session.awaits_goodbyes() {
             return IDLE_SLEEP;
         }
         let all = self.collectives.operations().chain(self.pairs.operations());
-        all.map(|slot| slot.may_sleep(&now))
-            .fold(UNTIMED_SLEEP, Duration::min)
+        all.map(|slot| slot.sleep_max(&now))
+            .fold(NOTIFIED_SLEEP, Duration::min)
     }
 
     /// Fails the group with `cause`, an error from outside the group.
@@ -141,9 +153,9 @@ impl Group {
         self.settle();
     }
 
-    /// Updates the position that the session reports for this rank in answers to peers. If the
-    /// asking rank is waiting in a message and this rank's end of that message is in flight, the
-    /// position contains this end. Otherwise, it contains the oldest send or receive.
+    /// Updates the position that the session reports for this rank in answers to peers. If the peer
+    /// asks about a message, the position contains this rank's matching send or receive. Otherwise,
+    /// it contains the oldest send or receive.
     fn update_position(&mut self, asked: Option<(usize, Call)>, waits: Vec<Wait>) {
         let is_asked = |slot: &&Slot| {
             let (Some((from, theirs)), Some(own)) = (asked, slot.call()) else {
@@ -330,7 +342,7 @@ impl Slot {
     }
 
     /// Gives the timeout of another rank, counted from now, to a call without a deadline.
-    fn start_clock(&mut self, clock: Clock, now: Duration) {
+    fn adopt_timeout(&mut self, clock: Clock, now: Duration) {
         self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
         self.timeout = clock.timeout;
         self.timeout_owner = Some(clock.rank);
@@ -344,7 +356,7 @@ impl Slot {
     fn notice_interval(&self) -> Duration {
         if self.timeout == NO_TIMEOUT {
             let peers = self.program().map_or(0, |program| program.peers().count());
-            let first = peers.div_ceil(PEERS_NOTIFIED_MAX).max(1) as u32;
+            let first = peers.div_ceil(PEERS_QUERIED_MAX).max(1) as u32;
             let doubled = self.notices.saturating_sub(first).min(NOTICES_DOUBLED_MAX);
             return WAITING_NOTICE_AFTER * (1 << doubled);
         }
@@ -353,13 +365,13 @@ impl Slot {
 
     /// Returns the time during which the clock need not be checked. Once the peers have been
     /// notified, this is the time until the next notice or the deadline.
-    fn may_sleep(&self, now: impl Fn() -> Duration) -> Duration {
+    fn sleep_max(&self, now: impl Fn() -> Duration) -> Duration {
         match self.since {
-            _ if self.timeout == NO_TIMEOUT => UNTIMED_SLEEP,
+            _ if self.timeout == NO_TIMEOUT => NOTIFIED_SLEEP,
             Some(since) if self.notices > 0 => {
                 let notice_due = self.noticed_at.saturating_add(self.notice_interval());
                 let due = since.saturating_add(notice_due.min(self.timeout));
-                due.saturating_sub(now()).max(LOOKS_APART)
+                due.saturating_sub(now()).max(CLOCK_CHECK_INTERVAL_MIN)
             }
             _ => IDLE_SLEEP,
         }
@@ -367,11 +379,11 @@ impl Slot {
 }
 
 /// Fails the group if an operation is overdue. Notifies the peers of operations that have been
-/// waiting for a long time, and raises the alarm for the oldest operation.
+/// waiting for a long time, and raises the stall_warning for the oldest operation.
 fn check_deadlines(
     rank: usize,
     queue: &mut Queue,
-    (session, alarm): (&mut Session, &mut Alarm),
+    (session, stall_warning): (&mut Session, &mut StallWarning),
     now: Duration,
 ) {
     for (place, index) in queue.order.iter().enumerate() {
@@ -383,7 +395,7 @@ fn check_deadlines(
         if slot.timeout == NO_TIMEOUT
             && let Some(clock) = session.clock(call.sequence).filter(|_| !call.is_pair())
         {
-            slot.start_clock(clock, now);
+            slot.adopt_timeout(clock, now);
         }
         let waited = now.saturating_sub(slot.since.unwrap_or(now));
         let is_overdue = waited >= slot.timeout;
@@ -393,20 +405,21 @@ fn check_deadlines(
         }
         let awaited = slot.awaited(session);
         if is_overdue {
-            let error = overdue(rank, &call, slot, &awaited, session);
+            let error = timeout_error(rank, &call, slot, &awaited, session);
             session.failed(error.with_elapsed(slot.waited_before + waited));
             return;
         }
         if slot.timeout == NO_TIMEOUT && !call.is_pair() {
-            session.note_untimed(call.sequence);
+            session.report_untimed_wait(call.sequence);
         }
-        // An earlier notice has given the peers time to answer.
-        let is_late = !alarm.after.is_zero() && waited >= alarm.after && slot.notices > 0;
+        // Warn only after a notice, so that the warning can quote the peers' answers.
+        let is_late =
+            !stall_warning.after.is_zero() && waited >= stall_warning.after && slot.notices > 0;
         if is_late && place == 0 && !slot.is_warned_of {
-            alarm.line = stalled(rank, &call, slot, (&awaited, waited), session);
-            slot.is_warned_of = alarm.line.is_some();
+            stall_warning.line = stall_text(rank, &call, slot, (&awaited, waited), session);
+            slot.is_warned_of = stall_warning.line.is_some();
         }
-        session.waited(&call, &awaited, slot.notices as usize);
+        session.notify_waiting(&call, &awaited, slot.notices as usize);
         slot.notices += 1;
         slot.noticed_at = notice_due;
     }
@@ -414,7 +427,13 @@ fn check_deadlines(
 
 /// Returns the error for an operation that timed out. The error states which ranks are missing and
 /// where they are.
-fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &Session) -> Error {
+fn timeout_error(
+    rank: usize,
+    call: &Call,
+    slot: &Slot,
+    awaited: &[usize],
+    session: &Session,
+) -> Error {
     let waited_s = slot.timeout.as_secs_f64();
     let deadline = match slot.timeout_owner {
         None => format!("after {waited_s:.1} s"),
@@ -423,33 +442,33 @@ fn overdue(rank: usize, call: &Call, slot: &Slot, awaited: &[usize], session: &S
             session.name(other as usize)
         ),
     };
-    let story = held_up(slot, call, awaited, session);
-    let advice = match story.is_circle {
+    let report = wait_report(slot, call, awaited, session);
+    let advice = match report.is_deadlock {
         true => {
             "issue calls in the same order on all ranks; for messages, use sendrecv, a batch or a \
              started send"
         }
         false => "find out why, or raise the timeout if the call is merely slow",
     };
-    let (name, on, who) = (session.name(rank), session.on(), story.words);
+    let (name, on, who) = (session.name(rank), session.name_suffix(), report.words);
     let error = format!("{name} timed out in {call}{on} {deadline}: {who}; {advice}");
-    let error = Error::deadline(error).with_missing(story.ranks);
+    let error = Error::deadline(error).with_missing(report.ranks);
     call.mark(error.with_rank(rank))
 }
 
 /// Returns the warning about an operation that has been waiting for a long time. The warning states
 /// which ranks are missing and where they are. Returns `None` if the operation has no deadline,
 /// unless ranks are waiting for each other.
-fn stalled(
+fn stall_text(
     rank: usize,
     call: &Call,
     slot: &Slot,
     (awaited, waited): (&[usize], Duration),
     session: &Session,
 ) -> Option<String> {
-    let story = held_up(slot, call, awaited, session);
+    let report = wait_report(slot, call, awaited, session);
     let limit = match slot.timeout {
-        NO_TIMEOUT if !story.is_circle => return None,
+        NO_TIMEOUT if !report.is_deadlock => return None,
         NO_TIMEOUT => "the call has no timeout".to_owned(),
         timeout => format!("the call's timeout is {:.0} s", timeout.as_secs_f64()),
     };
@@ -457,20 +476,20 @@ fn stalled(
         "{} has waited {:.0} s in {call}{}: {}; {limit}",
         session.name(rank),
         waited.as_secs_f64(),
-        session.on(),
-        story.words
+        session.name_suffix(),
+        report.words
     ))
 }
 
 /// Returns the cause that is blocking an operation.
-fn held_up(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> WaitReport {
+fn wait_report(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> WaitReport {
     if slot.is_reached() {
-        return session.story(call, awaited);
+        return session.wait_report(call, awaited);
     }
     WaitReport {
         words: "the buffer's stream has not reached the call because it is busy with earlier work"
             .to_owned(),
         ranks: Vec::new(),
-        is_circle: false,
+        is_deadlock: false,
     }
 }

@@ -39,7 +39,7 @@ pub(crate) struct Cause {
 }
 
 /// The degree of confidence that a failure is the original one and not a consequence of another
-/// failure. Until the cause is final, a cause with a higher standing replaces it.
+/// failure. Until the cause is final, a cause with a higher confidence replaces it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Confidence {
     /// The rank received an error that blames another rank, and the rank's last output is either

@@ -57,7 +57,8 @@ pub struct Job {
     /// exist, the launcher creates it. Setting this field requires [`Output::Prefixed`] or
     /// [`Output::Rank0`].
     pub log_folder: Option<PathBuf>,
-    /// The meeting point for the launchers, or `None` if the job runs only on this host.
+    /// The meeting point for the launchers, or `None` if the job runs only on this host. The ranks
+    /// join at a different address.
     pub rendezvous: Option<Rendezvous>,
     /// If `true`, each rank is started in its own session, as is done by torchrun, containers and
     /// services. Linux then schedules the ranks like unrelated programs.

@@ -15,8 +15,8 @@ pub(super) enum Show {
     Lines(String),
     /// Shows the output unchanged.
     Unchanged,
-    /// Shows nothing unless the rank fails. If it fails, shows the last lines, each with this prefix
-    /// in front of it.
+    /// Shows nothing unless the rank fails. If it fails, shows the last lines, each with this
+    /// prefix in front of it.
     Kept(String),
 }
 

@@ -214,11 +214,11 @@ impl Registrar {
             }
             self.gatherings.push(gathering);
         }
-        self.create_complete_groups()
+        self.create_first_complete_group()
     }
 
     /// Creates the first group that has been requested by all its members.
-    fn create_complete_groups(&mut self) -> Vec<(usize, Notice)> {
+    fn create_first_complete_group(&mut self) -> Vec<(usize, Notice)> {
         let is_whole = |one: &Gathering| one.joined.len() == one.members.len();
         let Some(at) = self.gatherings.iter().position(is_whole) else {
             return Vec::new();
@@ -255,7 +255,7 @@ impl Registrar {
             .map(|rank| {
                 let rank = *rank;
                 let name = gathering.name(rank);
-                match self.whereabouts(gathering.members[rank] as usize) {
+                match self.describe(gathering.members[rank] as usize) {
                     Some(elsewhere) => format!("{name} is waiting for {elsewhere} instead"),
                     None => format!("{name} has not requested it"),
                 }
@@ -276,7 +276,7 @@ impl Registrar {
     }
 
     /// Describes the group that a rank is waiting for, if any.
-    fn whereabouts(&self, world_rank: usize) -> Option<String> {
+    fn describe(&self, world_rank: usize) -> Option<String> {
         let mut gatherings = self.gatherings.iter();
         let waits = gatherings.find(|one| one.joined.contains_key(&world_rank));
         waits.map(Gathering::group)

@@ -94,7 +94,7 @@ pub enum Message {
         place: Place,
         /// Positions of the ranks that the sender is waiting for, directly or indirectly; at most
         /// [`PLACES_MAX`].
-        held_up_by: Vec<Place>,
+        blocked_by: Vec<Place>,
         /// The call in which the thread of the sender that calls this group is blocked, followed by
         /// the waits reported by the ranks that this call waits for, and so on.
         waits: Vec<Wait>,
@@ -153,7 +153,7 @@ impl Message {
             Message::Posted(call) => call.root == from && call.is_pair(),
             Message::Position {
                 place,
-                held_up_by,
+                blocked_by,
                 waits,
             } => {
                 let is_place = |one: &Place| {
@@ -173,8 +173,8 @@ impl Message {
                 let first = waits.first();
                 place.rank as usize == from
                     && is_place(place)
-                    && held_up_by.len() <= PLACES_MAX
-                    && held_up_by.iter().all(is_place)
+                    && blocked_by.len() <= PLACES_MAX
+                    && blocked_by.iter().all(is_place)
                     && waits.len() <= PLACES_MAX
                     && waits.iter().all(is_wait)
                     && first.is_none_or(|one| one.rank as usize == members.world_rank(from))
@@ -211,8 +211,8 @@ pub fn encode(message: &impl Serialize) -> Vec<u8> {
 ///     pair_calls: 0,
 ///     pair: None,
 /// };
-/// let (held_up_by, waits) = (vec![place.clone(); 2], Vec::new());
-/// let message = Message::Position { place, held_up_by, waits };
+/// let (blocked_by, waits) = (vec![place.clone(); 2], Vec::new());
+/// let message = Message::Position { place, blocked_by, waits };
 /// assert_eq!(decode(&encode(&message)), Some(message));
 /// let full = ringtree::Error::new(ringtree::ErrorKind::System, "the disk is full");
 /// let failed_beside = Some(full);
@@ -257,7 +257,7 @@ mod tests {
         };
         let lie = Message::Position {
             place,
-            held_up_by: Vec::new(),
+            blocked_by: Vec::new(),
             waits: (1..9).map(wait).collect(),
         };
         let lie = encode(&lie);

@@ -5,7 +5,7 @@
 //! - [`sealed`] defines the stream of authenticated control messages that may follow the handshake.
 //! - [`fd_passing`] defines the message with which ranks on one host pass descriptors to each
 //!   other.
-//! - [`call`] describes a call.
+//! - [`call`] describes a call, and [`message`] defines the control messages within a group.
 //! - [`session`] determines the first error when ranks disagree, leave or die, and the last
 //!   training step that all ranks had completed by then.
 //! - [`members`] maps the ranks of a group to world ranks.

@@ -190,12 +190,12 @@ impl Session {
             Message::Counts(call, counts) => self.compare(from, call, Some(&counts)),
             Message::Position {
                 place,
-                held_up_by,
+                blocked_by,
                 waits,
             } => {
                 let position = Position {
                     place,
-                    held_up_by,
+                    blocked_by,
                     waits,
                     asked: 0,
                 };
@@ -218,7 +218,7 @@ impl Session {
             Message::Agreed(number) => self.agreed(from, number),
             Message::Ended(rank) if rank as usize == self.rank => {}
             Message::Ended(rank) => self.process_ended(rank as usize, ITS_PROCESS_ENDED),
-            Message::Patient(number) => self.note_untimed_call(from, number),
+            Message::Patient(number) => self.receive_untimed_wait(from, number),
             Message::Clock(clock) => self.clock_offered(clock),
             Message::Entered(call) => self.entered(from, call),
             Message::AllEntered(number) => self.all_entered(number),
@@ -251,7 +251,7 @@ impl Session {
     /// Returns the text that names the communicator after a call, such as `, on "gradients"`, or an
     /// empty string if the communicator has no name.
     #[must_use]
-    pub fn on(&self) -> String {
+    pub fn name_suffix(&self) -> String {
         let name = self.name.as_ref();
         name.map_or_else(String::new, |name| format!(", on {name:?}"))
     }

@@ -144,8 +144,8 @@ impl Background {
     }
 
     /// Hands the pending operations over to the background thread. The thread polls immediately if
-    /// `at_once` is `true`. Otherwise, it polls when it is next woken. Returns `false` if the control
-    /// thread must advance the operations.
+    /// `at_once` is `true`. Otherwise, it polls when it is next woken. Returns `false` if the
+    /// control thread must advance the operations.
     pub(super) fn take_over(&self, at_once: bool) -> bool {
         if !self.is_here() {
             return false;
@@ -264,7 +264,7 @@ fn live(background: &Background, mut poll: Poll) {
 fn watch(background: &Background, poll: &Poll, is_registered: &mut bool) -> Option<Duration> {
     let is_watching = &background.is_watching;
     is_watching.store(false, Ordering::SeqCst);
-    let asked = background.reach.with_runtime(Runtime::wants_poller_within);
+    let asked = background.reach.with_runtime(Runtime::poll_due_in);
     if asked.is_some() != *is_registered {
         let descriptor = background.reach.reactor.as_raw_fd();
         let mut source = SourceFd(&descriptor);

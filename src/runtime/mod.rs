@@ -1,11 +1,14 @@
 //! Decides which thread polls the engine, and what the other threads wait for.
 //!
-//! *Purpose.* Only the holder of a token polls. A blocked caller takes the token and advances every
-//! operation of the process until its own operation completes. Callers that find the token taken
-//! sleep until an operation completes or the token is free. The [`background`] thread takes the
-//! token while operations are in flight and no caller is blocked.
+//! *Purpose.* The engine's lock protects all operations, and a caller may advance its own call
+//! while it holds the lock. Only the holder of a token polls repeatedly and sleeps until a link is
+//! ready. A blocked caller takes the token and advances every operation of the process until its
+//! own operation completes. Callers that find the token taken sleep until an operation completes or
+//! the token is free. The [`background`] thread takes the token while operations are in flight and
+//! no caller is blocked.
 //!
 //! - [`operations`] starts operations and waits for their completion.
+//! - [`channels`] numbers the channels of groups.
 //! - [`groups`] creates groups and the memory that their ranks share.
 //! - [`locked`] defines the locked engine. [`user_code`] calls user code, which is code of the
 //!   program that uses this library.
@@ -13,10 +16,11 @@
 //! - [`local`] connects the ranks that share memory. These ranks wake each other through doorbells.
 //! - [`fork_guard`] guards the runtime and rejects calls from forked children.
 //!
-//! *Invariants.* At most one thread polls at a time. No call with a timeout waits forever, because
-//! the polling thread checks the clock and the engine ends overdue operations. User code never runs
-//! on a thread that holds the token or the engine's lock. Neither a call nor the control thread
-//! waits for user code, except that a waiting call runs the interrupt callback.
+//! *Invariants.* At most one thread holds the token. No call with a timeout waits forever, because
+//! the polling thread checks the clock whenever it finds nothing to do, and the engine ends overdue
+//! operations. User code never runs on a thread that holds the token or the engine's lock. Neither
+//! a call nor the control thread waits for user code, except that a waiting call runs the interrupt
+//! callback.
 //!
 //! *May import* `engine`, `control`, `link`, `sys`, `protocol` and the base files.
 
@@ -36,7 +40,7 @@ mod user_code;
 use crate::engine::Engine;
 use crate::engine::group::Group;
 use crate::error::Error;
-use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, POLLER_SLEEP};
+use crate::limits::{BACKGROUND_PASSES, INTERRUPT_EVERY, WAITER_SLEEP_MAX};
 use crate::protocol::group_creation::RELAY;
 use crate::protocol::session::{Agreement, ITS_PROCESS_ENDED};
 use host::{Host, Waited};
@@ -45,14 +49,14 @@ use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
-use user_code::CallbackGuard;
+use user_code::UserCodeGuard;
 
 /// Number of idle passes between two checks of the clock while a polling thread spins.
 const PASSES_PER_TICK: u32 = 64;
 
 thread_local! {
     /// `true` while this thread is running the interrupt callback.
-    static IS_CHECKING: Cell<bool> = const { Cell::new(false) };
+    static IN_INTERRUPT_CALLBACK: Cell<bool> = const { Cell::new(false) };
 }
 
 /// The runtime of a process, or of a simulated rank.
@@ -71,7 +75,7 @@ pub(crate) struct Runtime {
 
 /// Returns the number of this thread, counted from 1.
 #[inline]
-fn own_thread() -> u64 {
+fn thread_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
     thread_local! {
         static NUMBER: Cell<u64> = const { Cell::new(0) };
@@ -83,12 +87,12 @@ fn own_thread() -> u64 {
 }
 
 /// Possession of the token.
-struct Polling<'a>(&'a Runtime);
+struct TokenGuard<'a>(&'a Runtime);
 
-impl Drop for Polling<'_> {
+impl Drop for TokenGuard<'_> {
     fn drop(&mut self) {
-        // Sequentially consistent with a sleeper, which counts itself first and then checks the
-        // token.
+        // A sleeper increments `sleepers` and then reads the token. This thread clears the token
+        // and then reads `sleepers`. With sequential consistency, one of the two sees the other.
         self.0.token.store(false, Ordering::SeqCst);
         user_code::release();
         if self.0.sleepers.load(Ordering::SeqCst) > 0 {
@@ -130,9 +134,10 @@ impl Runtime {
         engine
     }
 
-    fn take_token(&self) -> Option<Polling<'_>> {
+    fn take_token(&self) -> Option<TokenGuard<'_>> {
         let is_free = !self.token.load(Ordering::Relaxed);
-        let taken = (is_free && !self.token.swap(true, Ordering::Acquire)).then(|| Polling(self));
+        let taken =
+            (is_free && !self.token.swap(true, Ordering::Acquire)).then(|| TokenGuard(self));
         if taken.is_some() {
             user_code::hold();
             self.host.disarm();
@@ -160,8 +165,8 @@ impl Runtime {
     }
 
     /// Sets the time after which a warning about a waiting call is shown. Zero disables warnings.
-    pub(crate) fn warn_after(&self, time: Duration) {
-        self.lock_while_polled().warn_after(time);
+    pub(crate) fn set_stall_warning(&self, time: Duration) {
+        self.lock_while_polled().set_stall_warning(time);
     }
 
     /// Records that this rank has completed everything up to `number`.
@@ -212,12 +217,13 @@ impl Runtime {
         let mut outcome = look(&mut engine);
         if outcome.is_none() {
             if !std::mem::replace(has_waited, true) {
-                // The polling thread may be asleep and has not checked this thread's operation.
+                // The polling thread may be asleep and has not checked this thread's operation. One
+                // wake-up suffices, because later sleeps take this operation into account.
                 self.host.wake();
             }
             self.sleepers.fetch_add(1, Ordering::SeqCst);
             if self.token.load(Ordering::SeqCst) {
-                engine.wait(&self.changed, POLLER_SLEEP);
+                engine.wait(&self.changed, WAITER_SLEEP_MAX);
                 outcome = look(&mut engine);
             }
             self.sleepers.fetch_sub(1, Ordering::SeqCst);
@@ -225,11 +231,11 @@ impl Runtime {
         outcome
     }
 
-    /// Polls until `look` returns a value. Returns `None` if user code is due, because this thread
-    /// must not run user code while it holds the token.
+    /// Polls until `look` returns a value. Returns `None` if user code or an interrupt check is
+    /// due, because this thread must not run user code while it holds the token.
     fn poll_until<R>(
         &self,
-        token: Polling<'_>,
+        token: TokenGuard<'_>,
         next_interrupt_check: Duration,
         look: &mut impl FnMut(&mut Engine) -> Option<R>,
     ) -> Option<R> {
@@ -250,8 +256,8 @@ impl Runtime {
                 self.release_token(engine, token);
                 return outcome;
             }
-            let awaits_gate = !advanced && engine.awaits_gate();
-            let at_most = engine.may_sleep(|| self.host.now());
+            let waits_for_device = !advanced && engine.waits_for_device();
+            let at_most = engine.sleep_max(|| self.host.now());
             let warning = engine.take_warning();
             drop(engine);
             self.warn(warning);
@@ -262,7 +268,7 @@ impl Runtime {
                 waited = Waited::Briefly;
             } else {
                 idle_passes = idle_passes.saturating_add(1);
-                waited = match awaits_gate {
+                waited = match waits_for_device {
                     true => self.host.pause_for_device(idle_passes),
                     false => self.host.pause_polling(idle_passes, at_most),
                 };
@@ -274,13 +280,15 @@ impl Runtime {
         }
     }
 
-    /// Returns the token. The background thread then advances the operations in flight. Peers wake
-    /// that thread, or this thread wakes it if there may be work now.
-    fn release_token(&self, mut engine: Locked<'_>, token: Polling<'_>) {
-        let mut is_unfinished = engine.awaits_gate();
+    /// Returns the token. The background thread then advances the operations in flight. If nothing
+    /// is left to do now, this method arms the doorbell, so that a peer wakes that thread.
+    /// Otherwise, this method wakes it.
+    fn release_token(&self, mut engine: Locked<'_>, token: TokenGuard<'_>) {
+        let mut is_unfinished = engine.waits_for_device();
         if !engine.is_busy() {
             self.host.disarm();
         } else if !is_unfinished && self.host.arm() {
+            // Data may have arrived before the doorbell was armed.
             is_unfinished = engine.poll();
             engine.stamp(|| self.host.now());
             self.send_controls(&mut engine);
@@ -303,15 +311,17 @@ impl Runtime {
     /// Returns `true` if this thread must now ask whether the user has interrupted it, which it
     /// does not do before `next_interrupt_check`. Calls that the callback itself makes do not ask.
     fn should_check_interrupt(&self, next_interrupt_check: Duration) -> bool {
-        self.host.has_interrupt() && !IS_CHECKING.get() && self.host.now() >= next_interrupt_check
+        self.host.has_interrupt()
+            && !IN_INTERRUPT_CALLBACK.get()
+            && self.host.now() >= next_interrupt_check
     }
 
     /// Asks whether the user has interrupted this thread. If so, fails all groups, which ends all
     /// calls, because the caller gets its memory back only when its call has ended.
     fn handle_interrupt(&self) {
-        IS_CHECKING.set(true);
+        IN_INTERRUPT_CALLBACK.set(true);
         let cause = user_code::call(|| self.host.interrupted()).flatten();
-        IS_CHECKING.set(false);
+        IN_INTERRUPT_CALLBACK.set(false);
         if let Some(cause) = cause {
             self.give_up(&cause);
         }
@@ -335,11 +345,11 @@ impl Runtime {
         if self.wants_poller() {
             self.host.close_unreachable();
         }
-        drop(self.poll_for_now());
+        drop(self.poll_passes());
     }
 
     /// Like [`Runtime::poll_in_background`], but returns the user code that is due.
-    fn poll_for_now(&self) -> Option<Due<'_>> {
+    fn poll_passes(&self) -> Option<Due<'_>> {
         let token = self.take_token()?;
         let mut engine = self.lock_while_polled();
         let mut passes = 0;
@@ -354,7 +364,7 @@ impl Runtime {
             engine = self.lock_while_polled();
             is_unfinished = engine.poll();
         }
-        if engine.awaits_gate() {
+        if engine.waits_for_device() {
             // A device wakes no thread, so this thread sleeps briefly and checks again.
             if !is_unfinished {
                 // Callers can use the engine meanwhile.
@@ -381,7 +391,7 @@ impl Runtime {
     /// thread.
     fn advance(&self) {
         self.receive_controls(&mut self.lock_while_polled());
-        let due = self.poll_for_now();
+        let due = self.poll_passes();
         self.leave_to_background();
         drop(due);
     }
@@ -389,9 +399,9 @@ impl Runtime {
     /// Returns a guard that keeps this thread from running user code as long as the guard exists.
     /// Callers hold other locks during that time.
     #[inline]
-    pub(crate) fn forbid_user_code(&self) -> CallbackGuard<'_> {
+    pub(crate) fn forbid_user_code(&self) -> UserCodeGuard<'_> {
         user_code::hold();
-        CallbackGuard(self)
+        UserCodeGuard(self)
     }
 
     /// Shows a warning, without waiting until it is read.
@@ -426,7 +436,7 @@ impl Runtime {
             self.poll_in_background();
             if !self.is_unfinished() {
                 let left = end.saturating_sub(self.host.now());
-                let at_most = self.lock_while_polled().may_sleep(|| self.host.now());
+                let at_most = self.lock_while_polled().sleep_max(|| self.host.now());
                 self.host.pause_polling(u32::MAX, at_most.min(left));
             }
         }
@@ -434,19 +444,19 @@ impl Runtime {
 
     /// Returns `true` if operations are in flight and no thread is polling.
     pub(crate) fn wants_poller(&self) -> bool {
-        self.wants_poller_within().is_some()
+        self.poll_due_in().is_some()
     }
 
     /// Returns the time within which a thread should poll, if operations are in flight and no
     /// thread is polling.
-    pub(crate) fn wants_poller_within(&self) -> Option<Duration> {
+    pub(crate) fn poll_due_in(&self) -> Option<Duration> {
         if self.token.load(Ordering::SeqCst) {
             return None;
         }
         let engine = self.lock_while_polled();
         engine.is_busy().then(|| match self.is_unfinished() {
             true => Duration::ZERO,
-            false => engine.may_sleep(|| self.host.now()),
+            false => engine.sleep_max(|| self.host.now()),
         })
     }
 

@@ -1,6 +1,6 @@
 //! Starts individual operations, waits for them, and abandons them.
 
-use super::{Runtime, own_thread};
+use super::{Runtime, thread_number};
 use crate::engine::group::{End, Memory, Order, Start};
 use crate::engine::log::{Log, Recording};
 use crate::engine::{Engine, Ticket};
@@ -21,7 +21,7 @@ impl Runtime {
         let has_gate = start.gate.is_some();
         let mut engine = self.lock_while_polled();
         let found = engine.group(group).ok_or_else(closed)?;
-        found.called_by(own_thread());
+        found.called_by(thread_number());
         let slot = found.post(order, start)?;
         engine.poll();
         let has_ended = engine.has_unstamped();
@@ -52,7 +52,7 @@ impl Runtime {
         let mut keeps_spinning = |fruitless| self.may_keep_engine() && self.host.spin(fruitless);
         let mut engine = self.lock_while_polled();
         let found = engine.group(group).ok_or_else(closed)?;
-        found.called_by(own_thread());
+        found.called_by(thread_number());
         let order = Order::Collectives;
         let slot = found.run(start, &mut keeps_spinning)?;
         if slot.is_none() && found.has_control() {
@@ -69,7 +69,7 @@ impl Runtime {
     pub(crate) fn begin_message(&self, group: u32, start: &mut Start<'_>) -> Result<Ticket> {
         let mut engine = self.lock_while_polled();
         let found = engine.group(group).ok_or_else(closed)?;
-        found.called_by(own_thread());
+        found.called_by(thread_number());
         let order = Order::Pairs;
         let slot = found.post(order, start)?;
         Ok(Ticket { group, order, slot })
@@ -83,15 +83,15 @@ impl Runtime {
 
     /// Returns a guard. As long as it exists, calls that run step by step let other threads use the
     /// engine.
-    pub(crate) fn request_engine(&self) -> impl Drop {
-        struct Room<'a>(&'a AtomicUsize);
-        impl Drop for Room<'_> {
+    pub(crate) fn ask_others_to_yield(&self) -> impl Drop {
+        struct YieldRequest<'a>(&'a AtomicUsize);
+        impl Drop for YieldRequest<'_> {
             fn drop(&mut self) {
                 self.0.fetch_sub(1, Ordering::SeqCst);
             }
         }
         self.others.fetch_add(1, Ordering::SeqCst);
-        Room(&self.others)
+        YieldRequest(&self.others)
     }
 
     /// Starts recording the group's collectives. Returns `false` if a recording is already in
@@ -110,7 +110,7 @@ impl Runtime {
     /// Waits for an operation and returns its result, at the latest by the deadline of the
     /// operation.
     pub(crate) fn wait(&self, ticket: Ticket) -> End {
-        let thread = own_thread();
+        let thread = thread_number();
         self.wait_for(|engine| {
             let end = take(engine, ticket);
             engine.waits_in(thread, ticket, end.is_none());
@@ -120,7 +120,7 @@ impl Runtime {
 
     /// Waits for a receive. Also returns the rank that sent the message.
     pub(crate) fn wait_for_sender(&self, ticket: Ticket) -> (End, Option<usize>) {
-        let thread = own_thread();
+        let thread = thread_number();
         self.wait_for(|engine| {
             let group = engine.group(ticket.group);
             let sender = group.and_then(|group| group.sender(ticket.slot));

@@ -386,7 +386,7 @@ impl Handler for Callbacks {
     fn wake_after(&self) -> Option<Duration> {
         match self.0.background.is_here() {
             true => None,
-            false => self.0.reach.with_runtime(Runtime::wants_poller_within),
+            false => self.0.reach.with_runtime(Runtime::poll_due_in),
         }
     }
 

@@ -79,9 +79,9 @@ impl Drop for Foreign {
 
 /// A guard that keeps its thread from running user code as long as the guard exists. User code that
 /// becomes due in the meantime runs when the guard is dropped.
-pub(crate) struct CallbackGuard<'a>(pub(super) &'a Runtime);
+pub(crate) struct UserCodeGuard<'a>(pub(super) &'a Runtime);
 
-impl Drop for CallbackGuard<'_> {
+impl Drop for UserCodeGuard<'_> {
     #[inline]
     fn drop(&mut self) {
         release();

@@ -97,9 +97,10 @@ impl<B> Claim<B> {
 impl<B: 'static> Claim<B> {
     fn of(held: NonNull<B>) -> Self {
         /// # Safety
-        /// See [`Claim::take`].
+        /// The pointers come from leaked boxes of these types, and nothing else in this process
+        /// uses or frees the boxes.
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) -> B {
-            // SAFETY: the caller guarantees what `Claim::take` describes.
+            // SAFETY: the caller guarantees this.
             *unsafe { Box::from_raw(held.cast::<B>().as_ptr()) }
         }
         Self {
@@ -110,12 +111,13 @@ impl<B: 'static> Claim<B> {
         }
     }
 
-    /// Gives up the claim to the buffer. The buffer is dropped when the region is released.
+    /// Turns the claim into one that drops the buffer instead of returning it.
     pub(crate) fn without_buffer(self) -> Claim<()> {
         /// # Safety
-        /// See [`Claim::take`].
+        /// The pointers come from leaked boxes of these types, and nothing else in this process
+        /// uses or frees the boxes.
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) {
-            // SAFETY: the caller guarantees what `Claim::take` describes.
+            // SAFETY: the caller guarantees this.
             drop(unsafe { Box::from_raw(held.cast::<B>().as_ptr()) });
         }
         Claim {
@@ -129,11 +131,12 @@ impl<B: 'static> Claim<B> {
     /// Joins the claims to an input and to an output.
     pub(crate) fn and<O: 'static>(self, output: Claim<O>) -> Claim<(B, O)> {
         /// # Safety
-        /// See [`Claim::take`].
+        /// The pointers come from leaked boxes of these types, and nothing else in this process
+        /// uses or frees the boxes.
         unsafe fn unbox<I, O>([input, output]: [NonNull<()>; 2]) -> (I, O) {
-            // SAFETY: the caller guarantees what `Claim::take` describes.
+            // SAFETY: the caller guarantees this.
             let input = unsafe { Box::from_raw(input.cast::<I>().as_ptr()) };
-            // SAFETY: the caller guarantees what `Claim::take` describes.
+            // SAFETY: the caller guarantees this.
             (*input, *unsafe {
                 Box::from_raw(output.cast::<O>().as_ptr())
             })

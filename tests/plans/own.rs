@@ -51,14 +51,17 @@ fn algorithm_panic_is_an_error_that_names_the_algorithm() {
     let entry = Entry {
         name: "panics-beyond-eight",
         build: |request| {
-            assert!(request.world_size <= 8, "supports eight ranks");
+            assert!(request.world_size <= 8, "supports at most eight ranks");
             (ringtree::plan::REGISTRY[0].build)(&Request {
                 pieces: 2,
                 ..request.clone()
             })
         },
         cost: |request| {
-            assert!(request.world_size <= 9, "has a cost for nine ranks");
+            assert!(
+                request.world_size <= 9,
+                "has no cost for more than nine ranks"
+            );
             (Entry::PLAIN.cost)(request)
         },
         ..ENTRY

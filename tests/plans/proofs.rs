@@ -313,7 +313,7 @@ fn rank_order_algorithms_share_one_reduction_tree() {
 }
 
 #[test]
-fn circulant_has_one_reduction_tree_only_for_powers_of_two() {
+fn circulant_has_one_reduction_tree_exactly_for_powers_of_two() {
     for world_size in 2_usize..=64 {
         let has_one = proof(Algorithm::Circulant, world_size, 1).position_independent;
         assert_eq!(has_one, world_size.is_power_of_two(), "{world_size}");

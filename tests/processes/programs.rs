@@ -253,7 +253,7 @@ fn processes_get_right_results_and_name_killed_rank() {
 fn tokio_server_answers_all_clients() {
     concurrently(ALL_LINKS, |links| {
         let (said, _) = SUITE.start(links, "tokio", 3, &[]).next_reports(&[0, 1, 2]);
-        let check_all_learned = said[0].starts_with("rank 0 of 3 has answered 8 clients");
-        assert!(check_all_learned, "{links:?}: {said:?}");
+        let all_answered = said[0].starts_with("rank 0 of 3 has answered 8 clients");
+        assert!(all_answered, "{links:?}: {said:?}");
     });
 }

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Prints phrases that a reader has to decode, and fails if there are any.
 
-  tests/prose/lint.py [PATH ...]  searches these files and directories, or the whole repository
+  tests/prose/lint.py [PATH ...]  searches these files and directories of the repository, or all
+
+Paths are relative to the root of the repository, as `git ls-files` prints them.
 
 It reads Markdown outside code blocks; comments, documentation and string literals of Rust, C and
 Python; and long names of Rust functions. patterns.tsv lists the phrases. exempt.tsv lists sentences
@@ -124,6 +126,9 @@ def hits(chosen):
     patterns = [(label, re.compile(pattern)) for label, pattern in table("patterns.tsv")]
     exempt = [(path, part) for path, part, _reason in table("exempt.tsv")]
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for one in chosen:
+        if not any(path == one or path.startswith(f"{one}/") for path in listed.stdout.split("\n")):
+            sys.exit(f"{one} is not a tracked file or directory")
     for path in listed.stdout.split("\n"):
         reader = READERS.get(pathlib.Path(path).suffix)
         if not reader or path in GENERATED | EXCEPT or not (ROOT / path).is_file():

@@ -194,7 +194,7 @@ def result_is_copied_to_the_tensor_without_a_work():
 
 @case
 def tensor_can_get_another_storage_during_a_call():
-    """The call writes its result to the storage that the tensor had when the call started."""
+    """The call does not write to a storage that the tensor gets while the call is in flight."""
     size = dist.get_world_size()
     for start in (
         lambda tensor: dist.all_reduce(tensor, async_op=True),

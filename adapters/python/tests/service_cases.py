@@ -77,7 +77,8 @@ def coalesced_lists():
 @case
 def sparse_tensors():
     rank, ranks = dist.get_rank(), dist.get_world_size()
-    # First, the last rank has no elements; second, all ranks have elements at the same indices.
+    # First, the last rank has no elements; second, all ranks have elements at the same indices;
+    # third (below), each rank has one row.
     for shape, count in (((5, 5), ranks - 1 - rank), ((4, 6), 2)):
         places = torch.arange(count).repeat(2, 1) % 4
         own = torch.sparse_coo_tensor(places, torch.full((count,), 1.0 + rank), shape)

@@ -83,7 +83,7 @@ def test_command_and_package_have_the_same_version():
 
 
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_killed_launcher_leaves_no_rank(sent):
+def test_signaled_launcher_leaves_no_rank(sent):
     program = "import os, time; os.write(1, b'%d\\n' % os.getpid()); time.sleep(600)"
     command = [*COMMAND, "run", "--nproc-per-node", "2", "--output", "inherit", "--"]
     launcher = subprocess.Popen(

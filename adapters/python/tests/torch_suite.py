@@ -147,7 +147,8 @@ def written(ends, names):
     for name in names:
         gloo, ringtree = (ends.get(backend, name) for backend in BACKENDS)
         by_pair[gloo[0], ringtree[0]].append((name, gloo, ringtree))
-    # The page lists tests that pass with both, and then tests that both skip, grouped by reason.
+    # The page lists all other results first, then the tests that pass with both, and finally those
+    # that both skip, grouped by reason.
     skipped = by_pair.pop(("skipped", "skipped"), [])
     passed = by_pair.pop(("passed", "passed"), [])
     counts = [("passed", "passed", passed), *((*pair, by_pair[pair]) for pair in sorted(by_pair))]

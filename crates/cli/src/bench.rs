@@ -114,7 +114,7 @@ enum Place {
 }
 
 /// The measurements that the arguments describe.
-struct Measurements<'a> {
+struct BenchPlan<'a> {
     arguments: &'a Arguments,
     /// `None` stands for `auto`.
     algorithms: Vec<Option<Algorithm>>,
@@ -167,7 +167,7 @@ fn refused(error: &Error) -> u8 {
     exit_code(error)
 }
 
-fn wanted(arguments: &Arguments) -> Result<Measurements<'_>, String> {
+fn wanted(arguments: &Arguments) -> Result<BenchPlan<'_>, String> {
     if arguments.trace.is_some() && arguments.memory == Place::Device {
         return Err("--trace does not support --memory device; use --memory host or shared".into());
     }
@@ -186,7 +186,7 @@ fn wanted(arguments: &Arguments) -> Result<Measurements<'_>, String> {
             "{op} is not defined for {dtype}; bitwise operators require an integer type"
         ));
     }
-    Ok(Measurements {
+    Ok(BenchPlan {
         arguments,
         algorithms: named(arguments.collective, &arguments.algorithm, preset)?,
         sizes_bytes: sizes(arguments)?,
@@ -237,7 +237,7 @@ fn sizes(arguments: &Arguments) -> Result<Vec<usize>, String> {
 }
 
 /// Connects to the other ranks and runs the measurements. Returns the number of wrong elements.
-fn run(wanted: &Measurements) -> ringtree::Result<usize> {
+fn run(wanted: &BenchPlan) -> ringtree::Result<usize> {
     let arguments = wanted.arguments;
     let mut builder = Builder::from_env()?;
     if let Some(transport) = arguments.transport {
@@ -266,11 +266,7 @@ fn run(wanted: &Measurements) -> ringtree::Result<usize> {
 }
 
 /// Measures all sizes and algorithms. Returns the number of wrong elements.
-fn measure_all(
-    wanted: &Measurements,
-    comm: &Communicator,
-    trace: &Trace,
-) -> ringtree::Result<usize> {
+fn measure_all(wanted: &BenchPlan, comm: &Communicator, trace: &Trace) -> ringtree::Result<usize> {
     let arguments = wanted.arguments;
     let memory = memory(comm, arguments.memory)?;
     let mut total_wrong = 0;
@@ -329,7 +325,7 @@ fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<boo
 /// algorithm is measured, returns `None`, so that the call itself returns the error.
 fn not_for(
     comm: &Communicator,
-    wanted: &Measurements,
+    wanted: &BenchPlan,
     algorithm: Option<Algorithm>,
     bytes: usize,
 ) -> Option<String> {

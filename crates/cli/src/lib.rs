@@ -135,8 +135,8 @@ fn read(mut words: Vec<OsString>) -> Result<CommandLine, clap::Error> {
     };
     loop {
         let matches = command.try_get_matches_from_mut(&words);
-        let mut report_usage_error = words.iter_mut();
-        match report_usage_error.find_map(|word| Some((of_mpirun(word)?, word))) {
+        let mut words_left = words.iter_mut();
+        match words_left.find_map(|word| Some((of_mpirun(word)?, word))) {
             Some((instead, word)) if matches.is_err() => *word = instead.into(),
             _ => return CommandLine::from_arg_matches(&matches?),
         }

@@ -304,7 +304,7 @@ fn set_both(
     let (b_l, b_o, b_s) = parts(overhead, overhead_s)?;
     let (straight, crossed) = (a_l * b_o, a_o * b_l);
     let (l, o) = match straight - crossed {
-        difference if difference.abs() < SIMILARITY_MIN * straight.max(crossed) => {
+        difference if difference.abs() < DISTINGUISHABLE_MIN * straight.max(crossed) => {
             let both = a_s / (a_l + a_o);
             (both, both)
         }
@@ -330,7 +330,7 @@ fn set_both(
 }
 
 /// Relative difference below which the probes cannot distinguish L from o.
-const SIMILARITY_MIN: f64 = 0.02;
+const DISTINGUISHABLE_MIN: f64 = 0.02;
 
 /// Limits the ratio between the cost of copying and the cost of reducing. Both are about the same
 /// per byte, so if the measured costs are far apart, one of them contains what the other lacks.

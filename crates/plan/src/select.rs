@@ -64,8 +64,8 @@ pub fn choose(
     table: &TuningTable,
     forced: Option<Algorithm>,
 ) -> Result<Choice, PlanError> {
-    let offers = Candidates::new(collective, topology, bytes, dtype_size, table)?;
-    offers.choose(forced)
+    let comparison = Comparison::new(collective, topology, bytes, dtype_size, table)?;
+    comparison.choose(forced)
 }
 
 /// Like [`choose`], but considers only algorithms that reduce in rank order,
@@ -98,9 +98,9 @@ pub fn choose_in_rank_order(
     table: &TuningTable,
     forced: Option<Algorithm>,
 ) -> Result<Choice, PlanError> {
-    let mut offers = Candidates::new(collective, topology, bytes, dtype_size, table)?;
-    offers.in_rank_order = true;
-    offers.choose(forced)
+    let mut comparison = Comparison::new(collective, topology, bytes, dtype_size, table)?;
+    comparison.in_rank_order = true;
+    comparison.choose(forced)
 }
 
 /// Like [`choose`], but considers `calls` identical calls that are in flight at the same time.
@@ -135,9 +135,9 @@ pub fn choose_concurrent(
     dtype_size: usize,
     table: &TuningTable,
 ) -> Result<Choice, PlanError> {
-    let mut offers = Candidates::new(collective, topology, bytes, dtype_size, table)?;
-    offers.calls = calls.max(1);
-    offers.choose(None)
+    let mut comparison = Comparison::new(collective, topology, bytes, dtype_size, table)?;
+    comparison.calls = calls.max(1);
+    comparison.choose(None)
 }
 
 /// Fraction by which the predicted time of a pipelined plan in shared memory may exceed the
@@ -223,7 +223,7 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, PlanError
 }
 
 /// A call for which algorithms are compared.
-struct Candidates<'a> {
+struct Comparison<'a> {
     topology: &'a Topology,
     table: &'a TuningTable,
     /// Inputs for choosing the number of pieces over TCP.
@@ -235,7 +235,7 @@ struct Candidates<'a> {
     calls: usize,
 }
 
-impl<'a> Candidates<'a> {
+impl<'a> Comparison<'a> {
     fn new(
         collective: Collective,
         topology: &'a Topology,
@@ -440,20 +440,20 @@ impl<'a> Candidates<'a> {
 const COST_STEP: f64 = 1.0 / 64.0;
 /// Like [`COST_STEP`], but used with several sites, where a change may reorder the messages at an
 /// uplink and make the predicted time jump.
-const NUDGE_BETWEEN_SITES: f64 = 1.0 / 4.0;
+const COST_STEP_BETWEEN_SITES: f64 = 1.0 / 4.0;
 
 /// Returns the table with one of its costs multiplied by `factor` in every class of link.
 fn scaled_cost(table: &TuningTable, number: Number, factor: f64) -> TuningTable {
-    let (mut scaled_cost, mut uplink) = (*table, between_sites(table));
-    *number.of(&mut scaled_cost.tcp) *= factor;
-    *number.of(&mut scaled_cost.shm) *= factor;
+    let (mut scaled, mut uplink) = (*table, between_sites(table));
+    *number.of(&mut scaled.tcp) *= factor;
+    *number.of(&mut scaled.shm) *= factor;
     match number {
         Number::Alpha => uplink.alpha_s *= factor,
         Number::Beta => uplink.beta_s_per_byte *= factor,
         Number::Overhead | Number::Gamma => {}
     }
-    scaled_cost.uplink = Some(uplink);
-    scaled_cost
+    scaled.uplink = Some(uplink);
+    scaled
 }
 
 /// Computes the components of the predicted time of `choice`.
@@ -484,15 +484,15 @@ pub fn with_breakdown(
 /// # Errors
 /// Returns the same errors as [`predicted_s`].
 pub fn parts(request: &Request, bytes: usize, table: &TuningTable) -> Result<Parts, PlanError> {
-    let nudge = match request.topology().site_count() {
+    let step = match request.topology().site_count() {
         1 => COST_STEP,
-        _ => NUDGE_BETWEEN_SITES,
+        _ => COST_STEP_BETWEEN_SITES,
     };
     let mut parts_s = [0.0; 4];
     for (part_s, number) in parts_s.iter_mut().zip(Number::ALL) {
         let with = |factor| predicted_s(request, bytes, &scaled_cost(table, number, factor));
-        let (more_s, less_s) = (with(1.0 + nudge)?, with(1.0 - nudge)?);
-        *part_s = f64::max((more_s - less_s) / (2.0 * nudge), 0.0);
+        let (more_s, less_s) = (with(1.0 + step)?, with(1.0 - step)?);
+        *part_s = f64::max((more_s - less_s) / (2.0 * step), 0.0);
     }
     let sum_s: f64 = parts_s.iter().sum();
     let share = match sum_s > 0.0 {

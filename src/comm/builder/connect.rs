@@ -45,7 +45,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     let host = host_of(settings, &shared, rank, local_count);
     let own = RuntimeHandle::new(rank, Box::new(host));
     let runtime = own.get()?;
-    runtime.warn_after(settings.stall_warning);
+    runtime.set_stall_warning(settings.stall_warning);
     shared.connect(membership.control.clone(), own.downgrade());
     let host_names = membership.peers.iter().map(|peer| peer.host_name.clone());
     let members = Members::everyone(world_size).on_hosts(host_names);

@@ -7,7 +7,7 @@ use crate::device::numbering::MESSAGES_MAX;
 use crate::device::staging::{self, Piece};
 use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key, Prepared};
-use crate::engine::medium::enqueued::{self, Entry, FrameSpace, Place, Script};
+use crate::engine::medium::enqueued::{self, Entry, Place, PlaceMemory, Script};
 use crate::engine::program::Program;
 use crate::error::Result;
 use crate::limits::{
@@ -261,8 +261,8 @@ fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
     let mut done = 0;
     while done < bytes {
         let lengths = places.iter().map(|place| match place.memory {
-            FrameSpace::Buffer => run(rows, place.at + done).1,
-            FrameSpace::Frame | FrameSpace::Peer(_) => bytes,
+            PlaceMemory::Buffer => run(rows, place.at + done).1,
+            PlaceMemory::Frame | PlaceMemory::Peer(_) => bytes,
         });
         let length = lengths.fold(bytes - done, usize::min);
         spread.push(part(entry, rows, done, length));
@@ -278,8 +278,8 @@ fn part(entry: &Entry, rows: &[Rows], from: usize, length: usize) -> Entry {
         Place {
             memory: place.memory,
             at: match place.memory {
-                FrameSpace::Buffer => run(rows, at).0,
-                FrameSpace::Frame | FrameSpace::Peer(_) => at,
+                PlaceMemory::Buffer => run(rows, at).0,
+                PlaceMemory::Frame | PlaceMemory::Peer(_) => at,
             },
         }
     };
@@ -348,7 +348,9 @@ mod tests {
     fn end_in_frames(scripts: &[Arc<Script>]) -> usize {
         let end = |entry: &Entry| {
             let (places, bytes) = entry.places();
-            let in_frames = places.iter().filter(|one| one.memory != FrameSpace::Buffer);
+            let in_frames = places
+                .iter()
+                .filter(|one| one.memory != PlaceMemory::Buffer);
             in_frames.map(|one| one.at + bytes).max()
         };
         let entries = scripts.iter().flat_map(|one| &one.entries);

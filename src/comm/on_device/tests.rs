@@ -5,7 +5,7 @@ use crate::device::numbering::{MESSAGES_MAX, Numbering, Order};
 use crate::dtype::Dtype;
 use crate::engine::bind::Placement;
 use crate::engine::cache::{Cache, Key};
-use crate::engine::medium::enqueued::{Entry, FrameSpace, Place, Script, fits, script};
+use crate::engine::medium::enqueued::{Entry, Place, PlaceMemory, Script, fits, script};
 use crate::limits::{DEVICE_FRAME_BYTES, DEVICE_FRAMES, DEVICE_SOURCES_MAX};
 use crate::plan::internal::algorithms::pairs;
 use crate::plan::internal::layout::part_start;
@@ -99,9 +99,9 @@ fn ranks(calls: &Calls, world_size: usize, streams: usize) -> Vec<Rank> {
 fn read(all: &[Rank], rank: usize, place: &Place, at: (usize, usize), bytes: usize) -> Vec<u8> {
     let (operation, frame) = at;
     let memory = match place.memory {
-        FrameSpace::Buffer => &all[rank].buffers[operation],
-        FrameSpace::Frame => &all[rank].frames[frame],
-        FrameSpace::Peer(peer) => &all[peer].frames[frame],
+        PlaceMemory::Buffer => &all[rank].buffers[operation],
+        PlaceMemory::Frame => &all[rank].frames[frame],
+        PlaceMemory::Peer(peer) => &all[peer].frames[frame],
     };
     memory[place.at..place.at + bytes].to_vec()
 }
@@ -126,9 +126,9 @@ fn execute(all: &mut [Rank], rank: usize, entry: &Entry, at: (usize, usize)) {
         }
     };
     let memory = match to.memory {
-        FrameSpace::Buffer => &mut all[rank].buffers[at.0],
-        FrameSpace::Frame => &mut all[rank].frames[at.1],
-        FrameSpace::Peer(_) => panic!("a stream writes to a peer's frame"),
+        PlaceMemory::Buffer => &mut all[rank].buffers[at.0],
+        PlaceMemory::Frame => &mut all[rank].frames[at.1],
+        PlaceMemory::Peer(_) => panic!("a stream writes to a peer's frame"),
     };
     memory[to.at..to.at + result.len()].copy_from_slice(&result);
 }

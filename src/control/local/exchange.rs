@@ -3,7 +3,7 @@
 use super::super::descriptors::DescriptorUsage;
 use super::LocalPeers;
 use crate::error::{Error, Result};
-use crate::limits::HAND_OVER_PROBE_EVERY;
+use crate::limits::FD_PASSING_PROBE_EVERY;
 use crate::lock::lock;
 use rustix::fs::{SealFlags, fcntl_get_seals, fstat};
 use std::collections::BTreeSet;
@@ -55,7 +55,7 @@ struct Exchange<'a> {
 impl Exchange<'_> {
     fn run(&mut self, own: BorrowedFd<'_>, deadline: Instant) -> Result<()> {
         let mut pause = PAUSE_FIRST;
-        let mut next_probe = Instant::now() + HAND_OVER_PROBE_EVERY;
+        let mut next_probe = Instant::now() + FD_PASSING_PROBE_EVERY;
         loop {
             let open = self.unsent.len() + self.missing.len();
             self.send(own)?;
@@ -70,7 +70,7 @@ impl Exchange<'_> {
                 return Err(self.late());
             }
             if is_probing {
-                next_probe = now + HAND_OVER_PROBE_EVERY;
+                next_probe = now + FD_PASSING_PROBE_EVERY;
                 self.check_for_dead()?;
             }
             pause = if still_open < open {

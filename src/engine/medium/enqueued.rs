@@ -26,7 +26,7 @@ pub(crate) type MapOffset<'a> = &'a dyn Fn(usize) -> usize;
 
 /// The memory in which a place is located.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum FrameSpace {
+pub(crate) enum PlaceMemory {
     /// The caller's buffer.
     Buffer,
     /// This rank's frame.
@@ -39,7 +39,7 @@ pub(crate) enum FrameSpace {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The memory in which the place is located.
-    pub memory: FrameSpace,
+    pub memory: PlaceMemory,
     /// Offset of the first byte.
     pub at: usize,
 }
@@ -221,12 +221,12 @@ impl Recorder<'_> {
     fn own(&self, piece: Piece) -> Place {
         match piece.space {
             Space::Scratch => Place {
-                memory: FrameSpace::Frame,
+                memory: PlaceMemory::Frame,
                 at: self.frame.scratch_at + piece.offset,
             },
             // The call is in place, so all other spaces refer to the buffer.
             Space::Input | Space::Output | Space::Buffer => Place {
-                memory: FrameSpace::Buffer,
+                memory: PlaceMemory::Buffer,
                 at: piece.offset,
             },
         }
@@ -235,7 +235,7 @@ impl Recorder<'_> {
     /// Returns the location of byte `offset` of a message.
     fn message(&self, from: &Endpoint, offset: usize) -> Place {
         Place {
-            memory: FrameSpace::Peer(from.peer),
+            memory: PlaceMemory::Peer(from.peer),
             at: self.incoming[from.peer][from.number as usize] + offset,
         }
     }
@@ -279,7 +279,7 @@ impl Medium for Recorder<'_> {
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, _exposes: bool) -> Moved {
         let step = self.program.sends[to[0].lane].steps[to[0].number as usize];
         let at = Place {
-            memory: FrameSpace::Frame,
+            memory: PlaceMemory::Frame,
             at: self.frame.starts[step] + part.offset,
         };
         self.entries.push(Entry::Copy {

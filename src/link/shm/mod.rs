@@ -114,7 +114,7 @@ enum Place {
     Exposed(Arc<PeerRegion>, usize),
 }
 
-/// How much of the next cell has been read.
+/// The part of the next cell that has been read.
 struct Present {
     /// Number of payload bytes, or 0 if no cell is open.
     bytes: usize,

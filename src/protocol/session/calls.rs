@@ -246,7 +246,7 @@ impl Session {
         let mut both = [(self.rank, ours), (peer, theirs)];
         both.sort_by_key(|(rank, _)| *rank);
         let [(low, call), (high, other)] = both;
-        let (on, first, second) = (self.on(), self.name(low), self.name(high));
+        let (on, first, second) = (self.name_suffix(), self.name(low), self.name(high));
         let text = match block {
             _ if ours.is_pair() && theirs.is_pair() => {
                 // The root of both calls is the receiver.

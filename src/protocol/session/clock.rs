@@ -7,12 +7,12 @@ use crate::protocol::message::{Clock, Message};
 impl Session {
     /// Reports that this rank has been waiting for a while, without a deadline, in the collective
     /// with this number.
-    pub fn note_untimed(&mut self, sequence: u64) {
+    pub fn report_untimed_wait(&mut self, sequence: u64) {
         if self.patient.get(&sequence) == Some(&self.coordinator) {
             return;
         }
         if self.rank == self.coordinator {
-            self.note_untimed_call(self.rank, sequence);
+            self.receive_untimed_wait(self.rank, sequence);
         } else {
             self.send(self.coordinator, Message::Patient(sequence));
         }
@@ -27,7 +27,7 @@ impl Session {
     /// Processes the report from `from` that a rank is waiting in a collective without a deadline.
     /// Rank `from` is the coordinator, or considers this rank the coordinator. The coordinator
     /// notifies all ranks, once.
-    pub(super) fn note_untimed_call(&mut self, from: usize, sequence: u64) {
+    pub(super) fn receive_untimed_wait(&mut self, from: usize, sequence: u64) {
         // Ranks can wait in different calls at the same time, so each number is stored separately.
         let before = self.patient.insert(sequence, self.coordinator);
         let is_new = before != Some(self.coordinator);

@@ -2,7 +2,7 @@
 //! for.
 
 use super::Session;
-use crate::limits::{ANSWERS_MISSED_MAX, PEERS_NOTIFIED_MAX, PLACES_MAX};
+use crate::limits::{ANSWERS_MISSED_MAX, PEERS_QUERIED_MAX, PLACES_MAX};
 use crate::protocol::call::Call;
 use crate::protocol::message::{Message, Place, Wait};
 use std::collections::BTreeMap;
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 #[derive(Debug)]
 pub(super) struct Position {
     pub(super) place: Place,
-    pub(super) held_up_by: Vec<Place>,
+    pub(super) blocked_by: Vec<Place>,
     pub(super) waits: Vec<Wait>,
     /// Number of questions that this rank has sent to the peer since then.
     pub(super) asked: u32,
@@ -19,9 +19,9 @@ pub(super) struct Position {
 
 impl Session {
     /// Notifies `peers`, for the `notice`th time, that this rank is waiting for them in `call`. If
-    /// there are more than [`PEERS_NOTIFIED_MAX`] peers, notifies only some of them each time.
-    pub fn waited(&mut self, call: &Call, peers: &[usize], notice: usize) {
-        let groups = peers.len().div_ceil(PEERS_NOTIFIED_MAX).max(1);
+    /// there are more than [`PEERS_QUERIED_MAX`] peers, notifies only some of them each time.
+    pub fn notify_waiting(&mut self, call: &Call, peers: &[usize], notice: usize) {
+        let groups = peers.len().div_ceil(PEERS_QUERIED_MAX).max(1);
         for peer in peers.iter().skip(notice % groups).step_by(groups) {
             self.ask(*peer, Message::Waiting(*call));
         }
@@ -62,14 +62,14 @@ impl Session {
     /// `awaited`. Ranks that are known to be waiting, too, are replaced with the ranks that they
     /// are waiting for.
     #[must_use]
-    pub fn held_up_by(&self, awaited: &[usize]) -> Vec<Place> {
-        match self.waiting_and_blamed(awaited) {
+    pub fn blocked_by(&self, awaited: &[usize]) -> Vec<Place> {
+        match self.split_by_waiting(awaited) {
             (waiting, blamed) if blamed.is_empty() => waiting,
             (_, blamed) => blamed,
         }
     }
 
-    fn waiting_and_blamed(&self, awaited: &[usize]) -> (Vec<Place>, Vec<Place>) {
+    fn split_by_waiting(&self, awaited: &[usize]) -> (Vec<Place>, Vec<Place>) {
         let places = self.places(awaited);
         let is_known = |rank: u32| {
             let place = places.get(&rank);
@@ -97,8 +97,8 @@ impl Session {
         };
         for peer in awaited {
             note(unknown(*peer));
-            let beyond = self.positions.get(peer).map(|one| &one.held_up_by);
-            beyond.into_iter().flatten().cloned().for_each(&mut note);
+            let indirect = self.positions.get(peer).map(|one| &one.blocked_by);
+            indirect.into_iter().flatten().cloned().for_each(&mut note);
         }
         // If the coordinator is silent, others may seem silent because it does not relay their
         // answers.
@@ -119,7 +119,7 @@ impl Session {
 
     /// Returns a human-readable description of a rank's position.
     #[must_use]
-    pub fn whereabouts(&self, place: &Place) -> String {
+    pub fn describe(&self, place: &Place) -> String {
         let Place {
             rank, pair_calls, ..
         } = *place;
@@ -155,11 +155,11 @@ impl Session {
             pair_calls: self.pairs_made,
             pair: self.pair,
         };
-        let mut held_up_by = self.held_up_by(&self.awaited);
-        held_up_by.truncate(PLACES_MAX);
+        let mut blocked_by = self.blocked_by(&self.awaited);
+        blocked_by.truncate(PLACES_MAX);
         let position = Message::Position {
             place,
-            held_up_by,
+            blocked_by,
             waits: self.waits.clone(),
         };
         self.send(peer, position);

@@ -16,7 +16,7 @@ pub struct WaitReport {
     /// The ranks that are blocking the call.
     pub ranks: Vec<usize>,
     /// `true` if ranks are waiting for each other.
-    pub is_circle: bool,
+    pub is_deadlock: bool,
 }
 
 impl Session {
@@ -39,11 +39,11 @@ impl Session {
 
     /// Returns the cause that is blocking `call`, which is waiting for `awaited`.
     #[must_use]
-    pub fn story(&self, call: &Call, awaited: &[usize]) -> WaitReport {
+    pub fn wait_report(&self, call: &Call, awaited: &[usize]) -> WaitReport {
         let own = self.wait(call, awaited);
         let told = self.reported_waits(&own, awaited);
         let circle = circle(&told);
-        let places = self.held_up_by(awaited);
+        let places = self.blocked_by(awaited);
         let (mut beside, mut words) = (Vec::new(), Vec::new());
         for place in places.iter().take(PLACES_MAX) {
             let wait = told
@@ -52,15 +52,15 @@ impl Session {
             match wait {
                 Some(wait) if circle.contains(&wait.rank) => {}
                 Some(wait) => beside.push(wait),
-                None => words.push(self.whereabouts(place)),
+                None => words.push(self.describe(place)),
             }
         }
         words.splice(0..0, self.in_words(&beside));
         let is_told = |wait: &&Wait| wait.rank != own.rank && circle.contains(&wait.rank);
         let others: Vec<&Wait> = told.iter().filter(is_told).collect();
         // A peer that sends false positions can make a rank appear to wait for itself.
-        let is_circle = !others.is_empty();
-        if is_circle {
+        let is_deadlock = !others.is_empty();
+        if is_deadlock {
             let others = self.in_words(&others).join(", ");
             words.insert(0, format!("{others}; they wait for each other"));
         } else if words.is_empty() {
@@ -72,7 +72,7 @@ impl Session {
         WaitReport {
             words: words.join(", "),
             ranks: places.iter().map(|one| one.rank as usize).collect(),
-            is_circle,
+            is_deadlock,
         }
     }
 
@@ -124,8 +124,8 @@ impl Session {
             if is_absent(&&position.place) {
                 absent.insert(position.place.rank);
             } else if !call.is_pair() {
-                let beyond = position.held_up_by.iter().filter(is_absent);
-                absent.extend(beyond.map(|place| place.rank));
+                let indirect = position.blocked_by.iter().filter(is_absent);
+                absent.extend(indirect.map(|place| place.rank));
             }
         }
         absent.remove(&(self.rank as u32));
@@ -141,9 +141,9 @@ impl Session {
     fn reported_waits(&self, own: &Wait, awaited: &[usize]) -> Vec<Wait> {
         let tellers = || awaited.iter().filter_map(|rank| self.positions.get(rank));
         let first = tellers().filter_map(|one| one.waits.first());
-        let beyond = tellers().flat_map(|one| one.waits.iter().skip(1));
+        let indirect = tellers().flat_map(|one| one.waits.iter().skip(1));
         let mut told: Vec<Wait> = Vec::new();
-        for wait in first.chain(beyond) {
+        for wait in first.chain(indirect) {
             let is_own = (wait.group, wait.call) == (own.group, own.call);
             let is_known = told.iter().any(|one| one.rank == wait.rank);
             if !is_known && (is_own || wait.rank != own.rank) {

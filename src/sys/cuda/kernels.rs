@@ -106,7 +106,8 @@ impl Stream {
         let mut arguments = launch.arguments;
         let mut pointers = [(&raw mut arguments).cast()];
         let _entered = gpu.enter()?;
-        // SAFETY: the kernel takes a single argument by value, which the driver copies in the call.
+        // SAFETY: the kernel takes a single argument by value, `arguments`, which the driver copies
+        // in the call.
         // It reads and writes the elements at the argument's addresses and nothing else
         // (`cuda/README.md`, tested access by access), and these are in memories, as was checked
         // when the addresses were computed. Those live until the stream has finished, see `Memory`.

@@ -75,8 +75,8 @@ impl Physical {
 
     fn export(&self) -> Result<OwnedFd> {
         let mut number: i32 = -1;
-        // SAFETY: the handle is the driver's. The descriptor is a C `int`, and `number` is large enough
-        // to hold it.
+        // SAFETY: the handle is the driver's. The descriptor is a C `int`, and `number` is large
+        // enough to hold it.
         let code = unsafe {
             let place = (&raw mut number).cast::<c_void>();
             (self.gpu.api.mem_export)(place, self.handle, POSIX_FILE_DESCRIPTOR, 0)

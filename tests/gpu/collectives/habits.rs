@@ -31,22 +31,22 @@ fn every_habit(settings: &[(&'static str, &str)]) {
 }
 
 #[test]
-fn calls_overlap_on_lenient_driver() {
+fn habits_do_not_block_calls_on_lenient_driver() {
     every_habit(&[]);
 }
 
 #[test]
-fn calls_overlap_if_waiting_calls_hold_a_lock() {
+fn habits_do_not_block_calls_if_waiting_calls_hold_a_lock() {
     every_habit(&[("STRICT", "1")]);
 }
 
 #[test]
-fn calls_overlap_if_all_streams_share_a_queue_and_lock() {
+fn habits_do_not_block_calls_if_streams_share_queue_and_lock() {
     every_habit(&[("STRICT", "1"), ("CHANNELS", "one")]);
 }
 
 #[test]
-fn calls_overlap_if_streams_of_one_priority_share_a_queue() {
+fn habits_do_not_block_calls_if_priorities_share_queues() {
     every_habit(&[("CHANNELS", "priority")]);
 }
 

@@ -39,7 +39,7 @@ fn every_type_and_operator() {
     }
 }
 
-/// The buffers are split into many pieces and several rounds, unevenly among the ranks.
+/// The buffers are split into many pieces and several rounds. No two ranks have the same amount.
 #[test]
 fn large_buffers_are_split_and_stay_exact() {
     for (ranks, path) in [(2, "mapped"), (3, "mapped"), (2, "shm"), (3, "tcp")] {

@@ -91,9 +91,9 @@ static int current_gpu() {
 
 struct Block {
     u64 bytes;
-        // The GPU whose context can access it.
+    // The GPU whose context can access it.
     int gpu;
-        // Set if cuMemMap mapped it.
+    // Set if cuMemMap mapped it.
     bool is_mapped;
 };
 
@@ -140,7 +140,7 @@ static bool is_registered(u64 address) {
 
 struct Stream {
     int gpu;
-        // Set for the highest priority, which the library's own streams have.
+    // Set for the highest priority, which the library's own streams have.
     bool is_librarys = false;
     std::mutex lock;
     std::condition_variable changed;
@@ -226,8 +226,8 @@ static Result enqueue(void *handle, std::function<void()> order) {
             return SUCCESS;
         }
     }
-        // The stream's queue is full. The call waits for space and blocks all callers that need the
-        // context.
+    // The stream's queue is full. The call waits for space and blocks all callers that need the
+    // context.
     Alone alone;
     std::unique_lock<std::mutex> guard(stream->lock);
     stream->changed.wait(guard, [&] { return stream->orders.size() < QUEUE_MAX; });
@@ -370,7 +370,7 @@ static Result allocate(u64 *address, size_t bytes) {
     if (bytes > MEMORY_BYTES - taken) return OUT_OF_MEMORY;
     void *start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (start == MAP_FAILED) return OUT_OF_MEMORY;
-        // Fill the memory with stale content.
+    // Fill the memory with stale content.
     std::memset(start, 0xa5, std::min(bytes, size_t(1) << 20));
     *address = reinterpret_cast<u64>(start);
     device_blocks[*address] = {bytes, current_gpu(), false};
@@ -391,7 +391,7 @@ static void erase(u64 address, bool is_mapped, int gpu) {
     auto found = device_blocks.find(address);
     if (found == device_blocks.end() || found->second.is_mapped != is_mapped) die("the freed memory is not allocated");
     if (found->second.gpu != gpu) die("the freed memory belongs to another GPU");
-        // Any later access aborts the process.
+    // Any later access aborts the process.
     mmap(reinterpret_cast<void *>(address), found->second.bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (!is_mapped) taken -= found->second.bytes;
     device_blocks.erase(found);
@@ -425,7 +425,7 @@ struct Physical {
     int gpu;
     int file;
 };
-static const u64 REPORT_PREFIX = 0x70726574656e6473;
+static const u64 PHYSICAL_MAGIC = 0x70726574656e6473;
 static const u64 GRANULARITY = 2 << 20;
 static auto &physicals = forever<std::map<u64, Physical>>();
 static u64 last_physical = 1000;
@@ -472,14 +472,14 @@ Result cuMemCreate(u64 *handle, size_t bytes, const Properties *properties, u64 
     Alone alone;
     std::lock_guard<std::mutex> guard(memory_lock);
     const int file = memfd_create("fake GPU", MFD_CLOEXEC);
-    const Physical physical = {REPORT_PREFIX, bytes, properties->location.id - FIRST_DEVICE, file};
+    const Physical physical = {PHYSICAL_MAGIC, bytes, properties->location.id - FIRST_DEVICE, file};
     if (file < 0 || pwrite(file, &physical, sizeof(physical), bytes) != sizeof(physical)) return OUT_OF_MEMORY;
     return *handle = keep(physical), SUCCESS;
 }
 
 Result cuMemExportToShareableHandle(int *number, u64 handle, int kind, u64 flags) {
     NEEDS_CONTEXT;
-        // The result in containers without the capability.
+    // The result in containers without the capability.
     if (std::getenv("NO_IPC")) return 801;
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = physicals.find(handle);
@@ -495,7 +495,7 @@ Result cuMemImportFromShareableHandle(u64 *handle, void *number, int kind) {
     struct stat found;
     if (kind != 1 || file < 0 || fstat(file, &found) != 0) return INVALID_VALUE;
     const off_t at = found.st_size - off_t(sizeof(physical));
-    if (pread(file, &physical, sizeof(physical), at) != sizeof(physical) || physical.mark != REPORT_PREFIX) return INVALID_VALUE;
+    if (pread(file, &physical, sizeof(physical), at) != sizeof(physical) || physical.mark != PHYSICAL_MAGIC) return INVALID_VALUE;
     physical.file = file;
     std::lock_guard<std::mutex> guard(memory_lock);
     return *handle = keep(physical), SUCCESS;
@@ -544,7 +544,7 @@ Result cuMemMap(u64 address, size_t bytes, size_t offset, u64 handle, u64 flags)
     void *start = reinterpret_cast<void *>(address);
     if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED) return OUT_OF_MEMORY;
     place->second.second = handle;
-        // No GPU can access it until access is granted.
+    // No GPU can access it until access is granted.
     device_blocks[address] = {bytes, -1, true};
     return SUCCESS;
 }

@@ -24,7 +24,7 @@ struct Reduce {
     op: ReduceOp,
     divisor: Option<usize>,
     operands: Vec<Vec<u8>>,
-    /// The operand that the destination overlaps.
+    /// The operand whose memory is also the destination.
     own: Option<usize>,
     residues: Residues,
 }

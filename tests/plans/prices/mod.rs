@@ -501,7 +501,8 @@ proptest! {
 }
 
 /// If reducing a byte is cheap, a flat all-reduce of two ranks has a lower predicted time in shared
-/// memory than one in pieces. In practice, the flat all-reduce is slower if its messages are longer than a segment.
+/// memory than one in pieces. In practice, the flat all-reduce is slower if its messages are longer
+/// than a segment.
 #[test]
 fn long_buffers_in_shared_memory_are_sent_in_pieces() {
     let mut table = TuningTable::default();

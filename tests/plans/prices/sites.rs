@@ -113,7 +113,7 @@ fn auto_minimizes_traffic_on_a_slow_uplink() {
         let most = share * seconds(other);
         assert!(hierarchical_s <= most, "{hierarchical_s} {other}");
     }
-    // For any number of hosts, no other plan achieves this with few messages.
+    // No other plan achieves this with few messages for every number of hosts.
     let (uneven, table) = (at_sites(&[5, 3]), slow_uplink());
     let few = choose(Collective::AllReduce, &uneven, 64 << 10, 4, &table, None).unwrap();
     assert_eq!(few.algorithm, Algorithm::Hierarchical, "{}", few);

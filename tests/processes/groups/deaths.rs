@@ -66,7 +66,7 @@ fn check_same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bo
 }
 
 #[test]
-fn death_at_any_step_fails_only_its_subgroup() {
+fn subgroup_fails_on_all_members_after_death_at_any_step() {
     let mut failures: BTreeMap<usize, usize> = BTreeMap::new();
     for victim in 0..RANKS {
         for step in 0..60 {

@@ -352,9 +352,10 @@ fn hook_that_one_rank_cannot_restore_fails_on_every_rank() {
         .save(&checkpoint)
         .unwrap();
 
+    let other_data = "cannot restore the state of the hook picky: it is of another data set";
     for is_apart in [false, true] {
         let cases = [
-            (&store, 1, "the hook picky: it is of another data set"),
+            (&store, 1, other_data),
             (&other, 3, "tensor 'rank-1/hook/seen'"),
         ];
         for (store, picky_rank, words) in cases {

@@ -42,7 +42,7 @@ fn train(comm: &Communicator, options: Options) -> Result<Vec<Vec<f64>>> {
 }
 
 #[test]
-fn ranks_without_data_keep_averaging_until_all_have_finished() {
+fn averages_stay_over_all_ranks_until_no_rank_has_data() {
     let parameters = model();
     for hook in HOOKS {
         let ends = ringtree::simulate(RANKS, |comm| train(comm, (hook.set)(Options::new())));

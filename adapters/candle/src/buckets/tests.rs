@@ -250,8 +250,8 @@ fn batches_accumulate_and_next_step_starts_from_zero() {
 }
 
 #[test]
-fn missing_gradients_count_as_zero() {
-    let test = "missing_gradients_count_as_zero";
+fn gradients_missing_on_some_ranks_count_as_zero() {
+    let test = "gradients_missing_on_some_ranks_count_as_zero";
     let ends = on_processes(test, 3, "shm", |comm, device| {
         let varmap = VarMap::new();
         let (builder, hooks) = var_builder(&varmap, DType::F32, &Device::Cpu);

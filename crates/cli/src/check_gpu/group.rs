@@ -144,7 +144,7 @@ impl Group {
         // Do not wait for a rank that will be killed or stopped.
         let victim = job.fate.map(|_| job.ranks - 1);
         let mut open = job.ranks - usize::from(victim.is_some());
-        // The victim rank reports `There` once, and every other rank twice.
+        // The victim reports `Reached` once, and every other rank twice.
         let all_there = 2 * job.ranks - 1;
         while open > 0 {
             let left = end.saturating_duration_since(Instant::now());
@@ -202,7 +202,7 @@ impl Group {
         own_ends.into_iter().zip(complaints).collect()
     }
 
-    /// Kills the victim rank or, if `all` is set, all ranks. None of them has been reaped yet, so
+    /// Kills the victim or, if `all` is set, all ranks. None of them has been reaped yet, so
     /// each process ID still names the rank's process group.
     fn release(&mut self, victim: Option<usize>, all: bool) {
         for (rank, child) in self.children.iter().enumerate() {

@@ -98,7 +98,7 @@ fn read(path: &Path, ranks: usize, points: usize) -> BTreeMap<(u64, String), Mes
 }
 
 #[test]
-fn bench_writes_one_timeline_of_all_ranks_for_every_link() {
+fn bench_writes_one_timeline_of_all_ranks_over_every_link() {
     let folder = tempfile::tempdir().unwrap();
     let hosts = "RINGTREE_HOST_ID=host-$((RANK / 2))";
     let lines = [

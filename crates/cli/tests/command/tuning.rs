@@ -76,7 +76,7 @@ fn run_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
 }
 
 #[test]
-fn ranks_with_different_tuning_files_fail() {
+fn ranks_with_and_without_tuning_file_fail() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuning.json");
     std::fs::write(&path, TuningTable::default().to_string()).unwrap();

@@ -165,7 +165,7 @@ fn every_ratio_carries_its_remark() {
     let columns = Table::CSV_HEADER.split(',').count();
     for line in csv.lines() {
         assert!(line.ends_with(&format!("\"{remark}\"")), "{line}");
-        // The title contains two quoted commas; no other cell contains one.
+        // The title contains one quoted comma; no other cell contains one.
         assert_eq!(line.split(',').count(), columns + 1, "{line}");
     }
     assert!(

@@ -75,7 +75,7 @@ fn job_restarts_and_succeeds_whichever_rank_is_killed() {
 }
 
 #[test]
-fn stopped_and_unresponsive_ranks_are_killed_before_restart() {
+fn suspended_or_unresponsive_ranks_are_killed_before_restart() {
     let mark = mark();
     let script = format!(
         "if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then case $RANK in 0) sleep 0.2; exit 3;; \
@@ -429,7 +429,7 @@ fn communicating_ranks_reconnect_after_restart() {
 }
 
 #[test]
-fn rank_of_old_attempt_is_rejected() {
+fn rank_of_old_attempt_is_rejected_and_disturbs_no_rank() {
     let folder = tempfile::tempdir().unwrap();
     let word = folder.path().join("join");
     let mut job = ranks(&[], word.to_str().unwrap()).spawn().unwrap();

@@ -97,7 +97,7 @@ fn doctor_reports_how_memory_is_shared() {
 }
 
 #[test]
-fn doctor_reports_forbidden_shared_memory() {
+fn doctor_reports_forbidden_memory_and_fails_if_required() {
     for (transport, expected) in [("auto", 0), ("shm", 1)] {
         let mut doctor = ringtree(&["doctor"]);
         refuse_memory(&mut doctor);

@@ -131,7 +131,7 @@ fn paused_reader_does_not_delay_end_of_job() {
 }
 
 #[test]
-fn paused_reader_does_not_delay_restart() {
+fn paused_reader_does_not_delay_restart_and_is_informed() {
     let folder = tempfile::tempdir().unwrap();
     let [fail, again] = ["fail", "again"].map(|name| folder.path().join(name));
     let script = format!(

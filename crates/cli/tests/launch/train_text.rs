@@ -285,7 +285,8 @@ fn training_is_independent_of_ranks_and_interruptions() {
         let (loss, weights) = train(ranks, "uninterrupted", 300);
         assert!(loss < 0.005, "the final loss is too high: {loss}");
         losses.push(loss);
-        // The interruption is between two checkpoints, and not in the last epoch.
+        // The interruption is between two checkpoints, and in a different epoch than the last
+        // checkpoint.
         train(ranks, "interrupted", 150);
         assert_eq!(train(ranks, "interrupted", 300), (loss, weights.clone()));
         let lines = |name: &str| metrics(&format!("{name} {ranks}")).len();

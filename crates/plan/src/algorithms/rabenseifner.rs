@@ -58,8 +58,8 @@ fn build(request: &Request) -> Vec<Round> {
     })
 }
 
-/// One exchange between two members: the half of their shared chunks that this member keeps, and
-/// the half that it sends.
+/// One exchange between two members: the half of their shared chunks that this member keeps
+/// reducing, and the half that it leaves to the other member.
 struct Halving {
     peer: usize,
     kept: ChunkRange,

@@ -90,7 +90,8 @@ fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[Chun
 
 /// Returns the fault of the first unmatched end. A second unmatched end, if there is one, makes the
 /// fault more precise. It is the other end of the same message in a different round, or an end in
-/// the same round with a rank in common. In the latter case, the common rank's step is wrong.
+/// the same round with a rank in common. In the former case, the sender's step is reported as
+/// wrong, and in the latter case, the common rank's step.
 fn told(first: &UnmatchedEnd, all: &[UnmatchedEnd]) -> Fault {
     let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
     let is_moved = |one: &&UnmatchedEnd| (one.from, one.to) == (first.from, first.to);

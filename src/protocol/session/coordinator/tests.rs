@@ -39,10 +39,10 @@ fn report_is_repeated_to_next_coordinator() {
 fn coordinator_that_was_not_asked_in_this_call_is_not_blamed() {
     let mut session = Session::new(2, 3);
     let blamed = |session: &Session| {
-        let places = session.held_up_by(&[1]);
+        let places = session.blocked_by(&[1]);
         places.iter().map(|one| one.rank).collect::<Vec<_>>()
     };
-    session.waited(&Call::barrier(), &[1], 0);
+    session.notify_waiting(&Call::barrier(), &[1], 0);
     assert_eq!(
         blamed(&session),
         [0, 1],

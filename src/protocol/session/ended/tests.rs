@@ -81,12 +81,12 @@ fn messages_about_nonexistent_ranks_are_rejected() {
         pair_calls: 0,
         pair: None,
     };
-    let report = |rank, held_up_by: Vec<Place>, waits: Vec<Wait>| Message::Position {
+    let report = |rank, blocked_by: Vec<Place>, waits: Vec<Wait>| Message::Position {
         place: place(rank),
-        held_up_by,
+        blocked_by,
         waits,
     };
-    let position = |rank, held_up_by| report(rank, held_up_by, Vec::new());
+    let position = |rank, blocked_by| report(rank, blocked_by, Vec::new());
     let wait = |rank, awaits| Wait {
         rank,
         group: 0,

@@ -1,6 +1,6 @@
 //! Computes the cost of each level in closed form.
 
-use super::levels::{Division, Kind};
+use super::levels::{BufferDivision, Kind};
 use super::shares::Share;
 use super::{inside, rounds_one_way};
 use crate::algorithms::binomial::{children, depth};
@@ -22,7 +22,7 @@ pub(super) fn stages(request: &Request) -> Stages {
         ..inside(request).1
     };
     let topology = request.topology();
-    let cut = Division::of(&topology);
+    let cut = BufferDivision::of(&topology);
     let sizes = topology.sizes().iter();
     Stages {
         inside: sizes.filter(|size| **size > 1).map(of_size).collect(),
@@ -37,7 +37,7 @@ pub(super) fn cost(request: &Request) -> Cost {
         let (entry, inside) = inside(request);
         return (entry.cost)(&inside);
     }
-    let cut = Division::of(&topology);
+    let cut = BufferDivision::of(&topology);
     let inside = cost_inside(request, &topology, &cut);
     let between = between(request, &topology, &cut);
     let across = across(request, &topology, &cut).map_or(FREE, |across| across.cost);
@@ -48,7 +48,7 @@ pub(super) fn cost(request: &Request) -> Cost {
 }
 
 /// Returns the largest value of `of_kind` over the kinds of sites.
-fn most(cut: &Division<'_>, of_kind: impl Fn(&Kind) -> f64) -> f64 {
+fn most(cut: &BufferDivision<'_>, of_kind: impl Fn(&Kind) -> f64) -> f64 {
     cut.kinds.iter().map(of_kind).fold(0.0, f64::max)
 }
 
@@ -59,7 +59,7 @@ fn share_of(size: usize, kind: &Kind) -> f64 {
 
 /// Returns the cost inside hosts. The largest host has the most to do, except for what cannot be
 /// divided evenly.
-fn cost_inside(request: &Request, topology: &Topology, cut: &Division<'_>) -> Cost {
+fn cost_inside(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> Cost {
     if sharing(topology) == Sharing::None {
         return FREE;
     }
@@ -92,7 +92,7 @@ fn cost_inside(request: &Request, topology: &Topology, cut: &Division<'_>) -> Co
 
 /// Returns the cost between the hosts of a site. The smallest host has the fewest ranks to share
 /// the bytes.
-fn between(request: &Request, topology: &Topology, cut: &Division<'_>) -> Cost {
+fn between(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> Cost {
     let hosts_of = |kind: &Kind| topology.hosts_at(kind.site);
     let hosts = cut.kinds.iter().map(hosts_of).max().unwrap_or(1);
     if request.collective != Collective::AllReduce {
@@ -139,7 +139,7 @@ fn exchange(groups: usize, messages: f64, moved: f64) -> Cost {
 }
 
 /// Returns the stage between sites, if there are several.
-fn across(request: &Request, topology: &Topology, cut: &Division<'_>) -> Option<Across> {
+fn across(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> Option<Across> {
     let sites = topology.site_count();
     if sites == 1 {
         return None;
@@ -163,7 +163,7 @@ fn across(request: &Request, topology: &Topology, cut: &Division<'_>) -> Option<
 }
 
 /// Returns the largest share of the buffer that a rank of a site holds; 0 if there is one site.
-fn max_held(kind: &Kind, cut: &Division<'_>) -> f64 {
+fn max_held(kind: &Kind, cut: &BufferDivision<'_>) -> f64 {
     let share = kind.share.as_ref();
     share.map_or(0.0, |share| share.most(cut.common))
 }
@@ -193,7 +193,7 @@ fn messages<'a>(
 
 /// Returns the largest share of the buffer that a rank sends in an all-reduce, at a site of this
 /// kind.
-fn max_sent_at(kind: &Kind, topology: &Topology, cut: &Division<'_>) -> f64 {
+fn max_sent_at(kind: &Kind, topology: &Topology, cut: &BufferDivision<'_>) -> f64 {
     let hosts = topology.hosts_at(kind.site);
     // Inside the host, a rank sends the others' shares to them, and its own share to each of them.
     // Between hosts and sites, it sends its own share and what it then holds.
@@ -216,7 +216,7 @@ fn max_sent_at(kind: &Kind, topology: &Topology, cut: &Division<'_>) -> f64 {
     (0..hosts).map(of_host).fold(0.0, f64::max)
 }
 
-fn max_sent(request: &Request, topology: &Topology, cut: &Division<'_>) -> f64 {
+fn max_sent(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> f64 {
     let sites = topology.site_count();
     match request.collective {
         Collective::AllReduce => most(cut, |kind| max_sent_at(kind, topology, cut)),

@@ -10,7 +10,7 @@ use crate::topology::Topology;
 use std::ops::Range;
 
 /// The division of the buffer among all ranks.
-pub(super) struct Division<'a> {
+pub(super) struct BufferDivision<'a> {
     topology: &'a Topology,
     /// The shares of hosts, one for each distinct number of ranks per host.
     hosts: Vec<Share>,
@@ -47,7 +47,7 @@ struct Level<'a> {
     chunk: Box<dyn Fn(usize) -> usize + 'a>,
 }
 
-impl<'a> Division<'a> {
+impl<'a> BufferDivision<'a> {
     pub(super) fn of(topology: &'a Topology) -> Self {
         let sizes = topology.sizes().iter();
         let host = |size: &usize| Share::of_group(&vec![&Share::alone(); *size]);

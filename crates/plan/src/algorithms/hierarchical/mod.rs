@@ -53,7 +53,7 @@ use super::{Entry, REGISTRY};
 use crate::ir::{ChunkRange, Request, Round, Step};
 use crate::spec::{Algorithm, Collective};
 use crate::topology::{Sharing, Topology, sharing};
-use levels::{Division, clear_completes};
+use levels::{BufferDivision, clear_completes};
 
 /// The entry in the registry.
 pub(super) const ENTRY: Entry = Entry {
@@ -68,7 +68,7 @@ pub(super) const ENTRY: Entry = Entry {
     source: "Bayatpour et al. (SC 2017), every rank a leader; Kielmann et al., MagPIe (PPoPP 1999)",
     chunks: |request| match request.collective.is_rooted() {
         true => request.pieces,
-        false => Division::of(&request.topology()).units() * request.pieces,
+        false => BufferDivision::of(&request.topology()).units() * request.pieces,
     },
     build,
     cost: cost::cost,
@@ -130,7 +130,7 @@ fn inside_rounds(
 
 fn all_reduce(request: &Request, topology: &Topology) -> Vec<Round> {
     let (rank, pieces) = (request.rank, request.pieces);
-    let cut = Division::of(topology);
+    let cut = BufferDivision::of(topology);
     let part = |piece: usize| {
         let cut = &cut;
         move |rank: usize| cut.inside(rank, (piece, pieces))

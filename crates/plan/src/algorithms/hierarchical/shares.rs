@@ -87,7 +87,8 @@ impl Share {
         self.holders[self.next_run(unit, common) - 1]
     }
 
-    /// Returns the ranges of units that `member` holds if the buffer is divided into `common` units.
+    /// Returns the ranges of units that `member` holds if the buffer is divided into `common`
+    /// units.
     pub(super) fn held(&self, member: usize, common: usize) -> Vec<Range<usize>> {
         let runs = self.holders.iter().enumerate();
         let own = runs.filter(|(_, holder)| **holder == member);

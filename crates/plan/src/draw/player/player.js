@@ -119,7 +119,8 @@ function after(before, round, { width, means }) {
   return state;
 }
 
-// Returns a state within a round: cells that messages have reached have the state after the round.
+// Returns a state within a round: cells that messages have reached have the state after the round,
+// and all others have the state before it.
 function within(before, now, { width }, arrived) {
   const fresh = new Set(arrived.flatMap(({ to, pairs }) => pairs.map(([, write]) => to * width + write)));
   return Object.fromEntries(Object.entries(before).map(([name, list]) =>
@@ -355,7 +356,7 @@ function sizeLabel(arrows) {
   return bytes.length > 1 && sizes(bytes) ? `${bytes.length} × ${sizes(bytes)}` : sizes(bytes);
 }
 
-// Returns the shade of a cell. Each doubling of a sum's contributions is one step darker.
+// Returns the shade of a cell. The shades of partial sums are logarithmic in their contributions.
 function shade(part, ranks, isSum) {
   if (part <= 0 || part >= 0.9999) return part <= 0 ? "h0" : "done";
   if (!isSum) return "some";
@@ -596,7 +597,7 @@ function paceOf(stops) {
   return stops.slice(1).map(({ time }, at) => Math.max(least, total > 0 ? (shown * (time - stops[at].time)) / total : 0));
 }
 
-// Describes what the page omits and where its clock is scaled.
+// Describes what the page omits and which plans' message times are scaled.
 function noteOf({ ranks, plans }) {
   const [chunks, bundle] = [Math.max(...plans.map((plan) => Math.ceil(plan.chunks / ROWS_MAX))), Math.ceil(ranks / RANKS_APART)];
   const scaled = plans.filter(({ scale }) => Math.abs(scale - 1) > 0.005);
