@@ -1,5 +1,5 @@
-//! Compares values that must be the same on all ranks so that differences are reported before they
-//! do any harm.
+//! Shares small values between ranks. Values that must be the same on all ranks are compared, so
+//! that differences are reported before they do any harm.
 
 use crate::comm::Communicator;
 use crate::comm::values::{all_gather_bytes, broadcast_bytes};
@@ -32,7 +32,8 @@ pub(super) fn broadcast_entries(
     names.into_iter().map(one).collect()
 }
 
-/// Allocates the values of a state. `count` comes from rank 0.
+/// Allocates `count` zeros for the state entry `name`. Returns an error if there is not enough
+/// memory, because `count` was received from rank 0 and may be arbitrarily large.
 fn room(name: &str, count: usize) -> Result<Vec<f32>> {
     let mut values = Vec::new();
     values.try_reserve_exact(count).map_err(|_| {
@@ -74,8 +75,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     .with_peer(culprit))
 }
 
-/// Collects the messages of all ranks and returns them on every rank, without duplicates. If only
-/// some ranks have a message, the lowest of these ranks is added to the message.
+/// Collects the messages of all ranks and returns them on every rank, without duplicates. A message
+/// that only some ranks have is extended with the lowest of these ranks.
 pub(super) fn gather_messages(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
     let mut ranks_by_message = BTreeMap::<String, Vec<usize>>::new();
     let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;
@@ -130,14 +131,14 @@ where
     from_json(comm, &broadcast_bytes(comm, to_json(own), root)?)
 }
 
-/// Returns the number of every rank, indexed by rank.
+/// Gathers `own` from every rank. The result is indexed by rank.
 pub(super) fn gather_number<T: Element>(comm: &Communicator, own: T) -> Result<Vec<T>> {
     let mut all = vec![own; comm.world_size()];
     comm.all_gather(&mut all)?;
     Ok(all)
 }
 
-/// Returns the value of every rank, indexed by rank.
+/// Gathers `own`, encoded as JSON, from every rank. The result is indexed by rank.
 pub(super) fn gather_json<T>(comm: &Communicator, own: &T) -> Result<Vec<T>>
 where
     T: Serialize + DeserializeOwned,

@@ -12,7 +12,7 @@ use crate::reduce::Kernel;
 /// Mutable access to a parameter's gradient in its bucket.
 #[derive(Debug)]
 pub struct GradientMut<'a, T> {
-    /// The parameter's elements.
+    /// The elements of the parameter's gradient.
     pub elements: &'a mut [T],
     /// `true` if this is the parameter's first gradient in the step. In that case, overwrite the
     /// elements because they still hold values from an earlier step. Otherwise, add to them.
@@ -31,7 +31,7 @@ impl DataParallel {
     /// Adds `gradient` to the parameter's gradient for this step.
     ///
     /// Outside [`DataParallel::no_sync`], this call also marks the gradient as complete. The
-    /// gradient is then sent as soon as its bucket is full.
+    /// gradient is then sent as soon as its bucket and all earlier buckets are full.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if `parameter` does not exist, if
@@ -65,8 +65,8 @@ impl DataParallel {
         self.ready(parameter)
     }
 
-    /// Returns mutable access to the parameter's gradient in its bucket. The backward pass can then
-    /// write the gradient there directly, without a copy.
+    /// Returns a mutable view of the parameter's gradient in its bucket, so that the backward pass
+    /// can write the gradient there without a copy.
     ///
     /// Call [`DataParallel::ready`] once the gradient is complete.
     ///
@@ -146,8 +146,7 @@ impl DataParallel {
         result
     }
 
-    /// Returns the parameter's averaged gradient for the step that was ended by
-    /// [`DataParallel::wait`].
+    /// Returns the parameter's averaged gradient for the step that [`DataParallel::wait`] ended.
     ///
     /// Returns `None` if no rank reported a gradient for the parameter or if the step was skipped.
     /// In either case, do not update the parameter.
@@ -213,7 +212,7 @@ impl DataParallel {
         }
     }
 
-    /// Begins a step unless one is already in progress. Returns the parameter's number.
+    /// Begins a step unless one is already in progress. Returns the parameter's index.
     pub(super) fn begin(&mut self, parameter: ParameterId<'_>) -> Result<usize> {
         self.check_alive()?;
         let number = self.number(parameter)?;
@@ -242,7 +241,8 @@ impl DataParallel {
         }
     }
 
-    /// Returns the elements of a parameter whose gradient is not complete.
+    /// Returns a mutable view of the parameter's gradient, or an error if the gradient is already
+    /// complete.
     fn own<T: Element>(&mut self, parameter: usize) -> Result<&mut [T]> {
         if self.readiness.is_ready(parameter) {
             return Err(self.complete_already(parameter));
@@ -258,8 +258,8 @@ impl DataParallel {
         Ok(&mut all[place.range.clone()])
     }
 
-    /// Adopts the order in which rank 0 reported gradients in the first step. The order applies
-    /// from the next step on.
+    /// Makes all ranks adopt the order in which rank 0's gradients became complete in this step.
+    /// The order applies from the next step on.
     pub(super) fn agree_on_order(&mut self) -> Result<()> {
         let mut order = self.readiness.order.clone();
         let registered = self.order.iter().copied();
@@ -279,8 +279,8 @@ impl DataParallel {
 
     pub(super) fn keep_failure<R>(&mut self, result: Result<R>) -> Result<R> {
         if let Err(error) = &result {
-            // The other ranks may not know of this failure: only one of several communicators may
-            // have failed, or only this rank's hook.
+            // The other ranks may not know about this failure, because it may affect only one of
+            // several communicators or only this rank's hook.
             self.abort(error);
         }
         result

@@ -1,4 +1,4 @@
-//! Reports gradients that a [`Carrier`] stores.
+//! Creates models whose gradients a [`Carrier`] stores, and locates these gradients.
 
 use super::carrier::{Carrier, Place};
 use super::hooks::{Hook, Plain};

@@ -19,7 +19,7 @@ pub(super) enum Content {
     Lost,
 }
 
-/// The exchange of one bucket in its current stage.
+/// A bucket whose gradients are being exchanged.
 pub(super) struct Flight {
     pending: Pending,
     pub(super) stage: usize,
@@ -29,9 +29,9 @@ pub(super) struct Flight {
 }
 
 impl Flight {
-    /// Issues the first exchange of the bucket. If this is an all-reduce of all of the bucket's
-    /// elements, it uses `algorithm`, unless the hook names an algorithm. If the averages are
-    /// sharded, the only exchange gives each rank its block.
+    /// Issues the bucket's first exchange. If this is an all-reduce of all of the bucket's
+    /// elements, it uses `algorithm` unless the hook requests a specific algorithm. If the averages
+    /// are sharded, the first exchange is the only one, and each rank receives only its own block.
     pub(super) fn launch(
         comm: &Communicator,
         options: &mut Options,

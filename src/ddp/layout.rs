@@ -8,7 +8,7 @@ use std::ops::Range;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) bucket: usize,
-    /// The parameter's elements in the bucket.
+    /// Range of the parameter's elements in the bucket.
     pub(crate) range: Range<usize>,
 }
 
@@ -17,15 +17,15 @@ pub(crate) struct Place {
 pub struct Bucket {
     /// Type of all elements in the bucket.
     pub dtype: Dtype,
-    /// Numbers of the parameters, in the order in which their elements are stored.
+    /// Indices of the parameters, in the order in which their elements are stored.
     pub parameters: Vec<usize>,
-    /// Total number of elements of all parameters.
+    /// Total number of elements in the bucket.
     pub count: usize,
     /// Total size of these elements, in bytes.
     pub bytes: usize,
 }
 
-/// Maximum bucket sizes, in bytes. A larger parameter gets its own bucket.
+/// Maximum bucket sizes, in bytes. A parameter that exceeds the limit gets its own bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Limits {
     pub(crate) first_bytes: usize,
@@ -36,16 +36,16 @@ pub(crate) struct Limits {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) buckets: Vec<Bucket>,
-    /// Indexed by parameter.
+    /// Location of each parameter's gradient, indexed by parameter.
     pub(crate) places: Vec<Place>,
 }
 
 impl Layout {
-    /// Fills buckets with `parameters` in the order given by `order`, which contains their numbers.
+    /// Fills buckets with `parameters` in the order given by `order`, which contains their indices.
     /// All elements of a bucket have the same type. Buckets are launched in the order of their last
     /// parameters because a bucket is full when the gradient of its last parameter is complete.
     pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
-        // The position of each bucket's last parameter, and the bucket.
+        // The buckets, each with the position of its last parameter in `order`.
         let mut buckets: Vec<(usize, Bucket)> = Vec::new();
         let mut limit = limits.first_bytes;
         for (at, number) in order.iter().copied().enumerate() {

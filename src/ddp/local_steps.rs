@@ -1,5 +1,5 @@
-//! Implements training with little communication: each rank takes many local steps, and then all
-//! ranks take an outer step together.
+//! Implements low-communication training: each rank takes many local steps, and then all ranks take
+//! an outer step together.
 
 use super::agree::compare;
 #[cfg(feature = "checkpoint")]
@@ -20,7 +20,7 @@ use crate::op::ReduceOp;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outer {
-    /// Number of local steps for each outer step.
+    /// Number of local steps per outer step.
     pub every: u64,
     /// Learning rate of the outer step. With a learning rate of 1 and no momentum, the outer step
     /// averages the weights.
@@ -85,8 +85,8 @@ pub struct LocalSteps {
     comm: Communicator,
     parameters: Vec<Parameter>,
     outer: Outer,
-    /// Weights of all parameters after the last outer step, in order. They are the same on all
-    /// ranks.
+    /// Weights of all parameters after the last outer step, in the order of `parameters`. They are
+    /// the same on all ranks.
     common: Vec<f32>,
     /// Momentum of the outer steps, in the same order. It is the same on all ranks.
     velocity: Vec<f32>,
@@ -115,7 +115,8 @@ impl LocalSteps {
         let mut lines = vec![format!("{outer:?}")];
         lines.extend(parameters.iter().map(|one| format!("parameter {one}")));
         compare(comm, &lines)?;
-        // All ranks have the same values here, so all get the same result.
+        // `compare` has ensured that all ranks have the same values, so this check has the same
+        // result on all ranks.
         check(parameters, &outer)?;
         let count = parameters.iter().map(Parameter::count).sum();
         let mut this = Self {
@@ -131,7 +132,7 @@ impl LocalSteps {
         Ok(this)
     }
 
-    /// Adopts rank 0's weights.
+    /// Replaces `weights` and `common` with rank 0's weights.
     fn begin(&mut self, weights: &mut (impl Weights + ?Sized)) -> Result<()> {
         self.visit(weights, |_, common, _, weights| {
             common.copy_from_slice(weights)
@@ -158,7 +159,8 @@ impl LocalSteps {
         if self.since < self.outer.every {
             return Ok(false);
         }
-        // The other ranks wait for this rank, so the communicator must fail.
+        // After an error, abort the communicator, because the other ranks are waiting for this
+        // rank.
         let met = self.outer_step(weights);
         met.inspect_err(|error| self.comm.abort(error))?;
         self.since = 0;
@@ -211,7 +213,7 @@ impl LocalSteps {
     }
 
     /// Calls `each` for every parameter, passing the parameter's range in `common` and `velocity`,
-    /// its elements there, and its weights.
+    /// its elements in both of them, and its weights.
     fn visit(
         &mut self,
         weights: &mut (impl Weights + ?Sized),

@@ -10,8 +10,8 @@ use std::time::Duration;
 /// does not complete on any rank before every rank has started it. A barrier has this property,
 /// and so does an all-reduce of at least one element.
 ///
-/// Marks start at 0 and never decrease. This method does not communicate. After a failure, it
-/// has no effect, and the commit returns the error.
+/// Marks start at 0 and never decrease. This function does not communicate. After a failure, it has
+/// no effect, and the commit returns the error.
 ///
 /// See [`agreed_mark`] for an example.
 pub fn mark(comm: &Communicator, number: u64) {
@@ -29,16 +29,16 @@ pub fn mark(comm: &Communicator, number: u64) {
 ///
 /// - No answer has arrived within `at_most`. An answer takes one round trip to the lowest rank
 ///   that has not left, or about a second longer if a rank does not respond.
-/// - Nothing has failed, or a rank that may have answered other ranks has died. In both cases,
-///   the method returns immediately.
+/// - Nothing has failed, or a rank that may have answered other ranks has died. In both cases, the
+///   function returns immediately.
 ///
 /// Even without an answer, a rank whose commit call completed knows that the step is committed.
 /// A rank whose commit call did not complete cannot know whether the step is committed. Other
 /// ranks may have received an answer, which may be either yes or no.
 ///
-/// If the result is *above* this rank's mark, the other ranks have given up on this rank
-/// because it did not respond for too long. They treat a step that this rank has not completed
-/// as committed, so the state of this rank is no longer usable.
+/// If the result is *above* this rank's mark, the other ranks have given up on this rank because it
+/// did not respond in time. They treat a step that this rank has not completed as committed, so the
+/// state of this rank is no longer usable.
 ///
 /// ```
 /// use ringtree::internal::ddp::{agreed_mark, mark};

@@ -23,11 +23,11 @@ pub struct Line {
     pub seconds: f64,
     /// Communication time in the step that the backward pass did not hide, in milliseconds.
     pub exposed_ms: f64,
-    /// Number of bytes of gradients per rank that were averaged in the step.
+    /// Size of the gradients that were averaged in the step, in bytes per rank.
     pub bytes: u64,
     /// Number of ranks.
     pub ranks: usize,
-    /// The numbers that were passed to [`Metrics::write`], by name.
+    /// Metrics that were passed to [`Metrics::write`], by name.
     #[serde(flatten)]
     pub numbers: BTreeMap<String, f64>,
 }
@@ -116,7 +116,7 @@ impl Metrics {
             return Ok(None);
         }
         let now = Instant::now();
-        // Never 0, because an infinite rate could not be read back from JSON.
+        // Must not be 0, because an infinite rate could not be read back from JSON.
         let seconds = (now - self.since).as_secs_f64().max(1e-9);
         self.since = now;
         let named = |(name, number): (&str, f64)| match name {
@@ -227,7 +227,7 @@ mod tests {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("new/metrics.jsonl");
         let mut first = write(&path, "a", 0, &[1, 2, 3, 4, 5]);
-        // The process is killed while it writes a line.
+        // Simulate a process that is killed while it is writing a line.
         write!(first, "{{\"run\":\"a\",\"st").unwrap();
         write(&path, "a", 3, &[4]);
         let steps = |run| {
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn unreadable_file_is_not_overwritten() {
+    fn file_that_is_not_utf8_is_not_overwritten() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("metrics.jsonl");
         fs::write(&path, [0xFF, 0xFE]).unwrap();

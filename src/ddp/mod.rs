@@ -1,5 +1,5 @@
 //! Data-parallel training. Every rank trains its own copy of the model on its part of the data and
-//! updates that copy with gradients that are averaged across all ranks.
+//! updates that copy with gradients averaged across all ranks.
 //!
 //! # Overview
 //!
@@ -7,8 +7,8 @@
 //!   how they are averaged. A [hook](Options::hook) controls what is sent: [`HalfHook`] sends
 //!   16-bit values, and [`PowerSgd`] sends low-rank factors.
 //! - [`Optimizer`] updates the weights. Each rank updates all weights or, with
-//!   [`Options::sharded`], only its share of them. You can also write your own optimizer.
-//!   [`LocalSteps`] is intended for links that are too slow for exchanging gradients in every step.
+//!   [`Options::sharded`], only its share of them. You can also write your own optimizer. Use
+//!   [`LocalSteps`] if the links are too slow to exchange gradients in every step.
 //! - [`DistributedSampler`] distributes the samples of a data set among the ranks.
 //! - [`checkpoint::Run`] resumes training with a single call and saves checkpoints in the
 //!   background.
@@ -58,11 +58,11 @@
 //! calls on different communicators. This happens, for example, after `if rank == 0 {
 //! comm.all_reduce(&mut loss, op)? }`, after a save on only one rank, or if one rank skips a step.
 //!
-//! After 10 seconds (`RINGTREE_STALL_WARNING_S`), a warning on standard error names the ranks and
-//! the calls in which they are waiting for each other. To give your own communicators a name that
-//! is used in this warning, call [`Communicator::with_name`](crate::Communicator::with_name). If a
-//! rank is merely late, the warning shows where that rank is. When the timeout expires, which is
-//! after five minutes by default, the call returns an error with the same text.
+//! After 10 seconds (`RINGTREE_STALL_WARNING_S`), a warning on standard error names the waiting
+//! ranks and the calls in which they are waiting for each other. To make this warning show a name
+//! for your own communicators, call [`Communicator::with_name`](crate::Communicator::with_name). If
+//! a rank is merely late, the warning shows where that rank is. When the timeout expires (by
+//! default, after five minutes), the call returns an error with the same text.
 //!
 //! # Uneven data and errors
 //!
@@ -75,10 +75,10 @@
 // For contributors.
 //
 // *Purpose.* This module averages gradients while the backward pass is running, and provides the
-// rest of a training loop. `layout` packs gradients into buckets. `backward` collects the reported
-// gradients. `readiness` decides which buckets can be launched. `flight` runs the exchange of a
-// bucket. `step` ends a step either on all ranks or on none. docs/internals/training.md explains
-// the design.
+// other building blocks of a training loop. `layout` packs gradients into buckets. `backward`
+// collects the reported gradients. `readiness` decides which buckets can be launched. `flight`
+// exchanges the gradients in a bucket. `step` ends a step either on all ranks or on none.
+// docs/internals/training.md explains the design.
 //
 // *Invariants.* All ranks issue the same operations in the same order, even if their gradients
 // arrive in different orders. Each gradient is averaged exactly once. No rank reads an average
@@ -141,8 +141,8 @@ use crate::op::ReduceOp;
 
 /// Averages the gradients in `tensors` across all ranks, in place.
 ///
-/// Use this function after the backward pass if the program needs no overlap. [`DataParallel`]
-/// sends gradients while the backward pass is still running.
+/// Use this function after the backward pass if communication does not need to overlap with the
+/// backward pass. To send gradients while the backward pass is still running, use [`DataParallel`].
 ///
 /// ```
 /// let ends = ringtree::simulate(2, |comm| {

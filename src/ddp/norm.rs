@@ -25,8 +25,8 @@ impl DataParallel {
         self.norm
     }
 
-    /// Computes the norm together with all other ranks. Each rank contributes its block of every
-    /// bucket.
+    /// Computes the norm together with all other ranks. Each rank contributes the sum of the
+    /// squares in its block of every bucket.
     pub(super) fn agree_on_norm(&mut self) -> Result<()> {
         self.norm = None;
         if self.options.clip.is_none() {
@@ -68,7 +68,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Handles a norm that is infinite or NaN on all ranks.
+    /// Applies [`NonFinite`] to a step whose norm is infinite or NaN. The norm is the same on all
+    /// ranks, so all ranks treat the step the same way.
     fn without_norm(&mut self, norm: f64) -> Result<()> {
         match self.options.non_finite {
             NonFinite::Ignore => {}
@@ -86,10 +87,11 @@ impl DataParallel {
     }
 }
 
-/// Number of independent sums, so that the compiler can use vector instructions.
+/// Number of partial sums. They are independent so that the compiler can use vector instructions.
 const LANES: usize = 8;
 
-/// Returns the sum of the squares. The order of additions depends only on the number of values.
+/// Returns the sum of the squares of `values`. The order of additions depends only on the number of
+/// values.
 pub(super) fn squares<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> f64 {
     let mut lanes = [0.0; LANES];
     for values in values.chunks(LANES) {
@@ -102,7 +104,8 @@ pub(super) fn squares<T: Copy>(values: &[T], wide: impl Fn(T) -> f64) -> f64 {
 }
 
 impl Values {
-    /// Returns the sum of the squares of floating-point elements.
+    /// Returns the sum of the squares of the elements in `range`, or 0 if the elements are
+    /// integers.
     fn squares(&self, range: std::ops::Range<usize>) -> f64 {
         match self {
             Self::F32(values) => squares(&values[range], f64::from),
@@ -113,8 +116,9 @@ impl Values {
         }
     }
 
-    /// Multiplies floating-point elements by `factor`. The factor and the products are f32 (or f64
-    /// for f64 elements), and each product is rounded once to the elements' type.
+    /// Multiplies the elements in `range` by `factor`, unless they are integers. The factor and the
+    /// products are f32 (or f64 for f64 elements), and each product is rounded once to the
+    /// elements' type.
     fn scale(&mut self, range: std::ops::Range<usize>, factor: f64) {
         let short = factor as f32;
         match self {

@@ -18,7 +18,7 @@ pub enum NonFinite {
     Skip,
     /// [`DataParallel::wait`](super::DataParallel::wait) returns an error of kind
     /// [`ErrorKind::Usage`](crate::ErrorKind::Usage) on all ranks. If the job were restarted from a
-    /// checkpoint, it would compute the same numbers again, so exit with code 2 to prevent
+    /// checkpoint, it would compute the same gradient again, so exit with code 2 to prevent
     /// `ringtree run` from restarting it.
     Fail,
 }
@@ -135,7 +135,7 @@ impl Options {
     /// If the gradient has a larger norm, it is scaled down to this norm before it can be read.
     /// [`DataParallel::gradient_norm`](super::DataParallel::gradient_norm) returns the norm before
     /// scaling. With n ranks, each rank sums the squares of 1/n of the averages, and one small
-    /// all-gather per step combines these sums. A second pass over the averages is needed only if
+    /// all-gather per step exchanges these sums. A second pass over the averages is needed only if
     /// the gradient must be scaled. If the norm is infinite or NaN, the gradient is not scaled, and
     /// [`Options::non_finite`] applies. The gradients must be in host memory.
     ///
@@ -157,8 +157,8 @@ impl Options {
         self
     }
 
-    /// Gives each rank only its share of the averages. The rank uses this share to update its share
-    /// of the weights.
+    /// Gives each rank only its share of the averages, which it uses to update its share of the
+    /// weights.
     ///
     /// A reduce-scatter is used instead of the all-reduce. An [`Optimizer`](super::Optimizer)
     /// updates each rank's share and then distributes all weights to all ranks. With n ranks, the

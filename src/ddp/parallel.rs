@@ -1,4 +1,4 @@
-//! Averages the gradients of a model across all ranks while the backward pass is running.
+//! Averages a model's gradients across all ranks while the backward pass is running.
 
 use super::agree::{broadcast_entries, compare};
 use super::carrier::Carrier;
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Phase of a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
-    /// The averages can be read. The next report begins a step.
+    /// The averages can be read. The next report begins a new step.
     Averaged,
     /// Gradients are being reported.
     Collecting,
@@ -60,13 +60,13 @@ pub struct DataParallel {
     /// One communicator for each stage of the hook. The first one is also used for everything else.
     pub(super) comms: Vec<Communicator>,
     pub(super) parameters: Vec<Parameter>,
-    /// Number of each parameter, by name.
+    /// Index of each parameter, by name.
     pub(super) numbers: HashMap<String, usize>,
     limits: Limits,
     pub(super) layout: Layout,
     pub(super) infos: Vec<BucketInfo>,
     /// Best algorithm for each bucket's all-reduce when all buckets are in flight, indexed by
-    /// bucket. `None` if the call itself chooses.
+    /// bucket. `None` lets the call choose an algorithm.
     pub(super) algorithms: Vec<Option<Algorithm>>,
     pub(super) options: Options,
     pub(super) carrier: Option<Box<dyn Carrier>>,
@@ -75,33 +75,36 @@ pub struct DataParallel {
     pub(super) phase: Phase,
     /// `true` if an optimizer has used the last averages, or if there are no averages yet.
     pub(super) is_spent: bool,
-    /// `true` if all ranks had the gradients of the last step but rejected the step for the same
+    /// `true` if all ranks had the averages of the last step but rejected the step for the same
     /// reason.
     pub(super) is_refused: bool,
     pub(super) is_synchronising: bool,
-    /// For each parameter, `true` if this rank reported a gradient in this step. After the commit,
-    /// `true` if any rank did.
+    /// For each parameter, `true` if this rank reported a gradient for it in this step. After the
+    /// commit, `true` if any rank did.
     pub(super) is_used: Vec<bool>,
-    /// First parameter whose gradient in this step is not finite on this rank.
+    /// Index of the first parameter, in launch order, whose gradient is not finite on this rank in
+    /// this step.
     pub(super) own_non_finite: Option<usize>,
-    /// Rank and parameter of a gradient in the last step that was not finite.
+    /// Rank and parameter index of a non-finite gradient in the last step.
     pub(super) found_non_finite: Option<(usize, usize)>,
     pub(super) skipped: u64,
     /// Norm of the last step's averages before clipping.
     pub(super) norm: Option<f64>,
-    /// All-reduce that counts the ranks with data, with [`Options::uneven_data`].
+    /// All-reduce in flight that counts the ranks that still have data. Used only with
+    /// [`Options::uneven_data`].
     pub(super) active: Option<Work<Vec<u32>>>,
     pub(super) steps: u64,
-    /// Number of commits that this value has completed. Loading a checkpoint sets `steps` but not
+    /// Number of commits since this model was created. Loading a checkpoint sets `steps` but not
     /// this field.
     pub(super) commits: u64,
     pub(super) exposed: Duration,
     pub(super) order: Vec<usize>,
-    /// Order to use from the next step on.
+    /// Parameter order to adopt when the next step begins.
     pub(super) next_order: Option<Vec<usize>>,
     pub(super) order_since: Option<u64>,
     pub(super) statistics: Vec<BucketStatistics>,
-    /// Time at which the previous bucket became full, or the backward pass began.
+    /// Time at which the previous bucket became full or, before the first one is full, the time at
+    /// which the backward pass began.
     pub(super) full_at: Option<Duration>,
     pub(super) failure: Option<Error>,
 }
@@ -185,7 +188,8 @@ impl DataParallel {
         Ok(this)
     }
 
-    /// Creates the buckets for `self.order`.
+    /// Lays out the buckets for the parameter order `self.order`, and resets everything that is
+    /// stored per bucket.
     pub(super) fn lay_out(&mut self) {
         self.layout = Layout::new(&self.parameters, &self.order, self.limits);
         let comm = &self.comms[0];
@@ -217,7 +221,7 @@ impl DataParallel {
         self.statistics = self.layout.buckets.iter().map(statistics).collect();
     }
 
-    /// Returns the parameters, indexed by number.
+    /// Returns the parameters in the order in which they were registered.
     #[must_use]
     pub fn parameters(&self) -> &[Parameter] {
         &self.parameters
@@ -229,7 +233,7 @@ impl DataParallel {
         &self.layout.buckets
     }
 
-    /// Returns the elements of `bucket` whose averages this rank gets.
+    /// Returns the range of elements in `bucket` whose averages this rank receives.
     pub(super) fn own_range(&self, bucket: &Bucket) -> Range<usize> {
         match self.options.is_sharded {
             true => self.comms[0].block(bucket.count),
@@ -247,7 +251,8 @@ impl DataParallel {
     /// [`ErrorKind::Mismatch`](crate::ErrorKind::Mismatch) if the number of slices or their lengths
     /// differ between ranks. The message names the first difference.
     pub fn broadcast<T: Element>(&self, weights: &mut [&mut [T]]) -> Result<()> {
-        // Several slices are sent in one buffer. The call compares only their total length.
+        // `packed` can send several slices in one buffer. `broadcast` then checks only their total
+        // length, so compare the individual lengths here.
         let length =
             |(at, one): (usize, &&mut [T])| format!("slice {at} of {} elements", one.len());
         let mut lengths = vec![format!("{} slices", weights.len())];
@@ -256,7 +261,8 @@ impl DataParallel {
         packed(weights, |flat| self.comms[0].broadcast(flat, 0))
     }
 
-    /// Sets the bucket order to use from the next step on.
+    /// Sets the parameter order that determines the buckets from the next step on. `since` is the
+    /// first step that uses this order.
     pub(super) fn take_order(&mut self, order: Vec<usize>, since: u64) -> Result<()> {
         let mut sorted = order.clone();
         sorted.sort_unstable();
@@ -272,8 +278,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Like [`restore_hook`](super::state::restore_hook), but may return an error only on this
-    /// rank.
+    /// Like [`restore_hook`](super::state::restore_hook), but if the hook rejects its state, only
+    /// this rank returns an error.
     pub(super) fn take_hook_state(&mut self, state: Vec<(String, Vec<f32>)>) -> Result<()> {
         let is_shared = |entry: &(String, Vec<f32>)| self.options.hook.is_shared(&entry.0);
         let (shared, mut own): (Vec<_>, Vec<_>) = state.into_iter().partition(is_shared);
@@ -295,7 +301,7 @@ impl DataParallel {
         self.steps
     }
 
-    /// Returns the numbers of the parameters for which no rank reported a gradient in the last
+    /// Returns the indices of the parameters for which no rank reported a gradient in the last
     /// step.
     ///
     /// ```
@@ -324,7 +330,7 @@ impl DataParallel {
     }
 
     /// Returns the lowest rank that had a non-finite gradient in the last step, together with the
-    /// first parameter, in bucket order, that had such a gradient on that rank.
+    /// index of the first parameter, in bucket order, that had such a gradient on that rank.
     ///
     /// This method requires [`NonFinite::Skip`] or [`NonFinite::Fail`].
     #[must_use]
@@ -388,7 +394,7 @@ fn check_options(options: &Options, is_carried: bool) -> Result<()> {
     }
 }
 
-/// Checks the parameters, and returns the number of each by its name.
+/// Checks the parameters, and returns a map from parameter names to indices.
 fn numbers_of(parameters: &[Parameter]) -> Result<HashMap<String, usize>> {
     let mut numbers = HashMap::new();
     for (number, parameter) in parameters.iter().enumerate() {

@@ -3,8 +3,8 @@
 use crate::dtype::Dtype;
 use std::fmt;
 
-/// A model parameter. All ranks register the same list of parameters. A parameter's number is its
-/// index in this list.
+/// A model parameter. All ranks register the same list of parameters. A parameter's index in this
+/// list is also called its number.
 ///
 /// `("bias", 8)` converts into an f32 vector, and `("weight", [8, 4])` into an f32 tensor.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,7 +55,7 @@ impl<const N: usize> From<(&str, [usize; N])> for Parameter {
     }
 }
 
-/// A parameter's name, or its number. Calls accept both.
+/// A parameter's name or its index. Methods accept either.
 #[derive(Clone, Copy, Debug)]
 pub enum ParameterId<'a> {
     /// The name. Finding it costs one lookup in a hash table.

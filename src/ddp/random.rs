@@ -3,11 +3,12 @@
 //! All functions use 64-bit integer arithmetic and return the same numbers on every platform. They
 //! must not change: a run that resumes from an old checkpoint must continue with the same numbers.
 
-/// Increment of SplitMix64: 2⁶⁴ divided by the golden ratio, an odd number.
+/// Increment of SplitMix64: 2⁶⁴ divided by the golden ratio, rounded to an odd number.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
-/// Constant that distinguishes the shuffles from the ranks' streams that have the same seed.
+/// Constant that is combined with the seed of the shuffles, so that they do not use the same random
+/// numbers as rank streams with the same seed.
 const SHUFFLE: u64 = 0x5348_5546_464C_4521;
-/// Number of bits in a stream's number that hold the rank.
+/// Number of bits that are reserved for the rank when the step and the rank are combined.
 const RANK_BITS: u32 = 20;
 
 /// Applies the SplitMix64 finalizer. Changing any bit of the input changes each bit of the output
@@ -44,7 +45,7 @@ pub fn stream_seed(seed: u64, step: u64, rank: usize) -> u64 {
     mix(mix(seed.wrapping_add(GOLDEN)) ^ step.rotate_left(RANK_BITS) ^ rank as u64)
 }
 
-/// Returns the numbers in 0..`length` in an order determined by `seed` and `epoch`. Uses the
+/// Returns the integers in 0..`length` in an order determined by `seed` and `epoch`. Uses the
 /// Fisher–Yates algorithm from the last position down (Durstenfeld's version) with SplitMix64.
 pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
     let mut generator = SplitMix64(mix(mix(seed ^ SHUFFLE).wrapping_add(epoch)));
@@ -55,8 +56,8 @@ pub(super) fn permutation(length: usize, seed: u64, epoch: u64) -> Vec<usize> {
     order
 }
 
-/// Fills `numbers` with values from −1 to 1. The values are uniformly distributed and are
-/// determined by `seed` and `name`.
+/// Fills `numbers` with values from −1 (inclusive) to 1 (exclusive). The values are uniformly
+/// distributed and are determined by `seed` and `name`.
 pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     let named = |state: u64, byte: u8| mix(state.wrapping_add(u64::from(byte) + 1));
     let mut generator = SplitMix64(name.bytes().fold(mix(seed), named));
@@ -67,7 +68,7 @@ pub(super) fn fill_uniform(numbers: &mut [f32], seed: u64, name: &str) {
     }
 }
 
-/// The generator of Steele, Lea and Flood (OOPSLA 2014), with its state.
+/// The SplitMix64 generator of Steele, Lea and Flood (OOPSLA 2014). The field is its state.
 struct SplitMix64(u64);
 
 impl SplitMix64 {
@@ -82,8 +83,8 @@ impl SplitMix64 {
     fn below(&mut self, bound: u64) -> u64 {
         loop {
             let product = u128::from(self.next()) * u128::from(bound);
-            // Reject products whose low half is below 2⁶⁴ mod `bound`. The same number of products
-            // then remains for every result.
+            // Reject products whose low half is below 2⁶⁴ mod `bound`. Each result is then produced
+            // by the same number of products.
             if product as u64 >= bound.wrapping_neg() % bound {
                 return (product >> 64) as u64;
             }
@@ -99,7 +100,7 @@ mod tests {
 
     #[test]
     fn random_numbers_are_stable() {
-        // Many publications of the generator list the first outputs for seed 1234567.
+        // These first outputs for seed 1234567 appear in many publications of the generator.
         let mut generator = SplitMix64(1_234_567);
         assert_eq!(generator.next(), 6_457_827_717_110_365_317);
         assert_eq!(generator.next(), 3_203_168_211_198_807_973);
@@ -109,7 +110,8 @@ mod tests {
 
     #[test]
     fn permutations_are_equally_likely() {
-        // 24 orders, 48,000 draws: 2,000 each, with a standard deviation of 44.
+        // With 48,000 draws, each of the 24 orders is expected 2,000 times, with a standard
+        // deviation of 44.
         let mut counts = std::collections::HashMap::new();
         for epoch in 0..48_000 {
             *counts.entry(permutation(4, 7, epoch)).or_insert(0usize) += 1;
@@ -130,7 +132,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn flipping_an_input_bit_flips_half_of_stream_seed(
+        fn flipping_an_input_bit_flips_about_half_of_the_seed_bits(
             seed: u64, step in 0u64..1 << 40, rank in 0usize..1 << 16, bit in 0u32..16,
         ) {
             let before = stream_seed(seed, step, rank);

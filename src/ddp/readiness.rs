@@ -32,8 +32,8 @@ impl Readiness {
         self.is_ready[parameter]
     }
 
-    /// Marks a gradient as complete. Returns the buckets that should now be launched, or `None` if
-    /// the gradient was already complete.
+    /// Marks a gradient as complete. Returns the buckets that can now be launched, or `None` if the
+    /// gradient was already complete.
     pub(crate) fn ready(&mut self, parameter: usize, layout: &Layout) -> Option<Range<usize>> {
         if std::mem::replace(&mut self.is_ready[parameter], true) {
             return None;

@@ -55,7 +55,7 @@ pub struct DistributedSampler {
     /// sample per rank.
     global_batch: Option<usize>,
     epoch: u64,
-    /// All samples, in the order of this epoch.
+    /// All samples, in this epoch's order.
     order: Vec<usize>,
     /// Number of epochs after which [`DistributedSampler::next_batch`] stops. `None` means that it
     /// stops after every epoch.

@@ -25,7 +25,7 @@ pub enum BucketSize {
 }
 
 impl BucketSize {
-    /// Returns the bucket size limits for gradients of `total_bytes` bytes in total. `seconds`
+    /// Returns the bucket size limits for gradients whose total size is `total_bytes`. `seconds`
     /// predicts how long an all-reduce of a given number of bytes takes.
     pub(super) fn limits(self, total_bytes: usize, seconds: impl Fn(usize) -> f64) -> Limits {
         let bytes = match self {
@@ -39,7 +39,8 @@ impl BucketSize {
     }
 }
 
-/// Divisor for the size of the first bucket, which is smaller so that the links start early.
+/// Ratio between the size of the other buckets and the size of the first bucket. The first bucket
+/// is smaller so that communication starts early.
 const FIRST_BUCKET_SHARE: usize = 4;
 
 fn automatic(total_bytes: usize, seconds: impl Fn(usize) -> f64) -> usize {
@@ -63,7 +64,7 @@ mod tests {
         // 40 MB, 0.5 ms per collective, 1 Gbit/s: the square root is 1.58 MB.
         let bytes = automatic(40_000_000, link(0.5e-3, 8e-9));
         assert!((1 << 20..=2 << 20).contains(&bytes), "{bytes}");
-        // Four times the model or the latency doubles the bucket.
+        // A model four times as large, or a latency four times as long, doubles the bucket size.
         assert_eq!(automatic(160_000_000, link(0.5e-3, 8e-9)), 2 * bytes);
         assert_eq!(automatic(40_000_000, link(2e-3, 8e-9)), 2 * bytes);
         assert_eq!(automatic(40_000_000, link(10.0, 8e-9)), BUCKET_BYTES_MAX);

@@ -1,15 +1,15 @@
-//! Reads and restores the state of a model that a checkpoint contains.
+//! Gets and restores the parts of a model's state that a checkpoint contains.
 
 use super::agree::agree;
 use super::parallel::DataParallel;
 use crate::error::Result;
 
-/// Returns the numbers of the parameters in bucket order, and the first step (counted from 0)
-/// that uses this order.
+/// Returns the indices of the parameters in bucket order, and the first step (counted from 0) that
+/// uses this order.
 ///
-/// Returns `None` while the registration order is used. A checkpoint stores both values
-/// because, with a different order, gradients may be summed in different buckets and with
-/// different algorithms.
+/// Returns `None` while the registration order is used. A checkpoint stores both values because,
+/// with a different order, gradients may be summed in different buckets and with different
+/// algorithms, which can change the sums.
 #[must_use]
 pub fn order(model: &DataParallel) -> Option<(&[usize], u64)> {
     let since = model.order_since?;

@@ -1,10 +1,10 @@
 //! Ends a step: launches the remaining buckets, waits for all buckets, and agrees with the other
 //! ranks that the step is committed.
 //!
-//! A step ends with the *commit*, a small all-reduce that a rank enters once it has all its
-//! buckets. The result shows which parameters were used by some ranks but not by others. No rank
-//! leaves the commit before every rank has entered it. Therefore, a rank that updates its weights
-//! knows that every rank has all gradients of this step.
+//! A step ends with the *commit*, a small all-reduce that a rank enters once it has the averages of
+//! all buckets. The result shows which parameters were used by some ranks but not by others. No
+//! rank leaves the commit before every rank has entered it. Therefore, a rank that updates its
+//! weights knows that every rank has all averages of this step.
 
 use super::agree::{gather_number, listed};
 use super::flight::{Content, Flight};
@@ -99,7 +99,8 @@ impl DataParallel {
         }
     }
 
-    /// Announces that this rank has data, once per step.
+    /// With [`Options::uneven_data`](super::Options::uneven_data), announces once per step that
+    /// this rank still has data.
     pub(super) fn announce(&mut self) -> Result<()> {
         if self.options.has_uneven_data && self.active.is_none() {
             let active = self.comms[0].start_all_reduce(vec![1u32], ReduceOp::Sum)?;
@@ -108,7 +109,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Launches `buckets`, and then issues the next stages of buckets whose exchange has completed.
+    /// Launches `buckets`, and then issues the next stage of each bucket whose current exchange has
+    /// completed.
     pub(super) fn launch(&mut self, buckets: Range<usize>) -> Result<()> {
         for index in buckets {
             self.launch_one(index)?;
@@ -152,8 +154,8 @@ impl DataParallel {
         self.full_at = Some(now);
     }
 
-    /// Issues the next stages of buckets whose exchange has completed. A bucket enters a stage only
-    /// after the previous bucket has entered it.
+    /// Issues the next stage of each bucket whose current exchange has completed. A bucket enters a
+    /// stage only after the previous bucket has entered it.
     fn advance(&mut self) -> Result<()> {
         if self.comms.len() == 1 {
             return Ok(());
@@ -175,7 +177,7 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Waits for the current exchange of a bucket, and issues its next stage if there is one.
+    /// Waits for a bucket's current exchange, and issues the bucket's next stage if there is one.
     fn proceed(&mut self, index: usize) -> Result<()> {
         let content = std::mem::replace(&mut self.contents[index], Content::Lost);
         self.contents[index] = match content {
@@ -189,8 +191,8 @@ impl DataParallel {
         Ok(())
     }
 
-    /// Launches the remaining buckets, waits for all buckets, and commits. `has_data` is `false` in
-    /// `join`.
+    /// Launches the remaining buckets, waits for all buckets, and commits the step. `has_data` is
+    /// `false` if called by [`DataParallel::join`].
     fn finish(&mut self, has_data: bool) -> Result<()> {
         let start = self.comms[0].clock();
         let rest = self.readiness.rest();
@@ -255,20 +257,21 @@ impl DataParallel {
     pub fn steps_that_count(&self, at_most: Duration) -> Option<u64> {
         let commits = self.comms[0].agreed_mark(at_most)?;
         match self.is_refused {
-            // All ranks had their gradients, and they rejected the step for the same reason.
+            // All ranks completed the commit but rejected the step, so it does not count.
             true => Some(self.steps),
             false => Some((self.steps + commits).saturating_sub(self.commits)),
         }
     }
 
-    /// Waits until all ranks have all their buckets. Call this method once this rank has its
-    /// buckets. Afterward, `is_used` marks the parameters that any rank used.
+    /// Waits until every rank has the averages of all buckets, and determines whether the step is
+    /// valid. Call this method once this rank has its averages. Afterward, `is_used` marks the
+    /// parameters for which any rank reported a gradient.
     fn commit(&mut self, has_data: bool) -> Result<()> {
         let own = self.is_used.clone();
         let count = own.len();
-        // The first `count` bits mark the parameters that a rank used. The next `count` bits mark
-        // the parameters that a rank with data did not use. The last bit is set if a gradient of a
-        // rank is not finite.
+        // The first `count` bits mark the parameters for which a rank reported a gradient. The next
+        // `count` bits mark the parameters for which a rank with data reported no gradient. The
+        // last bit is set if a rank reported a non-finite gradient.
         let mut words = vec![0u32; 2 * count / 32 + 1];
         let mut set = |at: usize| words[at / 32] |= 1 << (at % 32);
         for (at, is_used) in own.iter().enumerate() {
@@ -286,13 +289,13 @@ impl DataParallel {
         self.is_used = (0..count).map(any).collect();
         self.found_non_finite = None;
         let verdict = self.validate(&any, &own, has_data);
-        // A failure of the communicator is not a verdict on the step.
+        // If the communicator has failed, the ranks did not jointly reject the step.
         self.is_refused = verdict.is_err() && self.comms[0].error().is_none();
         verdict
     }
 
-    /// Determines from the result of the commit whether the step is valid. Skips the step or clips
-    /// the gradients, as the options require.
+    /// Determines from the commit's result whether the step is valid. Skips the step or clips the
+    /// gradients, as the options require.
     fn validate(
         &mut self,
         any: &dyn Fn(usize) -> bool,
@@ -313,8 +316,8 @@ impl DataParallel {
         }
     }
 
-    /// Returns the error for a `parameter` that was reported by some ranks but not by other ranks
-    /// that have data. An all-gather determines the ranks to name.
+    /// Returns the error for a `parameter` whose gradient was reported by some ranks but not by
+    /// others that have data. Uses an all-gather to determine which ranks to name.
     fn missing_gradient_error(
         &self,
         parameter: usize,
@@ -360,8 +363,8 @@ impl DataParallel {
         self.is_used.fill(false);
     }
 
-    /// Returns an error, which is the same on all ranks, if no rank used any parameter, or if
-    /// unused parameters are not allowed and there is a parameter that no rank used.
+    /// Returns an error, which is the same on all ranks, if no rank reported any gradient, or if
+    /// unused parameters are not allowed and no rank reported a gradient for some parameter.
     fn check_used(&self) -> Result<()> {
         let unused = self.unused();
         let all = self.parameters.len();

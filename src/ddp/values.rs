@@ -42,14 +42,13 @@ macro_rules! values {
                 match self { $(Self::$variant(_) => Dtype::$variant,)* }
             }
 
-            /// Returns the bytes of the elements.
+            /// Returns the elements as bytes.
             #[must_use]
             pub fn bytes(&self) -> &[u8] {
                 match self { $(Self::$variant(values) => bytemuck::cast_slice(values),)* }
             }
 
-            /// Returns the bytes of the elements for writing. Any sequence of bytes forms valid
-            /// elements.
+            /// Returns the elements as mutable bytes. Any sequence of bytes forms valid elements.
             #[must_use]
             pub fn bytes_mut(&mut self) -> &mut [u8] {
                 match self { $(Self::$variant(values) => bytemuck::cast_slice_mut(values),)* }
@@ -97,7 +96,7 @@ macro_rules! values {
                 match self { $(Self::$variant(work) => work.is_finished(),)* }
             }
 
-            /// Waits for the collective. Also returns the time at which it completed.
+            /// Waits for the collective. Returns its elements and the time at which it completed.
             pub(super) fn wait(self) -> Result<(Values, Duration)> {
                 match self {
                     $(Self::$variant(work) => {
@@ -118,7 +117,8 @@ macro_rules! values {
             impl TryFrom<Values> for Vec<$rust> {
                 type Error = Dtype;
 
-                /// Returns the vector, or the actual element type if it is different.
+                /// Returns the vector. If the element type does not match, the error is the actual
+                /// element type.
                 fn try_from(values: Values) -> std::result::Result<Self, Dtype> {
                     match values {
                         Values::$variant(values) => Ok(values),
@@ -163,8 +163,8 @@ impl Values {
     }
 }
 
-/// Returns `true` if `is_so` holds for all values. Checks values in blocks to avoid a branch per
-/// value.
+/// Returns `true` if `is_so` returns `true` for all values. Branches once per block instead of once
+/// per value.
 fn all<T: Copy>(values: &[T], is_so: impl Fn(T) -> bool) -> bool {
     let mut blocks = values.chunks(1024);
     blocks.all(|block| block.iter().fold(true, |so_far, one| so_far & is_so(*one)))

@@ -9,16 +9,18 @@ use super::{manifest, names};
 use crate::error::{Error, Result};
 use std::collections::BTreeSet;
 
-/// The store's lock, and the checkpoints that a writer knows.
+/// The store's lock, and the checkpoints that this writer knows about.
 #[derive(Default)]
 pub(super) struct Claim {
     /// The lock that keeps other writers out until it is dropped.
     lock: Option<Box<dyn Send + Sync>>,
-    /// Steps that this writer found when it loaded, or that it wrote.
+    /// Steps of the checkpoints that this writer has found in the store while loading, or has
+    /// written.
     steps: BTreeSet<u64>,
     /// The newest of these steps, with the hash of its manifest if the manifest is valid.
     newest: Option<(u64, Option<String>)>,
-    /// Steps later than the step from which the user chose to resume.
+    /// Steps of existing checkpoints that are later than the step from which the user chose to
+    /// resume.
     left_behind: BTreeSet<u64>,
     /// Step and hash of each manifest whose write was reported as failed. The manifest may
     /// nevertheless exist or appear later, because the response may have been lost or the directory
@@ -35,7 +37,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Replaces the known steps with `steps`, which the writer has just listed.
+    /// Replaces the known steps with `steps`, which this writer has just listed.
     pub(super) fn seen(&mut self, steps: &BTreeSet<u64>, store: &dyn Store) {
         self.steps.clone_from(steps);
         let newest = steps.last().copied();
@@ -75,7 +77,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Writes the manifest of `step`, whose tensors must already exist.
+    /// Writes the manifest for `step`. Its tensor file must already exist.
     pub(super) fn write(&mut self, step: u64, manifest: &[u8], store: &dyn Store) -> Result<()> {
         let fingerprint = manifest::sha256([manifest]);
         self.in_doubt.insert((step, fingerprint.clone()));
@@ -85,7 +87,7 @@ impl Claim {
         Ok(())
     }
 
-    /// Records that this writer's manifest of `step` exists.
+    /// Records that this writer's manifest for `step` exists.
     fn note(&mut self, step: u64, fingerprint: String) {
         self.steps.insert(step);
         self.left_behind.remove(&step);
@@ -101,7 +103,7 @@ impl Claim {
         &self.left_behind
     }
 
-    /// Records that the checkpoint of `step` was removed.
+    /// Records that the checkpoint for `step` was removed.
     pub(super) fn forget(&mut self, step: u64, store: &dyn Store) {
         self.left_behind.remove(&step);
         self.steps.remove(&step);
@@ -110,12 +112,13 @@ impl Claim {
     }
 }
 
-/// Returns the hash of the manifest of `step`, or `None` if it is invalid or cannot be read.
+/// Returns the hash of the manifest for `step`, or `None` if the manifest is missing, invalid or
+/// unreadable.
 fn fingerprint(store: &dyn Store, step: u64) -> Option<String> {
     read_fingerprint(store, step).ok().flatten()
 }
 
-/// Returns the hash of the manifest of `step`, or `None` if it is missing or invalid.
+/// Returns the hash of the manifest for `step`, or `None` if the manifest is missing or invalid.
 fn read_fingerprint(store: &dyn Store, step: u64) -> Result<Option<String>> {
     let bytes = store.read(&names::manifest(step))?;
     let whole = bytes.filter(|bytes| manifest::Manifest::decode(bytes).is_ok());

@@ -21,7 +21,8 @@ pub(super) struct CleanUp<'a> {
     failures: Vec<String>,
     /// Number of further failures, which are only counted.
     unlisted: usize,
-    /// Files that stay in the store.
+    /// Files that this cleanup could not remove, or did not try to remove because too much time had
+    /// passed.
     kept: BTreeSet<String>,
 }
 

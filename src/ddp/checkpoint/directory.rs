@@ -15,8 +15,8 @@ use std::time::{Duration, Instant};
 /// The file that the writer locks. It is never removed because otherwise two writers could lock two
 /// different files.
 const LOCK_FILE: &str = "checkpoints.lock";
-/// Time that a new writer waits for the lock, because a previous writer that was killed may still
-/// be exiting.
+/// Maximum time that a new writer waits for the lock. It must wait because a previous writer that
+/// was killed may still be exiting.
 const LOCK_WAIT_MAX: Duration = Duration::from_secs(2);
 const LOCK_LOOK_EVERY: Duration = Duration::from_millis(20);
 /// Maximum number of bytes of the lock file that are shown in an error message.
@@ -51,7 +51,7 @@ impl Directory {
         let mut names = Vec::new();
         for entry in entries {
             let entry = entry.map_err(cannot_list)?;
-            // A name that is not UTF-8 was not written by this library.
+            // Skip names that are not UTF-8, because this library does not write such files.
             let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
             if let (false, Ok(name)) = (is_folder, entry.file_name().into_string()) {
                 names.push(name);
@@ -129,7 +129,8 @@ impl Store for Directory {
         self.make()?;
         let path = self.path.join(LOCK_FILE);
         let failed = |error| failed("lock", &path, &error);
-        // Do not follow a link, which could lead to a file that must not be overwritten.
+        // Do not follow a symbolic link, because its target could be a file that must not be
+        // overwritten.
         let no_link = OFlags::NOFOLLOW.bits().cast_signed();
         let mut options = File::options();
         options.read(true).write(true).create(true).truncate(false);
@@ -170,7 +171,7 @@ fn failed(what: &str, path: &Path, error: &std::io::Error) -> Error {
     Error::io(format_args!("cannot {what} {}", path.display()), error)
 }
 
-/// Returns the name of this process, for use in the error messages of other processes.
+/// Returns a description of this process, which other processes show in their error messages.
 fn own_name() -> String {
     let host = fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     match host.trim() {

@@ -1,4 +1,5 @@
-//! Exchanges a checkpoint's per-rank tensors, parts of tensors and small values between ranks.
+//! Gathers all ranks' contributions to a checkpoint, which are per-rank tensors and parts of
+//! tensors.
 
 use super::tensor::Tensor;
 use crate::comm::Communicator;
@@ -35,8 +36,9 @@ pub(super) struct Whole {
 /// the contribution is invalid.
 pub(super) type Own<'a> = Result<Vec<(Entry, &'a Tensor)>, String>;
 
-/// Gathers the contributions of all ranks on the writer. Other ranks get an empty map. The inner
-/// error describes the first contribution that is invalid.
+/// Gathers the contributions of all ranks on the writer, except for the writer's own complete
+/// tensors, which the writer already has. Other ranks get an empty map. The inner error describes
+/// the first contribution that is invalid.
 pub(super) fn gather_own(
     comm: &Communicator,
     own: Own<'_>,
@@ -92,11 +94,13 @@ fn receive_pieces(
     Ok(outcome)
 }
 
-/// Tensors received from ranks, and tensors assembled from the parts of several ranks.
+/// Complete tensors received from other ranks, and tensors assembled from the parts of several
+/// ranks.
 #[derive(Default)]
 struct Assembly {
     tensors: BTreeMap<String, Tensor>,
-    /// Received element ranges of each assembled tensor, each with the rank that sent it.
+    /// Element ranges of each assembled tensor that have been filled, each with the rank that
+    /// provided them.
     parts: BTreeMap<String, Vec<(Range<usize>, usize)>>,
 }
 
@@ -132,7 +136,8 @@ impl Assembly {
         Ok(())
     }
 
-    /// Returns the tensors if the parts of each tensor cover every element exactly once.
+    /// Returns the tensors, or a message if the parts of a tensor do not cover every element
+    /// exactly once.
     fn finish(self) -> Result<BTreeMap<String, Tensor>, String> {
         for (name, mut parts) in self.parts {
             let count = self.tensors.get(&name).map_or(0, Tensor::count);

@@ -8,7 +8,7 @@ use super::State;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-/// The format that this version writes. It is also the only format that this version reads.
+/// The manifest format that this version writes, and the only one that it reads.
 pub(crate) const FORMAT: u32 = 1;
 
 /// The content of a manifest.
@@ -28,14 +28,14 @@ pub(crate) struct TensorFile {
     pub(crate) sha256: String,
 }
 
-/// The field that every format has.
+/// The field that every version of the manifest format has.
 #[derive(Deserialize)]
 struct AnyFormat {
     ringtree_checkpoint: u32,
 }
 
 impl Manifest {
-    /// Returns the bytes of the file, or a message if the state cannot be encoded as JSON.
+    /// Returns the bytes of the manifest file, or a message if the state cannot be encoded as JSON.
     pub(crate) fn encode(&self) -> Result<Vec<u8>, String> {
         let mut text = serde_json::to_vec_pretty(self).map_err(|error| error.to_string())?;
         let body = text.len() - b"\n}".len();
@@ -45,7 +45,7 @@ impl Manifest {
         Ok(text)
     }
 
-    /// Decodes the bytes of a file.
+    /// Decodes the bytes of a manifest file.
     ///
     /// # Errors
     /// Returns a message if the bytes are truncated, damaged, malformed or in a different format.

@@ -114,8 +114,8 @@ pub struct State {
     /// The seed from which, together with the step and the rank,
     /// [`stream_seed`](crate::ddp::stream_seed) derives every rank's random numbers.
     pub seed: u64,
-    /// Order of the parameters, by number, in the gradient buckets, and the first step that uses
-    /// this order.
+    /// Indices of the parameters in the order in which the gradient buckets use them, and the first
+    /// step that uses this order.
     pub order: Option<(Vec<usize>, u64)>,
     /// The tuning table, in the text form of a [`TuningRecord`](crate::tuning::TuningRecord). The
     /// same table selects the same algorithms and therefore produces the same bits.

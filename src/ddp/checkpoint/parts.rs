@@ -1,5 +1,5 @@
-//! Names the parts of the training state in a single function that is used for both saving and
-//! loading.
+//! Lets a program name the parts of its training state in a single function, which is used for both
+//! saving and loading.
 
 use super::Checkpoint;
 use super::exchange::{Entry, Own, WRITER, Whole, entry};
@@ -278,8 +278,8 @@ impl Parts<'_> {
         self.elements(name, shape, 0, values, save)
     }
 
-    /// Names the elements starting at index `start` of a tensor of the shape `shape`. `save` adds
-    /// them to the contents.
+    /// Names `values`, which are the elements starting at index `start` in a tensor of the shape
+    /// `shape`. If the parts are being saved, `save` adds the elements to the contents.
     fn elements<T: Element>(
         &mut self,
         name: &str,
@@ -322,7 +322,8 @@ impl Findings {
         Ok(())
     }
 
-    /// Returns a message if the parts of `checkpoint` under `prefix` do not match.
+    /// Returns a message if the parts of `checkpoint` under `prefix` do not match the parts that
+    /// were named.
     fn line(self, rank: usize, checkpoint: &Checkpoint, prefix: &str) -> Option<String> {
         let own = format!("rank-{rank}/own/");
         let is_ours = |name: &&str| {
@@ -363,7 +364,8 @@ impl Findings {
     }
 }
 
-/// Returns an error if `name` is reserved for per-rank tensors.
+/// Returns an error if `name` starts with `rank-`, because such names are reserved for per-rank
+/// tensors.
 fn check_common(name: &str) -> Result<()> {
     match name.starts_with("rank-") {
         true => Err(Error::usage(format!(
@@ -461,8 +463,8 @@ impl Checkpoint {
     }
 }
 
-/// Copies the elements starting at index `start` of the tensor `name` to `values`. The tensor has
-/// already been compared.
+/// Copies the elements starting at index `start` of the tensor `name` to `values`. The tensor's
+/// shape and type have already been compared with the checkpoint.
 fn copy<T: Element>(
     checkpoint: &Checkpoint,
     name: &str,

@@ -12,7 +12,7 @@ use crate::ddp::agree::{gather_json, gather_messages, gather_number, share};
 use crate::error::{Error, Result};
 use serde::{Deserialize, Serialize};
 
-/// The newest checkpoint that a rank may be able to read.
+/// The newest checkpoint whose manifest a rank has found to be valid.
 #[derive(Serialize, Deserialize)]
 struct Offer {
     step: u64,
@@ -140,14 +140,14 @@ impl Checkpoints {
     }
 }
 
-/// The state of one rank in the search for the newest valid checkpoint.
+/// This rank's progress in the search for the newest valid checkpoint.
 struct Search<'a> {
     checkpoints: &'a Checkpoints,
     /// The steps that this rank has not tried yet, oldest first.
     steps: Vec<u64>,
     /// Messages about the files that this rank has skipped.
     warnings: Vec<String>,
-    /// The error that occurred if this rank could not list its files.
+    /// The error message, if this rank could not list its files.
     unseen: Vec<String>,
 }
 
@@ -165,8 +165,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the rank that has loaded the newest valid checkpoint, and the checkpoint on that
-    /// rank.
+    /// Returns a rank that has loaded the newest valid checkpoint and, if this rank has loaded it,
+    /// the checkpoint itself.
     fn run(&mut self, comm: &Communicator) -> Result<Option<(usize, Option<Checkpoint>)>> {
         loop {
             let offers = gather_json(comm, &self.offer())?;
@@ -177,7 +177,8 @@ impl<'a> Search<'a> {
             let offered = |rank: usize| offers[rank].as_ref().map(|offer| offer.step);
             let ranks = 0..offers.len();
             let holders: Vec<_> = ranks.filter(|rank| offered(*rank) == Some(step)).collect();
-            // One reader is enough. If its copy is damaged, the others read theirs.
+            // Let one rank read first, because one reader is enough. If its copy is damaged, the
+            // other holders read their copies.
             let (first, others) = holders.split_at(1);
             for readers in [first, others] {
                 let reads = readers.contains(&comm.rank());

@@ -83,7 +83,7 @@ use std::thread::{self, JoinHandle};
 pub struct Run {
     /// Communicator for the program. It uses the checkpoint's tuning table.
     comm: Communicator,
-    /// Communicator for saving. It is separate from the program's calls on `comm`.
+    /// Communicator for resuming and saving. It is separate from `comm`, which the program uses.
     channel: Communicator,
     /// `None` if the run has no checkpoints.
     checkpoints: Option<Arc<Checkpoints>>,
@@ -95,7 +95,7 @@ pub struct Run {
     saving: Option<Result<Saving>>,
 }
 
-/// The thread that saves. It returns the warnings of the save.
+/// Handle of the thread that saves a checkpoint. The thread returns the warnings from the save.
 type Saving = JoinHandle<Result<Vec<String>>>;
 
 /// Methods for opening a run and getting its properties.
@@ -270,8 +270,8 @@ impl Run {
             .and_then(|()| restore(model, state.step, state.order.clone()))
             .and_then(|()| found.hook_state(rank));
         let own = agree(&self.channel, own)?;
-        // The model may be on a group of these ranks, so its hook's result is shared on the
-        // channel.
+        // The model's communicator may contain only some of the run's ranks, so share the hook's
+        // result on `channel`.
         agree(&self.channel, model.take_hook_state(own))?;
         if let Some(sampler) = &mut sampler {
             sampler.resume(state.epoch, state.sampler_position);

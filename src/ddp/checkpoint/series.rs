@@ -144,7 +144,8 @@ impl Checkpoints {
         state: &State,
         tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     ) -> Result<()> {
-        // Cleanup never fails, because a checkpoint that exists must not be reported as failed.
+        // A failed cleanup only causes warnings, because a save must not be reported as failed if
+        // the checkpoint exists.
         self.set_warnings(Vec::new());
         let mut claim = lock(&self.claim);
         claim.lock(&*self.store)?;
@@ -250,7 +251,8 @@ impl Checkpoints {
     /// # Errors
     /// Returns the same errors as [`Checkpoints::list`].
     pub fn best(&self) -> Result<Option<State>> {
-        // If losses are equal, the first one is the minimum, which is the latest checkpoint.
+        // If losses are equal, `min_by` returns the first one, which belongs to the latest
+        // checkpoint.
         let newest_first = self.list()?.into_iter().rev();
         let with_loss = newest_first.filter_map(|state| Some((state.loss?, state)));
         let best = with_loss.min_by(|(one, _), (other, _)| one.total_cmp(other));
@@ -302,7 +304,8 @@ impl Checkpoints {
         Ok(files)
     }
 
-    /// Reads the manifest of `step`. Returns a message that names the file if it is damaged.
+    /// Reads the manifest for `step`. If the file is missing, unreadable or damaged, returns a
+    /// message that names the file.
     pub(super) fn manifest(&self, step: u64) -> Result<Manifest, String> {
         let name = names::manifest(step);
         let bytes = self.bytes(&name)?;
@@ -315,7 +318,8 @@ impl Checkpoints {
         Ok(manifest)
     }
 
-    /// Reads the checkpoint of `step`. Returns a message that names the file if it is damaged.
+    /// Reads the checkpoint for `step`. If one of its files is missing, unreadable or damaged,
+    /// returns a message that names the file.
     pub(super) fn read(&self, step: u64) -> Result<Checkpoint, String> {
         let Manifest { state, tensors, .. } = self.manifest(step)?;
         let bytes = self.bytes(&tensors.file)?;
@@ -349,8 +353,8 @@ impl Checkpoints {
         )
     }
 
-    /// Returns an error if another run has later checkpoints, because they would be loaded when
-    /// this run is restarted.
+    /// Returns an error if the store contains later checkpoints from another run, because they
+    /// would be loaded when this run is restarted.
     fn check_run(&self, state: &State, present: &[String]) -> Result<()> {
         for step in manifest_steps(present).range(state.step.saturating_add(1)..) {
             let Ok(other) = self.manifest(*step) else {
@@ -375,7 +379,7 @@ impl Checkpoints {
     /// restart would load the newest of them instead of the checkpoint that was just saved.
     fn remove_left_behind(&self, claim: &mut Claim, cleanup: &mut CleanUp<'_>) {
         for step in claim.left_behind().clone() {
-            // The next save removes its tensors, which then have no manifest.
+            // The next save removes the tensor file, which then has no manifest.
             if cleanup.remove(&names::manifest(step)) {
                 claim.forget(step, &*self.store);
             }
@@ -383,7 +387,7 @@ impl Checkpoints {
     }
 
     /// Removes checkpoints that are older than the newest `keep` checkpoints up to `saved`, except
-    /// the best one if it is to be kept. Also removes the tensor files of step `saved` that `file`
+    /// the best one if it is to be kept. Also removes the tensor files for step `saved` that `file`
     /// replaces.
     fn remove_old(&self, saved: u64, file: &str, cleanup: &mut CleanUp<'_>) {
         let present = match self.store.list() {

@@ -3,7 +3,7 @@
 use crate::dtype::{Dtype, Element};
 use crate::error::{Error, Result};
 
-/// A tensor whose elements are stored as bytes. The last dimension varies fastest, and numbers are
+/// A tensor whose elements are stored as bytes. The last dimension varies fastest, and elements are
 /// little-endian.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tensor {
@@ -72,13 +72,13 @@ impl Tensor {
         self.bytes.len() / self.dtype.size()
     }
 
-    /// Returns the bytes of the elements.
+    /// Returns the elements as bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Returns the bytes of the elements for writing. The number of bytes cannot change.
+    /// Returns the elements as mutable bytes. The number of bytes cannot change.
     pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes
     }
@@ -89,7 +89,7 @@ impl Tensor {
     /// Returns [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the elements have a different type.
     pub fn values<T: Element>(&self) -> Result<Vec<T>> {
         if T::DTYPE == self.dtype {
-            // Copied, not cast, because the bytes may not be aligned for the elements.
+            // Copy the bytes instead of casting them, because they may not be aligned for `T`.
             let mut values = vec![T::zeroed(); self.bytes.len() / size_of::<T>()];
             bytemuck::cast_slice_mut(&mut values).copy_from_slice(&self.bytes);
             return Ok(values);

@@ -9,11 +9,11 @@ use std::collections::BTreeMap;
 
 /// Alignment of the header's length, so that the tensors are aligned in the file.
 const HEADER_ALIGNMENT_BYTES: usize = 8;
-/// The only name with a special meaning in the format.
+/// The only tensor name that has a special meaning in the format.
 const RESERVED_NAME: &str = "__metadata__";
 
-/// Returns the beginning of a file that contains `tensors`, and the tensors in the order in which
-/// their bytes follow. The safetensors crate's own writer would copy all of the bytes.
+/// Returns the header of a file that contains `tensors`, and the tensors in the order in which
+/// their bytes follow the header. The safetensors crate's own writer would copy all of the bytes.
 pub(crate) fn header_and_order<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<(Vec<u8>, Vec<&'a Tensor>), String> {

@@ -39,11 +39,11 @@ use std::collections::BTreeMap;
 #[derive(Clone, Debug)]
 pub struct HalfHook {
     dtype: Dtype,
-    /// Vectors kept from the last step for reuse, by bucket.
+    /// Vectors from the last step that are kept for reuse, by bucket index.
     spare: BTreeMap<usize, Spare>,
 }
 
-/// Reusable memory of a bucket.
+/// Vectors that each step reuses for the same bucket.
 #[derive(Clone, Debug, Default)]
 struct Spare {
     wide: Vec<f32>,

@@ -9,7 +9,8 @@ const GAIN_MIN: usize = 2;
 /// If less than this fraction of a column's length remains after projection, the column counts as
 /// dependent on the previous columns.
 const DEPENDENT: f64 = 1e-10;
-/// Number of independent sums.
+/// Number of partial sums in a dot product. They are independent so that the compiler can use
+/// vector instructions.
 const LANES: usize = 16;
 
 /// Extents of a matrix and of its approximation.
@@ -21,8 +22,9 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Creates the shape with the first extent as rows and the product of the others as columns,
-    /// approximated by `rank`. Returns `None` if the approximation does not compress enough.
+    /// Creates the shape of a matrix whose number of rows is the first extent and whose number of
+    /// columns is the product of the other extents. The rank of its approximation is at most
+    /// `rank`. Returns `None` if the approximation does not compress enough.
     pub(super) fn new(extents: &[usize], rank: usize) -> Option<Self> {
         let [rows, others @ ..] = extents else {
             return None;
@@ -38,12 +40,12 @@ impl Shape {
         (sent > 0 && sent * GAIN_MIN <= rows * columns).then_some(shape)
     }
 
-    /// Returns the number of elements of P.
+    /// Returns the number of elements in P.
     pub(super) fn left_count(&self) -> usize {
         self.rank * self.rows
     }
 
-    /// Returns the number of elements of Q.
+    /// Returns the number of elements in Q.
     pub(super) fn right_count(&self) -> usize {
         self.rank * self.columns
     }
@@ -152,7 +154,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn orthonormalized_columns_keep_their_span(
+        fn columns_become_orthonormal_and_keep_their_span(
             rows in 4usize..60,
             seed in prop::collection::vec(-1.0f32..1.0, 60 * 4),
             scale in prop::sample::select(vec![1e-20f32, 1.0, 1e20]),

@@ -1,4 +1,4 @@
-//! Turns a bucket of gradients into the averages of these gradients across all ranks.
+//! Defines the hooks that turn a bucket's gradients into their averages across all ranks.
 
 mod half;
 mod matrix;
@@ -21,7 +21,7 @@ use std::ops::Range;
 pub struct BucketInfo {
     /// Position of the bucket in launch order.
     pub index: usize,
-    /// This rank.
+    /// Rank of the process that uses this description.
     pub rank: usize,
     /// Number of ranks.
     pub world_size: usize,

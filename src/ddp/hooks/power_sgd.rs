@@ -1,4 +1,4 @@
-//! Sends gradient matrices as products of thin matrices.
+//! Sends each gradient matrix as two thin matrices whose product approximates it.
 
 use super::matrix::{Shape, left_of, orthonormalize, product_row, right_of};
 use crate::ddp::hooks::{BucketInfo, Exchange, Hook, Next};
@@ -70,48 +70,50 @@ pub struct PowerSgd {
     seed: u64,
     start_after: u64,
     memories: BTreeMap<String, Memory>,
-    /// Buckets between their stages, by index.
+    /// Buckets that are between their two stages, by bucket index.
     travelling: BTreeMap<usize, InFlight>,
 }
 
-/// State of a matrix that is kept from step to step.
+/// State of a matrix that is kept between steps.
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Memory {
     error: Vec<f32>,
-    /// The matrix Q.
+    /// The matrix Q with which the next step starts.
     basis: Vec<f32>,
-    /// Number of steps before the first compressed one.
+    /// Number of steps so far in which the matrix was sent uncompressed.
     steps: u64,
 }
 
-/// A bucket between its stages.
+/// A bucket that is between its two stages.
 #[derive(Clone, Debug)]
 struct InFlight {
-    /// Matrices with their errors, and the averages of everything else.
+    /// The bucket's elements. Compressed matrices include their errors. After the first stage, all
+    /// other elements are averages.
     values: Vec<f32>,
     matrices: Vec<Matrix>,
 }
 
-/// A compressed matrix of a bucket.
+/// A matrix in a bucket that is sent in compressed form.
 #[derive(Clone, Debug)]
 struct Matrix {
-    /// Index among the parameters of the bucket.
+    /// Index of the matrix in [`BucketInfo::parameters`].
     number: usize,
     shape: Shape,
-    /// P, after it is averaged and made orthonormal.
+    /// P, averaged across ranks and with orthonormal columns. Empty before the first stage
+    /// completes.
     left: Vec<f32>,
-    /// This rank's Q.
+    /// This rank's Q, before averaging.
     right: Vec<f32>,
     fate: Treatment,
 }
 
-/// Treatment of a matrix, which all ranks derive from the averages.
+/// How a matrix is treated in this step. Ranks derive this from averages, so all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
     Moves,
     /// All ranks' gradients are zero.
     Rests,
-    /// An element is infinite or NaN.
+    /// An element is infinite or NaN on some rank.
     NonFinite,
 }
 
@@ -145,8 +147,8 @@ impl PowerSgd {
         }
     }
 
-    /// Returns the matrices in a bucket that are compressed in this step. Counts this step for the
-    /// other matrices.
+    /// Returns the matrices in a bucket that are compressed in this step. For the other matrices,
+    /// counts this step as an uncompressed one.
     fn matrices(&mut self, bucket: &BucketInfo) -> Vec<Matrix> {
         let mut matrices = Vec::new();
         for (number, (_, parameter)) in bucket.parameters.iter().enumerate() {
@@ -170,7 +172,8 @@ impl PowerSgd {
         matrices
     }
 
-    /// Returns the gradients, computed from the averages of Q.
+    /// Returns the bucket's averaged gradients. `rest` contains the averages of Q for all of the
+    /// bucket's compressed matrices.
     fn finish(
         &mut self,
         bucket: &BucketInfo,
@@ -200,7 +203,7 @@ impl PowerSgd {
 }
 
 impl InFlight {
-    /// Returns the second exchange, after storing the averages of P and of everything uncompressed.
+    /// Stores the averages of P and of all uncompressed elements, and returns the second exchange.
     fn second(&mut self, bucket: &BucketInfo, mut averaged: &[f32]) -> Exchange {
         let Self { values, matrices } = self;
         let mut take = |count: usize| averaged.split_off(..count).unwrap_or_default();
@@ -232,7 +235,7 @@ impl InFlight {
 }
 
 impl Memory {
-    /// Creates the error and the basis if they are missing or have a different shape.
+    /// Initializes the error and the basis if they are missing or have a different size.
     fn fit(&mut self, shape: Shape, seed: u64, name: &str) {
         if self.error.len() != shape.rows * shape.columns {
             self.error = vec![0.0; shape.rows * shape.columns];
@@ -244,8 +247,8 @@ impl Memory {
     }
 
     /// Replaces `values`, which contains the gradient plus the error, with the approximation
-    /// computed from the average Q. The new error is the part that is missing from the
-    /// approximation computed from this rank's Q.
+    /// computed from the average Q. The new error is the difference between the old `values` and
+    /// the approximation computed from this rank's Q.
     fn take_over(&mut self, matrix: &Matrix, average: &[f32], values: &mut [f32]) {
         let (shape, columns) = (matrix.shape, matrix.shape.columns);
         let mut own = vec![0.0; columns];
@@ -259,7 +262,8 @@ impl Memory {
         }
         let bases = self.basis.chunks_exact_mut(columns);
         for (basis, average) in bases.zip(average.chunks_exact(columns)) {
-            // A zero column would stay zero in all later steps.
+            // If a column is zero, keep the previous one, because a zero column would stay zero in
+            // all later steps.
             if average.iter().any(|one| *one != 0.0) {
                 basis.copy_from_slice(average);
             }

@@ -4,7 +4,7 @@ use super::*;
 use crate::ddp::{BucketSize, Options, Parameter};
 use crate::dtype::Dtype;
 
-/// The norm, the gradients after `wait`, and the number of skipped steps.
+/// Result of a rank: the norm, the gradients after `wait`, and the number of skipped steps.
 type End = Result<(Option<f64>, Vec<f32>, u64)>;
 
 /// Runs one step on `ranks` ranks. Rank r reports `factor` · (r + 1) · (1, 2, 3, …) for each of
@@ -67,7 +67,7 @@ fn clipping_scales_long_gradient_and_keeps_short_one() {
 
 #[test]
 fn overflowing_norm_counts_as_non_finite_gradient() {
-    // Every gradient is finite, but the sum of the largest gradients is not.
+    // Every gradient is finite, but the sum of the two ranks' largest gradients is not.
     let large = f32::MAX / 601.0;
     let ignored = step(2, || Options::new().clip_norm(1.0), large);
     assert_eq!(ignored[0].as_ref().unwrap().0, Some(f64::INFINITY));

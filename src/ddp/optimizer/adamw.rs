@@ -14,12 +14,12 @@ use super::{Part, UpdateRule};
 pub struct AdamW {
     /// Decay rates for the running mean of the gradients and the running mean of their squares.
     pub betas: [f64; 2],
-    /// Small term that keeps divisors above zero.
+    /// Small term that is added to divisors to keep them above zero.
     pub epsilon: f64,
     /// Fraction of each weight that would be removed in a step with a learning rate of 1.
     pub weight_decay: f64,
     /// `true` if weight decay also applies to parameters with fewer than two dimensions, such as
-    /// biases and norms.
+    /// biases and the weights of normalization layers.
     pub decays_vectors: bool,
 }
 
@@ -55,7 +55,8 @@ impl UpdateRule for AdamW {
         let [means, squares] = &mut state[..] else {
             return;
         };
-        // The running means start at zero. Dividing them by these factors corrects this bias.
+        // The running means start at zero, which biases them toward zero. Dividing them by these
+        // factors corrects the bias.
         let shares = self.betas.map(|beta| 1.0 - beta.powf(step as f64));
         let decays = self.decays_vectors || parameter.shape.len() >= 2;
         let decay = if decays { self.weight_decay } else { 0.0 };
@@ -80,7 +81,8 @@ mod tests {
     use crate::ddp::Parameter;
     use crate::dtype::Dtype;
 
-    /// Returns a weight of this shape after two updates by `rule`, with gradients 1.5 and 0.5.
+    /// Returns the value of a weight after two updates by `rule`, with gradients 1.5 and 0.5. The
+    /// weight starts at `start`, and its parameter has the shape `shape`.
     fn updated(rule: AdamW, shape: &[usize], start: f32) -> f32 {
         let parameter = Parameter::new("weight", shape, Dtype::F32);
         let (mut weights, mut mean, mut square) = ([start], [0.0], [0.0]);

@@ -88,10 +88,11 @@ pub struct Part<'a> {
 
 /// Access to a model's weights.
 ///
-/// This trait is implemented for slices and vectors of f32 vectors or of mutable f32 slices. These
-/// must have one entry per parameter, in the order of the parameters' numbers.
+/// This trait is implemented for slices and vectors whose entries are f32 vectors or mutable f32
+/// slices. There must be one entry per parameter, in the order in which the parameters were
+/// registered.
 pub trait Weights {
-    /// Calls `visit` with the weights of the parameter whose number is `number`.
+    /// Calls `visit` with the weights of the parameter whose index is `number`.
     ///
     /// # Errors
     /// Returns an error if the model cannot provide the weights.
@@ -148,15 +149,15 @@ pub struct Optimizer<R> {
     parameters: Vec<Parameter>,
     is_sharded: bool,
     shares: Shares,
-    /// State values for this rank's share, in bucket order. The vectors are in the order of
-    /// [`UpdateRule::state`].
+    /// State values for this rank's share, in bucket order. There is one vector per name that
+    /// [`UpdateRule::state`] returns, in the same order.
     state: Vec<Vec<f32>>,
 }
 
-/// Elements that a rank updates.
+/// The elements that this rank updates.
 struct Shares {
     layout: Layout,
-    /// This rank's elements, indexed by bucket.
+    /// Range of this rank's elements in each bucket, indexed by bucket.
     own: Vec<Range<usize>>,
 }
 
@@ -206,7 +207,7 @@ impl<R: UpdateRule> Optimizer<R> {
         self.state.iter().map(|one| size_of_val(&one[..])).sum()
     }
 
-    /// Updates `weights`, using the averages of the step that was ended by [`DataParallel::wait`].
+    /// Updates `weights`, using the averages of the step that [`DataParallel::wait`] ended.
     ///
     /// If no rank had a gradient for a parameter, the parameter's weights and state do not change.
     /// All ranks must call this method after each `wait`.
@@ -297,7 +298,8 @@ impl<R: UpdateRule> Optimizer<R> {
         Ok(())
     }
 
-    /// Waits for a bucket that contains all ranks' weights, and copies the weights to the model.
+    /// Waits until a bucket's new weights have been gathered from all ranks, and copies them to
+    /// `weights`.
     fn spread(
         &self,
         model: &mut DataParallel,
@@ -321,8 +323,8 @@ fn both(one: &Range<usize>, other: &Range<usize>) -> Range<usize> {
     start..one.end.min(other.end).max(start)
 }
 
-/// Calls `each` with the weights of the parameter whose number is `number`. Returns an error if the
-/// model has no weights for it, or too few or too many.
+/// Calls `each` with the weights of the parameter whose index is `number`. Returns an error if
+/// there are no weights for the parameter, or too few or too many.
 pub(super) fn visit(
     weights: &mut (impl Weights + ?Sized),
     (number, parameter): (usize, &Parameter),
@@ -347,7 +349,7 @@ pub(super) fn visit(
     visited
 }
 
-/// Moves the averages of a bucket out of the model until they are put back.
+/// Moves a bucket's averages out of the model. The caller must put values back in their place.
 fn take(model: &mut DataParallel, index: usize) -> Result<Vec<f32>> {
     match std::mem::replace(&mut model.contents[index], Content::Lost) {
         Content::Here(Values::F32(values)) => Ok(values),

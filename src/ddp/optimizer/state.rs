@@ -1,5 +1,5 @@
 //! Stores the optimizer's state in checkpoints, as tensors that have the shapes of the parameters,
-//! and moves the state when the buckets change.
+//! and rearranges the state when the buckets change.
 
 #[cfg(feature = "checkpoint")]
 use super::Weights;
@@ -75,8 +75,8 @@ impl<R: UpdateRule> Optimizer<R> {
 }
 
 impl<R: UpdateRule> Optimizer<R> {
-    /// Adopts the buckets of the model. The buckets change once after the first step, and whenever
-    /// a checkpoint is loaded.
+    /// Rearranges the state to match the model's current buckets. The buckets change once after the
+    /// first step, and whenever a checkpoint is loaded.
     pub(super) fn follow(&mut self, model: &DataParallel) -> Result<()> {
         if self.shares.layout == model.layout {
             return Ok(());
@@ -119,8 +119,8 @@ impl Shares {
         self.own.iter().map(Range::len).sum()
     }
 
-    /// Returns the index, within all shares, of this rank's first element of a parameter, and the
-    /// range of its elements in the parameter.
+    /// Returns the range of elements in a parameter that this rank updates, preceded by the index
+    /// of the first of them in each state vector.
     pub(super) fn of(&self, parameter: usize) -> (usize, Range<usize>) {
         let place = &self.layout.places[parameter];
         let (before, from) = self.own.split_at(place.bucket);

@@ -29,8 +29,7 @@ impl Case {
         (0..world_size).map(rank).collect()
     }
 
-    /// Returns the number by which the number of samples per epoch must be divisible after
-    /// padding or dropping.
+    /// Returns the divisor of the number of samples per epoch after padding or dropping.
     fn unit(&self, world_size: usize) -> usize {
         self.global_batch.unwrap_or(world_size)
     }
@@ -53,7 +52,7 @@ fn world_sizes() -> impl Strategy<Value = usize> {
     prop::sample::select(vec![1usize, 2, 3, 4, 6, 8, 12])
 }
 
-/// Returns how often the ranks yield each sample.
+/// Returns how often the ranks together yield each sample, indexed by sample.
 fn counts(length: usize, ranks: Vec<DistributedSampler>) -> Vec<usize> {
     let mut counts = vec![0; length];
     ranks

@@ -17,9 +17,9 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Creates a reading from the answer `its_ns` to a question sent at `asked_ns` and answered at
-    /// `answered_ns`. The clock was read at some moment in between, so the midpoint is off by at
-    /// most half of the round trip.
+    /// Creates a reading from a request that was sent at `asked_ns` and its answer `its_ns`, which
+    /// arrived at `answered_ns`. The other rank read its clock at some moment in between, so the
+    /// midpoint is off by at most half the round trip.
     pub(crate) fn new(asked_ns: i128, its_ns: i128, answered_ns: i128) -> Self {
         Self {
             its_ns,
@@ -46,7 +46,8 @@ pub(super) fn shift(its_ns: i128, begin: &Reading, end: &Reading) -> i128 {
     its_ns - begin.lead_ns() - drift_ns.saturating_mul(passed_ns) / whole_ns
 }
 
-/// Reads the clocks of all ranks on rank 0. The other ranks answer and get no readings.
+/// Makes rank 0 read the clocks of all ranks. The other ranks answer rank 0's requests and get no
+/// readings.
 pub(super) fn read_all(comm: &Communicator) -> Result<Vec<Reading>> {
     if comm.rank() > 0 {
         for _ in 0..CLOCK_QUESTIONS {
@@ -102,7 +103,7 @@ mod tests {
 
     #[test]
     fn clock_drift_is_interpolated_between_readings() {
-        // The clock starts 500 ahead and gains 1 in 10.
+        // The clock starts 500 ns ahead and gains 1 ns every 10 ns.
         let begin = Reading::new(0, 500, 0);
         let end = Reading::new(1_000, 1_600, 1_000);
         for ours_ns in [0, 10, 500, 1_000] {

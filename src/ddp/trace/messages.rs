@@ -11,12 +11,13 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::time::Duration;
 
-/// Tracks of measured messages. Each is followed by the corresponding track of predictions.
+/// Names of the tracks for measured calls, messages and local steps. Each of these tracks except
+/// `local` is followed by the corresponding track of predictions.
 const CALL: &str = "call";
 const SEND: &str = "send";
 const RECEIVE: &str = "receive";
 const LOCAL: &str = "local";
-/// Suffix of the names of prediction tracks.
+/// Suffix that turns the name of a track into the name of the corresponding prediction track.
 const PREDICTED: &str = ", predicted";
 
 /// A call whose messages were recorded, with the data needed to predict it.
@@ -108,8 +109,8 @@ impl Trace {
     }
 }
 
-/// Adds the predictions to the measured timeline. If the span of the call itself was dropped, the
-/// start of the call is unknown and no prediction is added.
+/// Adds the predictions to the measured timeline. If every rank dropped its span of a call, the
+/// start of the call is unknown, so no prediction is added for it.
 pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
     let mut begins: HashMap<String, Duration> = HashMap::new();
     for span in timeline.ranks.iter().flat_map(|rank| &rank.spans) {
@@ -127,7 +128,8 @@ pub(super) fn predict(calls: &[Predicted], timeline: &mut Timeline) {
 }
 
 impl Predicted {
-    /// Adds the predictions for a call that the first rank started at `start`.
+    /// Adds the predictions for this call. `start` is the time at which the first rank started the
+    /// call.
     fn add_to(&self, timeline: &mut Timeline, start: Duration) {
         let answer = self.question.as_ref().map_err(String::clone);
         let (schedule, label) = match answer.and_then(PredictionInput::answer) {
@@ -170,7 +172,7 @@ fn add(
     rank.spans.push(Span::new(&track, name, time, numbers));
 }
 
-/// Returns the name of a message. Rounds are numbered from 1, as in drawings of plans.
+/// Returns the name of a message's span. Rounds are numbered from 1, as in plan drawings.
 fn name(round: usize, arrow: &str, peers: &[usize]) -> String {
     let peers: Vec<_> = peers.iter().map(ToString::to_string).collect();
     format!("round {} {arrow} {}", round + 1, peers.join(" "))

@@ -22,7 +22,7 @@ use std::path::Path;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-/// The track of [`Trace::buckets`].
+/// Track on which [`Trace::buckets`] records spans.
 const COMMUNICATION: &str = "communication";
 
 /// A recorder of time spans on all ranks.
@@ -61,7 +61,7 @@ pub struct Trace(Option<Active>);
 #[derive(Debug)]
 struct Active {
     comm: Communicator,
-    /// On rank 0, a reading of every rank's clock from when the trace began.
+    /// On rank 0, a reading of every rank's clock, taken when the trace began.
     begin: Vec<Reading>,
     recording: Mutex<Recording>,
     /// On rank 0, the calls whose messages were recorded, with the data needed to predict them.
@@ -138,8 +138,8 @@ impl Trace {
         let Some(active) = &self.0 else {
             return;
         };
-        // Do not hold the lock here: formatting the name runs code of the program, which may itself
-        // record a span.
+        // Create the span before taking the lock: formatting the name runs the program's code,
+        // which may itself record a span.
         let span = Span::new(track, name, time, numbers);
         let mut recording = active.recording();
         if recording.spans.len() >= TRACE_SPANS_MAX {

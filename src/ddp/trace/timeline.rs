@@ -1,4 +1,5 @@
-//! Converts the times of all ranks' spans to one clock, and encodes the file that Perfetto opens.
+//! Converts the times of all ranks' spans to rank 0's clock, and encodes the spans as a file that
+//! Perfetto can open.
 //!
 //! The file uses the JSON object form of Chrome's "Trace Event Format". It contains complete events
 //! (`X`), with times in microseconds, and metadata events (`M`) that name and sort the processes
@@ -79,8 +80,8 @@ struct Row<'a> {
 }
 
 impl Timeline {
-    /// Shifts the recordings of all ranks to rank 0's clock, using readings from the beginning and
-    /// the end.
+    /// Shifts the recordings of all ranks to rank 0's clock, using clock readings from the
+    /// beginning and the end of the trace.
     pub(crate) fn new(recordings: Vec<Recording>, begin: &[Reading], end: &[Reading]) -> Self {
         let shifted = |rank: usize, time| clock::shift(nanoseconds(time), &begin[rank], &end[rank]);
         let starts = recordings.iter().enumerate().flat_map(|(rank, recording)| {
@@ -171,7 +172,7 @@ impl RankSpans {
     }
 }
 
-/// Returns the events of a rank, beginning with the metadata.
+/// Returns the trace events for a rank, beginning with the metadata.
 fn events((rank, spans): (usize, &RankSpans)) -> Vec<Value> {
     let about = |thread: usize, what: &str, args: Value| metadata(rank, thread, what, args);
     let mut events = vec![
@@ -214,7 +215,8 @@ fn complete(rank: usize, thread: usize, span: &Span) -> Value {
     })
 }
 
-/// Converts `time` to the unit of the format, with nanoseconds as decimals.
+/// Converts `time` to microseconds, the unit that the format requires, with nanoseconds after the
+/// decimal point.
 fn microseconds(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
