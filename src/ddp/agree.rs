@@ -75,8 +75,8 @@ pub(super) fn compare(comm: &Communicator, lines: &[String]) -> Result<()> {
     .with_peer(culprit))
 }
 
-/// Collects the messages of all ranks and returns them on every rank, without duplicates. A message
-/// that only some ranks have is extended with the lowest of these ranks.
+/// Collects the messages of all ranks and returns them on every rank, without duplicates. If only
+/// some ranks have a message, the lowest of these ranks is named at its end.
 pub(super) fn gather_messages(comm: &Communicator, own: &[String]) -> Result<Vec<String>> {
     let mut ranks_by_message = BTreeMap::<String, Vec<usize>>::new();
     let words: Vec<Vec<String>> = gather_json(comm, &own.to_vec())?;

@@ -43,7 +43,8 @@ pub(crate) struct Layout {
 impl Layout {
     /// Fills buckets with `parameters` in the order given by `order`, which contains their indices.
     /// All elements of a bucket have the same type. Buckets are launched in the order of their last
-    /// parameters because a bucket is full when the gradient of its last parameter is complete.
+    /// parameters because, if gradients become complete in the given order, a bucket is full when
+    /// the gradient of its last parameter is complete.
     pub(crate) fn new(parameters: &[Parameter], order: &[usize], limits: Limits) -> Self {
         // The buckets, each with the position of its last parameter in `order`.
         let mut buckets: Vec<(usize, Bucket)> = Vec::new();

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 /// Records that this rank has completed all steps up to `number`.
 ///
-/// A rank sets its mark before it makes the *commit* call of a step. After the commit, the rank
-/// relies on every rank having completed the step. The commit must therefore be a call that
-/// does not complete on any rank before every rank has started it. A barrier has this property,
-/// and so does an all-reduce of at least one element.
+/// A rank sets its mark before it issues the *commit* call of a step. After the commit, the rank
+/// relies on every rank having completed the step. The commit must therefore be a call that does
+/// not complete on any rank before every rank has started it. A barrier has this property, and so
+/// does an all-reduce of at least one element.
 ///
 /// Marks start at 0 and never decrease. This function does not communicate. After a failure, it has
 /// no effect, and the commit returns the error.
@@ -21,9 +21,8 @@ pub fn mark(comm: &Communicator, number: u64) {
 /// Returns the mark that the surviving ranks agree on after a failure. This is the lowest of
 /// their marks.
 ///
-/// A step is committed if and only if every surviving rank had [marked](mark) it,
-/// even if the commit call of the step failed. A step whose commit call completed on any rank
-/// is always committed.
+/// A step is committed if and only if every surviving rank had [marked](mark) it, even if the
+/// step's commit call failed. A step whose commit call completed on any rank is always committed.
 ///
 /// Returns `None` in the following cases:
 ///

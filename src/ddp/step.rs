@@ -34,7 +34,8 @@ impl DataParallel {
     /// - No rank reported any gradient in this step.
     /// - A rank that has data did not report a gradient for a parameter, and
     ///   [`Options::allow_unused`](super::Options::allow_unused) is not set.
-    /// - A gradient is not finite, and [`NonFinite::Fail`] is set.
+    /// - A gradient is not finite or, with [`Options::clip_norm`](super::Options::clip_norm), the
+    ///   norm of the averages is not finite, and [`NonFinite::Fail`] is set.
     ///
     /// After an error, no averages can be read, so no rank updates a parameter.
     pub fn wait(&mut self) -> Result<()> {
@@ -234,8 +235,9 @@ impl DataParallel {
     /// is committed because every surviving rank had all gradients of that step. However, this rank
     /// can no longer read the averages.
     ///
-    /// Returns `None` if the ranks do not agree within `at_most` or if rank 0 is lost. In that
-    /// case, it is unknown whether the step is committed. See `agreed_mark`.
+    /// Returns `None` if the ranks do not agree within `at_most`, or if a rank that may already
+    /// have announced a decision (rank 0, unless it has left) is lost. In that case, it is unknown
+    /// whether the step is committed. See `agreed_mark`.
     ///
     /// ```
     /// use ringtree::ddp::{DataParallel, Options, Parameter};
@@ -264,7 +266,7 @@ impl DataParallel {
     }
 
     /// Waits until every rank has the averages of all buckets, and determines whether the step is
-    /// valid. Call this method once this rank has its averages. Afterward, `is_used` marks the
+    /// valid. Call this method once this rank has these averages. Afterward, `is_used` marks the
     /// parameters for which any rank reported a gradient.
     fn commit(&mut self, has_data: bool) -> Result<()> {
         let own = self.is_used.clone();

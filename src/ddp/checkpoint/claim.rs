@@ -97,8 +97,8 @@ impl Claim {
         }
     }
 
-    /// Returns the steps after the step from which training resumed. The next save replaces their
-    /// checkpoints.
+    /// Returns the steps of checkpoints that are later than the step from which training resumed.
+    /// The next save removes these checkpoints.
     pub(super) fn left_behind(&self) -> &BTreeSet<u64> {
         &self.left_behind
     }

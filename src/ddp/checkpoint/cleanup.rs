@@ -1,13 +1,13 @@
-//! Removes files that are no longer needed. A save succeeds even if this fails.
+//! Removes files that are no longer needed. A save succeeds even if its cleanup fails.
 
 use super::store::Store;
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-/// Maximum time that a single save may spend on cleanup once something has failed. The other ranks
-/// wait during this time, so a slow server must not use up their timeout. A server that rejects
-/// requests immediately is still asked to remove every file, because one file that cannot be
-/// removed must not keep the other files from being removed.
+/// Maximum time that a single save may spend on cleanup once part of the cleanup has failed. The
+/// other ranks wait during this time, so a slow server must not use up their timeout. A server that
+/// rejects requests immediately is still asked to remove every file, because one file that cannot
+/// be removed must not keep the other files from being removed.
 const FAILED_CLEANUP_MAX: Duration = Duration::from_secs(5);
 
 /// Number of failures that are reported in full.
@@ -46,7 +46,7 @@ impl<'a> CleanUp<'a> {
         }
     }
 
-    /// Removes the file `name`. Returns `true` if it no longer exists.
+    /// Removes the file `name`. Returns `true` if the file no longer exists.
     pub(super) fn remove(&mut self, name: &str) -> bool {
         if self.kept.contains(name) {
             return false;

@@ -20,7 +20,8 @@ pub(super) struct Entry {
     pub(super) name: String,
     pub(super) dtype: u8,
     pub(super) shape: Vec<usize>,
-    /// The tensor that this is a part of, or `None` for a complete tensor.
+    /// The complete tensor that this tensor is a part of, or `None` if this tensor is complete
+    /// itself.
     pub(super) part_of: Option<Whole>,
 }
 
@@ -32,8 +33,8 @@ pub(super) struct Whole {
     pub(super) start: usize,
 }
 
-/// The tensors, and parts of tensors, that a rank contributes to the checkpoint, or a message if
-/// the contribution is invalid.
+/// The tensors and parts of tensors that a rank contributes to the checkpoint. If the contribution
+/// is invalid, a message that explains why.
 pub(super) type Own<'a> = Result<Vec<(Entry, &'a Tensor)>, String>;
 
 /// Gathers the contributions of all ranks on the writer, except for the writer's own complete
@@ -59,7 +60,8 @@ pub(super) fn gather_own(
     Ok(outcome.and_then(|()| assembly.finish()))
 }
 
-/// Sends this rank's contribution to the writer, or a message if the contribution is invalid.
+/// Sends the writer this rank's contribution or, if the contribution is invalid, a message that
+/// explains why.
 fn send_pieces(comm: &Communicator, own: Own<'_>) -> Result<()> {
     let entries = own
         .as_ref()

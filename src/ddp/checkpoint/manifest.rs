@@ -75,7 +75,7 @@ pub(crate) fn end(body: &[u8]) -> Vec<u8> {
     format!(",\n  \"sha256\": \"{checksum}\"\n}}\n").into_bytes()
 }
 
-/// Returns the SHA-256 of the concatenated `parts` as hexadecimal digits.
+/// Returns the SHA-256 hash of the concatenated `parts` as hexadecimal digits.
 pub(crate) fn sha256<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> String {
     let mut hash = Sha256::new();
     for part in parts {

@@ -100,7 +100,8 @@ pub struct State {
     pub run_id: String,
     /// Number of ranks that wrote the checkpoint.
     pub world_size: usize,
-    /// Number of completed optimizer steps.
+    /// Number of completed steps, as returned by
+    /// [`DataParallel::steps`](crate::ddp::DataParallel::steps).
     pub step: u64,
     /// The current epoch, counted from 0.
     pub epoch: u64,

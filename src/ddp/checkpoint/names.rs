@@ -8,7 +8,7 @@ pub(crate) fn manifest(step: u64) -> String {
     format!("step-{step:08}{MANIFEST_SUFFIX}")
 }
 
-/// Returns a name for the tensor file for `step` that is not in `taken`, such as
+/// Returns a name that is not in `taken` for the tensor file of `step`, such as
 /// `step-00000120.safetensors`. If an existing checkpoint uses that name, a number is added to the
 /// new name because the existing checkpoint must stay valid until it is replaced.
 pub(crate) fn tensors(step: u64, taken: &[String]) -> String {

@@ -99,7 +99,7 @@ impl Contents {
     }
 }
 
-/// The result of comparing names, shapes and types.
+/// The results of comparing the names, shapes and types of parts with those in a checkpoint.
 #[derive(Debug, Default)]
 struct Findings {
     named: BTreeSet<String>,

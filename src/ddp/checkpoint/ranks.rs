@@ -194,7 +194,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// Returns the newest step whose manifest is valid on this rank.
+    /// Returns this rank's newest untried step whose manifest is valid. Skips newer steps, and
+    /// records a warning for each of them.
     fn offer(&mut self) -> Option<Offer> {
         while let Some(step) = self.steps.last().copied() {
             match self.checkpoints.manifest(step) {

@@ -81,14 +81,16 @@ use std::thread::{self, JoinHandle};
 /// ```
 #[derive(Debug)]
 pub struct Run {
-    /// Communicator for the program. It uses the checkpoint's tuning table.
+    /// Communicator that the program uses for training. It uses the checkpoint's tuning table if
+    /// that table applies.
     comm: Communicator,
     /// Communicator for resuming and saving. It is separate from `comm`, which the program uses.
     channel: Communicator,
     /// `None` if the run has no checkpoints.
     checkpoints: Option<Arc<Checkpoints>>,
     id: String,
-    /// The checkpoint that was found. Its tensors are dropped once training has resumed.
+    /// The checkpoint from which the run resumes. Its tensors are dropped once training has
+    /// resumed.
     found: Option<Checkpoint>,
     is_resumed: bool,
     /// On rank 0, the save in progress, or the error if its thread could not be started.
@@ -407,7 +409,8 @@ impl Drop for Run {
     }
 }
 
-/// Waits for `saving` and returns its outcome. If there is no save, returns no warnings.
+/// Waits for the save in progress and returns its outcome. If no save is in progress, returns an
+/// empty list of warnings.
 fn joined(comm: &Communicator, saving: Option<Result<Saving>>) -> Result<Vec<String>> {
     let Some(saving) = saving else {
         return Ok(Vec::new());
@@ -430,8 +433,8 @@ fn claim(comm: &Communicator, checkpoints: &Checkpoints) -> Result<()> {
     share(comm, WRITER, &claimed)?
 }
 
-/// Returns a communicator that has the same ranks and uses the checkpoint's tuning table if it
-/// applies.
+/// Returns a communicator that has the same ranks and uses the checkpoint's tuning table if that
+/// table applies.
 fn with_table_of(comm: &Communicator, state: Option<&State>) -> Result<Communicator> {
     let Some(text) = state.and_then(|state| state.tuning.as_ref()) else {
         return Ok(comm.clone());

@@ -69,8 +69,8 @@ impl<P: AsRef<Path> + ?Sized> From<&P> for Checkpoints {
 }
 
 impl Checkpoints {
-    /// Creates a value that manages the checkpoints in `store` and keeps the newest `keep` of them
-    /// (at least one).
+    /// Creates a `Checkpoints` that manages the checkpoints in `store` and keeps the newest `keep`
+    /// of them (at least one).
     #[must_use]
     pub fn new(store: impl Store + 'static, keep: usize) -> Self {
         Self {

@@ -7,7 +7,7 @@ use safetensors::tensor::{Dtype as FileDtype, Metadata, SafeTensors, TensorInfo}
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// Alignment of the header's length, so that the tensors are aligned in the file.
+/// Alignment of the header's length. It keeps the tensors aligned in the file.
 const HEADER_ALIGNMENT_BYTES: usize = 8;
 /// The only tensor name that has a special meaning in the format.
 const RESERVED_NAME: &str = "__metadata__";
@@ -18,7 +18,8 @@ pub(crate) fn header_and_order<'a>(
     tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
 ) -> Result<(Vec<u8>, Vec<&'a Tensor>), String> {
     let mut tensors: Vec<_> = tensors.collect();
-    // The largest element types come first, so that every tensor is aligned to its elements.
+    // Put tensors with the largest element types first, so that every tensor is aligned for its
+    // element type.
     tensors.sort_by_key(|(name, tensor)| (Reverse(tensor.dtype().size()), *name));
     let mut end = 0_usize;
     let mut entries = Vec::with_capacity(tensors.len());
@@ -52,7 +53,7 @@ pub(crate) fn header_and_order<'a>(
     Ok((header, order))
 }
 
-/// Decodes the bytes of a file and returns copies of its tensors.
+/// Decodes the bytes of a safetensors file and returns copies of its tensors.
 pub(crate) fn decode(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let file = SafeTensors::deserialize(bytes).map_err(|error| error.to_string())?;
     let mut tensors = BTreeMap::new();

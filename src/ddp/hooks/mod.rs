@@ -21,7 +21,7 @@ use std::ops::Range;
 pub struct BucketInfo {
     /// Position of the bucket in launch order.
     pub index: usize,
-    /// Rank of the process that uses this description.
+    /// This process's rank.
     pub rank: usize,
     /// Number of ranks.
     pub world_size: usize,

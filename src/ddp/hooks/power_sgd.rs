@@ -110,6 +110,7 @@ struct Matrix {
 /// How a matrix is treated in this step. Ranks derive this from averages, so all ranks agree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Treatment {
+    /// The matrix is compressed.
     Moves,
     /// All ranks' gradients are zero.
     Rests,
@@ -131,7 +132,7 @@ impl PowerSgd {
         }
     }
 
-    /// Sets the seed for the random matrix Q that is used in the first step.
+    /// Sets the seed for the random matrix Q that is used in the first compressed step.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }

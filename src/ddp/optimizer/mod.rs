@@ -72,9 +72,9 @@ pub trait UpdateRule: Send {
 /// Part of a parameter that an [`UpdateRule`] updates. All slices have the same length.
 #[derive(Debug)]
 pub struct Part<'a> {
-    /// The parameter that this is a part of.
+    /// Parameter that the part belongs to.
     pub parameter: &'a Parameter,
-    /// Number of the step, counted from 1.
+    /// Number of this optimizer step, counted from 1.
     pub step: u64,
     /// Learning rate to use in the step.
     pub learning_rate: f64,

@@ -119,8 +119,8 @@ impl Shares {
         self.own.iter().map(Range::len).sum()
     }
 
-    /// Returns the range of elements in a parameter that this rank updates, preceded by the index
-    /// of the first of them in each state vector.
+    /// Returns two descriptions of the elements of `parameter` that this rank updates: the index of
+    /// their first value in each state vector, and their range within the parameter.
     pub(super) fn of(&self, parameter: usize) -> (usize, Range<usize>) {
         let place = &self.layout.places[parameter];
         let (before, from) = self.own.split_at(place.bucket);

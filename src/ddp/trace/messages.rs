@@ -1,5 +1,5 @@
 //! Records when the messages of collectives are sent and received, and adds the times that the cost
-//! model predicts for the plan.
+//! model predicts for the same messages.
 
 use super::{Active, RankSpans, Span, Timeline, Trace};
 use crate::comm::Communicator;
@@ -25,6 +25,7 @@ const PREDICTED: &str = ", predicted";
 pub(super) struct Predicted {
     /// Name of the call, as used in its spans.
     name: String,
+    /// Input for the prediction, or the reason why the call cannot be predicted.
     question: Result<PredictionInput, String>,
 }
 

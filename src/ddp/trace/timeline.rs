@@ -126,7 +126,7 @@ impl Timeline {
 
 impl RankSpans {
     /// Returns each track's spans, arranged without overlaps in as few rows as possible, so that
-    /// viewers show concurrent buckets in separate rows.
+    /// viewers show concurrent spans in separate rows.
     fn rows(&self) -> Vec<Row<'_>> {
         let others: BTreeSet<_> = self.spans.iter().map(|span| span.track.as_str()).collect();
         let others = others.into_iter().filter(|track| !TRACKS.contains(track));
