@@ -60,10 +60,11 @@ struct Details {
     peer: Option<usize>,
     /// At most [`PLACES_MAX`] ranks.
     missing: Vec<usize>,
-    /// Number of ranks in `missing`, and of those beyond [`PLACES_MAX`].
+    /// Total number of missing ranks, including those that are not in `missing` because there are
+    /// more than [`PLACES_MAX`].
     missing_count: u32,
     elapsed: Option<Duration>,
-    /// Text of the error of another communicator that caused this error. It is appended to the
+    /// Text of an error in another communicator that caused this error. `Display` appends it to the
     /// line.
     origin: Option<Text>,
     #[serde(skip)]
@@ -75,7 +76,7 @@ struct Details {
 #[serde(from = "String")]
 struct Text(String);
 
-/// Replaces the middle of a text that is too long.
+/// Marker that replaces the middle of a text that is too long.
 const CUT: &str = " [... cut ...] ";
 
 impl From<String> for Text {
@@ -84,7 +85,7 @@ impl From<String> for Text {
     }
 }
 
-/// Text from a peer. It can be as long as a message.
+/// Text that a peer may have sent. It can be as long as an entire message.
 pub(crate) trait PeerText {
     /// Shortens the text to `bytes_max` bytes. Keeps the beginning, which states what failed, and
     /// the end, which contains the advice or the last line of a traceback.
@@ -119,7 +120,8 @@ impl PeerText for Vec<(String, String)> {
     }
 }
 
-/// Decodes a name that a peer has sent. For use with `deserialize_with` on message fields.
+/// Decodes a name that a peer has sent, and shortens it if it is too long. For use with
+/// `deserialize_with` on message fields.
 pub(crate) fn decode_name<'de, D, T>(from: D) -> std::result::Result<T, D::Error>
 where
     D: Deserializer<'de>,
@@ -185,16 +187,16 @@ kinds! {
     /// operations of a communicator in the same order and with the same arguments. See
     /// `docs/errors.md#mismatch`.
     Mismatch mismatch,
-    /// A rank died, or left while another rank still needed it. [`Error::peer`] returns the number
-    /// of the lost rank. Read the last output of that rank, and restart the job from a checkpoint.
-    /// See `docs/errors.md#peerlost`.
+    /// A rank died, or left while another rank still needed it. [`Error::peer`] returns the lost
+    /// rank. Read the last output of that rank, and restart the job from a checkpoint. See
+    /// `docs/errors.md#peerlost`.
     PeerLost,
     /// A call did not complete before its deadline. The message and [`Error::missing`] name the
     /// missing ranks if they are known. Check those ranks, or raise the timeout if they are only
     /// slow. See `docs/errors.md#deadline`.
     Deadline deadline,
     /// A peer sent data that no plan accounts for. Check that all ranks are running the same build.
-    /// If they do, report a bug. See `docs/errors.md#protocol`.
+    /// If they are, report a bug. See `docs/errors.md#protocol`.
     Protocol protocol,
     /// Something that the call needs is unavailable: in most cases, the operating system refused a
     /// request. The message names the cause. In the process where the error occurred,
@@ -283,9 +285,9 @@ impl Error {
         self.0.collective
     }
 
-    /// Returns the number of the call in which the error occurred. Collectives are numbered
-    /// starting from 1 in each communicator. Messages are numbered starting from 1 for each pair of
-    /// sender and receiver.
+    /// Returns the sequence number of the call in which the error occurred. Collectives are
+    /// numbered starting from 1 in each communicator. Messages are numbered starting from 1 for
+    /// each pair of sender and receiver.
     #[must_use]
     pub fn sequence(&self) -> Option<u64> {
         self.0.sequence
@@ -330,8 +332,8 @@ impl Error {
         self.0.elapsed
     }
 
-    /// Sets the call in which the error occurred. `sequence` is the number of the call. Pass `None`
-    /// as `collective` if the call is a send or receive.
+    /// Sets the call in which the error occurred. `sequence` is its sequence number. Pass `None` as
+    /// `collective` if the call is a send or receive.
     pub(crate) fn with_call(mut self, collective: Option<Collective>, sequence: u64) -> Self {
         self.0.collective = collective;
         self.0.sequence = Some(sequence);
@@ -377,8 +379,8 @@ impl Error {
         self
     }
 
-    /// Sets the error of another communicator that caused this error. If `cause` was itself caused
-    /// by an error of another communicator, uses that error instead, so that the line shows the
+    /// Sets the error in another communicator that caused this error. If `cause` was itself caused
+    /// by an error in another communicator, uses that error instead, so that the line shows the
     /// first error in a chain of causes.
     pub(crate) fn with_origin(mut self, cause: &Error) -> Self {
         let Details { text, origin, .. } = &*cause.0;
@@ -393,16 +395,16 @@ impl Error {
             .chain(self.0.missing.iter().copied())
     }
 
-    /// Returns `true` if the error can have come from a world of `world_size` ranks. An error
-    /// received from a peer can contain arbitrary numbers.
+    /// Returns `true` if the ranks and the number of missing ranks are possible in a world of
+    /// `world_size` ranks. An error received from a peer can contain arbitrary values.
     pub(crate) fn is_possible(&self, world_size: usize) -> bool {
         self.0.missing.len() <= PLACES_MAX
             && self.0.missing_count as usize <= world_size
             && self.ranks().all(|rank| rank < world_size)
     }
 
-    /// Renumbers the ranks and appends `note` to the text, which keeps the old numbers. Removes
-    /// ranks for which `number` returns `None`.
+    /// Renumbers the ranks in the fields, and removes those for which `number` returns `None`. The
+    /// text keeps the old rank numbers, so `note`, which can explain them, is appended to it.
     pub(crate) fn renumbered(
         mut self,
         number: impl Fn(usize) -> Option<usize>,
@@ -417,8 +419,8 @@ impl Error {
         self
     }
 
-    /// Removes all rank numbers if the error comes from a world of more than `world_size` ranks,
-    /// because its numbers are meaningless here.
+    /// Removes all ranks if the error must come from a world of more than `world_size` ranks,
+    /// because its rank numbers are meaningless here.
     pub(crate) fn within(mut self, world_size: usize) -> Self {
         if !self.is_possible(world_size) {
             self.0.rank = None;
@@ -446,7 +448,7 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// An error of kind [`ErrorKind::Usage`].
+/// Converts a plan error to an error of kind [`ErrorKind::Usage`].
 impl From<PlanError> for Error {
     fn from(error: PlanError) -> Self {
         Self::usage(error)

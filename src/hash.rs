@@ -1,3 +1,3 @@
-//! The hash by which ranks compare values and detect accidental changes.
+//! The hash that ranks use to compare values and to detect accidental changes.
 
 pub(crate) use crate::plan::internal::tuning::fnv_1a;

@@ -1,4 +1,4 @@
-//! Re-exports for this repository's command, tests and benchmarks.
+//! Re-exports for this repository's adapters, command, tests and benchmarks.
 //!
 //! This module is not part of the public API and can change in any version. Every function is
 //! sound, except those of [`unchecked`], which are `unsafe` and state their contract.
@@ -11,15 +11,15 @@ pub mod bootstrap {
     pub use crate::bootstrap::sharing::Findings;
 }
 
-/// Values that another language has encoded. They are sent in the same way as the values of
-/// `comm::values`.
+/// Functions that send values encoded by another language, in the same way as `comm::values` sends
+/// values.
 pub mod values {
     pub use crate::comm::values::{
         all_gather, broadcast, gather, receive_bytes as receive, send_bytes as send,
     };
 }
 
-/// Calls that programs do not need.
+/// Calls and helpers that only this repository's other packages, tests and benchmarks need.
 pub mod calls {
     pub use crate::comm::any::collective;
     pub use crate::comm::info::device_path_line;
@@ -47,7 +47,7 @@ pub mod ddp {
 pub mod errors {
     use crate::error::Error;
 
-    /// Creates the error for the loss of `rank`, as that rank itself reports it.
+    /// Creates the error that reports the loss of `rank`, as detected by that rank itself.
     #[must_use]
     pub fn lost(rank: usize, text: impl Into<String>) -> Error {
         Error::peer_lost(rank, text).with_rank(rank)
@@ -74,7 +74,8 @@ pub mod launch {
     pub use crate::sys::process::bind_to_parent;
 }
 
-/// Properties of GPUs, and kernels of other programs.
+/// Functions that describe GPUs, allocate their memory, and load kernels that other programs
+/// supply.
 #[cfg(feature = "cuda")]
 pub mod cuda {
     pub use crate::device::{Description, allocate, description, load_kernels};
@@ -112,7 +113,7 @@ pub mod limits {
     pub use crate::limits::*;
 }
 
-/// The simulated network below the ranks of a [`World`](crate::sim::World).
+/// The simulated network that connects the ranks of a [`World`](crate::sim::World).
 pub mod sim {
     pub use crate::lock::lock;
     pub use crate::sim::connector::{SimStream, links, links_among};
@@ -146,8 +147,8 @@ pub mod unchecked {
     use std::io;
     use std::os::fd::OwnedFd;
 
-    /// Creates the region of one of `places` ranks. Returns the region and the file that the other
-    /// ranks map.
+    /// Creates the region of one rank in a group of `places` ranks. Returns the region and the file
+    /// that the other ranks map.
     ///
     /// # Errors
     /// Returns the operating system's error.

@@ -63,8 +63,8 @@
 //! `DESIGN.md` lists all modules and packages.
 
 #![deny(unsafe_code)]
-// Without its feature, code that only the feature uses is dead. The build with all features still
-// reports dead code.
+// If a feature is off, code that only this feature uses is dead. The build with all features still
+// reports any other dead code.
 #![cfg_attr(
     not(all(feature = "checkpoint", feature = "cuda", feature = "launch")),
     allow(dead_code)

@@ -116,7 +116,7 @@ pub const CONTROL_BATCH_MAX: usize = 1024;
 /// Time after which a control connection counts as lost if the peer's host has not acknowledged
 /// anything.
 pub const CONTROL_UNACKNOWLEDGED_MAX: Duration = Duration::from_secs(6);
-/// Round-trip time from which a connection's send buffer is made as large as the system allows.
+/// Minimum round-trip time of a connection whose send buffer is made as large as the system allows.
 pub const LONG_ROUND_TRIP: Duration = Duration::from_millis(20);
 /// Time after which a data connection counts as disconnected if the peer's host has not sent an
 /// acknowledgment that is due.
@@ -145,7 +145,7 @@ pub const JOIN_FAILURE_NOTICE: Duration = Duration::from_secs(5);
 /// waiting. If a rank exits successfully while other ranks are still running, a launcher also waits
 /// this long before it reports that.
 pub const START_NOTICE_AFTER: Duration = Duration::from_secs(5);
-/// Interval between subsequent messages while a process is still waiting at startup.
+/// Interval at which a process that is still waiting at startup prints further messages.
 pub const START_TOLD_EVERY: Duration = Duration::from_secs(30);
 /// Maximum time that a rank that was lost during the join may take to reconnect. Such a rank may
 /// have been restarted.
@@ -172,8 +172,8 @@ pub const MEASURING_ROUND_TRIPS: f64 = 20.0;
 pub const MEASURING_GROWTH: usize = 4;
 /// Maximum size, in bytes, of a message that opens a window.
 pub const MEASURING_BYTES_MAX: usize = 16 << 20;
-/// Ratio above which a window counts as open. It is the ratio of the time per byte to the time per
-/// byte of the previous message.
+/// Ratio above which a window counts as open. The time per byte of a message is divided by that of
+/// the previous, shorter message.
 pub const MEASURING_SETTLED: f64 = 0.8;
 /// Number of untimed warm-up calls over shared memory. These calls touch every segment.
 pub const MEASURING_WARM_UP_CALLS: usize = 8;
@@ -187,8 +187,8 @@ pub const MEASURING_BATCHES_MIN: usize = 7;
 /// ends when the extended budget is used up.
 pub const MEASURING_OVERTIME: f64 = 4.0;
 /// Approximate duration of a batch of short calls. It is much longer than the time needed to read a
-/// clock and much shorter than the time for which another process runs once it has been given the
-/// core.
+/// clock and much shorter than the time for which another process runs once the scheduler has given
+/// it the core.
 pub const MEASURING_BATCH: Duration = Duration::from_micros(40);
 /// Maximum number of calls per batch.
 pub const MEASURING_CALLS_MAX: usize = 64;
@@ -240,8 +240,8 @@ pub const BUCKET_BYTES_MAX: usize = 25 << 20;
 /// buckets, the overhead of a call exceeds the time needed to transfer the bytes, whatever the
 /// link.
 pub const BUCKET_BYTES_MIN: usize = 64 << 10;
-/// Number of times that each rank is asked for the time on its clock when a trace is made. The
-/// fastest answer is used.
+/// Number of times that each rank is asked for the time on its clock when the recordings of a trace
+/// are gathered. The fastest answer is used.
 pub const CLOCK_QUESTIONS: usize = 16;
 /// Maximum total size, in bytes, of the tensor names and shapes in a checkpoint. Readers of the
 /// safetensors format reject larger headers.

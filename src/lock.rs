@@ -1,4 +1,4 @@
-//! Locks mutexes that a panic has poisoned.
+//! Locks mutexes even if a panic has poisoned them.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

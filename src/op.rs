@@ -1,5 +1,5 @@
-//! Defines the reduction operators. A table lists one operator per line. One further operator has a
-//! factor.
+//! Defines the reduction operators. A table lists one operator per line. The only operator that is
+//! not in the table is the one that has a factor.
 
 use crate::dtype::Dtype;
 use serde::{Deserialize, Serialize};
@@ -69,7 +69,7 @@ macro_rules! operators {
             PreMulSum(f64),
         }
 
-        /// The positions in the table.
+        /// Code of each operator: its position in the table, or the next number for `PreMulSum`.
         enum Position { $($variant,)* PreMulSum }
 
         impl ReduceOp {
@@ -86,7 +86,7 @@ macro_rules! operators {
                 }
             }
 
-            /// Returns the position of this operator in the table.
+            /// Returns the code of this operator, which is its [`Position`].
             pub(crate) const fn code(self) -> u8 {
                 match self {
                     $(ReduceOp::$variant => Position::$variant as u8,)*
@@ -118,7 +118,8 @@ impl ReduceOp {
         }
     }
 
-    /// Returns the factor by which this rank multiplies its contribution.
+    /// Returns the factor by which this rank multiplies its contribution, or `None` if the operator
+    /// does not have a factor.
     pub(crate) const fn factor(self) -> Option<f64> {
         match self {
             ReduceOp::PreMulSum(factor) => Some(factor),
@@ -135,7 +136,8 @@ impl ReduceOp {
         }
     }
 
-    /// Returns the position in the table, and the bits of the factor.
+    /// Returns the code of the operator and the bits of its factor. Operators are equal if both are
+    /// equal.
     fn parts(self) -> (u8, Option<u64>) {
         (self.code(), self.factor().map(f64::to_bits))
     }

@@ -1,10 +1,10 @@
-//! Random bytes from the operating system.
+//! Gets random bytes from the operating system.
 
 use rustix::io::Errno;
 use rustix::rand::{GetRandomFlags, getrandom};
 use std::io;
 
-/// Returns fresh bytes from the system's random source.
+/// Returns new random bytes from the system's random source.
 ///
 /// # Errors
 /// Returns the operating system's error.
@@ -21,7 +21,7 @@ pub(crate) fn bytes<const COUNT: usize>() -> io::Result<[u8; COUNT]> {
     Ok(bytes)
 }
 
-/// Returns a fresh number from the system's random source.
+/// Returns a new random number from the system's random source.
 ///
 /// # Errors
 /// Returns the operating system's error.

@@ -5,7 +5,7 @@ use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
-/// Suffix of a file's name while it is being written.
+/// Suffix of a temporary file's name while the file is being written.
 pub(crate) const PARTIAL_SUFFIX: &str = ".partial";
 
 /// Writes the concatenated `parts` to the file `path`, replacing any existing file.
@@ -24,11 +24,11 @@ pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     let mut partial: OsString = path.into();
     partial.push(format!(".{mark:016x}{PARTIAL_SUFFIX}"));
     let partial = PathBuf::from(partial);
-    // Fails if the name exists, even as a link.
+    // This fails if the name already exists, even if it is a link.
     let file = File::create_new(&partial)?;
     let written = write(file, parts).and_then(|()| fs::rename(&partial, path));
     if written.is_err() {
-        // Ignored, because the first error is reported.
+        // Ignore this result, because the first error is the one to report.
         let _ = fs::remove_file(&partial);
     }
     written.and_then(|()| sync_directory(parent(path)))
@@ -46,7 +46,7 @@ pub(crate) fn create_directory(path: &Path) -> io::Result<()> {
     let above = parent(path);
     create_directory(above)?;
     match fs::create_dir(path) {
-        // Another process may have created it.
+        // Another process may have created the directory in the meantime.
         Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(error),
         Err(error) if !path.is_dir() => Err(error),
         _ => sync_directory(above),
@@ -85,7 +85,7 @@ mod tests {
     use std::mem::MaybeUninit;
 
     #[test]
-    fn create_directory_syncs_new_directories_and_parents() {
+    fn create_directory_creates_missing_parents_and_syncs_existing_parent() {
         let scratch = tempfile::tempdir().unwrap();
         let [first, second] = ["a", "a/b"].map(|name| scratch.path().join(name));
         let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
@@ -94,14 +94,14 @@ mod tests {
         assert!(first.is_dir() && second.is_dir());
         let mut space = [MaybeUninit::uninit(); 1024];
         let mut events = inotify::Reader::new(&watch, &mut space);
-        // Only an open directory can be synced.
+        // A directory must be opened to be synced, so this event shows that the parent was synced.
         assert!(events.next().unwrap().file_name().is_none());
         create_directory(&second).unwrap();
         assert!(create_directory(Path::new("/proc/self/stat/directory")).is_err());
     }
 
     #[test]
-    fn replace_is_complete_and_leaves_no_partial_file() {
+    fn replace_writes_complete_file_and_leaves_no_partial_file() {
         let scratch = tempfile::tempdir().unwrap();
         let path = scratch.path().join("file");
         replace(&path, &[b"one", b"", b" and two"]).unwrap();

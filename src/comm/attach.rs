@@ -9,7 +9,7 @@ use crate::error::{Error, Result};
 use crate::random;
 use std::sync::OnceLock;
 
-/// Length, in bytes, of the mark that ranks use to detect that they share a process.
+/// Length, in bytes, of the mark that ranks compare to detect whether any of them share a process.
 const MARK_BYTES: usize = 16;
 
 impl Communicator {
@@ -72,7 +72,8 @@ impl Communicator {
     ///
     /// After an error of any kind other than `Usage`, the communicator has failed.
     pub fn attach(&self, device: &Device) -> Result<()> {
-        // A peer may have left because of an error that has not reached this rank yet.
+        // Return the first error, because a peer may have left due to an error that has not reached
+        // this rank yet.
         self.try_attach(device)
             .map_err(|error| self.first_cause(error))
     }

@@ -32,7 +32,7 @@ impl<B: BufferMut> BufferMut for Blocks<'_, B> {
 }
 
 impl Communicator {
-    /// Checks the buffer of an in-place call, which has `count` elements.
+    /// Checks the buffer that an in-place call uses. The buffer has `count` elements.
     pub(super) fn bind_in_place<'a>(
         &self,
         call: Call,
@@ -42,8 +42,8 @@ impl Communicator {
         self.bind_layout(Call { count, ..call }, Placement::InPlace, layout)
     }
 
-    /// Checks the input and the output of a call. Both are given by their number of elements and
-    /// their layout.
+    /// Checks the input and the output of a call. Each is given as its number of elements and its
+    /// layout.
     pub(super) fn bind_into<'a>(
         &self,
         call: Call,
@@ -93,8 +93,8 @@ impl Communicator {
         self.bind_layout(Call { count, ..call }, Placement::Into, layout)
     }
 
-    /// Checks the buffers of an all-to-all whose blocks can have any length. Compares the counts of
-    /// all ranks, so this method waits for the other ranks.
+    /// Checks the buffers of an all-to-all whose blocks can have any length. Also compares the
+    /// counts of all ranks, and therefore waits for the other ranks.
     fn bind_by_counts<'a>(
         &self,
         call: Call,
@@ -221,7 +221,8 @@ impl Communicator {
         }
     }
 
-    /// Binds the call to the layout of its full-length buffer, if the layout fits the call.
+    /// Binds the call to the layout of its full-length buffer. Returns an error if the call does
+    /// not support that layout.
     #[inline]
     fn bind_layout<'a>(
         &self,
@@ -236,8 +237,8 @@ impl Communicator {
         Ok(Bound::new(Call { split, ..call }, placement, [layout; 2]))
     }
 
-    /// Returns the split of the call's buffer for a layout that is not even, and the layout that
-    /// the call then uses.
+    /// Returns how the call splits its buffer if `layout` is not even, and the layout that the call
+    /// actually uses.
     fn split_of<'a>(&self, call: &Call, layout: Layout<'a>) -> Result<(Split, Layout<'a>)> {
         let collective = call.collective().filter(|one| is_blocked(*one));
         let moves_blocks = collective.is_some_and(moves_blocks);
@@ -252,7 +253,7 @@ impl Communicator {
                 Ok((Split::by(counts), layout))
             }
             Layout::Ceil if !moves_blocks => Ok((Split::Ceil, layout)),
-            // All blocks of an all-to-all have the same length.
+            // All blocks of an in-place all-to-all have the same length, so the layout is even.
             Layout::Ceil | Layout::Even => Ok((Split::Even, Layout::Even)),
         }
     }

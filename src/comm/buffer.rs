@@ -146,7 +146,8 @@ pub trait BufferMut: Buffer {
     fn memory_mut(&mut self) -> MemoryMut<'_, Self::Element>;
 }
 
-/// Checks a buffer and returns its memory for writing. All calls that write a buffer use this.
+/// Returns the memory of a buffer for writing, or an error if the methods of the buffer contradict
+/// each other. All calls that write to a buffer use this function.
 pub(super) fn writable<B: BufferMut + ?Sized>(buffer: &mut B) -> Result<MemoryMut<'_, B::Element>> {
     let read = match buffer.memory() {
         Memory::Host(slice) => (slice.len(), true),
@@ -208,7 +209,7 @@ pointers! {
     Arc<B>;
 }
 
-/// Implements the traits for owners of a slice.
+/// Implements the traits for slices and for types that dereference to a slice.
 macro_rules! slices {
     ($([$($generic:tt)*] $slice:ty;)*) => {$(
         impl<T: Element, $($generic)*> Buffer for $slice {

@@ -39,8 +39,9 @@ use std::time::Duration;
 pub struct Builder {
     /// Final values of all settings except those that [`Builder::resolved_settings`] fills in.
     settings: Settings,
-    /// Values that the program sets for this rank's place, keyed by the names of the corresponding
-    /// variables. They override the environment. An empty value hides the variable.
+    /// Values that the program sets for the rank, the world size, their local equivalents and the
+    /// rendezvous, keyed by the names of the corresponding variables. They override the
+    /// environment. An empty value hides the variable.
     place: BTreeMap<&'static str, String>,
     /// The environment as it was when the builder was created. The program may change its
     /// environment afterwards, for example to hide variables from its children.
@@ -48,8 +49,8 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Creates a builder with the settings from `environment`, except for this rank's place. If
-    /// `environment` is malformed, [`Builder::resolved_settings`] returns the error.
+    /// Creates a builder with the settings from `environment`, except those that belong in `place`.
+    /// If `environment` is malformed, [`Builder::resolved_settings`] returns the error.
     fn with_environment(environment: Environment) -> Self {
         let settings = Settings::for_rank(0, 1, |name| environment.get(name));
         let nothing = |_| Settings::new(0, 1, "127.0.0.1:0");
@@ -71,14 +72,15 @@ impl Builder {
         })
     }
 
-    /// Returns all settings. The values for this rank's place come from the program or, if the
-    /// program does not set them, from the environment.
+    /// Returns all settings. Those that belong in `place` come from the program or, if the program
+    /// does not set them, from the environment.
     fn resolved_settings(&self) -> Result<Settings> {
         let lookup = |name: &str| self.environment.get(name);
         let said = |name: &str| self.place.get(name).cloned().or_else(|| lookup(name));
         check_rendezvous(|name| self.place.get(name), said)?;
         let place = Settings::from_env_or_alone(said)?;
-        // The launcher's socket is only for the rank and world size that the launcher has set.
+        // The launcher's socket may be used only with the rank and the world size that the launcher
+        // has set.
         let as_launched = |name: &str| {
             let said = self.place.get(name);
             said.is_none_or(|said| lookup(name).as_ref() == Some(said))
@@ -200,7 +202,7 @@ impl Builder {
     /// example.
     #[must_use]
     pub fn store(self, store: impl Store + 'static) -> Self {
-        // A placeholder: the store holds the rendezvous.
+        // This address is a placeholder, because the actual one comes from the store.
         let mut this = self.rendezvous("127.0.0.1:0");
         this.settings.start.store = Some(Arc::new(store));
         this
@@ -235,7 +237,7 @@ impl Builder {
     pub fn rendezvous(mut self, host_and_port: &str) -> Self {
         self.place
             .insert("RINGTREE_RENDEZVOUS", host_and_port.to_owned());
-        // The launcher's socket belongs to the rendezvous that is replaced.
+        // The launcher's socket belongs to the rendezvous that this call replaces.
         self.place.insert("RINGTREE_LISTENER_FD", String::new());
         self
     }

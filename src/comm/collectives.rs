@@ -47,8 +47,9 @@ impl<'a> Bound<'a> {
         }
     }
 
-    /// Returns where the call finds its buffers. If the call multiplies its input by a factor, the
-    /// product needs memory. It is computed in the output, in which the call then runs.
+    /// Returns the placement with which the call runs. If the call multiplies its input by a
+    /// factor, first copies the input to the output, where the product is then computed. The call
+    /// then runs in place on the output, and the input remains unchanged.
     fn place(&self, memory: &mut Memory) -> Placement {
         let Call { op, dtype, .. } = self.call;
         let has_factor = op.is_some_and(|op| op.factor().is_some()) && dtype.is_float();
@@ -196,7 +197,7 @@ impl Communicator {
         })
     }
 
-    /// Runs a collective and returns its number.
+    /// Runs a collective, waits for it to complete, and returns its sequence number.
     #[inline]
     pub(super) fn run(&self, bound: Bound, memory: &mut Memory) -> Result<u64> {
         let begin = |runtime: &Runtime, group, start: &mut Start| runtime.begin(group, start);
@@ -224,7 +225,7 @@ impl Communicator {
     }
 
     /// Issues a collective as the next call in the group's order. `start` passes it to the engine.
-    /// Returns its number and the result of `start`.
+    /// Returns the sequence number of the call and the result of `start`.
     #[inline]
     fn issue<R>(
         &self,
@@ -249,7 +250,8 @@ impl Communicator {
         Ok((sequence, start(runtime, parts.group, &mut call)?))
     }
 
-    /// Returns the number and the program of the next call in the group's order.
+    /// Assigns the next sequence number in the group to the call. Returns that number and the
+    /// call's program.
     #[inline]
     pub(super) fn number<'a>(
         &self,
@@ -274,7 +276,8 @@ impl Communicator {
     }
 }
 
-/// Returns the forced algorithm if it supports the collective, or `None` to choose one.
+/// Returns `algorithm`, which the program or a setting requires, if it supports the collective.
+/// Otherwise, returns `None`, so that an algorithm is chosen automatically.
 pub(super) fn forced(algorithm: Option<Algorithm>, call: Call) -> Option<Algorithm> {
     let collective = call.collective()?;
     algorithm.filter(|algorithm| entry(collective, *algorithm).is_some())

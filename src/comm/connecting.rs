@@ -135,8 +135,8 @@ impl Future for Connecting {
     type Output = Result<Communicator>;
 
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        // Code of the program must not run while the lock is held. The methods of a waker can be
-        // such code.
+        // The program's code must not run while the lock is held. Cloning or dropping a waker can
+        // run such code.
         let waker = context.waker().clone();
         let earlier = lock(&self.ending).waker.replace(waker);
         drop(earlier);
@@ -148,15 +148,15 @@ impl Future for Connecting {
 }
 
 /// State that the connecting thread shares with the future: whether the attempt has ended, and the
-/// waker of the task that awaits its end.
+/// waker of the task that is waiting for it to end.
 #[derive(Debug, Default)]
 struct Completion {
     is_reached: bool,
     waker: Option<Waker>,
 }
 
-/// A guard that announces the end of the attempt when it is dropped, even if the connecting thread
-/// panics.
+/// A guard that, when dropped, marks the attempt as ended and wakes the waiting task. It is dropped
+/// even if the connecting thread panics.
 struct CompletionGuard(Arc<Mutex<Completion>>);
 
 impl Drop for CompletionGuard {

@@ -53,7 +53,8 @@ struct Area {
 static PENDING_AREAS: Mutex<Vec<(Device, Area)>> = Mutex::new(Vec::new());
 
 impl Area {
-    /// Returns the pinned memory to the pool, immediately or once the stream no longer uses it.
+    /// Returns the pinned memory to the pool. If the stream is still using the memory, leaves this
+    /// to [`Area::reclaim`].
     fn return_to_pool(self, device: &Device) {
         match self.is_free() {
             true => self.pinned.give_back(device.gpu()),
@@ -73,8 +74,8 @@ impl Area {
         word.is_ok_and(|word| word == self.number)
     }
 
-    /// Enqueues a write of the word. Once the word has been written, the work enqueued so far is
-    /// done.
+    /// Enqueues a write to the word. Once the word has been written, all work that was enqueued
+    /// before is done.
     fn mark(&mut self, stream: &Stream) -> Result<()> {
         self.number = self.number.wrapping_add(1);
         stream.write_word(&self.pinned, self.bytes, self.number)
@@ -110,7 +111,7 @@ impl<T: Element> DeviceBuffer<T> {
         Ok(buffer)
     }
 
-    /// Creates a buffer from the whole of `memory`, which can be a cudarc slice wrapped by
+    /// Creates a buffer that uses all of `memory`, which can be a cudarc slice wrapped by
     /// [`Device::wrap_slice`], or memory at an address
     /// ([`Memory::from_raw`](device::Memory::from_raw)).
     #[must_use]

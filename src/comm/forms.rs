@@ -1,9 +1,9 @@
 //! Defines the collectives, each in all of its forms.
 //!
-//! A row of [`in_place`] or [`into`] is one collective with its documentation. It becomes a
-//! blocking method of [`Communicator`], a method that starts the collective on a buffer that it
-//! owns, and a method of [`Scope`] that starts it on a borrowed buffer. The functions that issue
-//! the calls are in `collectives`.
+//! Each row passed to [`in_place`] or [`into`] defines one collective, with its documentation. The
+//! macro turns the row into a blocking method of [`Communicator`], a method that takes ownership of
+//! a buffer and starts the collective on it, and a method of [`Scope`] that starts the collective
+//! on a borrowed buffer. The functions that issue the calls are in `collectives`.
 
 use super::Communicator;
 use super::buffer::{Buffer, BufferMut};
@@ -14,7 +14,7 @@ use crate::op::ReduceOp;
 use crate::plan::Collective;
 use crate::protocol::call::Call;
 
-/// The documentation of a method that starts a collective.
+/// Generates the documentation for a method that starts a collective.
 macro_rules! started {
     ($name:ident, $waits:literal, $buffers:literal) => {
         concat!(

@@ -7,8 +7,8 @@ use crate::error::{Error, Result};
 use crate::limits::MEMBERS_LISTED_MAX;
 use crate::plan::TuningTable;
 
-/// Number of words that each rank contributes to a split: a word that tells whether it has a color,
-/// the color and the key.
+/// Number of words that each rank contributes to a split: a word that is 1 if the rank has a color
+/// and 0 otherwise, the color, and the key.
 const WORDS_PER_RANK: usize = 3;
 
 /// Methods that create groups.
@@ -19,9 +19,9 @@ impl Communicator {
     /// the same order relative to their other calls on this communicator. A rank that is not to
     /// join any group calls [`Communicator::split_optional`] instead.
     ///
-    /// Each group has its own order of calls, so calls on a group neither wait for calls on other
-    /// communicators nor hold them up. A rank can use several groups in any order, as long as no
-    /// two ranks end up waiting for each other in different groups.
+    /// Each group has its own order of calls, so calls on a group neither wait for nor delay calls
+    /// on other communicators. A rank can use several groups in any order, as long as no two ranks
+    /// end up waiting for each other in different groups.
     ///
     /// A group inherits the timeout, the table of link speeds, the algorithm and the local rank. A
     /// group can itself be split, and it does not need its own thread. Its connections and its
@@ -74,16 +74,18 @@ impl Communicator {
         told[self.rank()] = [has_color, color.unwrap_or(0) as u64, key as u64];
         self.all_gather(told.as_flattened_mut())?;
         let group = self.join_group(&told);
-        // A rank may leave the world as soon as this call returns, but rank 0 of the world must
-        // first create the groups of all ranks. So the ranks of different groups wait for each
-        // other. If the barrier fails, this communicator has failed, but the new group works.
+        // A rank may leave the world as soon as this call returns, but rank 0 of the world must not
+        // leave before it has created the groups of all ranks. Therefore, ranks in different groups
+        // wait for each other here. If the barrier fails, this communicator has failed, but the new
+        // group still works.
         if told.iter().any(|one| one[..2] != told[0][..2]) {
             let _ = self.barrier();
         }
         group
     }
 
-    /// Creates this rank's group of a split, given the words of all ranks.
+    /// Creates the group that this rank joins in a split, given the words that all ranks
+    /// contributed.
     fn join_group(&self, told: &[[u64; WORDS_PER_RANK]]) -> Result<Option<Self>> {
         let own = told[self.rank()];
         if own[0] == 0 {
@@ -91,7 +93,7 @@ impl Communicator {
         }
         let ranks = 0..self.world_size();
         let mut ranks: Vec<usize> = ranks.filter(|rank| told[*rank][..2] == own[..2]).collect();
-        // A stable sort: ranks with equal keys stay in order.
+        // This sort is stable, so ranks with equal keys stay in rank order.
         ranks.sort_by_key(|rank| told[*rank][2]);
         let made = self.make_group(&ranks, true);
         made.map(Some).map_err(|error| {
@@ -149,14 +151,14 @@ impl Communicator {
         self.make_group(ranks, false)
     }
 
-    /// Creates a group of `ranks`. If `ends_with` is `true`, returns an error if this communicator
-    /// fails in the meantime.
+    /// Creates a group of `ranks`. If `ends_with` is `true` and this communicator fails in the
+    /// meantime, returns an error.
     fn make_group(&self, ranks: &[usize], ends_with: bool) -> Result<Self> {
         let parts = self.parts_of_group(ranks, ends_with)?;
         Ok(self.with_parts(parts))
     }
 
-    /// Creates a communicator of `parts` with the timeout of this handle.
+    /// Creates a communicator from `parts`, with the same timeout as this handle.
     fn with_parts(&self, parts: Parts) -> Self {
         Self {
             timeout: self.timeout,
@@ -164,7 +166,8 @@ impl Communicator {
         }
     }
 
-    /// Returns the parts of a group of `ranks`; see [`Communicator::make_group`].
+    /// Like [`Communicator::make_group`], but returns the parts from which to assemble the group's
+    /// communicator.
     fn parts_of_group(&self, ranks: &[usize], ends_with: bool) -> Result<Parts> {
         let rank = self.place_in(ranks)?;
         let algorithm = self.enter()?.algorithm;
@@ -235,7 +238,7 @@ impl Communicator {
         }))
     }
 
-    /// Returns this rank's index in the list of a new group's members.
+    /// Checks the list of a new group's members and returns this rank's index in it.
     fn place_in(&self, ranks: &[usize]) -> Result<usize> {
         let refused = |why: String| Error::usage(format!("cannot create a group: {why}"));
         let mut seen = vec![false; self.world_size()];

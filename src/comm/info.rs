@@ -25,7 +25,7 @@ pub struct Info {
     pub device_path: Option<&'static str>,
     /// The reason why the device path is used.
     pub device_path_reason: String,
-    /// The source of the table from which algorithms are chosen.
+    /// The source of the table that is used to choose algorithms.
     pub tuning_origin: TuningOrigin,
     /// The algorithm that a setting or [`Communicator::use_algorithm`] requires.
     pub algorithm: Option<Algorithm>,

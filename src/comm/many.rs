@@ -1,4 +1,4 @@
-//! Sums lists of tensors in one call.
+//! Reduces lists of tensors in one call.
 
 use super::Communicator;
 use crate::dtype::Element;
@@ -37,8 +37,9 @@ impl Communicator {
     }
 }
 
-/// Calls `run` with as many tensors at a time as fit into one bucket, in a common buffer. Calls it
-/// with the tensor itself if only one fits.
+/// Copies as many tensors as fit into one bucket to a common buffer, calls `run` with that buffer,
+/// and copies the results back. Repeats this until all tensors are done. If only one tensor fits,
+/// or if a tensor is larger than a bucket, calls `run` with the tensor itself.
 pub(crate) fn packed<T: Element>(
     tensors: &mut [&mut [T]],
     run: impl Fn(&mut [T]) -> Result<()>,

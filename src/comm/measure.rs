@@ -55,10 +55,12 @@ struct Stopwatch<'a> {
     probe: Probe,
     kernel: Kernel,
     buffer: Vec<f32>,
-    /// Messages that this rank receives, or the operand that is reduced into `buffer`.
+    /// Space for the messages that this rank receives, or the operand that is reduced into
+    /// `buffer`.
     other: Vec<f32>,
-    /// Pairs of ranks that this rank sends to and receives from at the same time, if messages are
-    /// timed. A rank without a pair does not take part.
+    /// Peers of this rank, if messages are timed. Each pair contains the rank to send to and the
+    /// rank to receive from, and all of these messages are in flight at the same time. A rank
+    /// without peers does not take part.
     peers: Vec<(usize, usize)>,
     /// Times measured so far, in seconds per call. The lowest one is used.
     times_s: Vec<f64>,
@@ -83,10 +85,11 @@ impl<'a> Stopwatch<'a> {
         })
     }
 
-    /// Warms up the links. The first calls create links and touch memory. In shared memory,
-    /// successive calls use successive segments of a row. The window of a connection opens as bytes
-    /// pass, so a long message is lengthened until its time per byte no longer falls, or until the
-    /// time limit is reached.
+    /// Warms up the links, because the first calls create links and touch memory. In shared memory,
+    /// successive calls use successive segments, so several calls are needed to touch all of them.
+    /// The window of a connection opens as bytes pass through the connection. A long message is
+    /// therefore lengthened until its time per byte no longer falls, or until its time or its
+    /// length reaches the limit.
     fn warm_up(&mut self) -> Result<()> {
         if self.probe.class == LinkClass::Shm {
             return self.batch_s(MEASURING_WARM_UP_CALLS).map(|_| ());
@@ -150,8 +153,8 @@ impl<'a> Stopwatch<'a> {
         Ok(())
     }
 
-    /// Returns the probe and the time of its exercise in seconds. The time is the same on all
-    /// ranks.
+    /// Returns the probe and the time that its exercise takes, in seconds. The result is the same
+    /// on all ranks.
     fn end(self) -> (Probe, f64) {
         (self.probe, least(&self.times_s))
     }
@@ -161,12 +164,12 @@ impl<'a> Stopwatch<'a> {
         self.probe.exercise == Exercise::Shift(1) && self.probe.number == Number::Beta
     }
 
-    /// Returns `true` if the time of this probe is used up.
+    /// Returns `true` if this probe has used up its time budget.
     fn is_finished(&self) -> bool {
         self.used_s > self.budget_s()
     }
 
-    /// Returns the time that this probe may take, in seconds.
+    /// Returns the time budget of this probe, in seconds.
     fn budget_s(&self) -> f64 {
         let of_all = match self.probe.class {
             LinkClass::Shm => MEASURING_SHARED_MEMORY,
@@ -179,8 +182,8 @@ impl<'a> Stopwatch<'a> {
     /// averaged over the ranks that take part.
     ///
     /// Around a ring, a rank that starts late finds a message waiting, and makes another rank wait
-    /// equally long, so the errors cancel. If a rank waits for several others, two untimed calls
-    /// first synchronize the ranks.
+    /// equally long, so the errors cancel. In all other exercises that exchange messages, two
+    /// untimed calls first synchronize the ranks.
     fn batches_s(&mut self, batches: usize, calls: usize) -> Result<Vec<f64>> {
         let is_even = matches!(self.probe.exercise, Exercise::Shift(1) | Exercise::Fold);
         if !is_even {
@@ -207,7 +210,8 @@ impl<'a> Stopwatch<'a> {
         f64::from(!needs_peers || !self.peers.is_empty())
     }
 
-    /// Runs `calls` calls and returns the average seconds per call on this rank.
+    /// Runs `calls` calls and returns their average time on this rank, in seconds per call. For an
+    /// exchange between a pair, returns the time per message instead.
     fn batch_s(&mut self, calls: usize) -> Result<f64> {
         if let Exercise::AllReduce(algorithm) = self.probe.exercise {
             self.comm.use_algorithm(Some(algorithm))?;
@@ -217,7 +221,7 @@ impl<'a> Stopwatch<'a> {
             self.once()?;
         }
         let seconds = (self.comm.clock() - start).as_secs_f64();
-        // A call of a pair sends one message in each direction.
+        // In a pair, each call sends one message in each direction.
         let messages = if self.probe.exercise == Exercise::Pair {
             2 * calls
         } else {
@@ -264,11 +268,12 @@ impl<'a> Stopwatch<'a> {
     }
 }
 
-/// Returns the pairs of ranks that `rank` sends to and receives from in an exercise.
+/// Returns the peers of `rank` in an exercise. Each pair contains the rank to send to and the rank
+/// to receive from.
 fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)> {
     match probe.exercise {
-        // Neighbors on a host form pairs. If the number of ranks is odd, the last one takes no
-        // part.
+        // Neighboring ranks on a host form pairs. If the host has an odd number of ranks, the last
+        // one does not take part.
         Exercise::Pair => {
             let host = topology.host_of(rank);
             let ranks = topology.ranks_of(host);
@@ -297,7 +302,8 @@ fn peers(rank: usize, topology: &Topology, probe: &Probe) -> Vec<(usize, usize)>
     }
 }
 
-/// Number of costs per class of links (L, o, G and γ), which share the time of the class.
+/// Number of costs per class of links (L, o, G and γ). These costs share the time budget of the
+/// class.
 const COSTS_PER_CLASS: f64 = 4.0;
 
 /// Returns the shortest time, or 0 if `times_s` is empty.
@@ -309,7 +315,8 @@ fn least(times_s: &[f64]) -> f64 {
         .unwrap_or(0.0)
 }
 
-/// Returns the number of calls that makes a batch long enough for the clock.
+/// Returns the number of calls per batch that makes a batch long enough to be timed accurately, if
+/// each call takes `call_s` seconds.
 fn calls_per_batch(call_s: f64) -> usize {
     let calls = MEASURING_BATCH.as_secs_f64() / call_s;
     (calls as usize).clamp(1, MEASURING_CALLS_MAX)

@@ -1,23 +1,23 @@
 //! The calls that training code makes.
 //!
-//! A [`Communicator`] has collectives, messages between two ranks, calls that send serde values,
-//! and groups. [`Communicator::builder`] configures how it connects.
+//! A [`Communicator`] provides collectives, messages between two ranks, calls that send serde
+//! values, and methods that create groups. [`Communicator::builder`] configures how it connects.
 //!
 //! A collective comes in several forms:
 //!
-//! - `all_reduce` blocks, and works in place. `all_reduce_into` reads one buffer and writes
-//!   another.
+//! - `all_reduce` blocks and works in place. `all_reduce_into` reads one buffer and writes another.
 //! - `start_all_reduce` returns a [`Work`](crate::Work), which owns the buffer until the call ends.
 //! - [`Communicator::scope`] provides a [`Scope`], whose calls borrow their buffers.
 //!
-//! Buffers are slices, arrays, vectors, [shared memory](SharedBuffer) or device buffers.
-//! [`Layout`](crate::Layout) gives the blocks of a buffer different lengths.
+//! Buffers are slices, arrays, vectors, [shared memory](SharedBuffer) or device buffers. To split a
+//! buffer into blocks of different lengths, pass it with a [`Layout`](crate::Layout).
 
 // For contributors.
 //
-// *Purpose.* Training code makes all its calls on a `Communicator`.
+// *Purpose.* Provides `Communicator`, on which training code makes all its calls.
 //
-// - `builder` and `connecting` connect ranks. `groups` creates communicators for some of the ranks.
+// - `builder` and `connecting` connect ranks. `groups` creates communicators for some or all of the
+//   ranks.
 // - `forms`, `collectives`, `blocks` and `any` run collectives. `own_operator` runs an all-reduce
 //   with a custom function. `many` reduces lists of tensors. `pairs` sends messages between two
 //   ranks. `values` sends serde values.
@@ -100,19 +100,20 @@ use tuning::TuningOrigin;
 #[derive(Clone)]
 pub(crate) struct Parts {
     pub(crate) rank: usize,
-    /// The world ranks of the group.
+    /// World ranks of the group's members.
     pub(crate) members: Members,
     pub(crate) local_rank: usize,
-    /// Host number of each rank. Ranks with the same number share memory.
+    /// An integer for each rank that identifies the rank's host. Ranks with the same integer share
+    /// memory.
     pub(crate) hosts: Arc<[usize]>,
-    /// Number of the site of each rank's host.
+    /// An integer for each rank that identifies the site of the rank's host.
     pub(crate) sites: Arc<[usize]>,
-    /// The engine's number for the group.
+    /// Group number, by which the engine identifies the group.
     pub(crate) group: u32,
     pub(crate) runtime: RuntimeHandle,
     pub(crate) transport_name: &'static str,
     pub(crate) timeout: Duration,
-    /// The permitted paths for buffers on devices. Other ranks may have a different setting.
+    /// The paths that device buffers may use. Other ranks may have a different setting.
     pub(crate) device_path: DevicePathChoice,
     pub(crate) tuning: TuningTable,
     pub(crate) tuning_origin: TuningOrigin,
@@ -195,7 +196,7 @@ pub struct Communicator {
 }
 
 /// A reference to a communicator's core. A forked child never drops the core because only the
-/// parent may close the resources that it holds.
+/// parent may close the resources that the core holds.
 #[derive(Clone)]
 struct Handle(Arc<Core>);
 
@@ -219,19 +220,21 @@ impl Drop for Handle {
 /// State that all handles of a communicator share. Operations in flight keep it alive.
 struct Core {
     parts: Parts,
-    /// Locked while a thread is issuing a collective, but not while it is waiting for the result.
+    /// Locked while a thread is issuing a collective. A thread that waits for a result keeps it
+    /// locked only if the collective is on a device buffer.
     issued: Mutex<Issued>,
     /// Number of threads that are waiting for `issued`. Threads that arrive later must not overtake
     /// them.
     queued: AtomicUsize,
-    /// Held by the thread that is the next to lock `issued`.
+    /// Held by the thread that will lock `issued` next.
     first_in_line: Mutex<()>,
-    /// Held by the thread that is allocating, because the ranks exchange only one allocation at a
-    /// time.
+    /// Held by the thread that is allocating, because the ranks can exchange only one allocation at
+    /// a time.
     allocating: shared_buffer::Turn,
 }
 
-/// Counts of issued operations, and the programs that have been prepared for them.
+/// State that is read and updated when an operation is issued, such as the counts of issued
+/// operations and the programs that have been prepared for them.
 struct Issued {
     collectives: u64,
     cache: Cache,
@@ -438,8 +441,9 @@ impl Communicator {
         }
     }
 
-    /// Locks the issue order for a collective, in order of thread arrival. Callers drop the guard
-    /// before they wait for peers.
+    /// Locks the state that is needed to issue a collective. Threads get the lock in the order in
+    /// which they arrive. Callers drop the guard before they wait for peers, except in calls that
+    /// concern device buffers.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` in a forked child.

@@ -11,8 +11,8 @@ use crate::limits::{OPERATOR_NAME_BYTES_MAX, OPERATOR_SCRATCH_BYTES};
 use bytemuck::Zeroable;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-/// Size, in bytes, of the header that ranks compare before they reduce. It contains a count, a type
-/// and a name.
+/// Size, in bytes, of the header that ranks compare before they reduce. It contains the number of
+/// elements, their type and the name of the operator.
 const HEADER_BYTES: usize = 9 + OPERATOR_NAME_BYTES_MAX;
 
 impl Communicator {

@@ -257,7 +257,7 @@ impl Communicator {
         })
     }
 
-    /// Starts one end of a message. The polling threads then advance it.
+    /// Posts a send or a receive. The polling threads then advance it.
     pub(super) fn post_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.core.parts;
         self.on_message(end, memory, |start| {
@@ -265,7 +265,7 @@ impl Communicator {
         })
     }
 
-    /// Begins one end of a message that the caller will soon wait for.
+    /// Begins a send or a receive that the caller will soon wait for.
     pub(super) fn begin_pair(&self, end: MessageEnd, memory: &mut Memory) -> Result<Ticket> {
         let parts = &self.core.parts;
         self.on_message(end, memory, |start| {
@@ -306,7 +306,7 @@ impl Communicator {
     }
 }
 
-/// Returns the memory of a send, which only reads `region`.
+/// Creates the memory for a send, which only reads `region`.
 pub(super) fn sent(region: Region) -> Memory {
     Memory {
         input: Some(region),
@@ -314,7 +314,7 @@ pub(super) fn sent(region: Region) -> Memory {
     }
 }
 
-/// Copies the message of a rank to itself.
+/// Copies a message that a rank sends to itself.
 fn copy<I: Element, O: Element>(input: &[u8], output: &mut [u8]) -> Result<()> {
     if I::DTYPE == O::DTYPE && input.len() == output.len() {
         output.copy_from_slice(input);

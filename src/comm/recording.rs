@@ -31,8 +31,8 @@ impl PredictionInput {
 
 impl Communicator {
     /// Runs `body`, and returns its result together with a recording of the collectives that this
-    /// communicator started in the meantime. The recording is empty if another thread is already
-    /// recording.
+    /// communicator started while `body` was running. The recording is empty if another thread is
+    /// already recording.
     pub(crate) fn recorded<R>(&self, body: impl FnOnce() -> R) -> (R, Recording) {
         let (runtime, group) = (self.core.parts.runtime.get(), self.core.parts.group);
         let ours = runtime.ok().filter(|one| one.start_log(group));

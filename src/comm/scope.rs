@@ -107,10 +107,10 @@ pub struct ScopedWork<'work, 'scope, 'buffers, R> {
     loan: Loan<R>,
 }
 
-/// A group of messages. Created by [`Communicator::batch`].
+/// A batch of messages. Created by [`Communicator::batch`].
 pub struct MessageBatch<'scope, 'buffers>(&'scope Scope<'scope, 'buffers>);
 
-/// Messages.
+/// Methods that send and receive messages.
 impl<'scope, 'buffers> Scope<'scope, 'buffers> {
     /// Starts sending `buffer` to `peer`, like [`Communicator::start_send`].
     ///
@@ -232,7 +232,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
             .lend_shared(buffer, |whole: &B| whole.memory().on_host())
     }
 
-    /// Starts an operation and records it. If `start` fails, takes back the memory.
+    /// Starts an operation and adds its ticket to `pending`. If `start` fails, returns the memory
+    /// to the lender.
     fn issue(
         &self,
         mut memory: Memory,
@@ -281,7 +282,8 @@ impl<'scope, 'buffers> Scope<'scope, 'buffers> {
 
 impl Drop for Scope<'_, '_> {
     fn drop(&mut self) {
-        // Operations remain only if the body panicked. Their errors cannot be returned.
+        // Operations are still pending here only if the body panicked. Their errors cannot be
+        // returned.
         let _ = self.finish();
     }
 }
@@ -322,7 +324,7 @@ impl<R> ScopedWork<'_, '_, '_, R> {
 }
 
 impl<'buffers> MessageBatch<'_, 'buffers> {
-    /// Sends `buffer` to `peer` as part of the group.
+    /// Sends `buffer` to `peer` as part of the batch.
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed.
@@ -332,7 +334,7 @@ impl<'buffers> MessageBatch<'_, 'buffers> {
         self.issue(MessageEnd::To(peer), sent(region))
     }
 
-    /// Receives a message from `peer` into `buffer` as part of the group.
+    /// Receives a message from `peer` into `buffer` as part of the batch.
     ///
     /// # Errors
     /// Returns an error if the call is invalid or the communicator has failed.

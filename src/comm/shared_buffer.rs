@@ -20,9 +20,9 @@ pub struct SharedBuffer<T: Element> {
     count: usize,
 }
 
-/// The memory of the elements.
+/// The memory that holds the elements.
 enum Home<T> {
-    /// Memory shared by the ranks on the host, with the process that created the memory.
+    /// Memory shared by the ranks on the host, and the generation of the process that created it.
     Shared(OwnRegion, Generation),
     /// Memory private to this process, because there is no rank to share it with.
     Private(Vec<T>),
@@ -67,7 +67,7 @@ impl<T: Element> fmt::Debug for SharedBuffer<T> {
 
 impl<T: Element> Drop for SharedBuffer<T> {
     fn drop(&mut self) {
-        // In a forked child, the buffer belongs to the parent, which still uses it.
+        // In a forked child, the buffer belongs to the parent, which may still be using it.
         if let Home::Shared(region, made_in) = &self.home
             && made_in.is_current()
         {
@@ -131,13 +131,14 @@ impl Communicator {
         let mut buffer = SharedBuffer { home, count };
         // Touch the pages now instead of in the first call.
         buffer.fill(T::zeroed());
-        // A rank must not expose memory that another rank does not know yet.
+        // No rank may expose the memory before all ranks know it.
         self.barrier()?;
         Ok(buffer)
     }
 
     /// Aborts the communicator with `error` and returns the first error, which may be an earlier
-    /// one. An error of kind `Usage` aborts nothing and is returned unchanged.
+    /// one. If `error` is of kind `Usage`, does not abort the communicator and returns `error`
+    /// unchanged.
     pub(crate) fn first_cause(&self, error: Error) -> Error {
         if error.kind() == ErrorKind::Usage {
             return error;
@@ -179,8 +180,9 @@ impl Turn {
     /// Waits until this thread may allocate. Dropping the result lets the next thread allocate.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Usage` if this thread is already allocating. Its interrupt callback may
-    /// make other calls, but the other ranks would first wait for the interrupted allocation.
+    /// Returns `ErrorKind::Usage` if this thread is already allocating, which is the case if an
+    /// interrupt callback tries to allocate during an allocation. The callback may make other calls
+    /// but must not allocate, because the other ranks first wait for the interrupted allocation.
     fn take(&self) -> Result<impl Drop> {
         let own = Some(std::thread::current().id());
         let owner = lock(&self.owner);
@@ -205,7 +207,7 @@ impl Drop for Taken<'_> {
     }
 }
 
-/// Allocates ordinary memory, all zero.
+/// Allocates `count` zeros in ordinary memory.
 fn private<T: Element>(count: usize) -> Result<Vec<T>> {
     let mut elements = Vec::new();
     elements.try_reserve_exact(count).map_err(|_| {

@@ -23,8 +23,8 @@ use crate::whole_file;
 use std::fmt;
 use std::path::Path;
 
-/// Number of the group in which the links are measured. Groups created later have higher numbers.
-/// Because a separate group is used, the user's first call is call 1 of the world.
+/// Group number of the group in which the links are measured. Groups created later have higher
+/// numbers. Because a separate group is used, the user's first call is call 1 of the world.
 pub(super) const MEASURING_GROUP: u32 = FIRST_MADE - 1;
 
 /// The source of a communicator's table of link speeds. It is the same on all ranks.
@@ -142,8 +142,8 @@ impl Communicator {
 impl Communicator {
     /// Returns the best algorithm for `calls` concurrent all-reduces of `count` elements
     /// ([`choose_concurrent`]). Returns `None` if the algorithm should be chosen as for a single
-    /// call. This is the case if the program or a setting specifies the algorithm or the order of
-    /// sums, or if all ranks share one host.
+    /// call. This is the case if there are fewer than two calls, if the program or a setting
+    /// specifies the algorithm or the order of sums, or if all ranks share one host.
     pub(crate) fn algorithm_among(
         &self,
         count: usize,
@@ -162,15 +162,15 @@ impl Communicator {
     }
 }
 
-/// The state of the tuning table before the ranks connect.
+/// What is known about the table of link speeds before the ranks connect.
 pub(super) enum Start {
     /// A table from a setting.
     Set(TuningTable),
     /// The record from an earlier attempt, passed on by the launcher.
     FromLauncher(TuningRecord),
-    /// No table. The ranks measure it if a network connects them.
+    /// No table. The ranks measure one unless they are all on the same machine.
     Open,
-    /// No table. Because of a setting, the ranks measure it if there is more than one rank.
+    /// No table. A setting requires the ranks to measure one if there is more than one rank.
     ToMeasure,
 }
 
@@ -197,12 +197,12 @@ impl Start {
         }
     }
 
-    /// Returns the table of these ranks, or `None` if they must measure it. The result depends only
-    /// on values that all ranks know.
+    /// Returns the table for these ranks and its origin, or `None` if they must measure the table.
+    /// The result depends only on values that all ranks know.
     ///
     /// On one machine, a measurement would only reflect how busy the cores are at the moment. The
-    /// built-in table contains the costs of shared memory and loopback, and the choice depends only
-    /// on the ratios between its numbers.
+    /// built-in table contains the costs of shared memory and loopback, and the choice of an
+    /// algorithm depends only on the ratios between these costs.
     pub(super) fn known_by(
         &self,
         ranks: &Membership,
@@ -223,9 +223,9 @@ impl Start {
     }
 }
 
-/// Measures the table together with all other ranks. If a setting names a file for it, the first
-/// rank of each host writes the unrounded table there. Otherwise the table is rounded, and rank 0
-/// passes it to the launcher.
+/// Measures the table together with all other ranks. If a setting names a file for the table, the
+/// first rank on each host writes the unrounded table to that file. Otherwise the table is rounded,
+/// and rank 0 passes it to the launcher.
 pub(super) fn measured(
     parts: &Parts,
     settings: &Settings,
@@ -248,8 +248,8 @@ pub(super) fn measured(
     Ok((table, TuningOrigin::Measured))
 }
 
-/// Prints the measured costs for the user, and passes the record to the launcher for use in later
-/// attempts.
+/// Prints the measured costs for the user unless sums are reproducible. If there is a launcher,
+/// also passes the record to it for use in later attempts.
 fn report_table(record: &TuningRecord, settings: &Settings) {
     let link = record.table().tcp;
     let (alpha_us, overhead_us) = (link.alpha_s * 1e6, link.overhead_s * 1e6);

@@ -1,4 +1,4 @@
-//! Sends small values by using serde, such as metrics, settings and lists of names.
+//! Sends small values, such as metrics, settings and lists of names, by encoding them with serde.
 //!
 //! A value is sent as its length followed by its bytes in postcard format. The length that a peer
 //! announces is not used to allocate memory in advance. Instead, memory grows piece by piece as the
@@ -18,12 +18,12 @@ use serde::de::DeserializeOwned;
 use std::any::type_name;
 use std::ops::Range;
 
-/// The announcement of a rank without a value.
+/// What a rank announces instead of a length if it has no value to send.
 const NO_VALUE: u64 = u64::MAX;
-/// Name that messages use for a value that the caller has encoded.
+/// Name that error messages use for a value that the caller has already encoded.
 const ENCODED: &str = "encoded data";
 
-/// The bytes of a rank, or the reason why it has none.
+/// The bytes that this rank sends, or the error that prevented it from encoding its value.
 type Own = Result<Vec<u8>>;
 
 impl Communicator {
@@ -133,7 +133,8 @@ fn encode<T: Serialize>(value: &T) -> Result<Vec<u8>> {
     bounded(Ok(bytes), what)
 }
 
-/// Returns an error if `own`, a value of `what`, has too many bytes to send.
+/// Returns `own` unchanged, or an error if it has too many bytes to send. The error names the type
+/// of the value, which is `what`.
 fn bounded(own: Own, what: &str) -> Own {
     match own {
         Ok(bytes) if bytes.len() > VALUE_BYTES_MAX => Err(Error::usage(format!(
@@ -173,17 +174,18 @@ fn mark<T>() -> [u8; 4] {
     hash.to_le_bytes()
 }
 
-/// Returns the `bytes` of `root` on every rank.
+/// Sends the `bytes` that `root` passes to all ranks, and returns them on each rank.
 pub(crate) fn broadcast_bytes(comm: &Communicator, bytes: Vec<u8>, root: usize) -> Result<Vec<u8>> {
     broadcast(comm, Ok(bytes), root)
 }
 
-/// Returns the `bytes` of all ranks on every rank.
+/// Gathers the `bytes` that all ranks pass, and returns them on every rank.
 pub(crate) fn all_gather_bytes(comm: &Communicator, bytes: Vec<u8>) -> Result<Vec<Vec<u8>>> {
     all_gather(comm, Ok(bytes))
 }
 
-/// Returns the `bytes` of all ranks on `root`, and `None` on the other ranks.
+/// Gathers the `bytes` that all ranks pass, and returns them on `root`. Returns `None` on the other
+/// ranks.
 pub(crate) fn gather_bytes(
     comm: &Communicator,
     bytes: Vec<u8>,
@@ -192,8 +194,8 @@ pub(crate) fn gather_bytes(
     gather(comm, Ok(bytes), root)
 }
 
-/// Sends `bytes` to a rank that calls [`receive_bytes`]. If there are too many bytes, both ranks
-/// get an error.
+/// Sends `bytes` to rank `to`, which must call [`receive_bytes`]. If there are too many bytes, both
+/// ranks get an error.
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).
@@ -205,7 +207,7 @@ pub fn send_bytes(comm: &Communicator, bytes: Vec<u8>, to: usize) -> Result<()> 
     })
 }
 
-/// Receives the bytes that `from` sends with [`send_bytes`].
+/// Receives the bytes that rank `from` sends with [`send_bytes`].
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).
@@ -218,17 +220,17 @@ pub fn receive_bytes(comm: &Communicator, from: usize) -> Result<Vec<u8>> {
 }
 
 /// Runs `exchange`, and aborts the communicator on all ranks if `exchange` fails with an error that
-/// not all ranks have. Otherwise, the other ranks would wait for messages that do not arrive, or
-/// mistake the messages of one call for those of another.
+/// the other ranks may not have. If the communicator were not aborted, the other ranks would wait
+/// for messages that never arrive, or mistake the messages of one call for those of another.
 ///
-/// A usage error does not abort the communicator: either all ranks have the error, or everything
-/// that it concerns has been received.
+/// A usage error does not abort the communicator, because either all ranks get the error, or
+/// everything that was announced has already been received.
 fn in_step<R>(comm: &Communicator, exchange: impl FnOnce() -> Result<R>) -> Result<R> {
     exchange().map_err(|error| comm.first_cause(error))
 }
 
-/// Returns the bytes of `root` on every rank. A rank that cannot encode its value passes the error,
-/// and every rank gets an error.
+/// Sends the bytes that `root` passes to all ranks, and returns them on each rank. If `root` cannot
+/// encode its value, it passes the error instead, and every rank gets an error.
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).
@@ -250,7 +252,8 @@ pub fn broadcast(comm: &Communicator, own: Own, root: usize) -> Result<Vec<u8>> 
     })
 }
 
-/// Returns the bytes of all ranks on `root`, and `None` on the other ranks, like [`broadcast`].
+/// Gathers the bytes that all ranks pass, and returns them on `root`. Returns `None` on the other
+/// ranks. If any rank passes an error, every rank gets an error.
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).
@@ -272,7 +275,8 @@ pub fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Option<Vec<V
     })
 }
 
-/// Returns the bytes of all ranks on every rank, like [`broadcast`].
+/// Gathers the bytes that all ranks pass, and returns them on every rank. If any rank passes an
+/// error, every rank gets an error.
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).
@@ -298,7 +302,7 @@ pub fn all_gather(comm: &Communicator, own: Own) -> Result<Vec<Vec<u8>>> {
     })
 }
 
-/// Returns the number of bytes of each rank, or an error on every rank if a rank has no value.
+/// Returns how many bytes each rank sends, or an error on every rank if any rank has no value.
 fn all_lengths(comm: &Communicator, own: &Result<Vec<u8>>) -> Result<Vec<usize>> {
     let mut announced = vec![0; comm.world_size()];
     announced[comm.rank()] = announcement(own);
@@ -329,7 +333,8 @@ fn announcement(own: &Result<Vec<u8>>) -> u64 {
     own.as_ref().map_or(NO_VALUE, |bytes| bytes.len() as u64)
 }
 
-/// Returns the number of bytes that `rank` has announced.
+/// Returns the number of bytes that `rank` has announced, or an error if `rank` has no value or
+/// announced too many bytes.
 fn length(announced: u64, rank: usize) -> Result<usize> {
     if announced == NO_VALUE {
         return Err(Error::usage(format!(
@@ -372,7 +377,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn announced_lengths_do_not_allocate_memory() {
+    fn announced_lengths_are_limited_and_split_into_bounded_pieces() {
         for announced in [VALUE_BYTES_MAX as u64 + 1, 1 << 62, u64::MAX - 1] {
             assert!(length(announced, 1).is_err_and(|error| error.kind() == ErrorKind::Protocol));
         }

@@ -102,8 +102,8 @@ impl<B> std::error::Error for WorkError<B> {
 }
 
 impl<B> Work<B> {
-    /// Starts an operation with `post` on regions that hold a `B`. If `post` returns an error, it
-    /// leaves the regions in the memory.
+    /// Calls `post` to start an operation on regions that hold a `B`. If `post` returns an error,
+    /// it must leave the regions in the memory that was passed to it.
     pub(super) fn start(
         core: &Handle,
         mut memory: Memory,
@@ -157,7 +157,8 @@ impl<B> Work<B> {
         under_way.is_none_or(|((ticket, _), runtime)| runtime.has_ended(*ticket))
     }
 
-    /// Like `wait`, but also returns the time of completion on the rank's clock.
+    /// Like `wait`, but also returns the time on this rank's clock at which the operation
+    /// completed.
     pub(crate) fn wait_timed(mut self) -> Result<(B, Duration), WorkError<B>> {
         let (ticket, claim) = self.take();
         let runtime = match self.core.parts.runtime.get() {
@@ -171,7 +172,8 @@ impl<B> Work<B> {
         returned_buffer(end, claim).map(|buffer| (buffer, ended_at))
     }
 
-    /// Drops the buffer when the operation completes.
+    /// Returns a handle whose `wait` does not return the buffer. The buffer is dropped when the
+    /// operation completes.
     pub(super) fn without_buffer(mut self) -> Work<()>
     where
         B: 'static,
@@ -196,7 +198,7 @@ fn refused<B>(claim: Claim<B>, error: Error) -> WorkError<B> {
     WorkError { error, buffer }
 }
 
-/// Returns the buffer of a completed operation.
+/// Returns the buffer of a completed operation, together with the error if the operation failed.
 fn returned_buffer<B>((memory, result): End, claim: Claim<B>) -> Result<B, WorkError<B>> {
     let buffer = release(memory, claim);
     match result {

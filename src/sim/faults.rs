@@ -43,8 +43,8 @@ impl Faults {
         }
     }
 
-    /// Draws the duration, in nanoseconds, of the stall of a rank that has just been reached by an
-    /// event. Returns `None` if the rank does not stall.
+    /// Draws how long, in nanoseconds, a rank stalls when an event reaches it. Returns `None` if
+    /// the rank does not stall.
     pub(crate) fn stall_ns(&self, chance: &mut SplitMix64) -> Option<u64> {
         if self.stall_probability <= 0.0 || self.stall_max.is_zero() {
             return None;

@@ -13,8 +13,9 @@
 //! 3. The packet waits until the down-port is free and then occupies it for `k / bandwidth` plus
 //!    the overhead. After that, the packet can be read.
 //!
-//! This is the LogGP model that estimates the cost of plans, applied to packets instead of
-//! messages. Packets between sites also pass through uplinks (see [`Uplinks`]).
+//! This is the LogGP model that is also used to estimate the cost of plans, but here it is applied
+//! to packets instead of messages. Packets between sites also pass through uplinks (see
+//! [`Uplinks`]).
 //!
 //! # How to drive the network
 //!
@@ -52,7 +53,7 @@ pub struct NetworkConfig {
     /// Maximum number of bytes, including both in-flight and unread bytes, that a connection can
     /// hold in each direction before writes block.
     pub window_bytes: usize,
-    /// Maximum length of the packets into which a write is split.
+    /// Maximum length, in bytes, of the packets into which a write is split.
     pub quantum_bytes: usize,
     /// Seed that determines all random choices.
     pub seed: u64,
@@ -88,7 +89,7 @@ pub struct Transfer {
     pub from: usize,
     /// The receiving rank.
     pub to: usize,
-    /// Length of the packet.
+    /// Length of the packet, in bytes.
     pub bytes: usize,
 }
 
@@ -125,9 +126,9 @@ pub struct Network {
     events: BinaryHeap<Reverse<Event>>,
     events_made: u64,
     timers: BTreeSet<(u64, usize)>,
-    /// Arrival time of the last control message, by sender and receiver.
+    /// Arrival time of the last control message for each pair of sender and receiver.
     control_last_ns: BTreeMap<(usize, usize), u64>,
-    /// Pairs of ranks that have connected for control messages since rank 0 closed.
+    /// Pairs of ranks that have connected directly for control messages since rank 0 was closed.
     direct: BTreeSet<(usize, usize)>,
     touched: Vec<usize>,
     transfers: Option<Vec<Transfer>>,
@@ -136,7 +137,7 @@ pub struct Network {
 
 #[derive(Debug, Default)]
 struct Rank {
-    /// Outgoing pipes as ((group, peer), pipe), sorted.
+    /// Outgoing pipes as ((group, peer), index of the pipe), sorted.
     pipes: Vec<((u32, u32), u32)>,
     up_free_ns: u64,
     down_free_ns: u64,
@@ -146,7 +147,8 @@ struct Rank {
     touched: bool,
     bytes_sent: u64,
     control: VecDeque<ControlMessage>,
-    /// Ranks whose control connection to this rank has broken, until `next_lost` returns them.
+    /// Ranks whose control connection to this rank has broken and that `next_lost` has not returned
+    /// yet.
     lost: VecDeque<usize>,
     /// Groups whose links this rank has closed permanently.
     left: BTreeSet<u32>,
@@ -158,8 +160,8 @@ impl Network {
     /// first used.
     ///
     /// # Panics
-    /// Panics if the bandwidth is not positive, if the window or the quantum is 0, or if a rank has
-    /// no site.
+    /// Panics if a bandwidth is not positive, if the window or the quantum is 0, or if uplinks are
+    /// configured and do not specify a site for each rank.
     #[must_use]
     pub fn new(config: NetworkConfig, ranks: usize) -> Self {
         assert!(
@@ -296,7 +298,9 @@ impl Network {
     /// Returns the ranks that have been reached by an event since the last call. Each rank is
     /// returned only once, and the ranks are in the order of the events. An event reaches a rank
     /// when bytes, an end of stream or a control message arrive, when a full window has space
-    /// again, or when a timer ends. Stalled ranks are returned once their stall is over.
+    /// again, when more bytes can be transferred after a short read or write, when a timer ends,
+    /// when a control connection breaks, or when the rank dies. Stalled ranks are returned once
+    /// their stall is over.
     pub fn take_touched(&mut self) -> Vec<usize> {
         let ranks = &mut self.ranks;
         let now_ns = self.now_ns;
@@ -357,8 +361,9 @@ impl Network {
     /// accepted.
     ///
     /// # Errors
-    /// Returns `WouldBlock` if the window is full, `BrokenPipe` if either end has closed, and
-    /// `InvalidInput` if `from` and `to` are the same rank.
+    /// Returns `WouldBlock` if the window is full, `BrokenPipe` if this end has closed or if the
+    /// other end closed at least one latency ago, and `InvalidInput` if `from` and `to` are the
+    /// same rank.
     pub fn write(
         &mut self,
         group: u32,
@@ -546,8 +551,8 @@ impl Network {
         self.transfers.get_or_insert_default();
     }
 
-    /// Returns the recorded transfers in the order in which they arrived. The result is empty if
-    /// recording was not started.
+    /// Returns the recorded transfers in the order in which the packets arrived. The result is
+    /// empty if recording was not started.
     #[must_use]
     pub fn transfers(&self) -> &[Transfer] {
         self.transfers.as_deref().unwrap_or_default()

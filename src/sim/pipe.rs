@@ -12,29 +12,29 @@ pub(super) struct Packet {
     pub(super) start_ns: u64,
 }
 
-/// An ordered stream of packets.
+/// One direction of a connection, as a queue of packets.
 #[derive(Debug)]
 pub(super) struct Pipe {
     pub(super) from: u32,
     pub(super) to: u32,
     pub(super) packets: VecDeque<Packet>,
-    /// Number of packets, from the front, that can be read.
+    /// Number of packets at the front of the queue that can be read.
     pub(super) arrived: usize,
-    /// Number of packets, from the front, that have reached the receiver's port.
+    /// Number of packets at the front of the queue that have reached the receiver's port.
     pub(super) at_port: usize,
     /// Number of bytes of the first packet that have already been read.
     read_bytes: usize,
     /// Total number of bytes of all packets that are in flight or have not been read completely.
     pub(super) held_bytes: usize,
-    /// Earliest time at which the next packet can reach the receiver's port. This keeps the order
-    /// under random delays.
+    /// Earliest time at which the next packet can reach the receiver's port. This preserves the
+    /// order of packets despite random delays.
     pub(super) not_before_ns: u64,
     /// `true` if the window has limited a write since space was last freed.
     pub(super) writer_waits: bool,
-    /// `true` if the sender has closed the connection, so that one of the packets is an end of
+    /// `true` if the sender has closed its end, so that the last packet in the queue is an end of
     /// stream.
     pub(super) ended: bool,
-    /// Time at which the receiver closed the connection.
+    /// Time at which the receiver closed its end, or `None` if it is open.
     pub(super) reader_closed_ns: Option<u64>,
 }
 
@@ -64,8 +64,8 @@ impl Pipe {
                 .is_some_and(|packet| packet.data.is_empty())
     }
 
-    /// Moves at most `bytes_max` arrived bytes into `slices` and returns their number. Emptied
-    /// packets go to the pool.
+    /// Moves at most `bytes_max` arrived bytes into `slices` and returns the number of bytes moved.
+    /// Puts the buffers of emptied packets into the pool.
     pub(super) fn read(
         &mut self,
         slices: &mut [IoSliceMut<'_>],

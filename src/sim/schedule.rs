@@ -140,7 +140,8 @@ impl Baton {
         }
     }
 
-    /// Ends `rank`, whose code has returned or panicked, and lets another rank run.
+    /// Marks `rank` as finished, because its code has returned or panicked, and lets another rank
+    /// run.
     fn finish(&self, rank: usize, panic: Option<String>) {
         let mut state = lock(&self.state);
         state.phases[rank] = Phase::Finished;
@@ -157,8 +158,8 @@ impl Baton {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Passes the baton to a rank that can continue. If there is none, advances the clock until one
-    /// can.
+    /// Passes the baton to a rank that can continue. If there is no such rank, advances the clock
+    /// until there is one, or reports a deadlock to all unfinished ranks.
     fn pass(&self, state: &mut State) {
         state.running = None;
         if state.phases.iter().all(|&phase| phase == Phase::Finished) {
@@ -180,7 +181,7 @@ impl Baton {
         let rank = state.ready.swap_remove(place);
         state.is_ready[rank] = false;
         state.running = Some(rank);
-        // The rank may have started threads, which also wait here.
+        // The rank may have started other threads that also wait for its turn.
         self.turns[rank].notify_all();
     }
 
@@ -189,8 +190,8 @@ impl Baton {
     /// streams.
     ///
     /// # Panics
-    /// Panics if a rank panics. The panic occurs after all ranks have ended, and its message
-    /// contains the number and the message of the first rank that panicked. Panics immediately if
+    /// Panics if a rank panics. The panic occurs after all ranks have ended, and its message names
+    /// the first rank that panicked and quotes the message of that panic. Panics immediately if
     /// this baton has been used before.
     pub fn run<R: Send>(&self, code: impl Fn(usize) -> R + Sync) -> Vec<R> {
         let is_alive = |&phase: &Phase| phase == Phase::Alive;

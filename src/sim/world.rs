@@ -19,7 +19,7 @@ use std::sync::{Arc, Mutex};
 use std::task::Waker;
 use std::time::Duration;
 
-/// The group of all ranks of a simulated world.
+/// Number of the group that contains all ranks of a simulated world.
 const GROUP: u32 = 0;
 
 /// A simulated world, which consists of a network and the settings for its communicators.
@@ -236,7 +236,7 @@ pub fn sleep(comm: &Communicator, time: Duration) {
     comm.pass_time(time);
 }
 
-/// The host of a rank's runtime in a simulated world.
+/// The [`Host`] on which the runtime of a simulated rank runs.
 struct SimHost {
     rank: usize,
     world_size: usize,
@@ -256,7 +256,8 @@ impl Host for SimHost {
 
     fn pause_polling(&self, _idle_passes: u32, at_most: Duration) -> Waited {
         let until = self.baton.now() + at_most;
-        // Every waiting rank has a timer, so this cannot deadlock. Deadlines end stuck calls.
+        // Ignore the result: every waiting rank has a timer, so a deadlock is impossible, and calls
+        // that are stuck end at their deadlines.
         let _ = self.baton.wait(self.rank, until);
         Waited::Asleep
     }

@@ -20,7 +20,7 @@ use std::os::fd::AsRawFd;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// The group of all ranks.
+/// Number of the group that contains all ranks.
 const WORLD: u32 = 0;
 
 pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
@@ -91,7 +91,7 @@ pub(super) fn connect(settings: &Settings) -> Result<Communicator> {
     }
 }
 
-/// Creates the host of the runtime of `rank`.
+/// Creates the [`ProcessHost`] that the runtime of `rank` runs on.
 fn host_of(
     settings: &Settings,
     shared: &Arc<Shared>,
@@ -110,8 +110,8 @@ fn host_of(
     }
 }
 
-/// Makes all operations of `runtime` fail if the startup is canceled. From here on, the startup may
-/// wait in a collective, which does not check for cancellation.
+/// Makes all operations of `runtime` fail if the startup is canceled. From this point on, the
+/// startup may wait in a collective, which itself does not check for cancellation.
 fn end_when_cancelled(settings: &Settings, runtime: &RuntimeHandle) {
     let (runtime, cause) = (runtime.downgrade(), settings.cancelled());
     settings.start.cancel.on_cancel(move || {
@@ -135,8 +135,8 @@ fn local_ranks(membership: &Membership, reactor: &Arc<Reactor>) -> Result<Option
     ))
 }
 
-/// Returns the name of the transport of a group of `count` ranks. `local` is the number of ranks in
-/// the group that share memory with this rank, including itself.
+/// Returns the transport name for a group of `count` ranks. `local` is the number of ranks in the
+/// group that share memory with this rank, including itself.
 pub(in crate::comm) fn transport_name(local: usize, count: usize) -> &'static str {
     match local {
         all if all == count && all > 1 => "shm",

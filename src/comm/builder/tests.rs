@@ -4,7 +4,7 @@ use super::*;
 use crate::bootstrap::environment::VARIABLES;
 use crate::error::ErrorKind;
 
-/// Every variable, with a value other than its default.
+/// Every variable that ringtree reads, with a value other than its default.
 const ENVIRONMENT: &[(&str, &str)] = &[
     ("RANK", "3"),
     ("WORLD_SIZE", "8"),
@@ -76,7 +76,7 @@ fn builder_without_values_reads_environment_like_from_env() {
 }
 
 #[test]
-fn builder_defaults_to_one_rank_and_rejects_partial_place() {
+fn builder_defaults_to_one_rank_but_rejects_partial_place_and_srun() {
     let alone = Builder::with_environment(environment_of(&[]))
         .resolved_settings()
         .unwrap();
@@ -128,7 +128,8 @@ fn rendezvous_error_names_source_of_value() {
 type Set = fn(Builder) -> Builder;
 type Show = fn(&Settings) -> String;
 
-/// Values that a program sets, the settings that show them, and the expected text.
+/// Calls that set values on a builder, functions that format the affected settings, and the
+/// expected text.
 const VALUES: &[(Set, Show, &str)] = &[
     (
         |one| one.rank(5),

@@ -21,7 +21,8 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry as Slot;
 use std::sync::Arc;
 
-/// Number of overlapping pieces of a mapped call, if each is long enough.
+/// Number of overlapping pieces into which a mapped call is split, provided that the pieces are
+/// long enough.
 const MAPPED_PIECES: usize = 4;
 
 /// The rounds of a call, in order.
@@ -30,17 +31,18 @@ pub(super) enum Cut {
     Mapped(Mapped),
 }
 
-/// A round of operations of the engine.
+/// A round of a staged call. The engine runs one operation for each piece.
 pub(super) struct Staged {
     pub(super) pieces: Vec<Piece>,
-    /// Operation of each piece.
+    /// The operation for each piece, in the order of `pieces`.
     pub(super) prepared: Vec<Arc<Prepared>>,
 }
 
-/// Rounds of scripts for the streams.
+/// A mapped call, as rounds of scripts that are enqueued on the streams.
 pub(super) struct Mapped {
     pub(super) rounds: Vec<Vec<Arc<Script>>>,
-    /// Barrier of the hosts after the last round, with the call's description and digest.
+    /// Barrier that the hosts run after the last round. It carries the call's description and
+    /// digest.
     pub(super) barrier: Arc<Prepared>,
     pub(super) reduction: Reduction,
 }
@@ -57,8 +59,8 @@ impl Staged {
 }
 
 impl Cut {
-    /// Splits a call for the mapped path if `is_mapped` and the algorithm allows it, and otherwise
-    /// for the staged path.
+    /// Splits a call for the mapped path if `is_mapped` is `true` and every rank's program fits.
+    /// Otherwise, splits it for the staged path.
     pub(super) fn new(
         issued: &mut Issued,
         call: Call,
@@ -100,8 +102,8 @@ fn with_description_of(whole: Call, prepared: &Prepared) -> Arc<Prepared> {
     })
 }
 
-/// Returns the call with the algorithm of its first piece. All pieces carry this description,
-/// because the user made one call.
+/// Returns the call with the algorithm that was chosen for its first piece. All pieces carry this
+/// description, because the user made only one call.
 fn chosen(call: Call, first: &Prepared) -> Call {
     Call {
         algorithm: first.call.algorithm,
@@ -163,16 +165,16 @@ fn mapped(cache: &mut Cache, call: Call, whole: &Whole) -> Result<Option<Mapped>
     }))
 }
 
-/// Returns the call with blocks that are not split into pieces. Those pieces suit the hosts'
-/// segments, but a launch for each would cost a GPU more than it gains. The pieces of a mapped call
-/// already overlap.
+/// Returns the call with blocks that are not split further. Hosts split blocks to suit the size of
+/// their segments, but on a GPU, a separate launch for each part of a block would cost more than it
+/// gains, because the pieces of a mapped call already overlap.
 fn whole_blocks(call: Call) -> Call {
     Call { pieces: 1, ..call }
 }
 
 type Scripts = (Vec<Arc<Script>>, Arc<Prepared>);
 
-/// Returns the scripts of the pieces, and the operation of the first piece as hosts would run it.
+/// Returns the scripts for all pieces, and the operation that hosts would run for the first piece.
 /// Returns `None` if a piece of `piece_bytes` does not fit.
 fn scripts(
     cache: &mut Cache,
@@ -207,7 +209,8 @@ fn scripts(
 }
 
 /// Returns `true` if the messages of the piece in `rows` fit into the frames of all ranks, and if
-/// the words can number these messages.
+/// no link carries so many messages, and no reduction has so many sources, that a limit is
+/// exceeded.
 fn fits(programs: &[Program], rows: &[Rows]) -> bool {
     enqueued::fits(
         programs,
@@ -218,8 +221,8 @@ fn fits(programs: &[Program], rows: &[Rows]) -> bool {
     )
 }
 
-/// Returns `true` if the entries of every rank fit a queue. Pieces of the same length have the same
-/// number of entries.
+/// Returns `true` if the entries of every rank fit into a queue. This needs to be checked only once
+/// per length, because pieces of the same length have the same number of entries.
 fn are_short(programs: &[Program], rows: &[Rows]) -> bool {
     let is_short = |rank| mapped::entries(&[script(programs, rows, rank)]) <= DEVICE_ENTRIES_MAX;
     (0..programs.len()).all(is_short)
@@ -241,7 +244,8 @@ fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
     rounds
 }
 
-/// Returns the script of `rank` for the piece in `rows`, with places in the user's buffer.
+/// Returns the script of `rank` for the piece in `rows`. The script contains offsets in the user's
+/// buffer rather than offsets in the piece.
 fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
     let script = enqueued::script(programs, &|at| run(rows, at).0, rank);
     let entries = script.entries.iter();
@@ -251,7 +255,8 @@ fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
     })
 }
 
-/// Splits `entry` so that each part's bytes are contiguous in all its places.
+/// Splits `entry` into parts so that the bytes of each part are contiguous in every place that it
+/// uses.
 fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
     let (places, bytes) = entry.places();
     if bytes == 0 {
@@ -344,7 +349,8 @@ mod tests {
         Some(mapped(&mut cache, call, &whole).ok()??.rounds.concat())
     }
 
-    /// Returns the end of the last byte used in a frame.
+    /// Returns the number of bytes from the start of a frame to the end of the last byte that is
+    /// used.
     fn end_in_frames(scripts: &[Arc<Script>]) -> usize {
         let end = |entry: &Entry| {
             let (places, bytes) = entry.places();
@@ -357,8 +363,8 @@ mod tests {
         entries.filter_map(end).max().unwrap_or(0)
     }
 
-    /// Two complete messages of the first piece fill a frame up to the last bytes. Later pieces
-    /// start at other offsets within a vector.
+    /// With these counts, two complete messages of the first piece fill a frame up to the last few
+    /// bytes. Later pieces start at different offsets within a vector but must also fit.
     #[test]
     fn every_piece_ends_within_its_frame() {
         for (dtype, count) in [(Dtype::F32, 16_777_212), (Dtype::Bf16, 33_554_412)] {

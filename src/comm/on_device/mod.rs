@@ -44,17 +44,17 @@ use std::sync::Arc;
 use std::time::Duration;
 use std::time::Instant;
 
-/// The device of a communicator, with its calls in flight.
+/// A device that is attached to a communicator, with the calls that are in flight on it.
 pub(super) struct Attached {
     device: Device,
-    /// `None` only while this is being dropped.
+    /// `None` only while this value is being dropped.
     lane: Option<Lane>,
     path: Path,
     /// Rounds in flight, oldest first.
     rounds: VecDeque<Round>,
     /// Error of the first call that failed.
     failure: Option<Error>,
-    /// Calls that have been split before.
+    /// Results of splitting earlier calls, for reuse.
     cuts: HashMap<Call, Arc<Cut>>,
 }
 
@@ -68,7 +68,8 @@ struct Round {
     pinned_bytes: usize,
     /// Host memory that staged pieces pass through.
     pinned: Option<Arc<Pinned>>,
-    /// Memory of the user, kept until the round has ended; leaked if it never ends.
+    /// The user's memory. It is kept alive until the round has ended, and leaked if the round never
+    /// ends.
     _memory: Memory,
 }
 
@@ -140,7 +141,7 @@ impl Drop for Attached {
             self.retire();
         }
         match self.failure {
-            // After a failure, the streams may have entries that belong to no round.
+            // After a failure, the streams may still have entries that do not belong to any round.
             Some(_) => std::mem::forget((lane, path)),
             None => {
                 lane.give_back();
@@ -151,7 +152,8 @@ impl Drop for Attached {
 }
 
 impl Communicator {
-    /// Returns the path for device buffers and its reason, or `None` if no device is attached.
+    /// Returns the path for device buffers and the reason why it was selected, or `None` if no
+    /// device is attached.
     pub(super) fn device_path(&self) -> Option<(&'static str, String)> {
         let issued = self.enter().ok()?;
         Some(match &issued.attached.as_ref()?.path {
@@ -173,8 +175,8 @@ impl Communicator {
         }
     }
 
-    /// Waits for the oldest rounds until `is_enough`, and releases all rounds that have ended.
-    /// After a failed call, returns its error every time.
+    /// Waits for rounds, oldest first, until `is_enough` returns `true`. Also releases all rounds
+    /// that have ended. Once a call has failed, returns its error every time.
     fn settle(&self, attached: &mut Attached, is_enough: impl Fn(&Attached) -> bool) -> Result<()> {
         if let Some(failure) = &attached.failure {
             return Err(failure.clone());
@@ -202,8 +204,9 @@ impl Communicator {
         for ticket in std::mem::take(&mut round.tickets) {
             runtime.wait(ticket).1?;
         }
-        // The first rounds of a mapped call have no ticket. If a peer delays them, the barrier of
-        // the call, which was posted before them, fails at its deadline and names the peer.
+        // Only the last round of a mapped call has a ticket, which is that of the call's barrier.
+        // If a peer delays an earlier round, the barrier, which was posted before all rounds, fails
+        // at its deadline and names the peer.
         let at_most = round.timeout.saturating_add(DEVICE_GRACE);
         if !runtime.wait_for_stream(|| attached.has_ended(number), at_most) {
             let error = Error::deadline(format!(
@@ -244,7 +247,8 @@ impl Communicator {
         call: Call,
         on: &DeviceMemory,
     ) -> Result<()> {
-        // Calls rejected here get no number, so the other ranks may issue a different call.
+        // A call that is rejected here does not get a sequence number, so the ranks can continue
+        // with a different call.
         if call.split != Split::Even {
             return Err(Error::usage(
                 "device buffers support only an even layout; use host memory for other layouts",
@@ -267,14 +271,14 @@ impl Communicator {
         self.settle(attached, |_| true)?;
         issued.collectives += 1;
         let begun = self.begin(attached, &cut, issued.collectives, on);
-        // The other ranks wait for this call, or will issue it: they must get the error.
+        // The other ranks are waiting for this call or will issue it, so they must get the error.
         begun.inspect_err(|error| {
             self.abort(error);
             attached.failure.get_or_insert_with(|| error.clone());
         })
     }
 
-    /// Returns `call`, split into rounds, from the cache if it was split before.
+    /// Splits `call` into rounds. If the same call was split before, returns the cached rounds.
     fn cut(&self, issued: &mut Issued, attached: &mut Attached, call: Call) -> Result<Arc<Cut>> {
         if let Some(cut) = attached.cuts.get(&call) {
             return Ok(Arc::clone(cut));
@@ -311,15 +315,15 @@ impl Communicator {
             }),
             Cut::Mapped(mapped) => self.begin_mapped(attached, mapped, sequence, on),
         };
-        // Even after a failure, the user's next work on the buffer must wait for the entries that
-        // were enqueued.
+        // After a failure, entries that were already enqueued may still use the buffer. Therefore,
+        // its memory is leaked, and the user's next work on the buffer must wait for these entries.
         if begun.is_err() {
             std::mem::forget(on.memory.clone());
         }
         begun.and(attached.lane().join(&on.stream))
     }
 
-    /// Waits until the limits allow a round of this size, or no round is in flight.
+    /// Waits until the limits allow a round of this size or until no round is in flight.
     fn make_room(
         &self,
         attached: &mut Attached,
@@ -384,8 +388,8 @@ impl Communicator {
             self.make_room(attached, entries, 0)?;
             let (lane, windows) = attached.mapped();
             if windows.is_released() {
-                // Late writes of peers may overwrite released words, so no further entry may wait
-                // for them.
+                // Late writes by peers may overwrite the released words, so no further entry may
+                // wait for those words.
                 let runtime = self.core.parts.runtime.get()?;
                 let ended = tickets.drain(..).try_for_each(|one| runtime.wait(one).1);
                 return ended.and(Err(Error::system("the call has failed")));
@@ -395,7 +399,7 @@ impl Communicator {
             attached.rounds.push_back(Round {
                 timeout: self.timeout,
                 number,
-                // The barrier comes after the last round.
+                // The last round gets the barrier's ticket, because the barrier completes the call.
                 tickets: tickets.split_off(usize::from(!is_last)),
                 entries,
                 pinned_bytes: 0,

@@ -9,11 +9,13 @@ use crate::error::{Error, Result};
 use crate::limits::DEVICE_SOURCES_MAX;
 use std::os::fd::OwnedFd;
 
-/// Numbers of the exchanges of descriptors. Allocations of host memory use number 0.
+/// Exchange numbers for passing file descriptors to the other ranks. Number 0 is used when host
+/// memory is allocated.
 const WINDOW: u32 = 1;
 const WORDS: u32 = 2;
-/// Number of bytes that each rank contributes. They show whether the rank requires the mapped path,
-/// the length of its reason against that path, and the reason.
+/// Number of bytes that each rank contributes when the ranks compare their reasons. The first byte
+/// is 1 if the rank requires the mapped path, and the second byte is the length of the rank's
+/// reason for not using that path. The text of the reason follows.
 const REASON_BYTES: usize = 256;
 
 /// The path of device buffers.
@@ -60,14 +62,15 @@ impl Communicator {
         let pairs = windows?.into_iter().zip(words?);
         let theirs: Vec<[OwnedFd; 2]> = pairs.map(|(one, other)| [one.1, other.1]).collect();
         let windows = Windows::map(device.gpu(), self.rank(), offer, &theirs);
-        // After this all-gather, no rank is still in the exchange.
+        // Once this all-gather has completed, no rank is still in the exchange.
         match self.first_reason(windows.as_ref().err())? {
             Some(why) => Ok(Path::Staged(why)),
             None => windows.map(Path::Mapped),
         }
     }
 
-    /// Creates the memory that the other ranks map. The error is this rank's reason to stage.
+    /// Creates the memory that the other ranks map. If this rank cannot use the mapped path,
+    /// returns an error that contains the reason.
     fn offer(&self, device: &Device) -> Result<Offer> {
         let Parts {
             runtime,
@@ -90,8 +93,9 @@ impl Communicator {
         Offer::new(device.gpu(), world_size)
     }
 
-    /// Returns the reason of the first rank that has one, or an error with it if a rank requires
-    /// the mapped path.
+    /// Returns the reason of the first rank that has a reason not to use the mapped path. `own` is
+    /// this rank's reason. If there is such a reason but any rank requires the mapped path, returns
+    /// an error that contains the reason.
     fn first_reason(&self, own: Option<&Error>) -> Result<Option<String>> {
         let mut reasons = vec![[0; REASON_BYTES]; self.world_size()];
         let reason = &mut reasons[self.rank()];

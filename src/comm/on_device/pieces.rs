@@ -52,7 +52,7 @@ impl Whole {
     }
 }
 
-/// Returns the pieces of a call in order, of about `piece_bytes` each.
+/// Returns the pieces of a call, in order. Each piece has about `piece_bytes` bytes.
 pub(super) fn pieces(whole: &Whole, piece_bytes: usize) -> Vec<Piece> {
     let bytes = whole.bytes();
     match is_blocked(whole.collective) {
@@ -112,7 +112,8 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
     let device_at = |block: usize| (part_start(count, world_size, block) + at) * element_bytes;
     let host_at = |block: usize| (block * length + block.min(extra)) * element_bytes;
     let own = vec![Rows::one(device_at(rank), host_at(rank), width(rank))];
-    // Blocks of one length have the same pitch and width: first the longer blocks, then the others.
+    // Blocks of the same length have the same pitch and width, so a single `Rows` describes all
+    // longer blocks, and another one describes the rest.
     let alike = |blocks: std::ops::Range<usize>, block_length: usize| Rows {
         device_at: device_at(blocks.start),
         pitch: block_length * element_bytes,

@@ -16,10 +16,12 @@ use crate::protocol::call::Call;
 use std::collections::{HashMap, VecDeque};
 
 const RANKS_MAX: usize = 16;
-/// Consecutive operations. They alternate between two kinds, so that links are used unevenly.
+/// Number of consecutive operations. One in three is of a different kind, so that links are used
+/// unevenly.
 const OPERATIONS: usize = 7;
 
-/// An entry of a stream. A move contains the operation and the frame that it belongs to.
+/// An entry in a stream's queue. A move also contains the index of its operation and that of its
+/// frame.
 enum Queued {
     Wait(usize, u32),
     Write(usize, usize, u32),
@@ -268,11 +270,11 @@ fn check_all(streams: usize) {
 }
 
 #[test]
-fn streams_give_result_in_any_order() {
+fn streams_compute_correct_results_in_any_order() {
     check_all(DEVICE_FRAMES);
 }
 
 #[test]
-fn streams_sharing_one_queue_give_result() {
+fn streams_sharing_one_queue_compute_correct_results() {
     check_all(1);
 }

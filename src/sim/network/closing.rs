@@ -18,8 +18,9 @@ impl Network {
             let (_, index) = self.ranks[rank].pipes[place];
             self.close_pipe(index as usize);
         }
-        // Rank 0 relays control messages, so only rank 0 sees other ranks die. Once it has closed,
-        // only ranks with a direct connection to the dead rank see the death.
+        // Rank 0 relays control messages, so only rank 0 sees other ranks die, and all ranks see
+        // rank 0 die. Once rank 0 has been closed, only ranks with a direct connection to the dead
+        // rank see the death.
         let is_relayed = rank == RELAY || self.ranks[RELAY].closed_ns.is_none();
         for at in (0..self.ranks.len()).filter(|at| *at != rank) {
             let is_seen = match is_relayed {
@@ -101,8 +102,8 @@ impl Network {
         );
     }
 
-    /// Returns the arrival time of a control message that is sent now, which is never before that
-    /// of an earlier one.
+    /// Returns the arrival time of a control message that rank `from` sends to rank `to` now. It is
+    /// never before the arrival time of an earlier message from `from` to `to`.
     fn control_arrival_ns(&mut self, from: usize, to: usize) -> u64 {
         let late_ns = self.config.faults.delay_ns(&mut self.chance);
         let last_ns = self.control_last_ns.entry((from, to)).or_default();

@@ -23,7 +23,7 @@ pub(super) enum Happening {
     StallEnd(usize),
     /// The process of the rank dies.
     Death(usize),
-    /// The control connection of `dead` breaks at `at`.
+    /// Rank `at` notices that its control connection to rank `dead` has broken.
     ControlLost {
         at: usize,
         dead: usize,

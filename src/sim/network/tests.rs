@@ -104,7 +104,8 @@ fn poll_receiver(network: &mut Network, flow: &mut Flow) {
     }
 }
 
-/// Polls all ranks once, then only touched ranks, until every flow is complete.
+/// Polls all ranks once, then only touched ranks, until every flow is complete. Returns the virtual
+/// time at that point.
 fn drive(network: &mut Network, flows: &mut [Flow]) -> Duration {
     let mut touched: Vec<usize> = (0..network.world_size()).collect();
     loop {

@@ -60,7 +60,8 @@ impl Uplinks {
     /// Checks the uplinks of a network of `ranks` ranks.
     ///
     /// # Panics
-    /// Panics if the number of sites is not `ranks`, or the bandwidth is not positive.
+    /// Panics if `site_of` does not have exactly `ranks` entries, or if the bandwidth is not
+    /// positive.
     pub(super) fn check(&self, ranks: usize) {
         assert_eq!(self.site_of.len(), ranks, "each rank must have a site");
         assert!(
@@ -82,7 +83,7 @@ pub(super) struct Busy {
 }
 
 impl Network {
-    /// Returns `true` if the packets of a pipe pass uplinks.
+    /// Returns `true` if packets in this pipe pass through uplinks.
     pub(super) fn passes_uplinks(&self, pipe: usize) -> bool {
         let pipe = &self.pipes[pipe];
         let uplinks = self.config.uplinks.as_ref();
@@ -120,7 +121,7 @@ impl Network {
         self.schedule(at_ns, Happening::AtPort(pipe));
     }
 
-    /// Returns the state of a site's uplink, with both times at least now.
+    /// Returns the state of a site's uplink, after raising both times to at least the current time.
     fn busy_uplink(&mut self, site: usize) -> &mut Busy {
         if self.uplinks.len() <= site {
             self.uplinks.resize(site + 1, Busy::default());

@@ -2,7 +2,8 @@
 
 use super::*;
 
-/// Returns pairs of the offset of each device byte in `rows` and its offset in the piece.
+/// Returns two offsets for each byte in `rows`: its offset in the device buffer and its offset in
+/// the piece.
 fn offsets_of(piece: &Piece, rows: &[Rows]) -> Vec<(usize, usize)> {
     let mut pairs = Vec::new();
     for rows in rows {
@@ -18,8 +19,8 @@ fn offsets_of(piece: &Piece, rows: &[Rows]) -> Vec<(usize, usize)> {
     pairs
 }
 
-/// Every element of a rank's block is in exactly one piece, at its place in a small call of the
-/// same kind.
+/// Every element of a rank's block is in exactly one piece, at the position that it has in a small
+/// call of the same kind.
 #[test]
 fn pieces_are_small_calls_of_the_same_kind() {
     for collective in [Collective::AllGather, Collective::ReduceScatter] {
