@@ -420,7 +420,7 @@ impl Error {
     }
 
     /// Removes all ranks if the error must come from a world of more than `world_size` ranks,
-    /// because its rank numbers are meaningless here.
+    /// because its rank numbers are meaningless in this world.
     pub(crate) fn within(mut self, world_size: usize) -> Self {
         if !self.is_possible(world_size) {
             self.0.rank = None;
@@ -432,8 +432,8 @@ impl Error {
     }
 }
 
-/// Text for a terminal. Control characters are escaped because parts of the text may come from
-/// other processes.
+/// Text that is safe to print on a terminal. Control characters are escaped because parts of the
+/// text may come from other processes.
 pub(crate) struct Printable<'a>(pub(crate) &'a str);
 
 impl fmt::Display for Printable<'_> {

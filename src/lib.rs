@@ -148,7 +148,7 @@ pub mod cuda {
     pub use crate::device::{Device, Memory, Stream, count};
 }
 
-/// The programs from the README and the book, compiled and run as documentation tests.
+/// Pages whose example programs are compiled and run as documentation tests.
 #[cfg(all(doctest, feature = "checkpoint", feature = "launch"))]
 mod pages {
     #[doc = include_str!("../README.md")]

@@ -162,8 +162,8 @@ pub const MEASURING_SHARED_MEMORY: Duration = Duration::from_millis(8);
 pub const MEASURING_NETWORK: Duration = Duration::from_millis(40);
 /// Maximum number of passes per measurement. The lowest result is used.
 pub const MEASURING_PASSES: usize = 3;
-/// Time limit for opening the windows of connections before their speed is measured. If
-/// [`MEASURING_ROUND_TRIPS`] round trips take longer, their duration is the limit.
+/// Time limit for opening the window of a connection before the connection's speed is measured. If
+/// [`MEASURING_ROUND_TRIPS`] round trips take longer than this, their duration is the limit.
 pub const MEASURING_WINDOW: Duration = Duration::from_millis(100);
 /// Lower bound of the time limit for opening windows, in round trips. A window can double with each
 /// round trip.
@@ -216,9 +216,9 @@ pub const GROUP_SEGMENTS_BYTES: usize = 768 << 10;
 pub const SPIN_PASSES: u32 = 20;
 /// Number of fruitless passes, each followed by a yield, that a waiting rank makes before it
 /// sleeps. If each rank has its own session or control group, the scheduler lets a yielding rank
-/// run for its full share of the core even while another rank is computing. The number is therefore
-/// low. Even so, 4 ranks on 2 cores that communicate over TCP are no slower than they would be with
-/// three times as many passes.
+/// run for its full share of the core even while another rank is computing. The number of passes is
+/// therefore low. Even so, 4 ranks on 2 cores that communicate over TCP are no slower than they
+/// would be with three times as many passes.
 pub const YIELD_PASSES: u32 = 300;
 /// Number of passes over the in-flight operations that a background thread makes before it turns to
 /// its other tasks.
@@ -249,9 +249,9 @@ pub const TENSOR_HEADER_BYTES_MAX: usize = 100_000_000;
 /// Maximum size, in bytes, of a value (such as a name, shape, setting or metric) that a rank
 /// accepts from another rank.
 pub const VALUE_BYTES_MAX: usize = TENSOR_HEADER_BYTES_MAX;
-/// Number of bytes that a rank allocates for a value before the first byte arrives. A value is sent
-/// in pieces. For each subsequent piece, the rank allocates at most as many bytes as have already
-/// arrived.
+/// Maximum number of bytes that a rank allocates for a value before the first byte arrives. A value
+/// is sent in pieces. For each subsequent piece, the rank allocates at most as many bytes as have
+/// already arrived.
 pub const VALUE_PIECE_BYTES: usize = 64 << 10;
 /// Maximum length of a custom operator's name, in bytes. A single message may contain two names.
 pub const OPERATOR_NAME_BYTES_MAX: usize = 64;
@@ -268,8 +268,8 @@ pub const HANDED_CHANNELS_MAX: usize = 64;
 /// Maximum number of channels for which a rank keeps connections from peers that have run ahead and
 /// created the channel before the rank has.
 pub const CHANNELS_AHEAD_MAX: usize = 64;
-/// Number of connections in the process of being dialed beyond which a rank ignores further dial
-/// requests from its peers.
+/// Number of connections that a rank may be dialing at the same time before it starts to ignore
+/// further dial requests from its peers.
 pub const DIALS_ASKED_MAX: usize = 4096;
 /// Maximum number of dropped groups that the control thread remembers. It remembers them so that it
 /// can ignore late requests from peers for the channels of these groups.
@@ -281,16 +281,17 @@ pub const DATAGRAMS_AT_ONCE: usize = 1024;
 /// ranks are alive and that the group has not failed.
 pub const FD_PASSING_PROBE_EVERY: Duration = Duration::from_millis(100);
 
-/// Number of fruitless polls that a call that runs step by step makes without yielding, if every
-/// rank has its own core. The polls take about ten microseconds. Notifying a peer takes just as
-/// long if another program occupies one of the cores.
+/// Number of fruitless polls that a call running step by step makes without yielding, if every rank
+/// has its own core. The polls take about ten microseconds. Notifying a peer takes just as long if
+/// another program occupies one of the cores.
 pub const CALL_SPINS: u32 = 300;
 /// Number of further polls that the call makes once [`CALL_SPINS`] is used up. It yields its core
 /// after each of these polls. After the last one, it unlocks the engine.
 pub const CALL_YIELDS: u32 = 100;
 
 /// Maximum number of sources for one launch of a reduction on a device. The addresses of the
-/// sources are launch arguments, so a reduction of more sources takes several launches.
+/// sources are launch arguments. A call that would reduce more sources at a time is staged through
+/// host memory instead.
 pub const DEVICE_SOURCES_MAX: usize = 64;
 /// Minimum size, in bytes, of a piece of a device buffer. While one piece is being copied to the
 /// host, the previous piece is in flight and the piece before that is being copied back.

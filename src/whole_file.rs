@@ -34,8 +34,8 @@ pub(crate) fn replace(path: &Path, parts: &[&[u8]]) -> io::Result<()> {
     written.and_then(|()| sync_directory(parent(path)))
 }
 
-/// Creates the directory `path` and any missing parents, and syncs them to disk. Otherwise, a crash
-/// could lose the directory's entry in its parent and, with it, all files in the directory.
+/// Creates the directory `path` and any missing parents, and syncs them to disk. Without the sync,
+/// a crash could lose the directory's entry in its parent and, with it, all files in the directory.
 ///
 /// # Errors
 /// Returns the operating system's error.

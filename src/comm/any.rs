@@ -10,8 +10,9 @@ use crate::plan::internal::select::with_breakdown;
 use crate::plan::{Choice, Collective};
 use crate::protocol::call::Call;
 
-/// Runs `collective`, which is known only at run time, in place. `op` and `root` are ignored if the
-/// collective does not use them. A barrier ignores the buffer as well.
+/// Runs a collective in place. Use this function if the collective is known only at run time. `op`
+/// and `root` are ignored if the collective does not use them. A barrier ignores the buffer as
+/// well.
 ///
 /// # Errors
 /// Returns one of the [errors that all calls share](Communicator#errors).

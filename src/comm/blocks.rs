@@ -155,7 +155,7 @@ impl Communicator {
         self.in_place(Call::new(Collective::AllToAll, 0).agreeing(), &mut theirs)?;
         let mut both = sent.iter().map(|sent| *sent as u64).zip(theirs).enumerate();
         let Some((peer, (sent, received))) = both.find(|(_, (sent, theirs))| sent != theirs) else {
-            // The barrier fails with the error of the rank that finds a difference.
+            // The barrier fails with the error from a rank that finds a difference.
             self.barrier()?;
             return Err(Error::protocol(
                 "the ranks' counts are inconsistent, but no two ranks disagree; report this as a \

@@ -471,9 +471,10 @@ impl Communicator {
     }
 
     /// Creates a world of `count` ranks in this process, and returns its communicators in rank
-    /// order. Use each one in a separate thread. The ranks exchange data through shared
+    /// order. Use each communicator in a separate thread. The ranks exchange data through shared
     /// memory, as ranks in separate processes do. Use this function for tests, and for servers that
-    /// run one thread per model part. [`simulate`](crate::simulate()) runs ranks without threads.
+    /// run one thread per model part. [`simulate`](crate::simulate()) creates the threads itself
+    /// and runs the ranks in virtual time.
     ///
     /// ```
     /// use ringtree::{Communicator, ReduceOp};

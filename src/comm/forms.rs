@@ -443,8 +443,9 @@ into! {
     /// are [`Layout::Even`](crate::Layout::Even), all blocks have the same length.
     ///
     /// If the layouts have counts, the ranks first compare the counts by performing an all-reduce
-    /// of a single number. This all-reduce is a separate call, and its number comes before that of
-    /// the all-to-all. The forms that start the call also wait for it.
+    /// of a single integer. This all-reduce is a separate call, and its sequence number comes
+    /// before that of the all-to-all. Methods that start the all-to-all asynchronously also wait
+    /// for this all-reduce.
     ///
     /// ```
     /// use ringtree::Layout;

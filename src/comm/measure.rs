@@ -38,7 +38,8 @@ pub fn measure(comm: &Communicator) -> Result<TuningTable> {
     for stopwatch in &mut stopwatches {
         stopwatch.warm_up()?;
     }
-    // A disturbance, such as ranks that have just started, spoils one pass but not the others.
+    // A temporary disturbance, such as ranks that are still starting up, spoils one pass but not
+    // the others.
     for _ in 0..MEASURING_PASSES {
         for stopwatch in stopwatches.iter_mut().filter(|one| !one.is_finished()) {
             stopwatch.pass()?;
@@ -143,8 +144,8 @@ impl<'a> Stopwatch<'a> {
             }
             times_s.append(&mut self.batches_s(batches, calls)?);
             calls = calls_per_batch(least(&times_s));
-            // Run as many batches as fit the remaining time, because agreeing on their times may
-            // take longer than a batch.
+            // Run as many batches as fit into the remaining time before the ranks exchange their
+            // times, because the exchange may take longer than a batch.
             let left_s = budget_s - (self.used_s - before_s);
             let wanted = (left_s / (least(&times_s) * calls as f64)) as usize;
             batches = wanted.min(MEASURING_BATCHES_MAX - times_s.len()).max(1);
@@ -181,9 +182,9 @@ impl<'a> Stopwatch<'a> {
     /// Times `batches` batches of `calls` calls. Returns the seconds per call of each batch,
     /// averaged over the ranks that take part.
     ///
-    /// Around a ring, a rank that starts late finds a message waiting, and makes another rank wait
-    /// equally long, so the errors cancel. In all other exercises that exchange messages, two
-    /// untimed calls first synchronize the ranks.
+    /// In a ring, a rank that starts late finds a message already waiting for it, but makes another
+    /// rank wait equally long, so the errors cancel. In all other exercises that exchange messages,
+    /// two untimed calls first synchronize the ranks.
     fn batches_s(&mut self, batches: usize, calls: usize) -> Result<Vec<f64>> {
         let is_even = matches!(self.probe.exercise, Exercise::Shift(1) | Exercise::Fold);
         if !is_even {

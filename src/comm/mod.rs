@@ -217,7 +217,7 @@ impl Drop for Handle {
     }
 }
 
-/// State that all handles of a communicator share. Operations in flight keep it alive.
+/// State that all handles of a communicator share. Each `Work` also keeps it alive.
 struct Core {
     parts: Parts,
     /// Locked while a thread is issuing a collective. A thread that waits for a result keeps it

@@ -131,7 +131,7 @@ impl Communicator {
         let mut buffer = SharedBuffer { home, count };
         // Touch the pages now instead of in the first call.
         buffer.fill(T::zeroed());
-        // No rank may expose the memory before all ranks know it.
+        // No rank may expose the memory before all ranks know about it.
         self.barrier()?;
         Ok(buffer)
     }

@@ -23,8 +23,8 @@ use crate::whole_file;
 use std::fmt;
 use std::path::Path;
 
-/// Group number of the group in which the links are measured. Groups created later have higher
-/// numbers. Because a separate group is used, the user's first call is call 1 of the world.
+/// Number of the group in which the links are measured. Groups that are created later have higher
+/// group numbers. Because a separate group is used, the user's first call is call 1 of the world.
 pub(super) const MEASURING_GROUP: u32 = FIRST_MADE - 1;
 
 /// The source of a communicator's table of link speeds. It is the same on all ranks.
@@ -162,7 +162,7 @@ impl Communicator {
     }
 }
 
-/// What is known about the table of link speeds before the ranks connect.
+/// Source of the table of link speeds, as determined before the ranks connect.
 pub(super) enum Start {
     /// A table from a setting.
     Set(TuningTable),
@@ -175,7 +175,7 @@ pub(super) enum Start {
 }
 
 impl Start {
-    /// Reads the settings.
+    /// Determines the source from `settings`.
     ///
     /// # Errors
     /// Returns an [`Error`] of kind [`ErrorKind::Configuration`](crate::ErrorKind::Configuration)

@@ -18,7 +18,7 @@ use serde::de::DeserializeOwned;
 use std::any::type_name;
 use std::ops::Range;
 
-/// What a rank announces instead of a length if it has no value to send.
+/// Value that a rank announces instead of a length if it has nothing to send.
 const NO_VALUE: u64 = u64::MAX;
 /// Name that error messages use for a value that the caller has already encoded.
 const ENCODED: &str = "encoded data";
@@ -194,7 +194,7 @@ pub(crate) fn gather_bytes(
     gather(comm, Ok(bytes), root)
 }
 
-/// Sends `bytes` to rank `to`, which must call [`receive_bytes`]. If there are too many bytes, both
+/// Sends `bytes` to rank `to`, which must call [`receive_bytes`]. If `bytes` is too long, both
 /// ranks get an error.
 ///
 /// # Errors

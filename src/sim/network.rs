@@ -154,7 +154,7 @@ struct Rank {
     left: BTreeSet<u32>,
 }
 
-/// Methods for time and events.
+/// Methods that advance the clock, process events and manage timers.
 impl Network {
     /// Creates a network that connects `ranks` ranks. Connections are established when they are
     /// first used.

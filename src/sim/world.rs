@@ -107,8 +107,8 @@ impl World {
         (results, transfers)
     }
 
-    /// Runs `code` and returns the times of all events. An event is the arrival of a packet or a
-    /// control message, or the end of a timer. Nothing happens between two of these times. You can
+    /// Runs `code` and returns the times of all events. Events include the arrival of a packet or a
+    /// control message and the end of a timer. Nothing happens between two of these times. You can
     /// therefore test the death of a rank at every possible step: run `code` once for each of these
     /// times, and let the rank die at that time. The rank then does not process the events that
     /// occur at that time.

@@ -208,9 +208,8 @@ fn scripts(
     Ok(first.map(|first| (scripts, first)))
 }
 
-/// Returns `true` if the messages of the piece in `rows` fit into the frames of all ranks, and if
-/// no link carries so many messages, and no reduction has so many sources, that a limit is
-/// exceeded.
+/// Returns `true` if the piece in `rows` fits: all messages that a rank sends must fit into its
+/// frame, and neither the messages per link nor the sources per reduction may exceed their limits.
 fn fits(programs: &[Program], rows: &[Rows]) -> bool {
     enqueued::fits(
         programs,
@@ -255,8 +254,8 @@ fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
     })
 }
 
-/// Splits `entry` into parts so that the bytes of each part are contiguous in every place that it
-/// uses.
+/// Splits `entry` into parts so that the bytes of each part are contiguous in every place that the
+/// entry refers to.
 fn spread(entry: &Entry, rows: &[Rows]) -> Vec<Entry> {
     let (places, bytes) = entry.places();
     if bytes == 0 {
@@ -309,8 +308,8 @@ fn part(entry: &Entry, rows: &[Rows], from: usize, length: usize) -> Entry {
     }
 }
 
-/// Returns the offset of a piece's byte `at` in the user's buffer, and the number of contiguous
-/// bytes from there.
+/// Converts `at`, an offset in the piece, to an offset in the user's buffer. Also returns the
+/// number of contiguous bytes that start there.
 fn run(rows: &[Rows], at: usize) -> (usize, usize) {
     let holds = |one: &&Rows| (one.host_at..one.host_at + one.width * one.count).contains(&at);
     let one = rows.iter().find(holds);

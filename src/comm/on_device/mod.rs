@@ -93,7 +93,7 @@ impl Attached {
         self.lane.as_mut().expect("invariant: not dropped")
     }
 
-    /// Returns the lane, and the windows that the ranks have mapped.
+    /// Returns the lane, and the windows through which the GPUs read each other's memory.
     fn mapped(&mut self) -> (&mut Lane, &mut Windows) {
         let lane = self.lane.as_mut().expect("invariant: not dropped");
         match &mut self.path {

@@ -18,7 +18,7 @@ const WORDS: u32 = 2;
 /// reason for not using that path. The text of the reason follows.
 const REASON_BYTES: usize = 256;
 
-/// The path of device buffers.
+/// The path that device buffers use.
 pub(in crate::comm) enum Path {
     /// The GPUs read each other's memory.
     Mapped(Windows),

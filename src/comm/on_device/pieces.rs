@@ -112,8 +112,8 @@ fn block_piece(whole: &Whole, part: usize, parts: usize) -> Piece {
     let device_at = |block: usize| (part_start(count, world_size, block) + at) * element_bytes;
     let host_at = |block: usize| (block * length + block.min(extra)) * element_bytes;
     let own = vec![Rows::one(device_at(rank), host_at(rank), width(rank))];
-    // Blocks of the same length have the same pitch and width, so a single `Rows` describes all
-    // longer blocks, and another one describes the rest.
+    // Blocks of the same length have the same pitch and width, so one `Rows` describes all longer
+    // blocks, and a second `Rows` describes the rest.
     let alike = |blocks: std::ops::Range<usize>, block_length: usize| Rows {
         device_at: device_at(blocks.start),
         pitch: block_length * element_bytes,

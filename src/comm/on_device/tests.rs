@@ -28,7 +28,7 @@ enum Queued {
     Move(Entry, usize, usize),
 }
 
-/// A rank with its streams, words and frames, and its buffer in each operation.
+/// A rank's streams, words and frames, and its buffer for each operation.
 struct Rank {
     streams: Vec<VecDeque<Queued>>,
     words: HashMap<usize, u32>,

@@ -5,23 +5,23 @@ use std::cmp::Ordering;
 
 #[derive(Debug)]
 pub(super) enum Happening {
-    /// A packet of the pipe reaches the uplink of its sender's site.
+    /// A packet in the pipe reaches the uplink of its sender's site.
     AtUplink {
         pipe: usize,
         bytes: usize,
     },
-    /// A packet of the pipe reaches the uplink of its receiver's site.
+    /// A packet in the pipe reaches the uplink of its receiver's site.
     AtOtherSite {
         pipe: usize,
         bytes: usize,
     },
-    /// The next packet of the pipe reaches the receiver's port.
+    /// The next packet in the pipe reaches the receiver's port.
     AtPort(usize),
-    /// The next packet of the pipe has passed the receiver's port and can be read.
+    /// The next packet in the pipe has passed through the receiver's port and can be read.
     Arrived(usize),
-    /// The stall of the rank ends.
+    /// The rank's stall ends.
     StallEnd(usize),
-    /// The process of the rank dies.
+    /// The rank's process dies.
     Death(usize),
     /// Rank `at` notices that its control connection to rank `dead` has broken.
     ControlLost {
