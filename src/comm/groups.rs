@@ -111,9 +111,9 @@ impl Communicator {
     /// other, and for no longer than the timeout of the handle (see [`Communicator::with_timeout`]
     /// and [`Communicator::without_timeout`]).
     ///
-    /// Rank 0 of the world assigns the group numbers, so it must not have left. This does not
-    /// interrupt the program on rank 0. The call works even if the parent communicator has failed,
-    /// so the surviving ranks can create a group without the lost rank.
+    /// Rank 0 of the world assigns the group numbers, so it must not have left. Assigning a number
+    /// does not interrupt the program on rank 0. The call works even if the parent communicator has
+    /// failed, so the surviving ranks can create a group without the lost rank.
     ///
     /// Error messages show the rank in the group, followed by the world rank if the two differ:
     /// `rank 1 (world rank 5)`.

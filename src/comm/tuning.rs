@@ -61,7 +61,7 @@ impl Communicator {
     /// the placement of ranks on hosts for which it is valid. You can store the record in a
     /// checkpoint and pass it to [`Communicator::duplicate_with`] in a later run.
     ///
-    /// The table is the same on all ranks. If all ranks are on one machine, this is the built-in
+    /// The table is the same on all ranks. If all ranks are on one machine, it is the built-in
     /// table. If the ranks are on several hosts, the table was measured at startup and rounded to
     /// coarse steps, unless [`Communicator::info`] shows a different source. With a different
     /// table, different algorithms may be chosen, and these may sum in a different order.
@@ -86,11 +86,11 @@ impl Communicator {
     /// communicator does not change. All ranks must make this call with the same record and in the
     /// same order relative to their other calls on this communicator.
     ///
-    /// Does not create a communicator but returns the reason if the record is for a different
-    /// number of ranks, a different placement of ranks on hosts, or a different version of
-    /// ringtree. It does the same if `RINGTREE_TUNING` or the builder sets a different table,
-    /// because that table takes precedence. The reason prints as a one-line warning that the bits
-    /// of sums may differ.
+    /// Returns the reason instead of a communicator if the record is for a different number of
+    /// ranks, a different placement of ranks on hosts, or a different version of ringtree. Also
+    /// returns the reason if `RINGTREE_TUNING` or the builder sets a different table, because that
+    /// table takes precedence. The reason prints as a one-line warning that the bits of sums may
+    /// differ.
     ///
     /// ```
     /// use ringtree::tuning::TuningOrigin;
@@ -224,8 +224,8 @@ impl Start {
 }
 
 /// Measures the table together with all other ranks. If a setting names a file for the table, the
-/// first rank on each host writes the unrounded table to that file. Otherwise the table is rounded,
-/// and rank 0 passes it to the launcher.
+/// first rank on each host writes the unrounded table to that file. Otherwise, the table is
+/// rounded, and rank 0 passes it to the launcher.
 pub(super) fn measured(
     parts: &Parts,
     settings: &Settings,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 impl Communicator {
     /// Returns how long a call through this handle may take before it fails. Returns
-    /// [`Duration::MAX`] if calls through this handle do not start a clock.
+    /// [`Duration::MAX`] if calls through this handle do not have a timeout.
     ///
     /// ```
     /// use ringtree::sim::{World, sleep};
