@@ -7,9 +7,9 @@
 //!   connection replaces the handshake from which the fewest bytes have arrived. If several
 //!   handshakes tie, it replaces the oldest one from the address that has the most pending
 //!   handshakes. So silent connections are dropped before connections that send data.
-//! - A running rank spends at most one part in [`STRANGERS_SHARE`] of its time on them, and further
-//!   connections wait in the kernel's queue. This limit does not apply during the join, because a
-//!   joining rank has nothing else to do.
+//! - A running rank spends at most 1/[`STRANGERS_SHARE`] of its time on such connections. Until it
+//!   has time for more, further connections wait in the kernel's queue. This limit does not apply
+//!   during the join, because a joining rank has nothing else to do.
 
 use super::descriptors;
 use super::failure::Failure;
@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 pub(super) const LISTENER: Token = Token(1);
 /// Maximum time spent accepting connections before the owner turns to its other connections.
 const ADMITTING_AT_ONCE: Duration = Duration::from_millis(2);
-/// Length of the pause if the system lacks the resources to accept a connection.
+/// Pause before the next attempt to accept a connection after the system lacked the resources.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 /// The lowest token of a handshake. No token is used twice.
 pub(super) const FIRST_HANDSHAKE: usize = 1 << 32;
@@ -36,7 +36,7 @@ pub(super) const FIRST_HANDSHAKE: usize = 1 << 32;
 /// The result of a handshake.
 pub(crate) struct Outcome {
     pub(crate) remote: SocketAddr,
-    /// Group and peer of an outgoing connection.
+    /// The group and the peer that this end dialed, or `None` for an accepted connection.
     pub(crate) dialed: Option<(u32, usize)>,
     pub(crate) result: Result<Proven, Failure>,
 }
@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
 struct Pending {
     handshake: Handshake,
     since: Instant,
-    /// The time that has been spent on it so far.
+    /// Time spent on this handshake while the other end was unauthenticated.
     cost: Duration,
 }
 
@@ -88,12 +88,12 @@ pub(crate) struct Acceptor {
     budget: Budget,
     /// The instant at which to accept waiting connections even without a new event of the listener.
     admit_at: Option<Instant>,
-    /// The instant at which this process first failed to open a connection for lack of descriptors,
-    /// with the error.
+    /// The instant at which this process ran out of descriptors for connections, and the error.
+    /// Reset when a connection can be opened.
     starved: Option<(Instant, io::Error)>,
-    /// Like `starved`, but records handshakes in which no proof was possible. Accepting a
-    /// connection does not reset this field, because each connection takes the last descriptor and
-    /// then gives it back.
+    /// Like `starved`, but for handshakes in which this process could not look up the user at the
+    /// other end. Accepting a connection does not reset this field, because each connection takes
+    /// the last descriptor and then releases it.
     unproven: Option<(Instant, io::Error)>,
 }
 
@@ -165,8 +165,8 @@ impl Acceptor {
         self.starved.get_or_insert((Instant::now(), error));
     }
 
-    /// Returns the reason why this process cannot open connections, if this condition has lasted
-    /// for [`DESCRIPTORS_GRACE`].
+    /// Returns the error that keeps this process from opening connections, if the shortage has
+    /// lasted for [`DESCRIPTORS_GRACE`].
     pub(crate) fn starvation(&mut self) -> Option<io::Error> {
         let lasts = |(since, _): &mut (Instant, io::Error)| since.elapsed() >= DESCRIPTORS_GRACE;
         let starved = self.starved.take_if(lasts);
@@ -174,7 +174,7 @@ impl Acceptor {
         starved.map(|(_, error)| error)
     }
 
-    /// Accepts connections while the budget lasts. This method is called when the listener is
+    /// Accepts connections until the budget is used up. This method is called when the listener is
     /// ready, and by [`Acceptor::expire`] if connections may still be waiting.
     pub(super) fn admit(&mut self) -> Vec<Outcome> {
         let mut outcomes = Vec::new();
@@ -205,8 +205,9 @@ impl Acceptor {
                     {
                         self.starve(error);
                     }
-                    // Ranks that dial at the same time must not drop each other's handshakes, or
-                    // none would ever end, so each handshake has the length of a pause.
+                    // Ranks that dial at the same time must not evict each other's handshakes, or
+                    // no handshake would ever complete. So each handshake gets the length of a
+                    // pause before it can be evicted.
                     self.evict_handshake(REFUSED_PAUSE);
                     self.admit_at = Some(now + REFUSED_PAUSE);
                     return outcomes;
@@ -235,9 +236,9 @@ impl Acceptor {
             .filter(|(_, one)| one.handshake.is_unauthenticated())
     }
 
-    /// Drops a connection of an unauthenticated peer to make space for another connection, if one
-    /// of them is at least `age` old. The module documentation explains which connection is
-    /// dropped.
+    /// Drops the connection of an unauthenticated peer to make room for another connection.
+    /// Considers only handshakes that are at least `age` old. The module documentation explains
+    /// which of them is dropped.
     fn evict_handshake(&mut self, age: Duration) {
         let mut places: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (_, one) in self.unauthenticated() {
@@ -309,8 +310,8 @@ impl Acceptor {
         })
     }
 
-    /// Ends handshakes that have passed their deadline, and accepts waiting connections if it is
-    /// time to do so.
+    /// Fails handshakes that have passed their deadline, and accepts waiting connections if
+    /// [`Acceptor::admit`] postponed them until now.
     pub(super) fn expire(&mut self, now: Instant) -> Vec<Outcome> {
         let late = |(token, one): (&usize, &Pending)| {
             (one.handshake.deadline <= now).then_some(Token(*token))
@@ -340,7 +341,7 @@ impl Acceptor {
     /// Stops listening and drops the handshakes in progress.
     pub(super) fn close(&mut self) {
         if let Some(mut listener) = self.listener.take() {
-            // If this fails, closing the listener deregisters it.
+            // Even if this fails, closing the listener deregisters it.
             let _ = self.registry.deregister(&mut listener);
         }
         self.handshakes.clear();

@@ -1,4 +1,4 @@
-//! Lets a different thread cancel a wait during the join.
+//! Lets another thread cancel a wait during the join.
 
 use crate::lock::lock;
 use std::fmt;
@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Longest interval at which a cancelable wait checks whether it has been canceled.
+/// Maximum time between two checks of the flag in a cancelable wait.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 type Act = Box<dyn FnOnce() + Send>;
 
-/// A cancellation flag that is shared by all clones. The default flag cannot be set.
+/// A cancellation flag that all clones share. The default flag cannot be set.
 #[derive(Clone, Default)]
 pub(crate) struct Cancel(Option<Arc<Inner>>);
 
@@ -48,7 +48,7 @@ impl Cancel {
         inner.is_some_and(|inner| inner.is_canceled.load(Ordering::Relaxed))
     }
 
-    /// Returns the instant at which a wait that ends at `until` must check the flag: `until`
+    /// Returns the instant at which a wait that ends at `until` must check the flag next: `until`
     /// itself, or an earlier instant if the flag can be set.
     #[must_use]
     pub(crate) fn next_check(&self, until: Instant) -> Instant {

@@ -22,9 +22,10 @@ pub(crate) struct Channel {
     sealer: Sealer,
     queued: Vec<u8>,
     sent: usize,
-    /// `true` if this end will not send anything else.
+    /// `true` if this end has closed its sending direction.
     is_finished: bool,
-    /// The reason why nothing else can be sent. Bytes that the other end has sent are still read.
+    /// The reason why nothing more can be sent, if sending has failed. Bytes that the other end has
+    /// sent are still read.
     broken: Option<String>,
 }
 
@@ -45,7 +46,7 @@ impl Channel {
         // If the other host vanishes with our bytes unacknowledged, the connection breaks within
         // seconds instead of the quarter of an hour for which Linux would retry. A healthy peer is
         // never disconnected, because its control thread always reads. If the option cannot be set,
-        // only that case is detected later.
+        // the only effect is that such a loss is detected later.
         let _ = SockRef::from(&stream).set_tcp_user_timeout(Some(CONTROL_UNACKNOWLEDGED_MAX));
         let (outward, inward) = if initiator {
             (Direction::FromInitiator, Direction::FromAcceptor)
@@ -63,9 +64,9 @@ impl Channel {
         }
     }
 
-    /// Registers the channel with `registry` under `token`, which replaces an earlier registration.
+    /// Registers the channel with `registry` under `token`, replacing any earlier registration.
     pub(crate) fn register(&mut self, registry: &Registry, token: Token) -> io::Result<()> {
-        // Fails if the channel was not registered.
+        // This fails if the channel was not registered before.
         let _ = registry.deregister(&mut self.stream);
         let interest = Interest::READABLE | Interest::WRITABLE;
         registry.register(&mut self.stream, token, interest)
@@ -73,7 +74,7 @@ impl Channel {
 
     /// Queues `message` and sends as many bytes as the system accepts now. If the connection is
     /// lost, [`Channel::flush_and_receive`] reports the loss after it has returned all messages
-    /// that are left to read.
+    /// that can still be read.
     pub(crate) fn send(&mut self, message: &impl Serialize) {
         self.send_encoded(&encode(message));
     }
@@ -100,14 +101,14 @@ impl Channel {
         self.flush();
     }
 
-    /// Drops everything in the queue because nothing else can be sent.
+    /// Records `why` nothing more can be sent, and clears the queue.
     fn breaks(&mut self, why: String) {
         self.broken = Some(why);
         self.queued.clear();
         self.sent = 0;
     }
 
-    /// Returns `true` if nothing else can be sent.
+    /// Returns `true` if sending has failed, so that nothing more can be sent.
     pub(super) fn is_broken(&self) -> bool {
         self.broken.is_some()
     }
@@ -139,7 +140,7 @@ impl Channel {
     /// Closes the sending direction. The other end then closes the connection.
     pub(super) fn finish(&mut self) {
         if !std::mem::replace(&mut self.is_finished, true) {
-            // Fails if the connection is already closed.
+            // This fails if the connection is already closed.
             let _ = self.stream.shutdown(Shutdown::Write);
         }
     }

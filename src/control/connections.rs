@@ -29,11 +29,11 @@ const CHANNEL_FIRST: usize = 16;
 
 /// An event on a connection.
 pub(crate) enum Incoming<M> {
-    /// The end of a handshake.
+    /// A handshake has succeeded or failed.
     Handshake(Outcome),
-    /// A message that was received on this channel.
+    /// A message has been received on the channel with this ID.
     Message(usize, M),
-    /// The loss of this channel, with its cause.
+    /// The channel with this ID has been lost, for this reason.
     Lost(usize, String),
 }
 
@@ -44,11 +44,12 @@ pub(crate) struct Connections {
     pub(crate) acceptor: Acceptor,
     channels: BTreeMap<usize, Channel>,
     next_id: usize,
-    /// Channels that may have data to read or space for data to write.
+    /// Channels that may be readable or writable.
     ready: BTreeSet<usize>,
-    /// The channel from which a message was taken last.
+    /// The channel that was read last.
     last: usize,
-    /// Number of messages that may be taken before the next [`Connections::note`].
+    /// Number of messages that [`Connections::next`] may still return before [`Connections::note`]
+    /// is called again.
     left: usize,
     outcomes: VecDeque<Outcome>,
 }
@@ -75,7 +76,7 @@ impl Connections {
     }
 
     /// Adds a channel, which this end dialed if `dialed` is `true` and accepted otherwise. Returns
-    /// the number of the channel, which is never reused.
+    /// the channel's ID, which is never reused.
     pub(crate) fn add(&mut self, proven: Proven, dialed: bool) -> io::Result<usize> {
         let id = self.next_id;
         self.next_id += 1;
@@ -84,8 +85,8 @@ impl Connections {
         Ok(id)
     }
 
-    /// Adds a channel under the number `id`. Messages that the channel received earlier are treated
-    /// as if they were received now.
+    /// Adds a channel under the ID `id`. Messages that it has already received are returned as if
+    /// they arrived now.
     pub(crate) fn insert(&mut self, id: usize, mut channel: Channel) -> io::Result<()> {
         channel.register(&self.registry, Token(CHANNEL_FIRST + id))?;
         self.channels.insert(id, channel);
@@ -98,7 +99,7 @@ impl Connections {
         self.channels.remove(&id)
     }
 
-    /// Returns the numbers of all channels.
+    /// Returns the IDs of all channels.
     pub(crate) fn ids(&self) -> Vec<usize> {
         self.channels.keys().copied().collect()
     }
@@ -111,7 +112,7 @@ impl Connections {
         self.channels.is_empty()
     }
 
-    /// Processes the poll's `events` and the deadlines of handshakes.
+    /// Processes the poll's `events` and the handshakes whose deadlines have passed.
     pub(crate) fn note(&mut self, events: &Events) {
         for event in events {
             match event.token() {
@@ -222,7 +223,7 @@ impl Connections {
         self.channels.clear();
     }
 
-    /// Returns `true` if nothing else can arrive.
+    /// Returns `true` if neither messages nor connections can arrive any more.
     pub(crate) fn is_closed(&self) -> bool {
         self.channels.is_empty() && !self.acceptor.is_listening()
     }
@@ -328,7 +329,8 @@ pub(crate) mod tests {
         let (mut poll, mut connections, mut ends) = connected(1);
         let mut end = ends.remove(0);
         (1..4_usize).for_each(|number| end.send(&number));
-        // Unread bytes turn the close of this end into a reset, which fails the next write.
+        // A write to a closed end makes the system reset the connection, so that a later write
+        // fails.
         drop(end);
         let end = Instant::now() + Duration::from_secs(20);
         let mut events = Events::with_capacity(16);

@@ -24,7 +24,7 @@ pub(crate) fn raise_limit() {
         current: limit.maximum,
         ..limit
     };
-    // This fails only if the system has another limit; the soft limit then stays.
+    // This fails only if the system imposes another limit; the soft limit then remains unchanged.
     let _ = setrlimit(Resource::Nofile, raised);
 }
 
@@ -35,8 +35,8 @@ pub(crate) fn are_exhausted(error: &io::Error) -> bool {
 }
 
 /// Returns the number of descriptors that a rank needs if there are `local` other ranks on its host
-/// and `remote` ranks on other hosts. The local ranks share their memory at the same time, for at
-/// most two channels.
+/// and `remote` ranks on other hosts. All local ranks can share their memory at the same time, for
+/// at most two channels each.
 pub(crate) fn needed(local: usize, remote: usize) -> u64 {
     let remote = (remote as u64).min(REMOTE_LINKS_MIN);
     OWN_MAX + 2 * local as u64 + remote

@@ -24,10 +24,10 @@ use std::time::Duration;
 pub(crate) trait Handler: Send + Sync {
     /// Receives a control message from rank `from`, which may be this rank.
     fn control(&self, from: usize, group: u32, payload: &[u8]);
-    /// Reports that the connection to `rank` was closed or broke, or that no process listens there.
-    /// `why` continues a text such as "rank 3: ". On rank 0, `rank` can be any rank. On the other
-    /// ranks, it is rank 0 while that rank relays control messages, and afterwards any rank that
-    /// they connect to.
+    /// Reports that the connection to `rank` was closed or broke, or that no process listens at its
+    /// address. `why` continues a text such as "rank 3: ". On rank 0, `rank` can be any rank. On
+    /// the other ranks, it is rank 0 while that rank relays control messages, and afterwards any
+    /// rank that they connect to.
     fn control_lost(&self, rank: usize, why: String);
     /// Reports that the process of `rank`, which ran on this host, has ended. Its last control
     /// messages may not have arrived yet.
@@ -94,8 +94,8 @@ impl Shared {
         *lock(&self.thread) = Some(thread);
     }
 
-    /// Returns the oldest command, together with `true` if commands were dropped because the thread
-    /// did not keep up.
+    /// Returns the oldest command, if there is one, and `true` if commands have been dropped
+    /// because the thread did not keep up.
     pub(super) fn take(&self) -> (Option<Command>, bool) {
         let command = self.commands.1.try_recv().ok();
         if let Some(Command::Send { payload, .. }) = &command {
@@ -162,7 +162,7 @@ impl ControlHandle {
     }
 
     /// Sends a control message of at most `CONTROL_MESSAGE_BYTES_MAX` bytes to rank `to`, which may
-    /// be this rank. Rank 0 relays the message as long as it runs. Messages from one rank to
+    /// be this rank. Rank 0 relays the message as long as rank 0 runs. Messages from one rank to
     /// another stay in order. Messages to a lost rank, which [`Handler::control_lost`] has
     /// reported, are dropped.
     pub(crate) fn send(&self, to: usize, group: u32, payload: &[u8]) {

@@ -106,10 +106,11 @@ pub(super) struct Handshake {
     pub(super) deadline: Instant,
     /// Number of bytes received, which measures the progress of the handshake.
     pub(super) received: usize,
-    /// Group and peer of an outgoing connection.
+    /// The group and the peer that this end dialed, or `None` for an accepted connection.
     pub(super) dialed: Option<(u32, usize)>,
     side: Side,
-    /// `true` in a job without a secret, where the kernel is asked for the user at the other end.
+    /// `true` in a job without a secret, in which this end asks the kernel for the user at the
+    /// other end.
     asks_for_user: bool,
     is_connected: bool,
     inbox: Vec<u8>,
@@ -206,8 +207,8 @@ impl Handshake {
                     }
                 }
                 Ok(Output::Done { reply, hello, key }) => {
-                    // The acceptor waits longer than this, so before this time it still has the
-                    // connection.
+                    // The acceptor waits longer than this end, so until this time it cannot have
+                    // dropped the connection.
                     let is_late = Instant::now() > self.deadline + HANDSHAKE_TIMEOUT;
                     if is_late && matches!(self.side, Side::Initiator(_)) {
                         return Err(Failure::Broken("the response was read too late".into()));
@@ -247,7 +248,7 @@ impl Handshake {
         }
         match self.stream.peer_addr() {
             // If no process listens on a port of this host, the kernel may choose that port as the
-            // connection's own, and the connection reaches itself.
+            // connection's source port. The connection then leads back to itself.
             Ok(remote) if self.stream.local_addr()? == remote => {
                 return Err(io::Error::from(ErrorKind::ConnectionRefused).into());
             }

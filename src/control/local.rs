@@ -13,13 +13,13 @@
 //!
 //! The kernel queues only about ten datagrams per socket. So an exchange alternates between sending
 //! and receiving, and blocks in neither. Each rank empties its own queue during an exchange, so a
-//! queue is full only for a while. A descriptor for a different channel is kept for that channel,
-//! because two threads may be exchanging descriptors at the same time, and because a local rank may
-//! run ahead.
+//! queue is full only temporarily. A descriptor for a different channel is kept until that channel
+//! needs it, because two threads may be exchanging descriptors at the same time, and because a
+//! local rank may run ahead.
 //!
-//! An exchange does not wait for dead ranks. A rank sends all its descriptors before it can exit.
-//! So if a rank's socket is closed and our queue contains nothing from that rank, it will not send
-//! a descriptor.
+//! An exchange does not wait for ranks that have died. A rank sends all its descriptors before it
+//! can exit. So if a rank's socket is closed and our queue contains nothing from that rank, it will
+//! not send a descriptor.
 
 mod exchange;
 
@@ -55,7 +55,7 @@ pub struct LocalSocket {
     socket: OwnedFd,
     /// The abstract name of the socket.
     pub(crate) name: String,
-    /// This rank's share of the local ranks' nonce.
+    /// This rank's contribution to the nonce that the local ranks share.
     pub(crate) token: Token,
 }
 
@@ -135,7 +135,7 @@ impl LocalPeers {
     /// `rank`. The name of `socket` is in this rank's own entry.
     ///
     /// # Errors
-    /// Returns `ErrorKind::Join` if the entry of a local rank is malformed.
+    /// Returns `ErrorKind::Join` if a local rank's entry is malformed.
     pub(crate) fn new(
         socket: LocalSocket,
         (rank, attempt): (usize, u16),
@@ -203,8 +203,8 @@ impl LocalPeers {
         self.receive(&mut lock(&self.stash));
     }
 
-    /// Like [`LocalPeers::drain`], but called by any other thread. If a datagram is for the
-    /// sleeping thread, ends the sleep of that thread.
+    /// Like [`LocalPeers::drain`], but called by any other thread. Wakes the sleeping thread if a
+    /// datagram is for that thread.
     pub(crate) fn drain_and_wake_sleeper(&self) {
         if self.receive(&mut lock(&self.stash)) {
             self.wake_sleeper();
@@ -237,7 +237,7 @@ impl LocalPeers {
     /// Like [`LocalPeers::exchange`], but exchanges descriptors with only the local ranks `others`.
     /// Calls `goes_on` at intervals of
     /// [`FD_PASSING_PROBE_EVERY`](crate::limits::FD_PASSING_PROBE_EVERY), and if it returns
-    /// `false`, fails in the same way as at the deadline.
+    /// `false`, fails with the same error as at the deadline.
     ///
     /// # Errors
     /// Returns the same errors as [`LocalPeers::exchange`].
@@ -258,9 +258,9 @@ impl LocalPeers {
         handed
     }
 
-    /// Removes the received descriptors of channels that are `wanted`. Returns the channel, the
-    /// sender and the descriptor of each. The descriptor is `None` if this process had no free
-    /// descriptor number for it.
+    /// Removes and returns the received descriptors of the channels for which `wanted` returns
+    /// `true`, each with its channel and its sender. A descriptor is `None` if this process had no
+    /// free descriptor number for it.
     pub(crate) fn take(&self, wanted: impl Fn(u32) -> bool) -> Vec<(u32, usize, Option<OwnedFd>)> {
         let mut stash = lock(&self.stash);
         let all = std::mem::take(&mut *stash).into_iter();
@@ -273,7 +273,7 @@ impl LocalPeers {
         taken.into_iter().flat_map(each).collect()
     }
 
-    /// Closes the received descriptors of channels that are not `wanted`.
+    /// Closes the received descriptors of the channels for which `wanted` returns `false`.
     pub(crate) fn keep_only(&self, wanted: impl Fn(u32) -> bool) {
         lock(&self.stash).retain(|channel, _| wanted(*channel));
     }
@@ -401,7 +401,7 @@ impl LocalPeers {
         );
         match sent {
             Ok(_) => Ok(true),
-            // Its queue is full, or too many descriptors are in flight on this host.
+            // The receiver's queue is full, or too many descriptors are in flight on this host.
             Err(Errno::AGAIN | Errno::NOBUFS | Errno::TOOMANYREFS | Errno::INTR) => Ok(false),
             Err(Errno::CONNREFUSED) => Err(self.gone(rank)),
             Err(error) => Err(Error::system(format!(
@@ -418,7 +418,8 @@ impl LocalPeers {
     /// Returns `true` if the socket of `rank` is closed.
     fn is_gone(&self, rank: usize) -> bool {
         self.addresses.get(&rank).is_some_and(|(address, _)| {
-            // The filter drops a datagram without the word, but sending fails without a socket.
+            // The receiver's filter drops this empty datagram. If the socket is closed, sending
+            // fails.
             let sent = rustix::net::sendto(&self.socket, &[], send_flags(), address);
             sent == Err(Errno::CONNREFUSED)
         })
@@ -456,13 +457,13 @@ fn number(rank: usize) -> u32 {
 /// The contents of a datagram.
 enum Datagram {
     Wake,
-    /// A message with a valid proof, and its descriptor, unless the kernel dropped the descriptor.
+    /// A message with a valid proof, and its descriptor, or `None` if the kernel dropped it.
     FdMessage(FdMessage, Option<OwnedFd>),
     Strange,
 }
 
 /// Keeps a descriptor for its channel. If the sender has already sent a descriptor for the channel,
-/// or if [`HANDED_CHANNELS_MAX`] channels already have descriptors, closes it instead.
+/// or if [`HANDED_CHANNELS_MAX`] other channels have descriptors, closes this descriptor instead.
 fn keep(stash: &mut Stash, said: FdMessage, descriptor: Option<OwnedFd>) {
     if stash.len() < HANDED_CHANNELS_MAX || stash.contains_key(&said.channel) {
         let channel = stash.entry(said.channel).or_default();

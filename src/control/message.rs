@@ -4,7 +4,7 @@
 pub(crate) use crate::protocol::message::{decode, encode};
 use serde::{Deserialize, Serialize};
 
-/// The receiver of a message to every rank except its sender.
+/// Value of [`Relay::to`] in a message to every rank except its sender.
 pub(super) const TO_ALL: u32 = u32::MAX;
 
 /// A message between two ranks, which rank 0 forwards.

@@ -2,11 +2,10 @@
 //! process runs.
 //!
 //! *Purpose.*
-//! - Authenticated connections carry small messages. These connections are owned by the control
-//!   thread. They form a star: each rank has one connection to rank 0, which relays messages. A
-//!   [`ControlHandle`] sends messages, and a [`Handler`] receives them. The control thread also
-//!   accepts and dials data connections, and watches the processes of the other ranks on its host
-//!   ([`process`]).
+//! - The control thread owns authenticated connections for small messages. They form a star: each
+//!   rank has one connection to rank 0, which relays messages. A [`ControlHandle`] sends messages,
+//!   and a [`Handler`] receives them. The control thread also accepts and dials data connections,
+//!   and watches the processes of the other ranks on its host ([`process`]).
 //! - [`local`] passes descriptors and wake-ups between the ranks on a host.
 //! - [`peer`] describes a rank and determines which ranks can share memory.
 //! - `connections` is also used by `bootstrap`, which opens these connections when a rank joins,

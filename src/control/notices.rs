@@ -48,8 +48,8 @@ pub(crate) struct RankNotices {
 }
 
 impl RankNotices {
-    /// Creates the schedule for a wait that begins now. If `speaks` is `false`, prints nothing,
-    /// because another rank on the host prints the messages.
+    /// Creates the schedule for a wait that begins now. If `speaks` is `false`, no message is
+    /// printed, because another rank on the host prints the messages.
     pub(crate) fn new(speaks: bool) -> Self {
         Self {
             notices: Notices::new(),
@@ -71,7 +71,7 @@ impl RankNotices {
         }
     }
 
-    /// Prints a message.
+    /// Prints a message immediately.
     pub(crate) fn now(&self, line: impl FnOnce() -> String) {
         if self.speaks {
             self.warnings.show(line());
@@ -88,14 +88,14 @@ pub(crate) struct Warnings {
 }
 
 impl Warnings {
-    /// Prints `line`, or drops it.
+    /// Prints `line`, or drops it if an earlier message is still being written.
     pub(crate) fn show(&self, line: String) {
         if self.is_shown.swap(true, Ordering::Relaxed) {
             return;
         }
         let is_shown = Arc::clone(&self.is_shown);
         let show = move || {
-            // A rank without standard error continues.
+            // If standard error is not available, the rank continues without the message.
             let _ = std::io::stderr().write_all(shown(&line).as_bytes());
             is_shown.store(false, Ordering::Relaxed);
         };

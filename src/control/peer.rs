@@ -28,12 +28,13 @@ pub(crate) struct Peer {
     /// Name of the host's site; empty if none was set.
     #[serde(deserialize_with = "decode_name")]
     pub site: String,
-    /// The place where the rank can share memory, or the reason why it cannot share memory.
+    /// The environment in which the rank can share memory, or the reason why it cannot.
     #[serde(deserialize_with = "decode_line")]
     pub place: Offer,
     /// Process ID on the host.
     pub pid: u32,
-    /// Additional identification of the process; `None` if it cannot be determined.
+    /// Properties that distinguish the process from others with the same ID; `None` if they cannot
+    /// be determined.
     pub process: Option<Process>,
 }
 
@@ -63,10 +64,10 @@ pub(crate) struct Process {
     pub started: u64,
 }
 
-/// The place where a rank can share memory, or the reason why it cannot share memory.
+/// The environment in which a rank can share memory, or the reason why it cannot.
 pub(crate) type Offer = Result<Place, String>;
 
-/// The place where a rank can share memory, and the address of its socket there.
+/// The environment in which a rank can share memory, and the name of its socket.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Place {
     /// ID of the kernel's current boot.
@@ -81,7 +82,7 @@ pub struct Place {
     /// Name of the rank's abstract socket.
     #[serde(deserialize_with = "decode_name")]
     pub socket: String,
-    /// The rank's share of the nonce of its local ranks.
+    /// The rank's contribution to the nonce that its local ranks share.
     pub token: Token,
 }
 
@@ -102,8 +103,8 @@ pub(crate) struct SharingKey<'a> {
 
 /// Returns a secret for a job that has none. All ranks in `peers` know this secret, and no process
 /// of any other user knows it. The user of each rank was checked during the join, so with this
-/// secret, the users of later connections need no check. Returns `None` if no rank has drawn random
-/// bytes.
+/// secret, the users of later connections need no check. Returns `None` if no rank has contributed
+/// random bytes.
 pub(crate) fn joint_secret(peers: &[Peer]) -> Option<Secret> {
     let mut hash = Sha256::new();
     let mut is_random = false;

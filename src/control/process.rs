@@ -14,7 +14,7 @@ use std::os::fd::OwnedFd;
 /// Returns the time at which the process `pid` on this host started, in clock ticks since boot.
 pub(crate) fn started(pid: u32) -> Option<u64> {
     let line = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is a name in parentheses, which may hold spaces. This is field 22.
+    // The second field is a name in parentheses, which may hold spaces. The start time is field 22.
     let (_, fields) = line.rsplit_once(')')?;
     fields.split_whitespace().nth(19)?.parse().ok()
 }
@@ -37,8 +37,8 @@ pub(super) fn life(own: &Peer, peer: &Peer) -> Life {
     let Some(pid) = pid.filter(|_| ours.space == theirs.space && own.pid != peer.pid) else {
         return Life::Unknown;
     };
-    // Read the start time after opening the descriptor: before that, the number could belong to
-    // another process.
+    // Read the start time only after opening the descriptor. If it were read before, the ID could
+    // be reused in between.
     match (pidfd_open(pid, PidfdFlags::NONBLOCK), started(peer.pid)) {
         (Ok(descriptor), Some(started)) if started == theirs.started => Life::Watched(descriptor),
         (Ok(_), Some(_)) | (Err(rustix::io::Errno::SRCH), _) => Life::Ended,

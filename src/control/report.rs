@@ -18,7 +18,7 @@ use std::os::fd::RawFd;
 pub(crate) const REPORT_FD: &str = "RINGTREE_REPORT_FD";
 /// Name by which a rank recognizes the file.
 pub(crate) const FILE_NAME: &str = "ringtree-report";
-/// Maximum number of characters of an error that are recorded. They are enough to distinguish the
+/// Maximum number of characters recorded from an error message. They suffice to distinguish the
 /// error from any other, and they fit in the first KiB of a line, which is the part that a launcher
 /// reads.
 const TEXT_CHARACTERS_MAX: usize = 200;
@@ -30,9 +30,9 @@ pub(crate) enum Report {
     Table(String),
     /// An error that the rank's program receives.
     Failed {
-        /// World rank of another rank that is lost, if the error names such a rank.
+        /// World rank of the lost rank that the error names, if that is another rank.
         blames: Option<u32>,
-        /// The beginning of the line that shows the error.
+        /// The beginning of the error message.
         text: String,
     },
 }
@@ -54,15 +54,15 @@ impl Report {
         }
     }
 
-    /// Appends the report to the launcher's file, which has this descriptor.
+    /// Appends the report to the launcher's file, to which `descriptor` refers.
     ///
     /// # Errors
     /// Returns an error of kind [`ErrorKind::InvalidInput`] if the descriptor does not refer to
     /// such a file, an error of kind [`ErrorKind::FileTooLarge`] if the file is full, or the
     /// system's error.
     pub(crate) fn append(&self, descriptor: RawFd) -> io::Result<()> {
-        // The number may refer to another file by now, so compare the name. Opening the file again
-        // does not affect the inherited descriptor.
+        // The descriptor may refer to another file by now, so compare the name. Opening the file
+        // again does not affect the inherited descriptor.
         let path = format!("/proc/self/fd/{descriptor}");
         let name = fs::read_link(&path)?;
         if !name
@@ -74,7 +74,7 @@ impl Report {
         let bytes = postcard::to_stdvec(self).map_err(io::Error::other)?;
         let mut file = File::options().append(true).open(&path)?;
         let length = file.metadata()?.len() + bytes.len() as u64;
-        // The system kills a process that writes beyond its limit (SIGXFSZ).
+        // The system kills a process that exceeds its file size limit (SIGXFSZ).
         let limit = getrlimit(Resource::Fsize).current.unwrap_or(u64::MAX);
         if length > limit.min(REPORTS_BYTES_MAX as u64) {
             return Err(ErrorKind::FileTooLarge.into());

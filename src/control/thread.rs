@@ -40,12 +40,13 @@ const WAKER: Token = Token(0);
 const DIAL_REQUEST: u32 = u32::MAX - 1;
 /// Token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
-/// Token of the handle's timer, which only ends a sleep.
+/// Token of the handle's timer, whose only effect is to end a sleep.
 const TIMER: Token = Token(3);
-/// Token of the process of rank 0. The token of rank r is this number plus r. These tokens are
+/// Token of rank 0's process. The token of rank r's process is this value plus r. These tokens are
 /// above the tokens of channels and below the tokens of handshakes.
 const PROCESS_FIRST: usize = 1 << 31;
-/// The first pause before a connection is dialed again. Pauses grow up to `REDIAL_MAX`.
+/// The first pause before a connection is dialed again. Each later pause is twice as long, up to
+/// `REDIAL_MAX`.
 const REDIAL_FIRST: Duration = Duration::from_millis(10);
 const REDIAL_MAX: Duration = Duration::from_millis(500);
 
@@ -101,8 +102,8 @@ struct ControlThread {
     handler: Arc<dyn Handler>,
     rank: usize,
     peers: Arc<Vec<Peer>>,
-    /// Connections of this rank. In the star, the channel to a rank has the rank's number. For
-    /// other channels, see [`Messages`].
+    /// Connections of this rank. The ID of a channel of the star is the rank that it leads to. For
+    /// the IDs of other channels, see [`Messages`].
     connections: Connections,
     dials: BTreeMap<(u32, usize), Dial>,
     /// Watched processes of other ranks, indexed by rank.
@@ -113,8 +114,8 @@ struct ControlThread {
     early: BTreeSet<(u32, usize)>,
     /// Data connections that this rank has dialed.
     dialed: BTreeSet<(u32, usize)>,
-    /// The groups that were dropped last. Requests from peers to dial connections of these groups
-    /// may arrive late.
+    /// The groups that were dropped most recently. Late requests from peers to dial connections of
+    /// these groups are ignored.
     forgotten: VecDeque<u32>,
     timeout: Duration,
     data_events: Option<RawFd>,
@@ -253,7 +254,8 @@ impl ControlThread {
         }
     }
 
-    /// Reports the processes that have ended, after delivering the messages that they had sent.
+    /// Reports the processes that have ended. The caller first delivers the messages that have
+    /// arrived from them.
     fn note_ended(&mut self, events: &Events) {
         for event in events {
             let rank = event.token().0.checked_sub(PROCESS_FIRST);
@@ -322,8 +324,8 @@ impl ControlThread {
     fn dial(&mut self, group: u32, peer: usize) {
         if peer < self.rank && !self.early.remove(&(group, peer)) {
             self.awaited.insert((group, peer));
-            // The peer's program might not request this connection: it may be blocked in a call of
-            // another group that waits for this rank.
+            // The peer's program might not request this connection itself, because it may be
+            // blocked in another group's call that waits for this rank.
             self.send_own(number(peer), DIAL_REQUEST, group.to_le_bytes().to_vec());
         }
         let dials_first = self.rank < peer && peer < self.peers.len();
@@ -343,7 +345,8 @@ impl ControlThread {
         self.redial();
     }
 
-    /// Dials a connection at the request of `peer`, unless this rank has already dialed it.
+    /// Dials a connection at the request of `peer`, unless this rank has already dialed it or has
+    /// dropped the group.
     fn answer_dial(&mut self, group: u32, peer: usize) {
         let is_due = self.rank < peer && !self.forgotten.contains(&group);
         if is_due && self.dials.len() < DIALS_ASKED_MAX {
@@ -400,7 +403,7 @@ impl ControlThread {
     }
 
     /// Fails this rank if it lacks descriptors for a connection that it needs, so that errors name
-    /// this rank and not the peer. Connections from unauthenticated peers are not needed.
+    /// this rank and not the peer. It does not need connections from unauthenticated peers.
     fn check_descriptors(&mut self) {
         if self.dials.is_empty() && self.awaited.is_empty() {
             return;
@@ -458,7 +461,8 @@ impl ControlThread {
         let Some(dial) = self.dials.get_mut(&(group, peer)) else {
             return;
         };
-        // Another process may use the listener's port by now, so only a proven refusal is final.
+        // Another process may use the listener's port by now, so only a refusal from an
+        // authenticated process is final.
         let hopeless = matches!(failure, Failure::Refused(refusal, _) if refusal.is_proven());
         let now = Instant::now();
         if !hopeless && now + dial.pause < dial.deadline {
@@ -474,8 +478,8 @@ impl ControlThread {
 
     /// Watches the data sockets only while operations that no thread polls are in flight. Returns
     /// the time after which they should be polled. Calls [`Handler::wake_after`] only once, because
-    /// a thread that later takes over the operations and leaves them again can see that this thread
-    /// is watching the sockets, and for how long.
+    /// a thread that later takes over the operations and then stops polling them can see that this
+    /// thread is watching the sockets, and for how long.
     fn watch_data(&mut self) -> Option<Duration> {
         let watches = &self.shared.watches_data;
         watches.store(false, Ordering::SeqCst);
@@ -498,7 +502,8 @@ impl ControlThread {
         } else {
             registry.deregister(&mut source)
         };
-        // If the descriptor cannot be watched, only the time of `wake_after` drives progress.
+        // If the descriptor cannot be watched, operations advance only after the time that
+        // `wake_after` returned.
         self.data_watched = wanted && done.is_ok();
         watches.store(self.data_watched, Ordering::SeqCst);
         asked

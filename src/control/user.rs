@@ -11,10 +11,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 use std::net::{IpAddr, SocketAddr};
 
-/// Number of times that the list is read. A single read may miss a socket while others are being
-/// opened and closed.
+/// Maximum number of times that the list is read. A single read may miss a socket while others are
+/// being opened and closed.
 const READS_MAX: usize = 3;
-/// The state of an established connection.
+/// The value in the state column of an established connection.
 const ESTABLISHED: &str = "01";
 
 /// Checks that the process at the other end of `stream` runs as the same user as this process.
@@ -74,8 +74,8 @@ fn user_in(line: &str, theirs: SocketAddr, here: SocketAddr) -> Option<u32> {
     is_it.then(|| columns.nth(3)?.parse().ok()).flatten()
 }
 
-/// Parses an address from the table, which contains words of 32 bits in the CPU's byte order, and
-/// the port, in hexadecimal digits.
+/// Parses an address from the table. It consists of 32-bit words in the CPU's byte order, a colon
+/// and the port, all in hexadecimal.
 fn address(text: &str) -> Option<SocketAddr> {
     let (digits, port) = text.split_once(':')?;
     let mut bytes = Vec::with_capacity(16);

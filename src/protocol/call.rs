@@ -79,7 +79,7 @@ pub fn hash(numbers: impl IntoIterator<Item = usize>) -> u64 {
 /// The part of a call that all ranks must agree on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Call {
-    /// Number of the call in its group, counted from 1; 0 while the call has no number.
+    /// Sequence number of the call in its group, counted from 1; 0 until one is assigned.
     pub sequence: u64,
     /// Operation of the call.
     pub kind: Kind,
@@ -147,7 +147,7 @@ impl Call {
         Self::new(Collective::Barrier, 1)
     }
 
-    /// Creates a message that carries `count` elements to rank `to`.
+    /// Creates the call for a message of `count` elements to rank `to`.
     #[must_use]
     pub fn message(count: usize, dtype: Dtype, to: usize) -> Self {
         // Like a broadcast, it has a root and no operator.
@@ -207,7 +207,7 @@ impl Call {
         }
     }
 
-    /// Sets the number of the call.
+    /// Sets the sequence number of the call.
     #[must_use]
     pub fn numbered(self, sequence: u64) -> Self {
         Self { sequence, ..self }
@@ -239,7 +239,7 @@ impl Call {
         self.kind == Kind::SendRecv
     }
 
-    /// Returns the count, type, number and tag of a message as text.
+    /// Returns the count, type, sequence number and tag of a message as text.
     #[must_use]
     pub fn payload(&self) -> String {
         let Self {
@@ -278,7 +278,7 @@ impl Call {
         moves_blocks && matches!(self.split, Split::Counts(_))
     }
 
-    /// Adds this call to the fields of `error`.
+    /// Records this call in `error`.
     #[must_use]
     pub fn mark(&self, error: Error) -> Error {
         let collective = match self.kind {
@@ -289,7 +289,7 @@ impl Call {
     }
 
     /// Returns the short name of the call, such as `all-reduce #12`. A receive from any rank has no
-    /// number until a message arrives.
+    /// sequence number until a message arrives.
     #[must_use]
     pub fn name(&self) -> String {
         if self.is_pair() && self.sequence == 0 {

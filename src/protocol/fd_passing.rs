@@ -27,7 +27,7 @@ pub const WORD_BYTES: usize = 8;
 const HEAD_BYTES: usize = 24;
 const MAGIC: [u8; 8] = *b"ringhand";
 
-/// A rank's share of the nonce: fresh random bytes that only the ranks of the job know.
+/// A rank's contribution to the nonce: fresh random bytes that only the ranks of the job know.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Token(pub [u8; TOKEN_BYTES]);
@@ -53,8 +53,8 @@ impl Token {
     }
 }
 
-/// A secret value that ranks that share memory use for their proofs, in addition to the job's
-/// secret.
+/// A secret value that the ranks that share memory include in their proofs, in addition to the
+/// job's secret.
 #[derive(Clone)]
 pub struct Nonce([u8; NONCE_BYTES]);
 
@@ -70,7 +70,7 @@ impl Nonce {
     }
 }
 
-/// The transfer of a descriptor from one rank to another.
+/// The fields of a message that passes a descriptor from one rank to another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FdMessage {
     /// Number of times that the job has been restarted.

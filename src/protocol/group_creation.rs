@@ -5,8 +5,8 @@
 //! of the parent group and the list of members. When all members have sent their requests, it gives
 //! the group a number that no group has had before, and sends the number to each member
 //! ([`Notice::Made`]). So no message of a dropped group is ever mistaken for a message of a later
-//! group. A rank that calls twice with the same list takes part in two groups. The first calls of
-//! all members create the first group.
+//! group. A rank that calls twice with the same list takes part in two groups. The first group is
+//! created by each member's first call.
 //!
 //! A group is not created if a member dies, leaves or stops waiting. In this case, all members that
 //! have sent a request receive the same error.
@@ -32,7 +32,7 @@ pub const FIRST_MADE: u32 = 2;
 pub enum Notice {
     /// To rank 0: "I request a group of these members."
     Join {
-        /// The sender's number for this request.
+        /// Serial number that the sender gave this request.
         serial: u32,
         /// Number of the group from which the new group is created.
         parent: u32,
@@ -41,21 +41,21 @@ pub enum Notice {
     },
     /// To rank 0: "I have stopped waiting for this group."
     Withdraw {
-        /// Number of the request.
+        /// Serial number of the request.
         serial: u32,
         /// The time that the sender has spent waiting, in milliseconds.
         waited_ms: u64,
     },
     /// From rank 0: "all members have requested the group."
     Made {
-        /// Number of the request.
+        /// Serial number of the request.
         serial: u32,
         /// Number of the group.
         number: u32,
     },
     /// From rank 0: "the group will not be created."
     Refused {
-        /// Number of the request.
+        /// Serial number of the request.
         serial: u32,
         /// The reason.
         why: Error,
@@ -77,7 +77,7 @@ pub enum Notice {
 struct Gathering {
     parent: u32,
     members: Vec<u32>,
-    /// Numbers of the requests received so far, indexed by world rank.
+    /// Serial numbers of the requests received so far, indexed by world rank.
     joined: BTreeMap<usize, u32>,
 }
 
@@ -87,7 +87,7 @@ impl Gathering {
         members.position(|member| *member as usize == world_rank)
     }
 
-    /// Returns the name of a member in messages.
+    /// Returns the name that messages use for a member.
     fn name(&self, rank: usize) -> String {
         let ranks = self.members.iter().map(|rank| *rank as usize).collect();
         // The size of the world is not known here and does not affect names.
@@ -163,7 +163,8 @@ impl Registrar {
         }
     }
 
-    /// Records that the process of `rank` is gone. Returns the notices to send.
+    /// Records that the process of `rank` is gone. Returns the notices to send, each with its
+    /// receiver.
     pub fn lost(&mut self, rank: usize, why: &str) -> Vec<(usize, Notice)> {
         self.absent(rank, Absence::Lost(why.to_owned()))
     }
@@ -282,7 +283,8 @@ impl Registrar {
         waits.map(Gathering::group)
     }
 
-    /// Ends the gatherings that need `rank`, which can no longer join groups.
+    /// Records that `rank` can no longer join groups, and rejects the requests for groups that need
+    /// it.
     fn absent(&mut self, rank: usize, absence: Absence) -> Vec<(usize, Notice)> {
         let absence = self.absent.entry(rank).or_insert(absence).clone();
         let needs = |one: &mut Gathering| one.position(rank).is_some();

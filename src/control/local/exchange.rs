@@ -11,7 +11,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The first pause in an exchange that makes no progress. Pauses grow up to `PAUSE_MAX`.
+/// The pause after a step that made progress. After each step without progress, the pause doubles,
+/// up to `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_micros(50);
 const PAUSE_MAX: Duration = Duration::from_millis(2);
 
@@ -91,11 +92,11 @@ impl Exchange<'_> {
         Ok(())
     }
 
-    /// Takes the descriptors of this channel, no matter which thread received them.
+    /// Collects the descriptors for this channel, no matter which thread received them.
     fn collect(&mut self) -> Result<()> {
         let mut stash = lock(&self.local.stash);
         if self.local.receive(&mut stash) {
-            // The wake-up was for the sleeping thread, and the socket no longer holds it.
+            // This call received a wake-up for the sleeping thread, so the reactor does not see it.
             self.local.wake_sleeper();
         }
         let came = stash.remove(&self.channel).unwrap_or_default();
@@ -126,7 +127,7 @@ impl Exchange<'_> {
         if gone.is_empty() {
             return Ok(());
         }
-        // Descriptors that they sent before they exited are in the queue.
+        // Descriptors that these ranks sent before they exited may still be in the queue.
         self.collect()?;
         match gone.iter().find(|rank| self.missing.contains(rank)) {
             Some(rank) => Err(self.local.gone(*rank)),
@@ -167,7 +168,7 @@ impl Exchange<'_> {
 /// Checks that `descriptor` refers to memory of exactly `bytes` bytes that no process can resize.
 ///
 /// # Errors
-/// Returns a message that states the difference if it is not.
+/// Returns a message that states the reason if it does not.
 pub(super) fn check(descriptor: &OwnedFd, bytes: usize) -> std::result::Result<(), String> {
     // Only memory that was created with sealing allowed can have these seals.
     let fixed = SealFlags::SHRINK | SealFlags::GROW;

@@ -12,7 +12,7 @@ use std::thread;
 const BYTES: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns `count` ranks of one host, which are connected as after a join.
+/// Returns `count` ranks on one host, connected as they are after a join.
 fn ranks(count: usize) -> Vec<LocalPeers> {
     let sockets: Vec<_> = (0..count).map(|_| LocalSocket::new().unwrap()).collect();
     let peer = |socket: &LocalSocket| Peer {
@@ -39,7 +39,7 @@ fn ranks(count: usize) -> Vec<LocalPeers> {
     sockets.into_iter().enumerate().map(local).collect()
 }
 
-/// Creates sealed memory that has this name and begins with `mark`.
+/// Creates sealed memory with this name that begins with `mark`.
 fn memory(name: &str, mark: u64) -> OwnedFd {
     let file = unsealed(name, BYTES);
     let file = File::from(file);
@@ -60,7 +60,7 @@ fn mark(file: OwnedFd) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
-/// Returns the number of descriptors of this process for memory with this name.
+/// Returns how many descriptors in this process refer to memory with this name.
 fn open(name: &str) -> usize {
     let link = format!("/memfd:{name} (deleted)");
     let all = fs::read_dir("/proc/self/fd").unwrap();
@@ -99,7 +99,7 @@ fn send_with_word(
     rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut ancillary, send_flags())
 }
 
-/// Returns messages to rank 0, each invalid in one way.
+/// Returns messages to rank 0, each of which is invalid in a different way.
 fn forgeries(local: &LocalPeers) -> Vec<[u8; FD_MESSAGE_BYTES]> {
     let right = FdMessage {
         attempt: 0,
@@ -149,7 +149,7 @@ fn exchange_on_two_channels_ignores_forged_datagrams() {
             while !is_over.load(Ordering::Relaxed) {
                 for local in &all {
                     for forgery in forgeries(local) {
-                        // The unauthenticated sender tries to fill the queue.
+                        // This fails whenever the queue is full.
                         let _ = send_to(local, &forgery, own.as_fd());
                     }
                     let _ = send_to(local, &[7; 300], own.as_fd());
@@ -180,7 +180,7 @@ fn forged_messages_are_dropped_and_descriptors_closed() {
         assert!(lock(&all[0].stash).is_empty());
         assert_eq!(open(name), 1);
     }
-    // A message with a valid proof is kept, but only once.
+    // Messages with a valid proof are accepted, but only one descriptor per channel is kept.
     for _ in 0..2 {
         assert!(all[1].pass_descriptor(4, own.as_fd(), 0).unwrap());
         all[0].drain();
@@ -204,7 +204,7 @@ fn forged_messages_are_dropped_and_descriptors_closed() {
     assert_eq!(open(name), 1);
 }
 
-/// Returns the length of the next datagram at the socket of `local`, and leaves it there.
+/// Returns the length of the next datagram in the queue of `local`, without removing it.
 fn queued(local: &LocalPeers) -> rustix::io::Result<usize> {
     let mut bytes = [0; 400];
     let flags = RecvFlags::PEEK | RecvFlags::DONTWAIT;
@@ -234,7 +234,7 @@ fn kernel_drops_datagrams_without_the_word() {
     assert_eq!(queued(&all[0]), Ok(WORD_BYTES));
 }
 
-/// An unauthenticated peer sends its only reference to a socket whose close blocks.
+/// An unauthenticated peer sends a socket that blocks when its last reference is closed.
 #[test]
 fn receiver_never_closes_unauthenticated_descriptor() {
     let linger = Duration::from_secs(600);
@@ -271,7 +271,7 @@ fn descriptors_kept_for_later_are_limited() {
         all[0].drain();
     }
     assert_eq!(open(name), 1 + HANDED_CHANNELS_MAX);
-    // An exchange takes a kept descriptor, which makes space for another descriptor.
+    // An exchange uses up a kept descriptor, which makes room for another channel.
     let handed = all[0].exchange(3, &own, Some(BYTES), PATIENCE);
     assert_eq!(handed.unwrap().len(), 1);
     assert_eq!(open(name), HANDED_CHANNELS_MAX);
@@ -309,7 +309,7 @@ fn fd_exchange_timeout_names_missing_rank() {
 }
 
 #[test]
-fn fd_exchange_names_lost_rank_immediately() {
+fn fd_exchange_names_lost_rank_before_deadline() {
     for dies_during_exchange in [false, true] {
         let mut all = ranks(3);
         let last = all.pop().unwrap();
@@ -376,7 +376,7 @@ fn exchange_accepts_only_sealed_memory_of_right_size() {
 fn dropped_descriptor_error_suggests_ulimit() {
     let all = ranks(2);
     let own = memory("ringtree-test-cut", 0);
-    // Add the entry of a descriptor that arrived while this process had no free number.
+    // Add the entry for a descriptor that the kernel dropped for lack of a free descriptor number.
     lock(&all[0].stash).entry(0).or_default().insert(1, None);
     let error = all[0].exchange(0, &own, Some(BYTES), PATIENCE);
     let line = error.unwrap_err().to_string();
@@ -407,7 +407,7 @@ fn wake_ends_sleep_despite_unread_datagrams() {
             sleep_until_woken(&reactor);
         }
     });
-    // Send more than any queue holds, while no thread reads. No call blocks.
+    // Send more wake-ups than a queue holds, while no thread reads. No call may block.
     for _ in 0..2 * DATAGRAMS_AT_ONCE {
         all[0].wake(1);
     }
@@ -415,7 +415,7 @@ fn wake_ends_sleep_despite_unread_datagrams() {
     all[1].drain();
     all[0].wake(1);
     sleep_until_woken(&reactor);
-    // Wake a rank that does not exist, and a rank that is gone. Both calls do nothing.
+    // Waking a rank that does not exist or is gone does nothing.
     all[0].wake(7);
     let mut all = all;
     drop(all.pop());

@@ -5,7 +5,7 @@
 //! ranks that remain, and continues until each of them has answered. The answer is the last message
 //! that rank 0 receives from a rank, so no message is lost. A rank that has answered queues its
 //! messages until rank 0 closes the connection. By then, the rank has received everything that rank
-//! 0 forwarded. Afterwards, the rank connects to each rank that it has a message for, and only now
+//! 0 forwarded. Afterwards, the rank connects to each rank that it has a message for, and only then
 //! does it read from connections that it has accepted. So messages from one rank to another stay in
 //! order.
 
@@ -21,7 +21,7 @@ use crate::limits::{
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Instant;
 
-/// Channel number that the handshake of a connection for control messages contains.
+/// Group number in the handshake of a connection for control messages.
 pub(super) const CONTROL_CHANNEL: u32 = u32::MAX;
 /// Group number of rank 0's notification that it is leaving, and of each rank's answer.
 const RELAY_LEAVES: u32 = u32::MAX - 2;
@@ -38,9 +38,9 @@ enum Route {
     Direct,
 }
 
-/// The state of the routes in a world of n ranks. A channel of the star has the number of the rank
-/// that it leads to. A channel that this rank dialed to rank r has the number n + r, and a channel
-/// that it accepted from rank r has the number 2n + r.
+/// The state of the routes in a world of n ranks. The ID of a channel of the star is the rank that
+/// it leads to. A channel that this rank dialed to rank r has the ID n + r, and a channel that it
+/// accepted from rank r has the ID 2n + r.
 #[derive(Default)]
 pub(super) struct Messages {
     way: Route,
@@ -62,7 +62,7 @@ pub(super) struct Messages {
 }
 
 impl ControlThread {
-    /// Returns the number of the channel that this rank dials for its messages to `rank`.
+    /// Returns the ID of the channel that this rank dials for its messages to `rank`.
     fn outward(&self, rank: usize) -> usize {
         self.peers.len() + rank
     }
@@ -111,8 +111,8 @@ impl ControlThread {
         self.lost(rank, why);
     }
 
-    /// Passes a message to the handler, unless this process is shutting down, because it may then
-    /// hold locks.
+    /// Passes a message to the handler, unless this process is shutting down, because the thread
+    /// that shuts it down may hold locks.
     fn deliver(&mut self, relay: &Relay) {
         if self.leaving_until.is_some() {
             return;
@@ -176,7 +176,8 @@ impl ControlThread {
         }
     }
 
-    /// Sends a message over this rank's own connection to `rank`, once it is established.
+    /// Sends a message over this rank's own connection to `rank`, as soon as that connection is
+    /// established.
     fn send_directly(&mut self, rank: usize, relay: Relay) {
         if rank >= self.peers.len() || self.messages.closed.contains(&rank) {
             return;
@@ -306,7 +307,7 @@ impl ControlThread {
     // ---- leaving ----
 
     /// Starts the departure of rank 0. Usually, all ranks leave at the same time, so rank 0 first
-    /// continues to forward messages for a while, during which the other ranks say goodbye.
+    /// continues to forward messages for a while, during which the other ranks send their goodbyes.
     pub(super) fn stop_relaying(&mut self, now: Instant) {
         if self.rank == 0 {
             let leaves_at = now + CONTROL_RELAY_MIN;
