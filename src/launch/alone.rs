@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Time window after the first failure in which a better cause may still replace it.
 const CAUSE_GRACE: Duration = Duration::from_millis(100);
-/// Like [`CAUSE_GRACE`], but used if the failure is a consequence of another rank's failure. The
-/// other rank is expected to exit soon.
+/// Like [`CAUSE_GRACE`], but used if the failure may be a consequence of another rank's failure.
+/// The other rank is then expected to exit soon.
 const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 
 /// Stands in for the other launchers in a job that has none.

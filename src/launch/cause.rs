@@ -20,7 +20,8 @@ const PANICKED: i32 = 101;
 /// The reason why a job, or one attempt to run it, failed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Cause {
-    /// The process that failed and how it failed. This is the first part of the line.
+    /// A clause that states which process failed and how it failed. The line that reports the cause
+    /// begins with this clause.
     pub(crate) text: String,
     /// The rank that failed, if it was a rank.
     pub(crate) rank: Option<usize>,
@@ -28,7 +29,7 @@ pub(crate) struct Cause {
     pub(crate) blames: Option<u32>,
     /// A clause that quotes the rank's last output, if the launcher knows it.
     pub(crate) words: Option<String>,
-    /// The rank's log file.
+    /// The path of the rank's log file.
     pub(crate) log: Option<String>,
     /// A clause that describes what the launchers do next, such as "restart 1 of 3".
     pub(crate) then: Option<String>,
@@ -48,7 +49,7 @@ pub(crate) enum Confidence {
     /// The rank did not report an error, and its last output is unknown. Another rank's failure may
     /// explain more.
     Unknown,
-    /// A rank exited on its own.
+    /// A rank exited, and neither its error nor its last output blames another rank.
     Exit,
     /// A rank panicked, and its panic does not blame another rank.
     Panic,
@@ -186,8 +187,8 @@ pub(super) fn quote(status: ExitStatus, words: &LastOutput) -> Option<&OutputLin
     panic.or_else(|| words.last())
 }
 
-/// Returns the error for a program that cannot be started. The error names the next step if the
-/// program is in the working directory.
+/// Returns the error for a program that cannot be started. If `program` is a file, the error
+/// suggests how to start it.
 pub(super) fn not_started(program: &str, error: &io::Error) -> Error {
     let hint = match Path::new(program).is_file() {
         true if program.ends_with(".py") => {
@@ -206,7 +207,7 @@ pub(super) fn last_output(said: &OutputLine) -> String {
     format!("its last output: {}", printable(&said.words))
 }
 
-/// Returns `true` if `status` is the exit status of a program that panicked.
+/// Returns `true` if `status` can be the exit status of a program that panicked.
 fn has_panicked(status: ExitStatus) -> bool {
     status.code() == Some(PANICKED) || status.signal() == Some(libc::SIGABRT)
 }

@@ -27,9 +27,9 @@ pub(super) type Events = (Sender<Event>, Receiver<Event>);
 /// An event from another launcher.
 #[derive(Debug)]
 pub(super) enum PeerEvent {
-    /// A message was received on the connection with this number.
+    /// A message was received on the connection with this ID.
     Message(usize, Message),
-    /// The connection with this number ended.
+    /// The connection with this ID ended.
     Lost(usize),
     /// A connection from this address failed to authenticate as a launcher of the job.
     Rejected(SocketAddr, Failure),

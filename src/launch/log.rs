@@ -1,4 +1,4 @@
-//! Stores everything that the ranks write in log files, one file per rank.
+//! Saves the complete output of each rank in a log file.
 //!
 //! The launcher appends to existing files, so their contents survive restarts and later jobs. The
 //! log of each attempt begins with a line from the launcher. If a file cannot be written, the job

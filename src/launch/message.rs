@@ -29,7 +29,7 @@ impl Join {
         format!("the launcher on {} (process {})", self.host, self.process)
     }
 
-    /// Returns the command-line option that gives the job its name.
+    /// Returns the command-line option that sets the job's name, for use in messages.
     pub(crate) fn name(&self) -> String {
         match &self.id {
             Some(id) => format!("--rdzv-id '{id}'"),

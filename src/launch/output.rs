@@ -21,10 +21,10 @@ use std::time::{Duration, Instant};
 const READ_BYTES: usize = 64 << 10;
 /// Maximum length of a line. A longer line is split to limit memory use.
 const LINE_BYTES_MAX: usize = 1 << 20;
-/// Time that a line about another rank's failure is remembered so that copies from other ranks can
-/// be suppressed.
+/// Time for which a line about another rank's failure is remembered, so that copies from other
+/// ranks can be suppressed.
 const ECHO: Duration = Duration::from_secs(2);
-/// Maximum number of remembered lines.
+/// Maximum number of lines that are remembered for this purpose.
 const ECHOES_MAX: usize = 8;
 /// Maximum length of a remembered line.
 const ECHO_BYTES_MAX: usize = 4 << 10;
@@ -39,7 +39,7 @@ struct SharedOutput(Arc<Mutex<Noted>>);
 #[derive(Debug, Default)]
 struct Noted {
     words: LastOutput,
-    /// The errors that the rank has reported.
+    /// The reports from the rank.
     record: Record,
     /// The last lines and their line numbers. Used for a rank whose output is not shown.
     kept: VecDeque<(u64, Vec<u8>)>,
@@ -61,7 +61,7 @@ impl Noted {
         }
     }
 
-    /// Keeps the line that was noted last and drops the oldest lines beyond [`KEPT_BYTES_MAX`].
+    /// Keeps `line`, which was noted last, and drops the oldest lines beyond [`KEPT_BYTES_MAX`].
     fn keep(&mut self, line: &[u8]) {
         let line = &line[..line.len().min(KEPT_BYTES_MAX)];
         self.kept_bytes += line.len();
@@ -115,7 +115,7 @@ impl Echoes {
 pub(super) struct OutputForwarder {
     pub(super) route: Route,
     heard: SharedOutput,
-    /// Disconnected once all streams have ended.
+    /// A channel that is disconnected once all streams have ended.
     ended: Receiver<Infallible>,
     is_abandoned: Arc<AtomicBool>,
 }
@@ -259,7 +259,8 @@ impl Drop for OutputForwarder {
     }
 }
 
-/// Splits a stream into lines. A carriage return also ends a line, so that progress bars move.
+/// Splits a stream into lines. A carriage return also ends a line, so that progress bars are shown
+/// as they change.
 struct Lines {
     show: Show,
     stream: Target,
@@ -267,8 +268,7 @@ struct Lines {
     after_return: bool,
     /// The output to forward next.
     ready: Vec<u8>,
-    /// `true` if all output so far has been forwarded to the same place as the launcher's own
-    /// lines.
+    /// `true` if all output so far has been queued for the same file as the launcher's own lines.
     is_shown: bool,
     heard: SharedOutput,
     /// Lines to suppress on standard error.
@@ -289,7 +289,7 @@ impl Lines {
         }
     }
 
-    /// Notes the lines that `bytes` completes and adds the output that should be shown to `ready`.
+    /// Notes the lines that `bytes` completes, and appends to `ready` the output to show.
     fn feed(&mut self, bytes: &[u8]) {
         if matches!(self.show, Show::Unchanged) {
             self.ready.extend_from_slice(bytes);
@@ -344,7 +344,7 @@ impl Lines {
         self.pending.clear();
     }
 
-    /// Forwards the ready output and notes that it was shown.
+    /// Forwards the output in `ready`, and notes whether the user sees it.
     fn pass(&mut self, is_abandoned: &AtomicBool) {
         let ready = std::mem::take(&mut self.ready);
         if !ready.is_empty() {

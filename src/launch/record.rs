@@ -1,4 +1,4 @@
-//! Reads the errors that a rank reports to the launcher through an inherited file.
+//! Reads the reports that a rank writes to a file that it inherits from the launcher.
 
 use crate::control::report::{FILE_NAME, Report};
 use crate::limits::REPORTS_BYTES_MAX;
@@ -24,7 +24,7 @@ pub(super) struct Record {
 }
 
 impl Record {
-    /// Creates the file.
+    /// Creates an empty file for the rank's reports.
     pub(super) fn new() -> Self {
         Record {
             file: memfd_create(FILE_NAME, MemfdFlags::CLOEXEC).ok(),

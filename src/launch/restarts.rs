@@ -10,7 +10,7 @@ const PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// The maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
 
-/// The number of restarts, counted by the launcher that decides about them.
+/// A counter of the job's restarts. Only the launcher that decides about restarts uses it.
 #[derive(Debug)]
 pub(super) struct Restarts {
     allowed: u16,

@@ -27,7 +27,7 @@ const READER_GRACE: Duration = Duration::from_secs(1);
 /// Interval at which a waiting thread checks its conditions.
 const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-/// One of the two streams.
+/// One of the launcher's two output streams.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Target {
     Stdout,
@@ -118,7 +118,7 @@ pub(super) fn settle() {
     }
 }
 
-/// Waits until `has_ended` returns `true`, for as long as output is being forwarded. `has_ended`
+/// Waits until `has_ended` returns `true`, as long as output is still being written. `has_ended`
 /// may block for up to the time that it receives as its argument. Stops waiting if nothing has been
 /// written for `grace`, or for [`READER_GRACE`] if a reader blocks the output.
 pub(super) fn wait_while_moving(grace: Duration, mut has_ended: impl FnMut(Duration) -> bool) {
@@ -238,7 +238,8 @@ impl Stream {
         }
     }
 
-    /// Writes `piece`. Returns `false` if the reader has closed.
+    /// Writes `piece`. Returns `false` if that fails, for example because the reader has closed the
+    /// stream.
     fn write_piece(&self, to: BorrowedFd<'_>, mut piece: &[u8]) -> bool {
         while !piece.is_empty() {
             let most = &piece[..piece.len().min(WRITE_BYTES)];
@@ -253,7 +254,7 @@ impl Stream {
                     self.changed.notify_all();
                 }
                 Err(Errno::INTR) => {}
-                // Another process has made the open file non-blocking.
+                // Another process has made the open file non-blocking, so try again later.
                 Err(Errno::AGAIN) => thread::sleep(CHECK_INTERVAL),
                 Err(_) => return false,
             }

@@ -1,9 +1,9 @@
-//! Supervises the ranks on one host until the last one exits. Does so in every attempt.
+//! Supervises the ranks on one host, in each attempt, until the last one exits.
 //!
 //! A single thread spawns the ranks, so that they die with it, and makes all decisions. It receives
 //! events ([`Event`]) from several threads that each wait for one rank, from the signal thread, and
 //! from the launchers on other hosts. Only this thread signals and reaps processes. It never
-//! signals a process that it has already reaped because the kernel may have reused the process ID.
+//! signals a process that it has already reaped, because the kernel may have reused the process ID.
 
 use super::attempt::Attempt;
 use super::cause::{self, Cause, Confidence, Remedy};
@@ -33,8 +33,8 @@ const FAILURE_GRACE: Duration = Duration::from_millis(900);
 /// Time between a rank's failure and the SIGTERM to the other ranks. During this time, they can
 /// report what they know.
 const REPORT_GRACE: Duration = Duration::from_millis(100);
-/// Like [`REPORT_GRACE`], but used if a rank blames another rank. The blamed rank may still be
-/// exiting, for example because it is unwinding.
+/// Like [`REPORT_GRACE`], but used if the failure may be a consequence of another rank's failure.
+/// The other rank may still be exiting, for example because it is unwinding.
 const BLAMED_GRACE: Duration = Duration::from_secs(1);
 /// Time that ranks are given to exit after the launcher receives a signal. They can use this time
 /// to save a checkpoint, for example.
@@ -55,7 +55,7 @@ struct Rank {
     /// If the rank failed and the user has seen its last output, a clause that refers to this
     /// output.
     above: Option<String>,
-    /// `true` if this launcher ended the rank before the rank exited.
+    /// `true` if a signal from this launcher killed the rank.
     is_stopped: bool,
 }
 
@@ -93,7 +93,7 @@ pub(super) struct Supervisor {
 #[derive(Default)]
 struct Early {
     names: Vec<String>,
-    /// The time at which the notice is printed.
+    /// The time at which a notice about these ranks is printed.
     notice_at: Option<Instant>,
 }
 
@@ -153,7 +153,7 @@ pub(super) enum End {
         /// The launcher's exit code.
         exit_code: i32,
     },
-    /// The attempt failed, and the contained attempt follows.
+    /// The attempt failed, and this attempt follows.
     Again(Attempt),
 }
 
@@ -384,7 +384,7 @@ impl Supervisor {
                 self.end(cause, FAILURE_GRACE, Signal::TERM);
             }
         } else if ending.is_none_or(|ending| ending.signal.is_some()) {
-            // The rank exited before any signal to stop.
+            // The rank succeeded before the launcher signaled it to stop.
             self.early.names.push(rank.name.clone());
             if self.early.names.len() == 1 {
                 self.early.notice_at = Some(Instant::now() + START_NOTICE_AFTER);

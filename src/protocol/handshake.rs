@@ -12,9 +12,9 @@
 //! purpose, world size, group, epoch, attempt, both ranks, the initiator's nonce) and the
 //! acceptor's nonce, so a proof is invalid on a different connection and in the opposite direction.
 //! The acceptor proves itself only after it has checked the initiator, so it computes no proof for
-//! unauthenticated peers. A refusal for a reason other than the secret carries the acceptor's MAC
-//! and is sent only to an authenticated initiator. A refusal because of the version is sent to any
-//! initiator, because no proof can follow.
+//! unauthenticated peers. A refusal because of the version or the secret is sent to an initiator
+//! that is not authenticated, so it carries no MAC. Any other refusal carries the acceptor's MAC
+//! and is sent only to an authenticated initiator.
 //!
 //! The *attempt* counts the restarts of the job. A process that is left over from an earlier
 //! attempt holds the same secret and the same rank, so only this number distinguishes it from its
@@ -22,8 +22,8 @@
 //!
 //! The connection is established only by the confirmation. An initiator that has stopped waiting
 //! closes the connection instead, so an acceptor never keeps a connection that its initiator has
-//! already replaced. Once the initiator is authenticated, the acceptor can afford to wait for it
-//! without a deadline.
+//! already replaced. Once the initiator is authenticated, the acceptor can afford to wait much
+//! longer for its confirmation.
 //!
 //! Frames have fixed sizes, so an unauthenticated peer cannot make this process hold more than
 //! [`HELLO_BYTES`] bytes.
@@ -121,7 +121,7 @@ impl fmt::Debug for Secret {
 }
 
 /// Returns the HMAC-SHA256 of the concatenated `parts`. For each kind of use, all parts except the
-/// last must have a fixed length.
+/// last must have fixed lengths, so that no two lists of parts have the same concatenation.
 pub(super) fn mac(key: &[u8; NONCE_BYTES], parts: &[&[u8]]) -> Digest {
     let mut state = <Hmac<Sha256> as KeyInit>::new_from_slice(key)
         .expect("invariant: HMAC accepts keys of any length");
@@ -275,7 +275,7 @@ fn answer(kind: u8, reason: u8, detail: u32, body: &Digest) -> [u8; ANSWER_BYTES
     bytes
 }
 
-/// Refuses an initiator that has not proven that it holds the secret.
+/// Returns the refusal of an initiator that has not proven that it holds the secret.
 fn refuse(refusal: Refusal) -> Output {
     Output::Refuse {
         reply: answer(KIND_REFUSED, refusal.code(), 0, &[0; NONCE_BYTES]).to_vec(),
@@ -311,7 +311,7 @@ impl Initiator {
         (initiator, frame.to_vec())
     }
 
-    /// Returns the number of bytes that the next call of [`Initiator::input`] takes.
+    /// Returns the number of bytes that the next call of [`Initiator::input`] expects.
     #[must_use]
     pub fn bytes_wanted(&self) -> usize {
         ANSWER_BYTES
@@ -419,7 +419,7 @@ impl Acceptor {
         }
     }
 
-    /// Returns the number of bytes that the next call of [`Acceptor::input`] takes.
+    /// Returns the number of bytes that the next call of [`Acceptor::input`] expects.
     #[must_use]
     pub fn bytes_wanted(&self) -> usize {
         match self.state {

@@ -21,7 +21,7 @@ pub struct Members {
     world_size: usize,
     /// `None` if the group ranks equal the world ranks.
     ranks: Option<Arc<[usize]>>,
-    /// Name of each world rank's host, or `None` if the names are equal or not known.
+    /// Host name of each world rank, or `None` if all names are equal or are not known.
     hosts: Option<Arc<[String]>>,
 }
 
@@ -36,7 +36,7 @@ impl Members {
         }
     }
 
-    /// Sets the names of the world ranks' hosts, for messages. They are not used if all are equal.
+    /// Sets the host names of the world ranks, for messages. They are not used if all are equal.
     #[must_use]
     pub fn on_hosts(self, names: impl IntoIterator<Item = String>) -> Self {
         let names: Arc<[String]> = names.into_iter().collect();
@@ -62,7 +62,7 @@ impl Members {
         }
     }
 
-    /// Creates a new group from these ranks of this group.
+    /// Creates the group that consists of these ranks of this group.
     #[must_use]
     pub fn part(&self, ranks: &[usize]) -> Self {
         let ranks = ranks.iter().map(|rank| self.world_rank(*rank)).collect();
@@ -125,7 +125,7 @@ impl Members {
     }
 
     /// Returns the name that messages use for the group's rank `rank`. The name includes the world
-    /// rank if it is different, and the host if there are several.
+    /// rank if it is different, and the host name if the ranks have different ones.
     #[must_use]
     pub fn name(&self, rank: usize) -> String {
         let world_rank = self.world_rank(rank);

@@ -24,7 +24,7 @@ pub struct Place {
     pub pair: Option<PairPlace>,
 }
 
-/// A call of any group in which a thread of a rank is blocked. All ranks are world ranks.
+/// A call, in any group, in which a thread of a rank is blocked. All ranks are world ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Wait {
     /// The rank.
@@ -36,8 +36,7 @@ pub struct Wait {
     pub title: String,
     /// The call.
     pub call: Call,
-    /// Those ranks among the ones that the call waits for that have reported that they have not
-    /// made it.
+    /// The ranks that the call waits for and that have reported that they have not made the call.
     pub awaits: Vec<u32>,
 }
 
@@ -48,8 +47,8 @@ pub struct PairPlace {
     pub sends: bool,
     /// The rank at the other end; `None` for a receive from any rank.
     pub peer: Option<u32>,
-    /// Number of the message between its sender and its receiver; 0 while the message has no
-    /// number.
+    /// Sequence number of the message among those from its sender to its receiver; 0 until one is
+    /// assigned.
     pub sequence: u64,
 }
 
@@ -67,14 +66,14 @@ impl fmt::Display for PairPlace {
     }
 }
 
-/// The timeout of one rank for a collective in which other ranks wait without a deadline.
+/// One rank's timeout for a collective in which other ranks wait without a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Clock {
-    /// The collective's number.
+    /// Sequence number of the collective.
     pub sequence: u64,
     /// The rank that made the same call with a timeout.
     pub rank: u32,
-    /// That timeout.
+    /// The timeout of that rank.
     pub timeout: Duration,
 }
 
@@ -95,8 +94,8 @@ pub enum Message {
         /// Positions of the ranks that the sender is waiting for, directly or indirectly; at most
         /// [`PLACES_MAX`].
         blocked_by: Vec<Place>,
-        /// The call in which the thread of the sender that calls this group is blocked, followed by
-        /// the waits reported by the ranks that this call waits for, and so on.
+        /// The call in which the sender's thread that calls this group is blocked, followed by the
+        /// waits that the ranks that this call waits for have reported, and so on.
         waits: Vec<Wait>,
     },
     /// To the coordinator: "this is my pending error."
@@ -236,10 +235,9 @@ mod tests {
     use crate::plan::Collective;
     use crate::protocol::session::Session;
 
-    /// Rank 1 reports a wait with the longest title that fits a message. Rank 0 forwards it to
-    /// rank 2.
+    /// Rank 1 reports waits whose titles fill a message. Rank 0 forwards the waits to rank 2.
     #[test]
-    fn long_peer_title_does_not_exceed_message_limit() {
+    fn long_titles_from_peer_do_not_exceed_message_limit() {
         let call = Call::new(Collective::AllReduce, 7).numbered(1);
         let place = Place {
             rank: 1,

@@ -55,7 +55,7 @@ struct Pending {
 struct Departed {
     calls: u64,
     failed_beside: Option<Error>,
-    /// The time of the first query after the goodbye.
+    /// The time of the first call of [`Session::has_left_for`] after the goodbye.
     since: Option<Duration>,
 }
 
@@ -92,7 +92,8 @@ pub struct Session {
     waits: Vec<Wait>,
     /// The name that the program has set for the communicator.
     name: Option<String>,
-    /// Calls that peers have reported waiting in but that this rank has not made yet.
+    /// Calls in which peers have reported that they are waiting, and which this rank has not made
+    /// yet.
     announced: BTreeMap<usize, Call>,
     announced_pairs: Vec<(usize, Call)>,
     /// The last reported positions of ranks, and of the ranks that are blocking them.
@@ -102,11 +103,11 @@ pub struct Session {
     coordinator: usize,
     /// `true` if this rank has asked the coordinator for its position in the current call.
     has_asked_coordinator: bool,
-    /// Numbers of collectives in which ranks are known to wait without a deadline, each with the
-    /// rank that was the coordinator at that time. Contains at most
+    /// Sequence numbers of collectives in which ranks are known to wait without a deadline, each
+    /// with the rank that was the coordinator at that time. Contains at most
     /// [`CALLS_REMEMBERED`](crate::limits::CALLS_REMEMBERED) collectives.
     patient: BTreeMap<u64, usize>,
-    /// Clocks of such collectives, indexed by number.
+    /// Clocks of such collectives, indexed by sequence number.
     clocks: BTreeMap<u64, Clock>,
     /// `None` unless calls are checked.
     checks: Option<Checks>,
@@ -173,7 +174,8 @@ impl Session {
     /// Processes a message from rank `from`.
     pub fn receive(&mut self, from: usize, message: Message) {
         if !message.is_possible(from, &self.members) {
-            // The sender holds the secret, so it is faulty. Its own errors are not trusted either.
+            // The sender holds the secret, so it is a faulty rank. Errors that it reports are not
+            // trusted either.
             let what = format!(
                 "{} sent a message about ranks that do not exist; run the same version of ringtree \
                  on all ranks",
@@ -256,8 +258,8 @@ impl Session {
         name.map_or_else(String::new, |name| format!(", on {name:?}"))
     }
 
-    /// Returns the number of collectives that this rank has made, and how many of its sends and
-    /// receives have a number.
+    /// Returns the number of collectives that this rank has made, and the number of its sends and
+    /// receives that have a sequence number.
     #[must_use]
     pub fn calls_made(&self) -> (u64, u64) {
         (self.made, self.pairs_made)
@@ -288,9 +290,10 @@ impl Session {
         self.report();
     }
 
-    /// Enforces the time limits. Reports a pending error that is due. If the coordinator has not
-    /// answered the report in time, makes the pending error the first error and broadcasts it. If
-    /// this rank is the coordinator, it stops waiting for marks after their time limit.
+    /// Enforces the time limits. Reports a pending error that is due. Declares that a rank has died
+    /// if its process has ended and its goodbye is overdue. If the coordinator has not answered the
+    /// report in time, makes the pending error the first error and broadcasts it. If this rank is
+    /// the coordinator, it stops waiting for marks after their time limit.
     pub fn tick(&mut self, now: Duration) {
         self.agree_in_time(now);
         self.declare_ended_dead(now);

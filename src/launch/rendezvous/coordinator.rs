@@ -12,8 +12,8 @@ use std::time::Duration;
 
 /// Time window after the first failure in which a better cause may still arrive from any host.
 const CAUSE_GRACE: Duration = Duration::from_millis(200);
-/// Like [`CAUSE_GRACE`], but used if the failure is a consequence of another rank's failure. The
-/// other rank is expected to exit soon.
+/// Like [`CAUSE_GRACE`], but used if the failure may be a consequence of another rank's failure.
+/// The other rank is then expected to exit soon.
 const CONSEQUENCE_GRACE: Duration = Duration::from_secs(1);
 
 /// A member's launcher and the state of its ranks.
@@ -34,7 +34,7 @@ enum State {
 }
 
 impl Node {
-    /// Creates node `node` from `join`, the settings of its launcher.
+    /// Creates the entry for node `node`. `join` contains the settings of its launcher.
     pub(super) fn new(node: usize, join: Join, first_rank: usize, connection: usize) -> Self {
         let ranks = match join.ranks {
             1 => format!("rank {first_rank}"),

@@ -21,7 +21,7 @@ use std::time::Instant;
 /// Maximum number of rejections to print, each with an address and a reason.
 const STRANGERS_TOLD_MAX: usize = 8;
 
-/// A launcher that has joined, and the number of its connection. The coordinator itself has no
+/// A launcher that has joined, and the ID of its connection. The coordinator itself has no
 /// connection.
 struct Arrival {
     join: Join,
@@ -78,7 +78,7 @@ pub(super) fn gather(
     start(links, arrivals, run_id, address)
 }
 
-/// Returns why a handshake failed, if the user should see the reason.
+/// Returns the reason why a handshake failed, if the user should see it.
 fn objection(failure: Failure) -> Option<String> {
     match failure {
         Failure::Refused(Refusal::Secret, _) => Some("it uses a different secret".to_owned()),

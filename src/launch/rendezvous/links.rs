@@ -17,7 +17,7 @@ use std::sync::{Arc, Mutex};
 
 /// The waker's token.
 const WAKER: Token = Token(0);
-/// The number of the first connection. A member has only this connection, which leads to the
+/// The ID of the first connection. A member has only this connection, which leads to the
 /// coordinator.
 pub(super) const FIRST: usize = 0;
 
@@ -32,7 +32,7 @@ pub(super) const HELLO: Hello = Hello {
     to: 0,
 };
 
-/// Numbered connections to other launchers. They close when this value is dropped.
+/// Connections to other launchers, identified by their IDs. They close when this value is dropped.
 pub(super) struct Links {
     connections: Arc<Mutex<Connections>>,
     waker: Waker,
@@ -125,7 +125,7 @@ fn printable(message: Message) -> Message {
     }
 }
 
-/// Sends the events of other launchers to `events` until all connections and the listener are
+/// Sends the events from other launchers to `events` until all connections and the listener are
 /// closed.
 fn listen(mut poll: Poll, connections: &Mutex<Connections>, events: &Sender<Event>) {
     let mut ready = Events::with_capacity(64);

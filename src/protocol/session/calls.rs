@@ -12,7 +12,7 @@ use std::time::Duration;
 /// A run of consecutive equal calls, such as those of a training loop.
 #[derive(Debug)]
 struct Row {
-    /// The call, with the number of the first call in the run.
+    /// The call, with the sequence number of the first call in the run.
     call: Call,
     digest: u32,
     timeout: Duration,
@@ -58,12 +58,13 @@ impl Made {
         (sequence <= self.last).then_some(row)
     }
 
-    /// Returns the call with this number, if it was made and is still remembered.
+    /// Returns the call with this sequence number, if it was made and is still remembered.
     fn numbered(&self, sequence: u64) -> Option<Call> {
         self.row(sequence).map(|row| row.call.numbered(sequence))
     }
 
-    /// Returns the timeout of the call with this number, if it was made and is still remembered.
+    /// Returns the timeout of the call with this sequence number, if it was made and is still
+    /// remembered.
     pub(super) fn timeout(&self, sequence: u64) -> Option<Duration> {
         self.row(sequence).map(|row| row.timeout)
     }
@@ -125,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Clears the position that this rank reports. The rank may no longer be waiting there, so
-    /// later answers must not repeat it.
+    /// Clears the position that this rank reports. The rank may no longer be waiting at that
+    /// position, so later answers must not repeat it.
     fn clear_position(&mut self) {
         self.set_position(Vec::new(), None, Vec::new());
     }
@@ -180,7 +181,8 @@ impl Session {
         }
     }
 
-    /// Returns this rank's end of the message whose other end `peer` has reported.
+    /// Returns this rank's end of the message whose other end `peer` has reported as `theirs`, if
+    /// this rank remembers it.
     fn own_pair(&self, peer: usize, theirs: &Call) -> Option<Call> {
         let mut made = self.pair_calls.iter();
         let ours = made.find(|(with, ours)| *with == peer && is_same_place(ours, theirs));
@@ -231,7 +233,7 @@ impl Session {
     }
 
     /// Returns the first block whose length in this rank's call differs from its length in
-    /// `theirs`, with both lengths, this rank's first.
+    /// `theirs`, followed by this rank's length and the other length.
     fn first_difference(&self, ours: &Call, theirs: &[u64]) -> Option<(usize, u64, u64)> {
         let own = self.calls.row(ours.sequence)?.counts.as_ref()?;
         let mut blocks = (0..).zip(own.iter().zip(theirs));
@@ -284,8 +286,8 @@ impl Session {
         call.mark(Error::mismatch(text).with_rank(low).with_peer(high))
     }
 
-    /// Compares `theirs`, a call of `peer`, with this rank's call that has the same number.
-    /// `counts` contains the lengths of the blocks in `theirs`, if known.
+    /// Compares `theirs`, a call of `peer`, with this rank's call that has the same sequence
+    /// number. `counts` contains the lengths of the blocks in `theirs`, if known.
     pub(super) fn compare(&mut self, peer: usize, theirs: Call, counts: Option<&[u64]>) {
         let ours = self.calls.numbered(theirs.sequence);
         match ours.filter(|ours| *ours != theirs) {
@@ -301,7 +303,7 @@ impl Session {
 }
 
 /// Returns `true` if two calls are the two ends of one message, which have the same receiver and
-/// the same number.
+/// the same sequence number.
 fn is_same_place(one: &Call, other: &Call) -> bool {
     (one.sequence, one.root) == (other.sequence, other.root)
 }
@@ -315,8 +317,8 @@ mod tests {
     use crate::protocol::message::encode;
     use crate::protocol::session::To;
 
-    /// Returns the error of rank 1 after rank 0 has received its data. Their calls differ in
-    /// `block`.
+    /// Returns the error that rank 1 reports after rank 0 has received data from it. The calls of
+    /// the two ranks differ in the length of `block`.
     fn mismatch_error(block: usize) -> String {
         let ranks = [0, 1].map(|rank| {
             let mut counts = vec![usize::MAX / 8192; 2 * COUNTS_SENT_MAX];

@@ -11,16 +11,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The calls that ranks have reported, if calls are checked.
 #[derive(Debug, Default)]
 pub(super) struct Checks {
-    /// Number up to which all ranks have made the same collectives.
+    /// Sequence number up to which all ranks have made the same collectives.
     agreed: u64,
-    /// On the coordinator: number of each rank's last collective.
+    /// On the coordinator: sequence number of each rank's last collective.
     made: BTreeMap<usize, u64>,
     /// On the coordinator: collectives that other ranks have made but the coordinator has not made
     /// yet.
     ahead: Vec<(usize, Call)>,
-    /// Number of the last receive from this rank that was posted, indexed by peer.
+    /// Sequence number of the last receive that each peer has posted for a message from this rank,
+    /// indexed by peer.
     posted: BTreeMap<usize, u64>,
-    /// Peers in which a receive from any rank is waiting for a message.
+    /// Peers on which a receive from any rank is waiting for a message.
     takes_any: BTreeSet<usize>,
     /// `true` if this rank last reported that it has such a receive.
     says_any: bool,
@@ -69,7 +70,7 @@ impl Session {
         let Some(checks) = &mut self.checks else {
             return;
         };
-        // A call on a device enters once per piece.
+        // A call on a device enters once per piece, but is reported only once.
         let last = checks.made.insert(self.rank, call.sequence);
         if last == Some(call.sequence) {
             return;
@@ -125,8 +126,8 @@ impl Session {
         }
     }
 
-    /// Notifies all ranks of the number up to which all of them have made the same calls, if this
-    /// rank is the coordinator.
+    /// If this rank is the coordinator, notifies all ranks of the sequence number up to which all
+    /// of them have made the same calls.
     fn agree_on_calls(&mut self) {
         let decides = self.rank == self.coordinator && !self.has_error();
         let Some(checks) = self.checks.as_mut().filter(|_| decides) else {

@@ -6,7 +6,7 @@ use crate::protocol::message::{Clock, Message};
 
 impl Session {
     /// Reports that this rank has been waiting for a while, without a deadline, in the collective
-    /// with this number.
+    /// with this sequence number.
     pub fn report_untimed_wait(&mut self, sequence: u64) {
         if self.patient.get(&sequence) == Some(&self.coordinator) {
             return;
@@ -18,7 +18,7 @@ impl Session {
         }
     }
 
-    /// Returns the clock of the collective with this number, if this rank knows one.
+    /// Returns the clock of the collective with this sequence number, if this rank knows one.
     #[must_use]
     pub fn clock(&self, sequence: u64) -> Option<Clock> {
         self.clocks.get(&sequence).copied()
@@ -40,8 +40,8 @@ impl Session {
         self.offer_clock(from, sequence);
     }
 
-    /// Repeats the latest numbers and clocks after the coordinator has changed, because reports to
-    /// its predecessor may have been lost.
+    /// Repeats the latest sequence numbers and clocks after the coordinator has changed, because
+    /// reports to its predecessor may have been lost.
     pub(super) fn repeat_clocks(&mut self) {
         let numbers = self.patient.keys().rev().copied();
         let latest: Vec<u64> = numbers.take(PLACES_MAX).collect();
@@ -53,8 +53,8 @@ impl Session {
         }
     }
 
-    /// Sends `to` the number of a collective in which a rank is waiting, and the clock of the
-    /// collective if it is known. Only the coordinator does this.
+    /// Sends `to` the sequence number of a collective in which a rank is waiting without a
+    /// deadline, and the clock of the collective if it is known. Only the coordinator does this.
     fn send_clock(&mut self, to: To, sequence: u64) {
         self.outbox.push_back((to, Message::Patient(sequence)));
         let clock = self.clock(sequence).map(Message::Clock);

@@ -1,4 +1,4 @@
-//! Decides whether a rank whose process has ended has left or died.
+//! Decides whether a rank whose process has ended left cleanly or died.
 
 use super::{Agreement, Session};
 use crate::limits::{FIRST_ERROR_GRACE, GOODBYE_GRACE};
@@ -28,7 +28,7 @@ impl Session {
             let is_new = self.note_ended(peer, why);
             let error = self.error().cloned();
             match error.filter(|_| peer == self.coordinator) {
-                // The rank that follows the coordinator may not know the error.
+                // The rank that succeeds the coordinator may not know the error.
                 Some(error) => self.send_to_deputy(peer, Message::Report(error)),
                 None if is_new => self.send_ended(peer),
                 None => {}
@@ -72,7 +72,7 @@ impl Session {
             return false;
         }
         // Once the first error is known, only the end of the coordinator, or of a rank that may
-        // follow it, matters.
+        // succeed it, matters.
         let is_irrelevant = self.agreement() != Agreement::Pending
             || self.rank != self.coordinator && peer > self.rank;
         if self.first_error.is_some() && is_irrelevant {
@@ -87,8 +87,7 @@ impl Session {
         true
     }
 
-    /// Returns `true` if a goodbye that matters may still arrive from a rank whose process has
-    /// ended.
+    /// Returns `true` if a rank whose process has ended may still send a goodbye that matters.
     #[must_use]
     pub fn awaits_goodbyes(&self) -> bool {
         let matters = self.first_error.is_none() || self.agreement() == Agreement::Pending;
@@ -100,9 +99,9 @@ impl Session {
         self.ended.retain(|one| one.peer != peer);
     }
 
-    /// Declares the rank whose process ended first dead if its goodbye has not arrived in time. A
-    /// rank that is not the coordinator waits longer before it does this, and then assumes that the
-    /// coordinator is stopped.
+    /// Declares that the rank whose process ended first has died, if its goodbye has not arrived in
+    /// time. If this rank knows of a lower rank that should do this, it waits longer, and then
+    /// assumes that the lower rank is stopped.
     pub(super) fn declare_ended_dead(&mut self, now: Duration) {
         let grace = match self.deputy(None) == self.rank {
             true => GOODBYE_GRACE,

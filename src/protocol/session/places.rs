@@ -13,7 +13,8 @@ pub(super) struct Position {
     pub(super) place: Place,
     pub(super) blocked_by: Vec<Place>,
     pub(super) waits: Vec<Wait>,
-    /// Number of questions that this rank has sent to the peer since then.
+    /// Number of questions that this rank has sent to the peer since the peer reported this
+    /// position.
     pub(super) asked: u32,
 }
 
@@ -27,7 +28,8 @@ impl Session {
         }
         let coordinator = self.coordinator;
         if self.rank != coordinator && !peers.contains(&coordinator) {
-            // The coordinator would compare a message with its own message of the same number.
+            // Do not describe a message to the coordinator, which would compare it with one of its
+            // own messages that has the same sequence number.
             let question = match call.is_pair() {
                 true => Message::Asking,
                 false => Message::Waiting(*call),
@@ -100,7 +102,7 @@ impl Session {
             let indirect = self.positions.get(peer).map(|one| &one.blocked_by);
             indirect.into_iter().flatten().cloned().for_each(&mut note);
         }
-        // If the coordinator is silent, others may seem silent because it does not relay their
+        // If the coordinator is silent, other ranks may seem silent because it does not relay their
         // answers.
         if self.has_asked_coordinator && !self.positions.contains_key(&self.coordinator) {
             note(unknown(self.coordinator));

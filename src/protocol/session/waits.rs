@@ -8,7 +8,7 @@ use crate::protocol::group_creation::list;
 use crate::protocol::message::{Place, Wait};
 use std::collections::BTreeSet;
 
-/// A report on the cause that is blocking a call.
+/// A report on the ranks that are blocking a call.
 #[derive(Debug)]
 pub struct WaitReport {
     /// Human-readable text.
@@ -37,7 +37,7 @@ impl Session {
         told
     }
 
-    /// Returns the cause that is blocking `call`, which is waiting for `awaited`.
+    /// Returns a report on the ranks that are blocking `call`, which is waiting for `awaited`.
     #[must_use]
     pub fn wait_report(&self, call: &Call, awaited: &[usize]) -> WaitReport {
         let own = self.wait(call, awaited);
@@ -100,11 +100,12 @@ impl Session {
         }
     }
 
-    /// Returns the ranks that have reported that they have not made `call` and that the call is
-    /// waiting for. Such a rank is either in `awaited`, or a rank in `awaited` is waiting for it in
-    /// the same call.
+    /// Returns the ranks that `call` is waiting for and that have reported that they have not made
+    /// it. Such a rank is either in `awaited`, or a rank in `awaited` is waiting for it in the same
+    /// call.
     fn absent(&self, call: &Call, awaited: &[usize]) -> BTreeSet<u32> {
-        // A receive without a number does not need all of `awaited`: any of them may send.
+        // A receive from any rank has no sequence number yet. It does not need all of `awaited`,
+        // because any of them may send.
         let needs_all = !call.is_pair() || call.sequence > 0;
         let awaited = awaited.iter().filter(|_| needs_all);
         let is_absent = |place: &&Place| {
@@ -136,8 +137,8 @@ impl Session {
     }
 
     /// Returns the waits that the ranks in `awaited` have reported, one per rank. The waits of
-    /// these ranks themselves come first. `own` is included if one of the ranks has reported that
-    /// the thread that it is waiting for is blocked there.
+    /// these ranks themselves come first. This rank's own wait is included only if one of the ranks
+    /// has reported that this rank is waiting in the call of `own`.
     fn reported_waits(&self, own: &Wait, awaited: &[usize]) -> Vec<Wait> {
         let tellers = || awaited.iter().filter_map(|rank| self.positions.get(rank));
         let first = tellers().filter_map(|one| one.waits.first());

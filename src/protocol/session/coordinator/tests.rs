@@ -99,7 +99,7 @@ fn failed_rank_answers_with_first_error() {
         let answer = (To::Rank(3), Message::FirstError(error.clone()));
         assert!(messages(&mut session).contains(&answer));
     }
-    // When the coordinator ends, the rank that follows it receives the error.
+    // When the coordinator's process ends, the rank that succeeds it receives the error.
     let mut session = Session::new(3, 4);
     session.receive(1, Message::FirstError(error.clone()));
     session.process_ended(0, "its process ended");
