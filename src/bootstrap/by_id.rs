@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const ID: &str = "ringtree/id";
 /// Maximum time that one `get` waits. It is short so that the join can be canceled.
 const GET_AT_MOST: Duration = Duration::from_millis(200);
-/// The pause between calls to a `get` that does not wait.
+/// The pause between two calls of `get`, which may return without waiting.
 const PAUSE: Duration = Duration::from_millis(10);
 
 impl Settings {
@@ -120,7 +120,7 @@ pub(super) fn found_line(settings: &Settings) -> String {
     }
 }
 
-/// Returns the key that counts the ranks that have read this ID.
+/// Returns the key of the counter of ranks that have read this ID.
 fn came(id: &UniqueId) -> String {
     format!("ringtree/came/{}", id.name())
 }

@@ -167,8 +167,8 @@ fn is_final(refusal: Refusal) -> bool {
     }
 }
 
-/// Returns the error text to use if rank 0 was not reached. It contains the last failure and, if
-/// present, the earlier rejection by an unauthenticated process in `told`.
+/// Returns the error message for a join in which rank 0 was not reached. It contains the last
+/// failure and, if present, the earlier rejection by an unauthenticated process in `told`.
 fn unreached_line(
     settings: &Settings,
     last: Option<(SocketAddr, Failure)>,
@@ -307,7 +307,8 @@ fn wait_for_table(
                 settings.timeout.as_millis()
             ));
             let error = error.with_rank(rank).with_elapsed(settings.timeout);
-            // Rank 0 may have started later. This message tells rank 0 why this rank left.
+            // Rank 0 may have started later and may still be waiting, so tell it why this rank
+            // leaves.
             channel.send(&Message::Failed(error.clone()));
             return Err(error);
         }

@@ -17,7 +17,7 @@ pub(crate) struct Record {
     /// Names and values of the settings that must be the same on all ranks.
     #[serde(deserialize_with = "decode_line")]
     pub(crate) agreed: Vec<(String, String)>,
-    /// The rank's limits on file descriptors and how many it uses.
+    /// The number of file descriptors that the rank uses, and its limits.
     pub(crate) room: DescriptorUsage,
 }
 

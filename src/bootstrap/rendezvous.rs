@@ -90,13 +90,13 @@ struct Gathering<'a> {
     at: SocketAddr,
     connections: Connections,
     own: Record,
-    /// Connected ranks, keyed by channel number.
+    /// Connected ranks, keyed by channel ID.
     arrived: BTreeMap<usize, Arrival>,
     /// Lost ranks. Each entry holds the time until which the rank may reconnect, and the error to
     /// report if it does not.
     gone: BTreeMap<usize, (Instant, String)>,
-    /// Ranks that have been notified of the failure. This is a set because a rank that receives no
-    /// answer in time reconnects.
+    /// Ranks that have been notified of the failure. This is a set so that a rank that reconnects,
+    /// because it received no answer in time, is counted only once.
     told: BTreeSet<usize>,
     failure: Option<Failed>,
     /// Number of failed handshakes.
@@ -111,7 +111,8 @@ struct Gathering<'a> {
 }
 
 impl Gathering<'_> {
-    /// Runs until every rank has sent its record, or until all ranks know why the join failed.
+    /// Runs until every rank has sent its record. If the join fails, runs until all ranks have been
+    /// notified or the time for notifying them is over.
     fn run(&mut self, poll: &mut Poll) -> Result<()> {
         let mut events = Events::with_capacity(256);
         while !self.is_complete() {
@@ -237,8 +238,8 @@ impl Gathering<'_> {
                 };
                 self.arrived.insert(id, arrival);
             }
-            // A rank from an earlier attempt has already learned that it was replaced. It counts as
-            // a failed handshake below.
+            // A rank from an earlier attempt has already learned from the handshake that it was
+            // replaced. It counts as a failed handshake below.
             Err(Failure::Refused(refusal, Some(hello)))
                 if hello.attempt >= self.settings.attempt =>
             {

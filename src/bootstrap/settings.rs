@@ -229,8 +229,8 @@ impl Settings {
             (None, None) => TuningSource::Measured,
         };
         settings.report_fd = optional(&set, REPORT_FD, "a file descriptor")?;
-        // TORCHELASTIC_RESTART_COUNT is not used: torchrun counts the failures of each host in it,
-        // so its value differs between the hosts of one attempt.
+        // TORCHELASTIC_RESTART_COUNT is not used, because in it torchrun counts the failures on
+        // each host. So its value differs between hosts in the same attempt.
         if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {
             settings.attempt = attempt;
         }

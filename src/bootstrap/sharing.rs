@@ -21,7 +21,7 @@ use std::io::{self, Write};
 /// two for measurements.
 const CHANNELS_AT_CONNECT: usize = 4;
 
-/// Returns a clause that explains how the hosts of two ranks differ.
+/// Returns a clause that explains why two ranks with different keys cannot share memory.
 fn difference(one: &SharingKey<'_>, other: &SharingKey<'_>) -> String {
     if one.boot_id != other.boot_id {
         format!(
@@ -49,7 +49,7 @@ fn difference(one: &SharingKey<'_>, other: &SharingKey<'_>) -> String {
 /// The result of checking whether this process can share memory.
 #[derive(Debug)]
 pub struct Findings {
-    /// The name of this host if `RINGTREE_HOST_ID` is not set.
+    /// The detected host ID, which is used if `RINGTREE_HOST_ID` is not set.
     pub host_id: String,
     /// The kernel's boot ID.
     pub boot_id: Result<String, String>,
@@ -83,8 +83,8 @@ impl Findings {
         }
     }
 
-    /// Returns what other ranks need to know to share memory with this process, and the socket for
-    /// it.
+    /// Returns the information that other ranks need in order to share memory with this process,
+    /// and the socket for it.
     ///
     /// # Errors
     /// Returns the first reason why memory cannot be shared.

@@ -16,7 +16,7 @@ pub(super) const TUNING: Decoder = Decoder {
     seeds: || vec![TuningTable::default().to_string().into_bytes()],
 };
 
-/// A manifest without its final checksum, or a complete one.
+/// A complete manifest, or a manifest without its final checksum.
 pub(super) const MANIFEST: Decoder = Decoder {
     name: "manifest",
     run: |bytes| {

@@ -1,7 +1,7 @@
 //! Decodes the messages that authenticate connections and descriptors.
 //!
-//! The fuzzer cannot guess a MAC. So some inputs describe how the bytes of honest ends are changed
-//! in transit.
+//! The fuzzer cannot guess a MAC. So some inputs describe how to change, in transit, the bytes that
+//! honest ends exchange.
 
 use super::{Decoder, Input};
 use crate::protocol::fd_passing::{Claim, FD_MESSAGE_BYTES, FdMessage, Nonce, TOKEN_BYTES, Token};
@@ -55,7 +55,8 @@ pub(super) const INITIATOR: Decoder = Decoder {
     },
 };
 
-/// The fields of a hello, and the numbers added to the bytes that two honest ends then exchange.
+/// The fields of a hello, followed by the numbers to add to the bytes that two honest ends
+/// exchange.
 pub(super) const TAMPERED: Decoder = Decoder {
     name: "tampered",
     run: tampered,
@@ -224,7 +225,7 @@ fn sealed(bytes: &[u8]) {
     }
     if !is_honest {
         stream = input.0.to_vec();
-        // This is the only message that a seed contains sealed with this key.
+        // A seed contains only this message in sealed form, so no other message may be opened.
         sent.push(b"message");
     }
     let mut opened = 0;

@@ -23,7 +23,7 @@ pub(super) const FRAME: Decoder = Decoder {
     seeds: || vec![header(&MESSAGES[0]).encode().to_vec()],
 };
 
-/// A stream of bytes from a peer. It ends after the last byte.
+/// Two bytes that determine how to read a stream, followed by all bytes that a peer sends on it.
 pub(super) const STREAM: Decoder = Decoder {
     name: "stream",
     run: stream,
@@ -113,7 +113,8 @@ impl Write for Wire {
     }
 }
 
-/// Consumes the next bytes of `message`, in place or directly into a buffer. Returns their number.
+/// Consumes the next bytes of `message`: in place if `is_folded` is `true`, or else directly into a
+/// buffer. Returns the number of bytes.
 fn take(
     link: &mut dyn Link,
     message: &Message,
@@ -155,9 +156,9 @@ fn stream(bytes: &[u8]) {
     }
 }
 
-/// Number of places in the shared memory: one for this rank and one for the peer.
+/// Number of ranks that share the memory: this rank and the peer.
 const PLACES: usize = 2;
-/// Number and size in bytes of the allocation that the peer exposes.
+/// Number of the allocation that the peer exposes. Its size is `EXPOSED_BYTES`.
 const NUMBER: u64 = 3;
 const EXPOSED_BYTES: usize = 4096;
 
@@ -192,7 +193,8 @@ fn cells(bytes: &[u8]) {
     }
 }
 
-/// Writes cell `count` of the peer's ring. The cell names the expected message or a different one.
+/// Writes cell `count` of the peer's ring. The cell claims to belong to the expected message or to
+/// a different one.
 fn forge(lying: &OwnRegion, count: u32, what: u8, input: &mut Input<'_>) {
     let at = Layout::new(PLACES).ring(0) + (count as usize % CELLS) * CELL_WORDS;
     let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;

@@ -5,8 +5,8 @@
 //! not fuzzed, so code that reads a new kind of message or file must add an entry.
 //!
 //! *Invariants.* [`Decoder::run`] accepts any bytes. It panics if the decoder panics or breaks a
-//! promise: a decoded value, encoded and decoded again, is equal to itself, and an input that
-//! proves no secret is never accepted.
+//! promise: a decoded value that is encoded and decoded again must not change, and an input that
+//! does not prove that its sender holds the secret must not be accepted.
 //!
 //! *May import* `link`, `sys`, `control`, `bootstrap`, `launch`, `ddp`, `plan`, `protocol` and the
 //! base files.
@@ -21,14 +21,14 @@ mod links;
 mod replay;
 mod session;
 
-/// A decoder, the name of its corpus, and inputs that it accepts.
+/// A decoder, the name of its corpus, and initial inputs for it.
 #[derive(Clone, Copy, Debug)]
 pub struct Decoder {
     /// The name of the decoder, which is also the name of its corpus directory.
     pub name: &'static str,
     /// Decodes arbitrary bytes and checks the result.
     pub run: fn(&[u8]),
-    /// Returns inputs from the encoders, with which the fuzzer begins.
+    /// Returns valid or nearly valid inputs, with which the fuzzer begins.
     pub seeds: fn() -> Vec<Vec<u8>>,
 }
 
@@ -57,7 +57,8 @@ pub const DECODERS: &[Decoder] = &[
     files::RECORDING,
 ];
 
-/// The unread part of an input. Numbers are read from its bytes. Bytes after its end are zero.
+/// The unread part of an input. Numbers and arrays that extend beyond its end are filled with
+/// zeros.
 struct Input<'a>(&'a [u8]);
 
 impl<'a> Input<'a> {

@@ -1,6 +1,5 @@
-//! Checks that every decoder returns a value or an error for any bytes, and holds only a small
-//! multiple of their length in memory. Runs every decoder on its seeds, on modified seeds, and on
-//! the fuzzer's corpus.
+//! Runs every decoder on its seeds, on modified seeds, and on the fuzzer's corpus. Checks that no
+//! decoder panics, breaks a promise or holds more memory than the length of its input justifies.
 
 use super::{DECODERS, Decoder};
 use crate::sys::counting::most_held_in;
@@ -11,11 +10,12 @@ use std::path::PathBuf;
 /// Number of bytes that a decoder may hold for any input. A sequence reserves at most 1 MiB before
 /// its elements are read, and the buffers of links have fixed sizes.
 const HELD_BYTES_MAX: usize = 3 << 20;
-/// Number of additional bytes for each byte of the input, because a short element can be a large
-/// value.
+/// Number of additional bytes for each byte of the input, because a short encoded element can
+/// become a large value.
 const HELD_PER_BYTE_MAX: usize = 256;
 
-/// Runs `decoder` on `bytes`. Panics with the input if that fails.
+/// Runs `decoder` on `bytes`. If the decoder panics or holds too much memory, panics with a message
+/// that contains the input.
 fn run(decoder: &Decoder, bytes: &[u8]) {
     let (outcome, held) = most_held_in(|| std::panic::catch_unwind(|| (decoder.run)(bytes)));
     let allowed = HELD_BYTES_MAX + HELD_PER_BYTE_MAX * bytes.len();

@@ -14,8 +14,7 @@ use crate::protocol::session::{Session, To};
 use std::time::Duration;
 
 const WORLD_SIZE: usize = 4;
-/// Maximum number of messages that one step of a session may send: an answer to each rank and a few
-/// more.
+/// Maximum number of messages that one step of a session may send: a few for each rank.
 const SENT_MAX: usize = 4 * WORLD_SIZE;
 
 pub(super) const MESSAGE: Decoder = Decoder {
@@ -32,7 +31,8 @@ pub(super) const MESSAGE: Decoder = Decoder {
     seeds: || encoded(messages().into_iter().chain([long_title()])),
 };
 
-/// Notices that ranks send to rank 0's registrar one after another. Also checks its answers.
+/// Notices that ranks send to rank 0's registrar one after another. The registrar's answers are
+/// checked, too.
 pub(super) const NOTICES: Decoder = Decoder {
     name: "notices",
     run: notices,
@@ -232,7 +232,7 @@ fn session(bytes: &[u8]) {
             _ => {
                 let place = PairPlace {
                     sends: made % 2 == 0,
-                    // The number of a rank is less than `WORLD_SIZE`.
+                    // A rank is less than `WORLD_SIZE`, so it fits 32 bits.
                     peer: Some(other as u32),
                     sequence: made,
                 };

@@ -40,8 +40,7 @@ pub(super) struct LastOutput {
     is_in_usage: bool,
     /// Number of lines on both streams so far.
     lines: u64,
-    /// The value of `lines` at the time when the last line of each stream was shown, indexed by
-    /// stream.
+    /// The value of `lines` at the time when each stream's last line was shown, indexed by stream.
     shown: [u64; 2],
 }
 
@@ -128,7 +127,7 @@ impl LastOutput {
             self.told = Some(self.said(Target::Stderr, &line, at));
             return;
         }
-        // A note or detail keeps the line that it belongs to recent.
+        // A note or a detail renews the time of the line that it belongs to.
         if let Some(told) = &mut self.told {
             told.at = at;
         }

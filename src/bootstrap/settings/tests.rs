@@ -1,4 +1,4 @@
-//! Tests that read settings from the environment.
+//! Tests of reading settings from environment variables.
 
 use super::*;
 use crate::error::ErrorKind;

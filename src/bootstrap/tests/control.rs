@@ -62,7 +62,7 @@ fn messages_sent_before_shutdown_arrive() {
                 });
             }
         }
-        // Rank 0 sees all ranks leave. The others see only rank 0.
+        // Rank 0 sees any rank leave. The other ranks see only rank 0 leave.
         let witness = if leaver == 0 { 1 } else { 0 };
         let (rank, why) = ranks[witness]
             .1

@@ -236,7 +236,7 @@ fn inherited_listener_is_used_once_and_then_its_address() {
     for settings in &mut settings {
         settings.rendezvous.clone_from(&rendezvous);
     }
-    // Use a descriptor number that no other test of this process uses.
+    // Use a descriptor number that no other test in this process uses.
     let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 800).unwrap();
     drop(listener);
     settings[0].listener_fd = Some(copy.into_raw_fd());

@@ -37,7 +37,7 @@ fn own_port() -> u16 {
     }
 }
 
-/// Returns the settings of all ranks of a world with a new rendezvous.
+/// Returns the settings of all ranks in a world with a new rendezvous.
 fn world(world_size: usize, timeout: Duration) -> Vec<Settings> {
     let rendezvous = format!("127.0.0.1:{}", own_port());
     let one = |rank| {

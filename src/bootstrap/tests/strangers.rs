@@ -12,10 +12,10 @@ use std::sync::atomic::AtomicBool;
 /// Number of connections that the flood keeps open.
 const HELD: usize = 1500;
 
-/// Floods `address` with connections until `is_over`: first `HELD` in quick succession, then up to
-/// 1,000 per second. Sends `bytes` on each and keeps the last `HELD` open.
+/// Floods `address` with connections until `is_over` is set: first `HELD` in quick succession, then
+/// up to 1,000 per second. Sends `bytes` on each and keeps the last `HELD` open.
 fn flood(address: SocketAddr, bytes: &[u8], is_over: &AtomicBool) {
-    // This process holds both ends of every connection.
+    // This process holds both ends of every connection, so it needs many descriptors.
     let mut limit = rustix::process::getrlimit(rustix::process::Resource::Nofile);
     limit.current = limit.maximum;
     rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).unwrap();
@@ -34,7 +34,8 @@ fn flood(address: SocketAddr, bytes: &[u8], is_over: &AtomicBool) {
     }
 }
 
-/// Joins as rank 1 while earlier connections flood the rendezvous.
+/// Joins a world of two ranks, in which rank 1 starts after connections that send `bytes` have
+/// flooded the rendezvous.
 fn join_while_flooded_with(bytes: &[u8]) {
     let mut settings = world(2, PATIENCE);
     // With this setting, a rank waits for an answer for the shortest time.

@@ -28,7 +28,7 @@ fn panic_is_quoted_without_note_or_frames() {
         assert_eq!(last(&words), "panicked at src/main.rs:9:5: no such sample");
         assert_eq!(panic(&words), Some(last(&words)));
     }
-    // The panic of a thread is followed by a panic of its owner, whose line has an older format.
+    // A panic in a thread is followed by a panic in its owner, whose message has an older format.
     let second = "thread 'main' panicked at 'a thread panicked: Any', src/main.rs:20:1\n";
     let words = words_of(&format!("{opening}{note}\n{second}"));
     assert_eq!(
