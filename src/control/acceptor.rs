@@ -1,6 +1,6 @@
 //! Accepts connections and advances incoming and outgoing handshakes.
 //!
-//! Connections from unauthenticated peers are limited in number, in time and in cost:
+//! Connections from unauthenticated peers are limited in number, duration and cost:
 //!
 //! - Each connection has a single deadline for its complete handshake.
 //! - At most [`HANDSHAKES_PENDING_MAX`] handshakes are pending. If this limit is reached, a new
@@ -28,9 +28,10 @@ use std::time::{Duration, Instant};
 pub(super) const LISTENER: Token = Token(1);
 /// Maximum time spent accepting connections before the owner turns to its other connections.
 const ADMITTING_AT_ONCE: Duration = Duration::from_millis(2);
-/// Pause before the next attempt to accept a connection after the system lacked the resources.
+/// Pause before the next attempt to accept a connection after the system lacked the resources for
+/// one.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
-/// The lowest token of a handshake. No token is used twice.
+/// A lower bound on the tokens of handshakes. No token is used twice.
 pub(super) const FIRST_HANDSHAKE: usize = 1 << 32;
 
 /// The result of a handshake.
@@ -53,7 +54,7 @@ struct Pending {
 struct Budget {
     /// The reciprocal of the share.
     share: u32,
-    /// The instant at which the time that the peers have used will no longer exceed their share.
+    /// The instant from which the time that these peers have used no longer exceeds their share.
     paid_until: Instant,
 }
 
@@ -86,14 +87,15 @@ pub(crate) struct Acceptor {
     handshakes: BTreeMap<usize, Pending>,
     next_token: usize,
     budget: Budget,
-    /// The instant at which to accept waiting connections even without a new event of the listener.
+    /// The instant at which to accept waiting connections even if the listener reports no new
+    /// event.
     admit_at: Option<Instant>,
     /// The instant at which this process ran out of descriptors for connections, and the error.
     /// Reset when a connection can be opened.
     starved: Option<(Instant, io::Error)>,
-    /// Like `starved`, but for handshakes in which this process could not look up the user at the
-    /// other end. Accepting a connection does not reset this field, because each connection takes
-    /// the last descriptor and then releases it.
+    /// Like `starved`, but records that this process could not look up the user at the other end of
+    /// a connection. Accepting a connection does not reset this field, because each connection
+    /// takes the last descriptor and then releases it.
     unproven: Option<(Instant, io::Error)>,
 }
 
@@ -216,7 +218,7 @@ impl Acceptor {
         }
     }
 
-    /// Starts the handshake of a connection that was accepted at `began`.
+    /// Starts the handshake on a connection that was accepted at `began`.
     fn take(&mut self, stream: TcpStream, remote: SocketAddr, began: Instant) -> Option<Outcome> {
         if self.secret.is_none() && !remote.ip().is_loopback() {
             return None;
@@ -256,14 +258,14 @@ impl Acceptor {
         }
     }
 
-    /// Advances the handshake with this `token`. Returns its outcome when it ends, or `None` if it
+    /// Advances the handshake with this `token`. Returns its outcome if it ends, or `None` if it
     /// continues or if no handshake has this token.
     pub(super) fn advance(&mut self, token: Token) -> Option<Outcome> {
         self.proceed(token, Instant::now())
     }
 
-    /// Like [`Acceptor::advance`], but accounts for the time that has been spent on the handshake
-    /// since `began`.
+    /// Like [`Acceptor::advance`], but charges the time since `began`, and not only the time spent
+    /// in this call, to the budget of unauthenticated peers.
     fn proceed(&mut self, token: Token, began: Instant) -> Option<Outcome> {
         let pending = self.handshakes.get_mut(&token.0)?;
         let was_strange = pending.handshake.is_unauthenticated();

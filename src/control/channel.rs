@@ -33,9 +33,9 @@ pub(crate) struct Channel {
 pub(crate) enum Received<M> {
     /// A message.
     Message(M),
-    /// No message is available at present.
+    /// No message is available yet.
     Empty,
-    /// The reason why no more messages can arrive.
+    /// No more messages can arrive, for this reason.
     Lost(String),
 }
 
@@ -145,7 +145,7 @@ impl Channel {
         }
     }
 
-    /// Sends as many bytes as the system accepts now, then receives.
+    /// Sends as many bytes as the system accepts now, and then receives the next message.
     pub(crate) fn flush_and_receive<M: DeserializeOwned>(&mut self) -> Received<M> {
         self.flush();
         match (self.receive(), &self.broken) {

@@ -1,5 +1,5 @@
-//! Manages the connections of one poll: a listener, handshakes in progress, and authenticated
-//! channels.
+//! Manages the connections that are registered with one poll: a listener, handshakes in progress,
+//! and authenticated channels.
 //!
 //! Ranks use this module during the join and afterwards, and launchers use it while they run. The
 //! owner polls, passes the events to [`Connections::note`] and then takes the results from
@@ -23,7 +23,7 @@ use std::time::Instant;
 
 pub(crate) use super::acceptor::Outcome;
 
-/// Token of channel 0. The token of channel `id` is this number plus `id`. The listener and the
+/// Token of channel 0. The token of channel `id` is this value plus `id`. The listener and the
 /// owner use lower tokens, and handshakes use much higher tokens.
 const CHANNEL_FIRST: usize = 16;
 
@@ -37,7 +37,7 @@ pub(crate) enum Incoming<M> {
     Lost(usize, String),
 }
 
-/// A listener, handshakes in progress, and numbered channels.
+/// A listener, handshakes in progress, and channels that are identified by IDs.
 pub(crate) struct Connections {
     registry: Registry,
     /// The listener and the handshakes in progress.
@@ -75,8 +75,8 @@ impl Connections {
         })
     }
 
-    /// Adds a channel, which this end dialed if `dialed` is `true` and accepted otherwise. Returns
-    /// the channel's ID, which is never reused.
+    /// Adds a channel over the connection `proven`, which this end dialed if `dialed` is `true` and
+    /// accepted otherwise. Returns the channel's ID, which is never reused.
     pub(crate) fn add(&mut self, proven: Proven, dialed: bool) -> io::Result<usize> {
         let id = self.next_id;
         self.next_id += 1;

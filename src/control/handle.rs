@@ -188,14 +188,13 @@ impl ControlHandle {
         self.shared.push(Command::Dial { group, peer });
     }
 
-    /// Drops the connections of a group that are not established yet, because the group no longer
-    /// exists.
+    /// Drops the pending connections of a group that no longer exists.
     pub(crate) fn forget(&self, group: u32) {
         self.shared.push(Command::Forget { group });
     }
 
     /// Returns `true` if data sockets that become ready wake the control thread. The load is
-    /// sequentially consistent with the stores of the thread, which clears the flag before it calls
+    /// sequentially consistent with the stores by the thread, which clears the flag before it calls
     /// [`Handler::wake_after`].
     #[must_use]
     pub(crate) fn is_watching(&self) -> bool {
@@ -229,7 +228,7 @@ impl ControlHandle {
             if thread.thread().id() == thread::current().id() {
                 return;
             }
-            // A panic of that thread was already printed, and nothing is left to clean up.
+            // A panic in that thread has already been printed, and nothing is left to clean up.
             let _ = thread.join();
         }
     }

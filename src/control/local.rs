@@ -12,14 +12,14 @@
 //! [`DATAGRAMS_AT_ONCE`] datagrams are received in a row.
 //!
 //! The kernel queues only about ten datagrams per socket. So an exchange alternates between sending
-//! and receiving, and blocks in neither. Each rank empties its own queue during an exchange, so a
-//! queue is full only temporarily. A descriptor for a different channel is kept until that channel
-//! needs it, because two threads may be exchanging descriptors at the same time, and because a
-//! local rank may run ahead.
+//! and receiving, and never blocks in either. Each rank empties its own queue during an exchange,
+//! so a queue is full only temporarily. A descriptor for a different channel is kept until that
+//! channel needs it, because two threads may be exchanging descriptors at the same time, and
+//! because a local rank may run ahead.
 //!
 //! An exchange does not wait for ranks that have died. A rank sends all its descriptors before it
-//! can exit. So if a rank's socket is closed and our queue contains nothing from that rank, it will
-//! not send a descriptor.
+//! can exit. So if a rank's socket is closed and this rank's queue contains nothing from it, that
+//! rank will not send a descriptor.
 
 mod exchange;
 
@@ -89,7 +89,7 @@ fn address(name: &str) -> io::Result<SocketAddrUnix> {
 /// datagrams that are too short to match.
 fn filter_for(word: Word) -> [SockFilter; 6] {
     let [a, b, c, d, e, f, g, h] = word;
-    // All codes fit 16 bits.
+    // All codes fit in 16 bits.
     let step =
         |code: u32, jump: (u8, u8), value| SockFilter::new(code as u16, jump.0, jump.1, value);
     let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
@@ -132,7 +132,7 @@ impl fmt::Debug for LocalPeers {
 
 impl LocalPeers {
     /// Creates the connection over `socket` to those ranks among `peers` that share memory with
-    /// `rank`. The name of `socket` is in this rank's own entry.
+    /// `rank`. This rank's own entry contains the name of `socket`.
     ///
     /// # Errors
     /// Returns `ErrorKind::Join` if a local rank's entry is malformed.
@@ -364,7 +364,7 @@ impl LocalPeers {
     }
 
     /// Sends the descriptor `own` for `channel` to `rank`. Returns `false` if the socket of `rank`
-    /// cannot accept it at present.
+    /// cannot accept it now.
     ///
     /// # Errors
     /// Returns `ErrorKind::PeerLost` if `rank` is gone, `ErrorKind::Usage` if it does not share
@@ -457,7 +457,8 @@ fn number(rank: usize) -> u32 {
 /// The contents of a datagram.
 enum Datagram {
     Wake,
-    /// A message with a valid proof, and its descriptor, or `None` if the kernel dropped it.
+    /// A message with a valid proof, and its descriptor, or `None` if the kernel dropped the
+    /// descriptor.
     FdMessage(FdMessage, Option<OwnedFd>),
     Strange,
 }

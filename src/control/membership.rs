@@ -31,8 +31,9 @@ impl Membership {
         peer::local_ranks(&self.peers, self.rank)
     }
 
-    /// Returns the host of each rank, indexed by rank. A host is identified by the lowest rank that
-    /// the rank can share memory with. All ranks get the same result.
+    /// Returns the host of each rank, indexed by rank. The host of a rank is identified by the
+    /// lowest rank that it can share memory with, which may be the rank itself. All ranks get the
+    /// same result.
     #[must_use]
     pub(crate) fn hosts(&self) -> Vec<usize> {
         peer::hosts(&self.peers)

@@ -1,4 +1,4 @@
-//! Prints messages about waits to standard error.
+//! Prints messages about long waits to standard error.
 
 use crate::error::Printable;
 use crate::limits::{START_NOTICE_AFTER, START_TOLD_EVERY};
@@ -7,8 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// The schedule for messages during a launch that is waiting for other processes. The first message
-/// is due after [`START_NOTICE_AFTER`], and then one is due every [`START_TOLD_EVERY`].
+/// The schedule for messages from a launcher or a rank that is waiting for other processes. The
+/// first message is due after [`START_NOTICE_AFTER`], and then one is due every
+/// [`START_TOLD_EVERY`].
 pub(crate) struct Notices {
     began: Instant,
     next: Instant,

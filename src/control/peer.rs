@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-/// The description of a rank that is known to all ranks.
+/// A description of a rank. All ranks have the same descriptions.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Peer {
     /// Address at which the rank accepts data connections.
@@ -57,7 +57,8 @@ impl Peer {
 /// The properties that, together with its process ID, identify a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Process {
-    /// The boot of the kernel and the process namespace in which the process ID is valid.
+    /// Identifies the boot of the kernel and the process namespace in which the process ID is
+    /// valid.
     #[serde(deserialize_with = "decode_name")]
     pub space: String,
     /// Start time in clock ticks since boot. It is needed because process IDs are reused.
@@ -125,8 +126,8 @@ pub(crate) fn local_ranks(peers: &[Peer], rank: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the host of each rank, indexed by rank. A host is identified by the lowest rank that the
-/// rank can share memory with.
+/// Returns the host of each rank, indexed by rank. The host of a rank is identified by the lowest
+/// rank that it can share memory with, which may be the rank itself.
 pub(super) fn hosts(peers: &[Peer]) -> Vec<usize> {
     let mut first_of = BTreeMap::new();
     let keys = peers.iter().map(Peer::sharing_key).enumerate();

@@ -2,9 +2,9 @@
 //!
 //! A closed connection reveals a death only to its other end. So a rank also watches the processes
 //! of the other ranks on its host, and learns immediately when they end. This matters if a
-//! connection stays open after a death because a child of the process holds it. It also matters if
-//! the only rank with a connection to the dead rank is rank 0, and cannot report the death because
-//! it is stopped.
+//! connection stays open after a death because a child of the process holds it open. It also
+//! matters if the only rank with a connection to the dead rank is rank 0, and cannot report the
+//! death because it is stopped.
 
 use super::peer::Peer;
 use rustix::process::{Pid, PidfdFlags, pidfd_open};

@@ -1,11 +1,12 @@
 //! Runs the control thread.
 //!
-//! The ranks form a star: every rank has one connection to rank 0, which forwards messages. So rank
-//! 0 holds n - 1 connections, and every other rank holds one. A message takes at most two hops, and
-//! messages from one rank to another stay in order. After rank 0 has left, each rank connects to
-//! the ranks that it sends messages to ([`messages`]). The thread sleeps in its own poll, in which
-//! it also watches the processes of the other ranks on its host. While asynchronous operations are
-//! in flight, it also watches the epoll descriptor of the data sockets.
+//! The ranks form a star: every rank has one connection to rank 0, which forwards messages. So in a
+//! world of n ranks, rank 0 holds n - 1 connections, and every other rank holds one. A message
+//! takes at most two hops, and messages from one rank to another stay in order. After rank 0 has
+//! left, each rank connects to the ranks that it sends messages to ([`messages`]). The thread
+//! sleeps in its own poll, in which it also watches the processes of the other ranks on its host.
+//! While asynchronous operations are in flight, it also watches the epoll descriptor of the data
+//! sockets.
 
 mod messages;
 
@@ -36,7 +37,8 @@ use std::time::{Duration, Instant};
 
 /// Token of the waker. The listener has token 1.
 const WAKER: Token = Token(0);
-/// Group number of a message that asks the receiver to dial the channel in the payload.
+/// Group number of a message that asks the receiver to dial a connection for the group in the
+/// payload.
 const DIAL_REQUEST: u32 = u32::MAX - 1;
 /// Token of the data sockets' epoll descriptor.
 const DATA: Token = Token(2);
@@ -89,7 +91,7 @@ pub(crate) fn start(
 
 /// A connection that was requested but is not established yet.
 struct Dial {
-    /// The time until which a data connection is retried.
+    /// The time until which failed attempts to open a data connection are repeated.
     deadline: Instant,
     pause: Duration,
     /// `None` while a handshake is in progress.
@@ -291,7 +293,7 @@ impl ControlThread {
         deadlines.chain(relaying).map(left).chain(asked).min()
     }
 
-    // ---- commands of this process ----
+    // ---- commands from this process ----
 
     fn process_commands(&mut self) {
         loop {

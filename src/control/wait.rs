@@ -1,4 +1,4 @@
-//! Sleeps in a poll.
+//! Waits for the events of a poll, up to a time limit.
 
 use mio::{Events, Poll};
 use std::io::{self, ErrorKind};

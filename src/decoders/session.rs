@@ -232,7 +232,7 @@ fn session(bytes: &[u8]) {
             _ => {
                 let place = PairPlace {
                     sends: made % 2 == 0,
-                    // A rank is less than `WORLD_SIZE`, so it fits 32 bits.
+                    // A rank is less than `WORLD_SIZE`, so it fits in 32 bits.
                     peer: Some(other as u32),
                     sequence: made,
                 };

@@ -75,8 +75,8 @@ impl Nonce {
 pub struct FdMessage {
     /// Number of times that the job has been restarted.
     pub attempt: u16,
-    /// Number of the channel that the descriptor belongs to. Each number is used only once in a
-    /// job.
+    /// Number of the channel that the descriptor belongs to. A job uses each channel number only
+    /// once.
     pub channel: u32,
     /// The rank that sends the descriptor.
     pub from: u32,

@@ -5,8 +5,8 @@
 //! of the parent group and the list of members. When all members have sent their requests, it gives
 //! the group a number that no group has had before, and sends the number to each member
 //! ([`Notice::Made`]). So no message of a dropped group is ever mistaken for a message of a later
-//! group. A rank that calls twice with the same list takes part in two groups. The first group is
-//! created by each member's first call.
+//! group. A rank that calls twice with the same list takes part in two groups. Each member's first
+//! call creates the first group, and its second call creates the second.
 //!
 //! A group is not created if a member dies, leaves or stops waiting. In this case, all members that
 //! have sent a request receive the same error.
@@ -27,7 +27,8 @@ pub const RELAY: usize = 0;
 /// group in which the world's links are measured.
 pub const FIRST_MADE: u32 = 2;
 
-/// A message between processes about the processes, or about groups that do not exist yet.
+/// A message between processes about the processes themselves, or about groups that do not exist
+/// yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Notice {
     /// To rank 0: "I request a group of these members."

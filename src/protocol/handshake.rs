@@ -17,8 +17,8 @@
 //! and is sent only to an authenticated initiator.
 //!
 //! The *attempt* counts the restarts of the job. A process that is left over from an earlier
-//! attempt holds the same secret and the same rank, so only this number distinguishes it from its
-//! replacement.
+//! attempt has the same secret and the same rank as its replacement, so only the attempt
+//! distinguishes the two.
 //!
 //! The connection is established only by the confirmation. An initiator that has stopped waiting
 //! closes the connection instead, so an acceptor never keeps a connection that its initiator has

@@ -115,7 +115,7 @@ impl Members {
     }
 
     /// Converts the world ranks in the fields of `error` to group ranks. The text keeps the world
-    /// ranks, and a note is appended to report this.
+    /// ranks, and a note that says so is appended.
     #[must_use]
     pub fn of_the_world(&self, error: Error) -> Error {
         if (0..self.count).all(|rank| self.world_rank(rank) == rank) {

@@ -95,7 +95,7 @@ pub enum Message {
         /// [`PLACES_MAX`].
         blocked_by: Vec<Place>,
         /// The call in which the sender's thread that calls this group is blocked, followed by the
-        /// waits that the ranks that this call waits for have reported, and so on.
+        /// waits reported by the ranks that the call is waiting for, and so on.
         waits: Vec<Wait>,
     },
     /// To the coordinator: "this is my pending error."
@@ -133,12 +133,13 @@ pub enum Message {
     /// "My call differs from yours. Its blocks have these lengths." Contains at most the first
     /// [`COUNTS_SENT_MAX`] blocks.
     Counts(Call, Vec<u64>),
-    /// To the coordinator: "I am waiting for another rank in a message. Send me your position."
+    /// To the coordinator: "I am waiting for another rank in a send or a receive. Send me your
+    /// position."
     Asking,
 }
 
 impl Message {
-    /// Returns `true` if this message can have been sent by `from`, which is one of the group's
+    /// Returns `true` if this message could have been sent by `from`, which is one of the group's
     /// `members`. The ranks in a message are printed, so they must exist.
     #[must_use]
     pub fn is_possible(&self, from: usize, members: &Members) -> bool {

@@ -38,7 +38,7 @@ fn tag(key: &ConnectionKey, direction: Direction, counter: u64, framed: &[u8]) -
 pub(crate) enum Broken {
     /// A length above [`SEALED_BYTES_MAX`].
     TooLong,
-    /// A message that the other end did not send at this point of the stream.
+    /// A message that the other end did not send at this point in the stream.
     Forged,
 }
 

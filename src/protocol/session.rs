@@ -38,7 +38,7 @@ pub enum To {
     All,
 }
 
-/// An error that this rank has seen while the first error is not decided yet.
+/// An error that this rank saw before the first error was decided.
 #[derive(Debug)]
 struct Pending {
     error: Error,
@@ -114,8 +114,8 @@ pub struct Session {
     departed: BTreeMap<usize, Departed>,
     /// Ranks whose control connection to this rank is lost.
     lost: BTreeSet<usize>,
-    /// Ranks whose process has ended and whose goodbye has not arrived so far, in the order in
-    /// which this rank learned of the ends.
+    /// Ranks whose processes have ended and whose goodbyes have not arrived yet, in the order in
+    /// which this rank learned that they had ended.
     ended: Vec<Ended>,
     pending: Option<Pending>,
     first_error: Option<Error>,

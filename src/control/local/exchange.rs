@@ -46,7 +46,7 @@ struct Exchange<'a> {
     bytes: Option<usize>,
     /// Returns `true` while the exchange is still needed.
     goes_on: &'a dyn Fn() -> bool,
-    /// Ranks that have not accepted our descriptor yet.
+    /// Ranks that have not accepted this rank's descriptor yet.
     unsent: BTreeSet<usize>,
     /// Ranks whose descriptor has not arrived yet.
     missing: BTreeSet<usize>,

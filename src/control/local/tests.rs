@@ -99,7 +99,7 @@ fn send_with_word(
     rustix::net::sendmsg_addr(&socket, &address, &bytes, &mut ancillary, send_flags())
 }
 
-/// Returns messages to rank 0, each of which is invalid in a different way.
+/// Returns messages to rank 0 that are each invalid in a different way.
 fn forgeries(local: &LocalPeers) -> Vec<[u8; FD_MESSAGE_BYTES]> {
     let right = FdMessage {
         attempt: 0,

@@ -50,7 +50,7 @@ pub(super) struct Messages {
     /// Connections that were accepted while rank 0 is still forwarding messages. Only the last
     /// connection from each rank is kept.
     early: BTreeMap<usize, Channel>,
-    /// Ranks whose connection was closed, or that do not accept connections.
+    /// Ranks whose connections were closed, or that do not accept connections.
     closed: BTreeSet<usize>,
     /// On rank 0: the time at which it notifies the other ranks that it is leaving, unless all of
     /// them leave earlier.
@@ -125,7 +125,7 @@ impl ControlThread {
         }
     }
 
-    // ---- messages of this process ----
+    // ---- messages from this process ----
 
     pub(super) fn send_own(&mut self, to: u32, group: u32, payload: Vec<u8>) {
         let bytes = payload.len();
@@ -273,9 +273,9 @@ impl ControlThread {
         }
     }
 
-    /// Processes a failed attempt to connect to `rank`. If no process listens there, or if an
-    /// authenticated process refuses the connection, the rank is unreachable. Any other failure may
-    /// be temporary.
+    /// Processes a failed attempt to connect to `rank`. If no process listens at its address, or if
+    /// an authenticated process refuses the connection, the rank is unreachable. Any other failure
+    /// may be temporary.
     pub(super) fn not_connected(&mut self, rank: usize, failure: &Failure) {
         match failure {
             Failure::NoListener => {
@@ -306,8 +306,9 @@ impl ControlThread {
 
     // ---- leaving ----
 
-    /// Starts the departure of rank 0. Usually, all ranks leave at the same time, so rank 0 first
-    /// continues to forward messages for a while, during which the other ranks send their goodbyes.
+    /// Starts the departure of rank 0. Usually, all ranks leave at about the same time, so rank 0
+    /// first continues to forward messages for a while, during which the other ranks send their
+    /// goodbyes.
     pub(super) fn stop_relaying(&mut self, now: Instant) {
         if self.rank == 0 {
             let leaves_at = now + CONTROL_RELAY_MIN;

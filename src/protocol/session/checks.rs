@@ -23,7 +23,7 @@ pub(super) struct Checks {
     posted: BTreeMap<usize, u64>,
     /// Peers on which a receive from any rank is waiting for a message.
     takes_any: BTreeSet<usize>,
-    /// `true` if this rank last reported that it has such a receive.
+    /// `true` if this rank last reported that it has a receive from any rank that is waiting.
     says_any: bool,
 }
 
@@ -133,7 +133,7 @@ impl Session {
         let Some(checks) = self.checks.as_mut().filter(|_| decides) else {
             return;
         };
-        // A rank that has left makes no further call.
+        // A rank that has left makes no further calls.
         let made = |rank| match self.departed.get(&rank) {
             Some(departed) => Some(departed.calls),
             None => checks.made.get(&rank).copied(),

@@ -1,4 +1,4 @@
-//! Starts the clocks of collectives in which ranks wait without a deadline.
+//! Starts clocks for collectives in which ranks wait without a deadline.
 
 use super::{Session, To};
 use crate::limits::{CALLS_REMEMBERED, NO_TIMEOUT, PLACES_MAX};
@@ -70,7 +70,7 @@ impl Session {
         };
         let clock = Clock {
             sequence,
-            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
             rank: self.rank as u32,
             timeout,
         };

@@ -39,7 +39,7 @@ impl Session {
     /// Reports to the coordinator that the process of `peer` has ended. If `peer` is the
     /// coordinator, reports this to the rank that would succeed it.
     pub(super) fn send_ended(&mut self, peer: usize) {
-        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
         self.send_to_deputy(peer, Message::Ended(peer as u32));
     }
 

@@ -54,7 +54,7 @@ impl Session {
     }
 
     /// Returns `true` if `rank` may decide as the coordinator. In that case, no lower rank can have
-    /// made a decision that this rank does not know, because all of them have left, and the
+    /// made a decision that this rank does not know of, because all of them have left, and the
     /// decision of a rank arrives before its goodbye.
     fn may_follow(&self, rank: usize) -> bool {
         let has_died = |rank: &usize| self.lost.contains(rank) && !self.departed.contains_key(rank);
@@ -115,7 +115,7 @@ impl Session {
     }
 
     fn agree(&mut self) {
-        // The coordinator's own mark is among them.
+        // These marks include the coordinator's own.
         let least = self.marks.told.values().copied().min();
         let number = least.unwrap_or(self.marks.own);
         self.marks.agreed = Some(number);

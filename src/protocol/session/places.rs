@@ -107,7 +107,7 @@ impl Session {
         if self.has_asked_coordinator && !self.positions.contains_key(&self.coordinator) {
             note(unknown(self.coordinator));
         }
-        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
         places.remove(&(self.rank as u32));
         places
     }
@@ -150,7 +150,7 @@ impl Session {
     /// Sends this rank's position to `peer`.
     pub(super) fn answer(&mut self, peer: usize) {
         let place = Place {
-            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
             rank: self.rank as u32,
             calls: self.made,
             inside: self.inside,
@@ -170,7 +170,7 @@ impl Session {
 
 fn unknown(rank: usize) -> Place {
     Place {
-        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
         rank: rank as u32,
         calls: Place::UNKNOWN,
         inside: false,

@@ -77,7 +77,7 @@ impl Session {
     }
 
     fn of_world(&self, rank: u32) -> u32 {
-        // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+        // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
         self.members.world_rank(rank as usize) as u32
     }
 
