@@ -129,7 +129,7 @@ fn first_line(path: &str) -> Option<String> {
     (!line.is_empty()).then(|| line.to_owned())
 }
 
-/// Returns this host's name for messages.
+/// Returns the name of this host, for use in messages.
 pub(crate) fn host_name() -> String {
     first_line("/proc/sys/kernel/hostname").unwrap_or_else(|| "unknown host".to_owned())
 }

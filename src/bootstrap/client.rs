@@ -186,8 +186,8 @@ fn unreached_line(
     )
 }
 
-/// Returns the addresses to try: first those with the configured port, then those with the next
-/// port.
+/// Returns the addresses to try: first those with the configured port and then, if this is allowed,
+/// those with the next port.
 fn candidates(settings: &Settings, deadline: Instant) -> Result<Vec<SocketAddr>> {
     let given = address::resolve("the rendezvous", &settings.rendezvous, deadline)?;
     for remote in &given {

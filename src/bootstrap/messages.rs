@@ -21,7 +21,7 @@ pub(crate) struct Record {
     pub(crate) room: DescriptorUsage,
 }
 
-/// A message of the join.
+/// A message that is sent during a join.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Message {
     /// To rank 0: the sender's record.

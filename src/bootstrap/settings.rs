@@ -229,8 +229,8 @@ impl Settings {
             (None, None) => TuningSource::Measured,
         };
         settings.report_fd = optional(&set, REPORT_FD, "a file descriptor")?;
-        // TORCHELASTIC_RESTART_COUNT is not used, because in it torchrun counts the failures on
-        // each host. So its value differs between hosts in the same attempt.
+        // Do not use TORCHELASTIC_RESTART_COUNT, in which torchrun counts the failures on each
+        // host: its value differs between the hosts in one attempt.
         if let Some(attempt) = optional(&set, "RINGTREE_ATTEMPT", "a number of restarts")? {
             settings.attempt = attempt;
         }
@@ -530,7 +530,7 @@ pub(crate) fn secret(set: &impl Fn(&str) -> Option<String>) -> Result<Option<Sec
     secret.map(Some)
 }
 
-/// Returns how long ranks and launchers wait for each other.
+/// Returns the time that ranks and launchers wait for each other.
 pub(crate) fn timeout(set: &impl Fn(&str) -> Option<String>) -> Result<Duration> {
     let timeout_ms = optional(set, "RINGTREE_TIMEOUT_MS", "a number of milliseconds")?;
     let timeout = timeout_ms.map_or(DEADLINE_DEFAULT, Duration::from_millis);

@@ -1,4 +1,5 @@
-//! Checks whether this process can share memory, and explains why ranks cannot share theirs.
+//! Checks whether this process can share memory, and explains why ranks cannot share memory with
+//! each other.
 //!
 //! Every rank checks its own process ([`Findings`]) and adds the result to the record that it sends
 //! when it joins. All ranks then reach the same conclusion from the table of all records; see

@@ -1,5 +1,5 @@
 //! Decodes unique IDs, and messages in the postcard format: messages that rank 0 relays, messages
-//! of the join, messages between launchers, and reports of ranks to their launcher.
+//! of a join, messages between launchers, and reports from ranks to their launcher.
 
 use super::Decoder;
 use crate::bootstrap::messages::{Message as JoinMessage, Record};

@@ -1,4 +1,5 @@
-//! Decodes files: tuning tables, recordings, and the manifests, tensors and names of checkpoints.
+//! Decodes files: tuning tables, recordings, and checkpoints (their manifests, tensors and file
+//! names).
 
 use super::{Decoder, Input};
 use crate::ddp::checkpoint::manifest::{FORMAT, Manifest, TensorFile, end};

@@ -126,7 +126,7 @@ impl Attempt {
     }
 
     /// Returns the command that starts the rank with local rank `local_rank`, with torchrun's and
-    /// ringtree's variables. Its streams are not set yet.
+    /// ringtree's variables. The command's streams are not set yet.
     pub(super) fn command(&self, job: &Job, placement: &Placement, local_rank: usize) -> Command {
         let mut command = Command::new(&job.program);
         command.args(&job.arguments);

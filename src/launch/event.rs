@@ -77,8 +77,8 @@ pub(super) trait Peers {
     /// start the next attempt.
     fn stopped(&mut self) -> Status;
 
-    /// Begins the next attempt. This is called after [`Status::Stopped`]. `table` is the table that
-    /// rank 0 measured in the last attempt if rank 0 ran on this host and measured one.
+    /// Begins the next attempt. This is called after [`Status::Stopped`]. `table` is the link speed
+    /// table that rank 0 measured in the last attempt, if rank 0 ran on this host and measured one.
     fn again(&mut self, table: Option<String>) -> Result<Attempt>;
 
     /// Returns the name of the launcher that is delaying the next attempt.
@@ -88,7 +88,7 @@ pub(super) trait Peers {
     fn handle(&mut self, heard: PeerEvent) -> Status;
 }
 
-/// A launcher that is connected to all others.
+/// A launcher's state once all launchers of the job have joined.
 pub(super) struct Met {
     /// This launcher's position in the job.
     pub(super) placement: Placement,

@@ -1,8 +1,8 @@
 //! Saves the complete output of each rank in a log file.
 //!
-//! The launcher appends to existing files, so their contents survive restarts and later jobs. The
-//! log of each attempt begins with a line from the launcher. If a file cannot be written, the job
-//! continues.
+//! The launcher appends to existing files, so their contents survive restarts and later jobs. If a
+//! file is not empty, a line from the launcher marks the beginning of each further attempt. If a
+//! file cannot be written, the job continues.
 
 use super::attempt::Placement;
 use super::streams;

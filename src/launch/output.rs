@@ -72,7 +72,8 @@ impl Noted {
         }
     }
 
-    /// Returns `true` if the line contains a reported error that blames another rank.
+    /// Returns `true` if the line contains an error that the rank has reported and that blames
+    /// another rank.
     fn blames_another(&mut self, line: &[u8]) -> bool {
         let line = (line.len() <= ECHO_BYTES_MAX).then(|| String::from_utf8_lossy(line));
         line.is_some_and(|line| matches!(self.record.blames(Some(&line)), Some(Some(_))))
@@ -271,7 +272,7 @@ struct Lines {
     /// `true` if all output so far has been queued for the same file as the launcher's own lines.
     is_shown: bool,
     heard: SharedOutput,
-    /// Lines to suppress on standard error.
+    /// On standard error, the lines whose copies are suppressed.
     echoes: Option<Echoes>,
 }
 

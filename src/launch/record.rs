@@ -51,9 +51,9 @@ impl Record {
         &self.reports
     }
 
-    /// Returns the rank that the rank's failure blames, or `Some(None)` if it blames no other rank.
-    /// This is decided by the reported error that `words` contains or, without `words`, by the last
-    /// reported error. Returns `None` if no such error was reported.
+    /// Returns the other rank that the rank's failure blames, or `Some(None)` if it blames no other
+    /// rank. The error that decides this is the reported error that `words` contains or, if `words`
+    /// is `None`, the last reported error. Returns `None` if no such error was reported.
     pub(super) fn blames(&mut self, words: Option<&str>) -> Option<Option<u32>> {
         let mut failures = self.reports().iter().filter_map(|report| match report {
             Report::Failed { blames, text } => Some((text.as_str(), *blames)),

@@ -5,7 +5,7 @@ use super::event::Status;
 use std::time::Duration;
 
 /// The pause between a failure and the first restart. Each later pause is twice as long as the one
-/// before it.
+/// before it, up to `PAUSE_MAX`.
 const PAUSE_FIRST: Duration = Duration::from_millis(50);
 /// The maximum pause.
 const PAUSE_MAX: Duration = Duration::from_secs(1);

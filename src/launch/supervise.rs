@@ -459,7 +459,7 @@ impl Supervisor {
         }
     }
 
-    /// Starts to end the attempt. If the attempt is already ending, `cause` may replace the earlier
+    /// Begins to end the attempt. If the attempt is already ending, `cause` may replace the earlier
     /// cause or prevent the restart.
     fn end(&mut self, cause: Cause, grace: Duration, signal: Signal) {
         let replaces = match &self.ending {
@@ -502,8 +502,8 @@ impl Supervisor {
         self.stop(FAILURE_GRACE, Signal::TERM, cause, decision);
     }
 
-    /// Returns the line that reports `cause`. Before that, shows the output that was held back for
-    /// the rank that the line names.
+    /// Returns the line that reports `cause`. First shows the output of the rank that the line
+    /// names, if that output has been held back.
     fn line(&self, cause: &Cause) -> String {
         let is_blamed = |rank: &&Rank| u32::try_from(rank.number).ok() == cause.blames;
         let blamed = self.ranks.iter().find(is_blamed);

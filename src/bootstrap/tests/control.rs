@@ -110,7 +110,8 @@ fn poke_wakes_control_thread() {
     shut_down(&ranks);
 }
 
-/// Returns streams for group 5 between all pairs of ranks. Both ends of each pair dial.
+/// Returns streams for group 5 between all pairs of ranks. Both ranks of each pair request the
+/// connection.
 fn connected(ranks: &[(Membership, Arc<Recorder>)]) -> Vec<Vec<(usize, TcpStream)>> {
     for (rank, (membership, _)) in ranks.iter().enumerate() {
         for peer in (0..ranks.len()).filter(|peer| *peer != rank) {

@@ -118,7 +118,8 @@ fn impostor(port: u16, answer: impl Fn(&mut std::net::TcpStream) + Send + 'stati
     thread::spawn(move || {
         for stream in listener.incoming().flatten() {
             let mut stream = stream;
-            // A rank that has reached the real rendezvous does not connect again.
+            // Once a rank has reached the real rendezvous, it does not connect again, and this loop
+            // waits forever.
             answer(&mut stream);
         }
     });

@@ -87,7 +87,8 @@ impl Drop for Links {
     }
 }
 
-/// Returns the message with all of its texts shortened and stripped of control characters.
+/// Returns the message with its texts stripped of control characters and, except for a link speed
+/// table, shortened.
 fn printable(message: Message) -> Message {
     let text = |text: String| Printable(&text.cut(ERROR_BYTES_MAX)).to_string();
     let told = |cause: Cause| Cause {

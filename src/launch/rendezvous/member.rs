@@ -157,7 +157,7 @@ impl Peers for Member {
     }
 
     fn settled(&mut self, cause: &Cause) -> Status {
-        // The coordinator should have decided but has not answered in time.
+        // The coordinator has not answered in time, so this launcher decides on its own.
         Status::Final(cause.clone())
     }
 
