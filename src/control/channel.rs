@@ -101,7 +101,7 @@ impl Channel {
         self.flush();
     }
 
-    /// Records `why` nothing more can be sent, and clears the queue.
+    /// Records the reason `why` nothing more can be sent, and clears the queue.
     fn breaks(&mut self, why: String) {
         self.broken = Some(why);
         self.queued.clear();

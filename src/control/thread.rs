@@ -47,8 +47,8 @@ const TIMER: Token = Token(3);
 /// Token of rank 0's process. The token of rank r's process is this value plus r. These tokens are
 /// above the tokens of channels and below the tokens of handshakes.
 const PROCESS_FIRST: usize = 1 << 31;
-/// The first pause before a connection is dialed again. Each later pause is twice as long, up to
-/// `REDIAL_MAX`.
+/// The first pause before a connection is dialed again. Each later pause is twice as long as the
+/// one before it, up to `REDIAL_MAX`.
 const REDIAL_FIRST: Duration = Duration::from_millis(10);
 const REDIAL_MAX: Duration = Duration::from_millis(500);
 
@@ -116,7 +116,7 @@ struct ControlThread {
     early: BTreeSet<(u32, usize)>,
     /// Data connections that this rank has dialed.
     dialed: BTreeSet<(u32, usize)>,
-    /// The groups that were dropped most recently. Late requests from peers to dial connections of
+    /// The groups that were dropped most recently. Late requests from peers to dial connections for
     /// these groups are ignored.
     forgotten: VecDeque<u32>,
     timeout: Duration,

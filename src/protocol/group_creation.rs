@@ -6,7 +6,7 @@
 //! the group a number that no group has had before, and sends the number to each member
 //! ([`Notice::Made`]). So no message of a dropped group is ever mistaken for a message of a later
 //! group. A rank that calls twice with the same list takes part in two groups. Each member's first
-//! call creates the first group, and its second call creates the second.
+//! call counts toward the first group, and its second call toward the second.
 //!
 //! A group is not created if a member dies, leaves or stops waiting. In this case, all members that
 //! have sent a request receive the same error.
