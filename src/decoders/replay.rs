@@ -48,7 +48,7 @@ fn decoders_and_corpus_directories_match() {
 }
 
 #[test]
-fn seeds_and_corpus_inputs_never_panic() {
+fn seeds_and_corpus_inputs_never_panic_or_exceed_memory() {
     for decoder in DECODERS {
         for input in inputs(decoder) {
             run(decoder, &input);
@@ -57,7 +57,7 @@ fn seeds_and_corpus_inputs_never_panic() {
 }
 
 #[test]
-fn truncated_and_modified_seeds_never_panic() {
+fn truncated_and_modified_seeds_never_panic_or_exceed_memory() {
     for decoder in DECODERS {
         run(decoder, &[]);
         for seed in (decoder.seeds)() {

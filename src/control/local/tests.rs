@@ -283,7 +283,7 @@ fn descriptors_kept_for_later_are_limited() {
 }
 
 #[test]
-fn fd_exchange_timeout_names_missing_rank() {
+fn fd_exchange_timeout_names_missing_ranks() {
     let name = "ringtree-test-late";
     let all = ranks(4);
     let late = Duration::from_millis(300);
