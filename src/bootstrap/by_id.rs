@@ -120,7 +120,7 @@ pub(super) fn found_line(settings: &Settings) -> String {
     }
 }
 
-/// Returns the key of the counter of ranks that have read this ID.
+/// Returns the key under which the ranks that have read this ID are counted.
 fn came(id: &UniqueId) -> String {
     format!("ringtree/came/{}", id.name())
 }

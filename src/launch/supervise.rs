@@ -153,7 +153,7 @@ pub(super) enum End {
         /// The launcher's exit code.
         exit_code: i32,
     },
-    /// The attempt failed, and this attempt follows.
+    /// The attempt failed. The value is the next attempt.
     Again(Attempt),
 }
 

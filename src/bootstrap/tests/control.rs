@@ -62,7 +62,8 @@ fn messages_sent_before_shutdown_arrive() {
                 });
             }
         }
-        // Rank 0 sees any rank leave. The other ranks see only rank 0 leave.
+        // Rank 0 notices when any other rank leaves. The other ranks notice only when rank 0
+        // leaves.
         let witness = if leaver == 0 { 1 } else { 0 };
         let (rank, why) = ranks[witness]
             .1
