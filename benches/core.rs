@@ -1,5 +1,5 @@
-//! Measures how many bytes per second one core moves in each job of the polling thread: sending
-//! over TCP, receiving over TCP, and folding.
+//! Measures the throughput of one core, in bytes per second, for each task of the polling thread:
+//! sending over TCP, receiving over TCP, and folding.
 //!
 //! Two threads of this process exchange messages over loopback through the library's links. Rates
 //! are per second of the thread's CPU time, so waiting costs nothing. Over loopback, the kernel
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// Bytes of a message, like a block of a large all-reduce.
 const MESSAGE_BYTES: usize = 1 << 20;
 const MESSAGES: u32 = 2_000;
-/// Bytes of each operand in all folds of one measurement.
+/// Total number of bytes of each operand in all folds of one measurement.
 const FOLDED_BYTES: usize = 4 << 30;
 const SLEEP: Duration = Duration::from_millis(100);
 
@@ -55,7 +55,7 @@ impl End {
     }
 
     /// Moves all messages with `step`, which receives the message and the number of bytes already
-    /// moved. Returns the bytes per second of CPU time.
+    /// moved. Returns the number of bytes per second of CPU time.
     fn rate(
         &mut self,
         mut step: impl FnMut(&mut StreamLink<TcpLink>, &Message, usize) -> usize,
@@ -85,7 +85,7 @@ fn cpu_time() -> Duration {
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// Returns the rates of sending and of receiving.
+/// Returns the rates of sending and of receiving, in bytes per second of CPU time.
 fn tcp() -> (f64, f64) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("loopback must be available");
     let address = listener

@@ -1,5 +1,5 @@
-//! Measures the costs of a collective in addition to moving its bytes: creating and choosing plans,
-//! and running the engine over links that are plain memory.
+//! Measures the overhead of a collective, which is its cost without moving bytes: creating and
+//! choosing plans, and running the engine over in-memory links.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::internal::compute::Region;
@@ -82,7 +82,7 @@ fn pair() -> [Engine; 2] {
     })
 }
 
-/// Creates links between the two engines over `stream`.
+/// Creates links to the other engine over `stream`, or links that never connect if that is `None`.
 fn links(mut stream: Option<MemoryStream>) -> Links {
     let connect = move |_| -> Box<dyn Link> {
         let mut stream = stream.take();

@@ -5,8 +5,8 @@ use ringtree::internal::compute::Kernel;
 use ringtree::{Dtype, ReduceOp};
 use ringtree_kit::expected::exact::Inputs;
 
-/// Measures a fold of `ranks` operands into the first one. Checks one fold exactly, then times
-/// folds of zeros, which do not change.
+/// Measures a fold of `ranks` operands into the first one. Checks one fold exactly, and then times
+/// folds of zeros, which leave the operands unchanged.
 fn bench_fold(
     criterion: &mut Criterion,
     group: &str,

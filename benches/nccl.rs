@@ -1,12 +1,12 @@
 //! Compares ringtree with NCCL over sockets and through mapped GPU memory.
 //!
-//! Ranks are processes. Each rank has its own GPU if there are enough; another measurement shares
-//! one GPU under MPS. Criterion's samples are batches of back-to-back calls, timed on the slowest
-//! rank. The table shows the median of the mean times per call. Results are checked before and
-//! after.
+//! Ranks are processes. If there are enough GPUs, each rank has its own. In a second arrangement,
+//! the ranks share one GPU under MPS. Criterion's samples are batches of back-to-back calls, timed
+//! on the slowest rank. The table shows the median over the batches of the mean time per call.
+//! Results are checked before and after the batches.
 //!
-//! `benches/nccl/README.md` says how to run it. Without a GPU or NCCL, it prints a message and
-//! exits.
+//! `benches/nccl/README.md` explains how to run the benchmark. Without a GPU or NCCL, the benchmark
+//! prints a message and exits.
 
 #[path = "nccl/arrangement.rs"]
 mod arrangement;
@@ -36,19 +36,19 @@ use std::time::{Duration, Instant};
 use table::{Row, Table, Timed, median};
 use world::World;
 
-/// Variable with the role of a process; the parent of the others has none.
+/// Environment variable with the role of a process. The parent process has no role.
 pub(crate) const ROLE: &str = "RINGTREE_NCCL_ROLE";
-/// Variable with the path of the CSV file.
+/// Environment variable with the path of the CSV file.
 const CSV: &str = "RINGTREE_NCCL_CSV";
-/// Variable with the time limit in minutes; [`MINUTES_DEFAULT`] otherwise.
+/// Environment variable with the time limit in minutes. The default is [`MINUTES_DEFAULT`].
 const MINUTES: &str = "RINGTREE_NCCL_MINUTES";
-/// The default fits machines that are lent for ten minutes.
+/// Default time limit in minutes, for machines that are lent for ten minutes.
 const MINUTES_DEFAULT: u64 = 9;
-/// Batches per point.
+/// Number of batches per case.
 const SAMPLES: usize = 10;
-/// Variable with NCCL's log level.
+/// Environment variable with NCCL's log level.
 const DEBUG: &str = "NCCL_DEBUG";
-/// Time that Criterion receives for a failed call.
+/// Time that is reported to Criterion for a failed call.
 const STAND_IN: Duration = Duration::from_millis(20);
 /// If one call takes longer, this size and all larger ones are skipped.
 const CALL_MAX: Duration = Duration::from_secs(1);
@@ -91,7 +91,7 @@ enum Outcome {
     Measured { failures: usize },
 }
 
-/// A path, and how ranks are assigned to GPUs.
+/// A path between the ranks, and the assignment of ranks to GPUs.
 struct Arrangement<'a> {
     path: Path,
     gpus: Gpus,
@@ -99,7 +99,7 @@ struct Arrangement<'a> {
     mps: Option<Mps>,
     library: &'a Library,
     multiprocessors: usize,
-    /// A directory without an MPS daemon.
+    /// A directory in which clients do not find an MPS daemon.
     nowhere: &'a std::path::Path,
 }
 
@@ -130,7 +130,7 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     let nowhere = tempfile::tempdir().map_err(|error| error.to_string())?;
     let mut results = Results::default();
     for (nth, (gpus, path)) in ways.iter().copied().enumerate() {
-        // A new daemon each time, because a client that fails affects the others.
+        // Start a new daemon for each arrangement, because a client that fails affects the others.
         let mps = match (gpus == Gpus::Shared).then(Mps::start).transpose() {
             Ok(mps) => mps,
             Err(why) => {
@@ -156,7 +156,7 @@ fn beside(criterion: &mut Criterion) -> Result<Outcome, String> {
     })
 }
 
-/// Returns the possible arrangements. Prints why the others are not.
+/// Returns the possible arrangements. For each of the others, prints why it is impossible.
 fn possible_ways(gpu_count: usize, version: Version) -> Vec<(Gpus, Path)> {
     let ways = [Gpus::Each, Gpus::Shared];
     let ways = ways.map(|gpus| [Path::Sockets, Path::Ipc].map(|path| (gpus, path)));
@@ -203,7 +203,7 @@ struct Results {
 }
 
 impl Results {
-    /// Reports an arrangement when it ends.
+    /// Prints the results and the failures of a finished arrangement.
     fn add(&mut self, table: &Table, failures: &[String]) {
         print!("{}", table.text());
         self.csv.push_str(&table.csv());
@@ -310,7 +310,8 @@ impl Arrangement<'_> {
     }
 }
 
-/// A library's ranks until they fail, and the collectives that are too slow.
+/// The ranks of one library, or the failure that ended them, and the collectives for which larger
+/// sizes are too slow.
 struct Side {
     name: &'static str,
     world: Result<World, String>,
@@ -323,7 +324,7 @@ impl Side {
         Self { name, world, slow }
     }
 
-    /// Returns the failure that ended it early.
+    /// Returns the failure that ended the ranks early, if any.
     fn failure(self) -> Option<String> {
         self.world.err()
     }
@@ -374,7 +375,8 @@ impl Side {
     }
 }
 
-/// Returns the seconds per call of each batch, empty if the point is not selected.
+/// Returns the mean time per call of each batch, in seconds. The list is empty if Criterion's
+/// filter does not select the case.
 fn sample(
     criterion: &mut Criterion,
     group: &str,
@@ -397,7 +399,8 @@ fn sample(
                 .inspect(|elapsed| means.push(elapsed.as_secs_f64() / calls as f64))
                 .unwrap_or_else(|why| {
                     failure.get_or_insert(why);
-                    // Criterion has no failures: it needs a time, and that time must pass.
+                    // Criterion cannot report a failure. It needs a time, and that much time must
+                    // really pass.
                     std::thread::sleep(STAND_IN);
                     STAND_IN * u32::try_from(calls).unwrap_or(u32::MAX)
                 })
@@ -407,6 +410,6 @@ fn sample(
     if let Some(why) = failure {
         return Err(why);
     }
-    // The first batches are warm-up.
+    // Skip the first batches, which are Criterion's warm-up.
     Ok(means.split_off(means.len().saturating_sub(SAMPLES)))
 }

@@ -1,5 +1,5 @@
-//! Measures an all-reduce of two ranks through shared memory. Each rank is a thread with its own
-//! engine and region.
+//! Measures an all-reduce between two ranks through shared memory. Each rank is a thread with its
+//! own engine and region.
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use ringtree::internal::compute::lend;
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
 
-/// A rank: its group, and the call that it repeats.
+/// A rank: its group, and the all-reduce that it repeats.
 struct Rank {
     group: Group,
     prepared: Arc<Prepared>,
@@ -77,7 +77,8 @@ fn channel() -> Vec<Links> {
     regions.into_iter().enumerate().map(of_rank).collect()
 }
 
-/// Creates zeros that share no cache line with another rank's, like the memory of processes.
+/// Returns zeros in memory that shares no cache line with another rank's buffer, as if each rank
+/// were a process.
 fn apart(count: usize) -> Vec<f32> {
     let mut zeros = Vec::with_capacity(count.max(4096));
     zeros.resize(count, 0.0);

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that ringtree chooses the fastest algorithm, on this host or between emulated hosts.
 
-Measures one tuning table, like a job at its start. With that table, times `auto` and every
+Measures one tuning table, as a job does when it starts. With that table, times `auto` and every
 algorithm with every radix in interleaved rounds. An algorithm is dropped after the first round if
 its predicted time exceeds three times the shortest prediction and its measured time is at least
 twice the shortest measured time. A size is a miss if the median of `auto` is more than 10 % above
@@ -11,7 +11,7 @@ that of the best algorithm, and still is after both have been timed again.
 by `ringtree-network`. This needs root. Ranks and network share the cores of this machine, which
 distorts results with many ranks.
 
-Exit code: 0, 1 (something failed, or computed a wrong result), or 2 (wrong usage).
+Exit code: 0 (success), 1 (a failure or a wrong result), or 2 (wrong usage).
 """
 
 import argparse
@@ -28,13 +28,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 BUILT = os.path.normpath(os.path.join(HERE, "..", "..", "target", "release"))
 SIZES = "8,1K,16K,64K,256K,1M,4M,16M"
 MISS = 1.10
-# Algorithms above both multiples of the best, predicted and measured, are timed only once.
+# An algorithm is timed only once if both its predicted and its measured time exceed these multiples
+# of the best.
 HOPELESS_PREDICTED, HOPELESS_TIMED = 3, 2
-# Sizes from LONG_BYTES on are measured in fewer rounds.
+# Sizes of at least LONG_BYTES are measured in fewer rounds.
 LONG_BYTES, LONG_ROUNDS = 16 << 20, 3
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 POINT = ("op", "network", "ranks", "algorithm", "bytes", "us", "predicted_us")
-# Mbit/s of a link, and microseconds from one host to another.
+# Rate of each link in Mbit/s, and delay between two hosts in microseconds.
 PROFILES = {"lan1g": (1000, 250), "wan200m": (200, 5000)}
 
 
@@ -45,7 +46,7 @@ def in_bytes(size):
 
 
 def calls(options, size_bytes):
-    """Returns the calls per batch: enough to measure, few enough to keep rounds short."""
+    """Returns the number of calls per batch: enough to measure, few enough to keep rounds short."""
     most, least, bytes_a_batch = (20, 1, 4 << 20) if options.network else (2000, 3, 8 << 20)
     return max(least, min(most, bytes_a_batch // (size_bytes + 4096)))
 
@@ -62,7 +63,7 @@ def output(options, command, table=None):
 
 
 def started(options):
-    """Returns the command that starts the ranks; empty if `ringtree bench` starts them."""
+    """Returns the command that starts the ranks: empty if `ringtree bench` starts them itself."""
     if not options.network:
         return []
     rate, delay_us = options.network
@@ -75,7 +76,8 @@ def started(options):
 def bench(options, size, names, table):
     """Measures the named algorithms, interleaved, in one job.
 
-    Returns for each name the microseconds per call, the prediction, and the algorithm that ran.
+    Returns, for each name, the time per call in microseconds, the predicted time in microseconds,
+    and the algorithm that ran.
     """
     command = started(options) + [options.ringtree, "bench", options.op]
     command += ["--ranks", str(options.ranks), "--transport", options.transport]
@@ -109,7 +111,7 @@ def algorithms(options, size):
 
 
 def timed(options, size, names, rounds, table):
-    """Returns the times of all rounds and the predictions, by name, and what `auto` chose."""
+    """Returns the measured and the predicted times by name, and the algorithm that `auto` chose."""
     times_us, left = {name: [] for name in names}, list(names)
     predictions, chosen = {}, None
     for number in range(rounds):
@@ -159,7 +161,7 @@ def judge(options, size, table):
 
 
 def write_points(options, size, times_us, predictions):
-    """Appends a line per algorithm to the file of points, which predicted.py draws."""
+    """Appends a line per algorithm to the file that `--points` names, for predicted.py."""
     is_new = not os.path.exists(options.points)
     with open(options.points, "a", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
@@ -172,7 +174,7 @@ def write_points(options, size, times_us, predictions):
 
 
 def compared(times_us):
-    """Returns the best algorithm's name, and the median of `auto` divided by its median."""
+    """Returns the name of the best algorithm, and the factor by which `auto` is slower."""
     medians = {name: statistics.median(times) for name, times in times_us.items()}
     auto_us = medians.pop("auto")
     best = min(medians, key=medians.get)

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares a collective of ringtree with Open MPI, MPICH and Gloo, on this host, in one run.
 
-Every round runs each program once, one after the other, over all sizes. The time of a size is the
-median of the rounds. Programs that are not installed are skipped with a message. README.md in this
-directory says what to install and how to read the table.
+In each round, every program runs once, one after the other, and measures all sizes. The time of a
+size is the median over the rounds. Programs that are not installed are skipped with a message.
+README.md in this directory says what to install and how to read the table.
 
-Exit code: 0, 1 (something failed, or computed a wrong result), or 2 (wrong usage).
+Exit code: 0 (success), 1 (a failure or a wrong result), or 2 (wrong usage).
 """
 
 import argparse
@@ -33,7 +33,7 @@ PROBE_LIMIT_S = 60
 TERMINATION_LIMIT_S = 3
 # Variables that would make a program act as one rank of a job.
 JOB_VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "RINGTREE_TRANSPORT")
-# By default, both MPIs use shared memory between ranks.
+# By default, both MPIs use shared memory between ranks. These settings select TCP instead.
 OPENMPI_TCP = "--mca pml ob1 --mca btl tcp,self --mca btl_tcp_if_include lo".split()
 MPICH_TCP = {
     "MPIR_CVAR_NOLOCAL": "1",
@@ -62,7 +62,7 @@ class Program:
         self.is_out = False
 
     def note(self, output):
-        """Records the times in the program's CSV. Returns the number of wrong elements."""
+        """Records the times in a program's CSV output. Returns the number of wrong elements."""
         wrong = 0
         for row in csv.DictReader(io.StringIO(output)):
             try:
@@ -89,13 +89,13 @@ def say(line):
 
 
 def last_line(text):
-    """Returns the last line with text; launchers print frames around theirs."""
+    """Returns the last line that contains text. Launchers draw frames around their messages."""
     lines = [line.strip() for line in text.splitlines()]
     return next((line for line in reversed(lines) if any(c.isalnum() for c in line)), "no message")
 
 
 def session_members(session):
-    """Returns the processes of a session. Launchers move ranks to other groups, not sessions."""
+    """Returns the processes of a session. Launchers move ranks to new process groups only."""
     members = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -123,7 +123,7 @@ def end(process):
 
 
 def run(command, limit_s, variables=None):
-    """Runs a program. Returns its exit code (None if time ran out), output and errors."""
+    """Runs a program. Returns its exit code (None if it timed out), output and errors."""
     environment = {k: v for k, v in os.environ.items() if k not in JOB_VARIABLES}
     environment.update(variables or {})
     with tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
@@ -199,7 +199,7 @@ def parse(arguments):
 
 
 def chosen_peers(options):
-    """Returns the requested peers; by default, all that can be expected to finish."""
+    """Returns the requested peers, or by default those that can be expected to finish."""
     if options.peers is not None:
         peers = list(dict.fromkeys(name for name in options.peers.split(",") if name))
         for name in peers:
@@ -223,10 +223,10 @@ def ringtree(options):
 
 
 def compiled_mpi(brand, folder, options):
-    """Compiles mpi.c for one MPI. Returns its launcher and the start of the program's command."""
+    """Compiles mpi.c for one MPI. Returns its launcher and the words that start the program."""
     compiler, launcher = shutil.which(f"mpicc.{brand}"), shutil.which(f"mpirun.{brand}")
     if not compiler or not launcher:
-        # Without Debian's names, the host has only one MPI.
+        # If the host has no commands with Debian's suffixes, it has only one MPI.
         compiler, launcher = shutil.which("mpicc"), shutil.which("mpirun")
         sign = {"openmpi": ("open mpi", "openrte"), "mpich": ("mpich", "hydra")}[brand]
         told = ""
@@ -285,7 +285,7 @@ def gloo(options, _folder, name):
 
 
 def found_programs(options, folder):
-    """Returns ringtree and the installed peers. Prints a message for each other peer."""
+    """Returns ringtree and the installed peers. Prints a message for each missing peer."""
     programs = [ringtree(options)]
     makers = {"openmpi": openmpi, "openmpi-yield": openmpi, "mpich": mpich, "gloo": gloo}
     for name in options.peers:
@@ -308,7 +308,7 @@ def measure(programs, options):
             wrong = program.note(output)
             if code == 0 and wrong == 0:
                 continue
-            # A slow or broken program would delay every further round.
+            # Do not run the program again, because it would delay every further round.
             program.is_out = True
             if code == ABSENT and program.name == "gloo":
                 say(f"{program.name}: skipped: it has no {options.op}")
@@ -324,7 +324,7 @@ def measure(programs, options):
 
 
 class Row:
-    """The medians of a size, with the best peer and its ratio."""
+    """The medians of all programs for one size, the best peer, and ringtree's ratio to it."""
 
     def __init__(self, programs, size):
         self.size = size
@@ -409,7 +409,7 @@ def compare(options):
 
 
 def main(arguments):
-    # SIGTERM also stops the started programs, like Control-C.
+    # Handle SIGTERM like Control-C, so that it also stops the started programs.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         return compare(parse(arguments))

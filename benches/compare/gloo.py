@@ -3,12 +3,12 @@
     gloo.py RANKS COLLECTIVE BYTES...
 
 COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the
-operator is sum, and the root is rank 0. BYTES is the size of the complete buffer; for the last two,
-it contains the blocks of all ranks. Rank 0 prints CSV.
+operator is sum, and the root is rank 0. BYTES is the size of the complete buffer. For all-gather
+and reduce-scatter, this buffer contains the blocks of all ranks. Rank 0 prints CSV.
 
-The time of a batch is the mean time per call on the slowest rank. The median batch is reported.
-Checked calls run before the batches and after each. Batches run on zeros, so that repeated sums do
-not overflow. Times include the overhead of Python and PyTorch.
+The time of a batch is the mean time per call on the slowest rank. The median batch is reported. One
+checked call runs before the batches and one after each batch. Batches run on zeros, so that
+repeated sums do not overflow. Times include the overhead of Python and PyTorch.
 
 Exit code: 0, 1 (wrong results, or a failure), 2 (wrong usage), or 3 (this PyTorch's Gloo lacks the
 collective).
@@ -25,17 +25,17 @@ CALLS_MIN = 3
 CALLS_MAX = 200_000
 GROWTH = 16  # factor between trials that determine the calls per batch
 POINT_S = 0.5  # total time of all batches of a size
-PERIOD = 17  # inputs of checked calls repeat after this many steps
+PERIOD = 17  # inputs of checked calls repeat after this many elements
 COLLECTIVES = ("all-reduce", "broadcast", "reduce", "all-gather", "reduce-scatter")
 ABSENT = 3
 
 
 class Absent(Exception):
-    """Gloo lacks the collective."""
+    """Raised if Gloo lacks the collective."""
 
 
 class Point:
-    """One size: its buffer, and the call on it."""
+    """A buffer of one size, and the call on it."""
 
     def __init__(self, torch, collective, byte_count):
         self.torch, self.gloo, self.collective = torch, torch.distributed, collective
@@ -48,7 +48,7 @@ class Point:
             self.count = self.block * self.ranks
         self.buffer = torch.zeros(self.count)
         self.own = slice(self.rank * self.block, (self.rank + 1) * self.block)
-        # PyTorch needs a second buffer for one rank's block.
+        # PyTorch needs a separate buffer for this rank's block.
         self.share = torch.zeros(self.block) if is_blocked else None
         self.call = self.chosen_call()
 
@@ -58,7 +58,7 @@ class Point:
             try:
                 gloo.all_gather_into_tensor(buffer, share)
             except (AttributeError, RuntimeError):
-                # Older versions only gather into a list of blocks.
+                # Older versions of PyTorch gather only into a list of blocks.
                 blocks = list(buffer.chunk(self.ranks))
                 return lambda: gloo.all_gather(blocks, share)
         return {
@@ -70,12 +70,12 @@ class Point:
         }[self.collective]
 
     def input(self, owner):
-        """Returns a rank's input of a checked call: small integers, whose sums are exact."""
+        """Returns a rank's input for a checked call: small integers, so that sums are exact."""
         indices = self.torch.arange(self.count)
         return ((indices * 5 + owner * 3) % PERIOD).float()
 
     def checked_call(self):
-        """Makes one call on predictable inputs. Returns this rank's number of wrong elements."""
+        """Issues one call on predictable inputs. Returns this rank's number of wrong elements."""
         self.buffer.copy_(self.input(self.rank))
         if self.collective == "all-gather":
             self.share.copy_(self.buffer[self.own])
@@ -100,7 +100,7 @@ class Point:
         return int((found != expected).sum())
 
     def batch(self, calls):
-        """Returns the mean seconds per call on the slowest rank; the same on every rank."""
+        """Returns the slowest rank's mean time per call in seconds, on every rank."""
         self.buffer.zero_()
         if self.share is not None:
             self.share.zero_()
@@ -135,7 +135,7 @@ class Point:
             calls *= GROWTH
 
     def measure(self):
-        """Prints the CSV row. Returns the number of wrong elements on all ranks."""
+        """Prints one CSV row. Returns the number of wrong elements on all ranks."""
         wrong = self.checked_call()
         calls = self.choose_calls()
         times_s = []
@@ -151,7 +151,7 @@ class Point:
 
 
 def one_rank(rank, ranks, meeting, collective, sizes):
-    """Measures as one of the ranks. Returns the exit code."""
+    """Runs the measurements as one of the ranks. Returns the exit code."""
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     import torch
     import torch.distributed
@@ -170,7 +170,7 @@ def one_rank(rank, ranks, meeting, collective, sizes):
 
 
 def guarded_rank(*arguments):
-    """Runs one rank and always exits the process, with at most one line of error."""
+    """Runs one rank, prints an error in at most one line, and always exits the process."""
     code = 1
     try:
         code = one_rank(*arguments)
@@ -208,7 +208,7 @@ def main(arguments):
             processes.remove(process)
             codes.append(os.waitstatus_to_exitcode(status))
             if codes[-1] != 0:
-                # The other ranks would wait for it.
+                # Kill the other ranks, because they would wait for the failed one.
                 for other in processes:
                     os.kill(other, 15)
     if ABSENT in codes:

@@ -2,14 +2,13 @@
  *
  *   mpirun -np N mpi LIMIT_S COLLECTIVE BYTES...
  *
- * COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. All of them use f32,
- * sum and root 0. BYTES is the size of the complete buffer, which contains the blocks of all ranks
- * for the last two. Rank 0 prints CSV.
+ * COLLECTIVE is all-reduce, broadcast, reduce, all-gather or reduce-scatter. Elements are f32, the
+ * operator is sum, and the root is rank 0. BYTES is the size of the complete buffer. For all-gather
+ * and reduce-scatter, this buffer contains the blocks of all ranks. Rank 0 prints CSV.
  *
- * In each batch, every rank takes its mean time per call, and the slowest rank's mean counts. The
- * median batch is reported. There is one checked call before the batches and one after each batch.
- * Batches run on zeros, so that repeated sums do not overflow. A rank that has not finished after
- * LIMIT_S seconds is ended.
+ * The time of a batch is the slowest rank's mean time per call. The median batch is reported. There
+ * is one checked call before the batches and one after each batch. Batches run on zeros, so that
+ * repeated sums do not overflow. A rank that has not finished after LIMIT_S seconds is killed.
  */
 #include <limits.h>
 #include <mpi.h>
@@ -23,7 +22,7 @@ enum {
     BATCHES = 5,
     CALLS_MIN = 3,
     CALLS_MAX = 200000,
-    GROWTH = 16,   /* factor between trial batches, until one shows how many calls to make */
+    GROWTH = 16,   /* growth of trial batches, until one shows how many calls to make */
     PERIOD = 17,   /* number of elements after which the inputs of checked calls repeat */
 };
 static const double POINT_S = 0.5; /* approximate time for all batches of one size together */
@@ -65,13 +64,14 @@ static void call(void) {
 }
 
 /* Returns the input of rank `owner` at `index` for a checked call. Inputs are small integers, so
- * their sums are exact. */
+ * that sums are exact. */
 static float input(int owner, size_t index) {
     return (float)((index * 5 + (size_t)owner * 3) % PERIOD);
 }
 
-/* Returns how many of the `length` elements at `found` differ from the inputs of rank `owner`,
- * starting at index `start`. If `owner` is -1, compares them with the sum of all ranks' inputs. */
+/* Returns the number of elements among the `length` at `found` that differ from the inputs of rank
+ * `owner`, starting at index `start`. If `owner` is -1, compares them with the sum of all ranks'
+ * inputs. */
 static long long differing(const float *found, size_t start, size_t length, int owner) {
     float expected[PERIOD] = {0};
     for (size_t index = 0; index < PERIOD; index++)
@@ -164,7 +164,7 @@ static _Noreturn void refuse(const char *what, const char *why) {
     exit(2);
 }
 
-/* Measures one size and prints its line. Returns the number of wrong elements on all ranks. */
+/* Measures one size and prints its CSV line. Returns the number of wrong elements on all ranks. */
 static long long measure(const char *text) {
     char *end;
     long long bytes = strtoll(text, &end, 10);

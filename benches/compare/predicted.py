@@ -17,7 +17,7 @@ SIDE, MARGIN = 520, 64
 
 
 def points(path):
-    """Yields the points of a file, with times as numbers."""
+    """Yields the points in a file, with their times converted to numbers."""
     with open(path, encoding="utf-8", newline="") as file:
         for row in csv.DictReader(file):
             row["us"], row["predicted_us"] = float(row["us"]), float(row["predicted_us"])
@@ -43,7 +43,7 @@ def summary(group, rows):
 
 
 def picture(groups):
-    """Returns an SVG of measured against predicted times, both on logarithmic axes."""
+    """Returns an SVG that plots predicted against measured times on logarithmic axes."""
     times = [row[name] for rows in groups.values() for row in rows for name in ("us", "predicted_us")]
     low, high = math.floor(math.log10(min(times))), math.ceil(math.log10(max(times)))
 
@@ -92,7 +92,7 @@ def picture(groups):
 
 
 def main():
-    """Parses the arguments, prints and draws."""
+    """Parses the arguments, prints the summaries, and draws the picture."""
     if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     groups = {}

@@ -1,4 +1,4 @@
-//! Defines what is compared with what, and the settings that are required. Has no side effects.
+//! Defines the comparisons and the settings that they require. Has no side effects.
 
 use ringtree::plan::Collective;
 use ringtree::plan::internal::spec::is_blocked;
@@ -7,7 +7,8 @@ use std::fmt;
 /// Number of ranks in every comparison.
 pub(crate) const RANKS: usize = 2;
 
-/// The first version of NCCL that lets ranks share a GPU without being misled about their hosts.
+/// The first version of NCCL in which ranks can share a GPU without pretending to be on different
+/// hosts.
 pub(crate) const SHARES_A_GPU: Version = Version {
     major: 2,
     minor: 30,
@@ -75,7 +76,7 @@ impl Gpus {
         }
     }
 
-    /// Returns the number of the GPU that `rank` uses.
+    /// Returns the index of the GPU that `rank` uses.
     pub(crate) fn of_rank(self, rank: usize) -> usize {
         match self {
             Self::Each => rank,
@@ -181,7 +182,7 @@ fn owned(settings: Vec<(&str, String)>) -> Vec<(String, String)> {
         .collect()
 }
 
-/// One measured case, with f32, sum and root 0.
+/// A call to measure. Elements are f32, the operator is sum, and the root is rank 0.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
@@ -189,7 +190,7 @@ pub(crate) struct Case {
     pub(crate) bytes: usize,
 }
 
-/// Returns all cases, with the small ones first for each collective.
+/// Returns all cases. Those of each collective are in ascending order of size.
 pub(crate) fn cases() -> Vec<Case> {
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;

@@ -14,7 +14,8 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The variable in which the user can specify NCCL's file or the directory that contains it.
+/// The environment variable with which the user can specify NCCL's file or the directory that
+/// contains it.
 pub(crate) const SETTING: &str = "RINGTREE_NCCL_LIBRARY";
 
 const FILE: &str = "libnccl.so.2";
@@ -159,7 +160,7 @@ pub(crate) fn newest() -> Option<Library> {
     libraries.max_by_key(|library| library.version)
 }
 
-/// Returns the files that the system's loader would find.
+/// Returns the NCCL files that the system's loader would find.
 fn in_loaders_path() -> impl Iterator<Item = PathBuf> {
     let theirs = std::env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     let named: Vec<_> = std::env::split_paths(&theirs)
@@ -181,14 +182,14 @@ fn cached_files(listing: &str) -> Vec<PathBuf> {
         .collect()
 }
 
-/// Returns the files that Python packages would use.
+/// Returns the NCCL files that Python packages would use.
 fn in_python() -> Vec<PathBuf> {
     let said = |python| answer(Command::new(python).args(["-c", PYTHON])).unwrap_or_default();
     let said = ["python3", "python"].map(said).concat();
     said.lines().map(PathBuf::from).collect()
 }
 
-/// Returns what a program prints, or `None` if it fails.
+/// Returns the output of a program, or `None` if the program fails.
 fn answer(command: &mut Command) -> Option<String> {
     let output = command.stdin(Stdio::null()).stderr(Stdio::null()).output();
     let output = output.ok().filter(|output| output.status.success())?;

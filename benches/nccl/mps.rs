@@ -1,9 +1,9 @@
 //! Runs MPS, NVIDIA's service that lets kernels of several processes run at the same time. The
 //! benchmark uses a separate daemon with separate directories. The GPU's settings stay as they are.
 //!
-//! A separate process, the keeper, starts the daemon. The terminal's signals do not reach it. The
-//! keeper stops the daemon when this benchmark asks it to or when the benchmark has exited for any
-//! reason.
+//! A separate process, the keeper, starts the daemon. The keeper has its own process group, so it
+//! does not receive the terminal's signals. It stops the daemon when this benchmark asks it to, or
+//! when the benchmark has exited for any reason.
 
 use crate::rank::say;
 use crate::world::Players;
@@ -17,8 +17,8 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 const CONTROL: &str = "nvidia-cuda-mps-control";
-/// The variable that holds the directory in which clients look for the daemon. If the directory is
-/// empty, clients do not find any daemon.
+/// The environment variable with the directory in which clients search for the daemon. If the
+/// directory is empty, clients do not find any daemon.
 pub(crate) const PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const LOGS: &str = "CUDA_MPS_LOG_DIRECTORY";
 /// Maximum time that the daemon may take to start, and to stop.
@@ -57,7 +57,8 @@ impl Mps {
     }
 }
 
-/// Sends `order` to the daemon and returns its answer, or `None` if it does not answer in time.
+/// Sends the command `order` to the daemon and returns its answer, or `None` if it does not answer
+/// in time.
 fn ask(pipes: &Path, order: &str) -> Option<String> {
     let mut control = Command::new(CONTROL)
         .env(PIPES, pipes)
@@ -66,7 +67,7 @@ fn ask(pipes: &Path, order: &str) -> Option<String> {
         .stderr(Stdio::null())
         .spawn()
         .ok()?;
-    // The program may have exited without reading the order. Its exit status shows this.
+    // The program may have exited without reading the command. Its exit status shows this.
     let _ = writeln!(control.stdin.take()?, "{order}");
     let is_over = wait_until(|| !matches!(control.try_wait(), Ok(None)));
     if !is_over {

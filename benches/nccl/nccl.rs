@@ -1,7 +1,7 @@
 //! Measures NCCL on GPU buffers, using cudarc's safe calls.
 //!
-//! If a library or a symbol is missing, cudarc panics. This ends only this process. The parent has
-//! examined the libraries in a different process, and it reports what happens to this process.
+//! If a library or a symbol is missing, cudarc panics, which ends only this process. The parent has
+//! already examined the libraries in a different process, and it reports how this process ends.
 
 use crate::arrangement::{Case, RANKS};
 use crate::rank::{Library, own_gpu, own_rank};
@@ -19,7 +19,7 @@ pub(crate) struct Nccl {
     case: Case,
     input: CudaSlice<f32>,
     output: CudaSlice<f32>,
-    /// The buffer that a barrier sums.
+    /// The buffer that is summed as a barrier.
     token: CudaSlice<f32>,
 }
 

@@ -1,4 +1,4 @@
-//! Measures ringtree on GPU buffers. Only this module decides what is measured.
+//! Measures ringtree on GPU buffers. Only this module uses ringtree's communicators.
 
 use crate::arrangement::Case;
 use crate::rank::{Library, own_gpu};

@@ -19,7 +19,7 @@ pub(crate) const MARK: &str = "says: ";
 
 /// The variable that holds the rank of this process.
 pub(crate) const RANK: &str = "RINGTREE_NCCL_RANK";
-/// The variable that holds the number of this process's GPU.
+/// The variable that holds the index of this process's GPU.
 pub(crate) const GPU: &str = "RINGTREE_NCCL_GPU";
 
 /// A library whose calls are timed, together with the buffers for one case.
@@ -50,7 +50,7 @@ pub(crate) fn say(text: &str) {
     println!("{MARK}{text}");
 }
 
-/// Runs the role that the environment names.
+/// Runs this process in the given role.
 pub(crate) fn play(role: &str) -> ExitCode {
     let told = listen();
     let end = match role {
@@ -71,8 +71,8 @@ pub(crate) fn play(role: &str) -> ExitCode {
 }
 
 /// Returns a channel that receives the parent's lines. If the parent exits, this process is killed,
-/// no matter what it is waiting for. The exception is the process that must stop MPS. It finds the
-/// channel closed instead.
+/// no matter what it is waiting for. Only the process that must stop MPS is not killed: its channel
+/// closes instead.
 fn listen() -> Receiver<String> {
     let (heard, told) = channel();
     let stays = std::env::var(ROLE).is_ok_and(|role| role == "mps");

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 pub(crate) struct Timed {
     /// Mean time per call on the slowest rank, in the median batch.
     pub(crate) time_s: f64,
-    /// Number of wrong elements on all ranks, in the calls checked before and after.
+    /// Number of wrong elements on all ranks, in the checked calls before and after the batches.
     pub(crate) wrong: usize,
 }
 

@@ -16,10 +16,10 @@ const PATIENCE: Duration = Duration::from_secs(45);
 /// Maximum time that processes may take to exit.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// Number of lines that are kept of what a process prints in addition to its answers.
+/// Maximum number of lines that are kept of a process's output other than its answers.
 const PRINTED_MAX: usize = 4;
 
-/// The index of a player and its answer, or `None` if it will not answer any more.
+/// The index of a player and its answer, or `None` if the player will not answer again.
 type Heard = (usize, Option<String>);
 
 /// A process that runs in one of the roles.
@@ -27,7 +27,7 @@ struct Player {
     name: String,
     child: Child,
     orders: ChildStdin,
-    /// The last lines that the process printed in addition to its answers, such as NCCL's error
+    /// The last lines that the process printed other than its answers, such as NCCL's error
     /// messages.
     printed: Arc<Mutex<VecDeque<String>>>,
 }
@@ -129,7 +129,7 @@ impl Players {
         Self::start(role, &[name.to_owned()], |_, command| adapt(command))
     }
 
-    /// Changes how long the processes may take to exit to `grace`.
+    /// Sets the maximum time that the processes may take to exit.
     pub(crate) fn with_grace(mut self, grace: Duration) -> Self {
         self.grace = grace;
         self
@@ -164,8 +164,8 @@ impl Players {
         Ok(answers.into_iter().flatten().collect())
     }
 
-    /// Waits until a player that has failed exits, because NCCL's output may not arrive before
-    /// that.
+    /// Waits until a player that has failed exits, because its output, such as NCCL's messages, may
+    /// arrive only then.
     fn hear_out(&mut self, index: usize) {
         let deadline = Instant::now() + GRACE;
         let left = || deadline.saturating_duration_since(Instant::now());
@@ -198,7 +198,7 @@ impl Drop for Players {
                 std::thread::sleep(Duration::from_millis(5));
             }
             let _ = child.kill();
-            // A process that hangs in the driver may not exit even then. It is left to the system.
+            // A process that hangs in the driver may survive SIGKILL. Leave it to the system.
             let deadline = Instant::now() + GRACE;
             while matches!(child.try_wait(), Ok(None)) && Instant::now() < deadline {
                 std::thread::sleep(Duration::from_millis(5));

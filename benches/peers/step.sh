@@ -4,9 +4,9 @@
 #
 #   [variables] step.sh TABLE.csv NAMESPACE...
 #
-# The namespaces must exist and be connected. The others must reach the first one at MASTER. Rows
-# are appended to TABLE.csv; `step_time summary TABLE.csv` prints their medians. Needs root, and the
-# program (cargo build --release --example step_time). Variables:
+# The namespaces must exist and be connected. The ranks in all namespaces must be able to reach the
+# first namespace at MASTER. Rows are appended to TABLE.csv; `step_time summary TABLE.csv` prints
+# their medians. Needs root, and the program (cargo build --release --example step_time). Variables:
 #   MASTER     address of the first namespace                 default 10.77.0.1
 #   INTERFACE  Gloo's interface in every namespace            default eth0
 #   PYTHON     Python interpreter with torch                  default none: ringtree only

@@ -1,9 +1,10 @@
 """Measures the step of `examples/step_time` in PyTorch's DistributedDataParallel over Gloo.
 
-The synthetic model is the same: forward and backward sleep to a fixed timetable, all gradients of a
-layer become ready together, and there is no optimizer. DDP has its defaults: buckets of 25 MiB, the
-first one of 1 MiB. Start it as one rank of several, with RANK, WORLD_SIZE, MASTER_ADDR and
-MASTER_PORT set. Rank 0 prints a row of the same CSV as `step_time measure`.
+The synthetic model is the same as there: forward and backward sleep to a fixed timetable, all
+gradients of a layer become ready together, and there is no optimizer. DDP uses its default
+settings: buckets of 25 MiB, the first one of 1 MiB. Start this program as one rank of several, with
+RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set. Rank 0 prints a row of the same CSV as `step_time
+measure`.
 """
 
 import argparse
@@ -36,7 +37,7 @@ class Timetable:
 
 
 class LayerFunction(torch.autograd.Function):
-    """Returns its input. Its backward sleeps, then provides the gradients of the layer."""
+    """Returns its input. The backward function sleeps and then provides the layer's gradients."""
 
     @staticmethod
     def forward(context, passed, layer, *parameters):
@@ -76,7 +77,7 @@ class Model(torch.nn.Module):
         self.pool = (torch.arange(length) * 37 % PERIOD).float()
 
     def values(self):
-        """Yields the memory of each gradient, with its values before the rank is added."""
+        """Yields each gradient's tensor with its values on rank 0. Rank r adds r to each value."""
         gradients = [one for layer in self.layers for one in layer.gradients]
         for number, gradient in enumerate(gradients):
             start = number * 13 % PERIOD
@@ -178,7 +179,7 @@ def main():
               f"{gradient_bytes},{forward_ms:.2f},{backward_ms:.2f},{step_ms:.2f},"
               f"{step_ms - forward_ms - backward_ms:.2f},{communication_ms:.2f}", flush=True)
     dist.barrier()
-    # Skip destructors, in which a peer that exits can look like a failure.
+    # Skip destructors, because a peer that exits while they run can look like a failure.
     os._exit(0)
 
 

@@ -2,16 +2,16 @@
 //! and delays.
 //!
 //! Each host is a network namespace with its own host name and one port, the TUN device `eth0`. One
-//! thread reads the packets that the kernel's TCP sends there, and writes them to the receivers'
-//! ports when they are due. It needs no kernel feature except TUN. Hosts have the addresses
-//! 10.79.0.1, 10.79.0.2 and so on.
+//! thread reads the packets that the kernel's TCP sends on the ports, and writes them to the
+//! receivers' ports when they are due. TUN is the only kernel feature that this needs besides
+//! namespaces. Hosts have the addresses 10.79.0.1, 10.79.0.2 and so on.
 //!
 //! Namespaces and ports belong to this process and have no names outside it. When the process ends,
 //! even by a signal, the kernel removes them and kills the processes that [`Network::command`]
 //! started. The thread that called [`Network::command`] must live as long as these processes.
 //!
-//! The switch uses about 10 µs of a core per packet of up to 16 KiB, which the ranks on this
-//! machine lose. [`Statistics::late`] shows how well the switch kept up.
+//! The switch uses about 10 µs of CPU time per packet of up to 16 KiB, which is not available to
+//! the ranks on this machine. [`Statistics::late`] shows how well the switch kept up.
 //!
 //! # Modules
 //!
@@ -91,13 +91,13 @@ impl Network {
     /// Creates the hosts and starts to forward packets.
     ///
     /// # Errors
-    /// Returns an error if the shape is invalid, or without root, `/dev/net/tun` or the command
-    /// `ip`.
+    /// Returns an error if the shape is invalid, if the process is not root, or if `/dev/net/tun`
+    /// or the command `ip` is missing.
     pub fn open(shape: &Shape) -> io::Result<Self> {
         shape.check().map_err(io::Error::other)?;
         let (mut hosts, mut ports) = (Vec::new(), Vec::new());
         for host in 0..shape.hosts {
-            // The thread that creates a host cannot leave it, so it ends.
+            // The thread that creates a host moves into it, so use a new thread for each host.
             let shape = shape.clone();
             let made = std::thread::spawn(move || make_host(&shape, host)).join();
             let (namespaces, port) =
@@ -192,7 +192,7 @@ impl Network {
         Duration::from_nanos(self.shared.busy_ns.load(Ordering::Relaxed))
     }
 
-    /// Returns the bytes delivered so far, including framing.
+    /// Returns the number of bytes delivered so far, including framing.
     #[must_use]
     pub fn carried_bytes(&self) -> u64 {
         self.shared.carried_bytes.load(Ordering::Relaxed)
@@ -213,7 +213,7 @@ impl Network {
     /// Removes the network and returns its statistics.
     ///
     /// # Errors
-    /// Returns an error if the switch failed; from then on, it delivered nothing.
+    /// Returns an error if the switch failed. From then on, it did not deliver any packets.
     pub fn close(mut self) -> io::Result<Statistics> {
         self.end()
     }
@@ -231,7 +231,7 @@ impl Network {
 
 impl Drop for Network {
     fn drop(&mut self) {
-        // `close` reports failures.
+        // Ignore the error, because only `close` reports failures.
         let _ = self.end();
     }
 }
@@ -254,7 +254,7 @@ fn make_host(shape: &Shape, host: usize) -> io::Result<(Namespaces, File)> {
         ("ipv4/tcp_slow_start_after_idle", after_idle),
         ("ipv4/tcp_rto_min_us", retransmit_us),
     ] {
-        // A kernel without the setting does not need it.
+        // Ignore the error, because a kernel that lacks the setting does not need it.
         let _ = std::fs::write(format!("/proc/sys/net/{name}"), value);
     }
     if let Some(bytes) = shape.send_buffer_bytes {
@@ -284,7 +284,7 @@ fn new_secret() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// Runs the command `ip` on `lines`.
+/// Runs the command `ip` with `lines` as its batch of commands.
 fn ip(lines: &str) -> io::Result<()> {
     let mut command = Command::new("ip");
     command.args(["-batch", "-"]).stdin(Stdio::piped());

@@ -11,7 +11,7 @@ use std::io;
 use std::process::{Child, Command, ExitCode};
 use std::time::{Duration, Instant};
 
-/// Interval between checks of the ranks.
+/// Interval between checks of whether a rank has exited.
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Start a program on emulated hosts, once per rank (needs root; removes the hosts afterwards)
@@ -146,7 +146,7 @@ fn site_of(arguments: &Arguments, host: usize) -> Option<usize> {
     site.filter(|_| std::env::var_os("RINGTREE_SITE").is_none())
 }
 
-/// Waits for all ranks, and kills them at the deadline. Returns the exit code.
+/// Waits until all ranks have exited, and kills them at the deadline. Returns the exit code.
 fn wait(mut ranks: Vec<Child>, deadline: Instant) -> io::Result<ExitCode> {
     let mut code = 0;
     while !ranks.is_empty() {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Maximum number of hosts of a network, whose addresses share one `/24`.
+/// Maximum number of hosts in a network. The addresses of all hosts are in one `/24`.
 pub const HOSTS_MAX: usize = 250;
 
 /// Description of an emulated network: a switch with a link to every host.
@@ -36,8 +36,8 @@ pub struct Shape {
     /// TCP congestion control; `None` for the machine's.
     pub congestion_control: Option<String>,
     /// `true` to set TCP's constants for slow links: a connection keeps its congestion window
-    /// during a pause and retransmits only after ten seconds. Otherwise, TCP sends messages again
-    /// that wait in a queue for longer than 200 ms. Use it only if queues never overflow.
+    /// during a pause and retransmits only after ten seconds. Otherwise, TCP retransmits messages
+    /// that wait in a queue for longer than 200 ms. Use this only if queues never overflow.
     pub is_slow_motion: bool,
 }
 
@@ -70,7 +70,7 @@ impl Shape {
         }
     }
 
-    /// Checks that such a network is possible.
+    /// Checks that the network can exist.
     ///
     /// # Errors
     /// Returns a message if the number of hosts, a rate or the sites are invalid.
@@ -111,8 +111,8 @@ impl Shape {
     }
 
     /// Returns the maximum length of the packets that the kernel passes to a port: what the link
-    /// carries in a millisecond, within bounds. Hosts then alternate on a slow link, and a fast
-    /// link needs few packets.
+    /// carries in a millisecond, within bounds. This length lets hosts alternate on a slow link,
+    /// and keeps the number of packets on a fast link low.
     pub(crate) fn packet_bytes(&self) -> u64 {
         ((self.bytes_per_s * 1e-3) as u64).clamp(3_000, 16 << 10)
     }

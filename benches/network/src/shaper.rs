@@ -11,17 +11,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Maximum length of a packet from the kernel, with the header before it.
+/// Maximum length of a packet from the kernel, including the header in front of it.
 const BUFFER_BYTES: usize = HEADER_BYTES + (64 << 10);
-/// Maximum number of packets that are read from one port before the next.
+/// Maximum number of packets that are read from one port before the next port is read.
 const BURST: usize = 4;
 /// Bytes that Ethernet adds to a packet: preamble, addresses, checksum, and the gap after it.
 const FRAMING_BYTES: u64 = 38;
-/// Maximum number of polls of the ports during a packet's delay. Fewer polls read several packets
-/// each. [`PAUSE_MAX`] keeps them frequent enough that no port becomes idle.
+/// Maximum number of times that the ports are polled during a packet's delay. Polling less often
+/// reads several packets per poll. [`PAUSE_MAX`] keeps the polls frequent enough that no port
+/// becomes idle.
 const DELAY_PARTS: u32 = 100;
 const PAUSE_MAX: Duration = Duration::from_micros(BOOKED_AHEAD_NS / 2_000);
-/// Maximum time between checks whether the thread must end.
+/// Maximum time between checks of whether the thread must end.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// Statistics of a network.
@@ -31,7 +32,7 @@ pub struct Statistics {
     pub packets: u64,
     /// Packets that were dropped because a queue was full.
     pub dropped: u64,
-    /// Maximum delay of a delivery after its due time, which shows how exact the emulation was.
+    /// Maximum time by which a delivery was late, which shows how accurate the emulation was.
     pub late: Duration,
     /// `true` if the thread of the switch had real-time priority.
     pub is_real_time: bool,
@@ -48,7 +49,7 @@ pub struct Delivery {
     pub bytes: u64,
 }
 
-/// State that the thread shares with its owner.
+/// State that the thread shares with the [`Network`](crate::Network).
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) is_over: AtomicBool,
@@ -65,7 +66,7 @@ pub(crate) struct Shaper {
     start: Instant,
     shared: Arc<Shared>,
     spare: Vec<Vec<u8>>,
-    /// Buffer into which packets are read before they are copied to one of their length.
+    /// Buffer into which each packet is read before it is copied to a buffer of its own length.
     read: Vec<u8>,
     /// Minimum time between polls of the ports.
     pause: Duration,
@@ -116,7 +117,7 @@ impl Shaper {
         u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Sleeps until a packet is due or a port has packets that may be read. Returns such ports.
+    /// Sleeps until a packet is due or a port has packets that may be read. Returns these ports.
     fn wait(&mut self) -> io::Result<Vec<usize>> {
         let early = self.pause.saturating_sub(self.looked_at.elapsed());
         if early > Duration::ZERO {
@@ -187,7 +188,7 @@ impl Shaper {
                 Outcome::Delivered(packet, at_ns) => {
                     let late = Duration::from_nanos(self.now_ns().saturating_sub(at_ns));
                     self.statistics.late = self.statistics.late.max(late);
-                    // A host whose queue is full loses the packet, like on a wire.
+                    // If the host's queue is full, the packet is lost, as on a real network.
                     match (&self.ports[packet.to]).write(&packet.load) {
                         Ok(_) => self.statistics.packets += 1,
                         Err(_) => self.statistics.dropped += 1,
@@ -223,13 +224,14 @@ impl Shaper {
     }
 }
 
-/// Headers of a packet.
+/// The values in a packet's headers that the switch needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct PacketHeaders {
     to: usize,
     header_bytes: u64,
     payload_bytes: u64,
-    /// Payload of the segments into which a network card would split it; `None` for one packet.
+    /// Payload of each segment into which a network card would split the packet; `None` if it would
+    /// not split it.
     segment_bytes: Option<u64>,
 }
 
@@ -255,7 +257,8 @@ impl PacketHeaders {
         })
     }
 
-    /// Returns its bytes on a wire, with headers and framing for every segment.
+    /// Returns the number of bytes that the packet takes up on a wire, with headers and framing for
+    /// every segment.
     fn wire_bytes(&self) -> u64 {
         let segments = match self.segment_bytes {
             Some(bytes) => self.payload_bytes.div_ceil(bytes).max(1),

@@ -4,34 +4,34 @@
 //! A packet passes several *stations*: the sending host's link, between sites the uplinks of both
 //! sites, and the receiving host's link. A station serves packets in order of arrival, one at a
 //! time, at its rate. A packet enters the next station when its first byte has left the previous
-//! one. If the next station is faster, the packet enters so late that it passes without a gap. On
-//! an idle path, the time for its bytes therefore counts only once.
+//! one. If the next station is faster, the packet enters it late enough to pass without a gap. On
+//! an idle path, the time for the packet's bytes therefore counts only once.
 
 use crate::shape::Shape;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
-/// Maximum time for which a host's outgoing link is booked, in nanoseconds. Further packets wait in
-/// the host's queue.
+/// Maximum time for which a host's outgoing link is booked in advance, in nanoseconds. Further
+/// packets wait in the host's queue.
 pub(crate) const BOOKED_AHEAD_NS: u64 = 1_000_000;
 
-/// A packet in flight. The switch passes on `T` unread.
+/// A packet in flight. The switch does not interpret the payload of type `T`.
 #[derive(Debug)]
 pub(crate) struct Packet<T> {
     pub(crate) from: usize,
     pub(crate) to: usize,
-    /// Bytes on a link, including framing.
+    /// Number of bytes that the packet takes up on a link, including framing.
     pub(crate) wire_bytes: u64,
     pub(crate) load: T,
 }
 
-/// Outcome of a packet.
+/// Outcome of sending a packet.
 #[derive(Debug)]
 pub(crate) enum Outcome<T> {
     /// The packet was due at its host at this time.
     Delivered(Packet<T>, u64),
-    /// The packet found a full queue.
+    /// The packet was dropped because a queue was full.
     Dropped(Packet<T>),
 }
 
@@ -47,17 +47,18 @@ struct Span {
 struct Station {
     ns_per_byte: f64,
     queue_bytes: f64,
-    /// Time until which it is booked.
+    /// Time until which the station is booked.
     free_ns: u64,
 }
 
 impl Station {
-    /// Returns the time for `bytes`.
+    /// Returns the time that `bytes` bytes take to pass.
     fn passing_ns(&self, bytes: u64) -> u64 {
         (bytes as f64 * self.ns_per_byte) as u64
     }
 
-    /// Books the station for a packet that arrives at `at_ns`. Returns when it passes.
+    /// Books the station for a packet that arrives at `at_ns`. Returns the time span in which the
+    /// packet passes.
     fn pass(&mut self, at_ns: u64, bytes: u64) -> Span {
         let begin_ns = self.free_ns.max(at_ns);
         self.free_ns = begin_ns + self.passing_ns(bytes);
@@ -77,7 +78,7 @@ impl Station {
 #[derive(Debug)]
 struct Waiting<T> {
     packet: Packet<T>,
-    /// Number of stations that it has passed.
+    /// Number of stations that the packet has passed.
     passed: usize,
 }
 
@@ -92,7 +93,8 @@ pub(crate) struct Switch<T> {
     uplink_delay_ns: u64,
     jitter_ns: u64,
     chance: u64,
-    /// Times of events with their packets; a running number orders events of equal times.
+    /// Times of events with the indices of their packets. A sequence number orders events with the
+    /// same time.
     events: BinaryHeap<Reverse<(u64, u64, usize)>>,
     numbered: u64,
     packets: Vec<Option<Waiting<T>>>,
@@ -139,7 +141,7 @@ impl<T> Switch<T> {
         self.stations[host].free_ns.saturating_sub(BOOKED_AHEAD_NS)
     }
 
-    /// Sends `packet` from its host.
+    /// Sends `packet` from its host at `now_ns`.
     pub(crate) fn send(&mut self, now_ns: u64, packet: Packet<T>) {
         let span = self.stations[packet.from].pass(now_ns, packet.wire_bytes);
         self.go_on(packet, 1, span);
@@ -150,7 +152,7 @@ impl<T> Switch<T> {
         self.events.peek().map(|Reverse((at_ns, _, _))| *at_ns)
     }
 
-    /// Returns the next packet that was delivered or dropped by now.
+    /// Returns the next packet that was delivered or dropped by `now_ns`.
     pub(crate) fn take(&mut self, now_ns: u64) -> Option<Outcome<T>> {
         while self.next_ns().is_some_and(|at_ns| at_ns <= now_ns) {
             let Reverse((at_ns, _, place)) = self.events.pop()?;
@@ -168,7 +170,8 @@ impl<T> Switch<T> {
         None
     }
 
-    /// Schedules the next event of `packet`, which passed the last of `passed` stations in `span`.
+    /// Schedules the next event of `packet`, which has passed `passed` stations, the last of them
+    /// in `span`.
     fn go_on(&mut self, packet: Packet<T>, passed: usize, span: Span) {
         let at_ns = match self.station(packet.from, packet.to, passed) {
             None => self.arrival_ns(&packet, span),
@@ -190,7 +193,7 @@ impl<T> Switch<T> {
         self.events.push(Reverse((at_ns, self.numbered, place)));
     }
 
-    /// Returns the station that a packet enters after `passed` others, `None` at its end.
+    /// Returns the station that a packet enters after `passed` others, or `None` after the last.
     fn station(&self, from: usize, to: usize, passed: usize) -> Option<usize> {
         let (out, into) = (self.site_of_hosts[from], self.site_of_hosts[to]);
         let sites = 2 * self.hosts();
@@ -213,7 +216,7 @@ impl<T> Switch<T> {
         self.last_ns[pair]
     }
 
-    /// Returns a random delay below the jitter, by xorshift.
+    /// Returns a random delay below the jitter, generated by xorshift.
     fn late_ns(&mut self) -> u64 {
         if self.jitter_ns == 0 {
             return 0;
@@ -236,7 +239,7 @@ mod tests {
 
     const MS: u64 = 1_000_000;
 
-    /// Returns a network in which 1 kB takes a millisecond.
+    /// Returns a network whose links take a millisecond for 1 kB.
     fn shape(hosts: usize) -> Shape {
         Shape {
             delay: Duration::from_millis(5),
@@ -254,7 +257,8 @@ mod tests {
         }
     }
 
-    /// Returns sender, receiver and arrival in milliseconds of each packet; 0 if dropped.
+    /// Returns the sender, the receiver and the arrival time in milliseconds of each packet. The
+    /// time is 0 if the packet was dropped.
     fn ends(switch: &mut Switch<()>) -> Vec<(usize, usize, u64)> {
         let mut ends = Vec::new();
         while let Some(outcome) = switch.take(u64::MAX) {
@@ -281,7 +285,7 @@ mod tests {
         for from in 1..5 {
             switch.send(0, packet(from, 0));
         }
-        // Two packets wait behind the first. The fourth is dropped, because 3 kB are booked and the
+        // Two packets wait after the first. The fourth is dropped, because 3 kB are booked and the
         // queue holds less.
         assert_eq!(
             ends(&mut switch),
@@ -314,7 +318,8 @@ mod tests {
         switch.send(0, packet(0, 2));
         switch.send(0, packet(1, 3));
         switch.send(0, packet(3, 2));
-        // Within a site, 1 ms and the delay. Over the uplink, 2 ms each, one after the other.
+        // Within a site, a packet takes 1 ms on the link, plus the delay. Over the uplink, each
+        // packet takes 2 ms, and the two pass one after the other.
         assert_eq!(ends(&mut switch), [(3, 2, 6), (0, 2, 17), (1, 3, 19)]);
     }
 

@@ -18,7 +18,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Default number of ranks.
 const RANKS: usize = 256;
-/// Variable with the time at which the launcher was started, in microseconds of the system's clock.
+/// Environment variable with the time at which the launcher started, in microseconds since the Unix
+/// epoch.
 const STARTED_US: &str = "STARTUP_STARTED_US";
 
 /// Results of a rank after the first barrier: microseconds since the start, connections, RSS and
@@ -41,7 +42,7 @@ fn main() -> ExitCode {
             }
         };
     }
-    // `cargo bench` adds options.
+    // `cargo bench` adds options, so ignore all words that begin with `--`.
     let words: Vec<String> = std::env::args()
         .skip(1)
         .filter(|one| !one.starts_with("--"))

@@ -171,7 +171,7 @@ fn wanted(arguments: &Arguments) -> Result<BenchPlan<'_>, String> {
     if arguments.trace.is_some() && arguments.memory == Place::Device {
         return Err("--trace does not support --memory device; use --memory host or shared".into());
     }
-    // Report an unknown name once, and not on every rank.
+    // Report an unknown name once instead of on every rank.
     let name = std::env::var("RINGTREE_ALGORITHM").unwrap_or_default();
     let preset = match name.trim() {
         "" | "auto" => None,
@@ -309,7 +309,7 @@ fn measure_all(wanted: &BenchPlan, comm: &Communicator, trace: &Trace) -> ringtr
 }
 
 /// Returns `true` on every rank if rank 0's output still has a reader. If the reader has closed the
-/// output (`| head`), the measurements end without an error.
+/// output (`| head`), the measurements end, and this is not an error.
 fn is_read(comm: &Communicator, printed: io::Result<()>) -> ringtree::Result<bool> {
     let mut is_read = [u8::from(printed.is_ok())];
     comm.broadcast(&mut is_read, 0)?;

@@ -1,7 +1,7 @@
 //! Implements `ringtree check-gpu`, which checks and measures everything that needs a GPU.
 //!
 //! For each part of the check, the program starts itself again as several ranks. If a rank fails,
-//! hangs or dies, a line in the report describes this.
+//! hangs or dies, the report says so in one line.
 
 mod cases;
 mod failures;

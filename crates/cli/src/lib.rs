@@ -108,7 +108,7 @@ fn run_command(invocation: Invocation) -> u8 {
     }
 }
 
-/// Options of mpirun that clap reads as several short options, and how to spell them instead.
+/// mpirun options that clap reads as several short options, and the options that replace them.
 const MPIRUN: &[(&str, &str)] = &[
     ("-np", "-n"),
     ("-host", "--host"),
@@ -118,7 +118,8 @@ const MPIRUN: &[(&str, &str)] = &[
 
 /// Parses the command line. Also accepts `-np 4`, as mpirun does.
 fn read(mut words: Vec<OsString>) -> Result<CommandLine, clap::Error> {
-    // Negative numbers, times and rates are values that are out of range, not unknown options.
+    // Read negative numbers, times and rates as values, so that the error says that they are out of
+    // range and not that an option is unknown.
     let mut command = CommandLine::command().mut_subcommands(|command| {
         command.mut_args(|arg| {
             let takes_values = arg.get_action().takes_values();

@@ -16,7 +16,7 @@ pub(crate) enum Selection {
     One(Algorithm),
 }
 
-/// Accepts the names of the values in `all`.
+/// Returns a parser that accepts the names of the values in `all`.
 pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
     all: &'static [T],
     name: fn(T) -> &'static str,
@@ -26,7 +26,7 @@ pub(crate) fn one_of<T: Copy + Send + Sync + 'static>(
         .try_map(move |text| named(text).ok_or("unknown name"))
 }
 
-/// Returns `help` and the names of the algorithms.
+/// Returns `help`, followed by the names of the algorithms.
 pub(crate) fn algorithms(help: &str) -> String {
     let names: Vec<&str> = Algorithm::ALL.iter().map(|one| one.name()).collect();
     format!("{help} [possible names: {}]", names.join(", "))

@@ -131,7 +131,7 @@ pub(crate) fn execute(arguments: &Arguments) -> u8 {
 struct PlanQuery {
     collective: Collective,
     selection: Selection,
-    /// The algorithm whose plan is played next to the plan of `selection`.
+    /// The algorithm whose plan is played alongside the plan of `selection`.
     second: Option<Algorithm>,
     topology: Topology,
     root: usize,
@@ -215,8 +215,8 @@ impl PlanQuery {
         }
     }
 
-    /// Returns what a call would choose, or the parameters that a call would choose for the
-    /// algorithm `named`.
+    /// Returns the algorithm and the parameters that a call would choose. If `named` is an
+    /// algorithm, returns the parameters that a call would choose for it.
     fn choose(&self, named: Option<Algorithm>) -> Result<Choice, PlanError> {
         let choose = match self.is_reproducible {
             true => choose_in_rank_order,
@@ -290,7 +290,7 @@ struct Assessment {
     pieces: usize,
 }
 
-/// The error for passing more than two algorithms with `--draw html`.
+/// The error message if `--draw html` gets more than two algorithms.
 const PLAYS: &str =
     "--draw html plays one plan, or two plans on a shared clock; pass one or two algorithms";
 

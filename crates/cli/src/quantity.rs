@@ -2,7 +2,7 @@
 
 use clap::builder::RangedU64ValueParser;
 
-/// Accepts a number from `min` to `max`.
+/// Returns a parser that accepts a number from `min` to `max`.
 pub(crate) fn count(min: usize, max: usize) -> RangedU64ValueParser<usize> {
     RangedU64ValueParser::new().range(min as u64..=max as u64)
 }
@@ -76,8 +76,8 @@ pub(crate) fn parse_time(text: &str) -> Result<f64, String> {
     })
 }
 
-/// Parses a finite number that is not negative and multiplies it by the first of `units` that
-/// `text` ends with.
+/// Parses a finite number that is not negative, and multiplies it by the factor of the first unit
+/// in `units` that `text` ends with.
 fn parse_number(text: &str, units: &[(&str, f64)]) -> Option<f64> {
     let (number, unit) = units
         .iter()

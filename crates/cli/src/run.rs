@@ -9,8 +9,8 @@ use std::ffi::OsString;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// The port at which the launchers connect if only an address is given. It is the same as
-/// torchrun's.
+/// The port at which the launchers connect if only an address is given. torchrun uses the same
+/// default.
 const MASTER_PORT: u16 = 29_500;
 
 const ON_EACH_HOST: &str =

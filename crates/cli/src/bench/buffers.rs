@@ -28,7 +28,7 @@ pub(super) trait Buffers {
     fn count_wrong(&self, promise: &ExpectedResult) -> Result<usize>;
 }
 
-/// Allocates a buffer and touches its memory.
+/// Allocates a buffer of zeros and touches its memory.
 ///
 /// # Errors
 /// Returns `ErrorKind::System` if the memory cannot be allocated.

@@ -9,7 +9,7 @@ use ringtree::plan::{Algorithm, Collective, REGISTRY};
 use ringtree::with_element;
 use ringtree::{Dtype, Element, Layout, ReduceOp, Result};
 
-/// Maximum number of wrong calls that a rank describes. Any others are only counted.
+/// Maximum number of wrong calls that a rank describes. The rank only counts the others.
 const TOLD_MAX: usize = 3;
 /// Numbers of elements in small buffers.
 const COUNTS: [usize; 4] = [1001, 0, 1, 37];
@@ -19,7 +19,7 @@ const LARGE_BYTES: usize = (40 << 20) + 6;
 /// vector accesses. (The buffer itself begins at an address that the driver chooses.)
 const ODD_COUNT: usize = (128 << 10) + 5;
 
-/// A call, which is the same on all ranks.
+/// A call, with the arguments that all ranks pass.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     collective: Collective,
@@ -65,7 +65,8 @@ fn cases(world_size: usize, turn: usize, bytes_max: usize) -> Vec<Case> {
     cases
 }
 
-/// Returns the pairs of type and operator that make a difference to `collective`.
+/// Returns the pairs of type and operator to test with `collective`: all valid pairs if it reduces,
+/// and otherwise one pair per type, because the operator has no effect.
 fn pairs(collective: Collective) -> impl Iterator<Item = (Dtype, ReduceOp)> {
     let all = Dtype::ALL.iter();
     let all = all.flat_map(|dtype| ReduceOp::ALL.iter().map(move |op| (*dtype, *op)));

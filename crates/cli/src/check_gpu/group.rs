@@ -202,8 +202,8 @@ impl Group {
         own_ends.into_iter().zip(complaints).collect()
     }
 
-    /// Kills the victim or, if `all` is set, all ranks. None of them has been reaped yet, so
-    /// each process ID still names the rank's process group.
+    /// Kills the victim or, if `all` is set, all ranks. None of them has been reaped yet, so each
+    /// process ID still identifies the rank's process group.
     fn release(&mut self, victim: Option<usize>, all: bool) {
         for (rank, child) in self.children.iter().enumerate() {
             if all || Some(rank) == victim {

@@ -1,4 +1,4 @@
-//! Finds the GPU driver, its settings and MPS on this machine.
+//! Finds the GPU driver on this machine, and whether MPS is running.
 
 use super::group;
 use ringtree::cuda;
@@ -24,7 +24,7 @@ pub(super) fn find_gpu() -> Result<(), String> {
     }
 }
 
-/// Returns rows for the probe table.
+/// Returns the rows of the probe table that describe the driver and MPS.
 pub(super) fn facts() -> Vec<Vec<String>> {
     let row = |what: &str, value: String| vec![what.into(), value, String::new()];
     let mut rows = vec![row("MPS", mps())];
@@ -41,7 +41,7 @@ pub(super) fn facts() -> Vec<Vec<String>> {
     rows
 }
 
-/// Returns a text that states whether clients in this environment would find an MPS daemon.
+/// Returns a text that states whether a client with this environment would find an MPS daemon.
 fn mps() -> String {
     let folder = std::env::var_os("CUDA_MPS_PIPE_DIRECTORY");
     let folder = folder.map_or_else(|| PathBuf::from("/tmp/nvidia-mps"), PathBuf::from);

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 
 /// Time limit for each part, in seconds. A part takes longer only if something hangs.
 pub(super) const PART_LIMIT_S: u64 = 90;
-/// Time reserved before the time limit of the check, so that a part ends before this process has to
-/// end.
+/// Part of the total time limit that is kept in reserve, so that every part ends before this
+/// process has to exit.
 const CLOSING: Duration = Duration::from_secs(20);
 /// Timeout for calls if no rank is stopped.
 const TIMEOUT: Duration = Duration::from_secs(30);

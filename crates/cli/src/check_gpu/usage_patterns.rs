@@ -48,8 +48,8 @@ pub(super) const HABITS: [Habit; 7] = [
     Habit {
         name: "frees memory",
         act: |user| {
-            // This frees through `cuMemFree`, which may wait for every stream. If the GPU has a
-            // memory pool, cudarc would return a slice to it without waiting.
+            // Free through `cuMemFree`, which may wait for every stream. If the GPU has a memory
+            // pool, cudarc would return a slice to the pool without waiting.
             drop(allocate(&user.device, 4000).map_err(text)?);
             user.other.synchronize().map_err(text)
         },
@@ -83,7 +83,7 @@ pub(super) const HABITS: [Habit; 7] = [
     Habit {
         name: "allocates memory",
         act: |user| {
-            // Allocate first through `cuMemAlloc`, and then as cudarc does.
+            // Allocate through `cuMemAlloc` first, and then through cudarc.
             let _memory = allocate(&user.device, 4 << 20).map_err(text)?;
             let slice = user.stream.alloc_zeros::<f32>(1 << 20).map_err(text)?;
             user.stream.clone_dtoh(&slice).map(drop).map_err(text)

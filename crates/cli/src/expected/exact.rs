@@ -146,7 +146,7 @@ fn count_differences(dtype: Dtype, bytes: &[u8], tile: &[u8]) -> usize {
     pieces.map(elements).sum()
 }
 
-/// An element, held in a type that can represent the values of all integer types, or of all
+/// An element, converted to a type that can represent the values of all integer types, or of all
 /// floating-point types, exactly.
 #[derive(Clone, Copy)]
 enum Value {
@@ -154,7 +154,7 @@ enum Value {
     Float(f64),
 }
 
-/// The random values at one index.
+/// All ranks' random inputs at one index, and their reduction.
 struct Draw {
     inputs: Inputs,
     position: usize,
@@ -247,7 +247,7 @@ impl Draw {
 fn fold_integers(op: ReduceOp, left: i128, right: i128) -> i128 {
     match op {
         ReduceOp::Sum | ReduceOp::Avg | ReduceOp::PreMulSum(_) => left + right,
-        // A product of two 64-bit factors fits.
+        // `i128` can hold the product of two 64-bit factors.
         ReduceOp::Prod => left.wrapping_mul(right),
         ReduceOp::Min => left.min(right),
         ReduceOp::Max => left.max(right),
@@ -332,7 +332,7 @@ fn from_bits(dtype: Dtype, bits: u64) -> Value {
     }
 }
 
-/// Returns an integer truncated to as many of its lowest bits as the type holds.
+/// Returns the lowest bits of `integer`, as many as `dtype` has.
 fn wrapped(dtype: Dtype, integer: i128) -> Value {
     from_bits(dtype, integer as u64)
 }
@@ -342,7 +342,8 @@ mod tests {
     use super::*;
     use ringtree::internal::compute::Kernel;
 
-    /// Reduces random pairs, drawn from `seed`, until one operand is left.
+    /// Reduces randomly chosen pairs of operands until one operand is left. `seed` determines the
+    /// choice.
     fn fold_in_random_order(inputs: Inputs, count: usize, mut seed: usize) -> Vec<u8> {
         let Inputs {
             dtype,

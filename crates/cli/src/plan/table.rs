@@ -8,7 +8,7 @@ use ringtree::plan::internal::tuning::between_sites;
 use ringtree::plan::internal::units::{Bytes, Rate, Seconds};
 use serde_json::Value;
 
-/// The columns of the CSV output, which are fields of the JSON objects.
+/// The columns of the CSV output. Each is also a field of the JSON objects.
 const COLUMNS: &[&str] = &[
     "collective",
     "algorithm",
@@ -25,7 +25,7 @@ const COLUMNS: &[&str] = &[
     "why_not",
 ];
 
-/// Returns one line of comma-separated values per algorithm.
+/// Returns a header line and one line of comma-separated values per algorithm.
 pub(super) fn rows(assessments: &[Assessment]) -> Result<String, String> {
     let mut out = csv(COLUMNS);
     for assessment in assessments {

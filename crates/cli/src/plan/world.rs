@@ -33,7 +33,7 @@ pub(super) fn topology(arguments: &Arguments) -> Result<Topology, String> {
     at_sites(topology, &arguments.sites)
 }
 
-/// Distributes the hosts over sites.
+/// Assigns the hosts to sites. `hosts` contains the number of hosts at each site.
 fn at_sites(topology: Topology, hosts: &[usize]) -> Result<Topology, String> {
     let (named, there) = (hosts.iter().sum::<usize>(), topology.host_count());
     match named == there {
