@@ -6,9 +6,9 @@
 //! ```
 //!
 //! The model is linear, with two weights, a bias and a squared error. On one rank, the gradients of
-//! two samples are accumulated, each with half the weight. The first one is reported in `no_sync`,
-//! which sends nothing. On two ranks, each rank computes one sample, and the ranks average their
-//! gradients. The results are the same.
+//! two samples are accumulated, each multiplied by one half. The first gradient is reported within
+//! `no_sync`, so nothing is sent. On two ranks, each rank computes the gradient of one sample, and
+//! the ranks average their gradients. The results are the same.
 
 use ringtree::ddp::{DataParallel, Options, Parameter};
 use ringtree::{Communicator, Dtype, Result};
@@ -32,7 +32,7 @@ const SAMPLES: [Sample; 2] = [
 const WEIGHTS: [f64; 2] = [0.773, 0.321];
 const BIAS: f64 = 0.067;
 
-/// Returns the derivatives of (output − target)² by the two weights and the bias.
+/// Returns the derivatives of (output − target)² with respect to the two weights and the bias.
 fn gradients(sample: &Sample) -> [f64; 3] {
     let [first, second] = sample.inputs;
     let output = WEIGHTS[0] * first + WEIGHTS[1] * second + BIAS;
@@ -45,26 +45,27 @@ fn step(comm: &Communicator, samples: &[Sample]) -> Result<[f64; 3]> {
     let all = vec![Parameter::new("weights and bias", &[3], Dtype::F64)];
     let mut model = DataParallel::new(comm, all, Options::new())?;
     let backward = |model: &mut DataParallel, sample: &Sample| {
-        // The loss of a step is the mean over this rank's samples.
+        // The loss of a step is the mean over this rank's samples, so divide each gradient by their
+        // number.
         let gradient = gradients(sample).map(|slope| slope / samples.len() as f64);
         model.report(0, &gradient)
     };
     if let Some((last, before)) = samples.split_last() {
-        // Gradients are only added up: none is complete, and nothing is sent.
+        // Within `no_sync`, gradients are only added up: none is complete, and nothing is sent.
         model.no_sync(|model| before.iter().try_for_each(|sample| backward(model, sample)))?;
-        backward(&mut model, last)?; // now the bucket is full and is sent
+        backward(&mut model, last)?; // the bucket is now full and is sent
     }
     model.wait()?;
     let averaged = model.gradient(0)?.unwrap_or_default();
     Ok(std::array::from_fn(|at| averaged[at]))
 }
 
-/// Computes both samples on one rank.
+/// Computes the gradients of both samples on one rank.
 pub(crate) fn accumulated() -> Result<[f64; 3]> {
     ringtree::simulate(1, |comm| step(comm, &SAMPLES)).remove(0)
 }
 
-/// Computes one sample on each of two ranks.
+/// Computes the gradient of one sample on each of two ranks.
 pub(crate) fn averaged() -> Result<Vec<[f64; 3]>> {
     let ranks = ringtree::simulate(SAMPLES.len(), |comm| {
         step(comm, &SAMPLES[comm.rank()..][..1])

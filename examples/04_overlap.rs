@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 const RANKS: usize = 2;
 const ELEMENTS: usize = 4 << 20;
-/// Duration of backward, which a sleep replaces here.
+/// Duration of a backward pass, which this example replaces by sleeping.
 const COMPUTE: Duration = Duration::from_millis(150);
 
 fn main() -> Result<(), Error> {
@@ -40,7 +40,7 @@ fn one_rank(rank: usize, id: &UniqueId) -> Result<(), Error> {
         .world_size(RANKS)
         .unique_id(id)
         .connect()?;
-    // The first call also opens the links, so it is not measured.
+    // The first call also opens the links, so do not measure it.
     comm.barrier()?;
     let start = Instant::now();
     comm.all_reduce(&mut vec![1.0f32; ELEMENTS], ReduceOp::Sum)?;

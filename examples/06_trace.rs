@@ -7,11 +7,12 @@
 //! cargo run --release --example 06_trace -- trace.json overlap.svg
 //! ```
 //!
-//! Without arguments, the files go to the directory for temporary files. Open the first one in
-//! <https://ui.perfetto.dev>. The second one is a picture of the step of median length.
+//! Without arguments, the files are created in the directory for temporary files. Open the first
+//! file in <https://ui.perfetto.dev>. The second file is a picture of the step of median length.
 //!
-//! Sleeping simulates a device that computes without the processor. Backward takes 1.2 times as
-//! long as this machine's links need for the gradients, so it can hide the communication.
+//! The example simulates a device, which computes without the processor, by sleeping. Backward
+//! takes 1.2 times as long as this machine's links need for the gradients, so it can hide the
+//! communication.
 
 mod drawing;
 
@@ -25,13 +26,13 @@ use std::time::{Duration, Instant};
 const RANKS: usize = 4;
 const STEPS: usize = 11;
 const LAYERS: usize = 12;
-/// Elements of a layer's weights: 4 MiB, the size of a bucket.
+/// Number of elements in a layer's weights: 4 MiB, the size of a bucket.
 const LAYER_ELEMENTS: usize = 1 << 20;
-/// Steps that only communicate, to measure how long the links need.
+/// Number of steps that only communicate, to measure how long the links need for the gradients.
 const STEPS_MEASURED: usize = 5;
-/// Time of backward as a multiple of the links' time.
+/// Duration of backward, as a multiple of the time that the links need.
 const BACKWARD_SHARE: f64 = 1.2;
-/// Times of forward and the optimizer as fractions of backward's.
+/// Durations of forward and of the optimizer, as fractions of the duration of backward.
 const FORWARD_SHARE: f64 = 1.0 / 3.0;
 const OPTIMIZER_SHARE: f64 = 1.0 / 12.0;
 
@@ -115,8 +116,8 @@ fn sleep_until(deadline: Instant) {
     std::thread::sleep(deadline.saturating_duration_since(Instant::now()));
 }
 
-/// Draws the step of median length on rank 0, from the first rank that begins it to the last that
-/// ends it.
+/// Draws the step that has median length on rank 0. The picture extends from the time at which the
+/// first rank begins the step to the time at which the last rank ends it.
 fn picture(timeline: &Timeline) -> String {
     let of_rank = |rank: usize| timeline.ranks[rank].spans.iter();
     let mut steps: Vec<_> = of_rank(0).filter(|span| span.track == "step").collect();
@@ -129,7 +130,7 @@ fn picture(timeline: &Timeline) -> String {
     let window = start.unwrap_or_default()..end.unwrap_or_default();
 
     let inside = |span: &&Span| window.start <= span.start && span.end <= window.end;
-    // Time in which rank 0 has buckets on its links; overlapping spans count once.
+    // Time for which rank 0 has buckets on its links. Overlapping spans count only once.
     let mut busy = Duration::ZERO;
     let mut counted_until = window.start;
     let buckets = of_rank(0).filter(|span| span.track == "communication");

@@ -7,15 +7,15 @@
 //!     cargo run --release -- run --nproc-per-node 4 -- target/release/examples/07_expert_exchange
 //! ```
 //!
-//! One step makes three calls. `all_to_all` sends every rank the number of tokens that it will
-//! receive from each rank. `all_to_all_into` sends the tokens. The same call with both lists of
-//! counts exchanged returns the answers. A rank knows only its own counts.
+//! One step makes three calls. `all_to_all` tells every rank how many tokens it will receive from
+//! each rank. `all_to_all_into` sends the tokens. Another `all_to_all_into`, with the two lists of
+//! counts swapped, returns the answers. A rank knows only its own counts.
 
 use ringtree::{Communicator, Error, ErrorKind, Layout, Result};
 
 const RANKS: usize = 4;
 const STEPS: usize = 6;
-/// Numbers per token.
+/// Number of values per token.
 const WIDTH: usize = 32;
 
 fn main() -> Result<()> {
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
 pub(crate) fn program(comm: &Communicator) -> Result<String> {
     let mut loads = Vec::new();
     for step in 0..STEPS {
-        // The number of tokens differs between ranks and steps; it may be 0.
+        // The number of tokens differs between ranks and steps, and may be 0.
         let tokens = (step * 37 + comm.rank() * 23) % 90;
         let tokens: Vec<f32> = (0..tokens * WIDTH).map(|at| (at % 61) as f32).collect();
         let routes = route(&tokens, step, comm.world_size());
@@ -53,15 +53,15 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
     ))
 }
 
-/// One of a token's experts, with the weight of its answer.
+/// One of a token's experts, and the weight of this expert's answer.
 struct Route {
     token: usize,
     expert: usize,
     weight: f32,
 }
 
-/// Runs the layer: sends every token of this rank through its experts. Returns the output, and the
-/// number of tokens that this rank's expert processed.
+/// Runs the layer, which sends every token of this rank through its experts. Returns the output,
+/// and the number of tokens that this rank's expert processed.
 fn experts(comm: &Communicator, tokens: &[f32], routes: &[Route]) -> Result<(Vec<f32>, usize)> {
     // Tokens for the same expert must be contiguous.
     let mut sorted: Vec<&Route> = routes.iter().collect();
@@ -106,12 +106,13 @@ fn add(output: &mut [f32], route: &Route, answer: &[f32]) {
     pairs.for_each(|(sum, one)| *sum += route.weight * one);
 }
 
-/// Computes an expert's answer for one number. A real expert is a network.
+/// Computes an expert's answer for one value. A real expert is a network.
 fn expert(number: usize, input: f32) -> f32 {
     (number + 1) as f32 * input - number as f32
 }
 
-/// Chooses two experts per token. A real router learns this; here, some experts are popular.
+/// Chooses two experts per token. A real router learns this choice. Here, some experts are more
+/// popular than others.
 fn route(tokens: &[f32], step: usize, experts: usize) -> Vec<Route> {
     let pick = |token: usize| {
         let first = (token * token + step) % experts;
@@ -125,7 +126,7 @@ fn route(tokens: &[f32], step: usize, experts: usize) -> Vec<Route> {
     (0..tokens.len() / WIDTH).flat_map(pick).collect()
 }
 
-/// Computes the same output without other ranks, for comparison.
+/// Computes the same output without the other ranks, for comparison.
 fn alone(tokens: &[f32], routes: &[Route]) -> Vec<f32> {
     let mut output = vec![0.0; tokens.len()];
     for route in routes {

@@ -9,19 +9,19 @@
 //!
 //! The schedule is *one forward, one backward* (1F1B; Narayanan et al., PipeDream-Flush, 2021). A
 //! stage starts with as many forwards as there are stages after it, and then alternates between
-//! forward and backward, so it stores few activations. While it alternates, a stage sends an
-//! activation forward as the next stage sends a gradient back. With `send` and `recv`, both could
-//! wait for each other, because messages of 4 MiB do not fit into any buffer on the way. With
-//! `start_send` and `start_recv`, a stage waits only for the message that it needs next, which
-//! travels while the stage computes.
+//! forward and backward, so it stores few activations. While a stage alternates, it sends an
+//! activation to the next stage as the next stage sends a gradient back. With `send` and `recv`,
+//! the two stages could wait for each other, because messages of 4 MiB do not fit into the buffers
+//! between them. With `start_send` and `start_recv`, a stage waits only for the message that it
+//! needs next, which travels while the stage computes.
 //!
-//! A layer multiplies by one weight, so the gradients can be compared to the bit with those of a
-//! program without a pipeline.
+//! A layer multiplies its input by one weight, so the gradients can be compared to the bit with
+//! those of a program without a pipeline.
 
 use ringtree::{Communicator, Error, ErrorKind, Result, Work};
 use std::collections::VecDeque;
 
-/// Elements of an activation: 4 MiB.
+/// Number of elements in an activation: 4 MiB.
 pub(crate) const ELEMENTS: usize = 1 << 20;
 const MICRO_BATCHES: usize = 8;
 const STAGES: usize = 4;
@@ -51,7 +51,7 @@ pub(crate) fn program(comm: &Communicator, elements: usize) -> Result<String> {
     ))
 }
 
-/// Result of a stage's step.
+/// The result of a step on one stage.
 struct Trained {
     gradient: f64,
     /// Forwards and backwards in the order of their execution.
@@ -61,7 +61,7 @@ struct Trained {
 /// Runs one step of this rank's stage.
 fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained> {
     let mut stage = Stage::new(comm, elements);
-    // Number of micro-batches that are in flight: one per following stage.
+    // Number of micro-batches by which forward is ahead of backward: one per following stage.
     let ahead = (comm.world_size() - comm.rank() - 1).min(batches);
     for batch in 0..batches + ahead {
         if batch < batches {
@@ -74,21 +74,21 @@ fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained
     stage.finish()
 }
 
-/// A message that is being received.
+/// A message that this rank has started to receive.
 type Coming = Option<Work<Vec<f32>>>;
 
 struct Stage<'a> {
     comm: &'a Communicator,
     elements: usize,
     layer: Layer,
-    /// Inputs that backward needs.
+    /// Inputs that backward will need.
     inputs: VecDeque<Vec<f32>>,
-    /// Outputs of the last stage, from which its gradients start.
+    /// Outputs of the last stage, from which backward starts.
     outputs: VecDeque<Vec<f32>>,
-    /// The next messages from the previous and the next stage.
+    /// The next activation from the previous stage, and the next gradient from the next stage.
     activation: Coming,
     slope: Coming,
-    /// Messages to them that may still be in flight.
+    /// Messages to the neighboring stages that may still be in flight.
     sent: VecDeque<Work<Vec<f32>>>,
     order: String,
 }
@@ -116,7 +116,7 @@ impl<'a> Stage<'a> {
         Some(self.comm.rank() + 1).filter(|next| *next < self.comm.world_size())
     }
 
-    /// Returns a buffer to receive into: that of a completed send, or a new one.
+    /// Returns a buffer to receive into: the buffer of a completed send, or a new one.
     fn buffer(&mut self) -> Result<Vec<f32>> {
         match self.sent.front() {
             Some(work) if work.is_finished() => {
@@ -130,8 +130,8 @@ impl<'a> Stage<'a> {
         }
     }
 
-    /// Returns the message `due` from `peer`. Starts to receive the next one, which arrives while
-    /// this stage computes, unless this is the last.
+    /// Returns the message `due` from `peer`. Unless `is_last` is set, also starts to receive the
+    /// next message, which arrives while this stage computes.
     fn next(&mut self, due: Coming, peer: usize, is_last: bool) -> Result<(Vec<f32>, Coming)> {
         let due = match due {
             Some(due) => due,
@@ -173,7 +173,8 @@ impl<'a> Stage<'a> {
                 self.slope = next;
                 slope
             }
-            // The loss is half the squared length of the output, so its gradient is the output.
+            // The loss is half the squared length of the output, so the gradient of the loss is the
+            // output itself.
             None => self
                 .outputs
                 .pop_front()
@@ -220,7 +221,8 @@ impl Layer {
         input.iter().map(|one| self.weight * one).collect()
     }
 
-    /// Turns the gradient by the output into the gradient by the input.
+    /// Converts the gradient with respect to the output into the gradient with respect to the
+    /// input.
     fn backward(&mut self, input: &[f32], mut slope: Vec<f32>) -> Vec<f32> {
         for (slope, input) in slope.iter_mut().zip(input) {
             self.gradient += f64::from(*slope * input);
@@ -230,7 +232,7 @@ impl Layer {
     }
 }
 
-/// Returns a sample, the input of the first stage.
+/// Returns a sample, which is the input of the first stage.
 fn sample(batch: usize, elements: usize) -> Vec<f32> {
     (0..elements)
         .map(|at| ((at + batch) % 97) as f32 / 97.0)

@@ -1,8 +1,8 @@
 //! Trains with sharded weights, like FSDP and ZeRO-3.
 //!
 //! Every rank stores a part of each layer. A layer is gathered before it is used and dropped
-//! afterwards; its gradient is averaged and scattered. The number of ranks does not divide the
-//! layers, so the parts are uneven, and some are empty.
+//! afterwards. Its gradient is averaged and scattered. The sizes of the layers are not multiples of
+//! the number of ranks, so the parts are uneven, and some are empty.
 //!
 //! ```text
 //! cargo run --release --example 09_uneven_shards      # four simulated ranks
@@ -19,7 +19,7 @@ use ringtree::{Communicator, Error, ErrorKind, Layout, ReduceOp, Result};
 const RANKS: usize = 4;
 const STEPS: usize = 20;
 const RATE: f32 = 0.25;
-/// Number of weights of each layer.
+/// Number of weights in each layer.
 const LAYERS: [usize; 4] = [77, 5000, 1021, 9];
 
 fn main() -> Result<()> {
@@ -35,9 +35,9 @@ fn main() -> Result<()> {
 
 /// A layer and this rank's shard of it.
 struct Sharded {
-    /// Number of weights of each rank, if [`Layout::Ceil`] does not split the layer.
+    /// Number of weights on each rank, or `None` if [`Layout::Ceil`] splits the layer.
     counts: Option<Vec<usize>>,
-    /// Number of weights of all shards.
+    /// Total number of weights in all shards.
     weights: usize,
     shard: Vec<f32>,
 }
@@ -61,14 +61,15 @@ impl Sharded {
         self.counts.as_ref().map_or(Layout::Ceil, Layout::from)
     }
 
-    /// Gathers all weights of the layer into memory that all layers share.
+    /// Gathers all weights of the layer into `memory`, which all layers share.
     fn gather<'a>(&self, comm: &Communicator, memory: &'a mut [f32]) -> Result<&'a [f32]> {
         let whole = &mut memory[..self.weights];
         comm.all_gather_into(&self.shard, &mut self.layout().of(&mut *whole))?;
         Ok(whole)
     }
 
-    /// Updates the shard with the mean of all ranks' gradients of the layer.
+    /// Averages the ranks' gradients of the layer, and updates this rank's shard with its part of
+    /// the mean.
     fn learn(&mut self, comm: &Communicator, gradient: &[f32]) -> Result<()> {
         let mut own = vec![0.0; self.shard.len()];
         comm.reduce_scatter_into(&self.layout().of(gradient), &mut own, ReduceOp::Avg)?;
@@ -112,7 +113,8 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
 }
 
 /// Runs forward and backward. Returns the gradient of the complete layer for one rank's samples.
-/// Here, a weight learns the mean of the samples; a real layer also needs all of its weights.
+/// Here, each weight learns the mean of the samples; in a real layer, the gradients depend on all
+/// weights.
 fn gradient(weights: &[f32], step: usize, rank: usize) -> Vec<f32> {
     let sample = |at: usize| ((step * 5 + rank * 11 + at * 3) % 7) as f32 / 7.0;
     let pairs = weights.iter().enumerate();
@@ -124,7 +126,7 @@ fn descend(weights: &mut [f32], gradient: &[f32]) {
     pairs.for_each(|(weight, slope)| *weight -= RATE * slope);
 }
 
-/// Trains a layer in one program on the samples of all ranks, for comparison.
+/// Trains a layer in one process on the samples of all ranks, for comparison.
 fn alone(weights: usize, ranks: usize) -> Vec<f32> {
     let mut layer = vec![0.0; weights];
     for step in 0..STEPS {

@@ -2,8 +2,8 @@
 //!
 //! Every rank has a slice of each layer. After each layer, an all-reduce sums the slices'
 //! contributions to a token's 4,096 activations (16 KiB). Rank 0 receives the requests. The other
-//! ranks wait for them with `patient`, that is, without a timeout and without using a core. The
-//! calls of a request have a timeout.
+//! ranks wait for requests with `without_timeout`, that is, without a timeout and without using a
+//! core. The calls that serve a request have a timeout.
 //!
 //! Run it with `cargo run --release --example 10_inference`, or as processes with
 //! `ringtree run --nproc-per-node 4 -- target/release/examples/10_inference`.
@@ -12,16 +12,16 @@ use ringtree::start::UniqueId;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::time::Duration;
 
-/// Ranks, if `ringtree run` does not start them.
+/// Number of ranks if `ringtree run` does not start them.
 const RANKS: usize = 2;
 const ACTIVATIONS: usize = 4096;
 /// Time that a rank computes between two all-reduces.
 const COMPUTE: Duration = Duration::from_millis(1);
 /// Time between two requests.
 const IDLE: Duration = Duration::from_secs(1);
-/// Layers of each request.
+/// Number of layers of each request.
 const REQUESTS: [u32; 2] = [100, 400];
-/// A rank that blocks a request for longer counts as failed.
+/// If a rank delays a request for longer than this, it counts as failed.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 
 fn main() -> Result<()> {
@@ -72,7 +72,7 @@ pub(crate) fn serve(comm: &Communicator, pause: impl Fn(Duration)) -> Result<Vec
     let mut times = Vec::new();
     let mut requests = REQUESTS.into_iter();
     loop {
-        // A request is its number of layers. 0 ends the program.
+        // A request is the number of its layers. 0 ends the program.
         let mut layers = [0];
         if comm.rank() == 0 {
             pause(IDLE);

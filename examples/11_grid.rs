@@ -17,21 +17,22 @@
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
 use std::process::ExitCode;
 
-/// Ranks of a row.
+/// Number of ranks in a row.
 const TENSOR: usize = 2;
 const RANKS: usize = 4;
-/// Inputs of the layer, whose weighted sum is the output. A rank has half of the weights.
+/// Number of inputs of the layer, whose output is their weighted sum. Each rank has half of the
+/// weights.
 const INPUTS: usize = 8;
 const OWN: usize = INPUTS / TENSOR;
 const STEPS: usize = 150;
 const RATE: f32 = 0.15;
 
-/// Returns a weight of the target function.
+/// Returns a weight of the function that the layer learns.
 fn sought(input: usize) -> f32 {
     (input as f32 - 3.5) / 2.0
 }
 
-/// Returns input number `input` of the sample of `row` in `step`.
+/// Returns one input of the sample that the row `row` uses in `step`.
 fn sample(step: usize, row: usize, input: usize) -> f32 {
     let number = TENSOR * step + row;
     let mixed = (number + 1) * (number + input) * (input + 3) % 17;
@@ -45,8 +46,8 @@ pub(crate) fn program(world: &Communicator) -> Result<String> {
     let end = world
         .split(column, row)
         .and_then(|data| train(&tensor, &data).inspect_err(|error| data.abort(error)));
-    // Report a failure in the column to the row, and vice versa. Otherwise, the others would only
-    // learn that this rank has left, but not why.
+    // Report a failure in the column to the row, and vice versa. Otherwise, the other ranks would
+    // learn only that this rank has left, and not why.
     let (loss, weights) = end.inspect_err(|error| tensor.abort(error))?;
     let mut found = weights.iter().enumerate();
     if !found.all(|(input, weight)| (weight - sought(input)).abs() < 0.01) {
@@ -103,7 +104,7 @@ fn run() -> Result<i32> {
     }
     let world = Communicator::from_env()?;
     let told = program(&world)?;
-    // Print in rank order.
+    // Let the ranks print in rank order.
     for rank in 0..world.world_size() {
         if rank == world.rank() {
             println!("{told}");

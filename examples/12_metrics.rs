@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Rank 0 reads the settings and sends them to every rank with `broadcast_value`. After the work,
-//! it collects a report from each rank with `gather_value` and prints a table. All ranks make the
-//! same decision from the result of `all_gather_value`, so that no rank continues alone.
+//! rank 0 collects a report from each rank with `gather_value` and prints a table. All ranks make
+//! the same decision from the result of `all_gather_value`, so that no rank continues alone.
 
 use ringtree::{Communicator, Error, ErrorKind, Result};
 use serde::{Deserialize, Serialize};
@@ -38,7 +38,7 @@ pub(crate) fn program(comm: &Communicator) -> Result<String> {
     });
     let settings = comm.broadcast_value(read, 0)?;
 
-    // Each rank descends its own slope. Rank 2 diverges.
+    // Each rank descends a parabola. The parabola of rank 2 is so steep that rank 2 diverges.
     let slope = if comm.rank() == 2 { 25.0 } else { 1.0 };
     let mut weight = 1.0f64;
     for _ in 0..settings.steps {

@@ -13,7 +13,8 @@ use ringtree::plan::{Entry, prove, required};
 const RANKS: usize = 12;
 const BYTES: usize = 1 << 10;
 
-/// All-reduce on a grid of two rows: ranks of a column exchange their buffers, then ranks of a row.
+/// An all-reduce on a grid of two rows: the ranks of a column exchange their buffers, and then the
+/// ranks of a row.
 const TWO_ROWS: Entry = Entry {
     name: "two-rows",
     collectives: &[Collective::AllReduce],
@@ -23,8 +24,9 @@ const TWO_ROWS: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// Returns the rounds of one rank. In each round, it sends its chunks to all ranks that differ in
-/// one coordinate, and folds theirs with its chunks in the order of that coordinate.
+/// Returns the rounds of one rank. In each round, the rank sends its chunks to all ranks that
+/// differ from it in only one coordinate. It folds their chunks with its own, in the order of that
+/// coordinate.
 fn build(request: &Request) -> Vec<Vec<Step>> {
     let (n, rank) = (request.world_size, request.rank);
     let rows = if n.is_multiple_of(2) { 2 } else { 1 };
@@ -47,7 +49,7 @@ fn build(request: &Request) -> Vec<Vec<Step>> {
             let fold = Step::Receive {
                 sources: group.iter().map(source).collect(),
                 ranges: all(),
-                // The last fold contains every contribution.
+                // The result of the last fold contains every contribution.
                 completes: nth + 1 == groups.len(),
             };
             others
@@ -58,7 +60,7 @@ fn build(request: &Request) -> Vec<Vec<Step>> {
         .collect()
 }
 
-/// Returns the cost for any number of ranks, in units of the complete buffer.
+/// Returns the cost for any number of ranks. Volumes are in units of the complete buffer.
 fn cost(request: &Request) -> Cost {
     let n = request.world_size;
     let rows = if n.is_multiple_of(2) { 2 } else { 1 };

@@ -1,14 +1,14 @@
 //! Runs a server on tokio. Every rank has a part of the data. Each request broadcasts the question
-//! and sums the ranks' answers with an all-reduce. The tasks of rank 0 `.await` both, so its single
-//! thread can accept clients and read their questions meanwhile.
+//! and sums the ranks' answers with an all-reduce. The tasks on rank 0 `.await` both calls, so that
+//! rank 0's only thread can accept clients and read their questions meanwhile.
 //!
 //! ```text
 //! cargo run --release --example 14_tokio
 //! ```
 //!
-//! Calls are matched in the order in which they *start*, whatever the tasks `.await` first. Several
-//! requests can therefore be in flight. On a runtime with several threads, a lock must keep the two
-//! starts of a request together.
+//! Calls are matched in the order in which they *start*, no matter which of them a task `.await`s
+//! first. Several requests can therefore be in flight. On a runtime with several threads, a lock
+//! must ensure that nothing starts between the two calls of a request.
 //!
 //! Without a launcher, the program starts two copies of itself.
 
@@ -22,7 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const RANKS: usize = 2;
 const CLIENTS: u64 = 8;
-/// The data are the numbers below this. The answer to a question counts those that it divides.
+/// The data are the positive numbers below this one. The answer to a question is how many of them
+/// the question divides.
 const NUMBERS: u64 = 100_000;
 /// The question that ends the program.
 const STOP: u64 = 0;
@@ -88,7 +89,7 @@ async fn serve(comm: Arc<Communicator>) -> Result<String> {
 
 /// Answers one client's questions.
 async fn answer(comm: Arc<Communicator>, mut stream: TcpStream) -> Result<()> {
-    // A client that disconnects is not an error. 0 is not a question.
+    // A client that disconnects is not an error. 0 is not a valid question.
     while let Ok(question @ 1..) = stream.read_u64().await {
         let told = comm.start_broadcast(vec![question], 0)?;
         let counted = comm.start_all_reduce(vec![count(&comm, question)], ReduceOp::Sum)?;
@@ -117,7 +118,7 @@ async fn work(comm: Communicator) -> Result<String> {
     unreachable!("rank 0 sends STOP")
 }
 
-/// Counts the numbers of this rank's part that `question` divides.
+/// Counts the numbers in this rank's part that `question` divides.
 fn count(comm: &Communicator, question: u64) -> u64 {
     let own = comm.block(NUMBERS as usize);
     own.filter(|one| (*one as u64).is_multiple_of(question))

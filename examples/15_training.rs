@@ -7,19 +7,20 @@
 //!     target/release/examples/15_training FOLDER
 //! ```
 //!
-//! Kill a rank of the second command, or stop either and start it again: it resumes from the last
-//! checkpoint and ends with the same bits. The model, a sum of cosines, learns a straight line.
+//! Kill a rank of the second command, or stop either command and start it again: the training
+//! resumes from the last checkpoint and ends with the same bits. The model, a sum of cosines,
+//! learns a straight line.
 
 use ringtree::ddp::{AdamW, DataParallel, Optimizer, Options, Run};
 use ringtree::{Communicator, Result};
 
 const SAMPLES: usize = 960;
 const EPOCHS: u64 = 20;
-/// Samples per step over all ranks.
+/// Number of samples per step on all ranks together.
 const BATCH: usize = 32;
 const STEPS: u64 = EPOCHS * (SAMPLES / BATCH) as u64;
 const SAVE_EVERY: u64 = 100;
-/// The curve is shift + Σ height[k] · cos((k + 1) · π · x).
+/// The parameters of the curve shift + Σ height[k] · cos((k + 1) · π · x).
 const PARAMETERS: [(&str, usize); 2] = [("height", 8), ("shift", 1)];
 type Weights = Vec<Vec<f32>>;
 
@@ -49,7 +50,7 @@ pub(crate) fn train(comm: &Communicator, folder: &str, epochs: u64) -> Result<(f
         if model.steps().is_multiple_of(SAVE_EVERY) {
             let validation = validate(run.comm(), &weights)?;
             numbers.push(("validation_loss", validation));
-            // Written during the next steps.
+            // The checkpoint is written during the next steps.
             run.save(&model, &sampler, validation, |all| {
                 optimizer.parts_and_weights(all, &mut weights[..])
             })?;
@@ -63,8 +64,8 @@ pub(crate) fn train(comm: &Communicator, folder: &str, epochs: u64) -> Result<(f
     Ok((validate(run.comm(), &weights)?, weights))
 }
 
-/// Runs forward and backward on half of the samples of a step. Reports the gradients, the last
-/// layer's first.
+/// Runs forward and backward on half of the samples of a step. Reports the gradients, beginning
+/// with those of the last layer.
 fn backward(model: &mut DataParallel, weights: &Weights, samples: &[usize]) -> Result<f64> {
     let mut gradients = Weights::from(PARAMETERS.map(|(_, count)| vec![0.0; count]));
     let (mut loss, share) = (0.0, 0.5 / samples.len() as f32);
@@ -91,7 +92,7 @@ fn error_at(x: f32, weights: &Weights) -> f32 {
     weights[1][0] + parts.sum::<f32>() - x
 }
 
-/// Returns the loss on points between the samples, which are divided among the ranks.
+/// Returns the loss on points between the samples. The ranks share these points.
 fn validate(comm: &Communicator, weights: &Weights) -> Result<f64> {
     let own = (comm.rank()..SAMPLES).step_by(comm.world_size());
     let errors = own.map(|place| error_at((place as f32 + 0.5) / SAMPLES as f32, weights));

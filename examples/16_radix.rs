@@ -8,11 +8,12 @@
 //! ```
 //!
 //! Nothing is sent: the times are the predictions by which `auto` chooses. Ring has 2 (n − 1)
-//! rounds, so its latency grows with n. Other plans have ⌈log n⌉ rounds, so theirs grows with the
-//! logarithm. Each round costs a latency, and each message occupies its two ranks for some time. On
-//! a long, slow link, the latency dominates, and plans with few rounds of many messages are best.
-//! On a short, fast link, the messages dominate. The best radix is between 2 and the number of
-//! ranks. For a large buffer, the bytes determine the time of every plan, until the number of ranks
+//! rounds, so its latency grows with n. The other plans have ⌈log n⌉ rounds, so their latency grows
+//! with the logarithm. Each round costs a latency, and each message occupies its two ranks for some
+//! time. On a long, slow link, the latency dominates, and plans with few rounds of many messages
+//! are best. On a short, fast link, the messages dominate. The best radix is between 2 and the
+//! number of ranks. For a large buffer, the bytes determine the time of every plan, until the
+//! number of ranks makes latency matter.
 //! makes latency matter.
 
 #[path = "drawing/mod.rs"]
@@ -25,7 +26,7 @@ use ringtree::plan::{
 
 const SIZES: [(&str, usize); 2] = [("64 KiB", 64 << 10), ("25 MiB", 25 << 20)];
 const RANKS: [usize; 9] = [2, 8, 32, 128, 512, 2048, 8192, 32_768, 100_000];
-/// A local network, and one over some hundred kilometers.
+/// A local network, and a network that spans several hundred kilometers.
 const LINKS: [(&str, LinkCost); 2] = [
     (
         "1 Gbit/s, 0.25 ms latency, 10 µs per message",
@@ -46,7 +47,7 @@ const LINKS: [(&str, LinkCost); 2] = [
         },
     ),
 ];
-/// The compared algorithms; `None` is the choice of `auto`.
+/// The algorithms to compare. `None` stands for the choice of `auto`.
 const WAYS: [(&str, Option<Algorithm>); 4] = [
     ("ring", Some(Algorithm::Ring)),
     ("radix n", Some(Algorithm::TwoShot)),
@@ -68,7 +69,7 @@ fn choice(
     choose(Collective::AllReduce, &apart, bytes, 4, &table, way)
 }
 
-/// Draws the curves of one size on one network, and prints their times.
+/// Draws the curves for one size on one network, and prints their times.
 fn chart((size, bytes): (&str, usize), (network, link): (&str, LinkCost)) -> Result<Chart, String> {
     println!("all-reduce of {size}; {network}");
     let mut curves = WAYS.map(|(name, _)| Curve {

@@ -190,7 +190,7 @@ pub(crate) struct Case {
     pub(crate) bytes: usize,
 }
 
-/// Returns all cases. Those of each collective are in ascending order of size.
+/// Returns all cases, in ascending order of size for each collective.
 pub(crate) fn cases() -> Vec<Case> {
     const KIB: usize = 1 << 10;
     const MIB: usize = 1 << 20;

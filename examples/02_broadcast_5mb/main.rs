@@ -1,12 +1,13 @@
 //! Broadcasts a file of 5 MB from one host to seven others over links of 1 MB/s, in three ways.
 //!
-//! Point to point takes 35 s and a binomial tree 15 s. The choice of `auto` takes little more than
-//! 5 s, the time that the file needs on one link. The engine runs all three on real bytes; only the
-//! clock and the network are simulated.
+//! Point to point takes 35 s, and a binomial tree 15 s. The algorithm that `auto` chooses takes
+//! little more than 5 s, the time that the file needs on one link. The engine runs all three on
+//! real bytes; only the clock and the network are simulated.
 //!
-//! With `--sockets`, they also run between eight processes on emulated hosts of this machine: in
-//! real time, over the kernel's TCP, on links of 1 MB/s that also carry the headers of Ethernet and
-//! TCP. This takes a minute and needs root; without root, the example prints a message.
+//! With `--sockets`, the broadcasts also run between eight processes on emulated hosts of this
+//! machine: in real time, over the kernel's TCP, on links of 1 MB/s that also carry the headers of
+//! Ethernet and TCP. This takes a minute and needs root; without root, the example prints a
+//! message.
 //!
 //! `cargo run --release --example 02_broadcast_5mb [-- [--sockets] PICTURE.svg]`
 
@@ -25,18 +26,18 @@ const HOSTS: usize = 8;
 const FILE_BYTES: usize = 5_000_000;
 const LINK_BYTES_PER_S: f64 = 1e6;
 const LATENCY: Duration = Duration::from_millis(1);
-/// Time for which a message occupies a host.
+/// Time for which a message occupies its sender and its receiver.
 const OVERHEAD: Duration = Duration::from_micros(100);
 /// Bytes that the kernel buffers for a sender: what the link carries in an eighth of a second.
 const SEND_BUFFER_BYTES: u64 = 128 << 10;
-/// Share of a full packet that is payload; the rest is headers and framing.
+/// Fraction of a full packet that is payload. The rest is headers and framing.
 const PAYLOAD_SHARE: f64 = 1448.0 / 1538.0;
-/// Smallest part of the file that a step of a lane shows.
+/// Smallest increase of a rank's part of the file that a lane shows as a step.
 const STEP: f64 = 0.01;
 
 /// A way to send the file.
 struct Way {
-    /// `None` for the choice of ringtree.
+    /// The algorithm, or `None` for the one that ringtree chooses.
     algorithm: Option<Algorithm>,
     name: &'static str,
     note: &'static str,
@@ -65,7 +66,8 @@ const WAYS: [Way; 3] = [
     },
 ];
 
-/// Duration in seconds, and for each rank the parts of the file that it held: (seconds, part).
+/// Duration of a run in seconds, and the progress of each rank as (seconds, fraction of the file
+/// that the rank has from then on).
 type Run = (f64, Vec<Vec<(f64, f64)>>);
 
 fn main() -> ExitCode {
@@ -123,11 +125,11 @@ fn all_ways() -> Result<(), String> {
         .map_err(|error| format!("cannot write {path}: {error}"))
 }
 
-/// Creates the hosts. If that is impossible, prints why and returns `None`.
+/// Creates the emulated hosts. If that is impossible, prints the reason and returns `None`.
 fn emulated_hosts() -> Option<Network> {
     let shape = Shape {
         delay: LATENCY,
-        // With megabytes, the rounds of a tree would overlap and share the port.
+        // If the kernel buffered megabytes, the rounds of a tree would overlap and share the port.
         send_buffer_bytes: Some(SEND_BUFFER_BYTES),
         ..Shape::new(HOSTS, LINK_BYTES_PER_S)
     };
@@ -145,8 +147,8 @@ fn panel(way: &Way, note: &str, lanes: Vec<Vec<(f64, f64)>>) -> Panel {
     }
 }
 
-/// Returns the lanes of all ranks for `arrivals`: (seconds, rank, bytes) in order of time. Rank 0
-/// has the file from the beginning.
+/// Converts `arrivals`, which are (seconds, rank, bytes) in order of time, to the progress of all
+/// ranks. Rank 0 has the file from the beginning.
 fn lanes(arrivals: impl IntoIterator<Item = (f64, usize, usize)>) -> Vec<Vec<(f64, f64)>> {
     let mut held = [0; HOSTS];
     let mut lanes: Vec<Vec<(f64, f64)>> = vec![Vec::new(); HOSTS];
@@ -162,7 +164,7 @@ fn lanes(arrivals: impl IntoIterator<Item = (f64, usize, usize)>) -> Vec<Vec<(f6
     lanes
 }
 
-/// Returns the bytes of the file.
+/// Returns the contents of the file.
 fn file() -> Vec<u8> {
     (0..FILE_BYTES)
         .map(|index| (index * 7 % 251) as u8)

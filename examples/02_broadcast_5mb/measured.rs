@@ -1,7 +1,7 @@
 //! Measures the broadcast between processes on emulated hosts, in real time.
 //!
-//! Each rank is a copy of this program. It prints a line when all ranks are ready, at which the
-//! parent starts the clock, and then the time until it had the file.
+//! Each rank is a copy of this program. It prints a line when all ranks are ready, whereupon the
+//! parent starts the clock. Later it prints how long it took to get the file.
 
 use super::{FILE_BYTES, HOSTS, Run, Way, file, lanes};
 use ringtree::plan::Collective;
@@ -11,11 +11,11 @@ use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Variable with the algorithm.
+/// Environment variable with the algorithm.
 const ALGORITHM: &str = "BROADCAST_ALGORITHM";
 /// The port at which the ranks connect.
 const PORT: u16 = 29500;
-/// Seconds after which the ranks are stopped; no broadcast takes that long.
+/// Seconds after which the ranks are stopped. No broadcast takes that long.
 const LIMIT_S: &str = "90";
 
 /// Broadcasts the file between new processes and checks the copies.
@@ -66,7 +66,8 @@ fn measure(network: &Network, way: &Way) -> io::Result<Run> {
     });
     let mut lanes = lanes(arrivals);
     for (lane, time_s) in lanes.iter_mut().zip(&times_s).skip(1) {
-        // The network also counts the bytes of headers of messages. The rank reports the exact end.
+        // The network also counts the bytes of message headers, so use the exact time that the rank
+        // reports.
         lane.retain(|(at_s, part)| at_s < time_s && *part < 1.0);
         lane.push((*time_s, 1.0));
     }
@@ -105,7 +106,8 @@ pub(crate) fn one_rank() -> ringtree::Result<()> {
     let time: Duration = start.elapsed();
     comm.use_algorithm(None)?;
     assert!(copy == file, "the file arrived damaged");
-    // A rank that exits closes its connections while the others may still be receiving.
+    // A rank that exits closes its connections, so wait until the other ranks have received the
+    // file.
     comm.barrier()?;
     println!("{}", time.as_secs_f64());
     Ok(())

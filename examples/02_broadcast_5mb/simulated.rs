@@ -6,7 +6,7 @@ use ringtree::plan::LinkCost;
 use ringtree::sim::World;
 use ringtree::tuning::TuningTable;
 
-/// Broadcasts the file and checks it.
+/// Broadcasts the file in virtual time and checks the copies.
 pub(crate) fn run(algorithm: Option<Algorithm>) -> Result<Run, String> {
     let mut world = World::new(HOSTS);
     world.algorithm = algorithm;

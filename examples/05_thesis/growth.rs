@@ -1,6 +1,6 @@
-//! Determines whether a time grows linearly or logarithmically with the number of ranks.
+//! Determines whether times grow linearly or logarithmically with the number of ranks.
 
-/// A straight line through points, by least squares.
+/// A straight line, fitted to points by least squares.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Line {
     /// Increase of y per unit of x.
@@ -9,13 +9,15 @@ pub(crate) struct Line {
     pub(crate) fit: f64,
 }
 
-/// Fits a line to `points` over the ranks, and another over the binary logarithm of the ranks.
+/// Fits one line to the times against the number of ranks, and another against the binary logarithm
+/// of the number of ranks. Each of `points` is a number of ranks and a time.
 pub(crate) fn growth(points: &[(f64, f64)]) -> [Line; 2] {
     let logarithmic: Vec<_> = points.iter().map(|(x, y)| (x.log2(), *y)).collect();
     [line(points), line(&logarithmic)]
 }
 
-/// Describes the growth of `points`, pairs of ranks and milliseconds, by the better fit.
+/// Describes how `points`, which are pairs of ranks and milliseconds, grow, according to the better
+/// fit.
 pub(crate) fn describe(points: &[(f64, f64)]) -> String {
     let [linear, logarithmic] = growth(points);
     let (line, per) = match linear.fit > logarithmic.fit {

@@ -4,8 +4,8 @@
 //! `cargo run --release --example 05_thesis` simulates one data-parallel step of two models on 2 to
 //! 1,024 ranks with each algorithm, prints a table, and draws `docs/thesis.svg`. Every rank's
 //! engine executes its plans on real bytes, and every sum is checked. Only the network and its
-//! clock are simulated. Predictions continue the curves to 100,000 ranks. This takes minutes and
-//! 4 GiB; `-- --ranks-max 64` finishes in seconds.
+//! clock are simulated. Predictions continue the curves to 100,000 ranks. The example takes minutes
+//! and 4 GiB of memory. With `-- --ranks-max 64`, it finishes in seconds.
 //!
 //! With `-- --sockets`, as root, the example first measures the points that `docs/thesis.csv` does
 //! not contain. It runs real processes on 2 to 64 emulated hosts of this machine, each in its own
@@ -15,30 +15,31 @@
 //! # The step
 //!
 //! A model has twelve layers. Backward starts an all-reduce after every fourth layer, and the
-//! optimizer waits for all three. Forward and backward sleep to a timetable; backward takes 1.8
-//! times as long as a link needs for the gradients. *Exposed* communication is the duration of the
-//! step minus forward and backward. It has two parts: the bytes of the last bucket, and the latency
-//! of the messages.
+//! optimizer waits for all three all-reduces. Forward and backward sleep to a fixed timetable.
+//! Backward takes 1.8 times as long as a link needs for the gradients. *Exposed* communication is
+//! the duration of the step minus forward and backward. It has two parts: the transfer time of the
+//! last bucket, and the latency of the messages.
 //!
-//! A ring sends 2(n − 1) messages, each after the previous one has arrived. Their latency exceeds
-//! the time for the bytes once n > bytes · β / α, where α is the latency of a message and β the
-//! time per byte of a link. That happens at 6 ranks for the small model (buckets of 32 KiB) and at
-//! 82 for the large one (512 KiB). Circulant sends the same number of bytes in 2⌈log₂ n⌉ messages.
-//! Binomial trees and recursive doubling send a whole bucket in every round, so they pay for the
-//! bytes ⌈log₂ n⌉ times. `auto` is the algorithm that the library chooses for three concurrent
-//! all-reduces.
+//! A ring sends 2(n − 1) messages, each after the previous one has arrived. The latency of these
+//! messages exceeds the time for the bytes once n > bytes · β / α, where α is the latency of a
+//! message and β the time per byte of a link. That happens at 6 ranks for the small model (buckets
+//! of 32 KiB) and at 82 for the large one (512 KiB). Circulant sends the same number of bytes in
+//! 2⌈log₂ n⌉ messages. Binomial trees and recursive doubling send a complete bucket in every round,
+//! so they pay for the bytes ⌈log₂ n⌉ times. `auto` is the algorithm that the library chooses for
+//! three concurrent all-reduces.
 //!
 //! # The links
 //!
-//! Links have 10 Mbit/s and 5 ms; TCP makes 9.4 Mbit/s and 5.5 ms of them. They are slow enough for
-//! two cores to carry the traffic of 64 ranks. For each point, `docs/thesis.csv` records the
-//! traffic of the emulated switch and the share of a core that the switch used. The picture omits a
-//! point if the switch was too slow or lost a packet.
+//! Links have a rate of 10 Mbit/s and a latency of 5 ms, of which TCP achieves 9.4 Mbit/s and 5.5
+//! ms. They are so slow that two cores can carry the traffic of 64 ranks. For each point,
+//! `docs/thesis.csv` records the traffic of the emulated switch and the share of a core that the
+//! switch used. The picture omits a point if the switch was too slow or lost a packet.
 //!
-//! In the α-β model, links that are 100 times faster in both respects (1 Gbit/s, 50 µs) with a
-//! backward 100 times shorter give the same picture with 1/100 of every time. TCP's constants do
-//! not become faster, so they are set for slow links: congestion windows survive pauses, and TCP
-//! does not send messages again that wait in a queue for longer than 200 ms.
+//! In the α-β model, links that are 100 times faster in both respects (1 Gbit/s, 50 µs), with a
+//! backward that is 100 times shorter, give the same picture with 1/100 of every time. TCP's
+//! constants do not scale with the links, so they are set for slow links: congestion windows
+//! survive pauses, and TCP does not retransmit messages that wait in a queue for longer than 200
+//! ms.
 
 #[path = "../drawing/mod.rs"]
 mod drawing;
@@ -58,12 +59,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 use step::{Link, MODELS, Model, WAYS};
 
-/// Latency and rate of the links, as TCP sees them.
+/// Latency and rate of the links, as measured through TCP.
 const ALPHA: Duration = Duration::from_micros(5_500);
 const RATE_MBIT: f64 = 9.4;
-/// Ranks that are simulated in addition to the measured ones.
+/// Numbers of ranks that are simulated in addition to the measured ones.
 const SIMULATED: [usize; 4] = [128, 256, 512, 1_024];
-/// Ranks beyond those, with predictions only.
+/// Larger numbers of ranks, for which there are only predictions.
 const PREDICTED: [usize; 6] = [2_048, 4_096, 10_000, 20_000, 50_000, 100_000];
 const MEASURED: &str = "docs/thesis.csv";
 const PICTURE: &str = "docs/thesis.svg";

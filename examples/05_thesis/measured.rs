@@ -11,18 +11,19 @@ use std::time::Duration;
 
 /// Numbers of ranks to measure, including some that are not powers of two.
 pub(crate) const RANKS: [usize; 8] = [2, 4, 7, 8, 16, 23, 32, 64];
-/// The links below TCP, through which TCP achieves [`crate::ALPHA`] and [`crate::RATE_MBIT`].
+/// Delay of the emulated links. Through TCP, the links have the latency [`crate::ALPHA`] and the
+/// rate [`crate::RATE_MBIT`].
 const DELAY: Duration = Duration::from_millis(5);
 const WIRE_MBIT: f64 = 10.0;
 /// The capacity of a link's queue: enough for all concurrent messages, so that none is lost.
 const QUEUE_BYTES: u64 = 8 << 20;
 /// The port of rank 0's rendezvous.
 const PORT: u16 = 29500;
-/// Seconds after which a rank is killed; no point takes that long.
+/// Seconds after which a rank is killed. No point takes that long.
 const LIMIT_S: &str = "600";
 /// If the switch needs a larger share of a core, it distorts the measurement.
 const SWITCH_SHARE_MAX: f64 = 0.5;
-/// The header of the file of points.
+/// The header line of the file that contains the points.
 const COLUMNS: &str = "model,ranks,algorithm,steps,exposed_ms,least_ms,most_ms,alpha_us,\
                        rate_mbit,chosen,switch_share,switch_mbit,dropped";
 
@@ -39,7 +40,7 @@ pub(crate) struct Point {
     steps: usize,
     /// Exposed communication in milliseconds: median, minimum and maximum of the steps.
     pub(crate) exposed_ms: [f64; 3],
-    /// The link as the ranks measured it: latency in microseconds, and Mbit/s.
+    /// The link as the ranks measured it: latency in microseconds, and rate in Mbit/s.
     pub(crate) link: (f64, f64),
     /// The algorithm of the all-reduces.
     pub(crate) chosen: String,
@@ -50,7 +51,7 @@ pub(crate) struct Point {
 }
 
 impl Point {
-    /// Returns whether the switch kept up, so that the point depends on the algorithm only.
+    /// Returns `true` if the switch kept up, so that the point depends only on the algorithm.
     pub(crate) fn counts(&self) -> bool {
         self.switch.0 <= SWITCH_SHARE_MAX && self.dropped == 0
     }
@@ -103,7 +104,8 @@ impl Point {
     }
 }
 
-/// Reads the points of a file that [`complete`] wrote. A missing file contains none.
+/// Reads the points from a file that [`complete`] wrote. Returns no points if the file does not
+/// exist.
 ///
 /// # Errors
 /// Returns a message if the file cannot be read or contains an invalid line.
@@ -123,7 +125,8 @@ pub(crate) fn read(path: &Path) -> Result<Vec<Point>, String> {
         .collect()
 }
 
-/// Measures the points up to `ranks_max` that the file does not contain, and appends each of them.
+/// Measures the points for up to `ranks_max` ranks that the file does not contain, and appends each
+/// of them to the file.
 ///
 /// # Errors
 /// Returns a message if hosts cannot be emulated, a rank fails, or the file cannot be written.
@@ -200,8 +203,9 @@ fn measure(model: &Model, ranks: usize, way: &str, steps: usize) -> io::Result<P
     })
 }
 
-/// Returns the lines of rank 0, and the switch's share of a core and traffic between the first line
-/// and the last. Waits until all ranks have exited.
+/// Waits until all ranks have exited. Returns the lines that rank 0 printed, and two averages over
+/// the time between its first and its last line: the share of a core that the switch used, and the
+/// traffic through the switch in Mbit/s.
 ///
 /// # Errors
 /// Returns an error if a rank fails.

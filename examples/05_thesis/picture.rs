@@ -3,7 +3,7 @@
 use crate::drawing::chart::{Chart, Curve, Scale, charts};
 use crate::step::{BUCKETS, MODELS, Model};
 
-/// Points of one algorithm and model: pairs of ranks and exposed milliseconds.
+/// The points of one algorithm and model, as pairs of ranks and exposed milliseconds.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Series {
     /// One of the names in [`crate::step::WAYS`].

@@ -7,15 +7,16 @@ use ringtree::{Communicator, Error, ErrorKind, ReduceOp};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-/// Environment variables of a rank: the model, the algorithm, and the number of steps.
+/// Environment variables that tell a rank the model, the algorithm, and the number of steps.
 pub(crate) const MODEL: &str = "THESIS_MODEL";
 pub(crate) const ALGORITHM: &str = "THESIS_ALGORITHM";
 pub(crate) const STEPS: &str = "THESIS_STEPS";
-/// Steps before the measured ones; they open connections and congestion windows.
+/// Number of steps before the measured ones. They open connections and congestion windows.
 const WARM_UP: usize = 3;
 
-/// Runs the steps. Rank 0 prints one line with the measured latency in microseconds, the measured
-/// rate in Mbit/s and the algorithm, then one line per step with its exposed milliseconds.
+/// Runs the steps as one rank. Rank 0 prints one line with the measured latency in microseconds,
+/// the measured rate in Mbit/s and the algorithm, and then one line per step with the exposed
+/// milliseconds.
 ///
 /// # Errors
 /// Returns the errors of the library, and an error if a sum is wrong.
@@ -52,11 +53,13 @@ pub(crate) fn take_part() -> Result<(), Error> {
             println!("{:.3}", exposed.as_secs_f64() * 1e3);
         }
     }
-    // A rank that exits closes its connections while the others may still be receiving.
+    // A rank that exits closes its connections, so wait until the other ranks have received their
+    // data.
     comm.barrier()
 }
 
-/// Runs one step from a common start. Returns the exposed communication of the slowest rank.
+/// Runs one step, which all ranks start at the same time. Returns the exposed communication of the
+/// slowest rank.
 fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
     let link = Link::new(ALPHA, RATE_MBIT);
     let buckets: Vec<_> = (0..BUCKETS)
@@ -85,7 +88,8 @@ fn one_step(comm: &Communicator, model: &Model) -> Result<Duration, Error> {
     Ok(Duration::from_nanos(slowest[0]).saturating_sub(link.compute(model)))
 }
 
-/// Stands for forward and backward. The times are absolute so that late wake-ups do not add up.
+/// Sleeps in place of forward and backward. The times are absolute so that late wake-ups do not add
+/// up.
 fn sleep_until(moment: Instant) {
     sleep(moment.saturating_duration_since(Instant::now()));
 }

@@ -10,11 +10,12 @@ use ringtree_kit::cluster::Cluster;
 use ringtree_kit::script::{Call, Script, Step};
 use std::time::Duration;
 
-/// Time after which a step counts as hung.
+/// Time after which a step is considered hung.
 const LONG: Duration = Duration::from_secs(3600);
 
-/// The step of one rank: forward, then backward from the last layer to the first. The all-reduce of
-/// a bucket starts with its last gradient, and the optimizer waits for all buckets.
+/// Returns the step of one rank: forward, then backward from the last layer to the first. The
+/// all-reduce of a bucket starts when the bucket's last gradient is ready, and the optimizer waits
+/// for all buckets.
 fn script(model: &Model, link: &Link) -> Vec<Step> {
     let call = Call::new(Collective::AllReduce, model.bucket_elements());
     let mut steps = vec![Step::Compute(link.forward(model))];
@@ -27,7 +28,7 @@ fn script(model: &Model, link: &Link) -> Vec<Step> {
     steps
 }
 
-/// Executes the step on `ranks` ranks and returns the exposed communication in milliseconds.
+/// Runs the step on `ranks` ranks and returns the exposed communication in milliseconds.
 ///
 /// # Errors
 /// Returns a message if a call fails, hangs, completes out of order or leaves a wrong element.
@@ -78,8 +79,8 @@ pub(crate) fn predicted_ms(
     Ok((end_s - link.compute(model).as_secs_f64()) * 1e3)
 }
 
-/// Returns the library's choice for all buckets, which may be in flight simultaneously, or the cost
-/// of the given algorithm for one bucket.
+/// Returns the algorithm and the cost that the library chooses for all buckets, which may be in
+/// flight simultaneously, or the cost of the given algorithm for one bucket.
 ///
 /// # Errors
 /// Returns an error if no algorithm implements the all-reduce.

@@ -5,11 +5,11 @@ use ringtree::plan::LinkCost;
 use ringtree::tuning::TuningTable;
 use std::time::Duration;
 
-/// Layers of a model.
+/// Number of layers of a model.
 pub(crate) const LAYERS: u32 = 12;
-/// Layers whose gradients form one bucket.
+/// Number of layers whose gradients form one bucket.
 pub(crate) const LAYERS_PER_BUCKET: u32 = 4;
-/// All-reduces per step.
+/// Number of all-reduces per step.
 pub(crate) const BUCKETS: u32 = LAYERS / LAYERS_PER_BUCKET;
 
 /// Time for which a message occupies its sender, and then its receiver.
@@ -18,15 +18,15 @@ pub(crate) const OVERHEAD: Duration = Duration::from_micros(25);
 /// A model whose gradients are averaged in each step.
 #[derive(Debug)]
 pub(crate) struct Model {
-    /// Its name in files and pictures.
+    /// The model's name in files and pictures.
     pub(crate) name: &'static str,
-    /// `f32` elements per layer.
+    /// Number of `f32` elements per layer.
     layer_elements: usize,
 }
 
-/// A link needs 5 latencies for a bucket of the small model, and 81 for a bucket of the large one.
-/// So a ring's latency exceeds the time for its bytes from 6 ranks on for the small model, and from
-/// 82 on for the large one.
+/// A link takes 5 latencies to transfer a bucket of the small model, and 81 for a bucket of the
+/// large one. From 6 ranks on for the small model, and from 82 on for the large one, the latency of
+/// a ring therefore exceeds the time for its bytes.
 pub(crate) const MODELS: [Model; 2] = [
     Model {
         name: "small",
@@ -39,12 +39,12 @@ pub(crate) const MODELS: [Model; 2] = [
 ];
 
 impl Model {
-    /// Elements of a bucket.
+    /// Returns the number of elements in a bucket.
     pub(crate) fn bucket_elements(&self) -> usize {
         LAYERS_PER_BUCKET as usize * self.layer_elements
     }
 
-    /// Bytes of a bucket.
+    /// Returns the size of a bucket in bytes.
     pub(crate) fn bucket_bytes(&self) -> usize {
         self.bucket_elements() * size_of::<f32>()
     }
@@ -75,7 +75,7 @@ impl Link {
         Self { alpha, bytes_per_s }
     }
 
-    /// Returns the tuning table of such links. Folding costs nothing in virtual time.
+    /// Returns the tuning table for such links. Folding costs nothing in virtual time.
     #[must_use]
     pub(crate) fn tuning(&self) -> TuningTable {
         TuningTable {
@@ -89,22 +89,22 @@ impl Link {
         }
     }
 
-    /// Returns the duration of backward for one layer: 1.8 times the time a link needs for the
-    /// layer's bytes, so that backward hides an all-reduce that costs bytes only.
+    /// Returns the duration of backward for one layer: 1.8 times the time that a link needs for the
+    /// layer's bytes. Backward can therefore hide an all-reduce whose only cost is the bytes.
     #[must_use]
     pub(crate) fn backward_per_layer(&self, model: &Model) -> Duration {
         let layer_bytes = model.bucket_bytes() as f64 / f64::from(LAYERS_PER_BUCKET);
         Duration::from_secs_f64(1.8 * layer_bytes / self.bytes_per_s)
     }
 
-    /// Returns the duration of forward: that of backward for four layers.
+    /// Returns the duration of forward, which is as long as backward takes for four layers.
     #[must_use]
     pub(crate) fn forward(&self, model: &Model) -> Duration {
         self.backward_per_layer(model) * LAYERS_PER_BUCKET
     }
 
-    /// Returns the time at which the last gradient of bucket `bucket` is ready. Bucket 0 has the
-    /// gradients of the last layers.
+    /// Returns the time at which the last gradient of bucket `bucket` is ready. Bucket 0 contains
+    /// the gradients of the last layers.
     #[must_use]
     pub(crate) fn ready(&self, model: &Model, bucket: u32) -> Duration {
         self.forward(model) + self.backward_per_layer(model) * LAYERS_PER_BUCKET * (bucket + 1)

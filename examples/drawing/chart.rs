@@ -4,7 +4,7 @@ use super::page::{open, write_anchored, write_text};
 use ringtree::plan::Seconds;
 use std::fmt::Write;
 
-/// Pixels of the picture and its parts.
+/// Dimensions of the picture and its parts, in pixels.
 const WIDTH: f64 = 1120.0;
 const MARGIN: f64 = 28.0;
 const TICKS_WIDTH: f64 = 52.0;
@@ -12,7 +12,8 @@ const LABELS_WIDTH: f64 = 176.0;
 const HEAD_HEIGHT: f64 = 148.0;
 const PLOT_HEIGHT: f64 = 330.0;
 const FOOT_HEIGHT: f64 = 66.0;
-/// Pixels above each further row, and from one row to the next.
+/// Space above the second and each further row, in pixels, and the distance from one row to the
+/// next.
 const ROW_HEAD_HEIGHT: f64 = 50.0;
 const ROW_PITCH: f64 = PLOT_HEIGHT + FOOT_HEIGHT + ROW_HEAD_HEIGHT;
 const CHARTS_A_ROW: usize = 2;
@@ -21,7 +22,7 @@ const LABEL_PITCH: f64 = 17.0;
 /// Maximum number of ticks on a linear axis.
 const TICKS_MAX: f64 = 7.0;
 
-/// Style of a chart in addition to the page's, with one color per curve.
+/// CSS of a chart in addition to the page's CSS, with one color per curve.
 const CHART_STYLE: &str = "
 .axis{stroke:#8896a6;stroke-width:1.2}.tick{font-size:11.5px;fill:#5f6c7b}
 .label{font-size:12.5px;font-weight:600}.curve{fill:none;stroke-width:2;stroke-linejoin:round}
@@ -33,23 +34,23 @@ const CHART_STYLE: &str = "
 .c3{stroke:#5aa0ea}.c4{stroke:#2cc48d}.d0{fill:#f47b52}.d1{fill:#dcae38}.d2{fill:#ad86e6}
 .d3{fill:#5aa0ea}.d4{fill:#2cc48d}}
 ";
-/// Number of colors.
+/// Number of colors in [`CHART_STYLE`].
 const COLORS: usize = 5;
 
-/// A curve. Its index determines its color; the last curve is drawn heaviest.
+/// A curve. Its index determines its color. The last curve is drawn with the thickest line.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Curve {
-    /// Label at its end.
+    /// Label at the end of the curve.
     pub(crate) name: String,
-    /// (x, seconds), in ascending order of x.
+    /// Points as (x, seconds), in ascending order of x.
     pub(crate) points: Vec<(f64, f64)>,
-    /// Points that are computed in another way and continue the curve as dashes.
+    /// Points of a different origin that continue the curve, drawn as a dashed line.
     pub(crate) continued: Vec<(f64, f64)>,
     /// Measured points, drawn as open circles over the curve.
     pub(crate) measured: Vec<(f64, f64)>,
 }
 
-/// The axis of seconds.
+/// The scale of the axis of seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scale {
     /// From zero to this number of seconds. Higher curves leave the chart, and their labels show
@@ -72,10 +73,11 @@ pub(crate) struct Chart {
     pub(crate) curves: Vec<Curve>,
 }
 
-/// Ticks of the x axis: values above zero with their labels.
+/// Ticks on the x axis: values above zero and their labels.
 type Ticks<'a> = &'a [(f64, String)];
 
-/// Draws `charts` in rows of two as a self-contained SVG, each over a logarithmic axis `x_name`.
+/// Draws `charts` in rows of two as a self-contained SVG. Each chart has a logarithmic x axis that
+/// is labeled `x_name`.
 pub(crate) fn charts(
     title: &str,
     notes: &[&str],
@@ -106,7 +108,7 @@ pub(crate) fn charts(
     out
 }
 
-/// Positions of the parts of a chart.
+/// The positions of the parts of a chart.
 struct Frame<'a> {
     chart: &'a Chart,
     left: f64,
@@ -252,7 +254,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// Returns the path of the curve inside the plot, which it may leave through the top.
+    /// Returns the path of the curve inside the plot. A curve that is too high leaves the plot
+    /// through its top.
     fn path(&self, points: &[(f64, f64)]) -> String {
         let mut path = String::new();
         let mut before: Option<(f64, f64)> = None;
@@ -274,7 +277,8 @@ impl<'a> Frame<'a> {
         path
     }
 
-    /// Writes names and last values at the ends of the curves, moved apart if they would overlap.
+    /// Writes the names and the last values of the curves at their ends, and moves labels apart if
+    /// they would overlap.
     fn draw_labels(&self, out: &mut String) {
         let ends = self.chart.curves.iter().enumerate();
         let mut labels: Vec<_> = ends
@@ -288,7 +292,7 @@ impl<'a> Frame<'a> {
             })
             .collect();
         labels.sort_by(|one, other| one.0.total_cmp(&other.0));
-        // From the bottom up, so that the lowest labels keep their places above the axis.
+        // Go from the bottom up, so that the lowest labels stay above the axis.
         let mut lowest = self.top + PLOT_HEIGHT - 2.0;
         for (y, color, text) in labels.iter().rev() {
             let y = y.min(lowest);

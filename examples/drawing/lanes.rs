@@ -1,9 +1,9 @@
-//! Draws how much of the data each rank has over time, for several runs of a collective.
+//! Draws how much of the data each rank has over time, in several runs of a collective.
 
 use super::page::{open, tick_length, write_anchored, write_rect, write_text};
 use std::fmt::Write;
 
-/// Pixels of the picture and its parts.
+/// Dimensions of the picture and its parts, in pixels.
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 28.0;
 const NAMES_WIDTH: f64 = 196.0;
@@ -16,7 +16,7 @@ const AXIS_HEIGHT: f64 = 60.0;
 /// Maximum number of ticks on the axis.
 const TICKS_MAX: f64 = 9.0;
 
-/// Style of lanes in addition to the page's.
+/// CSS of the lanes in addition to the page's CSS.
 const LANES_STYLE: &str = "
 .finish{font-size:21px;font-weight:700}
 .rank{font-size:9.5px;fill:#5f6c7b}.track{fill:#f0f3f7}.end{stroke:#1f2933;stroke-width:1.5}
@@ -30,8 +30,8 @@ pub(crate) struct Panel {
     pub(crate) name: String,
     /// Short explanation, such as "3 rounds of the complete file".
     pub(crate) note: String,
-    /// Samples of each rank, indexed by rank: (seconds, part that it has from then on, 0 to 1), in
-    /// ascending order of time. Before the first sample, a rank has nothing.
+    /// Progress of each rank, indexed by rank, as (seconds, fraction from 0 to 1 that the rank has
+    /// from then on), in ascending order of time. Before the first entry, a rank has nothing.
     pub(crate) lanes: Vec<Vec<(f64, f64)>>,
 }
 
@@ -51,8 +51,9 @@ impl Panel {
     }
 }
 
-/// Draws `panels` one above the other over one axis of seconds, as a self-contained SVG. Each rank
-/// has a lane, which is blue and as high as the part that it has, and green once it has everything.
+/// Draws `panels` one above the other along one axis of seconds, as a self-contained SVG. Each rank
+/// has a lane, which is blue and as high as the fraction that the rank has, and turns green once
+/// the rank has everything.
 pub(crate) fn timeline(title: &str, note: &str, panels: &[Panel]) -> String {
     let panels_height: f64 = panels.iter().map(|panel| panel.height() + PANEL_GAP).sum();
     let bottom = HEAD_HEIGHT + panels_height - PANEL_GAP;
@@ -86,7 +87,7 @@ fn legend(out: &mut String) {
     }
 }
 
-/// Scale from seconds to pixels.
+/// Conversion from seconds to pixels.
 struct Axis {
     end_s: f64,
     tick_s: f64,
@@ -152,7 +153,7 @@ fn draw_panel(out: &mut String, panel: &Panel, axis: &Axis, top: f64) {
     write_text(out, (end + 10.0, middle + 7.0), "finish", &text);
 }
 
-/// Draws steps until the rank has everything, then a solid bar.
+/// Draws steps until the rank has everything, and a solid bar from then on.
 fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s): (f64, f64)) {
     let complete_s = lane
         .iter()
@@ -172,7 +173,7 @@ fn draw_lane(out: &mut String, lane: &[(f64, f64)], axis: &Axis, (base, finish_s
         let _ = writeln!(out, "<path class=\"h3\" d=\"{path}H{end:.1}V{base:.1}Z\"/>");
     }
     if lane.iter().any(|(_, part)| *part >= 1.0) {
-        // The bar of the last rank would have no width, so it gets a minimum.
+        // The last rank's bar would have no width, so each bar has a minimum width.
         end = end.min(axis.x(finish_s) - 2.0);
         let size = (axis.x(finish_s) - end, LANE_HEIGHT);
         write_rect(out, "done", (end, base - LANE_HEIGHT), size, 1.0);

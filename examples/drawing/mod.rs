@@ -1,4 +1,4 @@
-//! Draws the pictures of the examples. Each example uses a part of this module.
+//! Draws the pictures of the examples. Each example uses some of the functions in this module.
 
 #![allow(dead_code)]
 

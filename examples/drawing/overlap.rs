@@ -1,4 +1,4 @@
-//! Draws a timeline: the computation of every rank, and below it the buckets on its links.
+//! Draws a timeline: the computation of every rank, and below it the buckets on the rank's links.
 
 use super::page::{open, tick_length, write_anchored, write_rect, write_text};
 use ringtree::ddp::{RankSpans, Span, Timeline};
@@ -6,26 +6,27 @@ use std::fmt::Write;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The track of buckets.
+/// Name of the track that contains the buckets.
 const COMMUNICATION: &str = "communication";
-/// Pixels of the picture and its parts.
+/// Dimensions of the picture and its parts, in pixels.
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 28.0;
 const NAMES_WIDTH: f64 = 118.0;
 const HEAD_HEIGHT: f64 = 122.0;
 const AXIS_HEIGHT: f64 = 54.0;
-/// Pixels of a row of computation and of a row of communication, with the gap below it.
+/// Heights of a row of computation and of a row of communication, and the gap below a row, in
+/// pixels.
 const WORK_HEIGHT: f64 = 22.0;
 const BUCKET_HEIGHT: f64 = 13.0;
 const ROW_GAP: f64 = 3.0;
 const RANK_GAP: f64 = 16.0;
-/// Pixels between neighboring bars.
+/// Gap between neighboring bars, in pixels.
 const SPAN_GAP: f64 = 1.0;
-/// Pixels of a letter of a span's name.
+/// Width of a letter in a span's name, in pixels.
 const LETTER_WIDTH: f64 = 6.0;
 /// Maximum number of ticks on the axis.
 const TICKS_MAX: f64 = 10.0;
-/// Tracks that are drawn: name, class, text of the legend, and its pixels.
+/// Tracks to draw: name, class, text in the legend, and width of that text in pixels.
 const KINDS: [(&str, &str, &str, f64); 5] = [
     ("forward", "forward", "forward", 90.0),
     ("backward", "h4", "backward, by layer", 160.0),
@@ -34,7 +35,7 @@ const KINDS: [(&str, &str, &str, f64); 5] = [
     ("optimizer", "optimizer", "optimizer", 100.0),
 ];
 
-/// Style of a trace in addition to the page's.
+/// CSS of a timeline in addition to the page's CSS.
 const TRACE_STYLE: &str = "
 .in{font-size:10px;font-weight:600;fill:#ffffff}.in-bucket{font-size:9.5px;fill:#ffffff}
 .forward{fill:#8896a6}.optimizer{fill:#9567d6}.wait{fill:#e8973a}
@@ -43,9 +44,9 @@ const TRACE_STYLE: &str = "
 .optimizer{fill:#b18af0}.wait{fill:#f0a44c}.row{fill:#161d26}}
 ";
 
-/// Draws `window` of the timeline. For every rank, one row shows the computation (the tracks
-/// `forward`, `backward`, `optimizer`, and `wait` for the time in `DataParallel::wait`). The rows
-/// below show the buckets in flight.
+/// Draws the part `window` of the timeline. For every rank, one row shows the computation (the
+/// tracks `forward`, `backward`, `optimizer`, and `wait` for the time in `DataParallel::wait`). The
+/// rows below it show the buckets in flight.
 pub(crate) fn overlap(
     timeline: &Timeline,
     title: &str,
@@ -89,7 +90,7 @@ fn kind(track: &str) -> Option<&'static str> {
     found.map(|(_, class, ..)| *class)
 }
 
-/// Scale from time to pixels.
+/// Conversion from time to pixels.
 struct Frame {
     start_ms: f64,
     length_ms: f64,
@@ -184,7 +185,7 @@ impl<'a> Lane<'a> {
     }
 }
 
-/// Distributes `spans`, in ascending order of start, among as few rows as possible.
+/// Distributes `spans`, which are in ascending order of start, among as few rows as possible.
 fn rows<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Vec<&'a Span>> {
     let mut rows: Vec<Vec<&Span>> = Vec::new();
     for span in spans {
@@ -197,14 +198,15 @@ fn rows<'a>(spans: impl Iterator<Item = &'a Span>) -> Vec<Vec<&'a Span>> {
     rows
 }
 
-/// Draws a bar with the span's name, its last word or no text, depending on the space.
+/// Draws a bar with the span's name, only the last word of the name, or no text, depending on the
+/// space.
 fn draw_span(out: &mut String, frame: &Frame, span: &Span, y: f64, height: f64) {
     let Some(class) = kind(&span.track) else {
         return;
     };
     let begin = frame.x(milliseconds(span.start));
     let width = frame.x(milliseconds(span.end)) - begin;
-    // Omit the gap if nothing else would remain.
+    // Omit the gap if the bar would otherwise disappear.
     let drawn = (width - SPAN_GAP).max(width.min(0.6));
     write_rect(out, class, (begin, y), (drawn, height), 2.0);
     let last_word = span.name.rsplit(' ').next().unwrap_or_default();

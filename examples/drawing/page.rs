@@ -1,9 +1,9 @@
-//! Writes the common parts of all pictures, which are self-contained SVGs for light and dark pages:
-//! background, text, rectangles, and round numbers for axes.
+//! Writes the parts that all pictures have in common: background, text, rectangles, and round
+//! numbers for axes. The pictures are self-contained SVGs for light and dark pages.
 
 use std::fmt::Write;
 
-/// Colors for light pages, then for dark ones.
+/// CSS with the colors for light pages and for dark pages.
 const STYLE: &str = "
 text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
 .paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
@@ -62,7 +62,7 @@ pub(crate) fn write_rect(
     );
 }
 
-/// Returns the smallest of 1, 2 and 5 times a power of ten that is at least `rough`.
+/// Returns the smallest number that is at least `rough` and is 1, 2 or 5 times a power of ten.
 pub(crate) fn tick_length(rough: f64) -> f64 {
     let power = 10_f64.powf(rough.log10().floor());
     let factors = [1.0, 2.0, 5.0, 10.0];

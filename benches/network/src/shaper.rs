@@ -66,7 +66,7 @@ pub(crate) struct Shaper {
     start: Instant,
     shared: Arc<Shared>,
     spare: Vec<Vec<u8>>,
-    /// Buffer into which each packet is read before it is copied to a buffer of its own length.
+    /// Buffer into which each packet is read before it is copied to a buffer that fits it.
     read: Vec<u8>,
     /// Minimum time between polls of the ports.
     pause: Duration,
