@@ -22,8 +22,8 @@ use tokio::net::{TcpListener, TcpStream};
 
 const RANKS: usize = 2;
 const CLIENTS: u64 = 8;
-/// The data are the positive numbers below this one. The answer to a question is how many of them
-/// the question divides.
+/// The data are the numbers from 0 to `NUMBERS` − 1. The answer to a question is how many of these
+/// numbers the question divides.
 const NUMBERS: u64 = 100_000;
 /// The question that ends the program.
 const STOP: u64 = 0;

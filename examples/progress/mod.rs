@@ -4,11 +4,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::io::{IsTerminal, Write, stderr, stdout};
 use std::time::{Duration, Instant};
 
-/// Progress display of this rank: a bar if standard output is a terminal, otherwise a few plain
-/// lines on standard error; nothing if another rank of the host shows it.
+/// The progress display of this rank: a bar if standard output is a terminal, and otherwise a few
+/// plain lines on standard error. Shows nothing if another rank on the host has the display.
 ///
-/// The bar is drawn on standard output because launchers, including this library's, pass that on to
-/// their ranks, and read standard error to report how a rank failed.
+/// The bar is drawn on standard output because launchers, including this library's, can pass their
+/// standard output on to the ranks. They read the ranks' standard error to report how a rank
+/// failed.
 pub(crate) struct Progress {
     display: Display,
     step_count: u64,
@@ -20,12 +21,12 @@ enum Display {
     Nothing,
 }
 
-/// Number of plain lines of a run of any length.
+/// Number of plain lines, no matter how long the run is.
 const LINES: u64 = 5;
 
 impl Progress {
-    /// Creates the display of `step_count` steps, on the rank with number `local_rank` on its host.
-    /// `from` steps were done before.
+    /// Creates the display for `step_count` steps. `local_rank` is the index of this rank on its
+    /// host. `from` steps were already done earlier.
     pub(crate) fn new(step_count: u64, from: u64, local_rank: usize) -> Self {
         let display = if local_rank != 0 {
             Display::Nothing
@@ -37,7 +38,7 @@ impl Progress {
             let bar = ProgressBar::with_draw_target(Some(step_count), target);
             bar.set_style(style.expect("invariant: the template is well formed"));
             bar.set_position(from);
-            // Otherwise, the earlier steps would count as done instantly.
+            // Otherwise, the estimate would treat the earlier steps as done instantly.
             bar.reset_eta();
             Display::Bar(bar)
         } else {
@@ -52,7 +53,7 @@ impl Progress {
         }
     }
 
-    /// Shows that `done` steps are done.
+    /// Updates the display to `done` steps.
     pub(crate) fn advance(&self, done: u64) {
         match &self.display {
             Display::Bar(bar) => bar.set_position(done),
@@ -67,7 +68,7 @@ impl Progress {
         }
     }
 
-    /// Prints `line` on standard output without tearing the bar.
+    /// Prints `line` on standard output without disrupting the bar.
     pub(crate) fn print(&self, line: &str) {
         match &self.display {
             Display::Bar(bar) => bar.suspend(|| println!("{line}")),
@@ -83,14 +84,14 @@ impl Progress {
     }
 }
 
-/// Writes `line` and its newline in one call. `eprintln!` writes the newline separately, so output
-/// of another stream to the same place could appear between them.
+/// Writes `line` and a newline in one call. `eprintln!` writes the newline separately, so another
+/// stream's output to the same terminal could appear between the two.
 pub(crate) fn write_line(mut stream: impl Write, line: &str) {
-    // Training continues if its progress cannot be shown.
+    // Training must continue even if the progress cannot be shown.
     let _ = stream.write_all(format!("{line}\n").as_bytes());
 }
 
-/// Estimates the time for the steps after `done`, if those since `from` took `elapsed`.
+/// Estimates the time that the steps after `done` will take. The steps since `from` took `elapsed`.
 fn time_left(elapsed: Duration, from: u64, done: u64, step_count: u64) -> Duration {
     elapsed.mul_f64((step_count - done) as f64 / (done - from) as f64)
 }

@@ -1,4 +1,4 @@
-//! Measures the overhead of the data-parallel layer over its all-reduces.
+//! Measures the overhead of the data-parallel layer compared with its all-reduces.
 
 use crate::measure::{reducer, summary_ms};
 use crate::model::Model;
@@ -8,8 +8,8 @@ use ringtree::{Communicator, ReduceOp, Result};
 use std::time::Duration;
 
 /// Compares steps without forward and backward, whose gradients are already in their buckets, with
-/// all-reduces of equally long vectors and of one long vector. They alternate, so that a
-/// disturbance affects all of them.
+/// all-reduces of vectors as long as the buckets, and with an all-reduce of one long vector. The
+/// three alternate, so that a disturbance affects all of them.
 pub(crate) fn compare(comm: &Communicator, job: &Job) -> Result<()> {
     let model = Model::new(job, comm);
     let mut reducer = reducer(comm, job, &model)?;

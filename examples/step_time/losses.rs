@@ -1,10 +1,10 @@
-//! Draws the time that trainings take to reach a validation loss.
+//! Draws how long trainings take to reach a validation loss.
 
 use crate::drawing::chart::{Chart, Curve, Scale, charts};
 use std::path::Path;
 
 const HEADER: &str = "way,step,seconds,validation_loss";
-/// Losses that are marked below the plot.
+/// Losses that are labeled below the plot.
 const MARKED: [f64; 8] = [3.8, 3.4, 3.0, 2.8, 2.6, 2.4, 2.2, 2.0];
 
 /// Draws the rows of `table`, with one curve per way of training.
@@ -20,7 +20,7 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
         scale: Scale::Linear(slowest * 1.03),
         curves,
     };
-    // Lower losses are farther to the right.
+    // Plot 1/loss, so that lower losses are farther to the right.
     let ticks = MARKED.map(|loss| (1.0 / loss, format!("{loss:.1}")));
     let title = "Averaging every gradient, or training apart and meeting now and then";
     let drawn = charts(
@@ -33,7 +33,8 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
     std::fs::write(picture, drawn).map_err(|error| wrong(picture, error.to_string()))
 }
 
-/// Returns a curve for each way: the inverse of each new lowest loss, and its time.
+/// Returns a curve for each way of training. Its points are the inverse of each new lowest loss,
+/// and the time at which it was reached.
 fn curves(text: &str) -> Result<Vec<Curve>, String> {
     let mut lines = text.lines();
     if lines.next() != Some(HEADER) {

@@ -9,9 +9,9 @@
 //! ```
 //!
 //! The model is synthetic. Forward and backward sleep to a fixed timetable, so the rest of a step
-//! is communication. In `overlap`, backward computes. There is no optimizer. All averages are
-//! checked, outside the measured time. `benches/peers/step.sh` runs this example and the same model
-//! in PyTorch on given hosts.
+//! is communication. In `overlap`, backward computes instead. There is no optimizer. All averages
+//! are checked, outside the measured time. `benches/peers/step.sh` measures this example and the
+//! same model in PyTorch on given hosts.
 
 mod compare;
 #[path = "../drawing/mod.rs"]
@@ -41,7 +41,7 @@ const LINK: LinkCost = LinkCost {
     gamma_s_per_byte: 0.0,
 };
 
-/// Default number of ranks to spawn.
+/// Default number of ranks to start.
 const DEFAULT_RANKS: usize = 2;
 
 fn main() -> ExitCode {
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     )
 }
 
-/// Spawns the ranks, or does `work` if this process is one of them.
+/// Starts the ranks, or runs `work` if this process is one of them.
 fn ranks(job: &Job, work: impl FnOnce(&Communicator) -> Result<(), Error>) -> Result<i32, String> {
     job.check()?;
     let has = |name: &&str| std::env::var_os(name).is_some();
@@ -90,8 +90,8 @@ fn ranks(job: &Job, work: impl FnOnce(&Communicator) -> Result<(), Error>) -> Re
     done.map(|()| 0).map_err(|error| error.to_string())
 }
 
-/// Measures in this process: the engine, the data-parallel layer and all bytes are real; the clock
-/// and the network are simulated.
+/// Measures within this process. The engine, the data-parallel layer and all bytes are real. Only
+/// the clock and the network are simulated.
 fn simulated(measure: &Measure) -> Result<i32, String> {
     measure.job.check()?;
     let mut world = World::new(measure.job.ranks.unwrap_or(DEFAULT_RANKS));

@@ -1,4 +1,5 @@
-//! Measures steps to a timetable, and bare all-reduces of the same bytes between them.
+//! Measures steps that follow a timetable and, between the steps, bare all-reduces of the same
+//! bytes.
 
 use crate::model::Model;
 use crate::options::{Job, Measure};
@@ -10,13 +11,13 @@ use std::time::Duration;
 /// Seconds per byte at 1 Gbit/s.
 const LINE_SECONDS_PER_BYTE: f64 = 8e-9;
 
-/// Header of the rows that `measure` prints.
+/// Header line for the rows that `measure` prints.
 pub(crate) const HEADER: &str = concat!(
     "implementation,ranks,algorithm,size,bucket_bytes,buckets,gradient_bytes,",
     "forward_ms,backward_ms,step_ms,exposed_ms,communication_ms"
 );
 
-/// The end of each part of a step, relative to its start.
+/// The time at which each part of a step ends, relative to the start of the step.
 struct Timetable {
     forward: Duration,
     backward: Duration,
@@ -62,7 +63,7 @@ pub(crate) fn reducer(comm: &Communicator, job: &Job, model: &Model) -> Result<D
     DataParallel::new(comm, model.parameters.clone(), options)
 }
 
-/// Returns the median and the minimum of the slowest rank's times, in milliseconds.
+/// Returns the median and the minimum over all steps of the slowest rank's time, in milliseconds.
 pub(crate) fn summary_ms(comm: &Communicator, times: &[Duration]) -> Result<[f64; 2]> {
     let mut slowest: Vec<f64> = times.iter().map(|time| time.as_secs_f64() * 1e3).collect();
     comm.all_reduce(&mut slowest, ReduceOp::Max)?;
@@ -142,7 +143,7 @@ fn one_step(
     reducer.wait()
 }
 
-/// Returns the CSV fields about buckets, with the algorithm of the largest one.
+/// Returns the CSV fields that describe the buckets, including the algorithm for the largest one.
 fn buckets(comm: &Communicator, job: &Job, reducer: &DataParallel, bytes: usize) -> Result<String> {
     let largest = reducer.buckets().iter().map(|bucket| bucket.bytes).max();
     let largest = largest.unwrap_or_default();
@@ -162,7 +163,7 @@ fn buckets(comm: &Communicator, job: &Job, reducer: &DataParallel, bytes: usize)
     Ok(format!("{chosen},{size},{largest},{count},{bytes}"))
 }
 
-/// Prints a line per bucket, in milliseconds from the start of the step.
+/// Prints one line per bucket. Times are in milliseconds since the start of the step.
 fn explain(statistics: &[BucketStatistics], start: Duration) {
     eprintln!("bucket    bytes  launched     ended  communication  exposed");
     for (index, bucket) in statistics.iter().enumerate() {

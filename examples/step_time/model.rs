@@ -1,19 +1,21 @@
-//! Defines the synthetic model: parameters, and predictable gradients.
+//! Defines the synthetic model: its parameters, and gradients with predictable values.
 
 use crate::options::Job;
 use ringtree::ddp::{DataParallel, Parameter};
 use ringtree::{Communicator, Dtype, Error, ErrorKind, Result};
 use std::ops::Range;
 
-/// Period of the values, which are small integers, so that averages are exact.
+/// Number of elements after which the values repeat. The values are small integers, so that
+/// averages are exact.
 const PERIOD: usize = 101;
 
-/// Layers of weights and biases. In a layer, weight w has number 2w and its bias number 2w + 1.
+/// Layers of weights and biases. The weight w in a layer has the index 2w, and its bias has the
+/// index 2w + 1.
 pub(crate) struct Model {
     /// All parameters, in the order of forward.
     pub(crate) parameters: Vec<Parameter>,
     layers: usize,
-    /// Values of this rank's gradients, and of the averages.
+    /// Pools from which the values of this rank's gradients, and of the averages, are taken.
     own: Vec<f32>,
     averaged: Vec<f32>,
 }
@@ -50,18 +52,18 @@ impl Model {
         }
     }
 
-    /// Returns the bytes of all gradients.
+    /// Returns the total size of all gradients in bytes.
     pub(crate) fn bytes(&self) -> usize {
         self.parameters.iter().map(Parameter::bytes).sum()
     }
 
-    /// Returns the parameters of a layer.
+    /// Returns the indices of the parameters in a layer.
     pub(crate) fn layer(&self, layer: usize) -> Range<usize> {
         let each = self.parameters.len() / self.layers;
         layer * each..(layer + 1) * each
     }
 
-    /// Returns the gradient that this rank reports.
+    /// Returns the gradient that this rank reports for a parameter.
     pub(crate) fn gradient(&self, parameter: usize, step: usize) -> &[f32] {
         &self.own[self.place(parameter, step)]
     }

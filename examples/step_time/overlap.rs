@@ -8,12 +8,13 @@ use ringtree::{Communicator, ReduceOp, Result};
 use std::hint::black_box;
 use std::time::{Duration, Instant};
 
-/// Iterations to time the core with.
+/// Number of iterations that are timed to determine the speed of the core.
 const PROBE_LOOPS: u32 = 1_000_000;
 
-/// Measures steps in pairs. One reports each layer's gradients as soon as backward has them, the
-/// other all of them at its end. Backward does the same work in both. If ranks outnumber cores,
-/// they share them.
+/// Measures steps in pairs. In one step of a pair, each layer's gradients are reported as soon as
+/// backward has computed them. In the other step, all gradients are reported at the end of
+/// backward. Backward does the same work in both steps. If there are more ranks than cores, the
+/// ranks share the cores.
 pub(crate) fn overlap(comm: &Communicator, job: &Job, backward_ms: f64) -> Result<()> {
     let model = Model::new(job, comm);
     let mut reducer = reducer(comm, job, &model)?;
@@ -22,7 +23,8 @@ pub(crate) fn overlap(comm: &Communicator, job: &Job, backward_ms: f64) -> Resul
     let mut pairs = Vec::new();
     for step in 0..job.warm_up + job.steps {
         let mut pair = [true, false].map(|overlaps| (overlaps, 0.0));
-        // The order alternates, so that effects on the next step affect both.
+        // Alternate the order within a pair, so that an effect on the following step is the same
+        // for both.
         pair.rotate_left(step % 2);
         for (overlaps, took_s) in &mut pair {
             comm.barrier()?;
@@ -79,7 +81,7 @@ fn one_step(
     reducer.wait()
 }
 
-/// Computes for `loops` dependent iterations.
+/// Computes `loops` iterations. Each iteration depends on the previous one.
 fn compute(loops: u32) {
     let mut number = black_box(1.0f64);
     for _ in 0..loops {
@@ -88,7 +90,7 @@ fn compute(loops: u32) {
     black_box(number);
 }
 
-/// Returns the iterations that take `wanted_ms`, by the fastest of several tries.
+/// Returns the number of iterations that take `wanted_ms`, based on the fastest of several trials.
 fn loops_in(wanted_ms: f64) -> u32 {
     let probe = |_| {
         let start = Instant::now();

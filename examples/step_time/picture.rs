@@ -6,7 +6,7 @@ use std::fmt::Write;
 use std::ops::RangeInclusive;
 use std::path::Path;
 
-/// Pixels.
+/// Dimensions of the picture and its parts, in pixels.
 const WIDTH: f64 = 960.0;
 const HEIGHT: f64 = 500.0;
 const LEFT: f64 = 84.0;
@@ -16,7 +16,7 @@ const BOTTOM: f64 = 424.0;
 
 const MIB: f64 = (1 << 20) as f64;
 
-/// Style of the plot in addition to the page's.
+/// CSS of the plot in addition to the page's CSS.
 const PLOT_STYLE: &str = "
 .name{font-size:13px;font-weight:600}.bound{stroke:#8896a6;stroke-width:1.5}
 .curve{fill:none;stroke-width:2.2}.s0{stroke:#3c7fcf}.s1{stroke:#17a673}.s2{stroke:#c77d1a}
@@ -25,7 +25,8 @@ const PLOT_STYLE: &str = "
 .d1{fill:#2cc48d}.s2{stroke:#e0a04a}.d2{fill:#e0a04a}.own{fill:#0f141b}}
 ";
 
-/// Draws the rows of `table`, one curve per algorithm. All rows must have equal ranks and times.
+/// Draws the rows in `table`, with one curve per algorithm. All rows must have the same number of
+/// ranks and the same times of forward and backward.
 pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), String> {
     let rows = read(table)?;
     let first = rows.first().ok_or("the table has no lines")?;
@@ -53,7 +54,7 @@ pub(crate) fn plot(table: &Path, picture: &Path, note: &str) -> Result<(), Strin
     std::fs::write(picture, out).map_err(|error| format!("{}: {error}", picture.display()))
 }
 
-/// Axes: sizes in powers of two (horizontal), seconds (vertical).
+/// The axes: sizes in powers of two (horizontal) and seconds (vertical).
 struct Axes {
     sizes_log2: RangeInclusive<f64>,
     times_ms: RangeInclusive<f64>,
@@ -114,7 +115,8 @@ impl Axes {
         write_anchored(out, (RIGHT + 10.0, y + 4.0), "note", "start", "all hidden");
     }
 
-    /// Draws the fixed sizes of an algorithm as a curve, and the automatic size as a circle.
+    /// Draws an algorithm's rows with fixed sizes as a curve, and the row with the automatic size
+    /// as a circle.
     fn curve(&self, out: &mut String, class: usize, algorithm: &str, rows: &[&Row]) {
         let mut fixed: Vec<&&Row> = rows.iter().filter(|row| row.size != "auto").collect();
         fixed.sort_by(|one, other| size(one).total_cmp(&size(other)));
@@ -132,7 +134,7 @@ impl Axes {
                 "<circle class=\"d{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\"/>"
             );
         }
-        // The curves differ most where latency counts.
+        // Label the curves where latency matters most, because they differ most there.
         if let Some(first) = fixed.first() {
             let (x, y) = at(first);
             write_anchored(out, (x + 14.0, y + 4.0), "name", "start", algorithm);
@@ -147,7 +149,7 @@ impl Axes {
     }
 }
 
-/// Returns the bucket size in bytes; if automatic, that of the largest bucket.
+/// Returns the bucket size in bytes. If the size is automatic, returns that of the largest bucket.
 fn size(row: &Row) -> f64 {
     row.size.parse().unwrap_or(row.bucket_bytes as f64)
 }

@@ -3,14 +3,14 @@
 use crate::measure::HEADER;
 use std::path::Path;
 
-/// Medians of all rows with the same settings.
+/// The medians of all rows that have the same settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Row {
     pub(crate) implementation: String,
     pub(crate) ranks: usize,
     /// The requested algorithm, or `auto`.
     pub(crate) algorithm: String,
-    /// The algorithm of the largest bucket.
+    /// The algorithm for the largest bucket.
     pub(crate) chosen: String,
     /// The requested bucket size.
     pub(crate) size: String,
@@ -21,11 +21,11 @@ pub(crate) struct Row {
     pub(crate) step_ms: f64,
     pub(crate) exposed_ms: f64,
     pub(crate) communication_ms: f64,
-    /// Number of rows.
+    /// Number of rows that were combined.
     pub(crate) lines: usize,
 }
 
-/// Reads a table. Rows are in the order of their first occurrence.
+/// Reads a table. The result is in the order in which the settings first occur.
 pub(crate) fn read(path: &Path) -> Result<Vec<Row>, String> {
     let wrong = |what: String| format!("{}: {what}", path.display());
     let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
@@ -99,8 +99,8 @@ fn median(group: &[Row]) -> Row {
     }
 }
 
-/// Returns the minimum time of a step: forward, plus the longer of backward and the fastest
-/// communication in the table for this number of ranks.
+/// Returns the minimum time of a step, which is forward plus the longer of backward and
+/// communication. The communication time is the shortest in the table for the same number of ranks.
 pub(crate) fn bound_ms(row: &Row, rows: &[Row]) -> f64 {
     let alike = |other: &&Row| other.ranks == row.ranks && other.backward_ms == row.backward_ms;
     let times = rows

@@ -1,21 +1,21 @@
-//! Splits a text into training samples, and distributes them among ranks.
+//! Splits a text into training samples and distributes them among the ranks.
 
 use super::random::mix;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A text as tokens: each byte that occurs in it has a number.
+/// A text as tokens. The token of a byte is its index among the different bytes in the text.
 pub(crate) struct Text {
     /// The text, with each byte replaced by its index in `vocabulary`.
     tokens: Vec<u8>,
-    /// The bytes that occur, in ascending order.
+    /// The different bytes in the text, in ascending order.
     vocabulary: Vec<u8>,
-    /// Number of tokens in a sample before the token to predict.
+    /// Number of tokens in a sample that precede the token to predict.
     context: usize,
 }
 
 impl Text {
-    /// Loads the file `path`, or this project's sources if there is none.
+    /// Loads the file `path`, or this project's sources if `path` is `None`.
     pub(crate) fn load(path: Option<&Path>, context: usize) -> Result<Self, String> {
         let files = match path {
             Some(path) => vec![path.to_path_buf()],
@@ -29,7 +29,7 @@ impl Text {
         Self::new(&bytes, context)
     }
 
-    /// Splits `bytes` into samples of `context` known tokens and one to predict.
+    /// Splits `bytes` into samples of `context` known tokens and one token to predict.
     pub(crate) fn new(bytes: &[u8], context: usize) -> Result<Self, String> {
         if bytes.len() <= context {
             return Err(format!(
@@ -57,7 +57,7 @@ impl Text {
         })
     }
 
-    /// Returns the number of different bytes.
+    /// Returns the number of different bytes in the text.
     pub(crate) fn vocabulary_size(&self) -> usize {
         self.vocabulary.len()
     }
@@ -67,7 +67,7 @@ impl Text {
         &self.vocabulary
     }
 
-    /// Returns the byte of `token`.
+    /// Returns the byte that `token` represents.
     pub(crate) fn byte(&self, token: u8) -> u8 {
         self.vocabulary[usize::from(token)]
     }
@@ -88,7 +88,7 @@ impl Text {
         (&self.tokens[sample..end], self.tokens[end])
     }
 
-    /// Returns the contexts of `samples`, concatenated, and the token after each.
+    /// Returns the contexts of `samples`, concatenated, and the token that follows each context.
     pub(crate) fn batch(&self, samples: &[usize]) -> (Vec<u8>, Vec<u8>) {
         let mut contexts = Vec::with_capacity(samples.len() * self.context);
         let mut targets = Vec::with_capacity(samples.len());
@@ -101,7 +101,7 @@ impl Text {
     }
 }
 
-/// Returns the Rust files of the project that contains this example, in the order of their paths.
+/// Returns the Rust files of the project that contains this example, sorted by path.
 fn own_sources() -> Result<Vec<PathBuf>, String> {
     let mut folders = Path::new(env!("CARGO_MANIFEST_DIR")).ancestors();
     let root = folders
@@ -131,9 +131,9 @@ fn cannot_read(path: &Path, error: &std::io::Error) -> String {
 /// Distributes the samples of a text among ranks, in a different order in every epoch.
 ///
 /// The samples form one endless stream: epoch 0 shuffled, then epoch 1 shuffled, and so on. Step k
-/// trains on the k-th `global_batch` samples of the stream, whatever the number of ranks. Each rank
-/// takes the part with its number. So no two ranks train on the same position of the stream, an
-/// epoch contains every sample, and a run needs only its step number to resume.
+/// trains on the k-th `global_batch` samples of the stream, no matter how many ranks there are.
+/// Rank r takes the r-th part of these samples. Therefore, no two ranks train on the same position
+/// in the stream, an epoch contains every sample, and a run needs only its step number to resume.
 pub(crate) struct Sampler {
     sample_count: usize,
     global_batch: usize,
@@ -165,14 +165,14 @@ impl Sampler {
         }
     }
 
-    /// Returns the samples of this rank in `step`.
+    /// Returns the samples on which this rank trains in `step`.
     pub(crate) fn samples(&self, step: usize) -> impl Iterator<Item = usize> + '_ {
         let share = self.global_batch / self.world_size;
         let start = step * self.global_batch + self.rank * share;
         (start..start + share).map(|position| self.sample_at(position))
     }
 
-    /// Returns the sample at `position` of the stream.
+    /// Returns the sample at `position` in the stream.
     fn sample_at(&self, position: usize) -> usize {
         let epoch = (position / self.sample_count) as u64;
         let key = mix(self.seed.wrapping_add(mix(epoch)));
@@ -180,11 +180,12 @@ impl Sampler {
     }
 }
 
-/// Returns the position of `index` in the shuffle of `0..count` with `key`.
+/// Returns the position of `index` in the permutation of `0..count` that `key` determines.
 ///
-/// A Feistel network permutes all numbers with an even number of bits, whatever its mixing function
-/// (Luby, Rackoff, 1988). A result outside the range is permuted again until it is inside (Black,
-/// Rogaway, 2002, "cycle walking"). This needs no memory, however long the text.
+/// A Feistel network permutes all numbers that have a given even number of bits, no matter what its
+/// mixing function is (Luby, Rackoff, 1988). A result outside the range is permuted again until it
+/// is inside (Black, Rogaway, 2002, "cycle walking"). This needs no memory, no matter how long the
+/// text is.
 fn shuffled(index: usize, count: usize, key: u64) -> usize {
     let bits = usize::BITS - (count - 1).leading_zeros();
     let half_bits = bits.div_ceil(2);
@@ -219,8 +220,9 @@ mod tests {
     }
 
     proptest! {
-        /// If steps make up complete epochs, each epoch has every sample once: none twice (the
-        /// ranks' shares are disjoint) and none missing (together they are complete).
+        /// If the steps make up complete epochs, each epoch contains every sample exactly once: no
+        /// sample occurs twice (the ranks' shares are disjoint), and none is missing (together the
+        /// shares are complete).
         #[test]
         fn epoch_contains_every_sample_once(
             share in 1..9usize, ranks in 1..9usize, steps in 1..40usize, epoch in 0..3usize,
@@ -252,7 +254,7 @@ mod tests {
             }
         }
 
-        /// The global batch of a step does not depend on how many ranks share it.
+        /// The global batch of a step does not depend on the number of ranks that share it.
         #[test]
         fn global_batch_is_independent_of_number_of_ranks(
             samples in 1..5000usize, seed: u64, step in 0..100usize,

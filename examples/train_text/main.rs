@@ -28,19 +28,19 @@ use ringtree::launch::spawn_self;
 use ringtree::{Communicator, Error, ReduceOp};
 use std::process::ExitCode;
 
-/// Default number of ranks to spawn.
+/// Default number of ranks to start.
 const DEFAULT_RANKS: usize = 4;
-/// Number of tokens that the model sees.
+/// Number of tokens that the model sees at a time.
 const CONTEXT: usize = 16;
 /// Length of the learned vector of a token.
 const EMBEDDING: usize = 24;
 /// Sizes of the hidden layers.
 const HIDDEN: &[usize] = &[256, 128];
-/// Maximum number of printed losses.
+/// Maximum number of losses that are printed.
 const LOSS_LINES: usize = 30;
 /// Number of bytes that the trained model writes.
 const SAMPLE_BYTES: usize = 300;
-/// Values below 1 increase the probability of likely tokens.
+/// Temperature of the sample text. Values below 1 increase the probability of likely tokens.
 const TEMPERATURE: f32 = 0.6;
 
 /// A failure: a message for standard error and an exit code.
@@ -78,7 +78,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Spawns the ranks, or trains if this process is one of them.
+/// Starts the ranks, or trains if this process is one of them.
 fn run() -> Result<ExitCode, Failure> {
     let options = Options::read().map_err(Failure::usage)?;
     if ["RANK", "WORLD_SIZE"]
@@ -101,7 +101,7 @@ fn run() -> Result<ExitCode, Failure> {
     train_and_compare(&comm, &options, &text)
 }
 
-/// Runs the job of one rank.
+/// Trains as one rank and compares the replicas.
 fn train_and_compare(
     comm: &Communicator,
     options: &Options,
@@ -138,7 +138,7 @@ fn train_and_compare(
 
 /// Checks that all ranks have the same text and settings before they train.
 fn agree_on_the_job(comm: &Communicator, options: &Options, text: &Text) -> Result<(), Failure> {
-    // The path of the text may differ between ranks.
+    // Omit the path of the text, which may differ between ranks.
     let settings = Options {
         text: None,
         ..options.clone()
@@ -157,7 +157,7 @@ fn agree_on_the_job(comm: &Communicator, options: &Options, text: &Text) -> Resu
     }
 }
 
-/// Trains `model`. Returns its weights.
+/// Trains `model` and returns its weights.
 fn train(
     comm: &Communicator,
     options: &Options,
@@ -223,7 +223,7 @@ fn train(
     Ok(weights)
 }
 
-/// Returns the Euclidean length of `vector`.
+/// Returns the Euclidean norm of `vector`.
 fn length(vector: &[f32]) -> f64 {
     let squares = vector.iter().map(|value| f64::from(*value).powi(2));
     squares.sum::<f64>().sqrt()
@@ -241,7 +241,7 @@ fn describe(comm: &Communicator, options: &Options, text: &Text, model: &Model) 
     )
 }
 
-/// Prints text that the model writes after a random part of the training text.
+/// Prints text that the model writes as the continuation of a random part of the training text.
 fn print_sample(model: &Model, weights: &[f32], text: &Text, seed: u64) {
     let mut random = Random::new(seed);
     let start = random.bits() as usize % text.sample_count();
@@ -256,7 +256,7 @@ fn print_sample(model: &Model, weights: &[f32], text: &Text, seed: u64) {
     println!("{}", String::from_utf8_lossy(&bytes));
 }
 
-/// Draws a token by its probability.
+/// Draws a token according to the probabilities.
 fn draw(probabilities: &[f32], random: &mut Random) -> u8 {
     let mut left = random.unit();
     for (token, probability) in (0..=u8::MAX).zip(probabilities) {
@@ -265,6 +265,6 @@ fn draw(probabilities: &[f32], random: &mut Random) -> u8 {
             return token;
         }
     }
-    // Rounding can make the sum slightly less than 1.
+    // Because of rounding, the sum may be slightly less than 1.
     (probabilities.len() - 1) as u8
 }

@@ -1,11 +1,12 @@
 //! Multiplies matrices in blocks that the compiler can keep in vector registers.
 
-/// Rows of the result that one tile computes.
+/// Number of rows in a tile of the result.
 const TILE_ROWS: usize = 4;
-/// Columns of the result that one tile computes.
+/// Number of columns in a tile of the result.
 const TILE_COLUMNS: usize = 8;
 
-/// A matrix in a slice. The transpose has the same values with exchanged steps.
+/// A matrix whose values are in a slice. Its transpose uses the same values with the two steps
+/// swapped.
 #[derive(Clone, Copy)]
 pub(crate) struct Matrix<'a> {
     values: &'a [f32],
@@ -16,7 +17,8 @@ pub(crate) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Creates a matrix of `columns` columns from `values`, row by row.
+    /// Creates a matrix with `columns` columns from `values`, which contains one row after the
+    /// other.
     pub(crate) fn new(values: &'a [f32], columns: usize) -> Self {
         assert_eq!(
             values.len() % columns,
@@ -43,8 +45,8 @@ impl<'a> Matrix<'a> {
         }
     }
 
-    /// Copies the matrix into strips of `width` rows. A strip is stored column by column, with the
-    /// values of its rows side by side. The last strip is padded with zeros.
+    /// Copies the matrix into strips of `width` rows. Each strip is stored column by column. The
+    /// last strip is padded with zeros.
     fn strips(self, width: usize) -> Vec<f32> {
         let strip_count = self.rows.div_ceil(width);
         let mut packed = vec![0.0; strip_count * self.columns * width];
@@ -62,7 +64,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// Adds the product of `left` and `right` to `sum`, a matrix stored row after row.
+/// Adds the product of `left` and `right` to `sum`, a matrix that is stored row by row.
 pub(crate) fn add_product(sum: &mut [f32], left: Matrix<'_>, right: Matrix<'_>) {
     let inner = left.columns;
     assert_eq!(inner, right.rows, "the inner sizes must match");
@@ -111,7 +113,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Covers all sizes, including incomplete tiles, and all transpositions.
+        /// Tests all sizes, including those with incomplete tiles, and all combinations of
+        /// transposed operands.
         #[test]
         fn product_matches_sum_of_products(
             rows in 1..11usize, inner in 1..11usize, columns in 1..19usize,

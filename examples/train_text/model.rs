@@ -11,7 +11,7 @@ use std::ops::Range;
 
 /// The sizes of a model.
 pub(crate) struct Shape {
-    /// Number of tokens that the model sees.
+    /// Number of tokens that the model sees at a time.
     pub(crate) context: usize,
     /// Number of different tokens.
     pub(crate) vocabulary: usize,
@@ -21,18 +21,18 @@ pub(crate) struct Shape {
     pub(crate) hidden: Vec<usize>,
 }
 
-/// Positions of the parameters of a fully connected layer in the flat vector.
+/// Positions of a fully connected layer's parameters in the flat vector.
 struct Layer {
-    /// The matrix, with a row per input.
+    /// The matrix, which has one row per input.
     weights: Range<usize>,
-    /// The bias, with a number per output.
+    /// The bias, which has one value per output.
     bias: Range<usize>,
 }
 
-/// A model: the layout of its parameters, and its computations.
+/// A model: the layout of its parameters, and the functions that compute with them.
 pub(crate) struct Model {
     shape: Shape,
-    /// The table of token vectors, with a row per token.
+    /// The table of token vectors, which has one row per token.
     table: Range<usize>,
     layers: Vec<Layer>,
 }
@@ -68,7 +68,7 @@ impl Model {
         last.bias.end
     }
 
-    /// Draws initial parameters with which the signals of all layers are equally strong.
+    /// Draws initial parameters that keep the signals equally strong in all layers.
     pub(crate) fn initial_parameters(&self, seed: u64) -> Vec<f32> {
         let mut random = Random::new(seed);
         let mut parameters = vec![0.0; self.parameter_count()];
@@ -82,10 +82,11 @@ impl Model {
     }
 
     /// Adds `weight` times the gradient of a micro-batch's summed loss to `gradients`. Returns
-    /// `weight` times that loss. With weight 1/n for n samples, the sums over any number of
-    /// micro-batches are the mean loss and its gradient.
+    /// `weight` times the summed loss. If `weight` is 1/n for n samples in total, the results of
+    /// any number of micro-batches add up to the mean loss and its gradient.
     ///
-    /// `contexts` contains the samples' contexts, concatenated, and `targets` the token after each.
+    /// `contexts` contains the samples' contexts, concatenated, and `targets` the token that
+    /// follows each context.
     pub(crate) fn accumulate_gradients(
         &self,
         parameters: &[f32],
@@ -126,8 +127,8 @@ impl Model {
         loss
     }
 
-    /// Returns the probability of each token to follow `context`. The lower `temperature` is, the
-    /// more probable are the likeliest tokens.
+    /// Returns, for each token, the probability that it follows `context`. A lower `temperature`
+    /// makes the likeliest tokens even more probable.
     pub(crate) fn predict(&self, parameters: &[f32], context: &[u8], temperature: f32) -> Vec<f32> {
         let mut activations = self.forward(parameters, context);
         let mut logits = activations.pop().expect("invariant: the output layer");
@@ -136,7 +137,7 @@ impl Model {
         logits
     }
 
-    /// Returns the inputs of each layer and the logits, all as matrices with a row per sample.
+    /// Returns the inputs of each layer and the logits, each as a matrix with one row per sample.
     fn forward(&self, parameters: &[f32], contexts: &[u8]) -> Vec<Vec<f32>> {
         let samples = contexts.len() / self.shape.context;
         let width = self.shape.embedding;
@@ -160,7 +161,7 @@ impl Model {
     }
 }
 
-/// Returns `weight` times the summed cross-entropy, and its derivative by the logits.
+/// Returns `weight` times the summed cross-entropy, and its derivative with respect to the logits.
 fn cross_entropy(logits: &[f32], targets: &[u8], weight: f32) -> (f32, Vec<f32>) {
     let mut delta = logits.to_vec();
     let mut loss = 0.0;
@@ -175,7 +176,7 @@ fn cross_entropy(logits: &[f32], targets: &[u8], weight: f32) -> (f32, Vec<f32>)
     ((loss * f64::from(weight)) as f32, delta)
 }
 
-/// Turns scores into probabilities.
+/// Converts scores to probabilities.
 fn softmax(scores: &mut [f32]) {
     let highest = scores.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut sum = 0.0;
@@ -186,7 +187,8 @@ fn softmax(scores: &mut [f32]) {
     scores.iter_mut().for_each(|score| *score /= sum);
 }
 
-/// Converts derivatives by the outputs of tanh to derivatives by its inputs.
+/// Converts derivatives with respect to the outputs of tanh to derivatives with respect to its
+/// inputs.
 fn through_tanh(delta: &mut [f32], outputs: &[f32]) {
     for (value, output) in delta.iter_mut().zip(outputs) {
         *value *= 1.0 - output * output;

@@ -1,19 +1,20 @@
 //! Implements Adam (Kingma, Ba, 2015) for one flat vector of parameters.
 //!
-//! It only uses additions, products, quotients and square roots, which all machines round the same
-//! way. From equal gradients, every rank takes the same step, to the bit.
+//! The implementation uses only additions, products, quotients and square roots, which all machines
+//! round in the same way. If the ranks have equal gradients, they therefore take the same step, to
+//! the bit.
 
 const FIRST_DECAY: f32 = 0.9;
 const SECOND_DECAY: f32 = 0.99;
 const FLOOR: f32 = 1e-8;
-/// Share of the steps in which the learning rate rises to its peak.
+/// Fraction of the steps during which the learning rate rises to its peak.
 const WARM_UP_SHARE: f32 = 0.05;
 
 /// Running means of the gradients and of their squares.
 pub(crate) struct Adam {
     first: Vec<f32>,
     second: Vec<f32>,
-    /// Missing weight of the running means, which start at zero.
+    /// Weight that the running means lack because they start at zero. It approaches 0.
     first_missing: f32,
     second_missing: f32,
 }
@@ -46,7 +47,8 @@ impl Adam {
     }
 }
 
-/// Returns the learning rate of `step`, which rises linearly to `peak` and then falls linearly.
+/// Returns the learning rate of `step`. The learning rate rises linearly to `peak` and then falls
+/// linearly.
 pub(crate) fn learning_rate(peak: f32, step: usize, step_count: usize) -> f32 {
     let done = (step as f32 + 0.5) / step_count as f32;
     if done < WARM_UP_SHARE {
@@ -60,7 +62,7 @@ pub(crate) fn learning_rate(peak: f32, step: usize, step_count: usize) -> f32 {
 mod tests {
     use super::*;
 
-    /// The bias correction makes the first step as long as the learning rate.
+    /// In the first step, the bias correction makes the update as large as the learning rate.
     #[test]
     fn first_step_has_length_of_learning_rate() {
         let mut parameters = [1.0, 2.0, 3.0];

@@ -1,4 +1,4 @@
-//! Generates random numbers that depend only on a seed, on every machine.
+//! Generates random numbers that depend only on a seed and are the same on every machine.
 
 /// Mixes the bits of `value` with the finalizer of SplitMix64 (Steele, Lea, Flood, 2014).
 pub(crate) fn mix(value: u64) -> u64 {
@@ -7,7 +7,7 @@ pub(crate) fn mix(value: u64) -> u64 {
     value ^ (value >> 31)
 }
 
-/// The generator SplitMix64, a mixed counter.
+/// The generator SplitMix64, which mixes the values of a counter.
 pub(crate) struct Random {
     state: u64,
 }
@@ -24,7 +24,7 @@ impl Random {
         mix(self.state)
     }
 
-    /// Returns a number from 0 to below 1 with 24 random bits.
+    /// Returns a number from 0 (inclusive) to 1 (exclusive) with 24 random bits.
     pub(crate) fn unit(&mut self) -> f32 {
         (self.bits() >> 40) as f32 / (1u64 << 24) as f32
     }

@@ -1,4 +1,4 @@
-//! Compares data of all ranks by exchanging only fingerprints.
+//! Compares the data of all ranks by exchanging only fingerprints.
 
 use ringtree::{Communicator, Result};
 use sha2::{Digest, Sha256};
@@ -15,7 +15,7 @@ pub(crate) fn fingerprint(values: &[f32]) -> Fingerprint {
     hash.finalize().into()
 }
 
-/// Returns the fingerprint of `parts` and their lengths.
+/// Returns the fingerprint of the contents and the lengths of `parts`.
 pub(crate) fn fingerprint_of_bytes(parts: &[&[u8]]) -> Fingerprint {
     let mut hash = Sha256::new();
     for part in parts {
@@ -38,7 +38,8 @@ pub(crate) fn gather(comm: &Communicator, own: &Fingerprint) -> Result<Vec<Finge
     Ok(bytes.as_chunks().0.to_vec())
 }
 
-/// Returns the ranks that differ from rank 0, as "rank 1" or "ranks 1, 3", or `None`.
+/// Returns the ranks whose fingerprints differ from rank 0's, as "rank 1" or "ranks 1, 3". Returns
+/// `None` if there are none.
 pub(crate) fn differing(fingerprints: &[Fingerprint]) -> Option<String> {
     let ranks: Vec<String> = (0..fingerprints.len())
         .filter(|&rank| fingerprints[rank] != fingerprints[0])

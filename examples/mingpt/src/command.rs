@@ -4,7 +4,7 @@ use crate::options::{Config, Settings};
 use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 use std::path::PathBuf;
 
-/// Examples below the help.
+/// Examples that are shown below the help.
 const EXAMPLES: &str = "\
 Examples:
   mingpt --steps 100                                        train on one core
@@ -13,9 +13,9 @@ Examples:
   mingpt validate --checkpoint run1 --text book.txt         validate during the training
   mingpt generate --checkpoint run1 --prompt 'Once upon'    write text with the model";
 
-/// Options with the same meaning for a validation.
+/// Options that mean the same for a validation as for the training.
 const OF_VALIDATION: &[&str] = &["once", "config", "text", "validation-sequences"];
-/// Help of `--metrics` for a validation.
+/// Help text of `--metrics` for a validation.
 const METRICS_OF_VALIDATION: &str =
     "File for the losses, JSON lines [default: validation.jsonl in the checkpoint directory]";
 
@@ -62,7 +62,7 @@ enum Subcommands {
     Generate(Generate),
 }
 
-/// The model, and the text to write.
+/// The model to use, and the text to write.
 #[derive(Args, Clone, Debug)]
 #[command(allow_negative_numbers = true)]
 pub(crate) struct Generate {
@@ -88,12 +88,12 @@ pub(crate) struct Generate {
 
 /// The task of this process.
 pub(crate) enum Task {
-    /// Train, on all ranks.
+    /// Train the model as one of the ranks.
     Train(Config),
     /// Evaluate checkpoints, without other ranks.
     Validate {
         config: Config,
-        /// Evaluate only the latest one.
+        /// Evaluate only the latest checkpoint.
         once: bool,
     },
     /// Write text, without other ranks.
@@ -127,7 +127,7 @@ pub(crate) fn read() -> Result<Task, String> {
     }
 }
 
-/// Returns the command line with defaults in its help. A validation accepts all options of the
+/// Returns the command line, whose help shows the defaults. A validation accepts all options of a
 /// training, but its help omits those that it ignores.
 fn command() -> clap::Command {
     let defaults = serde_json::to_value(Config::default());

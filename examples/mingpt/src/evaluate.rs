@@ -5,11 +5,11 @@ use crate::text::Text;
 use candle_core::Result as CandleResult;
 use ringtree::{Communicator, ReduceOp};
 
-/// Number of sequences per forward pass.
+/// Number of sequences in a forward pass.
 const SEQUENCES_AT_ONCE: usize = 16;
 
-/// Returns the summed loss of part `rank` of `ranks` of `count` validation sequences, and the
-/// number of its characters.
+/// Splits `count` validation sequences into `ranks` parts. Returns the sum of the losses of all
+/// characters in part `rank`, and the number of these characters.
 pub(crate) fn loss_of_part(
     model: &Gpt,
     text: &Text,
@@ -38,7 +38,7 @@ pub(crate) fn loss_of_part(
     Ok(sum)
 }
 
-/// Returns the mean loss of `count` validation sequences, which the ranks share.
+/// Returns the mean loss on `count` validation sequences, which are divided among the ranks.
 pub(crate) fn loss(
     comm: &Communicator,
     model: &Gpt,

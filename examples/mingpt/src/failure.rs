@@ -1,6 +1,6 @@
 //! Defines failures that end the program.
 
-/// A message for standard error and an exit code.
+/// A failure: a message for standard error, and an exit code.
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub(crate) exit_code: u8,
@@ -8,8 +8,8 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// Creates a failure for wrong usage or a diverging training. A restart would fail in the same
-    /// way, so launchers do not restart.
+    /// Creates a failure for wrong usage or a diverging training. The exit code tells launchers not
+    /// to restart the program, because it would fail in the same way.
     pub(crate) fn usage(message: String) -> Self {
         Self {
             exit_code: 2,
@@ -17,7 +17,7 @@ impl Failure {
         }
     }
 
-    /// Creates a failure of the work.
+    /// Creates a failure that a restart may fix.
     pub(crate) fn work(message: String) -> Self {
         Self {
             exit_code: 1,

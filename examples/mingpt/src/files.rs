@@ -1,10 +1,10 @@
-//! Writes files that are complete for readers, even while they are replaced.
+//! Writes files that readers always find complete, even while the files are being replaced.
 
 use std::fs;
 use std::io;
 use std::path::Path;
 
-/// Replaces the content of the file `path`. Creates its directory.
+/// Replaces the contents of the file `path`. Creates the file's directory if necessary.
 pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     make_folder_of(path)?;
     if path.metadata().is_ok_and(|there| !there.is_file()) {
@@ -17,14 +17,14 @@ pub(crate) fn replace(path: &Path, content: &str) -> io::Result<()> {
     fs::rename(&partial, path)
 }
 
-/// Checks that the file `path` can be written, without changing its content.
+/// Checks that the file `path` can be written, without changing its contents.
 pub(crate) fn check(path: &Path) -> io::Result<()> {
     make_folder_of(path)?;
     let mut options = fs::OpenOptions::new();
     options.create(true).append(true).open(path).map(drop)
 }
 
-/// Creates the directory of `path`.
+/// Creates the directory that contains `path`.
 pub(crate) fn make_folder_of(path: &Path) -> io::Result<()> {
     match path.parent() {
         Some(folder) => fs::create_dir_all(folder),

@@ -29,7 +29,7 @@ pub(crate) fn generate(wanted: &Generate) -> Result<(), Failure> {
         told = tell(&[sampler.next(stream.unit())?]);
     }
     match told.and_then(|()| tell(b"\n")) {
-        // The reader closed the output.
+        // A reader that has closed the output is not an error.
         Err(error) if error.kind() == ErrorKind::BrokenPipe => Ok(()),
         Err(error) => Err(Failure::work(format!("cannot write the text: {error}"))),
         Ok(()) => Ok(()),
@@ -42,7 +42,8 @@ fn tell(bytes: &[u8]) -> io::Result<()> {
     out.flush()
 }
 
-/// Loads the checkpoint of `step`, otherwise the best, otherwise the latest.
+/// Loads the checkpoint of `step`. If that is `None`, loads the best checkpoint or, if none is
+/// known, the latest.
 fn find(checkpoints: &Checkpoints, step: Option<u64>) -> Result<Checkpoint, Failure> {
     let best = match step {
         Some(step) => Some(step),

@@ -6,9 +6,9 @@
 //! mingpt generate --checkpoint run1 --prompt 'fn main'
 //! ```
 //!
-//! Every rank starts with rank 0's weights and trains on its sequences. The gradients are averaged
-//! over all ranks before the optimizer step, so the replicas stay equal to the bit. The last line
-//! of output has the hash of the weights, which is compared among all ranks.
+//! Every rank starts with rank 0's weights and trains on its own sequences. The gradients are
+//! averaged over all ranks before the optimizer step, so the replicas stay equal to the bit. At the
+//! end, the hashes of the ranks' weights are compared, and the last line of output shows the hash.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(test, allow(clippy::unwrap_used))]
@@ -43,7 +43,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Command, ExitCode};
 use text::Text;
 
-/// Variable with the number of threads that candle computes with.
+/// Environment variable with the number of threads that candle uses for computing.
 const THREADS: &str = "RAYON_NUM_THREADS";
 
 fn main() -> ExitCode {
@@ -74,8 +74,9 @@ fn run() -> Result<(), Failure> {
     }
 }
 
-/// Restarts this program with one compute thread, because the ranks of a host share its cores. A
-/// restart is necessary because the variable is read only once, early. Returns only on failure.
+/// Restarts this program with one compute thread, because the ranks on a host share its cores. The
+/// restart is necessary because the variable is read only once, early in the process. Returns only
+/// on failure.
 fn restart_with_one_thread() -> Failure {
     let program = match env::current_exe() {
         Ok(program) => program,

@@ -13,26 +13,26 @@ use candle_nn::{Init, VarBuilder, VarMap};
 const EPSILON: f32 = 1e-5;
 /// Standard deviation of initial weights, as in GPT-2.
 const SPREAD: f64 = 0.02;
-/// Width of a block's perceptron, relative to the model's.
+/// Width of a block's perceptron, as a multiple of the model's width.
 const EXPANSION: usize = 4;
 
-/// Sizes of a model.
+/// The sizes of a model.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     /// Number of different characters.
     pub(crate) vocabulary: usize,
-    /// Maximum number of characters that it sees.
+    /// Maximum number of characters that the model sees.
     pub(crate) block: usize,
     /// Length of a character's vector.
     pub(crate) width: usize,
     /// Number of blocks.
     pub(crate) layers: usize,
-    /// Attention heads per block.
+    /// Number of attention heads per block.
     pub(crate) heads: usize,
 }
 
 impl Shape {
-    /// Returns the sizes for these settings and this vocabulary.
+    /// Returns the sizes for a training with the settings `config` on a text with this vocabulary.
     pub(crate) fn of(config: &Config, vocabulary: &[u8]) -> Self {
         Self {
             vocabulary: vocabulary.len(),
@@ -45,17 +45,17 @@ impl Shape {
 }
 
 /// Dropout (Srivastava et al., 2014) of the embedding's activations and of the output of each half
-/// of a block. It depends only on seed, step and sequence, not on the rank or on the other
-/// sequences of the batch.
+/// of a block. The choice of dropped activations depends only on the seed, the step and the
+/// sequence, not on the rank or on the other sequences in the batch.
 pub(crate) struct Dropout {
     share: f64,
-    /// One stream per sequence.
+    /// A random stream for each sequence.
     streams: Vec<Stream>,
 }
 
 impl Dropout {
-    /// Drops `share` of the activations of the sequences `numbers` in `step`. Returns `None` if
-    /// `share` is 0.
+    /// Creates the dropout of a fraction `share` of the activations for the sequences with the
+    /// indices `numbers` in `step`. Returns `None` if `share` is 0.
     pub(crate) fn new(share: f64, seed: u64, step: u64, numbers: &[usize]) -> Option<Self> {
         let stream = Stream::new(seed, "dropout").of(step);
         (share > 0.0).then(|| Self {
@@ -64,7 +64,8 @@ impl Dropout {
         })
     }
 
-    /// Drops activations of `hidden` at one place of the model. Scales the rest to keep the mean.
+    /// Drops activations in `hidden`, which is the output at the point `place` in the model. Scales
+    /// the remaining ones to keep the mean.
     fn apply(this: Option<&Self>, place: usize, hidden: Tensor) -> Result<Tensor> {
         let Some(Self { share, streams }) = this else {
             return Ok(hidden);
@@ -90,7 +91,8 @@ pub(crate) struct Gpt {
     blocks: Vec<Block>,
     norm: Norm,
     head: Tensor,
-    /// 0 for each character and those before it, minus infinity for those after it.
+    /// 0 for each character and the characters before it, minus infinity for the characters after
+    /// it.
     mask: Tensor,
     shape: Shape,
 }
@@ -144,8 +146,8 @@ impl Gpt {
         })
     }
 
-    /// Returns a row of logits per character of `sequences`, a matrix of tokens: the scores of each
-    /// next token.
+    /// Returns one row of logits, which are the scores of the possible next tokens, for each
+    /// character in `sequences`, a matrix of tokens.
     pub(crate) fn forward(&self, sequences: &Tensor, dropout: Option<&Dropout>) -> Result<Tensor> {
         let (count, length) = sequences.dims2()?;
         let width = self.shape.width;
@@ -168,7 +170,7 @@ impl Gpt {
         self.norm.forward(&hidden)?.matmul(&self.head)
     }
 
-    /// Returns the mean cross-entropy of predicting `targets`.
+    /// Returns the mean cross-entropy of the predictions for `targets`.
     pub(crate) fn loss(
         &self,
         sequences: &Tensor,
@@ -179,7 +181,7 @@ impl Gpt {
         candle_nn::loss::cross_entropy(&logits, &targets.flatten_all()?)
     }
 
-    /// Returns the maximum number of characters that it sees.
+    /// Returns the maximum number of characters that the model sees.
     pub(crate) fn block(&self) -> usize {
         self.shape.block
     }
@@ -253,7 +255,7 @@ impl Norm {
         })
     }
 
-    /// Uses the variant of candle that has a backward.
+    /// Calls the variant of candle's function that supports backward.
     fn forward(&self, input: &Tensor) -> Result<Tensor> {
         candle_nn::ops::layer_norm_slow(input, &self.weight, &self.bias, EPSILON)
     }
@@ -267,8 +269,9 @@ fn softmax(scores: &Tensor) -> Result<Tensor> {
     powers.broadcast_div(&powers.sum_keepdim(D::Minus1)?)
 }
 
-/// Draws initial weights like GPT-2: matrices have a small standard deviation. It is even smaller
-/// at the end of a block, whose result is added to the results of all previous blocks.
+/// Draws initial weights as GPT-2 does: matrices have a small standard deviation. It is even
+/// smaller for the matrices at the end of each half of a block, because their results are added up
+/// over all blocks.
 pub(crate) fn initialize(varmap: &VarMap, shape: Shape, seed: u64) -> Result<()> {
     let variables = varmap
         .data()
@@ -312,7 +315,7 @@ mod tests {
 
     fn model(builder: &VarBuilder, varmap: &VarMap) -> Gpt {
         let model = Gpt::new(SHAPE, builder).unwrap();
-        // Use larger weights than in a new model, so that every gradient matters.
+        // Use larger weights than a new model has, so that every gradient matters.
         for (name, variable) in varmap.data().lock().unwrap().iter() {
             let mut stream = Stream::new(0, name);
             let weight = |_| (0.4 * stream.normal()) as f32;
@@ -331,7 +334,8 @@ mod tests {
         model.loss(&sequences(0), &sequences(3), None).unwrap()
     }
 
-    /// Along a parameter's gradient, the slope of the loss is the length of the gradient.
+    /// In the direction of a parameter's gradient, the slope of the loss is the length of the
+    /// gradient.
     #[test]
     fn gradients_match_slopes_of_loss() {
         let varmap = VarMap::new();

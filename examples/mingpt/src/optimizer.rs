@@ -2,10 +2,10 @@
 
 use ringtree::ddp::AdamW;
 
-/// Final learning rate as a fraction of the peak.
+/// Final learning rate, as a fraction of the peak.
 const FINAL_RATE: f64 = 0.1;
 
-/// Returns the update rule. Biases and norms do not decay.
+/// Returns the update rule. Biases and norms have no weight decay.
 pub(crate) fn rule(weight_decay: f64) -> AdamW {
     AdamW {
         betas: [0.9, 0.99],
@@ -15,8 +15,8 @@ pub(crate) fn rule(weight_decay: f64) -> AdamW {
     }
 }
 
-/// Returns the learning rate of `step`, which rises linearly and then falls along half a cosine
-/// (Loshchilov, Hutter, 2017) to a tenth.
+/// Returns the learning rate of `step`. The learning rate rises linearly to `highest` and then
+/// falls to a tenth of it along half a cosine (Loshchilov, Hutter, 2017).
 pub(crate) fn learning_rate(highest: f64, step: u64, warmup: u64, steps: u64) -> f64 {
     if step < warmup {
         return highest * (step + 1) as f64 / warmup as f64;

@@ -1,11 +1,11 @@
-//! Defines the settings of a training: flags, which take precedence over a TOML file.
+//! Defines the settings of a training. They are flags, which take precedence over a TOML file.
 
 use clap::{Args, ValueEnum};
 use serde::{Deserialize, Serialize};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Format in which gradients are sent.
+/// The format in which gradients are sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum Wire {
@@ -15,7 +15,7 @@ pub(crate) enum Wire {
     Bf16,
 }
 
-/// Declares all settings as flags, as keys of the file, and as the values to train with.
+/// Defines all settings as flags, as keys in the file, and as the values to train with.
 macro_rules! settings {
     (
         values { $($heading:literal {
@@ -79,7 +79,7 @@ macro_rules! settings {
         }
 
         impl Settings {
-            /// Completes these settings with those of `file`, then with the defaults.
+            /// Fills in settings that are missing here from `file`, and then from the defaults.
             fn over(self, file: Self) -> Config {
                 Config {
                     $($($name: self.$name.or(file.$name).unwrap_or($default),)*)*
@@ -172,7 +172,7 @@ settings! {
 }
 
 impl Settings {
-    /// Completes these settings with those of the file `path`, then with the defaults.
+    /// Fills in settings that are missing here from the file `path`, and then from the defaults.
     pub(crate) fn over_file(self, path: Option<&Path>) -> Result<Config, String> {
         let file = path.map(read_file).transpose()?;
         let config = self.over(file.unwrap_or_default());
@@ -188,7 +188,8 @@ fn read_file(path: &Path) -> Result<Settings, String> {
 }
 
 fn parse_file(text: &str) -> Result<Settings, String> {
-    // The parser's message has several lines, which point at the place.
+    // The parser's message has several lines, which point at the error in the file. Report it in
+    // one line.
     toml::from_str(text).map_err(|error| {
         let line = error.span().map_or(0, |span| {
             text[..span.start.min(text.len())].matches('\n').count() + 1
@@ -247,7 +248,8 @@ impl Config {
         }
     }
 
-    /// Checks that ranks validate, save and end only after steps that average weights.
+    /// Checks that validations, checkpoints and the end of the training come only after steps that
+    /// average the weights.
     fn check_meetings(&self) -> Result<(), String> {
         let local = self.local_steps;
         let meetings = [
@@ -267,7 +269,7 @@ impl Config {
         }
     }
 
-    /// Checks that the ranks can share a batch evenly.
+    /// Checks that the batch can be divided evenly among the ranks.
     pub(crate) fn check_ranks(&self, ranks: usize) -> Result<(), String> {
         let parts = ranks * self.accumulate;
         if self.batch.is_multiple_of(parts) {

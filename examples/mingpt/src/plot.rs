@@ -1,4 +1,4 @@
-//! Draws a run's losses, and redraws them during the training.
+//! Draws the losses of a run, and redraws them during the training.
 
 use crate::files;
 use crate::report::VALIDATION;
@@ -11,13 +11,13 @@ use std::time::{Duration, Instant};
 const EXTENTS: (u32, u32) = (960, 480);
 /// Minimum time between redraws.
 const REDRAW_EVERY: Duration = Duration::from_secs(2);
-/// Maximum number of points of a curve. In longer runs, a point is the mean of several steps.
+/// Maximum number of points on a curve. In longer runs, each point is the mean of several steps.
 const POINTS_MAX: usize = 1000;
 
-/// Steps and losses.
+/// Points of a curve: steps and losses.
 type Points = Vec<(u64, f64)>;
 
-/// The picture, in memory and in its file, if any.
+/// The picture, which is kept in memory and written to a file if a path is given.
 pub(crate) struct Picture {
     path: Option<PathBuf>,
     training: Points,
@@ -27,8 +27,8 @@ pub(crate) struct Picture {
 }
 
 impl Picture {
-    /// Creates the picture with the previous steps and draws it into `path`, so that an unwritable
-    /// file is an error before the training.
+    /// Creates the picture from the lines of earlier steps and draws it to `path`, so that an
+    /// unwritable file is reported before the training starts.
     pub(crate) fn new(path: Option<PathBuf>, lines: &[Line]) -> Result<Self, String> {
         let mut this = Self {
             path,
@@ -42,7 +42,7 @@ impl Picture {
         Ok(this)
     }
 
-    /// Adds a step, and redraws the picture if it is due.
+    /// Adds a step, and redraws the picture if the last redraw was long enough ago.
     pub(crate) fn add(&mut self, line: &Line) {
         if self.path.is_some() {
             self.take(line);
@@ -52,7 +52,7 @@ impl Picture {
         }
     }
 
-    /// Redraws the picture. A failure does not end the training.
+    /// Redraws the picture. A failure to write it does not end the training.
     pub(crate) fn redraw(&mut self) {
         if let Err(error) = self.draw()
             && !std::mem::replace(&mut self.has_failed, true)
@@ -79,7 +79,7 @@ impl Picture {
     }
 }
 
-/// Reduces `points` to the number that a picture shows.
+/// Reduces `points` to at most [`POINTS_MAX`].
 fn thinned(points: &Points) -> Points {
     let each = points.len().div_ceil(POINTS_MAX).max(1);
     let mean = |points: &[(u64, f64)]| {
@@ -126,7 +126,7 @@ fn svg(training: &Points, validation: &Points) -> Result<String, Box<dyn std::er
         .border_style(BLACK.mix(0.3))
         .draw()?;
     root.present()?;
-    // The drawing area borrows the text.
+    // These values borrow `picture`, so drop them before it is returned.
     drop((chart, root));
     Ok(picture)
 }

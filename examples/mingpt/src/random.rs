@@ -3,14 +3,14 @@
 
 use ringtree::ddp::stream_seed;
 
-/// A stream of random numbers: mixed values of a counter.
+/// A stream of random numbers: a counter whose values are mixed.
 pub(crate) struct Stream {
     seed: u64,
     drawn: u64,
 }
 
 impl Stream {
-    /// Creates the stream of `seed` and a purpose.
+    /// Creates the stream for `seed` and `purpose`.
     pub(crate) fn new(seed: u64, purpose: &str) -> Self {
         let fold = |seed, byte: u8| stream_seed(seed, u64::from(byte), 0);
         Self {
@@ -19,7 +19,8 @@ impl Stream {
         }
     }
 
-    /// Creates a separate stream for `key`, which does not depend on numbers drawn here.
+    /// Creates a separate stream for `key`. It does not depend on the numbers that were drawn from
+    /// this stream.
     pub(crate) fn of(&self, key: u64) -> Self {
         Self {
             seed: stream_seed(self.seed, key, 1),
@@ -27,14 +28,14 @@ impl Stream {
         }
     }
 
-    /// Returns a number from 0 to below 1.
+    /// Returns a number from 0 (inclusive) to 1 (exclusive).
     pub(crate) fn unit(&mut self) -> f64 {
         let bits = stream_seed(self.seed, self.drawn, 0);
         self.drawn += 1;
         (bits >> 11) as f64 / (1u64 << 53) as f64
     }
 
-    /// Returns a number of the standard normal distribution (Box, Muller, 1958).
+    /// Returns a number from the standard normal distribution (Box, Muller, 1958).
     pub(crate) fn normal(&mut self) -> f64 {
         let radius = (-2.0 * (1.0 - self.unit()).ln()).sqrt();
         radius * (std::f64::consts::TAU * self.unit()).cos()

@@ -1,5 +1,5 @@
 //! Reports on a training while it runs: lines on standard output, metrics, and the picture of the
-//! losses. Most of this happens on rank 0.
+//! losses. Most of the reporting happens on rank 0.
 
 use crate::failure::Failure;
 use crate::files;
@@ -10,9 +10,9 @@ use crate::trainer::{Taken, Trainer};
 use ringtree::ddp::{Line, Metrics};
 use std::path::PathBuf;
 
-/// Maximum number of printed losses.
+/// Maximum number of losses that are printed.
 const LOSS_LINES: u64 = 20;
-/// The name of the validation loss among the metrics.
+/// The name under which the metrics contain the validation loss.
 pub(crate) const VALIDATION: &str = "validation_loss";
 const NORM: &str = "gradient_norm";
 
@@ -21,12 +21,13 @@ pub(crate) struct Report {
     progress: Progress,
     metrics: Metrics,
     picture: Picture,
-    /// Tokens since the last printed line, and their time in seconds.
+    /// Number of tokens since the last printed line, and the time in seconds that they took.
     since_shown: (f64, f64),
 }
 
 impl Report {
-    /// Prints what is trained. On rank 0, files that cannot be written are errors.
+    /// Prints a description of the training. On rank 0, returns an error if a file cannot be
+    /// written.
     pub(crate) fn new(trainer: &Trainer) -> Result<Self, Failure> {
         let (config, comm) = (trainer.config, trainer.comm());
         let metrics_file = beside(config, config.metrics.as_ref(), "metrics.jsonl");
@@ -101,7 +102,7 @@ impl Report {
         Ok(())
     }
 
-    /// Reports the end of the training.
+    /// Reports that the training has ended.
     pub(crate) fn finish(mut self, trainer: &Trainer) {
         self.progress.finish();
         self.picture.redraw();
@@ -141,7 +142,8 @@ fn described_job(trainer: &Trainer) -> String {
     )
 }
 
-/// Describes a step in one line, with the throughput since the previous line (with validations).
+/// Describes a step in one line. The throughput is that since the previous line, including the time
+/// for validations.
 fn described_step(line: &Line, tokens_per_s: f64) -> String {
     let named = |name| *line.numbers.get(name).unwrap_or(&f64::NAN);
     let validation = line.numbers.get(VALIDATION);
@@ -158,7 +160,7 @@ fn described_step(line: &Line, tokens_per_s: f64) -> String {
     )
 }
 
-/// Returns the requested file, or `name` in the directory of checkpoints.
+/// Returns the requested file, or the file `name` in the checkpoint directory.
 fn beside(config: &Config, asked: Option<&PathBuf>, name: &str) -> Option<PathBuf> {
     let directory = config.checkpoint.as_ref();
     asked.cloned().or_else(|| Some(directory?.join(name)))

@@ -11,13 +11,14 @@ pub(crate) struct Sampler<'a> {
     vocabulary: &'a [u8],
     /// The text so far.
     tokens: Vec<u32>,
-    /// Values below 1 increase the probability of likely characters; 0 takes the likeliest.
+    /// Values below 1 increase the probability of likely characters. 0 always selects the likeliest
+    /// character.
     temperature: f64,
 }
 
 impl<'a> Sampler<'a> {
-    /// Creates a sampler that continues `prompt`, or a line break if `prompt` is empty. The tokens
-    /// of the model stand for the bytes of `vocabulary`.
+    /// Creates a sampler that continues `prompt`, or a line break if `prompt` is empty. The model's
+    /// tokens are indices into `vocabulary`.
     pub(crate) fn new(
         model: &'a Gpt,
         vocabulary: &'a [u8],
@@ -41,7 +42,8 @@ impl<'a> Sampler<'a> {
         })
     }
 
-    /// Writes the next byte, which `unit`, from 0 to below 1, selects.
+    /// Writes the next byte, which is selected by `unit`, a number from 0 (inclusive) to 1
+    /// (exclusive).
     pub(crate) fn next(&mut self, unit: f64) -> Result<u8> {
         let seen = self.tokens.len().saturating_sub(self.model.block());
         let seen = &self.tokens[seen..];
@@ -61,7 +63,7 @@ impl<'a> Sampler<'a> {
     }
 }
 
-/// Returns a message about the characters of `prompt` that the model does not know.
+/// Returns a message that lists the characters in `prompt` that the model does not know.
 fn unknown(prompt: &str, vocabulary: &[u8]) -> String {
     let is_unknown = |character: &char| {
         let mut bytes = [0; 4];
@@ -79,7 +81,7 @@ fn unknown(prompt: &str, vocabulary: &[u8]) -> String {
     )
 }
 
-/// Returns the token at `unit` of the cumulative probability.
+/// Returns the token at which the cumulative probability exceeds `unit`.
 fn draw(logits: &[f32], temperature: f64, unit: f64) -> usize {
     let order = |one: &usize, other: &usize| logits[*one].total_cmp(&logits[*other]);
     let likeliest = (0..logits.len()).max_by(order).unwrap_or_default();
@@ -94,7 +96,7 @@ fn draw(logits: &[f32], temperature: f64, unit: f64) -> usize {
             return token;
         }
     }
-    // Rounding can leave a remainder.
+    // Because of rounding, the probabilities may add up to slightly less than `unit`.
     likeliest
 }
 

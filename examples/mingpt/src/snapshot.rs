@@ -1,4 +1,5 @@
-//! Saves and loads everything that the next step depends on, to resume after a failure.
+//! Saves and loads everything that the next step depends on, so that a training can resume after a
+//! failure.
 
 use crate::failure::Failure;
 use crate::model::{Gpt, Shape};
@@ -13,19 +14,19 @@ use ringtree_candle::part;
 use serde::{Deserialize, Serialize};
 use std::path::Path;
 
-/// Name of the job in a checkpoint.
+/// The name under which a checkpoint contains the job.
 const JOB: &str = "job";
 
-/// Content of a checkpoint that only mingpt uses.
+/// The part of a checkpoint that only mingpt uses.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     /// The settings of the training.
     pub(crate) config: Config,
-    /// The bytes of the model's tokens, indexed by token.
+    /// The byte that each token of the model represents, indexed by token.
     pub(crate) vocabulary: Vec<u8>,
-    /// The text of the training.
+    /// The identity of the training text.
     text: Identity,
-    /// The results of its validations.
+    /// The results of the validations so far.
     #[serde(default)]
     pub(crate) watch: Watch,
 }
@@ -41,13 +42,13 @@ impl Job {
         }
     }
 
-    /// Returns the job of a checkpoint.
+    /// Returns the job that is stored in a checkpoint.
     pub(crate) fn of(state: &State) -> Result<Self, Failure> {
         let job = state.value(JOB);
         job.map_err(|error| Failure::work(format!("the checkpoint is not of mingpt: {error}")))
     }
 
-    /// Returns `true` if the training ended after `step`.
+    /// Returns `true` if the training ends after `step`.
     pub(crate) fn has_ended(&self, step: u64) -> bool {
         step >= self.config.steps || self.watch.is_exhausted(self.config.patience)
     }
@@ -66,8 +67,9 @@ impl Job {
         Ok(model)
     }
 
-    /// Checks that a training as `wanted` can resume from a checkpoint of this job. The position in
-    /// the text is only valid for the same text, split into the same sequences in the same order.
+    /// Checks that a training with the job `wanted` can resume from a checkpoint of this job. The
+    /// position in the text is valid only for the same text, split into the same sequences in the
+    /// same order.
     pub(crate) fn check_fits(&self, wanted: &Self) -> Result<(), Failure> {
         let (had, want) = (&self.config, &wanted.config);
         let pairs = [
@@ -98,12 +100,13 @@ impl Job {
     }
 }
 
-/// Returns the checkpoints in `directory`. A training keeps the latest `keep` and the best.
+/// Returns the checkpoints in `directory`. A training keeps the latest `keep` checkpoints and the
+/// best one.
 pub(crate) fn checkpoints(directory: &Path, keep: usize) -> Checkpoints {
     Checkpoints::new(Directory::new(directory), keep).keep_best()
 }
 
-/// Lists all state of the training in a checkpoint, for saving and loading.
+/// Visits all parts of the training's state, to save them to a checkpoint or to load them from one.
 pub(crate) fn name_all(
     parts: &mut Parts<'_>,
     variables: &[(String, Var)],
@@ -123,7 +126,7 @@ pub(crate) fn name_all(
     parts.value(JOB, job)
 }
 
-/// Returns the name of a variable's weights in a checkpoint.
+/// Returns the name under which a checkpoint contains a variable's weights.
 fn weights_of(name: &str) -> String {
     format!("model/{name}")
 }

@@ -9,15 +9,15 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-/// Divisor of the part at the end of the text that is used for validation.
+/// Length of the text divided by the length of its validation part, which is at the end.
 const VALIDATION_PART: usize = 10;
 
-/// Identity of a text, by which a checkpoint recognizes it.
+/// The identity of a text, with which a checkpoint recognizes the text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Identity {
     /// Length in bytes.
     bytes: usize,
-    /// First 16 hexadecimal digits of its SHA-256.
+    /// First 16 hexadecimal digits of the text's SHA-256 digest.
     sha256: String,
 }
 
@@ -27,12 +27,13 @@ impl Display for Identity {
     }
 }
 
-/// A text as tokens: each byte that occurs in it has a number. The first part is for training, the
-/// rest for validation. The split is by position, so that it is the same on all ranks.
+/// A text as tokens. The token of a byte is its index among the different bytes in the text. The
+/// first part of the text is for training and the rest for validation. The text is split at a fixed
+/// position, so the split is the same on all ranks.
 pub(crate) struct Text {
     /// The text, with each byte replaced by its index in `vocabulary`.
     tokens: Vec<u8>,
-    /// The bytes that occur, in ascending order.
+    /// The different bytes in the text, in ascending order.
     vocabulary: Vec<u8>,
     identity: Identity,
     /// Number of characters in a sequence.
@@ -42,7 +43,7 @@ pub(crate) struct Text {
 }
 
 impl Text {
-    /// Loads the file `path`, or this project's sources if there is none.
+    /// Loads the file `path`, or this project's sources if `path` is `None`.
     pub(crate) fn load(path: Option<&Path>, block: usize) -> Result<Self, String> {
         let files = match path {
             Some(path) => vec![path.to_path_buf()],
@@ -88,7 +89,7 @@ impl Text {
         })
     }
 
-    /// Returns the different bytes, in ascending order.
+    /// Returns the different bytes in the text, in ascending order.
     pub(crate) fn vocabulary(&self) -> &[u8] {
         &self.vocabulary
     }
@@ -103,19 +104,20 @@ impl Text {
         &self.tokens
     }
 
-    /// Returns the number of training sequences, which do not overlap.
+    /// Returns the number of training sequences. The sequences do not overlap.
     pub(crate) fn sequences(&self) -> usize {
         (self.split - 1) / self.block
     }
 
-    /// Returns the training sequences `numbers`, and the character after each character.
+    /// Returns the training sequences with the indices `numbers`, and for each character the one
+    /// that follows it.
     pub(crate) fn batch(&self, numbers: &[usize]) -> CandleResult<(Tensor, Tensor)> {
         let starts: Vec<_> = numbers.iter().map(|number| number * self.block).collect();
         self.at(&starts)
     }
 
-    /// Returns the sequences in `part` of `count` validation sequences at even distances, or of all
-    /// if there are fewer. Returns `None` if the part is empty.
+    /// Chooses `count` validation sequences at even distances, or all if there are fewer, and
+    /// returns those in `part`. Returns `None` if the part is empty.
     pub(crate) fn validation(
         &self,
         count: usize,
@@ -145,7 +147,7 @@ impl Text {
     }
 }
 
-/// Returns the Rust files of the library that contains this example, in the order of their paths.
+/// Returns the Rust files of the library that contains this example, sorted by path.
 fn own_sources() -> Result<Vec<PathBuf>, String> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../src");
     if !root.is_dir() {

@@ -12,13 +12,13 @@ use ringtree::ddp::Trace;
 use ringtree::ddp::checkpoint::Run;
 use ringtree::{Communicator, ErrorKind};
 
-/// Number of steps in a timeline.
+/// Number of steps that a timeline shows.
 const TRACED_STEPS: u64 = 20;
 /// Length and temperature of the text that the model writes at the end.
 const LENGTH: usize = 300;
 const TEMPERATURE: f64 = 0.7;
 
-/// Runs the job of one rank.
+/// Runs the job of one rank, from start to end.
 pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result<(), Failure> {
     agree_on_the_job(comm, config, text)?;
     let checkpoints = config.checkpoint.as_ref();
@@ -29,7 +29,7 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
     };
     let run = run.map_err(|error| {
         match error.kind() == ErrorKind::Configuration {
-            // A restart would not change it.
+            // A restart would not fix the configuration.
             true => Failure::usage(error.to_string()),
             false => error.into(),
         }
@@ -63,7 +63,7 @@ pub(crate) fn train(comm: &Communicator, config: &Config, text: &Text) -> Result
     finish(&trainer, validated)
 }
 
-/// Returns `true` if no step is left; the same on all ranks.
+/// Returns `true` if no step is left. All ranks return the same value.
 fn has_ended(trainer: &Trainer) -> bool {
     let Config {
         steps, patience, ..
@@ -80,7 +80,7 @@ fn write_trace(trainer: &mut Trainer) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Compares the replicas and prints the result.
+/// Compares the replicas and prints the result of the training.
 fn finish(trainer: &Trainer, validated: Option<f64>) -> Result<(), Failure> {
     let fingerprint = trainer.compare_replicas()?;
     let loss = match validated {
@@ -95,7 +95,7 @@ fn finish(trainer: &Trainer, validated: Option<f64>) -> Result<(), Failure> {
         let hash = replicas::short(&fingerprint);
         println!("step {} loss {loss:.4} weights {hash}", trainer.step);
     }
-    // No rank may leave while rank 0 can still fail.
+    // No rank may exit while rank 0 can still fail.
     trainer.comm().barrier()?;
     Ok(())
 }
@@ -103,7 +103,7 @@ fn finish(trainer: &Trainer, validated: Option<f64>) -> Result<(), Failure> {
 /// Checks that all ranks have the same text and settings before they train.
 fn agree_on_the_job(comm: &Communicator, config: &Config, text: &Text) -> Result<(), Failure> {
     let settings = serde_json::to_string(config).expect("invariant: settings are plain data");
-    // Paths may differ, but ranks must agree on whether the files exist.
+    // The paths may differ between ranks, but either all ranks or none must have each file.
     let files = [&config.checkpoint, &config.trace].map(|file| u8::from(file.is_some()));
     let parts = [
         settings.as_bytes(),

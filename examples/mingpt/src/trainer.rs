@@ -20,7 +20,7 @@ use ringtree::{Communicator, ReduceOp};
 use ringtree_candle::{Replica, var_builder};
 use std::time::{Duration, Instant};
 
-/// State of a rank's training between two steps.
+/// The state of a rank's training between two steps.
 pub(crate) struct Trainer<'a> {
     pub(crate) run: Run,
     pub(crate) config: &'a Config,
@@ -29,27 +29,27 @@ pub(crate) struct Trainer<'a> {
     replica: Replica,
     variables: Vec<(String, Var)>,
     optimizer: Optimizer<AdamW>,
-    /// Local steps, if weights are averaged only sometimes.
+    /// The local steps, if the weights are averaged only after several steps.
     local: Option<LocalSteps>,
     pub(crate) sampler: DistributedSampler,
     /// Number of completed optimizer steps.
     pub(crate) step: u64,
-    /// Results of the validations.
+    /// The results of the validations so far.
     pub(crate) watch: Watch,
     pub(crate) trace: Trace,
 }
 
-/// Results of a step.
+/// The results of a step.
 pub(crate) struct Taken {
-    /// Mean loss of the global batch; with local steps, of this rank's share.
+    /// Mean loss of the global batch or, with local steps, of this rank's share of the batch.
     pub(crate) loss: f64,
-    /// Length of the averaged gradient before clipping.
+    /// Norm of the averaged gradient before clipping.
     pub(crate) gradient_norm: f64,
     pub(crate) learning_rate: f64,
 }
 
 impl<'a> Trainer<'a> {
-    /// Resumes `run`, or begins a training. Every rank must call this.
+    /// Resumes `run`, or begins a new training. Every rank must call this.
     pub(crate) fn new(run: Run, config: &'a Config, text: &'a Text) -> Result<Self, Failure> {
         let mut job = Job::new(config, text);
         if let Some(state) = run.state() {
@@ -109,7 +109,7 @@ impl<'a> Trainer<'a> {
         self.run.comm()
     }
 
-    /// Takes one optimizer step on one global batch.
+    /// Performs one optimizer step on one global batch.
     pub(crate) fn take_step(&mut self) -> Result<Taken, Failure> {
         let beginning = self.trace.clock();
         let mut loss = [self.average_gradients()?];
@@ -157,7 +157,7 @@ impl<'a> Trainer<'a> {
     }
 
     /// Averages the weights if `--local-steps` requires it after this step. Returns `true` if all
-    /// ranks then have the same weights.
+    /// ranks have the same weights afterwards.
     fn meet(&mut self) -> Result<bool, Failure> {
         let Some(local) = &mut self.local else {
             return Ok(true);
@@ -169,7 +169,7 @@ impl<'a> Trainer<'a> {
         Ok(have_met)
     }
 
-    /// Returns the contribution of the next `share` sequences to the loss.
+    /// Returns the contribution to the loss from the next `share` sequences.
     fn forward(&mut self, share: usize) -> Result<candle_core::Tensor, Failure> {
         let beginning = self.trace.clock();
         if self.sampler.len() == 0 {
@@ -186,8 +186,8 @@ impl<'a> Trainer<'a> {
         Ok(loss)
     }
 
-    /// Records the last backward pass layer by layer. A layer ends with its last report. The two
-    /// beginnings are the same moment on the two clocks.
+    /// Records the last backward pass layer by layer. A layer ends when its last gradient is
+    /// reported. `beginning` and `started` are the same moment on two different clocks.
     fn trace_backward(&self, (beginning, started): (Duration, Instant)) {
         let mut layers: Vec<(&str, Duration)> = Vec::new();
         for (name, at) in self.replica.reports() {
@@ -205,14 +205,14 @@ impl<'a> Trainer<'a> {
         }
     }
 
-    /// Returns the mean loss of the validation sequences, the same on all ranks.
+    /// Returns the mean loss of the validation sequences. All ranks return the same value.
     pub(crate) fn validate(&self) -> Result<f64, Failure> {
         let count = self.config.validation_sequences;
         let loss = evaluate::loss(self.comm(), &self.model, self.text, count)?;
         if loss.is_finite() {
             return Ok(loss);
         }
-        // All ranks have the same loss, so all of them end.
+        // All ranks compute the same loss, so all of them return this error.
         Err(Failure::usage(format!(
             "after step {} the validation loss is {loss}: the training diverges; try a smaller \
              --learning-rate",
@@ -220,7 +220,7 @@ impl<'a> Trainer<'a> {
         )))
     }
 
-    /// Compares the replicas and returns the weights' fingerprint. Every rank must call this.
+    /// Compares the replicas and returns the fingerprint of the weights. Every rank must call this.
     pub(crate) fn compare_replicas(&self) -> Result<Fingerprint, Failure> {
         let own = replicas::fingerprint(self.variables.iter().map(|(_, var)| var))?;
         let fingerprints = replicas::gather(self.comm(), &own)?;
@@ -252,13 +252,13 @@ impl<'a> Trainer<'a> {
         Ok(self.replica.parallel()?)
     }
 
-    /// Returns the number of the model's weights.
+    /// Returns the number of weights in the model.
     pub(crate) fn weight_count(&self) -> usize {
         let variables = self.variables.iter();
         variables.map(|(_, var)| var.elem_count()).sum()
     }
 
-    /// Returns the bytes of the optimizer's state on this rank.
+    /// Returns the size of the optimizer's state on this rank in bytes.
     pub(crate) fn optimizer_bytes(&self) -> usize {
         self.optimizer.state_bytes()
     }

@@ -17,22 +17,22 @@ use std::time::{Duration, Instant};
 /// Interval between checks for a new checkpoint.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// A line of the file that a validator writes.
+/// A line in the file that a validator writes.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Evaluated {
-    /// Id of the training.
+    /// ID of the training.
     run: String,
     step: u64,
     validation_loss: f64,
     /// Number of validation sequences.
     sequences: usize,
-    /// Duration in seconds.
+    /// Duration of the evaluation in seconds.
     evaluation_s: f64,
 }
 
-/// Evaluates the newest checkpoint, and unless `once` is set, each newer one until the training's
-/// last.
+/// Evaluates the newest checkpoint. Unless `once` is set, continues with each newer checkpoint
+/// until the last one of the training.
 pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
     let Some(folder) = &config.checkpoint else {
         return Err(Failure::usage("validate needs --checkpoint".into()));
@@ -66,16 +66,17 @@ pub(crate) fn validate(config: &Config, once: bool) -> Result<(), Failure> {
 struct Validator<'a> {
     config: &'a Config,
     checkpoints: Checkpoints,
-    /// File for the losses.
+    /// File to which the losses are appended.
     metrics: PathBuf,
-    /// The last evaluated step.
+    /// The step that was evaluated last.
     evaluated: Option<u64>,
     warned: Vec<String>,
     has_said_that_it_waits: bool,
 }
 
 impl Validator<'_> {
-    /// Evaluates the newest checkpoint if it is new. Returns `true` if it is the training's last.
+    /// Evaluates the newest checkpoint unless it has already been evaluated. Returns `true` if it
+    /// is the last checkpoint of the training.
     fn look(&mut self) -> Result<bool, Failure> {
         let newest = self.checkpoints.newest_step()?;
         if newest.is_none() || newest == self.evaluated {
@@ -84,8 +85,9 @@ impl Validator<'_> {
         let Some(found) = self.checkpoints.latest()? else {
             return Ok(false);
         };
-        // While the newest checkpoint is damaged, the same older one is found every time. A damaged
-        // one may be replaced under the same number, so the number does not identify it.
+        // While the newest checkpoint is damaged, every check finds the same older one and the same
+        // warnings. A damaged checkpoint may be replaced under the same step number, so compare the
+        // warnings and not the number.
         if found.warnings != self.warned {
             for warning in &found.warnings {
                 eprintln!("mingpt: {warning}");
@@ -115,12 +117,12 @@ impl Validator<'_> {
         Ok(job.has_ended(step))
     }
 
-    /// Waits before the next check. Prints a message the first time.
+    /// Waits before the next check. The first time, prints a message about the wait.
     fn wait(&mut self) {
         if !std::mem::replace(&mut self.has_said_that_it_waits, true) {
             let place = self.checkpoints.location();
             match self.evaluated {
-                // The directory's name may be misspelled.
+                // Name the directory, because the user may have misspelled it.
                 None => eprintln!(
                     "mingpt: there is no checkpoint in {place} yet; waiting for the first"
                 ),
@@ -136,7 +138,7 @@ impl Validator<'_> {
 /// Returns the validation loss of the model in `checkpoint`, on the sequences of `config`.
 fn loss_of(checkpoint: &Checkpoint, job: &Job, config: &Config) -> Result<f64, Failure> {
     let text = Text::load(config.text.as_deref(), job.config.block).map_err(Failure::usage)?;
-    // In another text, the validation part could contain characters of the training.
+    // In a different text, the validation part could contain characters from the training.
     job.check_fits(&Job::new(&job.config, &text))?;
     let model = job.model(checkpoint)?;
     let [sum, characters] =
@@ -144,8 +146,8 @@ fn loss_of(checkpoint: &Checkpoint, job: &Job, config: &Config) -> Result<f64, F
     Ok(sum / characters)
 }
 
-/// Appends `line` to the file `path`. Removes lines of its step and of later ones, because the
-/// training went back or the step was evaluated again.
+/// Appends `line` to the file `path`. Removes the lines of the same step and of later steps,
+/// because the training has gone back or the step has been evaluated again.
 fn write(path: &Path, line: &Evaluated) -> io::Result<()> {
     let old = match fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => String::new(),

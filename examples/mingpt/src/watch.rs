@@ -1,8 +1,8 @@
-//! Tracks whether validations still find a better model.
+//! Tracks whether the model still improves from one validation to the next.
 
 use serde::{Deserialize, Serialize};
 
-/// A validation.
+/// The best validation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Best {
     pub(crate) step: u64,
@@ -10,7 +10,8 @@ pub(crate) struct Best {
 }
 
 /// The best validation so far, and the number of validations since. All ranks have the same losses
-/// and decide identically. Checkpoints contain this state for a resumed training.
+/// and therefore make the same decisions. Checkpoints contain this state, so that a resumed
+/// training continues to count.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Watch {
     pub(crate) best: Option<Best>,

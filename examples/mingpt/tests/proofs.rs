@@ -1,5 +1,5 @@
-//! Checks that a training survives the death of any rank at any time: after the launcher restarts
-//! it, it ends with the weights of an uninterrupted run.
+//! Checks that a training survives if any rank is killed at any time: after the launcher has
+//! restarted it, it ends with the same weights as an uninterrupted run.
 
 #![allow(clippy::unwrap_used)]
 
@@ -10,12 +10,12 @@ use std::process::Command;
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-/// Training steps. Checkpoints are written after every seventh step and at the end.
+/// Number of training steps. Checkpoints are written after every seventh step and at the end.
 const STEPS: usize = 60;
 /// Maximum time of a run on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(240);
 
-/// Returns a training of `ranks` processes with its checkpoints in `place`.
+/// Returns a training on `ranks` processes whose checkpoints are in `place`.
 fn job(ranks: usize, place: &Path, every: usize) -> Job {
     let numbers = [
         ("--steps", STEPS),
@@ -46,13 +46,13 @@ fn job(ranks: usize, place: &Path, every: usize) -> Job {
     }
 }
 
-/// Returns the number of steps that a run has reported.
+/// Returns the number of steps that the training in `place` has reported.
 fn steps_done(place: &Path) -> usize {
     let text = fs::read_to_string(place.join("metrics.jsonl"));
     text.map_or(0, |text| text.lines().count())
 }
 
-/// Finds the process of `rank` of the training in `place`.
+/// Finds the process that runs rank `rank` of the training in `place`.
 fn process_of(rank: usize, place: &Path) -> Option<u32> {
     let own = format!("RANK={rank}");
     let is_rank = |process: &Path| {
@@ -70,7 +70,7 @@ fn process_of(rank: usize, place: &Path) -> Option<u32> {
     })
 }
 
-/// Kills `rank` after `steps` reported steps.
+/// Kills `rank` once the training has reported `steps` steps.
 fn kill_after(steps: usize, rank: usize, place: &Path) {
     let started = Instant::now();
     while steps_done(place) < steps {
@@ -87,7 +87,7 @@ fn kill_after(steps: usize, rank: usize, place: &Path) {
     assert!(killed.unwrap().success());
 }
 
-/// Returns the bytes of the model and the optimizer in the last checkpoint.
+/// Returns the bytes of the model and of the optimizer's state in the last checkpoint.
 fn outcome(place: &Path) -> Vec<u8> {
     fs::read(place.join(format!("step-{STEPS:08}.safetensors"))).unwrap()
 }
@@ -100,7 +100,7 @@ fn uninterrupted(ranks: usize, place: &Path) -> Vec<u8> {
 #[test]
 fn job_restarts_with_same_bits_whichever_rank_is_killed() {
     let directory = tempfile::tempdir().unwrap();
-    // Rank 0 has the rendezvous and writes the checkpoints, the first one after 7 steps.
+    // Rank 0 hosts the rendezvous and writes the checkpoints, the first one after 7 steps.
     let deaths = [(2, 1, 3), (2, 0, 25), (4, 0, 4), (4, 2, 40)];
     for ranks in [2, 4] {
         let expected = uninterrupted(ranks, &directory.path().join(format!("calm-{ranks}")));
@@ -123,7 +123,7 @@ fn repeated_kills_during_saving_lose_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let expected = uninterrupted(2, &directory.path().join("calm"));
     let place = directory.path().join("killed");
-    // Rank 0 spends most of its time saving, so that most deaths hit it there.
+    // Rank 0 spends most of its time saving, so most kills hit it during a save.
     let job = job(2, &place, 1);
     scope(|scope| {
         let killer = scope.spawn(|| [10, 25, 40].map(|steps| kill_after(steps, 0, &place)));
@@ -139,7 +139,7 @@ fn diverging_training_is_not_restarted() {
     let mut job = job(2, directory.path(), 1);
     job.arguments
         .extend(["--learning-rate", "1e30"].map(Into::into));
-    // Another attempt would compute the same numbers.
+    // Another attempt would compute the same values, so the launcher must not start one.
     assert_eq!(run(&job), Ok(2));
     assert!(steps_done(directory.path()) < STEPS);
 }

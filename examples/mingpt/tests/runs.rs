@@ -52,13 +52,14 @@ fn mingpt() -> Command {
     ] {
         command.env_remove(name);
     }
-    // Bits are compared, so measured times must not determine the order of a sum.
+    // The test compares bits, so measured times must not determine the order in which values are
+    // summed.
     command.env("RINGTREE_TUNING", "built-in");
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
-/// Returns the settings of the small run, with those in `own` replaced.
+/// Returns the settings of the small run, except that those in `own` take precedence.
 fn settings<'a>(own: &[&'a str]) -> Vec<&'a str> {
     let is_open = |pair: &&[&str]| !own.contains(&pair[0]);
     let rest = SMALL.chunks(2).filter(is_open).flatten().copied();
@@ -95,7 +96,7 @@ fn start_on(
     (0..ranks).map(rank).collect()
 }
 
-/// Returns rank 0's standard output of a successful run.
+/// Checks that the run succeeds, and returns rank 0's standard output.
 fn finish(ranks: Vec<Child>) -> String {
     let ends: Vec<Output> = ranks
         .into_iter()
@@ -119,7 +120,7 @@ fn last_line(ranks: usize, arguments: &[&str]) -> String {
         .to_owned()
 }
 
-/// Returns the loss in a last line.
+/// Returns the loss that the last line of output shows.
 fn loss(line: &str) -> f64 {
     line.split(' ').nth(3).unwrap().parse().unwrap()
 }
@@ -160,7 +161,7 @@ fn each_host_shows_one_moving_bar() {
         command.stdout(programs[host].try_clone().unwrap());
     });
     drop(programs);
-    // A terminal buffers few bytes, so each is read while the ranks write.
+    // A terminal buffers only a few bytes, so read each terminal while the ranks write.
     let readers: Vec<_> = terminals
         .into_iter()
         .map(|mut terminal| std::thread::spawn(move || terminal.rest()))
@@ -172,11 +173,11 @@ fn each_host_shows_one_moving_bar() {
         let is_one = shown.is_sorted() && shown.first() < shown.last();
         assert!(is_one, "{shown:?}: {text:?}");
     }
-    // Only rank 0 prints lines. The other host has only the bar.
+    // Only rank 0 prints lines. The terminal of the other host shows only the bar.
     assert!(texts[0].contains("loss") && !texts[1].contains("loss"));
 }
 
-/// Returns the loss of every step of a run of `ranks` processes.
+/// Returns the loss of every step in a run on `ranks` processes.
 fn curve(ranks: usize) -> Vec<f64> {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().to_str().unwrap();
@@ -195,7 +196,7 @@ fn one_two_and_four_ranks_follow_the_same_curve() {
     assert_eq!(one.len(), 30);
     assert!(one[29] < one[0], "{one:?}");
     for ranks in [2, 4] {
-        // Every checkpoint has compared the replicas' hashes.
+        // The hashes of the replicas were compared for every checkpoint.
         let many = curve(ranks);
         let differs = |(one, many): (&f64, &f64)| (one - many).abs() > 2e-3;
         assert!(!one.iter().zip(&many).any(differs), "{one:?}\n{many:?}");
@@ -238,7 +239,8 @@ fn patience_stops_all_ranks_and_keeps_best_checkpoint() {
         "--patience",
     ];
     let part = |patience| [&own[..], &[patience]].concat();
-    // The learning rate rises and the model gets worse, so the first validation stays the best.
+    // The learning rate rises so far that the model gets worse. The first validation therefore
+    // stays the best.
     let output = finish(start(2, &part("2")));
     assert!(
         output.contains("stopped at step 6, after 2 validations without a better loss\n"),
@@ -249,7 +251,8 @@ fn patience_stops_all_ranks_and_keeps_best_checkpoint() {
         let manifest = directory.path().join(format!("step-{step:08}.json"));
         assert_eq!(manifest.exists(), is_there, "{step}");
     }
-    // It stays stopped, and continues with more patience.
+    // If it runs again with the same patience, the training stays stopped. With more patience, it
+    // continues.
     let again = finish(start(2, &part("2")));
     assert!(
         again.contains("resumed at step 6\n") && again.contains("stopped at step 6,"),
@@ -361,7 +364,7 @@ fn bf16_gradients_train_nearly_as_well() {
 
 #[test]
 fn sharded_optimizer_has_same_weights_and_resumes_resized() {
-    // A sum of two has the same bits in either order.
+    // A sum of two values has the same bits in either order.
     let (whole, sharded) = (last_line(2, &[]), last_line(2, &["--shard-optimizer"]));
     assert_eq!(whole, sharded);
     let directory = tempfile::tempdir().unwrap();
@@ -372,7 +375,7 @@ fn sharded_optimizer_has_same_weights_and_resumes_resized() {
     let end = finish(start(2, &until("8")));
     assert!(end.contains("resumed at step 4"), "{end}");
     let end = end.lines().last().unwrap().to_owned();
-    // The schedule of the learning rate had already ended at step 4.
+    // At step 4, the learning rate had already fallen to its end, so the losses differ slightly.
     assert!((loss(&end) - loss(&whole)).abs() < 0.05, "{end}\n{whole}");
 }
 
