@@ -74,7 +74,7 @@ fn train(comm: &Communicator, elements: usize, batches: usize) -> Result<Trained
     stage.finish()
 }
 
-/// A message that this rank has started to receive.
+/// A message that this rank has started to receive, if any.
 type Coming = Option<Work<Vec<f32>>>;
 
 struct Stage<'a> {

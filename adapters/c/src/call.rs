@@ -35,7 +35,7 @@ pub(crate) struct Call {
     root: c_int,
 }
 
-/// The lengths of a call's blocks, in elements. `C` represents one number per rank.
+/// The lengths of a call's blocks, in elements. `C` is the type of a list of numbers, one per rank.
 pub(crate) enum Lengths<C> {
     /// Length of each block, or of each buffer if the buffers are not divided into blocks.
     Even(usize),
@@ -91,7 +91,7 @@ struct Places {
     is_in_place: bool,
 }
 
-/// The buffers of a call on this rank, with the layouts of their blocks.
+/// The buffers of a call on this rank, in the form in which the call uses them.
 enum Buffers<'a, T> {
     InPlace(Blocks<'a, Held<T>>),
     Into(Blocks<'a, Held<T>>, Blocks<'a, Held<T>>),
@@ -326,8 +326,9 @@ impl Lengths<*const usize> {
 }
 
 impl Lengths<Vec<usize>> {
-    /// Returns the length of the block of `rank` and the number of elements before it, and then
-    /// the lengths of a buffer to all ranks and of a buffer from all ranks.
+    /// Returns two pairs: the length of `rank`'s block and the number of elements before it, and
+    /// the lengths of the buffers that contain the blocks to all ranks and the blocks from all
+    /// ranks.
     ///
     /// # Errors
     /// Returns [`ErrorKind::Usage`] if a length exceeds the address space.
@@ -357,7 +358,7 @@ impl Lengths<Vec<usize>> {
     }
 }
 
-/// A buffer of a call.
+/// A buffer that a call uses.
 enum Held<T> {
     Foreign(ForeignBuffer<T>),
     Scratch(Vec<T>),

@@ -5,9 +5,9 @@
 //! its object alive until the call has completed, even if another thread destroys the handle in the
 //! meantime.
 //!
-//! *Forks.* A forked child inherits the tables, but in the parent another thread may have been
-//! holding a lock at the time of the fork. Therefore each process adds its entries to a separate
-//! table and waits only for that table's lock. A child never removes an inherited entry.
+//! *Forks.* A forked child inherits the tables, but another thread of the parent may have held a
+//! lock at the time of the fork. Therefore each process adds its entries to a separate table and
+//! waits only for that table's lock. A child never removes an inherited entry.
 
 use ringtree::{Communicator, Error, ErrorKind, Result};
 use ringtree_foreign::Pending;
@@ -34,7 +34,7 @@ pub(crate) struct Table<T> {
     entries: RwLock<Entries<T>>,
     /// The process that added the entries, or 0 if there are none yet.
     process: AtomicU32,
-    /// The table of a forked child of that process.
+    /// The table for a forked child of that process.
     in_child: OnceLock<Box<Self>>,
     what: &'static str,
     ended: &'static str,
@@ -43,7 +43,7 @@ pub(crate) struct Table<T> {
 /// The result of a lookup.
 enum Found<T> {
     Own(Arc<T>),
-    /// A handle that was inherited through a fork. `None` if the object is out of reach because the
+    /// A handle that was inherited through a fork. `None` if the object is inaccessible because the
     /// parent's table was locked.
     Inherited(Option<Arc<T>>),
     Nowhere,

@@ -54,7 +54,7 @@ pub(crate) fn counts(what: &str, address: *const usize, ranks: usize) -> Result<
     words(what, (address.addr(), ranks))
 }
 
-/// Returns the numbers of the `count` started calls at the given address in C's memory.
+/// Returns the handles of the `count` started calls at the given address in C's memory.
 ///
 /// # Errors
 /// Returns the same errors as [`counts`].
@@ -64,7 +64,7 @@ pub(crate) fn handles<T>(address: *const *mut T, count: usize) -> Result<Vec<usi
 
 /// Returns a copy of the `count` words at the given address in C's memory.
 fn words(what: &str, at: (usize, usize)) -> Result<Vec<usize>> {
-    // A `size_t` and a pointer are as long as a `u64`: the library supports only such machines.
+    // A `size_t` and a pointer are as long as a `u64` on all machines that the library supports.
     const { assert!(size_of::<usize>() == size_of::<u64>()) };
     let numbers = elements::<u64>(what, at)?;
     Ok(numbers.as_slice().iter().map(|one| *one as usize).collect())
@@ -113,7 +113,7 @@ pub(crate) fn config<'a>(address: *const ringtree_config_t<'a>) -> Result<ringtr
             env!("CARGO_PKG_VERSION")
         ));
     }
-    // All fields are 8 bytes long, or pairs of fields are.
+    // Each field is 8 bytes long, except for pairs of fields that are 8 bytes long together.
     if size == 0 || !size.is_multiple_of(8) {
         return usage(format!(
             "the size of the ringtree_config_t is {size}, which no version has; initialize it with \

@@ -43,7 +43,8 @@ impl Buckets {
         })))
     }
 
-    /// Writes a gradient to its place, or adds it to the gradient that is already there.
+    /// Writes a gradient to its position in its bucket, or adds it to the gradient that is already
+    /// there.
     pub(crate) fn put(&self, place: &Place<'_>, gradient: &Tensor) -> Result<()> {
         let (start, count) = (place.range.start, place.range.len());
         if gradient.elem_count() != count {
@@ -147,7 +148,7 @@ impl Carrier for Buckets {
     }
 
     fn land(&mut self, comm: &Communicator, bucket: &BucketInfo) -> ringtree::Result<()> {
-        // The collective shares the memory until `synchronize` has returned.
+        // The collective uses the memory until `synchronize` has returned.
         comm.synchronize()?;
         match bucket.count {
             0 => Ok(()),

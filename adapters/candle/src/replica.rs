@@ -95,7 +95,8 @@ impl Replica {
         });
         let registered = registered.collect::<Result<_>>()?;
         let buckets = lane.map(|(device, lane)| Buckets::new(&device, lane));
-        // `check_used` reports unused parameters instead, with candle's reasons.
+        // Do not let the reducer report unused parameters. `check_used` reports them, with the
+        // reasons that are specific to candle.
         let options = options.allow_unused();
         let parallel = match &buckets {
             Some(buckets) => with_carrier(comm, registered, options, buckets.clone())?,

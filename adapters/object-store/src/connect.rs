@@ -33,7 +33,8 @@ pub(crate) fn connect(
     };
     let parsed = Url::parse(url).map_err(|error| wrong(&error))?;
     let (scheme, prefix) = ObjectStoreScheme::parse(&parsed).map_err(|error| wrong(&error))?;
-    // An environment has many variables. Only those with the provider's prefix apply.
+    // Use only the variables with the provider's prefix, because the environment contains many
+    // others.
     macro_rules! build {
         ($new:expr, $mark:literal) => {{
             let mut builder = $new
@@ -52,7 +53,7 @@ pub(crate) fn connect(
     let client = match scheme {
         ObjectStoreScheme::AmazonS3 => build!(s3_builder(), "aws_"),
         ObjectStoreScheme::MicrosoftAzure => build!(MicrosoftAzureBuilder::new(), "azure_"),
-        // No available emulator speaks the client's protocol, so this was never tested.
+        // No available emulator speaks the client's protocol, so this provider cannot be tested.
         ObjectStoreScheme::GoogleCloudStorage => {
             return Err(wrong(&"Google Cloud Storage is not supported"));
         }

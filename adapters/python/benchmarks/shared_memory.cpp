@@ -1,8 +1,8 @@
-// An all-reduce of bf16 between the processes of one host, like the ones in engines that serve
-// models. Every rank copies its part into a segment that all ranks map, increments its counter,
-// waits for the counters of all ranks, and adds up all parts itself. Calls alternate between two
-// buffers, so that one counter per call is enough. Waiting ranks first spin and then yield. The
-// code is only for comparison and checks nothing.
+// An all-reduce of bf16 between the processes on one host, like those in engines that serve models.
+// Every rank copies its part into a segment that all ranks map, increments its counter, waits for
+// the counters of all ranks, and adds up all parts itself. Calls alternate between two buffers, so
+// that each call needs only one counter per rank. Waiting ranks first spin and then yield. The code
+// is only for comparison and does not check for errors.
 #include <atomic>
 #include <cstdint>
 #include <cstring>

@@ -241,7 +241,7 @@ impl MessageBatch {
         }
         match kind.is_none() {
             true => end,
-            // The exception that the body raised is not replaced.
+            // Do not replace the exception that the body raised.
             false => Ok(()),
         }
     }

@@ -239,7 +239,7 @@ def _():
     with comm.subgroup([comm.rank]) as alone:
         assert (alone.rank, alone.world_size) == (0, 1)
     pair.close()
-    # Rank 0 assigns the numbers of groups, so it must not leave before all groups exist.
+    # Rank 0 assigns the IDs of groups, so it must not leave before all groups exist.
     comm.barrier()
 
 

@@ -159,7 +159,7 @@ def many_calls_in_flight():
     for each in range(40):
         one = np.full(50, comm.rank + each)
         works.append(comm.start_all_reduce(one))
-        # The input overlaps the output, so this call makes a copy.
+        # The input overlaps the output, so this call copies the input.
         two = np.arange(6.0) * comm.rank
         works.append(comm.start_all_reduce_into(two, two))
         outputs.append((one, two))

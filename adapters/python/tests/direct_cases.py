@@ -70,7 +70,7 @@ class Own(torch.Tensor):
 
 @case
 def every_tensor_gets_the_result_of_torchs_all_reduce():
-    """Tests views, sparse tensors and tensors of a subclass, too."""
+    """Also tests views, sparse tensors and tensors of a subclass."""
     rank = dist.get_rank()
 
     def numbers(*shape, dtype=torch.float32):

@@ -181,7 +181,7 @@ def interrupted_without_torch():
 
 
 def interrupted_in_release():
-    """The user interrupts rank 0 while it releases an object, for which it waits for rank 1."""
+    """The user interrupts rank 0 while it releases an object, which involves waiting for rank 1."""
     import ringtree
 
     comm = ringtree.init()
@@ -215,7 +215,7 @@ def interrupted_in_release():
 
 
 def handler_waits_for_interrupted_call():
-    """A signal handler waits for the call that its thread was waiting for when the signal came."""
+    """A signal handler waits for the call that it has interrupted, on the same thread."""
     import torch
 
     dist = torch_group()

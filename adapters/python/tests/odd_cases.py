@@ -50,7 +50,7 @@ def tensor_of_all_blocks_with_wrong_length():
 
 
 def lists():
-    """Yields lists with a wrong number of tensors, or with tensors of wrong shapes."""
+    """Yields lists that have a wrong number of tensors, or tensors of wrong shapes."""
     ranks = dist.get_world_size()
     for number in (0, 1, ranks + 1, 6 * ranks):
         length = 6 * ranks // max(number, 1)
@@ -119,7 +119,7 @@ def timeouts_that_are_not_valid():
 
 @case
 def parameters_that_are_not_contiguous():
-    """Autograd does not record the call, whatever the layout of the tensor."""
+    """Autograd does not record the call, no matter what the layout of the tensor is."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(rank)
     plain = torch.nn.Conv2d(3, 4, 3)
@@ -157,7 +157,7 @@ def parameters_that_are_not_contiguous():
 
 @case
 def elements_that_share_memory():
-    """The results equal those of Gloo."""
+    """The results are the same as those of Gloo."""
     gloo = dist.new_group(backend="gloo")
     makers = {
         "one number": lambda: torch.ones(1).expand(4),

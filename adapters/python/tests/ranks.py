@@ -16,7 +16,7 @@ _reserved = []
 
 
 def reserved_port():
-    """Reserves a loopback port, where a rank can listen but which no other process is assigned."""
+    """Reserves a loopback port for a rank to listen at. No other process is assigned this port."""
     one = socket.socket()
     one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     one.bind(("127.0.0.1", 0))
@@ -25,7 +25,7 @@ def reserved_port():
 
 
 class Job:
-    """A program in `ranks` processes with torchrun's variables."""
+    """A program that runs as `ranks` processes with the variables that torchrun sets."""
 
     def __init__(self, program, ranks, *arguments, environment=()):
         port = str(reserved_port())

@@ -76,7 +76,7 @@ def parts_that_do_not_fit():
 
 @case
 def tensors_that_are_not_contiguous():
-    """They are errors also on ranks whose tensor the call only reads."""
+    """Such tensors are errors even on ranks whose tensor the call only reads."""
     for transposed in (np.zeros((3, 2)).T, torch.zeros(3, 2).t()):
         for act in (group.allreduce, group.reduce, group.broadcast):
             refused("not contiguous", lambda: act([transposed], OPTIONS))

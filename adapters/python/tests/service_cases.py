@@ -93,7 +93,7 @@ def sparse_tensors():
 
 @case
 def tags():
-    """Messages arrive in the order of sending, and the receiver must pass the sender's tag."""
+    """Messages arrive in the order of sending, and the tags of both ranks must match."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
     numbers, other = torch.full((3,), float(rank)), torch.empty(3)
     works = [dist.isend(numbers, (rank + 1) % ranks, tag=7)]

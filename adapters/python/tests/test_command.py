@@ -1,4 +1,4 @@
-"""Tests the package's command, `ringtree` and `python -m ringtree`, also in a narrow container."""
+"""Tests the package's commands, `ringtree` and `python -m ringtree`, even in a small container."""
 
 import csv
 import shutil

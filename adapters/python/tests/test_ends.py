@@ -97,7 +97,7 @@ def test_interrupt_ends_init():
 
 
 def test_init_and_destroy_a_hundred_times():
-    """Checks also that no threads and descriptors leak."""
+    """Also checks that no threads or descriptors leak."""
     for out in run("ends.py", 2, "repeated_init", 100):
         numbers = out.split()
         assert int(numbers[1]) < 40 and int(numbers[3]) < 60, out

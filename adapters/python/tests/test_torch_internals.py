@@ -22,7 +22,7 @@ def group():
 
 
 class CountingWork(internals.C10dWork):
-    """A work that counts the calls of is_completed and is completed from the second call on."""
+    """A work that counts the calls of is_completed, and is completed as of the second call."""
 
     calls = 0
 

@@ -128,7 +128,7 @@ def version_of(backend):
 
 
 def fault(name, gloo, ringtree):
-    """Returns why a result is not acceptable, or None. `gloo` is None if gloo has not run."""
+    """Returns why a result is not acceptable, or None. `gloo` is None if Gloo has not run the test."""
     is_known = name in KNOWN
     if ringtree[0] == "passed":
         return "passes, but is listed in torch_suite_known.py" if is_known else None
@@ -142,7 +142,7 @@ def plain(text):
 
 
 def written(ends, names):
-    """Returns the text of the page."""
+    """Returns the text of torch_suite.md."""
     by_pair, by_reason = collections.defaultdict(list), collections.defaultdict(list)
     for name in names:
         gloo, ringtree = (ends.get(backend, name) for backend in BACKENDS)

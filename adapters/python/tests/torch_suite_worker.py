@@ -94,7 +94,7 @@ def end_of(case, name):
 
 
 def end_with(case, name):
-    """Like `end_of`, but runs the test once with the number of ranks in the environment."""
+    """Like `end_of`, but runs the test once with the number of ranks that WORLD_SIZE specifies."""
     result = unittest.TestResult()
     unittest.TestSuite([case(name)]).run(result)
     for text in [text for _, text in result.errors + result.failures]:

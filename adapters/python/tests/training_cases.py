@@ -368,7 +368,7 @@ def tensors_that_get_other_memory():
 
 @case
 def works_that_are_polled():
-    """A loop that polls works until they have completed ends, and the results are there."""
+    """A loop that polls works ends once they have completed, and the results are available."""
     rank, ranks = dist.get_rank(), dist.get_world_size()
 
     def start():
@@ -400,7 +400,7 @@ def works_that_are_polled():
 
 @case
 def calls_that_bypass_torch_keep_their_order():
-    """They run after earlier calls of torch that run on another thread."""
+    """Such calls run after earlier torch calls that run on a different thread."""
     if "," in dist.get_backend():
         return
     from ringtree.torch import all_reduce_, communicator

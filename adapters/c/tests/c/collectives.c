@@ -206,7 +206,7 @@ static void time_limits(void) {
     works[2] = NULL;
     OK(ringtree_barrier(comm)); /* no rank sends before all ranks have waited */
     OK(ringtree_send(&rank, 1, RINGTREE_I32, peer, comm));
-    OK(ringtree_work_wait_for(works[0], 60000, &is_finished)); /* the limits canceled nothing */
+    OK(ringtree_work_wait_for(works[0], 60000, &is_finished)); /* the limits did not cancel it */
     CHECK(is_finished && theirs == peer);
     OK(ringtree_work_wait_any(works, 3, 0, &index));
     CHECK(index == 0);

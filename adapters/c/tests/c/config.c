@@ -91,7 +91,7 @@ static void fields(void) {
     OK(ringtree_barrier(comm));
     if (rank == 0) {
         OK(ringtree_comm_set_timeout_ms(comm, 200));
-        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* no other rank issues it */
+        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* no other rank calls it */
         CHECK(strstr(ringtree_last_error(), "losses") != NULL);
     }
     OK(ringtree_barrier(world));
@@ -133,7 +133,7 @@ int main(void) {
     invalid_fields();
     older_header();
     config.timeout_ms = 0;
-    OK(ringtree_comm_init_config(&world, &config)); /* the launcher's variables give the rank */
+    OK(ringtree_comm_init_config(&world, &config)); /* the launcher's variables specify the rank */
     OK(ringtree_comm_rank(world, &rank));
     OK(ringtree_comm_count(world, &ranks));
     fields();

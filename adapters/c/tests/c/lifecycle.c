@@ -1,6 +1,6 @@
-/* Handles end while other operations or threads use them. Work outlives its communicator. An abort
- * ends calls in other threads. A timeout error names the missing rank. A rank that cannot allocate
- * memory ends the call on all ranks. */
+/* Handles are destroyed while operations or other threads use them. Work outlives its communicator.
+ * An abort ends calls in other threads. A timeout error names the missing rank. A rank that cannot
+ * allocate memory ends the call on all ranks. */
 #define _DEFAULT_SOURCE
 #include "check.h"
 #include <pthread.h>
@@ -31,7 +31,7 @@ static void destroy_in_flight(void) {
     for (int i = 0; i < COUNT; i++) {
         many[i] = 1;
     }
-    sleep_ms(rank == 0 ? 50 : 0); /* the others' work waits for this rank's */
+    sleep_ms(rank == 0 ? 50 : 0); /* the other ranks' work waits for rank 0's */
     OK(ringtree_all_reduce_start(many, sums, COUNT, RINGTREE_F32, RINGTREE_SUM, comm, &work[0]));
     OK(ringtree_reduce_start(many, rank == 1 ? many : NULL, COUNT, RINGTREE_F32, RINGTREE_MAX, 1,
                              comm, &work[1]));
@@ -99,7 +99,7 @@ static void missing_rank(void) {
     ringtree_comm_t *comm = duplicate();
     if (rank != 1) {
         OK(ringtree_comm_set_timeout_ms(comm, 400));
-        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* rank 1 does not issue it */
+        CHECK(ringtree_barrier(comm) == RINGTREE_DEADLINE); /* rank 1 does not call it */
         const ringtree_error_t *error = ringtree_last_error_details();
         int is_missing = 0;
         for (int i = 0; i < error->missing_count; i++) {

@@ -1,5 +1,5 @@
-//! Tests the installed files: the libraries export only ringtree's symbols, and the files for
-//! pkg-config and CMake let programs build.
+//! Tests the installed files: the libraries export only ringtree's symbols, and programs can be
+//! built with `ringtree.pc` and the files for CMake.
 
 use crate::header::functions;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ fn built() -> PathBuf {
     test.parent().unwrap().to_owned()
 }
 
-/// Installs the files in the directory `from` and returns the output of the installation.
+/// Installs the libraries in the directory `from` and returns the output of the installation.
 fn install(prefix: &Path, from: &Path) -> String {
     let mut install = Command::new(package().join("install"));
     let install = install.arg("--prefix").arg(prefix).arg("--from").arg(from);
@@ -33,7 +33,7 @@ pub(crate) fn package() -> PathBuf {
     env!("CARGO_MANIFEST_DIR").into()
 }
 
-/// Returns the standard output of a program; panics if the program failed.
+/// Returns the standard output of a program. Panics if the program failed.
 pub(crate) fn finished(what: &str, output: &std::process::Output) -> String {
     let out = String::from_utf8_lossy(&output.stdout).into_owned();
     let errors = String::from_utf8_lossy(&output.stderr);
@@ -45,7 +45,8 @@ pub(crate) fn finished(what: &str, output: &std::process::Output) -> String {
     out
 }
 
-/// Returns `true` if `tool` is installed; otherwise prints which check is skipped.
+/// Returns `true` if `tool` is installed. Otherwise, prints which check is skipped and returns
+/// `false`.
 pub(crate) fn has(tool: &str, skipped: &str) -> bool {
     let is_installed = Command::new(tool).arg("--version").output().is_ok();
     if !is_installed {

@@ -1,4 +1,4 @@
-//! C programs that use the installed library.
+//! Builds and runs C programs that use the installed library.
 
 use crate::address::reserved_port;
 use crate::installed::{finished, package, prefix};
@@ -75,7 +75,7 @@ impl Program {
         self.folder.path().join("program")
     }
 
-    /// Runs the program on `ranks` processes like `ringtree run` and returns the exit code.
+    /// Runs the program as `ranks` processes, as `ringtree run` does, and returns the exit code.
     fn run(&self, ranks: usize) -> i32 {
         let job = Job {
             program: self.path().into(),
@@ -128,7 +128,7 @@ fn invalid_arguments_are_errors_and_do_no_harm() {
 }
 
 #[test]
-fn handles_can_end_while_operations_use_them() {
+fn handles_can_be_freed_while_operations_use_them() {
     let program = Program::new("tests/c/lifecycle.c", Build::Shared);
     for ranks in [2, 4] {
         assert_eq!(program.run(ranks), 0, "{ranks} ranks");
@@ -177,8 +177,8 @@ fn header_works_in_cpp() {
     );
 }
 
-/// Checks the programs' memory, including leaks, and the library's accesses to it through functions
-/// of the C library.
+/// AddressSanitizer checks the programs' memory, including leaks, and the accesses to that memory
+/// that the library makes through functions of the C library.
 #[test]
 fn address_sanitizer_reports_nothing() {
     let folder = tempfile::tempdir().unwrap();

@@ -75,7 +75,7 @@ fn on_processes<R: Debug>(
     transport: &str,
     script: impl Fn(&Communicator, &Gpu) -> R,
 ) -> Vec<String> {
-    // The role distinguishes several worlds of the same test.
+    // A test may start several worlds, so the role also identifies the world.
     let role = format!("{test}, {world_size} by {transport}");
     if let Ok(own) = std::env::var(ROLE) {
         if own != role {

@@ -126,23 +126,23 @@ def _leave_at_exit(comm: Communicator) -> None:
 def _abort_because_of(comm: Communicator, error: BaseException | None) -> None:
     """Abort `comm` because of an exception, so that the errors of the other ranks contain it.
 
-    Do nothing if there is no exception, or if it is one with which programs end normally.
+    Do nothing if there is no exception, or if it is one that a program raises to end normally.
     """
     if error is None or isinstance(error, (SystemExit, GeneratorExit)):
         return
     line = type(error).__name__
-    # The exception is the program's own, so even its text may raise an exception.
+    # The program defines the exception, so even converting it to text may raise an exception.
     with _contextlib.suppress(Exception):
         line = " ".join(f"{line}: {error}".split()).removesuffix(":")
     if len(line) > _LINE_MAX:
         line = line[:_LINE_MAX] + "..."
     line = line.encode(errors="replace").decode()
-    # The communicator may be closed, or the parent's.
+    # The communicator may be closed, or this process may be a forked child.
     with _contextlib.suppress(UsageError):
         comm.abort(f"rank {comm.rank} raised {line}")
 
 
-# Number of characters of an exception that other ranks get.
+# Maximum number of characters of an exception that other ranks receive.
 _LINE_MAX = 300
 
 
@@ -151,8 +151,8 @@ def _leave() -> None:
     """Close all communicators. Otherwise, other ranks would consider this rank dead.
 
     If an uncaught exception has ended the program, abort the communicators first. Python keeps this
-    exception. It also keeps the exceptions that an interactive user has seen, and those do not end
-    the program.
+    exception in sys.last_value. In interactive mode, Python also keeps exceptions there that do not
+    end the program.
     """
     is_interactive = hasattr(_sys, "ps1")
     error = None if is_interactive else getattr(_sys, "last_value", None)

@@ -94,7 +94,7 @@ def all_reduce_(
 def _name_of(op):
     """Return ringtree's name of an operator of torch."""
     kind = getattr(op, "op", op)
-    # A number equals an operator.
+    # A plain number would compare equal to an operator, so check the type first.
     if isinstance(kind, dist.ReduceOp.RedOpType) and kind in _NAMES:
         return _NAMES[kind]
     raise UsageError(f"unknown operator {op}; use one of: {' '.join(OPERATORS)}")
@@ -104,7 +104,8 @@ def _reduction_of(group):
     """Return the all-reduce for the group's communicator, caching it for the next call."""
     global _last
     if group == dist.GroupMember.NON_GROUP_MEMBER:
-        # torch's own call warns about this.
+        # Let torch's own call handle this rank, which is not in the group. torch warns about the
+        # call.
         return lambda tensor, op: False
     reduce = communicator(group)._all_reduce
     _last = weakref.ref(group), reduce

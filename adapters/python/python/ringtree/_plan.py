@@ -163,7 +163,7 @@ def write_back(own, near):
     """Copy `near` to the tensor `own`."""
     for dimension, (length, stride) in enumerate(zip(own.shape, own.stride())):
         if stride == 0 and length > 1:
-            # These elements share memory. The last one remains, as with Gloo.
+            # The elements along this dimension share memory. The last one is kept, as with Gloo.
             own, near = (each.narrow(dimension, length - 1, 1) for each in (own, near))
     own.copy_(near)
 

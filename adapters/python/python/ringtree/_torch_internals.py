@@ -27,7 +27,7 @@ _asked = threading.local()
 
 
 def answers_in_python(work):
-    """Return True if a Work is one of Python, although its methods in C++ do not call Python."""
+    """Return True if a Work is written in Python. torch's C++ methods do not call its methods."""
     return work._get_op_type() == _UNTYPED
 
 
@@ -77,7 +77,7 @@ def answer_instead_of_future(work):
 
 
 def is_asked_by_reducer(caller):
-    """Return True if C++ code calls, which is how DDP's reducer gets a future.
+    """Return True if the caller is C++ code, which is how DDP's reducer gets a future.
 
     In that case, the frame `caller` is None or that of the function that starts backward.
     """
@@ -128,7 +128,7 @@ def begin_span(name, tensors):
 
 
 def premul_factor(op):
-    """Return the factor of PREMUL_SUM, which torch shows only to pickle."""
+    """Return the factor of PREMUL_SUM, which torch makes available only for pickling."""
     return float(op.__getstate__()[1])
 
 
@@ -148,7 +148,7 @@ def options_timeout(options):
 
 
 def is_without_memory(tensor):
-    """Return True if the tensor represents zeros without memory. torch passes on a copy."""
+    """Return True if the tensor represents zeros without memory. torch would pass on a copy."""
     return tensor._is_zerotensor()
 
 

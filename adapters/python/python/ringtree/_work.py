@@ -58,13 +58,13 @@ class Work(internals.C10dWork):
         self._finish = finish
         self._span = span
         self._future = None
-        # Copying a result can run code of the program, which may wait for this call.
+        # Copying a result can run the program's code, which may wait for this call.
         self._lock = threading.RLock()
         if span is not None:
             span.end_after(running)
 
     def __del__(self):
-        # The program need not keep the Work until the result is copied to its tensors.
+        # The program may drop the Work before the result has been copied to its tensors.
         if getattr(self, "_finish", None) is not None:
             # Unlike threading.Thread, this takes no lock that the interrupted thread may hold.
             with contextlib.suppress(RuntimeError):
