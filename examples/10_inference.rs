@@ -95,7 +95,7 @@ fn answer(
     times: &mut Vec<Duration>,
 ) -> Result<()> {
     let comm = comm.with_timeout(REQUEST_TIMEOUT);
-    // The ranks of a host can read this memory in place.
+    // The other ranks on the host can read this memory in place.
     let mut activations = comm.alloc::<f32>(ACTIVATIONS)?;
     activations.fill(1.0);
     for _ in 0..layers {

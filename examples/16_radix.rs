@@ -14,7 +14,6 @@
 //! are best. On a short, fast link, the messages dominate. The best radix is between 2 and the
 //! number of ranks. For a large buffer, the bytes determine the time of every plan, until the
 //! number of ranks makes latency matter.
-//! makes latency matter.
 
 #[path = "drawing/mod.rs"]
 mod drawing;

@@ -1,4 +1,4 @@
-"""Times one collective of Gloo through PyTorch like `ringtree bench --in-place` times ringtree's.
+"""Times one Gloo collective through PyTorch in the same way as `ringtree bench --in-place`.
 
     gloo.py RANKS COLLECTIVE BYTES...
 
@@ -10,8 +10,8 @@ The time of a batch is the mean time per call on the slowest rank. The median ba
 checked call runs before the batches and one after each batch. Batches run on zeros, so that
 repeated sums do not overflow. Times include the overhead of Python and PyTorch.
 
-Exit code: 0, 1 (wrong results, or a failure), 2 (wrong usage), or 3 (this PyTorch's Gloo lacks the
-collective).
+Exit code: 0 (success), 1 (wrong results, or a failure), 2 (wrong usage), or 3 (this PyTorch's Gloo
+lacks the collective).
 """
 
 import os

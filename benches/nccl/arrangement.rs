@@ -68,7 +68,7 @@ impl Gpus {
         }
     }
 
-    /// Returns a remark about what every ratio does and does not show.
+    /// Returns a remark about what the ratios show and do not show.
     pub(crate) fn remark(self) -> &'static str {
         match self {
             Self::Each => "a GPU each; one host",

@@ -31,7 +31,7 @@
 //! # The links
 //!
 //! Links have a rate of 10 Mbit/s and a latency of 5 ms. TCP achieves 9.4 Mbit/s and 5.5 ms on
-//! them. They are so slow that two cores can carry the traffic of 64 ranks. For each point,
+//! them. The links are so slow that two cores can carry the traffic of 64 ranks. For each point,
 //! `docs/thesis.csv` records the traffic of the emulated switch and the share of a core that the
 //! switch used. The picture omits a point if the switch was too slow or lost a packet.
 //!

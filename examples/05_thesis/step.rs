@@ -24,9 +24,9 @@ pub(crate) struct Model {
     layer_elements: usize,
 }
 
-/// A link takes 5 latencies to transfer a bucket of the small model, and 81 for a bucket of the
-/// large one. From 6 ranks on for the small model, and from 82 on for the large one, the latency of
-/// a ring therefore exceeds the time for its bytes.
+/// A link takes 5 times its latency to transfer a bucket of the small model, and 81 times its
+/// latency for a bucket of the large one. From 6 ranks on for the small model, and from 82 on for
+/// the large one, the latency of a ring therefore exceeds the time for its bytes.
 pub(crate) const MODELS: [Model; 2] = [
     Model {
         name: "small",

@@ -44,7 +44,7 @@ pub(crate) struct Curve {
     pub(crate) name: String,
     /// Points as (x, seconds), in ascending order of x.
     pub(crate) points: Vec<(f64, f64)>,
-    /// Points of a different origin that continue the curve, drawn as a dashed line.
+    /// Points that were computed in a different way. They continue the curve as a dashed line.
     pub(crate) continued: Vec<(f64, f64)>,
     /// Measured points, drawn as open circles over the curve.
     pub(crate) measured: Vec<(f64, f64)>,

@@ -22,8 +22,8 @@ const CONCURRENT_REQUESTS: usize = 4;
 /// The objects under a prefix in a bucket.
 ///
 /// Calls block, even in an asynchronous program. A request that fails is retried a few times and
-/// returns an error after [`REQUEST_TIMEOUT`]. A writer that is killed may leave behind parts of an object
-/// that never appears. To remove such parts, use a lifecycle rule on the bucket (on S3,
+/// returns an error after [`REQUEST_TIMEOUT`]. A writer that is killed may leave behind parts of an
+/// object that never appears. To remove such parts, use a lifecycle rule on the bucket (on S3,
 /// `AbortIncompleteMultipartUpload`).
 pub struct Bucket {
     url: String,
@@ -91,8 +91,8 @@ impl Bucket {
         self.prefix.clone().join(name)
     }
 
-    /// Runs the future and returns its output. It uses a separate thread, because the caller's
-    /// thread may belong to an asynchronous runtime, which must not block on a future.
+    /// Runs the future and returns its output. Uses a separate thread, because the caller's thread
+    /// may belong to an asynchronous runtime, which must not block on a future.
     fn wait<T: Send>(&self, future: impl Future<Output = T> + Send) -> T {
         let runtime = self
             .runtime

@@ -19,8 +19,8 @@
 //!
 //! *Invariants.* An object appears either completely or not at all. A small object is sent in a
 //! single request. A large object is sent in parts, which become an object only after the last part
-//! has been sent. Every request ends. If a server does not answer within [`REQUEST_TIMEOUT`], the request
-//! returns an error that contains the URL.
+//! has been sent. Every request ends. If a server does not answer within [`REQUEST_TIMEOUT`], the
+//! request returns an error that contains the URL.
 //!
 //! ```no_run
 //! use ringtree::ddp::checkpoint::Checkpoints;

@@ -92,8 +92,8 @@ impl Call {
         }
     }
 
-    /// Returns `true` if ringtree's own threads can run the call. Its memory is then contiguous,
-    /// and it need not wait for other ranks before it starts.
+    /// Returns `true` if ringtree's own threads can run the call. In that case, the call's memory
+    /// is contiguous, and the call need not wait for other ranks before it starts.
     pub(crate) fn can_be_posted(&self) -> bool {
         let is_one = with_element!(self.dtype, T => {
             let is_apart = self.is_in_place || !self.input.overlaps::<T>(&self.output);
@@ -156,7 +156,7 @@ impl Call {
     }
 }
 
-/// Returns the error of a call whose blocks differ in length although all ranks must know their
+/// Returns the error for a call whose blocks differ in length although all ranks must know their
 /// lengths.
 fn uneven(collective: Collective, lengths: &[usize]) -> Error {
     Error::new(

@@ -74,7 +74,8 @@ impl Membership {
 }
 
 impl Communicator {
-    /// Creates the Python object. The package closes it when the program exits at the latest.
+    /// Creates the Python object. The package closes it when the program exits, unless the program
+    /// has already closed it.
     pub(crate) fn made(py: Python<'_>, comm: ringtree::Communicator) -> PyResult<Py<Self>> {
         let made = Self {
             rank: comm.rank(),

@@ -1,4 +1,5 @@
-"""Tests the package's commands, `ringtree` and `python -m ringtree`, even in a small container."""
+"""Tests the package's commands, `ringtree` and `python -m ringtree`, even in a restricted
+container."""
 
 import csv
 import shutil

@@ -128,7 +128,7 @@ def version_of(backend):
 
 
 def fault(name, gloo, ringtree):
-    """Returns why a result is not acceptable, or None. `gloo` is None if Gloo has not run the test."""
+    """Returns why a result is not acceptable, or None. `gloo` is None if Gloo has not run it."""
     is_known = name in KNOWN
     if ringtree[0] == "passed":
         return "passes, but is listed in torch_suite_known.py" if is_known else None

@@ -10,8 +10,8 @@
 //! even by a signal, the kernel removes them and kills the processes that [`Network::command`]
 //! started. The thread that called [`Network::command`] must live as long as these processes.
 //!
-//! The switch uses about 10 µs of CPU time per packet of up to 16 KiB, which is not available to
-//! the ranks on this machine. [`Statistics::late`] shows how well the switch kept up.
+//! The switch uses about 10 µs of CPU time per packet of up to 16 KiB. The ranks on this machine do
+//! not get this time. [`Statistics::late`] shows how well the switch kept up.
 //!
 //! # Modules
 //!
@@ -140,9 +140,9 @@ impl Network {
 
     /// Starts the ranks of a job, which connect at `port` of host 0.
     ///
-    /// `ranks_of_hosts` is the number of ranks on each host. `program` returns the command of a
-    /// host, which starts once per rank with the variables of the job. If `RINGTREE_SECRET` is not
-    /// set, the job gets a new secret.
+    /// `ranks_of_hosts` is the number of ranks on each host. `program` returns the command for a
+    /// host, which is started once per rank with the variables of the job. If `RINGTREE_SECRET` is
+    /// not set, the job gets a new secret.
     ///
     /// # Errors
     /// Returns an error if a process cannot be started.

@@ -142,8 +142,8 @@ fn described_job(trainer: &Trainer) -> String {
     )
 }
 
-/// Describes a step in one line. The throughput is that since the previous line, including the time
-/// for validations.
+/// Describes a step in one line. The throughput is measured since the previous line, including the
+/// time for validations.
 fn described_step(line: &Line, tokens_per_s: f64) -> String {
     let named = |name| *line.numbers.get(name).unwrap_or(&f64::NAN);
     let validation = line.numbers.get(VALIDATION);

@@ -1,5 +1,5 @@
-//! Checks that a training survives if any rank is killed at any time: after the launcher has
-//! restarted it, it ends with the same weights as an uninterrupted run.
+//! Checks that a training survives if any rank is killed at any time: after a restart by the
+//! launcher, the training ends with the same weights as an uninterrupted run.
 
 #![allow(clippy::unwrap_used)]
 
