@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """Compares a collective of ringtree with Open MPI, MPICH and Gloo, on this host, in one run.
 
-In each round, every program runs once, one after the other, and measures all sizes. The time of a
-size is the median over the rounds. Programs that are not installed are skipped with a message.
-README.md in this directory says what to install and how to read the table.
+Every round runs each program once, one after the other, over all sizes. The time of a size is the
+median of the rounds. Programs that are not installed are skipped with a message. README.md in this
+directory says what to install and how to read the table.
 
-Exit code: 0 (success), 1 (a failure or a wrong result), or 2 (wrong usage).
+Exit code: 0, 1 (something failed, or computed a wrong result), or 2 (wrong usage).
 """
 
 import argparse

@@ -58,7 +58,7 @@ pub(crate) fn raise() -> PyResult<()> {
     }
 }
 
-/// The exception in `RAISED`.
+/// A source that supplies the exception in `RAISED`.
 struct Interrupt;
 
 impl Raise for Interrupt {

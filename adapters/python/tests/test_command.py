@@ -1,5 +1,4 @@
-"""Tests the package's commands, `ringtree` and `python -m ringtree`, even in a restricted
-container."""
+"""Tests the commands `ringtree` and `python -m ringtree`, even in a restricted container."""
 
 import csv
 import shutil

@@ -26,7 +26,7 @@ pub struct Invocation {
 }
 
 impl Invocation {
-    /// Returns the invocation of this process. The program is `ringtree`.
+    /// Returns the invocation of this process, whose program is `ringtree` itself.
     pub fn of_this_process() -> Self {
         let mut words = env::args_os();
         let name = words.next().unwrap_or_default();

@@ -92,7 +92,7 @@ def all_reduce_(
 
 
 def _name_of(op):
-    """Return ringtree's name of an operator of torch."""
+    """Return ringtree's name for a torch operator."""
     kind = getattr(op, "op", op)
     # A plain number would compare equal to an operator, so check the type first.
     if isinstance(kind, dist.ReduceOp.RedOpType) and kind in _NAMES:

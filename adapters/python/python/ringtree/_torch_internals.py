@@ -66,7 +66,7 @@ _NO_FUTURE = torch.futures.Future()
 
 
 def answer_instead_of_future(work):
-    """Store the answer if `is_completed` has called get_future, and return a future to return.
+    """Store the answer if `is_completed` has called get_future, and return the future for its caller.
 
     Return None if the program itself wants the future.
     """
@@ -133,7 +133,7 @@ def premul_factor(op):
 
 
 def operator_number(op):
-    """Return the number of an operator, which a call's options wrap."""
+    """Return the number of the operator in a call's options."""
     return int(op.op)
 
 
@@ -165,5 +165,5 @@ def default_group():
 
 
 def group_named(name):
-    """Return the process group of this name, by which compiled programs refer to groups."""
+    """Return the process group with this name. Compiled programs refer to groups by name."""
     return _resolve_process_group(name)

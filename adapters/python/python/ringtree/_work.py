@@ -119,7 +119,7 @@ class Work(internals.C10dWork):
             return answered
         is_awaited = not (self._running and internals.is_asked_by_reducer(sys._getframe(1)))
         if is_awaited:
-            # A callback of torch's would turn KeyboardInterrupt into RuntimeError.
+            # One of torch's callbacks would turn KeyboardInterrupt into RuntimeError.
             with contextlib.suppress(Error):
                 self._end()
         with self._lock:
