@@ -38,7 +38,7 @@ static COUNTING: Counting = Counting;
 const SIZES: [usize; 4] = [1, 1000, 50_000, 600_000];
 const RANKS: usize = 3;
 
-/// The buffers of a rank's calls, which are as long as the longest call.
+/// The buffers for a rank's calls, each long enough for the longest call.
 struct Buffers {
     input: Vec<f32>,
     data: Vec<f32>,
@@ -65,7 +65,7 @@ fn into(comm: &Communicator, Buffers { input, data }: &mut Buffers) -> ringtree:
     Ok(())
 }
 
-/// The output has space for one block only, so the library needs other memory for the data that
+/// The output has space for only one block, so the library needs other memory for the data that
 /// passes through this rank.
 fn reduce_scatter_into(comm: &Communicator, buffers: &mut Buffers) -> ringtree::Result<()> {
     for size in SIZES {
@@ -77,7 +77,7 @@ fn reduce_scatter_into(comm: &Communicator, buffers: &mut Buffers) -> ringtree::
 
 type Calls = fn(&Communicator, &mut Buffers) -> ringtree::Result<()>;
 
-/// Returns the number of allocations of this rank's thread in the calls after the warm-up.
+/// Returns the number of allocations that this rank's thread made in the calls after the warm-up.
 fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> {
     let builder = Communicator::builder().rank(rank).world_size(RANKS);
     let comm = builder.rendezvous(rendezvous).connect()?;
@@ -98,7 +98,7 @@ fn rank(rank: usize, rendezvous: &str, calls: Calls) -> ringtree::Result<usize> 
     Ok(ALLOCATIONS.get() - before)
 }
 
-/// Returns the number of allocations of each rank.
+/// Returns each rank's number of allocations.
 fn allocations(calls: Calls) -> [ringtree::Result<usize>; RANKS] {
     let rendezvous = reserved_address();
     std::thread::scope(|scope| {

@@ -1,5 +1,5 @@
-//! Children that a rank forks, as data loaders do. The calls of the children fail, and their
-//! parents continue unaffected.
+//! Tests children that a rank forks, as data loaders do. The children's calls fail, and the parents
+//! continue unaffected.
 
 #![allow(clippy::unwrap_used)]
 
@@ -40,7 +40,7 @@ fn child_entry() {
 
 type Call = fn(&Communicator) -> Result<()>;
 
-/// Calls that a child tries.
+/// The calls that a child attempts.
 const CALLS: &[(&str, Call)] = &[
     ("all_reduce", |comm| {
         comm.all_reduce(&mut [9.0f32; 4], ReduceOp::Sum)
@@ -116,7 +116,7 @@ const CALLS: &[(&str, Call)] = &[
     }),
 ];
 
-/// Checks that a call of a forked child ended with the right error.
+/// Checks that a call of a forked child failed with the right error.
 fn check(what: &str, end: Result<()>) -> std::result::Result<(), String> {
     match end {
         Err(error)
@@ -147,7 +147,7 @@ fn fork() -> i32 {
     pid
 }
 
-/// Ends a child.
+/// Exits the child process; the exit code is 1 if `end` is an error.
 fn leave(end: std::result::Result<(), String>) -> ! {
     if let Err(why) = &end {
         eprintln!("a child: {why}");
@@ -175,7 +175,7 @@ fn reap(pid: i32) -> Result<()> {
     }
 }
 
-/// Forks a child that runs `act`, and waits for the child.
+/// Forks a child that runs `act`, and waits for the child to exit.
 fn child(act: impl FnOnce() -> std::result::Result<(), String>) -> Result<()> {
     match fork() {
         0 => leave(act()),
@@ -197,7 +197,7 @@ fn sum_up(comm: &Communicator, count: usize) -> Result<()> {
 }
 
 /// Forks on rank 0 while it has no call in flight: before rank 1 makes its next call, or while rank
-/// 1 waits in this call. The calls of the children fail, and the children drop the communicator.
+/// 1 waits in that call. The children's calls fail, and the children drop the communicator.
 fn idle() -> Result<String> {
     let mut comm = Some(Communicator::from_env()?);
     for round in 0..CHILDREN {
@@ -205,7 +205,7 @@ fn idle() -> Result<String> {
         world.barrier()?;
         if world.rank() == round % 3 {
             // If rank 0 sleeps, rank 1 is already waiting when rank 0 forks. If rank 1 sleeps, the
-            // child makes its calls before rank 1.
+            // child makes its calls before rank 1 makes its next call.
             std::thread::sleep(Duration::from_millis(30));
         }
         if world.rank() == 0 {
@@ -228,7 +228,7 @@ fn idle() -> Result<String> {
     Ok("all well".into())
 }
 
-/// Forks on rank 0 while another thread is in calls, asynchronous calls wait for rank 1, and a
+/// Forks on rank 0 while another thread is making calls, asynchronous calls wait for rank 1, and a
 /// scope is open. The children get their buffers back with an error, and leave the scope.
 fn busy() -> Result<String> {
     let comm = Communicator::from_env()?;
@@ -236,7 +236,7 @@ fn busy() -> Result<String> {
     let is_over = AtomicBool::new(false);
     std::thread::scope(|threads| {
         let calls = threads.spawn(|| {
-            // Both ranks leave after the same call.
+            // Both ranks leave the loop after the same call.
             loop {
                 let mut votes = [u8::from(is_over.load(Ordering::Relaxed)); COUNT];
                 other.all_reduce(&mut votes, ReduceOp::Min)?;
@@ -293,8 +293,8 @@ fn fork_with_calls_in_flight(comm: &Communicator, round: usize) -> Result<()> {
     comm.barrier()
 }
 
-/// Ends the parent's calls in a child in all ways: waits for the first call, polls the second, and
-/// drops the third.
+/// Completes the parent's calls in a child in every possible way: waits for the first call, polls
+/// the second, and drops the third.
 fn check_calls_of_parent(works: &mut [Option<Work<Vec<f32>>>]) -> std::result::Result<(), String> {
     let mut take = |at: usize| works[at].take().unwrap();
     let (first, mut second, third) = (take(0), take(1), take(2));
@@ -313,7 +313,7 @@ fn check_calls_of_parent(works: &mut [Option<Work<Vec<f32>>>]) -> std::result::R
     Ok(())
 }
 
-/// Returns how many memory areas of the library this process has mapped.
+/// Returns the number of this process's mappings of the library's shared memory.
 fn mapped() -> usize {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -321,7 +321,7 @@ fn mapped() -> usize {
         .count()
 }
 
-/// Children read the buffers that peers can read, and drop them. They have no memory of the links.
+/// Children read and drop the buffers that peers can read. They do not inherit the links' memory.
 fn buffers() -> Result<String> {
     let comm = Communicator::from_env()?;
     let mut buffer = Some(comm.alloc::<f32>(COUNT)?);
@@ -362,7 +362,8 @@ fn callback() -> Result<String> {
         if status.load(Ordering::Relaxed) == 0 {
             match fork() {
                 0 => {
-                    // The last output of the child is not that of rank 0.
+                    // Close standard error, so that the child's last output is not taken for rank
+                    // 0's.
                     // SAFETY: the function takes a number; the child ends before it opens anything.
                     unsafe { libc::close(2) };
                 }

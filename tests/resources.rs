@@ -1,5 +1,5 @@
-//! Ranks to which the system gives too few descriptors, files or too little memory. Each of them
-//! reports this itself before any deadline, and every other rank gets the same report.
+//! Tests ranks that have too few file descriptors. Each of these ranks reports this itself before
+//! any deadline, and every other rank gets the same report.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,7 +19,8 @@ use std::time::Duration;
 const ROLE: &str = "RINGTREE_TEST_ROLE";
 /// Prefix of a rank's report, which distinguishes it from the lines of the test harness.
 const MARK: &str = "says: ";
-/// If ranks wait this long for a cause, they report a different one than the tests expect.
+/// If ranks waited this long for the cause, they would report a different one than the tests
+/// expect.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[test]
@@ -45,8 +46,8 @@ fn limit_files(limit: u64) {
     setrlimit(Resource::Nofile, Rlimit { current, maximum }).unwrap();
 }
 
-/// Sums over all ranks. A greedy rank joins, and then opens files until it has no descriptors left.
-/// Waiting ranks wait for this.
+/// Runs an all-reduce. A greedy rank first opens files until it has no descriptors left, and
+/// waiting ranks wait until it has done so.
 fn work(role: &str) -> Result<u64> {
     let comm = Communicator::from_env()?;
     let full = std::env::var("FULL").unwrap();

@@ -19,20 +19,20 @@ use ringtree::internal::link::shm::{
     CELL_WORDS, Head, INLINE_BYTES, ReadWords, Receiver, Sender, WriteWords,
 };
 
-/// Cells of a short ring, whose receiver acknowledges every cell immediately.
+/// Number of cells in a short ring, whose receiver acknowledges every cell immediately.
 const SHORT: usize = 2;
-/// Cells of a long ring. Its receiver acknowledges only in the cells that it sends, because the
-/// model sends too few cells for a separate acknowledgement.
+/// Number of cells in a long ring. Its receiver acknowledges only in the cells that it sends,
+/// because the model sends too few cells for a separate acknowledgement.
 const LONG: usize = 8;
-/// Plain words of a cell: two of its head, and one of its payload.
+/// Number of plain words in a cell: two in its head, and one in its payload.
 const PLAIN_WORDS: usize = 3;
-/// The cell whose flag is the doorbell, in every memory.
+/// Index of the cell whose flag is the doorbell, in every rank's memory.
 const BELL: usize = 0;
-/// The first word of the rings. The flags of the cells before it are the doorbell and the
+/// Index of the first word of the rings. The flags of the cells before it are the doorbell and the
 /// acknowledgements.
 const RING: usize = 3 * CELL_WORDS;
 
-/// The defect of a model.
+/// The defect that a model contains.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Broken {
     Nothing,
@@ -185,8 +185,8 @@ fn check(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Sends more cells than a ring has. Each cell has a payload, and another payload is in the only
-/// segment.
+/// Sends more cells than a ring holds. Each cell carries a payload, and the only segment holds
+/// another payload.
 fn one_ring(broken: Broken) {
     const CELLS: u32 = 3;
     check(move || {

@@ -28,12 +28,12 @@ fn table() -> String {
     table
 }
 
-/// Reads a page of the repository.
+/// Reads a file of the repository.
 fn page(path: &str) -> String {
     std::fs::read_to_string(format!("{}/{path}", env!("CARGO_MANIFEST_DIR"))).unwrap()
 }
 
-/// Writes the table if `RINGTREE_TEST_WRITE=1` is set.
+/// With `RINGTREE_TEST_WRITE=1`, writes the table instead of comparing it.
 #[test]
 fn documented_algorithms_match_registry() {
     let name = "docs/tuning.md";

@@ -1,5 +1,5 @@
-//! An independent copy of the formulas in the literature, in units of chunks. Algorithms that are
-//! missing here are still compared with the closed form in their own file.
+//! An independent copy of the formulas in the literature, in units of chunks. Algorithms without a
+//! formula here are still compared with the closed form in their own file.
 
 use crate::hosts_at;
 use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step};
@@ -35,7 +35,7 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     }
     let log = |n: usize| (0..).find(|&k| 1_usize << k >= n).unwrap();
     let up = log(n);
-    // Rounds inside a host in each direction.
+    // Number of rounds inside a host in each direction.
     let inside = if g > 1 { b } else { 0 };
     let down = (0..).take_while(|&k| 1_usize << k <= n).count() - 1;
     let extra = usize::from(up != down);
@@ -93,8 +93,8 @@ pub(crate) fn expected(request: &Request) -> Option<Expected> {
     })
 }
 
-/// Contents of the plans' critical path if all ranks start each round together and each rank has
-/// one port.
+/// The numbers of messages, chunks and reduced chunks on the plans' critical path, if all ranks
+/// start each round together and each rank has one port.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Path {
     pub(crate) messages: usize,
@@ -102,7 +102,7 @@ pub(crate) struct Path {
     pub(crate) folded: usize,
 }
 
-/// Returns the critical path of `plans`.
+/// Returns the load on the critical path of `plans`.
 pub(crate) fn path<'a>(plans: impl Iterator<Item = &'a Plan>) -> Path {
     let mut path = Path::default();
     let plans: Vec<&Plan> = plans.collect();

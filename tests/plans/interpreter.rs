@@ -8,8 +8,8 @@ use ringtree::plan::internal::spec::{contributes, demands, is_union};
 use ringtree::plan::{ChunkRange, Plan, Source, Step};
 use std::collections::HashMap;
 
-/// Maximum number of a rank's steps in flight, counted from its first unfinished step. A round of
-/// 16 ranks has fewer steps.
+/// Maximum number of steps that a rank may have in flight, counted from its first unfinished step.
+/// A round of 16 ranks has fewer steps.
 const WINDOW: usize = 40;
 
 /// The failure of a run.
@@ -46,7 +46,8 @@ struct Held {
 
 /// One step of a plan. A send to several peers becomes several steps.
 struct Work {
-    /// Chunks of each local operand. A receive has one if it reduces into its own chunks.
+    /// Chunks that each local operand reads. A receive has such an operand if it reduces into its
+    /// own chunks.
     reads: Vec<Vec<usize>>,
     writes: Vec<usize>,
     send_to: Option<usize>,
@@ -77,7 +78,8 @@ impl Work {
 /// A chunk in flight.
 struct Parcel {
     held: Held,
-    /// Place of the chunk. The chunk may replace only chunks with the same place.
+    /// Position of the chunk in its block, or in the buffer if the collective does not move blocks.
+    /// The chunk may replace only chunks at the same position.
     place: usize,
     index: usize,
     message_chunks: usize,
@@ -86,7 +88,7 @@ struct Parcel {
 struct Machine<'a> {
     plans: &'a [Plan],
     work: Vec<Vec<Work>>,
-    /// First unfinished step, indexed by rank.
+    /// The first unfinished step of each rank.
     first: Vec<usize>,
     chunks: Vec<Vec<Option<Held>>>,
     links: HashMap<(usize, usize), Parcel>,
@@ -309,7 +311,8 @@ fn peers(work: &Work) -> impl Iterator<Item = usize> {
     })
 }
 
-/// Returns the place of a chunk. Chunks with the same place have the same length.
+/// Returns the position of a chunk in its block, or in the buffer if the collective does not move
+/// blocks. Chunks at the same position have the same length.
 fn place_of(plan: &Plan, chunk: usize) -> usize {
     let request = &plan.request;
     match moves_blocks(request.collective) {

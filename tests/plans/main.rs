@@ -1,5 +1,5 @@
-//! Tests of plans. They verify every algorithm in the registry for world sizes up to 64, execute
-//! plans on numbers, and check predicted costs.
+//! Tests of plans: verify every algorithm in the registry for world sizes up to 64, run plans on
+//! pseudo-random values, and check predicted costs.
 
 #![allow(clippy::unwrap_used)]
 
@@ -49,12 +49,13 @@ fn hosts_at(topology: &Topology, site: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the plans of all ranks for a request of one rank.
+/// Returns the plans of all ranks, given the request of one rank.
 fn plans_like(request: &Request) -> Vec<Plan> {
     algorithms::plans(request).unwrap()
 }
 
-/// Largest number of ranks that are also placed at sites. Verifying more ranks takes long.
+/// Largest world size whose ranks are also placed at several sites. Larger worlds take long to
+/// verify.
 const AT_SITES_MAX: usize = 32;
 
 /// Returns placements of the ranks.

@@ -1,6 +1,6 @@
 //! Compares the verifier with a reference interpreter on plans with a single mistake (mutants).
 //!
-//! The mutants cover every algorithm with every radix of the list and up to 16 ranks.
+//! The mutants cover every algorithm with several radixes and up to 16 ranks.
 //! `RINGTREE_TEST_LONG=1` generates 120,000 mutants; otherwise, the test generates a sample.
 
 use super::interpreter::{Failure, Random, interpret};
@@ -18,7 +18,7 @@ const SCHEDULES: u64 = 3;
 /// Location of a step: rank, round, index.
 type Place = (usize, usize, usize);
 
-/// The change of a step.
+/// The kind of change made to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Kind {
     Dropped,
@@ -42,7 +42,8 @@ const KINDS: [Kind; 8] = [
     Kind::OtherFlags,
 ];
 
-/// A mistake: the change, the original place of the step, and its new place, if it still exists.
+/// A mistake: the kind of change, the original place of the step, and its new place if the step
+/// still exists.
 #[derive(Clone, Copy, Debug)]
 struct Mistake {
     kind: Kind,
@@ -50,15 +51,15 @@ struct Mistake {
     now: Option<Place>,
 }
 
-/// Counts of the verdicts on mutants.
+/// The number of mutants with each verdict.
 #[derive(Debug, Default)]
 struct Count {
     /// The verifier accepted the mutant, and its result is right.
     harmless: usize,
     /// The verifier rejected the mutant, but its result would be right.
     harmless_rejected: usize,
-    /// The verifier rejected the mutant, which would hang or give a wrong result. For each kind,
-    /// contains the number of such mutants, and the number of those whose mistake the fault names.
+    /// The verifier rejected the mutant, which would hang or give a wrong result. Maps each kind of
+    /// change to the number of such mutants and the number of those whose mistake the fault names.
     faulty: BTreeMap<Kind, (usize, usize)>,
 }
 
@@ -94,7 +95,8 @@ fn verifier_accepts_no_mutant_that_fails() {
     assert!(named * 100 >= faulty * 99, "{count:?}");
 }
 
-/// Returns the plans of a pair with a random number of ranks, root, number of pieces and placement.
+/// Returns plans for the collective and algorithm with a random number of ranks, root, number of
+/// pieces and placement.
 fn random_plans(
     (collective, algorithm): (Collective, Algorithm),
     random: &mut Random,

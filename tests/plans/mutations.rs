@@ -1,5 +1,5 @@
-//! Tests that the verifier rejects changed plans. If it accepts one, replaying the plan on numbers
-//! must give the right result.
+//! Tests that the verifier rejects changed plans. If it accepts a changed plan, running that plan
+//! on pseudo-random values must give the right result.
 
 use super::replay::replay;
 use super::{hosts, plans_like, plans_of};
@@ -9,7 +9,7 @@ use ringtree::plan::{Algorithm, Collective, Plan, Request, Source, Step, verify}
 /// Location of a step: rank, round, index.
 type Place = (usize, usize, usize);
 
-/// Calls `test` for every step of the plans for up to 6 ranks.
+/// Calls `test` for every step of all plans for up to 6 ranks.
 fn for_each_step(test: impl Fn(&[Plan], Place)) {
     for (collective, algorithm) in algorithms::pairs(&[2, 3]) {
         for_each_request(collective, algorithm, |request| {
@@ -54,7 +54,7 @@ fn step_at(plans: &mut [Plan], (rank, round, index): Place) -> &mut Step {
     &mut plans[rank].rounds[round][index]
 }
 
-/// Returns the plans after `mutate`.
+/// Returns a copy of the plans, changed by `mutate`.
 fn mutated(plans: &[Plan], mutate: impl FnOnce(&mut Vec<Plan>)) -> Vec<Plan> {
     let mut mutant = plans.to_vec();
     mutate(&mut mutant);
@@ -163,7 +163,7 @@ fn message_of_different_chunks_is_rejected() {
                 range.first = range.first.wrapping_add_signed(first);
                 range.count = range.count.wrapping_add_signed(count);
             };
-            // Only a rank that has copied a chunk can send a different chunk with the same value.
+            // Only a rank that has copied a chunk can send different chunks with the same values.
             match plans.iter().all(|plan| plan.scratch == 0) {
                 true => assert_rejected(plans, place, change),
                 false => drop(rejects_unless_right(plans, place, change)),

@@ -83,7 +83,7 @@ fn algorithm_panic_is_an_error_that_names_the_algorithm() {
     }
 }
 
-/// If the world has more ranks than were verified at the registration, each call is verified.
+/// If the world has more ranks than the registration verified, each call is verified.
 #[test]
 fn algorithm_wrong_for_many_ranks_is_rejected_at_the_call() {
     let entry = Entry {

@@ -1,4 +1,4 @@
-//! Verifies all algorithms of the registry, and compares their plans with formulas and costs.
+//! Verifies all algorithms in the registry, and compares their plans with formulas and costs.
 
 use super::formulas::{expected, longest_of_sites, path};
 use super::replay::replay;
@@ -15,7 +15,7 @@ use ringtree::plan::{
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Radixes of the sweep. With the last one, a plan has a single round.
+/// Radixes of the sweep. With the last radix, a plan has a single round.
 const RADIXES: [usize; 6] = [2, 3, 4, 5, 8, 64];
 
 /// Verifies an algorithm for every world size, root, number of pieces and placement of the sweep.
@@ -167,8 +167,9 @@ fn are_sites_equal(topology: &Topology) -> bool {
     (1..topology.site_count()).all(|site| hosts(site) == hosts(0))
 }
 
-/// Checks [`is_in_rank_order`], which determines the reduction order for any number of ranks from
-/// proofs for a few, against the proof for this number of ranks, root and number of pieces.
+/// Checks [`is_in_rank_order`] against the proof for this number of ranks, root and number of
+/// pieces. The function derives the reduction order for any number of ranks from proofs for a few
+/// ranks.
 fn check_order(proof: &Proof, request: &Request, name: &str) {
     // With at most as many ranks as the radix, all ranks form a single group.
     let enough = (request.algorithm.radix() + 1).max(3);
@@ -226,7 +227,7 @@ fn renumbered(plan: &Plan) -> Vec<Vec<(bool, usize, usize)>> {
 }
 
 #[test]
-fn every_algorithm_of_the_registry_is_verified() {
+fn every_algorithm_in_the_registry_is_verified() {
     let next = AtomicUsize::new(0);
     let take = || REGISTRY.get(next.fetch_add(1, Ordering::Relaxed));
     let threads = thread::available_parallelism().map_or(1, usize::from);

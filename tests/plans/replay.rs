@@ -1,10 +1,10 @@
-//! Executes plans on numbers, round by round. The messages of a round contain the state before the
-//! round. This module shares no code with the verifier.
+//! Runs plans on pseudo-random values, round by round. The messages of a round contain the values
+//! from before the round. This module shares no code with the verifier.
 
 use ringtree::plan::{ChunkRange, Collective, Plan, Source, Step};
 
-/// Runs the plans on pseudo-random numbers. Returns a message that names the chunk and the rank if
-/// a result is wrong.
+/// Runs the plans on pseudo-random values. If a result is wrong, returns a message that names the
+/// chunk and the rank.
 pub(crate) fn replay(plans: &[Plan]) -> Result<(), String> {
     let request = &plans[0].request;
     let collective = request.collective;

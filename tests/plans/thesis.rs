@@ -1,7 +1,7 @@
 //! Tests a short form of the thesis: a step's exposed communication grows linearly with the number
 //! of ranks if the algorithm is a ring, but only by a constant per doubling if it is logarithmic.
 
-// This module also contains the tests of the figures that the examples draw.
+// The module `drawing` also contains the tests of the figures that the examples draw.
 #[path = "../../examples/drawing/mod.rs"]
 mod drawing;
 #[path = "../../examples/05_thesis/growth.rs"]
@@ -23,8 +23,8 @@ const AUTO_MAX: f64 = 1.05;
 /// circulant 1,690 ms.
 const RING_MAX: f64 = 1.25;
 
-/// Returns a link whose latency is so large that it costs more than bytes in this test. With the
-/// small model, the latency of the ring's 2(n − 1) messages costs more from 6 ranks on.
+/// Returns a link whose latency is so large that, in this test, it costs more than the bytes. With
+/// the small model, this holds for the ring's 2(n − 1) messages from 6 ranks on.
 fn link() -> Link {
     Link::new(Duration::from_micros(5_500), 9.4)
 }

@@ -14,13 +14,13 @@ from playwright.sync_api import sync_playwright
 BROWSER = "/usr/bin/chromium"
 RANKS_APART = 16
 
-# The cells of each plan: their rank, row and kind, and the ranks that contributed.
+# The cells of each plan: rank, row, kind, and the ranks that contributed.
 SHOWN = """() => [...document.querySelectorAll(".plan")].map((plan) =>
   [...plan.querySelectorAll(".cell")].map((cell) => ({
     rank: Number(cell.dataset.rank), row: Number(cell.dataset.row), kind: cell.classList[1],
     holds: cell.dataset.holds.split(" ").filter((word) => word).map(Number),
   })))"""
-# The number of completed rounds of each plan, now and one stop before.
+# The number of completed rounds of each plan, at the current stop and at the previous one.
 ROUNDS = "() => player.stops[player.at].rounds"
 ROUNDS_BEFORE = "() => player.stops[player.at - 1]?.rounds"
 # The parts of each chunk, and the ranks that contributed, according to the page's replay.
@@ -36,7 +36,7 @@ HOLDS = """([plan, round]) => {
   const of = (rank) => upTo(film.width).map((chunk) => membersOf(holds[rank * film.width + chunk]));
   return upTo(film.page.ranks).map(of);
 }"""
-# The text of each plan's panel, and the bars that are drawn as over.
+# The text of each plan's panel, and for each bar, whether it is drawn as past.
 SAID = """() => [...document.querySelectorAll(".plan")].map((plan, at) => ({
   text: plan.querySelector(".now").textContent.replaceAll("\\u00a0", " "),
   over: player.views[at].bars.map((parts) => !parts[0]?.classList.contains("future")),
@@ -128,7 +128,7 @@ def compare(page, name, states):
                 expect(difference < 1e-6, f"{where}: rank {rank}, chunk {chunk}: the part is {part}")
         cells = len(rows[plan]) * len(expected["holds"])
         expect(len(shown[plan]) == cells, f"{where}: {len(shown[plan])} cells are shown, not {cells}")
-        # One plan may be within a round while the other plan ends a round.
+        # One plan may be in the middle of a round while another plan ends a round.
         is_within = round_ == before[plan] and round_ + 1 < len(states[plan])
         last = states[plan][round_ if is_within else max(0, round_ - 1)]["holds"]
         # The contributions to a chunk may be in several places on a rank, some of them in scratch memory.

@@ -1,4 +1,4 @@
-//! Calls of ranks that are real processes, over TCP, through shared memory, and over both.
+//! Tests calls of ranks that are real processes, over TCP, through shared memory, and over both.
 
 use crate::checked::{Case, check};
 use crate::ranks::{
@@ -226,7 +226,7 @@ fn messages() -> Result<String> {
     let (rank, ranks) = (comm.rank(), comm.world_size());
     let content = |from: usize, to: usize| vec![(from * ranks + to) as u32; COUNT];
     for round in 0..3 {
-        // All ranks send, and then all receive.
+        // All ranks send, and then all ranks receive.
         let own: Vec<_> = (0..ranks).map(|to| content(rank, to)).collect();
         let mut theirs = vec![vec![0u32; COUNT]; ranks];
         comm.batch(|group| {
@@ -238,7 +238,8 @@ fn messages() -> Result<String> {
             let mut theirs = theirs.filter(|(from, _)| *from != rank);
             theirs.try_for_each(|(from, buffer)| group.recv(buffer, from))
         })?;
-        // Do this with owned buffers, and along a ring.
+        // Exchange messages along a ring as well: first asynchronously with owned buffers, and then
+        // with `sendrecv`.
         let (right, left) = ((rank + 1) % ranks, (rank + ranks - 1) % ranks);
         let sent = comm.start_send(content(rank, right).into_boxed_slice(), right)?;
         theirs[rank] = block_on(comm.start_recv(vec![0; COUNT], left)?)?;
@@ -255,7 +256,7 @@ fn messages() -> Result<String> {
                 return Ok(format!("round {round}: wrong from {from}"));
             }
         }
-        // Rank 0 gives work to each rank that asks for it.
+        // Rank 0 answers each question of the other ranks.
         let mut asked = vec![0; ranks];
         for _ in 0..if rank == 0 { 10 * (ranks - 1) } else { 0 } {
             let mut question = [0u64; 2];
@@ -270,7 +271,7 @@ fn messages() -> Result<String> {
             comm.recv(&mut answer, 0)?;
             assert_eq!(answer, [number + 1]);
         }
-        // Without this barrier, rank 0 might take a message of the next round for a question.
+        // Without this barrier, rank 0 might mistake a message of the next round for a question.
         comm.barrier()?;
     }
     Ok("all right".into())
@@ -298,7 +299,7 @@ fn threads() -> Result<String> {
         });
         begun.wait();
         let end = if peer == 0 { sum() } else { copy() }.and_then(Work::wait);
-        // A root's broadcast may have been sent before the mismatch was detected.
+        // The root's broadcast may have succeeded before the mismatch was detected.
         other.join().expect("no panic").and(end)
     });
     Ok(end?.len().to_string())
@@ -330,7 +331,7 @@ fn early() -> Result<String> {
     Ok("left".into())
 }
 
-/// Exchanges values whose lengths are around the size of a piece.
+/// Exchanges values whose lengths are close to the length of a piece.
 fn values() -> Result<String> {
     let comm = Communicator::from_env()?;
     for bytes in [0, 1, 1000, 65_530, 200_000] {
@@ -441,14 +442,15 @@ fn check_agreed_step(links: Links) {
             panic!("{said:?}");
         };
         assert_eq!(agreed, ends[0][0], "{said:?}");
-        // A rank that learns of the death between its sum and its mark has completed one more step.
+        // A rank that learns of the death after its sum but before its mark has completed one more
+        // step.
         assert!(passed <= agreed && agreed <= completed, "{said:?}");
     }
 }
 
 #[test]
 fn timeout_error_names_stopped_rank() {
-    // All worlds wait concurrently.
+    // Start all worlds before waiting for any of them, so that their timeouts run at the same time.
     let (tcp, shm, both) = (Links::Tcp, Links::SharedMemory, Links::Both);
     let worlds = [(3, tcp), (0, tcp), (3, shm), (0, shm), (3, both)].map(|(stopped, links)| {
         let ranks = SUITE.start(links, "stream", 4, &[("RINGTREE_TIMEOUT_MS", "8000")]);
@@ -512,8 +514,8 @@ fn threads_sharing_communicator_report_different_call_orders() {
     });
 }
 
-/// A rank that shares memory with rank 1 reports this, or rank 1 itself does, because the others
-/// wait for its memory. The timeout is far in the future. All ranks report the same error.
+/// The failure is reported by a rank that shares memory with rank 1, or by rank 1 itself, because
+/// the others wait for its memory. All ranks report the same error, long before the timeout.
 #[test]
 fn all_ranks_report_unequal_or_failed_allocation() {
     let timeout = (10 * PATIENCE).as_millis().to_string();

@@ -1,5 +1,5 @@
-//! Deaths that are hard to detect: the rank's child lives on, the rank is still joining, rank 0 is
-//! stopped, or the network drops everything. Also tests ranks that other users start.
+//! Tests deaths that are hard to detect: the rank's child lives on, the rank is still joining, rank
+//! 0 is stopped, or the network drops everything. Also tests ranks that other users start.
 
 use crate::ranks::{
     ALL_LINKS, Links, PATIENCE, REPORT_PREFIX, ROLE, Ranks, Suite, concurrently, exit,
@@ -10,9 +10,9 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Time for which the child of a rank outlives it, in seconds.
+/// Number of seconds for which a rank's child outlives the rank.
 const CHILD_LIVES: u32 = 20;
-/// Time limit for naming a death. Within it, such a child is still alive, on any machine.
+/// A dead rank must be named within this time. Its child is still alive then, on any machine.
 const NAMED_WITHIN: Duration = Duration::from_secs(CHILD_LIVES as u64 / 2);
 
 /// Starts ranks that run this module's `child_entry`.
@@ -183,8 +183,8 @@ fn unreachable_peer_is_noticed_even_if_rank_0_reaches_all() {
     assert!(end.status.success(), "{output}");
 }
 
-/// Runs ranks in a network namespace. Rank 2 has a separate address for data, which is removed; the
-/// address of rank 0 stays.
+/// Runs ranks in a network namespace. Rank 2 uses a separate address for data, which is then
+/// removed. The address of rank 0 remains.
 fn in_namespace() {
     let ranks = SUITE.start_each(Links::Tcp, "stream", 3, |rank, command| {
         command

@@ -1,5 +1,5 @@
 //! A rank leaves cleanly and its process exits. Then a second rank is killed, leaves, or fails.
-//! Every rank that waits for the second rank gets an error that names it.
+//! Every rank that waits for the second rank must get an error that names it.
 
 use crate::long::short_or_long;
 use crate::ranks::{ALL_LINKS, Links, REPORT_PREFIX, ROLE, Suite, exit, wait_for_resume};
@@ -9,7 +9,8 @@ use std::env::var;
 use std::time::{Duration, Instant};
 
 const RANKS: usize = 4;
-/// Long before the deadline of a call, on any machine. Calls without a timeout have no deadline.
+/// The second rank must be named within this time, which is long before the deadline of a call on
+/// any machine. Calls without a timeout have no deadline.
 const NAMED_WITHIN: Duration = Duration::from_secs(30);
 /// The calls in which the remaining ranks wait for the second rank.
 const CALLS: [&str; 5] = [
@@ -44,8 +45,8 @@ fn rank() -> Result<String> {
     let comm = Communicator::from_env()?;
     let rank = comm.rank();
     let others: Vec<_> = (0..RANKS).filter(|one| *one != left).collect();
-    // A communicator of all ranks, or of the remaining ranks. In addition, all ranks drop a handle
-    // of the world early.
+    // If the call is a barrier, use a communicator of the remaining ranks, and otherwise one of all
+    // ranks. In addition, all ranks drop a handle of the world early.
     let (on, numbers) = match call.contains("barrier") {
         false => (Some(comm.duplicate()?), (0..RANKS).collect()),
         true if rank == left => (None, others.clone()),
@@ -93,8 +94,8 @@ fn rank() -> Result<String> {
     Ok("ended".into())
 }
 
-/// One row of the table: the rank that has left, the rank that ends and how it ends, the links, and
-/// the call in which the other ranks wait.
+/// One case: the rank that has left, the rank that ends and how it ends, the links, and the call in
+/// which the other ranks wait.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     left: usize,
@@ -104,8 +105,8 @@ struct Row {
     call: &'static str,
 }
 
-/// Returns the complete table, or a selection in which each end occurs with each value of each
-/// column.
+/// Returns all cases in long runs. Otherwise, returns a selection in which each way to end is
+/// combined with each value of every other field.
 fn rows() -> Vec<Row> {
     let mut rows = Vec::new();
     let mut number = 0;
@@ -117,7 +118,7 @@ fn rows() -> Vec<Row> {
                     let calls = short_or_long(1, CALLS.len());
                     for place in 0..calls {
                         let call = CALLS[(number + place) % CALLS.len()];
-                        // A message cannot mismatch a barrier.
+                        // A point-to-point message cannot mismatch a barrier.
                         let is_possible = end != "mismatches" || !call.contains("barrier");
                         rows.extend(is_possible.then_some(Row {
                             left,

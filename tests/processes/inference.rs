@@ -43,7 +43,7 @@ fn idle() -> Result<String> {
     comm.without_timeout().broadcast(&mut [0u8; 64], 0)?;
     let idled = (comm.clock() - start).as_secs_f64();
     let used = cpu_ticks() - used;
-    // A rank that polls in a loop would use everything that the other ranks leave of a core.
+    // A rank that polls in a loop would use all the CPU time that the other ranks leave it.
     let word = if used as f64 / 100.0 < idled / 5.0 {
         "idle"
     } else {
@@ -62,7 +62,7 @@ fn cpu_ticks() -> u64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
     let (_, fields) = stat.rsplit_once(") ").unwrap();
     let fields: Vec<_> = fields.split(' ').collect();
-    // utime and stime are the fields 14 and 15; `fields` begins with field 3, the state.
+    // utime and stime are fields 14 and 15. `fields` begins with field 3, the state.
     [11, 12]
         .map(|at| fields[at].parse::<u64>().unwrap())
         .iter()

@@ -1,4 +1,4 @@
-//! Ranks over real links. The ranks are processes (copies of this binary) or threads of one
+//! Tests ranks over real links. The ranks are processes (copies of this binary) or threads of one
 //! process.
 
 #![allow(clippy::unwrap_used)]

@@ -1,5 +1,5 @@
-//! The messages of a call on a timeline. Every message of the plan appears on every rank, with its
-//! measured and its predicted time. In virtual time, the two agree.
+//! Tests the messages of a call on a timeline. Every message of the plan appears on every rank,
+//! with its measured and its predicted time. In virtual time, the two agree.
 
 use ringtree::ddp::{RankSpans, Span, Timeline, Trace};
 use ringtree::internal::limits::TRACE_SPANS_MAX;
@@ -11,7 +11,7 @@ use ringtree::{Layout, ReduceOp};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Size of a frame header, which every message has.
+/// Size of the frame header of every message.
 const HEADER_BYTES: f64 = 32.0;
 
 /// Returns a world in which every message is one packet. Its tuning table matches its network.
@@ -45,8 +45,8 @@ fn traced(world: &World, collective: Collective, count: usize) -> Timeline {
     timelines.unwrap().remove(0).unwrap()
 }
 
-/// Returns when the messages on a track of a rank ended, in nanoseconds, indexed by message. A span
-/// stands for all messages in its name.
+/// Returns the end times of the messages on one track of a rank, in nanoseconds. A span stands for
+/// all messages in its name.
 fn ends(spans: &RankSpans, track: &str) -> BTreeMap<String, i128> {
     let mut ends = BTreeMap::new();
     for span in spans.spans.iter().filter(|span| span.track == track) {
@@ -75,7 +75,7 @@ fn is_any_port_shared(timeline: &Timeline) -> bool {
     })
 }
 
-/// Returns the largest difference between the end of a receive and its prediction, as a share of
+/// Returns the largest difference between the end of a receive and its prediction, as a fraction of
 /// the predicted time of the call. A span that stores or reduces several messages ends with the
 /// last of them.
 fn farthest(timeline: &Timeline) -> f64 {

@@ -1,6 +1,6 @@
 //! Six programs as users write them, taken from the examples. They run as processes over TCP,
-//! shared memory, and both. They also run on simulated ranks; each of these ranks dies at every
-//! step.
+//! shared memory, and both. They also run on simulated ranks, where each rank in turn is killed at
+//! many steps of the program.
 //!
 //! Each program checks its own results, so a rank that succeeds has the right results.
 
@@ -35,12 +35,12 @@ use rustix::process::Signal;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Number of ranks of every program. The grid requires this number.
+/// Number of ranks of every program. The grid program requires exactly this number.
 const RANKS: usize = 4;
-/// All survivors learn of a death within this time.
+/// All survivors must learn of a death within this time.
 const REPORTED_WITHIN: Duration = Duration::from_secs(3);
-/// A rank dies at each step of a program with at most this many steps, and at this many steps of
-/// longer programs. RINGTREE_TEST_LONG makes it forty times as many.
+/// Maximum number of steps of a program at which each rank is killed. With RINGTREE_TEST_LONG, the
+/// maximum is forty times as large.
 const STEPS_MAX: usize = 15;
 
 type Program = fn(&Communicator) -> Result<String>;
@@ -94,12 +94,12 @@ fn world(name: &str) -> World {
     world
 }
 
-/// Results of the program and of the barrier after it. Without the barrier, ranks might leave
-/// before others have ended.
+/// The results of the program and of the barrier after it. Without the barrier, ranks might leave
+/// before the other ranks have completed the program.
 type Ends = (Result<String>, Result<()>);
 
-/// Kills each rank at the steps of the program. Every survivor soon gets the right result or an
-/// error that names the dead rank.
+/// Kills each rank in turn at many steps of the program. Asserts that every survivor soon gets the
+/// right result or an error that names the dead rank.
 fn check_death_at_every_step(name: &str) {
     let program = program(name);
     let code = |comm: &Communicator| -> Ends { (program(comm), comm.barrier()) };
@@ -114,7 +114,7 @@ fn check_death_at_every_step(name: &str) {
     let stride = times.len().div_ceil(steps_max);
     let mut failed = 0;
     for victim in 0..RANKS {
-        // Each victim dies at different steps.
+        // The victims die at different steps.
         for at in times.iter().skip(victim * stride / RANKS).step_by(stride) {
             let mut world = world(name);
             world.network.faults.deaths = vec![(victim, *at)];
@@ -127,7 +127,7 @@ fn check_death_at_every_step(name: &str) {
             failed += usize::from(check(&ends, victim, &said));
         }
     }
-    // Almost all deaths occur while other ranks need the victim.
+    // Most deaths occur while other ranks need the victim.
     let deaths = RANKS * times.len().div_ceil(stride);
     println!(
         "{name}: {} steps, {deaths} deaths, {failed} reported",
@@ -139,7 +139,7 @@ fn check_death_at_every_step(name: &str) {
     );
 }
 
-/// Checks the results of the survivors. Returns whether any survivor got an error.
+/// Checks the results of the survivors. Returns `true` if any survivor got an error.
 fn check(ends: &[Ends], victim: usize, said: &str) -> bool {
     let survivors = || {
         let all = ends.iter().enumerate();
@@ -164,7 +164,7 @@ fn names(error: &Error, victim: usize) -> bool {
     error.kind() == ErrorKind::PeerLost && names_rank(&error.to_string(), victim)
 }
 
-/// Returns whether `text` reports that this rank is gone, in the numbering of any group.
+/// Returns `true` if `text` reports that this rank is gone, in the numbering of any group.
 fn names_rank(text: &str, victim: usize) -> bool {
     let forms = [
         format!("rank {victim} is gone"),

@@ -1,4 +1,4 @@
-//! Starts that a program controls itself: through a unique ID, through its own store, several
+//! Tests starts that a program controls itself: through a unique ID, through its own store, several
 //! worlds in one process, and canceled starts.
 
 use crate::ranks::{ALL_LINKS, Links, PATIENCE, REPORT_PREFIX, ROLE, Suite, concurrently, exit};
@@ -158,7 +158,8 @@ fn builder_detects_local_rank_and_applies_environment() {
     }
 }
 
-/// Connects with a correct builder in a wrong environment, and reports the error.
+/// Connects with a correct builder in an environment with a misspelled variable, and reports the
+/// error.
 fn misspelled() -> Result<String> {
     let error = Communicator::builder().connect().unwrap_err();
     assert!(error.kind() == ErrorKind::Configuration);
@@ -313,7 +314,7 @@ fn store_with_stale_id_serves_successive_starts() {
         let start = |rank: usize| {
             let builder = builder(rank, 3).timeout(PATIENCE).store(Arc::clone(&store));
             thread::spawn(move || {
-                // Rank 0 comes last, so the others first get the ID of an earlier start.
+                // Rank 0 connects last, so the others first get the ID of an earlier start.
                 thread::sleep(Duration::from_millis(100 * u64::from(rank == 0)));
                 add_up(&builder.connect()?, 3)
             })
@@ -385,7 +386,7 @@ fn rank_that_cancels_join_is_named_by_others() {
     }
 }
 
-/// Returns the number of threads of this process and the targets of its descriptors.
+/// Returns the number of this process's threads, and the targets of its descriptors.
 fn threads_and_descriptors() -> (usize, Vec<String>) {
     let threads = std::fs::read_dir("/proc/self/task").unwrap().count();
     let descriptors = std::fs::read_dir("/proc/self/fd").unwrap().flatten();
@@ -414,7 +415,7 @@ fn canceled_starts(rounds: usize) -> Result<()> {
 }
 
 fn canceling() -> Result<String> {
-    // The first starts in a process open descriptors that the process keeps. They do not count.
+    // The first starts in a process open descriptors that the process keeps. These do not count.
     canceled_starts(10)?;
     let before = threads_and_descriptors();
     canceled_starts(12)?;
@@ -441,7 +442,7 @@ fn dropped_start_leaks_no_threads_or_descriptors() {
     });
 }
 
-/// Delays the rank in `LATE` until the other rank has reported that it is waiting.
+/// Delays the rank named by `LATE` until the other rank has reported that it is waiting.
 fn late() -> Result<String> {
     let rank = std::env::var("RANK").unwrap();
     let reported = folder().join("reported");
@@ -506,7 +507,8 @@ fn interrupted_in(waits: fn(Communicator) -> Option<Error>) -> (Option<Error>, R
     let end = ended
         .recv_timeout(PATIENCE)
         .expect("the wait of rank 0 ends");
-    // The barrier's message may have arrived before the interrupt.
+    // The barrier's message may have arrived before the interrupt, so the first barrier may
+    // succeed.
     (end, comm.barrier().and_then(|()| comm.barrier()))
 }
 

@@ -1,4 +1,4 @@
-//! The table of link speeds: ranks measure it, agree on it, save it in a file, and use it.
+//! Tests the table of link speeds: ranks measure it, agree on it, save it in a file, and use it.
 
 use crate::long::short_or_long;
 use crate::ranks::reserved_address;
@@ -122,9 +122,10 @@ fn slow_network_gets_few_measuring_calls() {
         "{}",
         table.tcp.alpha_s
     );
-    // This is virtual time and thus a count: agreeing on a time takes three rounds of 5 ms.
+    // In virtual time, this duration counts messages: agreeing on a time takes three rounds of 5
+    // ms.
     assert!(took < Duration::from_millis(600), "{took:?}");
-    // Messages of up to 4 MiB open the window. The last of them is sent twice.
+    // Messages of up to 4 MiB open the TCP window. The longest of them is sent twice.
     assert!(sent < 12 << 20, "{sent}");
 }
 
@@ -174,7 +175,7 @@ fn saved_table_is_adopted_for_same_size_and_placement() {
             };
             let mut sum = [1u64];
             new.all_reduce(&mut sum, ringtree::ReduceOp::Sum)?;
-            // Groups of the new communicator use the table too. The old communicator does not.
+            // Groups of the new communicator also use the table. The old communicator does not.
             let part = new.split(0, 0)?;
             assert_ne!(comm.tuning(), new.tuning());
             let tables = (new.tuning().table(), part.tuning().table());

@@ -1,6 +1,6 @@
-//! Behavior of ranks while they wait. User code may call the library wherever the library calls
-//! user code. No call waits for the reader of standard error. Messages that wait for a rank that
-//! has left cleanly name it immediately.
+//! Tests the behavior of ranks while they wait. User code may call the library wherever the library
+//! calls user code. No call waits for the reader of standard error. A send or receive that waits
+//! for a rank that has left cleanly fails immediately and names the rank.
 
 use crate::threads::{LINKS, within, world};
 use ringtree::Work;
@@ -20,14 +20,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 const SECOND: Duration = Duration::from_secs(1);
-/// Longer than any timeout here: a call that has not returned by then hangs.
+/// Longer than any timeout in these tests. A call that has not returned after this time hangs.
 const HANG_LIMIT: Duration = Duration::from_secs(60);
 
 fn plain(_: usize, builder: Builder) -> Builder {
     builder
 }
 
-/// A buffer that does something when it is dropped.
+/// A buffer that calls a closure when it is dropped.
 struct Loud<F: FnMut() + Send + 'static>(Vec<f32>, F);
 
 impl<F: FnMut() + Send + 'static> Buffer for Loud<F> {
@@ -54,8 +54,8 @@ impl<F: FnMut() + Send + 'static> Drop for Loud<F> {
     }
 }
 
-/// A buffer calls the library when it is dropped: with its `Work` after its operation has ended, or
-/// on the thread that ends its operation.
+/// A buffer calls the library when it is dropped: together with its `Work` after its operation has
+/// ended, or on the thread that ends its operation.
 #[test]
 fn buffer_drop_may_call_library() {
     for transport in LINKS {
@@ -132,7 +132,7 @@ fn waker_may_call_library() {
 
 /// A waker, or the drop of an abandoned buffer, blocks until rank 0 has made two calls: a barrier
 /// that succeeds, and a barrier that fails with the error of rank 2, which rank 0 relays. Between
-/// these calls, rank 0 takes part in the operation on `late` without a call.
+/// these calls, rank 0 takes part in the operation on `late` without making a call.
 #[test]
 fn blocking_user_code_does_not_delay_calls_or_messages() {
     for transport in LINKS {

@@ -1,4 +1,4 @@
-//! Every algorithm of the registry over shared memory, compared with exactly known results. The
+//! Checks every algorithm in the registry over shared memory against exactly known results. The
 //! ranks make their calls in all ways.
 
 use crate::long::short_or_long;
@@ -70,7 +70,7 @@ fn concurrent_calls_give_right_results() {
     }
 }
 
-/// Over these links, a call may become an operation in the middle of any message.
+/// With these links, a call may become an operation in the middle of any message.
 #[test]
 fn stingy_links_give_right_results() {
     let several = [
@@ -90,7 +90,7 @@ fn stingy_links_give_right_results() {
 }
 
 /// A rank whose call has failed gets its buffer back immediately, and may write to it. A peer that
-/// reads the buffer before it learns of the failure must not take this data for the result.
+/// reads the buffer before it learns of the failure must not mistake this data for the result.
 #[test]
 fn memory_exposed_by_failed_call_is_not_read_as_result() {
     for (collective, algorithm, root) in [
@@ -131,7 +131,7 @@ fn case() -> impl Strategy<Value = Case> {
     )
         .prop_map(
             |((collective, algorithm), pieces, count, root, (dtype, op), seed)| {
-                // A barrier accepts any kernel.
+                // For a barrier, the type and the operator do not matter.
                 let is_barrier = collective == Collective::Barrier;
                 let (dtype, op) = if is_barrier {
                     (Dtype::U8, ReduceOp::Max)

@@ -1,4 +1,4 @@
-//! A peer that writes arbitrary data to its own region.
+//! Tests a peer that writes arbitrary data to its own region.
 
 use crate::links::{channel, channel_without, endpoints, receive, send};
 use crate::long::short_or_long;
@@ -17,7 +17,7 @@ use ringtree::{Dtype, ReduceOp};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Number of segments of a row in a world of three ranks.
+/// Number of segments in a row, in a world of three ranks.
 const ROW_SLOTS: usize = Layout::new(3).row_slots();
 
 const EXPECTED: Message = Message {
@@ -27,8 +27,8 @@ const EXPECTED: Message = Message {
     bytes: 400,
 };
 
-/// Returns the links of the honest ranks, and the region of the last of `world_size` ranks, which
-/// is a liar.
+/// Returns the links of the honest ranks, and the region of the liar, which is the last of
+/// `world_size` ranks.
 fn links_with_liar(world_size: usize) -> (Vec<Links>, OwnRegion) {
     let (channels, mut lying) = channel_without((5, 1), world_size, 1);
     let honest = channels.into_iter().map(|one| connected(world_size, one));
@@ -42,7 +42,7 @@ fn link(links: &mut Links, peer: usize) -> &mut dyn Link {
     links.link(peer).expect("the peer shares memory")
 }
 
-/// Writes a cell like a liar: cell `count` of its ring to `place`.
+/// Writes cell `count` of the liar's ring to `place`, with the given `head`.
 fn forge(lying: &OwnRegion, places: usize, place: usize, count: u32, through: u32, head: [u32; 4]) {
     let at = Layout::new(places).ring(place) + (count as usize % CELLS) * CELL_WORDS;
     let pack = |low: u32, high: u32| u64::from(low) | u64::from(high) << 32;
@@ -188,7 +188,8 @@ fn nonexistent_exposed_payload_is_garbage() {
     }
 }
 
-/// The last part of a message must not be longer than what is missing of the message.
+/// The last part of a message must not be longer than the rest of the message that is still
+/// missing.
 #[test]
 fn message_that_exceeds_its_length_is_garbage() {
     let (mut honest, lying) = links_with_liar(2);

@@ -1,4 +1,4 @@
-//! Calls with separate input and output, compared with exactly known results. The calls must only
+//! Checks calls with separate input and output against exactly known results. The calls must only
 //! read the input.
 
 use crate::long::short_or_long;
@@ -8,8 +8,8 @@ use ringtree::internal::engine::Placement;
 use ringtree::plan::Collective;
 use ringtree::{Dtype, ReduceOp};
 
-/// How all ranks make a call: step by step or polled, and whether their peers can read the input
-/// and the output in place.
+/// The way in which all ranks make a call: step by step or polled, and whether their peers can read
+/// the input and the output in place.
 type Manner = (Option<u32>, [bool; 2]);
 
 /// Step by step until the end; step by step for a few polls, and then polled; polled from the

@@ -1,4 +1,4 @@
-//! Guarantees of shared-memory links on which the engine relies.
+//! Tests guarantees of shared-memory links on which the engine relies.
 
 use crate::shares::{memory, peer_memory, peer_region, region};
 use crate::world::connected;
@@ -8,7 +8,7 @@ use ringtree::internal::link::shm::{Allocation, Local, LocalLinks, Own, OwnRegio
 use ringtree::internal::link::{Link, LinkError, Message, Payload};
 use std::sync::Arc;
 
-/// The links of one rank, and their common state.
+/// The links of one rank, and the state that these links share.
 pub(crate) type Channel = (LocalLinks, Local);
 
 /// Creates the links of every rank, over separate regions.
@@ -16,7 +16,7 @@ pub(crate) fn channel(world_size: usize) -> Vec<Channel> {
     channel_without((0, 0), world_size, 0).0
 }
 
-/// Like [`channel`], but without the last `less` ranks. Returns the regions of these ranks instead.
+/// Like [`channel`], but without the last `less` ranks. Also returns the regions of these ranks.
 pub(crate) fn channel_without(
     name: (u32, u16),
     world_size: usize,
@@ -54,7 +54,7 @@ pub(crate) fn endpoints<const PEERS: usize>(peers: [usize; PEERS]) -> [Endpoint;
     })
 }
 
-/// Sends data to several peers, and writes it once. Returns the number of bytes sent.
+/// Sends data to several peers, but writes it only once. Returns the number of bytes sent.
 pub(crate) fn send(
     links: &mut Links,
     to: &[Endpoint],
@@ -163,8 +163,8 @@ impl Link for Far {
     }
 }
 
-/// A program exposes what it sends, whichever ranks receive it. Ranks on other hosts receive the
-/// bytes.
+/// A program exposes its data no matter which ranks receive it. Ranks on other hosts are sent a
+/// copy.
 #[test]
 fn bytes_are_exposed_only_to_ranks_on_same_host() {
     const BYTES: usize = 4096;
@@ -194,7 +194,7 @@ fn bytes_are_exposed_only_to_ranks_on_same_host() {
         let sent = links.send(&endpoints([peer]), &message, 0, data, true);
         assert_eq!(sent.unwrap(), 100);
     }
-    // The rank on this host reads the current contents.
+    // The rank on this host reads the memory in place, and so gets its current contents.
     own.bytes_mut(0, 100).fill(9);
     let mut into = [7; 100];
     assert_eq!(to(&mut other, 0).receive(&message, 0, &mut into), Ok(100));

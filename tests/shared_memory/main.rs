@@ -1,4 +1,4 @@
-//! The engine over shared memory. Ranks are threads with separate regions.
+//! Tests the engine over shared memory. Ranks are threads with separate regions.
 
 #![allow(clippy::unwrap_used)]
 

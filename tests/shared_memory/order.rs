@@ -1,4 +1,4 @@
-//! The order in which a program runs step by step, for every plan of the registry.
+//! Tests the order in which a program runs step by step, for every plan in the registry.
 
 use crate::long::short_or_long;
 use crate::world::{Case, pairs};
@@ -82,7 +82,7 @@ fn sent(step: &ProgramStep) -> Vec<(usize, u32)> {
     }
 }
 
-/// Returns whether the messages of each lane are numbered 0, 1, 2, ...
+/// Returns `true` if the messages of each lane are numbered 0, 1, 2, ...
 fn counts_up(messages: impl Iterator<Item = (usize, u32)>) -> bool {
     let mut next = std::collections::HashMap::new();
     messages.into_iter().all(|(lane, number)| {
@@ -106,7 +106,7 @@ fn check_places(step: &ProgramStep) {
     }
     let read: Vec<&Piece> = match &step.action {
         Action::Copy(from) => from.iter().collect(),
-        // An operand may occupy the same memory as the result. Its pieces are then the same.
+        // An operand may occupy the same memory as the result. Then it has the same pieces.
         Action::Fold { from, .. } => {
             let others = from.iter().filter(|one| **one != step.pieces);
             others.flatten().collect()
@@ -121,7 +121,7 @@ fn check_places(step: &ProgramStep) {
     }
 }
 
-/// Returns whether `count`, or one more or one less, fills the chunks of `world_size` ranks or of
+/// Returns `true` if `count`, or one more or one less, fills the chunks of `world_size` ranks or of
 /// their `pieces` evenly. Always returns `true` in long runs.
 fn is_near(count: usize, world_size: usize, pieces: usize) -> bool {
     let of_chunks = |chunks: usize| (count + 1) % chunks <= 2;
@@ -131,7 +131,7 @@ fn is_near(count: usize, world_size: usize, pieces: usize) -> bool {
     )
 }
 
-/// Short buffers have chunks with bytes and chunks without bytes.
+/// In a short buffer, some chunks are empty and others are not.
 #[test]
 fn steps_on_short_buffers_do_not_read_where_they_write() {
     for (collective, algorithm) in pairs() {
@@ -156,7 +156,7 @@ fn steps_on_short_buffers_do_not_read_where_they_write() {
                     };
                     let request = Request {
                         hosts: hosts.clone(),
-                        // A different rank for each case.
+                        // Use a different rank for each case.
                         ..case.request(number % world_size, world_size)
                     };
                     let plan = plan(&request).expect("the registry has the algorithm");
@@ -186,8 +186,8 @@ proptest! {
         prop_assert!(counts_up(steps().flat_map(received)), "receives of a lane out of order");
     }
 
-    /// The argument in `in_order` also uses this property. The rounds of a rank are those in which
-    /// it does something.
+    /// The correctness of `in_order` also relies on this property. The rounds of a rank are those
+    /// in which it does something.
     #[test]
     fn sends_overtake_only_receives_of_one_round(program in program()) {
         let rounds: BTreeSet<_> = program.steps.iter().map(|step| step.round).collect();
@@ -206,9 +206,9 @@ proptest! {
         }
     }
 
-    /// Bytes that are exposed to a rank are not overwritten before the completion. They are not
-    /// overwritten by a step of the round in which they are exposed either, because the reader may
-    /// be waiting for the message of that step.
+    /// Bytes that are exposed to a rank are not overwritten before the completion step. They are
+    /// not overwritten by a step of the round in which they are exposed either, because the reader
+    /// may be waiting for the message of that step.
     #[test]
     fn exposed_bytes_stay_until_completion(program in exposing()) {
         let is_over = |step: &ProgramStep, piece: &Piece| {
@@ -265,7 +265,7 @@ proptest! {
 
     /// Messages to several peers share a few segments, whichever peer reads them. To prevent a
     /// message from taking segments that an earlier message needs, a rank has at most one such
-    /// message per round, and sends it to all ranks that share the memory. Each rank of another
+    /// message per round, and sends it to all ranks that share the memory. Each rank on another
     /// host is sent a separate message.
     #[test]
     fn rank_sends_one_shared_message_per_round_to_its_host(

@@ -1,4 +1,4 @@
-//! Memory that the ranks of a test share.
+//! Creates and maps the memory that the ranks of a test share.
 
 use ringtree::internal::link::shm::{OwnRegion, PeerRegion};
 use ringtree::internal::unchecked;

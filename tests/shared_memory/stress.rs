@@ -1,4 +1,4 @@
-//! Random calls of many ranks on few cores.
+//! Tests random calls of many ranks on few cores.
 
 use crate::long::short_or_long;
 use crate::world::{Case, Random, Rank, Way, on_every_rank, pairs, world};
@@ -23,8 +23,8 @@ fn case(random: &mut Random) -> Case {
     }
 }
 
-/// Sixteen ranks make random calls for a few seconds. If `RINGTREE_TEST_LONG` is set, they do so
-/// for a minute. They use the same world throughout, so that counts, slots and links age.
+/// Sixteen ranks make random calls for a few seconds, or for a minute if `RINGTREE_TEST_LONG` is
+/// set. They use the same world throughout, so that counts, slots and links age.
 #[test]
 fn random_calls_of_sixteen_ranks_give_right_results() {
     let duration = Duration::from_secs(short_or_long(2, 60));

@@ -23,9 +23,9 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// A script that takes longer hangs.
+/// A script that takes longer than this hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Number of bytes that a rank can expose.
+/// Size of the memory that a rank can expose, in bytes.
 const EXPOSABLE_BYTES: usize = 2 << 20;
 /// Minimum number of bytes that a rank exposes of a message.
 const EXPOSED_BYTES_MIN: usize = 50;
@@ -62,7 +62,7 @@ impl Random {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Form {
     pub(crate) placement: Placement,
-    /// `true` if data for several ranks is written once.
+    /// `true` if data for several ranks is written only once.
     pub(crate) is_local: bool,
     /// `None` if messages are not exposed. Otherwise, `true` if messages are exposed even in memory
     /// that is overwritten later.
@@ -76,7 +76,7 @@ pub(crate) const PLAIN: Form = Form {
     exposes: None,
 };
 
-/// A call of all ranks.
+/// A call that all ranks make.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Case {
     pub(crate) collective: Collective,
@@ -191,7 +191,7 @@ impl Case {
 /// The way in which a rank makes its calls.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Way {
-    /// Step by step, no matter how long it takes.
+    /// Step by step, no matter how long the call takes.
     Patient,
     /// Step by step for a while, and then as an operation.
     Impatient,
@@ -306,7 +306,8 @@ impl Rank {
         }
     }
 
-    /// Makes the call. Checks its result, or that of an earlier call, when it is available.
+    /// Makes the call. Checks the results of this call and of earlier calls once they are
+    /// available.
     pub(crate) fn call(&mut self, case: &Case, way: Way, random: &mut Random) {
         let several = [Way::Patient, Way::Impatient, Way::Polled, Way::Several];
         let way = match way {
@@ -495,7 +496,8 @@ impl Rank {
         self.memory = Some(memory);
     }
 
-    /// Makes the call and advances it as far as possible. Returns its result if it has ended.
+    /// Makes the call and advances it for a limited number of polls. Returns its result if it has
+    /// ended.
     pub(crate) fn end_of(&mut self, case: &Case, patience: u32) -> Option<Result<(), Error>> {
         let prepared = case.prepared(self.rank, self.world_size, PLAIN);
         let buffer = Region::own(case.input(self.rank, self.world_size));

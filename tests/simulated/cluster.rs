@@ -39,8 +39,8 @@ fn log2_ceil(ranks: usize) -> u32 {
     ranks.next_power_of_two().trailing_zeros()
 }
 
-/// Runs `call` and returns the number of its rounds. Without a limit on bandwidth, each round takes
-/// the latency.
+/// Runs `call` and returns the number of its rounds. Because bandwidth is unlimited, each round
+/// takes exactly the latency.
 fn rounds_taken(world_size: usize, call: Call) -> u32 {
     let world = World::new(world_size);
     let end = run(&world, vec![Step::Call(call)]).end();
@@ -57,9 +57,9 @@ fn barrier_of_thousands_takes_logarithmic_rounds() {
     }
 }
 
-/// Returns the time of a broadcast, in messages. The root's sends share its port, but do not wait
-/// for each other's latency. So this network has no latency, and a message occupies its ports for
-/// 10 µs and arrives when it has passed through them.
+/// Returns the duration of a broadcast, in transfer times of one message. The root's sends share
+/// its port, but do not wait for each other's latency. So this network has no latency, and a
+/// message occupies its ports for 10 µs and arrives when it has passed through them.
 fn sends_taken(world_size: usize) -> u32 {
     let mut world = World::new(world_size);
     world.network.latency = Duration::ZERO;
@@ -92,7 +92,7 @@ fn time_grows_with_ranks_as_the_algorithm_predicts() {
     }
 }
 
-/// Returns the predicted time of all ranks' plans, in the model whose o contains the bytes of a
+/// Returns the predicted time of all ranks' plans, in a model whose o includes the bytes of a
 /// header.
 fn predicted_s(world: &World, call: &Call, algorithm: Algorithm) -> f64 {
     let bytes = call.count * call.dtype.size();
@@ -105,8 +105,7 @@ fn plans(world: &World, call: &Call, algorithm: Algorithm) -> Vec<Plan> {
         .collect()
 }
 
-/// Returns the network's parameters as a tuning table, with an o that contains the bytes of a
-/// header.
+/// Returns the network's parameters as a tuning table whose o includes the bytes of a header.
 fn table_of(world: &World) -> TuningTable {
     let beta_s_per_byte = 1.0 / world.network.bandwidth_bytes_per_s;
     let tcp = LinkCost {
@@ -138,8 +137,8 @@ fn request(world: &World, call: &Call, algorithm: Algorithm, rank: usize) -> Req
     }
 }
 
-/// Returns a world in which every message is a single packet, and the selection uses a single
-/// piece.
+/// Returns a world in which every message is a single packet, and whose tuning table makes every
+/// call use a single piece.
 fn one_packet_per_message(world_size: usize) -> World {
     let mut world = World::new(world_size);
     world.network.bandwidth_bytes_per_s = 1e9;
@@ -162,8 +161,8 @@ fn ranks_take_the_time_of_the_longest_path() {
             let call = Call::new(collective, 256 * chunks).by(algorithm);
             let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
             let predicted_s = predicted_s(&world, &call, algorithm);
-            // If several messages arrive at a port at the same time, the port may serve them in
-            // another order.
+            // If several messages arrive at a port at the same time, the port may serve them in a
+            // different order than predicted.
             let tolerance = match algorithm.with_radix(2) {
                 Ok(Algorithm::RecursiveDoubling) => 0.05,
                 Ok(Algorithm::Circulant) if algorithm.radix() > 2 => 0.05,
@@ -203,8 +202,8 @@ fn ranks_at_sites_take_the_time_of_the_longest_path() {
             let taken_s = run(&world, vec![Step::Call(call)]).end().as_secs_f64();
             let predicted_s = predicted_s(&world, &call, algorithm);
             // If several messages arrive at a port or an uplink at the same time, their order may
-            // differ. A rank that gathers sends the data that it has before the rest has arrived
-            // over a slow uplink.
+            // differ from the prediction. A rank that gathers sends the data that it has before the
+            // rest has arrived over a slow uplink.
             let tolerance = match (collective, algorithm) {
                 (Collective::Gather, Algorithm::Binomial) => 0.3,
                 _ => 0.1,
@@ -323,7 +322,8 @@ fn run_with_kills(pair: (Collective, Algorithm), seed: u64) -> Outcome {
     cluster.run(&Script::same(ranks, steps)).unwrap()
 }
 
-/// Returns the number of histories. `RINGTREE_TEST_LONG=1` multiplies it by 100.
+/// Returns the number of histories to run for each pair. `RINGTREE_TEST_LONG=1` multiplies it by
+/// 100.
 fn histories_per_pair() -> u64 {
     short_or_long(20, 2000)
 }

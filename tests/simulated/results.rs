@@ -1,4 +1,4 @@
-//! Compares every algorithm of the registry on simulated ranks with exactly known results, under
+//! Checks every algorithm in the registry on simulated ranks against exactly known results, under
 //! all faults that the network can simulate.
 
 use crate::checked::{Case, check};
@@ -34,8 +34,8 @@ fn hosts(algorithm: Algorithm, world_size: usize) -> Vec<Hosts> {
     equal.map(Hosts::each).chain(of_turns).collect()
 }
 
-/// Runs a call on `f32` for each of `counts` by the world's algorithm. Returns the number of wrong
-/// elements on each rank.
+/// Runs a call on `f32` with the world's algorithm for each of `counts`. Returns the number of
+/// wrong elements on each rank.
 fn wrong(world: &World, collective: Collective, counts: &[usize]) -> Vec<Result<usize, Error>> {
     world.run(|comm| {
         let mut wrong = 0;

@@ -113,7 +113,7 @@ fn trace_file_has_the_structure_that_perfetto_reads() {
             start >= 0.0 && time >= 0.0 && event["args"].is_object(),
             "{event}"
         );
-        // Events of a row do not overlap.
+        // Events in one row must not overlap.
         let end = ends.entry(row).or_insert(0.0);
         assert!(*end <= start + ROUNDING_US, "{event} starts before {end}");
         *end = start + time;
@@ -153,7 +153,7 @@ fn bucket_spans_are_inside_their_step_and_have_sizes() {
     }
 }
 
-/// Returns the part of rank 0's communication time during which its backward runs.
+/// Returns the fraction of rank 0's communication time during which its backward runs.
 fn hidden_part(events: &[Value]) -> f64 {
     let backward = spans(events, 0, "backward");
     let (mut all, mut hidden) = (0.0, 0.0);
@@ -203,7 +203,7 @@ fn trace_bounds_memory_and_reports_dropped_spans() {
 #[test]
 fn failed_write_is_an_error_on_every_rank_and_leaves_no_file() {
     let directory = tempfile::tempdir().unwrap();
-    // A directory has the path of the file.
+    // Create a directory at the path of the file.
     let path = directory.path().join("taken");
     std::fs::create_dir(&path).unwrap();
     let ends = ringtree::simulate(3, |comm| {

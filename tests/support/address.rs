@@ -1,4 +1,4 @@
-//! Addresses at which the ranks of a test meet.
+//! Addresses at which the ranks of a test connect.
 
 use ringtree::start::UniqueId;
 use std::sync::{Mutex, PoisonError};
@@ -13,7 +13,7 @@ pub(crate) fn reserved_address() -> String {
     format!("127.0.0.1:{}", reserved_port())
 }
 
-/// Returns the port of such an address.
+/// Like [`reserved_address`], but returns only the port.
 pub(crate) fn reserved_port() -> u16 {
     let taken = UniqueId::on("127.0.0.1").unwrap();
     let port = taken.address().port();

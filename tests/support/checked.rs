@@ -1,5 +1,5 @@
-//! Runs one collective on inputs with exactly known results, in place and in its `_into` form. A
-//! count that the collective does not support is rounded down.
+//! Runs one collective on inputs with exactly known results, in place and in its `_into` form. If
+//! the collective does not support a count, the count is rounded down.
 
 use ringtree::plan::Collective;
 use ringtree::plan::internal::spec::whole_count;

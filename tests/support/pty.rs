@@ -1,4 +1,4 @@
-//! Pseudoterminals for the programs under test.
+//! Creates pseudoterminals for the programs under test.
 
 use rustix::pty::{OpenptFlags, grantpt, ioctl_tiocgptpeer, openpt, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};

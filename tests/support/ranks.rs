@@ -1,4 +1,4 @@
-//! Ranks as real processes: a test binary starts itself, and environment variables turn the
+//! Starts ranks as real processes: a test binary starts itself, and environment variables turn the
 //! `child_entry` of the copy into a rank.
 
 mod address;
@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 pub(crate) const ROLE: &str = "RINGTREE_TEST_ROLE";
 /// Prefix of a rank's reports, which distinguishes them from the lines of the test harness.
 pub(crate) const REPORT_PREFIX: &str = "says: ";
-/// Longer than any test takes, on any machine.
+/// A duration longer than any test takes, on any machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(180);
 
 /// Reports the outcome of a rank and exits the process.
@@ -59,7 +59,7 @@ pub(crate) enum Links {
 
 pub(crate) const ALL_LINKS: [Links; 3] = [Links::Tcp, Links::SharedMemory, Links::Both];
 
-/// Runs `test` with all cases at the same time, because it mostly waits for processes.
+/// Runs `test` on all cases at the same time, because it mostly waits for processes.
 pub(crate) fn concurrently<T: Send>(cases: impl IntoIterator<Item = T>, test: impl Fn(T) + Sync) {
     std::thread::scope(|scope| {
         for case in cases {

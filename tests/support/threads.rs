@@ -1,5 +1,5 @@
-//! Ranks as threads of this process, over real shared memory or loopback TCP. Each rank has its own
-//! runtime and control thread.
+//! Runs ranks as threads of this process, over real shared memory or loopback TCP. Each rank has
+//! its own runtime and control thread.
 
 use ringtree::start::{TransportChoice, UniqueId};
 use ringtree::{Builder, Communicator};

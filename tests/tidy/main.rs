@@ -1,5 +1,5 @@
-//! Checks the house rules on the sources: sizes, imports between modules, places of unsafe code,
-//! and names of files.
+//! Checks that the sources follow the house rules: sizes, imports between modules, locations of
+//! unsafe code, and names of files.
 
 #![allow(clippy::unwrap_used)]
 
@@ -19,9 +19,9 @@ const FILE_LINES_MAX: usize = 600;
 const FUNCTION_LINES_MAX: usize = 70;
 const LINE_COLUMNS_MAX: usize = 100;
 
-/// Modules without a clock, I/O or threads.
+/// Modules that must not use a clock, I/O or threads.
 const PURE: &[&str] = &["crates/plan", "src/protocol"];
-/// The only remaining cycle. Its removal has to be tested on a GPU.
+/// The only remaining cycle. Its removal would have to be tested on a GPU.
 const CYCLES: &[&str] = &["sys::cuda::gpu, sys::cuda::kernels, sys::cuda::memory, \
                             sys::cuda::stream, sys::cuda::words"];
 /// Directories of the sources of all crates.
@@ -39,7 +39,7 @@ const ROOTS: &[&str] = &[
 /// The map of modules in DESIGN.md.
 static MAP: LazyLock<Vec<Module>> = LazyLock::new(map);
 
-/// Names without a meaning.
+/// Names that say nothing about the contents of a file.
 const EMPTY_NAMES: &[&str] = &[
     "utils", "util", "common", "manager", "base", "helper", "helpers", "misc",
 ];
@@ -63,7 +63,7 @@ fn too_long(source: &Source) -> Vec<String> {
 fn long_functions(source: &Source) -> Vec<String> {
     let mut complaints = Vec::new();
     let code = &source.code;
-    // `fn` without a name is a type.
+    // `fn` without a name belongs to the type of a function pointer.
     let named = words(code, "fn").filter(|at| !code[at + 2..].starts_with('('));
     for at in named {
         let Some(signature) = code[at..].find(['{', ';']).map(|offset| at + offset) else {
@@ -94,7 +94,7 @@ fn unsafe_outside_sys(source: &Source) -> Vec<String> {
         .collect()
 }
 
-/// Returns the row of a module.
+/// Returns the map's row for a module.
 fn row(name: &str) -> Option<&'static Module> {
     MAP.iter().find(|module| module.name == name)
 }

@@ -1,4 +1,4 @@
-//! Source files in the form that the rules need.
+//! Reads and parses source files for the rules.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,5 @@
-//! Tests of the command `ringtree check-gpu`, and of `bench` on device buffers, with a fake driver.
-//! So all their code runs before it meets a real driver.
+//! Tests `ringtree check-gpu`, and `bench` on device buffers, with a fake driver, so that all of
+//! this code has run before it is used with a real driver.
 
 #![allow(clippy::unwrap_used)]
 
@@ -51,7 +51,7 @@ impl Elsewhere {
     }
 }
 
-/// Checks that every part checked something and found nothing wrong; returns the number of parts.
+/// Asserts that every part checked something and found nothing wrong. Returns the number of parts.
 fn assert_all_parts_passed(table: &Path) -> usize {
     let checks = std::fs::read_to_string(table).unwrap();
     let mut lines = checks.lines();
@@ -67,7 +67,7 @@ fn assert_all_parts_passed(table: &Path) -> usize {
 #[test]
 fn every_section_runs_on_strict_fake_driver() {
     let here = Elsewhere::new();
-    // The two GPUs that can access each other's memory.
+    // Make visible only the two GPUs that can access each other's memory.
     let settings = [("STRICT", "1"), ("VISIBLE_GPUS", "2")];
     let output = here.check(&["--out", "tables"], &settings);
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
@@ -75,7 +75,7 @@ fn every_section_runs_on_strict_fake_driver() {
     assert!(stderr.is_empty(), "{stderr}");
     assert!(stdout.ends_with("all GPU checks passed\n"), "{stdout}");
     let parts = assert_all_parts_passed(&here.path("tables/checks.csv"));
-    // Only the mapped path has the litmus test.
+    // The litmus test counts once, because only the mapped path has it.
     assert_eq!(parts, 1 + 3 * (7 + 2 + 1 + 1) + 1, "{stdout}");
     let probe = std::fs::read_to_string(here.path("tables/probe.csv")).unwrap();
     for found in ["GPU 0", "GPU 1", "mapped: "] {
@@ -96,7 +96,8 @@ fn every_section_runs_on_strict_fake_driver() {
     );
 }
 
-/// A toolkit's stub precedes the driver on the search path. It opens, but does not work.
+/// A toolkit's stub precedes the driver on the search path. It can be opened, but its functions do
+/// not work.
 #[test]
 fn stub_does_not_hide_driver() {
     let here = Elsewhere::new();
@@ -154,8 +155,8 @@ fn driver_error_is_a_failure_of_the_check() {
     assert!(stderr.lines().any(is_it), "{stderr}");
 }
 
-/// On real GPUs, slices come from pools, which wait for nothing. The habits of freeing and
-/// allocating must use the calls that may wait.
+/// On real GPUs, cudarc allocates its slices from memory pools, whose calls never wait. The habits
+/// that free and allocate memory must use the calls that may wait.
 #[test]
 fn habits_free_and_allocate_with_calls_that_may_wait() {
     let here = Elsewhere::new();
@@ -178,7 +179,7 @@ fn hanging_part_is_stopped() {
     let here = Elsewhere::new();
     let arguments = ["--only", "ends", "--patience", "1"];
     let output = here.check(&arguments, &[]);
-    // The other ranks wait longer than this limit for the suspended rank.
+    // The other ranks wait for the suspended rank longer than the limit of 1 s.
     assert_eq!(output.status.code(), Some(1));
     let stderr = text(&output.stderr);
     let what = "FAILED: one rank suspended, staged over shm, 3 ranks: did not finish within 1 s";

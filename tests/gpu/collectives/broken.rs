@@ -18,8 +18,8 @@ pub(crate) fn act(role: &str) -> Option<Act> {
     })
 }
 
-/// The driver of one rank rejects everything from some point in a long call on. All ranks get an
-/// error, and their streams continue.
+/// The driver of one rank rejects everything from some point in a long call onward. All ranks get
+/// an error, and their streams continue.
 #[test]
 fn driver_failure_midway_blocks_no_stream() {
     for from in ["7", "15", "30"] {
@@ -54,7 +54,7 @@ fn driver_fails(rank: &Rank) -> Result<String> {
     }
     let text = error.to_string();
     assert!(text.contains("999"), "{text}");
-    // The stream must not be blocked.
+    // The stream must not remain blocked.
     stream.synchronize()?;
     Ok("ok".into())
 }

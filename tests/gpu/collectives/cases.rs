@@ -103,7 +103,8 @@ fn check(rank: &Rank, case: &Case) -> Result<usize> {
     with_element!(case.dtype, T => check_as::<T>(rank, case))
 }
 
-/// Issues the call and returns how many elements of this rank differ from the expected result.
+/// Issues the call and returns the number of elements on this rank that differ from the expected
+/// result.
 fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let Rank {
         comm,
@@ -118,7 +119,7 @@ fn check_as<T: Element>(rank: &Rank, case: &Case) -> Result<usize> {
     let mut buffer = DeviceBuffer::new(device, stream, &content)?;
     comm.use_algorithm(case.algorithm)?;
     ringtree::internal::calls::collective(comm, case.collective, &mut buffer, case.op, case.root)?;
-    // Only the stream makes this call wait for the result.
+    // Only the stream's order makes this read wait for the result.
     let result = buffer.read()?;
     let result: &[u8] = bytemuck::cast_slice(&result);
     let promise = ExpectedResult {

@@ -1,4 +1,4 @@
-//! Calls on devices that fail, and calls that return an error immediately.
+//! Tests calls on device buffers that fail, or that return an error immediately.
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, sys};
@@ -37,7 +37,7 @@ const DRIVERS: [&[(&str, &str)]; 3] = [
     &[("STRICT", "1"), ("CHANNELS", "one")],
 ];
 
-/// Runs the role on every path and driver.
+/// Runs the role on every path, with every configuration of the driver.
 fn everywhere(ranks: usize, configure: fn(World) -> World, role: &str, expected: &[&str]) {
     for (path, settings) in PATHS.iter().flat_map(|path| DRIVERS.map(|one| (path, one))) {
         let settings = settings.iter();
@@ -55,7 +55,7 @@ fn buffer(rank: &Rank) -> Result<DeviceBuffer<f32>> {
     DeviceBuffer::new(&rank.device, &rank.stream, &[1.0; 3000])
 }
 
-/// A stream that blocks until the word is 1, with a buffer on it.
+/// A stream that [`Held::hold`] blocks until `word` is 1.
 struct Held {
     user: Arc<CudaStream>,
     word: &'static AtomicU32,
@@ -94,10 +94,10 @@ fn timeout_is_reported_and_streams_continue() {
     everywhere(2, World::impatient, "deadline", &["deadline", "late"]);
 }
 
-/// Also covers a caller inside the driver, which waits for the stream while holding its lock.
+/// Also covers a caller that waits for the stream inside the driver, holding the driver's lock.
 fn deadline(rank: &Rank) -> Result<String> {
     if rank.comm.rank() == 1 {
-        // Stays connected, but does not issue the call.
+        // This rank stays connected, but does not issue the call.
         std::thread::sleep(Duration::from_secs(5));
         return Ok("late".into());
     }
@@ -154,7 +154,7 @@ fn killed(rank: &Rank) -> Result<String> {
     Ok("rank 2 is gone".into())
 }
 
-/// A stream is blocked, so a collective on it cannot start; collectives on host memory continue.
+/// A stream is blocked, so a collective on it cannot start. Collectives on host memory continue.
 #[test]
 fn host_collectives_do_not_wait_for_gpu() {
     everywhere(2, unchanged, "host calls", &ok(2));
@@ -216,8 +216,8 @@ fn stuck(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// Issues hundreds of calls and a long one while a stream is blocked: the library's queues stay
-/// short.
+/// Issues hundreds of calls and a long one while a stream is blocked. The library's queues must
+/// stay short.
 #[test]
 fn library_queues_are_bounded_and_do_not_deadlock() {
     for path in PATHS {
@@ -383,7 +383,7 @@ fn left_unchanged(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// A rank that reports success has the right sum, even if another rank aborts meanwhile.
+/// A rank that reports success has the right sum, even if another rank aborts at the same time.
 #[test]
 fn reported_success_is_right_even_if_a_rank_aborts() {
     for pause in ["0", "1", "3", "10"] {
@@ -462,7 +462,7 @@ fn leaving(rank: &Rank) -> Result<String> {
 }
 
 /// Attaching another communicator unmaps the memory of a dropped one, and the driver may then wait
-/// for all streams. Nothing else must wait with it.
+/// for all streams. No other call may be delayed by this.
 #[test]
 fn drop_does_not_wait_for_thread_in_driver() {
     World::new(1, "mapped").expect("dropping", ok(1));

@@ -1,5 +1,5 @@
-//! GPU work that training code typically enqueues after a collective, on drivers that make such
-//! calls wait. No such call may delay collectives, whatever the driver does meanwhile.
+//! Tests GPU work that training code typically enqueues after a collective, on drivers in which the
+//! enqueuing call waits. It must never delay collectives, whatever the driver is doing.
 
 use super::world::{Act, PATHS, Rank, World, ok};
 use cudarc::driver::{CudaContext, CudaStream, DevicePtr, sys};
@@ -50,8 +50,8 @@ fn habits_do_not_block_calls_if_priorities_share_queues() {
     every_habit(&[("CHANNELS", "priority")]);
 }
 
-/// Some machines allow only one thread to use the GPU. The engine and the control thread must not
-/// call the driver.
+/// Some machines allow only one thread to use the GPU, so the engine and the control thread must
+/// not call the driver.
 #[test]
 fn only_callers_thread_enters_driver() {
     every_habit(&[("STRICT", "1"), ("ONE_THREAD", "1")]);
@@ -125,7 +125,7 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
             let memory = user.alloc_zeros::<f32>(5000).unwrap();
             assert_eq!(user.clone_dtoh(&memory).unwrap(), [0.0; 5000]);
         }
-        // Reduces a part of memory that is known only by its address.
+        // Reduces part of an allocation, given only its address.
         "address" => part_of_an_address(rank, &user)?,
         _ => {}
     }

@@ -39,7 +39,8 @@ fn every_type_and_operator() {
     }
 }
 
-/// The buffers are split into many pieces and several rounds. No two ranks have the same amount.
+/// The buffers are split into many pieces and several rounds. If the collective allows it, their
+/// lengths are not multiples of the number of ranks.
 #[test]
 fn large_buffers_are_split_and_stay_exact() {
     for (ranks, path) in [(2, "mapped"), (3, "mapped"), (2, "shm"), (3, "tcp")] {

@@ -1,5 +1,5 @@
-//! The path that device buffers use: the setting, and the reports of the ranks if a path is not
-//! available.
+//! Tests the path that device buffers use: the setting, and what the ranks report if a path is
+//! unavailable.
 
 use super::world::{Act, Rank, World, ok};
 use ringtree::ErrorKind;

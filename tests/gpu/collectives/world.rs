@@ -14,8 +14,8 @@ const PATH: &str = "RINGTREE_TEST_PATH";
 pub(crate) const PATHS: [&str; 3] = ["mapped", "shm", "tcp"];
 /// Prefix of a rank's result among the lines of the test harness.
 const REPORT_PREFIX: &str = "rank result: ";
-/// Time after which a rank counts as hung. It is far longer than any timeout here and than the
-/// delays of a busy machine.
+/// Time after which a rank counts as hung. It is far longer than any timeout in these tests and
+/// than any delay on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The code that a rank runs for a role. The test compares its result.
@@ -25,7 +25,7 @@ pub(crate) type Act = fn(&Rank) -> Result<String>;
 pub(crate) struct World {
     ranks: usize,
     settings: Vec<(&'static str, String)>,
-    /// Settings of single ranks.
+    /// Settings of individual ranks, as (rank, variable, value).
     of_ranks: Vec<(usize, &'static str, &'static str)>,
 }
 
@@ -64,7 +64,7 @@ impl World {
         self
     }
 
-    /// Expects another path than the requested one.
+    /// Expects the ranks to use a different path than the requested one.
     pub(crate) fn expecting(self, path: &str) -> Self {
         self.with(PATH, path)
     }
@@ -74,7 +74,7 @@ impl World {
         self.with("RINGTREE_TIMEOUT_MS", "1500")
     }
 
-    /// Runs the ranks and compares their results. A rank that fails reports why.
+    /// Runs the ranks and compares their results. A rank that fails reports the cause.
     pub(crate) fn expect(&self, role: &str, expected: Vec<&str>) {
         let result = self.run(role);
         assert_eq!(result, expected, "{role} with {:?}", self.settings);
@@ -166,7 +166,7 @@ impl Rank {
         let device = Device::open(ordinal)?;
         let comm = Communicator::from_env()?;
         if let Err(error) = comm.attach(&device) {
-            // If a setting was rejected, the communicator is still usable.
+            // The communicator must still be usable after a setting was rejected.
             comm.barrier()?;
             return Err(error);
         }

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The names that programs open and that a toolkit's stub for the linker has.
+/// File names of the driver: the name that programs usually open, and the name of a toolkit's
+/// linker stub.
 pub(crate) const NAME: &str = "libcuda.so.1";
 pub(crate) const TOOLKIT_NAME: &str = "libcuda.so";
 
@@ -17,8 +18,8 @@ pub(crate) fn folder() -> PathBuf {
 
 fn compile() -> PathBuf {
     let compiler = std::env::var("CXX").unwrap_or_else(|_| "c++".to_owned());
-    // Next to the test binary. Each binary has its own copy, because several may compile it
-    // simultaneously.
+    // The library is stored next to the test binary. Each binary has its own copy, because several
+    // may compile it simultaneously.
     let own = std::env::current_exe().unwrap();
     let folder = own.with_extension("driver");
     std::fs::create_dir_all(&folder).unwrap();
@@ -50,7 +51,7 @@ fn compile() -> PathBuf {
         ),
         Err(error) => panic!("no C++ compiler {compiler} ({error}): install g++, or set CXX"),
     }
-    // cudarc opens the library by the other name.
+    // cudarc opens the library by this name.
     let link = folder.join(TOOLKIT_NAME);
     let _ = std::fs::remove_file(&link);
     symlink(NAME, link).unwrap();

@@ -76,7 +76,7 @@ static int gpu_of(const void *context) {
     return -1;
 }
 
-// ONE_THREAD: only the thread that initialized the driver may enter it.
+// ONE_THREAD: Only the thread that initialized the driver may enter it.
 static std::atomic<long> first_thread{0};
 static int current_gpu() {
     static const bool IS_ONE = std::getenv("ONE_THREAD") != nullptr;
@@ -91,7 +91,7 @@ static int current_gpu() {
 
 struct Block {
     u64 bytes;
-    // The GPU whose context can access it.
+    // The GPU whose context can access the memory.
     int gpu;
     // Set if cuMemMap mapped it.
     bool is_mapped;
@@ -129,7 +129,8 @@ static bool is_host(u64 address, u64 bytes) {
     return holds(host_blocks, address, bytes, [](const u64 &length) -> u64 { return length; });
 }
 
-// Returns whether a stream can access a word at this address: the memory is registered or pinned.
+// Returns whether a stream can access a word at this address, because the memory is registered or
+// pinned.
 static bool is_registered(u64 address) {
     if (is_host(address, 4)) return true;
     std::lock_guard<std::mutex> guard(memory_lock);
@@ -201,7 +202,7 @@ struct Alone {
     Alone() : held(context_lock, std::defer_lock) { if (STRICT) held.lock(); }
 };
 
-// FAIL_FROM: returns whether to reject the library's entry that is being enqueued.
+// FAIL_FROM: Returns whether to reject the library's entry that is being enqueued.
 static bool is_failing() {
     static const char *const FROM = std::getenv("FAIL_FROM"), *const OF = std::getenv("FAIL_RANK"), *const RANK = std::getenv("RANK");
     static std::atomic<long> enqueued{0};
@@ -479,7 +480,7 @@ Result cuMemCreate(u64 *handle, size_t bytes, const Properties *properties, u64 
 
 Result cuMemExportToShareableHandle(int *number, u64 handle, int kind, u64 flags) {
     NEEDS_CONTEXT;
-    // The result in containers without the capability.
+    // A container that lacks the required capability returns this error.
     if (std::getenv("NO_IPC")) return 801;
     std::lock_guard<std::mutex> guard(memory_lock);
     auto found = physicals.find(handle);
@@ -544,7 +545,7 @@ Result cuMemMap(u64 address, size_t bytes, size_t offset, u64 handle, u64 flags)
     void *start = reinterpret_cast<void *>(address);
     if (mmap(start, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, found->second.file, 0) == MAP_FAILED) return OUT_OF_MEMORY;
     place->second.second = handle;
-    // No GPU can access it until access is granted.
+    // No GPU can access the memory until cuMemSetAccess is called.
     device_blocks[address] = {bytes, -1, true};
     return SUCCESS;
 }

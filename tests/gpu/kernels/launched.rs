@@ -1,4 +1,4 @@
-//! Launches of the kernels on this machine's CPU, and their expected results.
+//! Launches the kernels on this machine's CPU, and checks their results.
 
 use super::values::Random;
 use bytemuck::{Pod, Zeroable, bytes_of};
@@ -20,7 +20,7 @@ pub(crate) struct Request {
     pub(crate) memory_bytes: u64,
 }
 
-/// The memory accesses of a launch.
+/// The numbers of bytes that a launch accesses.
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct Answer {
@@ -38,7 +38,7 @@ pub(crate) struct Case {
     pub(crate) expected: Vec<u8>,
     pub(crate) bytes_read: usize,
     pub(crate) bytes_written: usize,
-    /// Lower bound for the bytes accessed 16 at a time.
+    /// Minimum number of bytes that must be accessed in vectors of 16 bytes.
     pub(crate) bytes_by_vector_min: usize,
 }
 
@@ -127,7 +127,7 @@ impl Memory {
     }
 }
 
-/// Requests the launch with its own grid or with a random one.
+/// Creates a request for the launch, with its own grid or a random one.
 pub(crate) fn request(launch: &gpu::Launch, memory_bytes: usize, random: &mut Random) -> Request {
     let mut name = [0; 32];
     let entry = launch.entry.to_bytes();

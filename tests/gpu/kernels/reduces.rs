@@ -1,4 +1,4 @@
-//! Reductions, compared with the CPU kernels.
+//! Tests reductions, comparing them with the CPU kernels.
 
 use super::launched::{Case, Memory, check, request};
 use super::values::{Random, random_elements, special_values};
@@ -7,14 +7,14 @@ use ringtree::internal::compute::{Kernel, gpu};
 use ringtree::internal::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
 use ringtree::{Dtype, ReduceOp};
 
-/// Offsets of the buffers of a launch from multiples of 16 bytes.
+/// How the buffers of a launch are aligned, as offsets from multiples of 16 bytes.
 #[derive(Clone, Copy, Debug)]
 enum Residues {
     /// The same offset for all buffers.
     Alike(usize),
-    /// Multiples of the element size.
+    /// Random multiples of the element size.
     Elements,
-    /// Any offset.
+    /// Random offsets.
     Bytes,
 }
 
@@ -24,7 +24,7 @@ struct Reduce {
     op: ReduceOp,
     divisor: Option<usize>,
     operands: Vec<Vec<u8>>,
-    /// The operand whose memory is also the destination.
+    /// Index of the operand whose memory is also the destination.
     own: Option<usize>,
     residues: Residues,
 }
@@ -94,7 +94,7 @@ impl Reduce {
 
     /// Creates a reduction of random operands.
     fn random(dtype: Dtype, op: ReduceOp, random: &mut Random) -> Reduce {
-        // A block processes 4 KiB of each operand at a time.
+        // A thread block processes 4 KiB of each operand at a time.
         let bytes_max = [8, 60, 300, 5000, 16_000][random.below(5)];
         let elements = random.below(bytes_max / dtype.size() + 1);
         let operands = 1 + random.below(8);

@@ -27,8 +27,8 @@ fn plans(request: &Request) -> Vec<Plan> {
     algorithms::plans(request).unwrap()
 }
 
-/// Returns requests of every registered pair for up to `world_size_max` ranks, with some roots,
-/// numbers of pieces and placements.
+/// Returns requests for every registered pair of collective and algorithm and for up to
+/// `world_size_max` ranks, with some roots, numbers of pieces and placements.
 fn requests(world_size_max: usize) -> Vec<Request> {
     let mut all = Vec::new();
     for (collective, algorithm) in algorithms::pairs(&[2, 3, 8]) {
@@ -52,12 +52,12 @@ fn requests(world_size_max: usize) -> Vec<Request> {
     all
 }
 
-/// Largest number of ranks that are also placed at sites. Following the paths of more ranks takes
-/// long.
+/// Largest world size whose ranks are also placed at several sites. In larger worlds, following the
+/// paths takes long.
 const AT_SITES_MAX: usize = 24;
 
-/// Returns placements: ranks on separate hosts, and if the algorithm plans by hosts, also hosts
-/// with equal and with different numbers of ranks, some of them at sites.
+/// Returns placements: each rank on a separate host, and, if the algorithm plans by hosts, also
+/// hosts with equal and with different numbers of ranks, some of them at several sites.
 fn hosts(plans_by_hosts: bool, world_size: usize) -> Vec<Hosts> {
     let mut all = vec![Hosts::APART];
     if plans_by_hosts {
@@ -109,7 +109,7 @@ fn tolerance(request: &Request) -> (f64, f64) {
     let uneven_sites = (1..topology.site_count()).any(|site| hosts_at(site) != hosts_at(0));
     match request.algorithm {
         Algorithm::ScatterAllgather => (0.43, 1.0),
-        // Three slices of two rounds, whose latencies the closed form counts separately.
+        // The closed form counts the latencies of three slices of two rounds separately.
         _ if request.pieces > 1 => (0.37, 1.01),
         Algorithm::Flat
         | Algorithm::TwoShot
@@ -328,7 +328,7 @@ fn shared_memory_messages_fit_into_segments() {
                 let (together, forced) = (together(world_size), Some(entry.algorithm));
                 let bytes = count * 8;
                 let choice = choose(collective, &together, bytes, 8, &table, forced);
-                // A buffer of this length would need too much scratch.
+                // With a buffer of this length, the algorithm would need too much scratch.
                 let Ok(choice) = choice else { continue };
                 let is_pipelined = (entry.is_pipelined)(collective);
                 let chunks = (entry.chunks)(&Request {
@@ -500,9 +500,9 @@ proptest! {
     }
 }
 
-/// If reducing a byte is cheap, a flat all-reduce of two ranks has a lower predicted time in shared
-/// memory than one in pieces. In practice, the flat all-reduce is slower if its messages are longer
-/// than a segment.
+/// If reducing a byte is cheap, a flat all-reduce of two ranks in shared memory has a lower
+/// predicted time than one in pieces. In practice, the flat all-reduce is slower if its messages
+/// are longer than a segment.
 #[test]
 fn long_buffers_in_shared_memory_are_sent_in_pieces() {
     let mut table = TuningTable::default();

@@ -140,7 +140,7 @@ fn shared_memory_message_times_add_up_to_the_cost() {
 
 /// The engine also sends empty messages.
 #[test]
-fn messages_without_elements_are_predicted() {
+fn empty_messages_are_predicted() {
     let table = TuningTable::default();
     let by = |collective, algorithm| Request {
         collective,

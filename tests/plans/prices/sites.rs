@@ -7,7 +7,7 @@ use ringtree::plan::{
     choose,
 };
 
-/// Returns the numbers of chunks that the plans send from and to each site, indexed by site.
+/// Returns the numbers of chunks that the plans send from each site and to each site.
 fn across(plans: &[Plan]) -> (Vec<usize>, Vec<usize>) {
     let topology = plans[0].request.topology();
     let site_of = |rank| topology.site_of(topology.host_of(rank));
@@ -75,7 +75,7 @@ fn uplinks_carry_no_more_chunks_than_necessary() {
     }
 }
 
-/// Returns a table with 1 Gbit/s and 0.25 ms between hosts, and a tenth of this bandwidth between
+/// Returns a table with 1 Gbit/s and 0.25 ms between hosts, and a tenth of that bandwidth between
 /// sites.
 fn slow_uplink() -> TuningTable {
     let mut table = over_tcp(LinkCost {
@@ -113,7 +113,8 @@ fn auto_minimizes_traffic_on_a_slow_uplink() {
         let most = share * seconds(other);
         assert!(hierarchical_s <= most, "{hierarchical_s} {other}");
     }
-    // No other plan achieves this with few messages for every number of hosts.
+    // No other plan sends so little over the uplink in few messages, however many hosts each site
+    // has.
     let (uneven, table) = (at_sites(&[5, 3]), slow_uplink());
     let few = choose(Collective::AllReduce, &uneven, 64 << 10, 4, &table, None).unwrap();
     assert_eq!(few.algorithm, Algorithm::Hierarchical, "{}", few);
@@ -121,8 +122,8 @@ fn auto_minimizes_traffic_on_a_slow_uplink() {
     let least = f64::from(25 << 20) * 80e-9;
     let broadcast = by(Collective::Broadcast, 25 << 20, None);
     assert!(broadcast.predicted_s < 1.15 * least, "{}", broadcast);
-    // Without sites, `auto` does not know of the uplink. Without measured costs, it assumes that
-    // an uplink is ten times slower.
+    // Without sites, `auto` does not know of the uplink. With sites but without measured costs, it
+    // assumes that an uplink is ten times slower.
     let apart = Topology::apart(8);
     let unaware = choose(
         Collective::AllReduce,

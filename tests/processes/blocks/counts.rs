@@ -32,8 +32,8 @@ const COLLECTIVES: [Collective; 4] = [
     Collective::Scatter,
 ];
 
-/// Checks the error of such a call. Returns a description of the fault, or `None` if the error
-/// names a block that differs and both ranks.
+/// Checks the error of a call with these lengths. Returns a description of the fault, or `None` if
+/// the error names a block whose lengths differ and both ranks.
 fn fault(end: Result<()>, lengths: &[[usize; RANKS]; RANKS]) -> Option<String> {
     let Err(error) = end else {
         return Some("no error".into());
@@ -52,8 +52,7 @@ fn fault(end: Result<()>, lengths: &[[usize; RANKS]; RANKS]) -> Option<String> {
     (!is_reported).then(|| format!("no '{says}' in: {error:?}"))
 }
 
-/// Runs the calls that `is_wanted` selects, each in its own communicator. Returns a description of
-/// all faults.
+/// Runs the selected calls, each in its own communicator. Returns a description of all faults.
 fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<String> {
     let mut wrong = String::new();
     let mut row = 0;
@@ -80,8 +79,8 @@ fn wrong(comm: &Communicator, is_wanted: impl Fn(usize) -> bool) -> Result<Strin
     Ok(wrong)
 }
 
-/// Runs each case in one form. Every process gets the error when one of its links does, or a second
-/// later.
+/// Runs each case in only one form. A process gets the error as soon as one of its links detects
+/// it, or otherwise a second later.
 pub(crate) fn some_wrong(comm: &Communicator) -> Result<String> {
     wrong(comm, |one| one.is_multiple_of(FORMS.len()))
 }

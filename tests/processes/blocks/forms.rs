@@ -1,4 +1,5 @@
-//! Every form of the calls on blocks uses the layout of its buffer, with every kind of buffer.
+//! Tests that every form of the calls on blocks uses the layout of its buffer, with every kind of
+//! buffer.
 
 use super::over_processes;
 use ringtree::comm::{Memory, MemoryMut};
@@ -16,7 +17,7 @@ const ROOT: usize = 1;
 /// Runs the call on a buffer that is filled with this rank's input.
 pub(crate) type Call = fn(&Communicator, Collective, Any) -> Result<Any>;
 
-/// The forms of a call, each with its suffix to the collective's name.
+/// The forms of a call, each with the suffix that it adds to the collective's name.
 pub(crate) const FORMS: [(&str, Call); 6] = [
     ("", blocking),
     ("_into", into),
@@ -49,7 +50,7 @@ pub(crate) fn of_custom_type(layout: Layout<'static>, data: Vec<f32>) -> Any {
     Box::new(Custom(layout, data))
 }
 
-/// A user's buffer type with everything that the documentation requires.
+/// A custom buffer type that implements everything that the documentation requires.
 struct Custom(Layout<'static>, Vec<f32>);
 
 impl Buffer for Custom {
@@ -119,7 +120,8 @@ fn input_and_output(comm: &Communicator, collective: Collective, mut all: Any) -
     }
 }
 
-/// Returns the buffer of full length, with the result in place.
+/// Returns a buffer of full length that contains the result. If the output is only this rank's
+/// block, copies it into the input.
 fn whole(comm: &Communicator, collective: Collective, (input, output): (Any, Any)) -> Any {
     match collective {
         Collective::ReduceScatter | Collective::Scatter => {
@@ -199,7 +201,7 @@ fn in_a_scope(comm: &Communicator, collective: Collective, mut all: Any) -> Resu
     Ok(all)
 }
 
-/// Returns layouts, each with the number of elements of its buffer. One of the even layouts has
+/// Returns layouts, each with the number of elements in its buffer. One of the even layouts has
 /// blocks of equal length, and the other does not.
 fn layouts(ranks: usize) -> Vec<(Layout<'static>, usize)> {
     let counts = |of: &dyn Fn(usize) -> usize| -> (Layout<'static>, usize) {
@@ -213,12 +215,12 @@ fn layouts(ranks: usize) -> Vec<(Layout<'static>, usize)> {
         (Layout::Ceil, 2 * ranks + 1),
         counts(&|rank| [0, 3, 0, 1][rank % 4]),
         counts(&|rank| rank + 1),
-        // These blocks are longer than a segment of shared memory.
+        // Some of these blocks are longer than a segment of shared memory.
         counts(&|rank| [7, 40_000, 0][rank % 3]),
     ]
 }
 
-/// Returns whether the form of the collective supports this layout.
+/// Returns `true` if the form of the collective supports this layout.
 fn is_supported(
     collective: Collective,
     suffix: &str,

@@ -1,5 +1,6 @@
-//! Calls on one block per rank, in every form, with every kind of buffer and in every layout. They
-//! run on simulated ranks, and on real processes over TCP, through shared memory, and over both.
+//! Tests calls on one block per rank, in every form, with every kind of buffer and in every layout.
+//! They run on simulated ranks, and on real processes over TCP, through shared memory, and over
+//! both.
 
 mod counts;
 mod forms;
@@ -24,7 +25,7 @@ fn child_entry() {
     })
 }
 
-/// Runs the role in processes over all links. Passes the reports of its ranks to `check`.
+/// Runs the role in processes over all links. Passes the ranks' reports to `check`.
 fn over_processes(role: &str, world_size: usize, check: impl Fn(&[String]) + Sync) {
     let all: Vec<_> = (0..world_size).collect();
     concurrently(ALL_LINKS, |links| {

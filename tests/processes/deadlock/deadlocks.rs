@@ -29,7 +29,7 @@ fn sorted(one: usize, other: usize) -> [usize; 2] {
 }
 
 /// Rank 0 receives a message on one communicator. Rank 1 sends it only after a call on another
-/// communicator, which borrows the same buffer.
+/// communicator, which rank 0 issues after the receive.
 pub(crate) fn message(comm: &Communicator) -> Result<()> {
     let other = comm.duplicate()?.with_name("sums");
     other.barrier()?;
@@ -51,7 +51,7 @@ pub(crate) fn first_call(comm: &Communicator) -> Result<()> {
     }
 }
 
-/// Each rank sends the next rank more bytes than links hold.
+/// Each rank sends the next rank more bytes than the links can hold.
 pub(crate) fn sends(comm: &Communicator) -> Result<()> {
     let next = (comm.rank() + 1) % comm.world_size();
     comm.send(&vec![0u8; 32 << 20], next)

@@ -13,8 +13,8 @@ use std::time::Duration;
 /// A delay after which the peers have reported their positions to each other.
 pub(crate) const LATE: Duration = Duration::from_secs(4);
 
-/// Time for a thread that has started to reach its wait. In simulated worlds, virtual time does not
-/// advance meanwhile.
+/// Time that a newly started thread needs to reach its wait. In simulated worlds, virtual time does
+/// not advance meanwhile.
 const BEGUN: Duration = Duration::from_millis(100);
 
 /// A function that lets time pass on a rank.
@@ -30,8 +30,8 @@ fn used(comm: &Communicator) -> Result<[Communicator; 2]> {
     Ok(pair)
 }
 
-/// Waits in y. Meanwhile, another thread, which has not made a call on either communicator, makes
-/// the call on x after `first`.
+/// Waits in y. Meanwhile, another thread, which has not made a call on either communicator, runs
+/// `first` and then makes the call on x.
 fn wait_alongside(
     [x, y]: [Communicator; 2],
     first: impl FnOnce(&Communicator) -> Result<()> + Send,
@@ -129,8 +129,8 @@ pub(crate) fn computing(comm: &Communicator, pause: Pause<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Ranks wait for each other. The call of rank 0 has no timeout; the timeout of the other call ends
-/// it.
+/// Ranks wait for each other. Rank 0's call has no timeout, and ends when another rank's call times
+/// out.
 pub(crate) fn one_untimed(comm: &Communicator) -> Result<()> {
     let [x, y] = used(comm)?;
     match comm.rank() {
@@ -146,7 +146,7 @@ pub(crate) fn both_untimed(comm: &Communicator) -> Result<()> {
 }
 
 /// Rank 0 waits in x for rank 1. Rank 1 waits in y for another thread of rank 0, which continues
-/// when the wait in x has ended.
+/// only after the wait in x has ended.
 pub(crate) fn other_caller(comm: &Communicator) -> Result<()> {
     let [x, y] = used(comm)?;
     if comm.rank() == 1 {

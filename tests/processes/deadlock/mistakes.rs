@@ -5,7 +5,7 @@ use ringtree::ddp::{DataParallel, Options, Parameter};
 use ringtree::{Communicator, Dtype, ReduceOp, Result};
 use std::path::Path;
 
-/// Something that only one rank does.
+/// A mistake that only one rank makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
     /// `if rank == 0 { all_reduce(loss) }`.
@@ -26,8 +26,8 @@ pub(crate) const MISTAKES: [(&str, Mistake); 5] = [
     ("out-of-data", Mistake::OutOfData),
 ];
 
-/// Runs steps with an all-reduce of the gradients and an all-reduce of the loss. One rank makes the
-/// mistake in the third step.
+/// Runs steps with an all-reduce of the gradients and an all-reduce of the loss. In the third step,
+/// one rank makes the mistake.
 pub(crate) fn train(comm: &Communicator, mistake: Mistake, folder: &Path) -> Result<()> {
     let parameters = vec![
         Parameter::new("weight", &[64, 4], Dtype::F32),

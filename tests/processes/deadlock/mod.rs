@@ -1,6 +1,6 @@
-//! Ranks that wait for each other in different communicators, or send in a circle. The ranks are
-//! simulated, or are processes over TCP and shared memory. Their errors report the deadlock, and no
-//! other call ends early.
+//! Tests ranks that wait for each other in different communicators, or that send in a circle. The
+//! ranks are simulated, or are processes over TCP and shared memory. Their errors must report the
+//! deadlock, and no other call may end early.
 
 mod deadlocks;
 mod long_waits;
@@ -9,5 +9,5 @@ mod processes;
 mod simulated;
 mod soak;
 
-/// Text of an error if the waits of ranks form a circle.
+/// Part of the error if ranks wait for each other in a circle.
 const CIRCLE: &str = "; they wait for each other";

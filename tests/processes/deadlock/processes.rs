@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Variable with the directory for the checkpoints of a training run.
 const FOLDER: &str = "RINGTREE_TEST_FOLDER";
-/// The timeout of calls that do not complete. Within it, each rank learns where the others are, on
-/// any machine.
+/// Timeout of calls that do not complete. On any machine, it is long enough for each rank to learn
+/// where the others are.
 const TIMEOUT: Duration = Duration::from_secs(12);
 
 /// Starts ranks that run this module's `child_entry`.
@@ -87,7 +87,7 @@ fn compute(_: &Communicator, time: Duration) {
     }
 }
 
-/// Issues a call that has no timeout, and waits until after the stall warning is due.
+/// Issues a call without a timeout, and waits until after the stall warning is due.
 fn long_untimed_call(comm: &Communicator) -> Result<()> {
     if comm.rank() == 0 {
         std::thread::sleep(long_waits::LATE);

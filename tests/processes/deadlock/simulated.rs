@@ -6,8 +6,8 @@ use super::{CIRCLE, long_waits};
 use ringtree::sim::{World, sleep};
 use ringtree::{Error, ErrorKind, Result};
 
-/// Checks that the error of each rank reports the deadlock and contains `parts`. A rank may get
-/// some of them through another rank, whose call ended earlier.
+/// Checks that the error of each rank reports the deadlock and contains `parts`. A rank may learn
+/// some of them from another rank whose call ended earlier.
 fn check_errors(ends: &[Result<()>], parts: &[&str]) {
     for end in ends {
         let text = end.as_ref().map_err(Error::to_string).unwrap_err();
@@ -30,7 +30,7 @@ fn timeout_error_reports_deadlock_after_usual_mistakes() {
 }
 
 #[test]
-fn timeout_error_reports_whole_circle() {
+fn timeout_error_reports_complete_circle() {
     for (_, program, ranks, parts) in DEADLOCKS {
         check_errors(&World::new(ranks).run(program), parts);
     }

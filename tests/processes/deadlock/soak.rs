@@ -21,8 +21,8 @@ impl Chance {
     }
 }
 
-/// Pauses, usually for a short time. One pause in eight may be so long that the ranks report their
-/// positions to each other.
+/// Pauses, usually briefly. One pause in eight may be so long that the ranks report their positions
+/// to each other.
 fn pause(own: &mut Chance) {
     let most_ms = if own.below(8) == 0 { 3500 } else { 60 };
     thread::sleep(Duration::from_millis(own.below(most_ms)));

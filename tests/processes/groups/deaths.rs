@@ -1,5 +1,5 @@
-//! A rank dies at any step of creating and using groups. Every survivor that needs it gets the same
-//! first error, and groups without it continue.
+//! A rank dies at any step of creating and using groups. Every survivor that needs the rank gets
+//! the same first error, and groups without it continue.
 
 use ringtree::sim::{World, sleep};
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result};
@@ -14,7 +14,7 @@ fn group_of(rank: usize) -> usize {
     usize::from(!GROUPS[0].contains(&rank))
 }
 
-/// Runs `program` with rank `victim` dying at `at`, on links with random delays.
+/// Runs `program` on links with random delays. Rank `victim` dies at time `at`.
 fn with_death<R: Send>(
     victim: usize,
     at: Duration,
@@ -38,8 +38,7 @@ fn use_it(group: &Communicator) -> Result<()> {
     group.barrier()
 }
 
-/// Checks that the errors of a group's survivors are the same. Returns whether there are any
-/// errors.
+/// Checks that the errors of a group's survivors are the same. Returns `true` if there are any.
 fn check_same_error(ends: &[Result<()>], members: &[usize], victim: usize) -> bool {
     let failed = members.iter().filter(|rank| **rank != victim);
     let failed: Vec<&Error> = failed
@@ -80,7 +79,7 @@ fn subgroup_fails_on_all_members_after_death_at_any_step() {
             for rank in other {
                 match &ends[*rank] {
                     Ok(()) => {}
-                    // Rank 0 of the world assigns the numbers of groups.
+                    // Rank 0 of the world assigns the IDs of groups, so either group needs it.
                     Err(error) if victim == 0 => {
                         let text = error.to_string();
                         assert!(text.starts_with("rank 0 of the world is gone"), "{text}");
@@ -90,7 +89,7 @@ fn subgroup_fails_on_all_members_after_death_at_any_step() {
             }
         }
     }
-    // Most deaths occur while the group is needed, and some occur later.
+    // Most deaths occur while the group still needs the victim, and some occur later.
     for (victim, failed) in failures {
         assert!((10..60).contains(&failed), "victim {victim}: {failed}");
     }
@@ -113,7 +112,7 @@ fn split_ends_on_all_survivors_after_death_at_any_step() {
             let survivors = (0..RANKS).filter(|rank| *rank != victim);
             for rank in survivors {
                 let (split, used) = ends[rank].clone().unwrap();
-                // A split fails as a collective of all ranks, or like the group.
+                // A split fails either as a collective of all ranks or while its group is created.
                 if let Err(error) = split {
                     let text = error.to_string();
                     assert!(text.contains("is gone"), "{text}");
@@ -147,7 +146,7 @@ fn departure_from_group_reports_failure_of_other_group() {
         sleep(comm, Duration::from_millis(2));
         match comm.rank() {
             0 => data.barrier(),
-            // Then rank 2 drops `data`, in which rank 0 waits.
+            // Then rank 2 drops `data`, while rank 0 waits in it.
             2 => tensor.barrier(),
             _ => Ok(()),
         }

@@ -34,8 +34,8 @@ fn opposite() -> Result<String> {
     let world = Communicator::from_env()?;
     let rank = world.rank();
     let mut sum = 0;
-    // Use new groups each time, because this tests that links open without the other rank's
-    // program.
+    // Use new groups each time, because this tests that links open even if the other rank's program
+    // does not take part.
     for count in [1, 1000, 300_000] {
         for root in 0..2 {
             let (x, y) = (world.subgroup(&[0, 1])?, world.subgroup(&[0, 1])?);
@@ -45,7 +45,7 @@ fn opposite() -> Result<String> {
                 .start_all_reduce(vec![1u32; count], ReduceOp::Sum)?
                 .wait()?[0];
             sum += one.wait()?[count - 1];
-            // A root returns once its bytes are in flight. It does not wait for the other rank's
+            // A root returns once its bytes are in flight, without waiting for the other rank's
             // program.
             let (x, y) = (world.duplicate()?, world.duplicate()?);
             let (first, second) = if rank == root { (&x, &y) } else { (&y, &x) };
@@ -109,7 +109,7 @@ fn registered() -> Result<String> {
     Ok(format!("{is_shared:?}"))
 }
 
-/// System resources that this process holds.
+/// The system resources that this process holds.
 #[derive(Debug, PartialEq, Eq)]
 struct Held {
     descriptors: usize,
@@ -142,14 +142,14 @@ fn made_and_dropped(groups: usize) -> Result<String> {
         Ok::<_, Error>(())
     };
     (0..8).try_for_each(use_one)?;
-    // The thread that advances such a call keeps running.
+    // Start the thread that advances asynchronous calls, because it keeps running.
     world.start_all_reduce(vec![1u8], ReduceOp::Sum)?.wait()?;
     world.barrier()?;
     let (before, anonymous) = (held(), status_kib("RssAnon"));
     (0..groups).try_for_each(use_one)?;
     world.barrier()?;
-    // A rank that has run ahead may have passed something to a rank that was done. The next calls
-    // receive it.
+    // A rank that has run ahead may have sent something to a rank that had already finished, which
+    // receives it only in the next calls.
     let end = Instant::now() + Duration::from_secs(20);
     while held() != before && Instant::now() < end {
         world.subgroup(&[world.rank()])?;
@@ -189,7 +189,7 @@ fn own_shared_kib() -> usize {
     kib
 }
 
-/// Creates 64 groups of all ranks, and moves large and small buffers in each group, up to the
+/// Creates 64 groups of all ranks. In each group, transfers large and small buffers, up to the
 /// limits of its links.
 fn sixty_four() -> Result<String> {
     let world = Communicator::from_env()?;
@@ -291,7 +291,8 @@ fn registered_group_buffers_are_shared_only_over_shared_memory() {
 #[test]
 fn dropped_groups_leak_nothing() {
     concurrently(ALL_LINKS, |links| {
-        // A connection takes longer to create than shared memory.
+        // Use fewer groups if they need connections, which take longer to create than shared
+        // memory.
         let role = match links {
             Links::SharedMemory => "thousand",
             _ => "hundred",

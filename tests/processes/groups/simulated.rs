@@ -1,4 +1,4 @@
-//! Membership, order, errors and results of groups.
+//! Tests the membership, order, errors and results of groups.
 
 use ringtree::ddp::checkpoint::{Checkpoint, Checkpoints, Directory};
 use ringtree::ddp::{DataParallel, Options, Parameter};
@@ -40,7 +40,7 @@ fn split_orders_ranks_by_key_and_then_by_rank() {
 #[test]
 fn subgroup_needs_only_its_members_and_keeps_list_order() {
     let ends = simulate(5, |comm| match comm.rank() {
-        // Rank 0 assigns the numbers of groups, although it computes and makes no call.
+        // Rank 0 assigns the IDs of groups, even while it computes and makes no call.
         0 => {
             sleep(comm, Duration::from_secs(2));
             Ok(Vec::new())
@@ -358,7 +358,8 @@ fn group_knows_which_ranks_share_host() {
         predicted_s(&column)
     });
     assert_eq!(ends, vec![alone(&[0, 0, 1, 1]); 8]);
-    // The ranks of the hosts take turns. Then three ranks of one host and one rank of the other.
+    // In the first group, the ranks alternate between the hosts. The second group has three ranks
+    // on one host and one rank on the other.
     let ends = world.run(|comm| predicted_s(&comm.subgroup(&[0, 4, 1, 5, 2, 6, 3, 7])?));
     assert_eq!(ends, vec![alone(&[0, 0, 0, 0, 1, 1, 1, 1]); 8]);
     let part = [2, 5, 0, 3];
@@ -430,7 +431,7 @@ fn training_step_and_checkpoint_stay_in_grid_column() {
         Ok::<_, Error>(weights)
     });
     // In the columns {0, 2} and {1, 3}, the result is the sum of the lowest rank's weights and the
-    // mean of the ranks.
+    // mean of the rank numbers.
     let expected = |rank: usize| vec![(rank % 2 * 2 + 1) as f32; 3];
     for (rank, end) in ends.into_iter().enumerate() {
         assert_eq!(end, Ok(expected(rank)), "rank {rank}");

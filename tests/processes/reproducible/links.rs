@@ -1,12 +1,12 @@
-//! Sums have the same bits over TCP, through shared memory, and over both, from 10 elements to 10
-//! million.
+//! Tests that sums have the same bits over TCP, through shared memory, and over both, from 10
+//! elements to 10 million.
 
 use super::{SUITE, every_call};
 use crate::ranks::{ALL_LINKS, Links, concurrently};
 use half::bf16;
 use ringtree::{Communicator, ReduceOp, Result};
 
-/// Checks sums of several sizes, from one element upward.
+/// Checks sums of several lengths, from one element upward.
 pub(super) fn every_sum() -> Result<String> {
     let comm = Communicator::from_env()?;
     for count in [1, 10, 4_000, 5_000, 40_000, 300_000] {

@@ -1,4 +1,4 @@
-//! With `RINGTREE_REPRODUCIBLE=1`, an element of a sum depends only on its operands.
+//! Tests that, with `RINGTREE_REPRODUCIBLE=1`, an element of a sum depends only on its operands.
 //!
 //! The buffers repeat the same operands, so each operand occurs at every position of buffers of
 //! every length. Every result is compared with the rule itself: all contributions are added in rank
@@ -82,8 +82,8 @@ fn sums<T: Rounded>(world_size: usize, op: ReduceOp) -> Vec<T> {
     (0..PERIOD).map(sum).collect()
 }
 
-/// Returns the place of the first element in `part` that violates the rule. `part` begins at
-/// `start`.
+/// Returns the index of the first element in `part` that violates the rule. In the whole buffer,
+/// `part` begins at element `start`.
 fn wrong<T: Rounded>(part: &[T], start: usize, sums: &[T]) -> Option<usize> {
     let is_wrong = |(place, element): (usize, &T)| *element != sums[(start + place) % PERIOD];
     part.iter().enumerate().position(is_wrong)

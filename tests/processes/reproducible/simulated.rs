@@ -1,5 +1,5 @@
-//! Sums of every size around the points where the choice of algorithm changes, and sums with every
-//! algorithm by name.
+//! Tests sums whose lengths are on both sides of each point at which the choice of algorithm
+//! changes, and sums with every algorithm selected by name.
 
 use super::{Rounded, every_call};
 use half::bf16;
@@ -22,8 +22,8 @@ const SUMMING: [Collective; 3] = [
 /// Length of the longest simulated buffer.
 const COUNT_MAX: usize = 150_000;
 
-/// Returns hosts of one rank, of two or three ranks, of unequal numbers of ranks, and one host of
-/// all ranks.
+/// Returns placements: one, two or three ranks per host, unequal numbers of ranks per host, and all
+/// ranks on one host.
 fn hosts(world_size: usize) -> Vec<Hosts> {
     let several = [2, 3].into_iter();
     let several = several.filter(|ranks| world_size.is_multiple_of(*ranks) && *ranks < world_size);
@@ -40,8 +40,8 @@ fn world(world_size: usize, hosts: &Hosts) -> World {
     world
 }
 
-/// Returns the counts on both sides of every change of the choice, and the smallest and the largest
-/// count.
+/// Returns the counts on both sides of each point at which the choice of algorithm changes, and the
+/// smallest and the largest count.
 fn counts_around_changes(topology: &Topology, element_bytes: usize) -> Vec<usize> {
     let table = TuningTable::default();
     let chosen = |collective, count| {
@@ -176,7 +176,7 @@ fn check_same_or_rejected(
     Ok(())
 }
 
-/// The operands reveal a different order of additions, so the tests above can fail.
+/// The operands reveal a different order of additions; otherwise, the tests above could not fail.
 #[test]
 fn bits_depend_on_algorithm_without_setting() {
     for world_size in WORLDS {

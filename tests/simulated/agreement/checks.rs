@@ -1,5 +1,5 @@
-//! Tests `RINGTREE_CHECK=calls`, which makes ranks agree on each call before it starts, and a send
-//! waits for its receive.
+//! Tests `RINGTREE_CHECK=calls`, which makes ranks agree on each call before it starts, and makes a
+//! send wait for its receive.
 
 use super::{registry, run_timed};
 use ringtree::plan::{Algorithm, Collective};
@@ -49,7 +49,7 @@ fn mismatched_call_leaves_all_buffers_unchanged() {
     }
 }
 
-/// Issues calls of every kind, and returns one number of each result.
+/// Issues calls of every kind, and returns one value from each result.
 fn program(comm: &Communicator) -> Result<Vec<u64>> {
     let (rank, size) = (comm.rank(), comm.world_size());
     let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);

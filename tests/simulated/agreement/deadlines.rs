@@ -111,7 +111,7 @@ fn timeout_reports_a_rank_that_is_still_in_an_earlier_call() {
     let (ends, took) = run_timed(&world, |comm| {
         calls(comm, 4)?;
         if comm.rank() == 2 {
-            // No rank sends.
+            // No rank sends this message.
             let waited = comm.recv(&mut [0u8], 0);
             assert!(waited.is_err());
             return waited;
@@ -152,7 +152,7 @@ fn two_ranks_that_send_to_each_other_are_reported() {
     let (ends, took) = run_timed(&world, |comm| {
         comm.barrier()?;
         match comm.rank() {
-            // More bytes than the links can hold.
+            // These are more bytes than the links can hold.
             rank @ 0..2 => comm.send(&vec![0u8; 4 << 20], 1 - rank),
             _ => comm.barrier(),
         }

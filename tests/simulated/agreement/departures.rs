@@ -1,6 +1,6 @@
 //! Tests failures after a rank, such as rank 0, has left cleanly. Then another rank dies between
-//! any two steps, leaves too early, or fails. Every rank that waits for it gets an error that names
-//! it.
+//! any two steps, leaves too early, or fails. Every rank that waits for this rank must get an error
+//! that names it.
 
 use super::run_timed;
 use crate::long::short_or_long;
@@ -70,7 +70,8 @@ fn after_departure<R>(
     .map(Some)
 }
 
-/// Passes a byte around the remaining ranks three times. In a group, they also sum.
+/// Passes a byte around the remaining ranks three times. In a group, the ranks also run an
+/// all-reduce each time.
 fn pass_around(comm: &Communicator, (calls, left): (Calls, usize)) -> Result<()> {
     let count = comm.world_size();
     let is_there = |rank: &usize| calls.in_group || *rank != left;
@@ -86,7 +87,7 @@ fn pass_around(comm: &Communicator, (calls, left): (Calls, usize)) -> Result<()>
     Ok(())
 }
 
-/// Returns `true` if the error names world rank `rank` in front of `what`.
+/// Returns `true` if the error names world rank `rank` directly before `what`.
 fn names(error: &Error, rank: usize, what: &str) -> bool {
     let text = error.to_string();
     text.contains(&format!("rank {rank} {what}"))
@@ -121,7 +122,7 @@ fn death_at_any_step_after_a_departure_is_named() {
     }
 }
 
-/// How the rank that the others wait for ends.
+/// The way in which the rank that the others wait for ends.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Leaves,

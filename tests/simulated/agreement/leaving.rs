@@ -84,7 +84,7 @@ fn dropped_communicator_completes_operations_in_flight() {
         let first = comm.start_all_reduce(vec![1u32; 3000], ReduceOp::Sum)?;
         let second = comm.start_broadcast(vec![comm.rank() as u8; 3000], 3)?;
         if comm.rank() == 1 {
-            // Do not wait for the operations. The other ranks still get their results.
+            // Do not wait for the operations. The other ranks must still get their results.
             drop((first, second));
             return Ok((4, 3));
         }

@@ -115,7 +115,7 @@ fn finished_part_can_be_used_while_the_next_is_in_flight() {
 #[test]
 fn failed_operation_returns_its_buffer() {
     let (ends, _) = run_timed(&World::new(2), |comm| {
-        // More elements than the links can hold.
+        // This is more than the links can hold.
         let buffer = vec![0u16; LARGE + comm.rank()];
         let place = buffer.as_ptr();
         let (own, peer) = (comm.rank(), 1 - comm.rank());
@@ -152,8 +152,9 @@ fn failed_operation_returns_its_buffer() {
     );
 }
 
-/// Lets rank 0 receive 20 messages from each other rank. It receives the first message of rank 1 by
-/// an earlier receive, and the others from any rank. Returns the senders of those others, in order.
+/// Lets rank 0 receive 20 messages from each other rank. It receives the first message of rank 1
+/// with an earlier receive, and the other messages from any rank. Returns the senders of these
+/// other messages, in order.
 fn received_from_any(world: &World) -> Vec<usize> {
     let ends = world.run(|comm| {
         if comm.rank() > 0 {
@@ -304,8 +305,8 @@ fn program(ranks: usize, messages: usize, seed: u64) -> Vec<Sent> {
         .collect()
 }
 
-/// Runs a rank's part of the program with asynchronous calls. Sleeps at random, and finally waits
-/// for all operations in random order. Returns `true` if every message arrived unchanged.
+/// Runs a rank's part of the program with asynchronous calls. Sleeps at random times, and finally
+/// waits for all operations in random order. Returns `true` if every message arrived unchanged.
 fn run_program(comm: &Communicator, program: &[Sent], seed: u64) -> Result<bool> {
     let (rank, mut is_right) = (comm.rank(), true);
     let mut chance = SplitMix64::new(seed ^ rank as u64);

@@ -1,6 +1,6 @@
 //! Tests the promises for ranks that disagree, leave or die, and for several operations in flight
-//! at the same time. All tests run on simulated ranks in virtual time. Every call ends within a
-//! bounded time, and every run gives the same results.
+//! at the same time. All tests run on simulated ranks in virtual time, so every run gives the same
+//! results. Every call must end within a bounded time.
 
 mod checks;
 mod concurrency;

@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 const STEPS_MAX: u64 = 20_000;
-/// Time within which every rank must have ended when all messages are delivered promptly.
+/// Time within which every rank must have ended once all messages are delivered promptly.
 const QUIET: Duration = Duration::from_secs(10);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Idle,
-    /// In the call with this number.
+    /// In the call with this sequence number.
     Inside(u64),
     Left,
     Died,
@@ -27,9 +27,9 @@ struct Rank {
     session: Session,
     state: State,
     calls: u64,
-    /// The number of calls of its program.
+    /// Number of calls that the rank's program issues.
     wanted: u64,
-    /// The remaining steps before its death, or `None` if it does not die.
+    /// Number of remaining steps before the rank dies, or `None` if it does not die.
     dies_after: Option<u64>,
 }
 
@@ -38,7 +38,7 @@ struct Group {
     ranks: Vec<Rank>,
     /// Messages in flight, indexed by sender and receiver.
     links: BTreeMap<(usize, usize), VecDeque<Message>>,
-    /// Connections that the receiver knows to be closed, indexed by sender and receiver.
+    /// Connections that the receiver has found closed, indexed by sender and receiver.
     closed: BTreeMap<(usize, usize), bool>,
     now: Duration,
     random: u64,
@@ -131,7 +131,7 @@ impl Group {
         self.send_messages(rank);
     }
 
-    /// Checks call number `number` of a rank. The call completes once every rank has issued it.
+    /// Checks a rank's call with this number. The call completes once every rank has issued it.
     fn check_call(&mut self, rank: usize, number: u64) {
         let missing = (0..self.ranks.len()).find(|peer| self.ranks[*peer].calls < number);
         let call = Call::new(Collective::Barrier, 0).numbered(number);
@@ -145,8 +145,8 @@ impl Group {
         }
     }
 
-    /// Delivers the next message of a link, or its end. Returns `false` if there is nothing to
-    /// deliver.
+    /// Delivers the next message of a link, or the end of the link. Returns `false` if there is
+    /// nothing to deliver.
     fn deliver(&mut self, from: usize, to: usize) -> bool {
         if !self.is_present(to) {
             return false;

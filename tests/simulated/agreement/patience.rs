@@ -73,8 +73,8 @@ fn untimed_barrier_completes_after_waiting_for_hours() {
 #[test]
 fn first_timed_call_starts_the_timeout_of_all_ranks() {
     // The root's call completes as soon as it has sent its few bytes, so its own timeout no longer
-    // runs. Before the root's call, the others have waited for a long time, or too briefly to have
-    // reported it.
+    // runs. Before the root's call, the other ranks have waited for a long time, or too briefly to
+    // have reported that they wait.
     for before in [Duration::ZERO, Duration::from_millis(10), LONG] {
         for (collective, algorithm) in registry() {
             if collective != Collective::Broadcast {
@@ -82,7 +82,7 @@ fn first_timed_call_starts_the_timeout_of_all_ranks() {
             }
             let (ends, took) = run_timed(&world(8, Some(algorithm)), |comm| {
                 match comm.rank() {
-                    // Issues no call in time.
+                    // This rank issues no call in time.
                     4 => {
                         sleep(comm, 4 * LONG);
                         comm.barrier()

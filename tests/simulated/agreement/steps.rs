@@ -1,4 +1,4 @@
-//! Tests that, after a failure, all survivors agree on which step still counts.
+//! Tests that all survivors of a failure agree on which step still counts.
 
 use super::run_timed;
 use crate::long::short_or_long;
@@ -60,7 +60,7 @@ fn faulty_world(world_size: usize, seed: u64) -> World {
     world
 }
 
-/// Returns a random moment of the undisturbed run of `rank`.
+/// Returns a random moment in the undisturbed run of `rank`.
 fn moment(quiet: &Outcome, rank: usize, chance: &mut SplitMix64) -> Moment {
     let calls = quiet.records.iter().filter(|one| one.rank == rank).count() as u64;
     let end_ns = quiet.end().as_nanos() as u64;
@@ -71,7 +71,7 @@ fn moment(quiet: &Outcome, rank: usize, chance: &mut SplitMix64) -> Moment {
     }
 }
 
-/// Counts of the outcomes of the histories, which show that a test covers the relevant cases.
+/// Number of histories with each outcome, which shows that a test covers the relevant cases.
 #[derive(Debug, Default)]
 struct Tally {
     histories: usize,
@@ -97,7 +97,7 @@ impl Tally {
             return;
         };
         let at_mark = || outcome.survivors().filter(|one| one.mark == agreed);
-        // The first call after a mark is the commit.
+        // The commit is the first call after a mark.
         let commit = at_mark().map(|one| one.sequence).min();
         let has_passed = |wanted: bool| {
             let mut ends = at_mark().filter(|one| Some(one.sequence) == commit);
@@ -184,7 +184,7 @@ fn survivors_agree_if_a_rank_is_killed_at_any_byte() {
         let cluster = Cluster::new(faulty_world(world_size, 1));
         let quiet = cluster.run(&script).unwrap();
         for victim in 1..world_size {
-            // The step is a quarter of a frame's header, which has 32 bytes.
+            // Advance by a quarter of a frame's header, which has 32 bytes.
             for bytes in (0..quiet.bytes_sent[victim]).step_by(8) {
                 let mut cluster = cluster.clone();
                 cluster.kill(victim, Moment::BytesSent(bytes));
@@ -220,7 +220,7 @@ fn survivors_agree_if_any_two_ranks_are_killed() {
     assert!(tally.unknown > 5, "{tally:?}");
 }
 
-/// The second rank dies while the survivors of the first death agree.
+/// The second rank dies while the survivors of the first death are agreeing on a mark.
 #[test]
 fn survivors_agree_if_a_rank_is_killed_during_the_agreement() {
     let mut tally = Tally::default();

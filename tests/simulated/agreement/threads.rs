@@ -1,4 +1,4 @@
-//! Tests a communicator that is used by several threads of a rank, or by tasks instead of threads.
+//! Tests a communicator that several threads of a rank use, or tasks instead of threads.
 
 use ringtree::sim::World;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result, Work};

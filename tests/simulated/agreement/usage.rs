@@ -109,7 +109,7 @@ fn every_form_of_call_rejects_counts_that_exceed_memory() {
     }
 }
 
-/// If a machine lacks the memory, every rank gets an error, and no process aborts.
+/// If a machine lacks the memory, every rank must get an error, and no process may abort.
 #[test]
 fn allocation_that_exceeds_memory_is_an_error() {
     let bytes = isize::MAX as usize / 2;

@@ -79,7 +79,7 @@ fn load_fails_if_all_checkpoints_are_damaged() {
     assert!(message.contains(TENSORS), "{message}");
     assert!(message.contains("step-00000001.json"), "{message}");
     assert!(!message.contains('\n'), "{message}");
-    // The newest manifest is intact. Only reading the tensors shows the damage.
+    // The newest manifest is intact. The damage is detected only when the tensors are read.
     assert_eq!(checkpoints.newest_step(), Ok(Some(2)));
 }
 

@@ -92,7 +92,7 @@ fn killed_writer_loses_no_checkpoint() {
         assert!(found.warnings.is_empty(), "{:?}", found.warnings);
         interrupted += usize::from(files(directory) > 2);
     }
-    // Otherwise, no kill interrupted a write, and the test showed nothing.
+    // Otherwise, no kill would have interrupted a write, and the test would show nothing.
     assert!(interrupted > 0, "no writer was killed while it wrote");
     // The next save removes the leftover files.
     checkpoints.save(&checkpoint(1_000_000, 3)).unwrap();

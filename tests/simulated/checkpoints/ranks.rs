@@ -32,7 +32,7 @@ fn restored(rank: usize, world_size: usize, step: u64) -> Checkpoint {
 
 fn save(comm: &Communicator, store: &Memory, step: u64) -> Result<()> {
     let checkpoints = Checkpoints::new(store.clone(), 3);
-    // A writer must have seen the existing checkpoints.
+    // A writer must have seen the existing checkpoints before it saves.
     let _ = checkpoints.latest();
     checkpoints.save_from(comm, &part(comm.rank(), step))
 }
@@ -110,7 +110,7 @@ fn intact_copy_replaces_damaged_copies() {
         };
         assert!(warning.contains("step-00000021.safetensors"), "{warning}");
     }
-    // No copy is intact: all ranks load the previous checkpoint and report this once.
+    // If no copy is intact, all ranks load the previous checkpoint and report this once.
     let ends = simulate(3, |comm| load(comm, &bad));
     for (rank, end) in ends.into_iter().enumerate() {
         let found = end.unwrap().unwrap();
@@ -160,7 +160,7 @@ fn checkpoints_of_different_runs_are_never_mixed() {
     for step in [400, 500] {
         run("before", step);
     }
-    // If the newest checkpoint is damaged, an earlier one still identifies the run.
+    // Even if the newest checkpoint is damaged, an earlier one identifies the run.
     for (damage, step) in [(None, 500), (Some("step-00000500.json"), 400)] {
         if let Some(name) = damage {
             std::fs::write(place("before").join(name), "garbage").unwrap();

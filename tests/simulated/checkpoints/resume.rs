@@ -162,7 +162,7 @@ fn resumed_run_ends_with_the_same_bits() {
         let calm = simulate(ranks, |comm| train(comm, &Memory::default(), 40, 7));
         let store = Memory::default();
         let mut began = 0;
-        // The interruptions include one after the start of the second epoch.
+        // One of the interruptions is after the start of the second epoch.
         for (until, expected) in [(5, 0), (17, 0), (38, 14), (40, 35)] {
             let ends = simulate(ranks, |comm| train(comm, &store, until, 7));
             for (end, calm) in ends.iter().zip(&calm) {
@@ -343,7 +343,7 @@ fn hook_that_one_rank_cannot_restore_fails_on_every_rank() {
         resume(&mut run, &mut model)
     });
     assert_eq!(ends, [Ok(0), Ok(0), Ok(0)]);
-    // The same checkpoint, except that rank 1's state of the hook has a different type.
+    // `other` contains the same checkpoint, except that rank 1's hook state has a different type.
     let other = Memory::default();
     let checkpoints = Checkpoints::new(store.clone(), 1);
     let mut checkpoint = checkpoints.load(0).unwrap();
@@ -376,7 +376,7 @@ fn hook_that_one_rank_cannot_restore_fails_on_every_rank() {
             assert_eq!(ends, vec![Ok(line); 3]);
         }
     }
-    // A program that saves and restores the hook's state itself.
+    // Next, the program saves and restores the hook's state itself.
     let ends = simulate(2, |comm| {
         let (_, mut model) = set_up_picky(comm, &Memory::default(), false, comm.rank() != 1)?;
         let state = hook_state(&model);

@@ -1,4 +1,4 @@
-//! Tests two writers with the same location, writes that take effect late, and the best
+//! Tests two writers at the same location, writes that take effect late, and keeping the best
 //! checkpoint.
 
 use super::{Memory, checkpoint};
@@ -23,7 +23,7 @@ fn second_writer_is_rejected_while_the_first_holds_the_lock() {
     let checkpoints = || Checkpoints::new(Directory::new(directory.path()), 2);
     let first = checkpoints();
     first.save(&checkpoint(1, 3)).unwrap();
-    // The lock belongs to the value, so two values simulate two processes.
+    // Each `Checkpoints` value holds its own lock, so two values simulate two processes.
     let second = checkpoints();
     assert_eq!(
         second.latest().unwrap().unwrap().checkpoint,

@@ -16,7 +16,7 @@ struct Run {
     bucket_bytes: usize,
     steps: u64,
     micro_batches: u64,
-    /// Probability that a rank does not use a parameter in a micro-batch.
+    /// Probability that a rank does not use a given parameter in a micro-batch.
     unused: f64,
     seed: u64,
 }
@@ -254,7 +254,7 @@ fn two_samples_on_one_rank_equal_one_sample_on_each_of_two() {
             }
             model.wait()?;
             let mean = model.gradient::<f32>(0)?.unwrap();
-            // The mean over samples.
+            // This is the mean over the samples.
             Ok::<_, ringtree::Error>(
                 mean.iter()
                     .map(|one| one * world_size as f32 / 2.0)

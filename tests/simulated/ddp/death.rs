@@ -1,4 +1,4 @@
-//! Tests the death of a rank during a step: a step either counts on all survivors, or no survivor
+//! Tests the death of a rank during a step: either the step counts on all survivors, or no survivor
 //! can read its gradients.
 
 use super::{HOOKS, Real, model, with_real};

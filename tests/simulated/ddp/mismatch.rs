@@ -14,7 +14,7 @@ fn usual() -> (Vec<Parameter>, Options) {
     (parameters, Options::new())
 }
 
-/// Differences, each with the model of the odd rank and the parts of the expected message.
+/// Differences, each with the model of the odd rank and parts of the expected message.
 const ODD: &[(&str, Setup, &[&str])] = &[
     (
         "a name",

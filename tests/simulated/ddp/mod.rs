@@ -15,7 +15,7 @@ use ringtree::ddp::{HalfHook, Options, Parameter, PowerSgd};
 use ringtree::internal::sim::SplitMix64;
 use ringtree::{Dtype, Element};
 
-/// A hook, and the tolerance of its averages: a part of the largest magnitude, plus an absolute
+/// A hook, and the tolerance of its averages: a fraction of the largest magnitude, plus an absolute
 /// amount.
 #[derive(Clone, Copy)]
 pub(crate) struct Row {
@@ -49,7 +49,7 @@ pub(crate) const HOOKS: &[Row] = &[
         name: "f16",
         set: |options| options.hook(HalfHook::f16()),
         relative: 2.02 / 2048.0,
-        // Two roundings, each of at most half of the smallest positive number.
+        // This covers two roundings, each by at most half of the smallest positive number.
         absolute: 6e-8,
     },
     Row {
@@ -70,7 +70,7 @@ pub(crate) const HOOKS: &[Row] = &[
 pub(crate) trait Real: Element {
     fn from_f64(value: f64) -> Self;
     fn to_f64(self) -> f64;
-    /// Tolerance of a sum of a few gradients, as a part of the largest magnitude.
+    /// Tolerance of a sum of a few gradients, as a fraction of the largest magnitude.
     const RELATIVE: f64;
 }
 

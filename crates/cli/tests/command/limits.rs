@@ -20,8 +20,8 @@ fn limited(limit: &str, transport: &str) -> (Option<i32>, String) {
 
 #[test]
 fn file_size_limit_makes_auto_use_tcp_and_shm_fail() {
-    // Blocks have 512 or 1,024 bytes, so the limit is too small for the memory that two ranks
-    // share.
+    // Depending on the shell, `-f` counts blocks of 512 or 1,024 bytes. Either way, the limit is
+    // too small for the memory that two ranks share.
     let (code, text) = limited("-f 512", "auto");
     assert_eq!(code, Some(0), "{text}");
     for rank in 0..2 {

@@ -1,6 +1,6 @@
-//! The pages of the documentation that the command writes.
+//! Tests the documentation pages that `ringtree plan` generates.
 
-/// The pages in docs/plans, and the arguments of `ringtree plan` for each.
+/// Pages in docs/plans, each with the arguments of `ringtree plan` that generate it.
 const PAGES: [(&str, &str); 4] = [
     (
         "broadcast",
@@ -20,7 +20,7 @@ const PAGES: [(&str, &str); 4] = [
     ),
 ];
 
-/// Set RINGTREE_TEST_WRITE=1 to write the pages instead.
+/// With RINGTREE_TEST_WRITE=1, writes the pages instead of comparing them.
 #[test]
 fn pages_match_output_of_command() {
     for (name, line) in PAGES {

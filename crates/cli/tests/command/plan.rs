@@ -1,5 +1,5 @@
-//! The command `ringtree plan`, run as a user runs it. The tests replay the printed plans with
-//! numbers and check that every error is a single line.
+//! Tests `ringtree plan` as a user runs it: replays the printed plans on pseudo-random integers,
+//! and checks that every error message is a single line.
 
 mod refused;
 
@@ -49,7 +49,7 @@ fn number(object: &Value, name: &str) -> usize {
     .unwrap()
 }
 
-/// An entry of `sends`.
+/// An entry of the JSON array `sends`: a transfer of chunks between two ranks or within one rank.
 struct Entry {
     round: usize,
     message: Option<usize>,
@@ -87,7 +87,7 @@ fn mixed(seed: usize) -> u64 {
     value ^ (value >> 32)
 }
 
-/// The buffers before and after a collective, derived only from its definition.
+/// The expected buffers before and after a collective, derived only from its definition.
 struct Definition {
     collective: String,
     ranks: usize,
@@ -110,7 +110,7 @@ impl Definition {
         }
     }
 
-    /// Returns the expected content of `rank` at the end, or `None` if it is unspecified.
+    /// Returns the expected value of `chunk` on `rank` at the end, or `None` if it is unspecified.
     fn output(&self, rank: usize, chunk: usize) -> Option<u64> {
         let all = || {
             (0..self.ranks)
@@ -180,7 +180,7 @@ fn replay(object: &Value) {
     totals(object, &entries, &definition);
 }
 
-/// Checks the rounds, messages and bytes against counts of the entries.
+/// Checks the reported totals of rounds, messages and bytes against `entries`.
 fn totals(object: &Value, entries: &[Entry], definition: &Definition) {
     let mut messages = BTreeMap::new();
     let mut rounds = BTreeSet::new();
@@ -348,7 +348,8 @@ fn radix_is_part_of_algorithm_name() {
     );
 }
 
-/// `--algorithm all` lists every algorithm and reports one that would need too much memory.
+/// `--algorithm all` lists every algorithm that fits, and reports the one that needs too much
+/// memory.
 #[test]
 fn algorithm_with_too_much_scratch_is_reported_in_one_line() {
     let all = stdout("all-reduce --algorithm all --ranks 64");
@@ -397,7 +398,7 @@ fn hosts_change_plan_predicted_time_and_choice() {
     assert_eq!(two_hosts["verified"], true);
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&together) < time_us(&two_hosts) && time_us(&two_hosts) < time_us(&apart));
-    // Each rank sends a fourth of the buffer, in two halves, to its counterpart on the other host.
+    // Each rank sends a quarter of the buffer, in two halves, to its counterpart on the other host.
     let sends = two_hosts["sends"].as_array().unwrap();
     let host = |send: &Value, end: &str| send[end].as_u64().unwrap() / 4;
     let between = sends
@@ -573,7 +574,7 @@ fn sites_change_plan_predicted_time_and_choice() {
     let time_us = |answer: &Value| answer["time_us"].as_f64().unwrap();
     assert!(time_us(&faster) < time_us(&at_two) && time_us(&sooner) < time_us(&at_two));
     assert!(time_us(&at_one) < time_us(&at_two));
-    // Each half of the buffer crosses, reduced, and returns.
+    // Each half of the buffer crosses between the sites twice: as a partial sum and as the result.
     let sends = at_two["sends"].as_array().unwrap();
     let crosses = |send: &&Value| (number(send, "from") < 6) != (number(send, "to") < 6);
     let chunks = sends

@@ -16,7 +16,8 @@ use serde_json::{Value, json};
 
 const BYTES: usize = 1 << 20;
 
-/// Returns the plans of a call as a page plays them; `None` if the algorithm rejects the call.
+/// Returns the plans of a call in the form that a page plays, or `None` if the algorithm rejects
+/// the call.
 fn played(topology: &Topology, request: &Request) -> Option<Played> {
     let (table, algorithm) = (TuningTable::default(), request.algorithm);
     let choice = choose(
@@ -138,7 +139,7 @@ fn plans_with_too_many_transfers_return_an_error() {
     );
 }
 
-/// Returns the plans up to the first `rounds` rounds in which any rank has a step.
+/// Returns the plans, shortened to the first `rounds` rounds in which any rank has a step.
 fn beginning(plans: &[Plan], rounds: usize) -> Vec<Plan> {
     let is_any = |round: &usize| plans.iter().any(|plan| !plan.rounds[*round].is_empty());
     let end = match rounds {
@@ -157,9 +158,9 @@ fn beginning(plans: &[Plan], rounds: usize) -> Vec<Plan> {
     plans.iter().map(cut).collect()
 }
 
-/// Returns the states after each round: the part of each chunk that is present, as the pictures'
-/// replay computes it, and the ranks that contributed to each chunk, as the verifier computes it.
-/// Scratch is included.
+/// Returns the state after each round: the part of each chunk that is present, as the pictures'
+/// replay computes it, and the ranks that contributed to each chunk, as the verifier computes them.
+/// Scratch chunks are included.
 fn states(plans: &[Plan]) -> Value {
     let states = Holdings::of(plans).unwrap().states;
     let after = |(round, state): (usize, _)| {
@@ -184,7 +185,7 @@ fn pictures_match_verifier_after_every_round() {
                     for chunk in 0..chunks {
                         let held = state["holds"][rank][chunk].as_array().unwrap().len();
                         let part = state["parts"][rank][chunk].as_f64().unwrap();
-                        // A partial sum that was passed on does not count.
+                        // The pictures show a partial sum as absent once it has been passed on.
                         let is_passed = part == 0.0 && collective != Collective::Barrier;
                         let expected = held as f64 / world_size as f64;
                         assert!(is_passed || (part - expected).abs() < 1e-6, "{collective}");

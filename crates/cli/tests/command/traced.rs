@@ -9,8 +9,8 @@ use std::process::{Command, Output};
 /// Maximum rounding error of floating-point times, in microseconds.
 const ROUNDING_US: f64 = 0.01;
 
-/// Runs `ringtree bench` with arguments separated by spaces. `script` sets the differences between
-/// ranks.
+/// Runs `ringtree bench` with arguments separated by spaces. Each rank first runs `script`, which
+/// can give ranks different settings.
 fn bench(ranks: usize, script: &str, arguments: &str, path: &Path) -> Output {
     let program = env!("CARGO_BIN_EXE_ringtree");
     let mut command = Command::new(program);
@@ -35,7 +35,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Messages of a track of a rank, with the number of occurrences.
+/// Messages on one track of a rank, and how often each occurs.
 type Messages = BTreeMap<String, usize>;
 
 /// Checks the invariants of a timeline, and returns its messages by rank and track.

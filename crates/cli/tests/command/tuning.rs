@@ -18,7 +18,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Returns the predicted time of a barrier of two ranks under this setting, in microseconds.
+/// Returns the predicted time of a barrier of two ranks with this tuning setting, in microseconds.
 fn predicted_us(tuning: &Path) -> f64 {
     let line = "bench barrier --ranks 2 --algorithm dissemination --iters 3 --format csv --explain";
     let output = ringtree(&line.split(' ').collect::<Vec<_>>(), tuning);
@@ -46,7 +46,7 @@ fn measured_table_is_stored_and_reused() {
     assert!(predicted_us(&path) >= 1e6);
     assert_eq!(std::fs::read_to_string(&path).unwrap(), slower.to_string());
 
-    // The cost of 1.25 transfers in shared memory, or of one message over TCP.
+    // The prediction is the cost of 1.25 transfers in shared memory, or of one message over TCP.
     let built_in = TuningTable::default();
     let usual = [1.25 * built_in.shm.alpha_s, built_in.tcp.alpha_s];
     let found = predicted_us(Path::new("built-in"));
@@ -56,8 +56,8 @@ fn measured_table_is_stored_and_reused() {
     );
 }
 
-/// Runs a barrier of two ranks; `script` changes the settings of each rank. Returns the exit code
-/// and standard error.
+/// Runs a barrier of two ranks. Each rank first runs `script`, which can give ranks different
+/// settings. Returns the exit code and standard error.
 fn run_two(script: &str, tuning: &Path) -> (Option<i32>, String) {
     let program = env!("CARGO_BIN_EXE_ringtree");
     let script = format!("{script} exec \"$0\" bench barrier --iters 1");

@@ -11,7 +11,7 @@ fn each_host_shows_one_moving_bar() {
         "exec {} --steps 40 --batch 8",
         program("train_text").display()
     );
-    // With `inherit`, all ranks have the terminal.
+    // With `inherit`, all ranks write to the terminal.
     for output in ["rank0", "inherit"] {
         let hosts = Hosts::new(2);
         let on_terminal = |place: &str| {
@@ -22,7 +22,7 @@ fn each_host_shows_one_moving_bar() {
             (command.stderr(programs).spawn().unwrap(), terminal)
         };
         let launchers = ["0", "1"].map(on_terminal);
-        // A terminal buffers few bytes, so read each while the others write.
+        // A terminal buffers only a few bytes, so read both terminals concurrently.
         let readers = launchers.map(|(launcher, mut terminal)| {
             thread::spawn(move || (terminal.rest(), wait(launcher).code))
         });
@@ -37,7 +37,7 @@ fn each_host_shows_one_moving_bar() {
             let is_one = shown.is_sorted() && shown.first() < shown.last();
             assert!(is_one, "{output}: {shown:?}: {text:?}");
         }
-        // Rank 0 prints the lines; the other host shows only the bar.
+        // Rank 0 prints the lines. The terminal of the other host shows only the bar.
         assert!(
             first.0.contains("loss") && !second.0.contains("loss"),
             "{second:?}"

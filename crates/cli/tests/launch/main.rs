@@ -1,4 +1,4 @@
-//! Tests of the binary `ringtree run`, with shell programs as ranks.
+//! Tests `ringtree run` with shell scripts as ranks.
 
 #![allow(clippy::unwrap_used)]
 
@@ -30,12 +30,12 @@ use std::time::{Duration, Instant};
 
 /// A stopped job must end within this time, long before its ranks would exit on their own.
 const STOP_LIMIT: Duration = Duration::from_secs(20);
-/// Time limit of every wait of the tests.
+/// Time limit for every wait in these tests.
 const WAIT_LIMIT: Duration = Duration::from_secs(120);
 const NO_PROCESSES: [u32; 0] = [];
 const SECRET: &str = "00112233445566778899aabbccddeeff00112233445566778899aabbccddeeff";
 
-/// The result of a launcher.
+/// Exit code, output and running time of a launcher.
 #[derive(Debug)]
 struct End {
     code: Option<i32>,
@@ -45,7 +45,7 @@ struct End {
 }
 
 impl End {
-    /// Returns the launcher's own lines on standard error.
+    /// Returns the lines on standard error that the launcher wrote itself.
     fn messages(&self) -> Vec<&str> {
         self.stderr
             .lines()
@@ -58,8 +58,8 @@ impl End {
     }
 }
 
-/// Returns the command `ringtree run OPTIONS -- /bin/sh -c SCRIPT`, without settings of this
-/// process.
+/// Returns the command `ringtree run OPTIONS -- /bin/sh -c SCRIPT`, without the settings of this
+/// process's environment.
 fn launcher(options: &[&str], script: &str) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_ringtree"));
     command
@@ -73,8 +73,7 @@ fn launcher(options: &[&str], script: &str) -> Command {
     // plain integers.
     unsafe {
         command.pre_exec(|| {
-            // A shell that runs the tests in the background may have set these signals to be
-            // ignored.
+            // These signals may be ignored if a shell runs the tests in the background.
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGTSTP] {
                 libc::signal(signal, libc::SIG_DFL);
             }
@@ -126,7 +125,8 @@ fn signal(process: u32, name: &str) {
     assert!(status.success());
 }
 
-/// Returns a number of seconds to sleep that no other process uses, to identify processes by.
+/// Returns a sleep duration in seconds that no other process uses, so that it identifies the
+/// processes of one test.
 fn mark() -> String {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let number = NEXT.fetch_add(1, Ordering::Relaxed);

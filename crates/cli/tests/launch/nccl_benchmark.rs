@@ -1,4 +1,4 @@
-//! The parts of `benches/nccl.rs` that need neither NCCL nor a GPU: settings, cases, results.
+//! Tests the parts of `benches/nccl.rs` that need neither NCCL nor a GPU: settings, cases, results.
 
 #[path = "../../../../benches/nccl/arrangement.rs"]
 mod arrangement;

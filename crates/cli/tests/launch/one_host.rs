@@ -228,7 +228,7 @@ fn missing_program_is_named() {
     assert!(end.stderr.contains("/no/such/program"), "{end:?}");
 }
 
-/// Exit code 0 is not a failure, but without this message only the rank that fails later would be
+/// Exit code 0 is not a failure. But without this message, only the rank that fails later would be
 /// blamed.
 #[test]
 fn rank_that_exits_early_with_0_is_named() {
@@ -294,7 +294,7 @@ fn programs_can_spawn_themselves() {
     assert!(!end.stdout.contains("[1]: "), "{end:?}");
     let end = spawn("fails");
     assert_eq!(end.code, Some(1), "{end:?}");
-    // The last line of the rank had no newline.
+    // The rank's last line had no newline, so the launcher has added one.
     let lines = "rank two fails\nringtree: rank 2 exited with code 5; its last output is \
                  above\n";
     assert!(end.stderr.ends_with(lines), "{end:?}");

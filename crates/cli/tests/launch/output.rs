@@ -100,7 +100,8 @@ fn last_output_of_rank_0_is_shown_once() {
     let end = run(&rank0("2"), failure);
     let line = "ringtree: rank 0 exited with code 3; its last output is above";
     assert_eq!(end.stderr, format!("no data\n{line}\n"));
-    // If the two streams have different destinations, standard error lacks the output.
+    // If the two streams go to different places, standard error lacks what rank 0 printed to
+    // standard output, so the message quotes it.
     let printed = "[ $RANK = 0 ] || exec sleep 1000; echo no data; exit 3";
     let end = run(&rank0("2"), printed);
     let line = "ringtree: rank 0 exited with code 3; its last output: no data\n";
@@ -233,7 +234,7 @@ fn log_dir_appends_to_one_file_per_rank() {
         &format!("echo again; {meeting}; [ $RANK = 0 ] || {{ echo no >&2; exit 3; }}; sleep 9"),
     );
     assert_eq!((end.code, &*end.stdout), (Some(1), "again\n"), "{end:?}");
-    // The log contains the withheld output.
+    // The message refers to the log, which contains the withheld output.
     let line = format!("exited with code 3; its last output: no; see {place}/rank-1.log\n");
     assert!(
         end.stderr.ends_with(&line) && end.stderr.lines().count() == 1,
@@ -302,7 +303,7 @@ fn full_disk_stops_log_but_not_job() {
     assert_eq!(end.stdout.lines().count(), 6, "{end:?}");
     assert_eq!(stored_log(scratch.path(), 0), "line 1\nline 2\nline 3\n");
 
-    // A write beyond this limit would kill the launcher.
+    // By default, the signal for a write beyond this limit kills the process.
     let script = "head -c 9000 /dev/zero | tr '\\0' x; echo; echo fine";
     let end = wait(shell("ulimit -f 4", &options, script).spawn().unwrap());
     assert_eq!((end.code, end.messages().len()), (Some(0), 2), "{end:?}");
@@ -332,7 +333,7 @@ fn output_without_newlines_is_forwarded() {
         } else {
             200_000_000
         };
-        // Each part of a split line has a prefix and a newline.
+        // Each part of a split line gets a prefix and a newline.
         assert!((expected..expected + 10_000).contains(&count), "{count}");
     }
 }

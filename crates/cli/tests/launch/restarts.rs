@@ -17,7 +17,7 @@ fn fails_once(rank: usize, failure: &str, mark: &str) -> String {
     )
 }
 
-/// Returns the rank, attempt and port that each rank of [`fails_once`] printed.
+/// Returns the rank, attempt and port printed by each rank of [`fails_once`].
 fn reports(stdout: &str) -> Vec<(usize, u16, u16)> {
     let parse = |line: &str| {
         let words: Vec<&str> = line.split(' ').collect();
@@ -34,8 +34,8 @@ fn reports(stdout: &str) -> Vec<(usize, u16, u16)> {
     reports
 }
 
-/// Checks that `failed` and possibly others took part in the first attempt, and that three ranks
-/// took part in a second attempt at a different port.
+/// Checks that `failed` and possibly other ranks took part in the first attempt, and that three
+/// ranks took part in a second attempt at a different port.
 fn assert_started_again(stdout: &str, failed: usize) {
     let reports = reports(stdout);
     let of = |number| {
@@ -144,7 +144,7 @@ fn signaled_launcher_never_restarts() {
         ["ringtree: the launcher received SIGINT and forwarded it to its ranks"]
     );
 
-    // This also applies while the ranks are being stopped for a restart.
+    // A signal also prevents the restart if it arrives while the ranks are being stopped for it.
     let folder = tempfile::tempdir().unwrap();
     let deaf = folder.path().join("deaf");
     let deaf = deaf.to_str().unwrap();
@@ -163,9 +163,9 @@ fn signaled_launcher_never_restarts() {
     assert_eq!(sleepers(&mark), NO_PROCESSES);
 }
 
-/// The program of the ranks below, in this test binary. Sums the ranks, or runs [`train`]; in the
-/// first attempt, one rank dies during a call. If the test names a file, rank 1 of a later attempt
-/// waits until the file exists.
+/// The code of the ranks below, which run this test binary. Runs an all-reduce, or [`train`]. In
+/// the first attempt, one rank dies during a call. If the test names a file, rank 1 of a later
+/// attempt waits until the file exists.
 #[test]
 fn rank() {
     let Ok(role) = std::env::var("RESTARTS_TEST") else {
@@ -239,7 +239,7 @@ fn train(comm: &Communicator, folder: &Path, dies_at: Option<u64>) -> u64 {
         Some((step, weights)) => (u64::from_le_bytes(*step), numbers(weights)),
         None => (0, vec![0.5; sizes.iter().sum()]),
     };
-    // All ranks have read the file before any rank writes it.
+    // Wait until all ranks have read the file, before any rank writes it.
     comm.barrier().unwrap_or_else(|_| std::process::exit(1));
     while step < 10 {
         let mut rest = &mut weights[..];
@@ -293,8 +293,8 @@ impl Drop for Load {
     }
 }
 
-/// Runs a training job over TCP, with a killed rank if `is_killed`, and returns the final weights
-/// of all ranks.
+/// Runs a training job over TCP, in which one rank is killed if `is_killed`. Returns a hash of the
+/// final weights, which must be the same on all ranks.
 fn final_weights(is_killed: bool) -> String {
     let folder = tempfile::tempdir().unwrap();
     let role = format!("train {}", folder.path().display());
@@ -331,7 +331,7 @@ fn training_killed_under_load_has_same_final_bits() {
     );
 }
 
-/// Returns the tables of the ranks' attempts, as `attempt origin record`.
+/// Returns the tuning tables that the ranks printed, as `attempt origin record`.
 fn tables(ends: &[End]) -> BTreeSet<String> {
     let lines = ends.iter().flat_map(|end| end.stdout.lines());
     lines
@@ -479,7 +479,8 @@ fn rank_of_old_attempt_is_rejected_and_disturbs_no_rank() {
     assert_eq!((end.code, end.messages().len()), (Some(0), 1), "{end:?}");
 }
 
-/// Runs two launchers of one job, with two ranks and one rank, until both exit.
+/// Runs two launchers of one job until both exit. The first starts two ranks, and the second one
+/// rank.
 fn two_hosts(hosts: &Hosts, options: &[&str], script: &str) -> [End; 2] {
     let first = hosts.coordinator(2, options, script);
     let second = wait_in_thread(&mut hosts.launcher(1, options, script));

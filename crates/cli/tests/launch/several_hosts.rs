@@ -1,4 +1,4 @@
-//! Jobs on several hosts, which are all emulated on this machine.
+//! Tests jobs on several hosts, which are all emulated on this machine.
 
 use super::address::reserved_address;
 use super::*;
@@ -9,7 +9,7 @@ use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// Settings of the launchers of one job, which meet at a separate port.
+/// Settings for the launchers of one job, which connect at an endpoint reserved for this job.
 pub(crate) struct Hosts {
     endpoint: String,
     nodes: String,
@@ -103,7 +103,7 @@ fn waiting_launcher_reports_missing_peers_and_endpoint() {
     let hosts = Hosts::new(2);
     let alone = |place: &str| {
         let mut command = hosts.launcher(1, &["--node-rank", place], "true");
-        // The launcher exits on its own if it never prints the message.
+        // This timeout ends the launcher if it never prints the message.
         command.env("RINGTREE_TIMEOUT_MS", "20000").spawn().unwrap()
     };
     let at = hosts.endpoint();
@@ -212,7 +212,7 @@ fn impostor_at_endpoint_does_not_fail_job() {
         for stream in impostor.incoming().take(4) {
             let mut stream = stream.unwrap();
             let _ = stream.read(&mut [0; 64]);
-            // A frame of an acceptor with wire version 999.
+            // An acceptor's frame that specifies wire version 999.
             let mut frame = [0; 48];
             frame[..8].copy_from_slice(b"rtok\xe7\x03\x01\x00");
             let _ = stream.write_all(&frame);

@@ -1,4 +1,5 @@
-//! Shared memory from a user's view: the doctor, `--transport`, and machines that forbid it.
+//! Tests shared memory as a user sees it: `doctor`, `--transport`, and machines without shared
+//! memory.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -14,7 +15,7 @@ fn ringtree(arguments: &[&str]) -> Command {
     command
 }
 
-/// Makes the system reject memfds for `command`, as the filter of a container may.
+/// Makes the kernel reject memfds for `command`, as a container's seccomp filter may.
 fn refuse_memory(command: &mut Command) {
     let instruction = |code: u32, jump_if_not: u8, constant: u32| libc::sock_filter {
         code: code as u16,

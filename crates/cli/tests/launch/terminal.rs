@@ -1,5 +1,5 @@
-//! Effects of the user's shell and terminal on a launcher: a terminal that hangs up, output that is
-//! closed or not read, and stopping and resuming.
+//! Tests how the user's shell and terminal affect a launcher: a terminal that hangs up, output that
+//! is closed or not read, and stopping and resuming.
 
 use super::several_hosts::Hosts;
 use super::*;
@@ -210,7 +210,7 @@ fn session_leader_is_not_stopped() {
         &["--nproc-per-node", "2"],
         &format!("sleep {mark}; echo awake"),
     );
-    // The leader of a session has no parent within the session.
+    // A session leader has no parent in its session that could resume it.
     let mut command = Command::new("setsid");
     command
         .arg(launcher.get_program())
@@ -282,8 +282,8 @@ fn launcher_recovers_from_descriptor_exhaustion() {
     let strangers: Vec<_> = (0..100)
         .map(|_| TcpStream::connect(hosts.endpoint()))
         .collect();
-    // The launcher closes an unauthenticated connection when it runs out of descriptors, so this
-    // may never see more than 39.
+    // The launcher closes an unauthenticated connection when it runs out of descriptors, so the
+    // count may never exceed 39.
     eventually("no descriptor is left", || {
         fs::read_dir(format!("/proc/{}/fd", first.id()))
             .unwrap()

@@ -1,4 +1,4 @@
-//! Command lines written for torchrun and mpirun.
+//! Tests command lines written for torchrun and mpirun.
 
 use super::*;
 
@@ -61,7 +61,7 @@ fn unsupported_options_fail_and_name_alternative() {
             "--max-restart=1",
             "the closest match is --max-restarts; see",
         ),
-        // mpirun's options.
+        // Options of mpirun.
         ("--hostfile=hosts", "--rdzv-endpoint"),
         ("-hostfile", "--rdzv-endpoint"),
         ("-machinefile", "--rdzv-endpoint"),

@@ -1,4 +1,4 @@
-//! The training examples: their parts, and complete runs in real processes.
+//! Tests the training examples: their parts, and complete runs in real processes.
 
 #[allow(dead_code)]
 #[path = "../../../../examples/03_accumulation.rs"]
@@ -108,9 +108,9 @@ fn steps(arguments: &[&str]) -> Vec<Step> {
 }
 
 /// With the same seed and global batch, a run does not depend on how the batch is split, except for
-/// the rounding of sums taken in another order. The test also compares the length of the gradient:
-/// Adam takes nearly the same steps whatever factor all gradients have in common, so the losses
-/// would not distinguish a sum from a mean.
+/// the rounding of sums that are added in a different order. The test also compares the gradient
+/// norm: Adam takes nearly the same steps if all gradients are multiplied by a factor, so the
+/// losses would not distinguish a sum from a mean.
 #[test]
 fn run_is_the_same_however_the_batch_is_split() {
     let run = ["--steps", "30", "--batch", "48"];
@@ -154,7 +154,7 @@ fn accumulation_example_matches_hand_calculation() {
     }
 }
 
-/// A stream that records each write separately, as a pipe shared with another stream may.
+/// A stream that records each write separately.
 #[derive(Default)]
 struct Writes(Vec<String>);
 
@@ -169,8 +169,8 @@ impl Write for &mut Writes {
     }
 }
 
-/// Progress goes to standard error and results go to standard output. If both are one file, a line
-/// written in two parts could be torn apart.
+/// Progress goes to standard error and results go to standard output. If both go to one file,
+/// output of the other stream could appear within a line that is written in two parts.
 #[test]
 fn progress_line_is_one_write_without_terminal() {
     let mut writes = Writes::default();
@@ -261,7 +261,7 @@ fn unreadable_text_is_named() {
 fn training_is_independent_of_ranks_and_interruptions() {
     let scratch = tempfile::tempdir().unwrap();
     let place = |name: String| scratch.path().join(name);
-    // Directory of each rank's checkpoints, if the ranks use separate ones.
+    // Trains with the checkpoints of each rank in the directory `name(rank)`.
     let train_at = |ranks, name: &(dyn Fn(usize) -> String + Sync), steps: u64| {
         let ends = ringtree::simulate(ranks, |comm| {
             let folder = place(name(comm.rank())).display().to_string();
@@ -285,14 +285,14 @@ fn training_is_independent_of_ranks_and_interruptions() {
         let (loss, weights) = train(ranks, "uninterrupted", 300);
         assert!(loss < 0.005, "the final loss is too high: {loss}");
         losses.push(loss);
-        // The interruption is between two checkpoints, and in a different epoch than the last
+        // The run is interrupted between two checkpoints, and not in the epoch of the last
         // checkpoint.
         train(ranks, "interrupted", 150);
         assert_eq!(train(ranks, "interrupted", 300), (loss, weights.clone()));
         let lines = |name: &str| metrics(&format!("{name} {ranks}")).len();
         assert_eq!((lines("uninterrupted"), lines("interrupted")), (300, 300));
 
-        // The run resumes with another host's rank as rank 0, which has no checkpoint.
+        // When the run resumes, rank 0 uses another host's directory, which contains no checkpoint.
         train_at(ranks, &|rank| format!("host {rank} of {ranks}"), 150);
         let moved = |rank| format!("host {} of {ranks}", (rank + ranks - 1) % ranks);
         assert_eq!(train_at(ranks, &moved, 300), (loss, weights));
@@ -301,7 +301,7 @@ fn training_is_independent_of_ranks_and_interruptions() {
         assert_eq!(after.last().map(|line| line.step), Some(300));
         assert!(after.iter().all(|line| line.run == before[0].run));
     }
-    // Compared to four digits, because sums of other shares are rounded differently.
+    // Compare only about four digits, because different splits of the batch round sums differently.
     let is_same = |loss: &f64| (loss / losses[0] - 1.0).abs() < 5e-4;
     assert!(losses.iter().all(is_same), "{losses:?}");
 }

@@ -4,7 +4,7 @@ use super::several_hosts::Hosts;
 use super::*;
 use ringtree::{Communicator, ReduceOp};
 
-/// The program of the ranks below, in this test binary. Rank 1 fails in the way that the test
+/// The code of the ranks below, which run this test binary. Rank 1 fails in the way that the test
 /// specifies, while the others wait for it in a call.
 #[test]
 fn rank() {
@@ -13,7 +13,7 @@ fn rank() {
     };
     let ends = std::thread::Builder::new().name("training".to_owned());
     let trained = ends.spawn(move || train(&role)).unwrap().join();
-    // Exit as a program does whose main function trains.
+    // Exit like a program whose main function trains.
     std::process::exit(match trained {
         Ok(Ok(())) => 0,
         Ok(Err(error)) => {
@@ -110,7 +110,7 @@ fn ranks_that_panic_after_another_left_are_not_blamed() {
     }
 }
 
-/// With inherited output, the launcher does not read what the ranks report about each other.
+/// With inherited output, the launcher cannot read what the ranks print about each other.
 #[test]
 fn first_failed_rank_is_named_with_inherited_output() {
     let options = ["--output", "inherit", "--nproc-per-node", "4"];
