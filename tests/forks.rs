@@ -343,7 +343,7 @@ fn buffers() -> Result<String> {
             })?;
         }
         assert!(before > 1 || !has_links, "{before}");
-        // Peers release the dropped memory.
+        // This call lets the peers release the dropped memory.
         drop(comm.alloc::<f32>(1)?);
         let own = buffer.as_mut().unwrap();
         comm.all_reduce(own, ReduceOp::Sum)?;

@@ -15,7 +15,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// Variable that turns a copy of this test binary into a rank.
+/// Environment variable that turns a copy of this test binary into a rank.
 const ROLE: &str = "RINGTREE_TEST_ROLE";
 /// Prefix of a rank's report, which distinguishes it from the lines of the test harness.
 const MARK: &str = "says: ";

@@ -1,4 +1,4 @@
-//! Tests that figures and tables in the documents match the code and their source pages.
+//! Tests that figures and tables in the documentation match the code and their source pages.
 
 use ringtree::plan::internal::algorithms::{forms, has_any_radix};
 use ringtree::plan::{Algorithm, Collective, REGISTRY};

@@ -25,7 +25,7 @@ fn wrong<T>(what: impl Into<String>) -> Result<T, Failure> {
     Err(Failure::Wrong(what.into()))
 }
 
-/// A generator of pseudo-random numbers with a seed.
+/// A pseudo-random number generator, initialized with a seed.
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
@@ -37,7 +37,7 @@ impl Random {
     }
 }
 
-/// The value of a chunk: the sum or union of contributions, and how often it was divided.
+/// The value of a chunk: the sum or union of contributions, and how many times it was divided.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Held {
     number: u64,

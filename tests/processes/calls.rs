@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 // ---- roles of the ranks ----
 
-/// Variable with the number of elements that rank 1 allocates.
+/// Environment variable with the number of elements that rank 1 allocates.
 const ELEMENTS: &str = "RINGTREE_TEST_ELEMENTS";
 
 /// Starts ranks that run this module's `child_entry`.
@@ -167,7 +167,7 @@ fn crossed() -> Result<String> {
     Ok(format!("sum {sum}"))
 }
 
-/// Runs different calls: rank 1 reduces with another operator than the other ranks.
+/// Runs different calls: rank 1 reduces with a different operator than the other ranks.
 fn disagree() -> Result<String> {
     let comm = Communicator::from_env()?;
     comm.barrier()?;
@@ -219,7 +219,7 @@ fn training() -> Result<String> {
     Ok(format!("{} {passed} {completed}", agreed.unwrap_or(0)))
 }
 
-/// Exchanges messages of 4 MiB, which no link can buffer, by calls of all kinds.
+/// Exchanges messages of 4 MiB, which no link can buffer, with every kind of call.
 fn messages() -> Result<String> {
     const COUNT: usize = 1 << 20;
     let comm = Communicator::from_env()?;

@@ -113,7 +113,8 @@ fn rows() -> Vec<Row> {
     for end in ENDS {
         for links in ALL_LINKS {
             for left in [0, 1] {
-                // The lowest remaining rank, which is now the coordinator, and the highest.
+                // The rank that ends is the lowest remaining rank, which is now the coordinator, or
+                // the highest.
                 for ending in [1 - left, RANKS - 1] {
                     let calls = short_or_long(1, CALLS.len());
                     for place in 0..calls {
@@ -193,7 +194,7 @@ fn check(row: Row) {
 #[test]
 fn remaining_ranks_learn_how_another_rank_ends_after_departure() {
     let rows = rows();
-    // Run several rows at the same time, because the ranks sleep most of the time.
+    // Run several cases at the same time, because the ranks sleep most of the time.
     for some in rows.chunks(4) {
         std::thread::scope(|scope| {
             for row in some {

@@ -175,32 +175,32 @@ fn names_rank(text: &str, victim: usize) -> bool {
 }
 
 #[test]
-fn death_at_any_step_of_expert_exchange_is_named() {
+fn death_during_expert_exchange_is_named() {
     check_death_at_every_step("expert exchange");
 }
 
 #[test]
-fn death_at_any_step_of_pipeline_is_named() {
+fn death_during_pipeline_is_named() {
     check_death_at_every_step("pipeline");
 }
 
 #[test]
-fn death_at_any_step_of_uneven_training_is_named() {
+fn death_during_uneven_training_is_named() {
     check_death_at_every_step("uneven shards");
 }
 
 #[test]
-fn death_at_any_step_of_inference_is_named() {
+fn death_during_inference_is_named() {
     check_death_at_every_step("inference");
 }
 
 #[test]
-fn death_at_any_step_of_grid_is_named() {
+fn death_during_grid_is_named() {
     check_death_at_every_step("grid");
 }
 
 #[test]
-fn death_at_any_step_of_value_exchange_is_named() {
+fn death_during_value_exchange_is_named() {
     check_death_at_every_step("metrics");
 }
 

@@ -16,7 +16,8 @@ use std::time::{Duration, Instant};
 const SHORT: Duration = Duration::from_millis(1500);
 /// Failing starts end within this time, even on a slow machine.
 const SOON: Duration = Duration::from_secs(12);
-/// Variable with the directory through which ranks that are processes pass on their unique ID.
+/// Environment variable with the directory through which ranks that are processes pass on their
+/// unique ID.
 const FOLDER: &str = "RINGTREE_TEST_FOLDER";
 
 /// Starts ranks that run this module's `child_entry`.

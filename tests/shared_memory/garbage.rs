@@ -82,7 +82,7 @@ fn message_of_other_call_is_reported_and_not_stored() {
             bytes: 400,
         },
     ];
-    // The payload is next to the flag, or in a segment.
+    // Place the payload next to the flag, or in a segment.
     for bytes in [8, INLINE_BYTES, 100] {
         for other in others {
             let mut ranks = channel(2).into_iter().map(|one| connected(2, one));

@@ -139,7 +139,7 @@ fn message_to_several_peers_is_accepted_by_all_or_none() {
     assert_eq!(into, [7; 100]);
 }
 
-/// A link to another host, which accepts bytes but can read no memory.
+/// A link to another host, which accepts bytes but cannot read memory.
 struct Far;
 
 impl Link for Far {

@@ -21,7 +21,7 @@ fn either() -> impl Strategy<Value = Program> {
     prop_oneof![program(), exposing()]
 }
 
-/// Generates the ranks of a rank's host, and the rank's program.
+/// Generates the ranks on a rank's host, and the rank's program.
 fn programs() -> impl Strategy<Value = (Vec<usize>, Program)> {
     let case = (
         prop::sample::select(pairs()),

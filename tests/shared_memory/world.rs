@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Size of the memory that a rank can expose, in bytes.
 const EXPOSABLE_BYTES: usize = 2 << 20;
-/// Minimum number of bytes that a rank exposes of a message.
+/// Minimum length of a message whose bytes a rank exposes.
 const EXPOSED_BYTES_MIN: usize = 50;
 /// Maximum number of calls that a rank has in flight.
 const IN_FLIGHT_MAX: usize = 3;
@@ -69,7 +69,7 @@ pub(crate) struct Form {
     pub(crate) exposes: Option<bool>,
 }
 
-/// The form of most calls, in place.
+/// The form of most calls, which are in place.
 pub(crate) const PLAIN: Form = Form {
     placement: Placement::InPlace,
     is_local: true,

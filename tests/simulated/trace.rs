@@ -18,7 +18,7 @@ const LAYER_ELEMENTS: usize = 25_000;
 /// Time of a layer's backward. Its all-reduce takes 2 · 3/4 · 100 kB / 1 MB/s = 150 ms or slightly
 /// more.
 const LAYER: Duration = Duration::from_millis(200);
-/// Tolerance of floating-point times, in microseconds.
+/// Tolerance when comparing floating-point times, in microseconds.
 const ROUNDING_US: f64 = 0.01;
 
 /// Trains a model of equal layers. If `overlaps` is `false`, it reports gradients only after

@@ -93,7 +93,7 @@ fn check_as<T: Element>(comm: &Communicator, case: &Case) -> Result<usize> {
     Ok(wrong + inputs.count_wrong_input(rank, 0, bytemuck::cast_slice(input)))
 }
 
-/// Runs the form with separate input and output of a collective with blocks.
+/// Runs the form of a block collective that has separate input and output.
 fn blocks_into<T: Element>(
     comm: &Communicator,
     case: &Case,

@@ -129,10 +129,9 @@ impl Suite {
                 .env("LOCAL_WORLD_SIZE", world_size.to_string())
                 .env("RINGTREE_RENDEZVOUS", &rendezvous)
                 .envs(links.settings(rank))
-                // With the built-in table, ranks do not measure anything and print no notice about
-                // it.
+                // With the built-in table, ranks neither measure links nor print a notice about it.
                 .env("RINGTREE_TUNING", "built-in")
-                // Ranks print no warning if they wait for a long time on a busy machine.
+                // Print no warning if ranks wait for a long time on a busy machine.
                 .env("RINGTREE_STALL_WARNING_S", "0")
                 .stdin(Stdio::piped())
                 .stdout(Stdio::null())
@@ -189,7 +188,7 @@ impl Ranks {
         (said.into_iter().flatten().collect(), last)
     }
 
-    /// Lets `ranks` continue, which wait in [`wait_for_resume`].
+    /// Resumes `ranks`, which are blocked in [`wait_for_resume`].
     pub(crate) fn resume(&mut self, ranks: &[usize]) {
         for rank in ranks {
             let stdin = self.children[*rank].stdin.as_mut().unwrap();

@@ -142,7 +142,7 @@ fn unavailable_mapped_path_is_reported_once_and_skipped() {
     assert!(!here.path("tables/all_reduce_mapped.csv").exists());
 }
 
-/// A driver error is a failure of the check in every part in which it occurs.
+/// The check counts a driver error as a failure of every part in which it occurs.
 #[test]
 fn driver_error_is_a_failure_of_the_check() {
     let here = Elsewhere::new();

@@ -1,4 +1,4 @@
-//! Long calls that fail midway, and resource leaks over many calls.
+//! Tests long calls that fail midway, and resource leaks over many calls.
 
 use super::world::{Act, Rank, World, ok};
 use ringtree::ErrorKind;
@@ -59,7 +59,7 @@ fn driver_fails(rank: &Rank) -> Result<String> {
     Ok("ok".into())
 }
 
-/// A call of several rounds that the other rank never issues: the error names the late rank.
+/// The other rank never issues a call of several rounds. The error must name this late rank.
 #[test]
 fn timeout_of_long_call_names_late_rank() {
     let world = World::new(2, "mapped").impatient();

@@ -1,4 +1,4 @@
-//! Collectives on device buffers with exactly known results.
+//! Tests collectives on device buffers against exactly known results.
 
 use super::world::{Act, Rank};
 use ringtree::cuda::DeviceBuffer;

@@ -90,7 +90,7 @@ fn behind(rank: &Rank, habit: &str) -> Result<()> {
         // Reads the loss of this step while gradients are in transit, as training loops do.
         "loss" => drop(user.clone_dtoh(&loss).unwrap()),
         "queue" => (0..1500).for_each(|_| user.memcpy_dtod(&loss, &mut scratch).unwrap()),
-        // Loads a module, as a first launch does with lazy loading.
+        // Loads a module, as the first launch of a kernel does with lazy loading.
         "load" => {
             let binary = load_kernels(device, "\u{7f}ELF");
             assert!(binary.is_err_and(|error| error.kind() == ErrorKind::Usage));

@@ -22,7 +22,7 @@ pub(crate) fn act(role: &str) -> Option<Act> {
     }
 }
 
-/// A new buffer is zeroed on the device, without host memory.
+/// A new buffer is zeroed on the device, without using host memory.
 #[test]
 fn zeroed_buffer_pins_no_host_memory() {
     let world = World::new(2, "mapped").with("PINNED_MAX", PINNED_MAX);

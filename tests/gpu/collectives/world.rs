@@ -1,4 +1,4 @@
-//! Ranks as processes on the fake driver, started from this test binary.
+//! Runs ranks as processes on the fake driver, started from this test binary.
 
 use crate::address::reserved_address;
 use crate::driver;
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "RINGTREE_TEST_ROLE";
 const PATH: &str = "RINGTREE_TEST_PATH";
 pub(crate) const PATHS: [&str; 3] = ["mapped", "shm", "tcp"];
-/// Prefix of a rank's result among the lines of the test harness.
+/// Prefix that distinguishes a rank's result from the lines of the test harness.
 const REPORT_PREFIX: &str = "rank result: ";
 /// Time after which a rank counts as hung. It is far longer than any timeout in these tests and
 /// than any delay on a busy machine.

@@ -66,7 +66,7 @@ pub(crate) fn program() -> &'static Path {
     })
 }
 
-/// Runs the launches and compares everything that they wrote.
+/// Runs the launches and compares everything that they wrote with the expected contents.
 pub(crate) fn check(cases: impl Iterator<Item = Case>) {
     let mut child = Command::new(program())
         .stdin(Stdio::piped())

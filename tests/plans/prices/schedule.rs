@@ -19,7 +19,7 @@ const LINK: LinkCost = LinkCost {
     beta_s_per_byte: 1e-9,
     gamma_s_per_byte: 0.5e-9,
 };
-/// Tolerance of floating-point times.
+/// Tolerance when comparing floating-point times, in seconds.
 const ROUNDING_S: f64 = 1e-12;
 
 /// Returns round, sender and receiver of every message of the plans.

@@ -1,4 +1,4 @@
-//! Programs in which ranks wait for each other, in addition to the usual mistakes.
+//! More programs in which ranks wait for each other, in addition to the usual mistakes.
 
 use ringtree::{Communicator, ReduceOp, Result};
 

@@ -1,4 +1,4 @@
-//! Deadlocks and long waits of ranks that are processes.
+//! Tests deadlocks and long waits of ranks that are processes.
 
 use super::deadlocks::DEADLOCKS;
 use super::mistakes::{MISTAKES, expected_parts, train};
@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Variable with the directory for the checkpoints of a training run.
+/// Environment variable with the directory for the checkpoints of a training run.
 const FOLDER: &str = "RINGTREE_TEST_FOLDER";
 /// Timeout of calls that do not complete. On any machine, it is long enough for each rank to learn
 /// where the others are.

@@ -1,4 +1,4 @@
-//! Deadlocks and long waits of simulated ranks, in virtual time.
+//! Tests deadlocks and long waits of simulated ranks, in virtual time.
 
 use super::deadlocks::DEADLOCKS;
 use super::mistakes::{MISTAKES, expected_parts, train};

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 const RANKS: usize = 6;
-/// The members of the groups. Neither group is in the order of the world.
+/// The members of the groups. Neither group lists its members in world order.
 const GROUPS: [&[usize]; 2] = [&[3, 0, 5], &[4, 1, 2]];
 
 fn group_of(rank: usize) -> usize {

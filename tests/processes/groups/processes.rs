@@ -1,4 +1,4 @@
-//! Groups of ranks that are real processes.
+//! Tests groups of ranks that are real processes.
 
 use crate::ranks::{ALL_LINKS, Links, REPORT_PREFIX, ROLE, Suite, concurrently, exit};
 use ringtree::internal::calls;

@@ -69,7 +69,7 @@ fn operands<T: Rounded>(rank: usize, count: usize) -> Vec<T> {
     (0..count).map(|element| operand(rank, element)).collect()
 }
 
-/// Applies the rule to the elements of a period.
+/// Returns the sums of one period of elements, computed according to the rule.
 fn sums<T: Rounded>(world_size: usize, op: ReduceOp) -> Vec<T> {
     let sum = |element| {
         let own = |rank| operand::<T>(rank, element).wide();

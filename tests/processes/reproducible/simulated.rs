@@ -103,7 +103,7 @@ fn choice_of_algorithm_does_not_change_bf16_mean() {
     check_choices_keep_bits::<bf16>(ReduceOp::Avg);
 }
 
-/// Returns all algorithms with several radixes.
+/// Returns every algorithm, with several radixes if it has one.
 fn forms() -> Vec<Algorithm> {
     let forms = REGISTRY
         .iter()

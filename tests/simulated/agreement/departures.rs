@@ -122,7 +122,7 @@ fn death_at_any_step_after_a_departure_is_named() {
     }
 }
 
-/// The way in which the rank that the others wait for ends.
+/// The fate of the rank that the others wait for.
 #[derive(Clone, Copy, Debug)]
 enum End {
     Leaves,

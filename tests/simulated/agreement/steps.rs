@@ -71,7 +71,7 @@ fn moment(quiet: &Outcome, rank: usize, chance: &mut SplitMix64) -> Moment {
     }
 }
 
-/// Number of histories with each outcome, which shows that a test covers the relevant cases.
+/// The number of histories with each outcome, to show that a test covers the relevant cases.
 #[derive(Debug, Default)]
 struct Tally {
     histories: usize,

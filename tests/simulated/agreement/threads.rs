@@ -1,4 +1,4 @@
-//! Tests a communicator that several threads of a rank use, or tasks instead of threads.
+//! Tests a communicator that is shared by several threads of a rank, or used by asynchronous tasks.
 
 use ringtree::sim::World;
 use ringtree::{Communicator, Error, ErrorKind, ReduceOp, Result, Work};

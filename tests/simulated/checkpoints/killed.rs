@@ -10,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::Duration;
 
-/// Variable that passes the directory to the child.
+/// Environment variable that passes the directory to the child.
 const FOLDER: &str = "RINGTREE_TEST_CHECKPOINT_FOLDER";
 /// Number of weights in a checkpoint, which take 4 MB.
 const COUNT: usize = 1_000_000;

@@ -13,7 +13,7 @@ use ringtree::{Error, ErrorKind, Result};
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// A store in memory that tests can inspect, damage, and cause to fail.
+/// An in-memory store that tests can inspect, damage, and make fail.
 #[derive(Clone, Default)]
 struct Memory(Arc<Mutex<Contents>>);
 

@@ -10,7 +10,7 @@ use ringtree::{Communicator, Dtype, ErrorKind, ReduceOp, Result, simulate};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-/// Weights, momentum, the per-rank state, the sampler's position, and a value.
+/// Weights, momentum, per-rank state, the sampler's position, and the value `best`.
 type Bits = (Vec<u32>, Vec<u32>, u64, u64, u64);
 
 const ROWS: usize = 8;
@@ -241,7 +241,7 @@ fn checkpoint_of_another_model_is_an_error_and_changes_nothing() {
                     parts that the program does not expect: optimizer/momentum, best; name the \
                     same parts as the program that saved it";
     assert_eq!(ends, vec![Ok(expected.to_owned()); 2]);
-    // If only one rank has different parts, all ranks get an error with its number.
+    // If only one rank has different parts, all ranks get an error that names this rank.
     let ends = simulate(2, |comm| {
         let (mut run, mut trainer) = set_up(comm, &store)?;
         if comm.rank() == 1 {

@@ -31,7 +31,7 @@ impl std::fmt::Debug for Row {
     }
 }
 
-/// All hooks. The gradients of these tests have rank 1, so that PowerSGD is almost exact.
+/// All hooks. As matrices, the gradients in these tests have rank 1, so PowerSGD is almost exact.
 pub(crate) const HOOKS: &[Row] = &[
     Row {
         name: "plain",

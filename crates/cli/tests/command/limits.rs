@@ -1,4 +1,4 @@
-//! The command under tight resource limits.
+//! Tests the command under tight resource limits.
 
 use std::process::Command;
 

@@ -1,5 +1,5 @@
-//! The page that plays plans: its size, its texts, its clock, and the states that a browser must
-//! show.
+//! Tests the page that plays plans: its size, its texts, its clock, and the states that a browser
+//! must show.
 
 use ringtree::plan::draw::Caption;
 use ringtree::plan::internal::algorithms;
@@ -239,7 +239,7 @@ fn browser_test_pages_include_their_states() {
     }
 }
 
-/// Returns the plans of a command line, created by the library.
+/// Returns the plans that the library creates for a command line.
 fn plans_of_line(line: &str, algorithm: &str, plan: &Value) -> Vec<Plan> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let after = |name| {

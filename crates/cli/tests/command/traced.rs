@@ -1,4 +1,4 @@
-//! `ringtree bench --trace`: one timeline of all ranks.
+//! Tests `ringtree bench --trace`, which writes one timeline of all ranks.
 
 use crate::names::messages_in;
 use serde_json::Value;

@@ -1,4 +1,4 @@
-//! The file in which ranks store the tuning table, set by `RINGTREE_TUNING`.
+//! Tests the file, set by `RINGTREE_TUNING`, in which ranks store the tuning table.
 
 use ringtree::plan::TuningTable;
 use std::path::Path;

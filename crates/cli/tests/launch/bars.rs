@@ -1,4 +1,4 @@
-//! Progress bars of the training examples: one per host, on a terminal.
+//! Tests the progress bars of the training examples: one per host, on a terminal.
 
 use super::pty::{Terminal, positions};
 use super::several_hosts::Hosts;

@@ -1,4 +1,4 @@
-//! Jobs on one host.
+//! Tests jobs on one host.
 
 use super::*;
 use std::io::{BufRead, BufReader};

@@ -1,4 +1,4 @@
-//! Output of ranks: what the launcher prints and what it stores.
+//! Tests the output of ranks: what the launcher prints and what it stores.
 
 use super::several_hosts::Hosts;
 use super::terminal::shell;

@@ -1,4 +1,4 @@
-//! Jobs that are restarted after a failure.
+//! Tests jobs that are restarted after a failure.
 
 use super::several_hosts::Hosts;
 use super::*;

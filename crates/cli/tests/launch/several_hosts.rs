@@ -181,7 +181,7 @@ fn unauthenticated_connections_do_not_block_launchers() {
     let first = hosts.coordinator(1, &[], "echo $RANK");
     let is_over = Arc::new(AtomicBool::new(false));
     let (endpoint, ends) = (hosts.endpoint.clone(), Arc::clone(&is_over));
-    // Open 1,500 connections that begin a handshake, then 1,000 per second.
+    // Open 1,500 connections that begin a handshake, and then 1,000 more per second.
     let strangers = thread::spawn(move || {
         let mut held = VecDeque::new();
         while !ends.load(Ordering::Relaxed) {

@@ -27,7 +27,7 @@ fn torchrun_spellings_work() {
 fn master_address_sets_endpoint_of_launchers() {
     let endpoint = address::reserved_address();
     let (host, port) = endpoint.rsplit_once(':').unwrap();
-    // With one host, rank 0 listens there.
+    // With one host, rank 0 listens at this endpoint.
     let options = ["--nproc-per-node=1", "--master_port", port];
     let end = run(&options, "echo $MASTER_ADDR:$MASTER_PORT");
     assert_eq!(end.stdout, format!("[0]: {endpoint}\n"), "{end:?}");

@@ -69,7 +69,7 @@ fn example(arguments: &[&str]) -> Command {
     for name in ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"] {
         command.env_remove(name);
     }
-    // The test compares runs, so measured values must not choose the order of a sum.
+    // The test compares runs, so measured values must not affect the order in which sums are added.
     command.env("RINGTREE_TUNING", "built-in");
     command.args(arguments);
     command

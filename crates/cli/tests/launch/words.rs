@@ -1,4 +1,4 @@
-//! The final message of a launcher after a rank has failed, and the rank that it names.
+//! Tests the final message of a launcher after a rank has failed, and which rank it names.
 
 use super::several_hosts::Hosts;
 use super::*;
@@ -50,7 +50,7 @@ fn train(role: &str) -> ringtree::Result<()> {
     Ok(())
 }
 
-/// A value that is dropped after the communicator and whose drop takes time.
+/// A value that is dropped after the communicator, and takes time to drop.
 struct Slow;
 
 impl Drop for Slow {

@@ -1,4 +1,4 @@
-//! Arguments that `ringtree plan` rejects.
+//! Tests arguments that `ringtree plan` rejects.
 
 use super::plan;
 
