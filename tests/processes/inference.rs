@@ -1,4 +1,4 @@
-//! Tensor-parallel inference as in `examples/10_inference.rs`: workers wait for requests
+//! Tests tensor-parallel inference as in `examples/10_inference.rs`: workers wait for requests
 //! indefinitely without occupying a core, and learn of a death immediately.
 
 use super::programs::inference as example;

@@ -63,8 +63,9 @@ fn messages(span: &Span) -> Vec<String> {
     crate::names::messages_in(&span.name)
 }
 
-/// Returns whether any message is predicted to wait at its receiver's port for another message. If
-/// messages arrive simultaneously, either may be served first, and later times depend on the order.
+/// Returns `true` if any message is predicted to wait at its receiver's port for another message.
+/// If messages arrive simultaneously, either may be served first, and later times depend on the
+/// order.
 fn is_any_port_shared(timeline: &Timeline) -> bool {
     timeline.ranks.iter().any(|spans| {
         let receives = spans.spans.iter();

@@ -12,8 +12,8 @@ use ringtree::{Dtype, ReduceOp};
 /// the input and the output in place.
 type Manner = (Option<u32>, [bool; 2]);
 
-/// Step by step until the end; step by step for a few polls, and then polled; polled from the
-/// start.
+/// The ways to run a call: step by step until the end, step by step for a few polls and then
+/// polled, or polled from the start.
 const PATIENCES: [Option<u32>; 3] = [Some(u32::MAX), Some(2), None];
 const EXPOSED: [[bool; 2]; 4] = [[false, false], [true, true], [true, false], [false, true]];
 

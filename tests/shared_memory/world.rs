@@ -1,5 +1,5 @@
-//! Ranks as threads of one process, each with a separate engine and regions, and calls whose
-//! results are known exactly.
+//! Runs ranks as threads of one process, each with a separate engine and regions. Provides calls
+//! whose results are known exactly.
 
 use crate::links::{Channel, channel};
 use crate::shares::{memory, peer_memory};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Size of the memory that a rank can expose, in bytes.
 const EXPOSABLE_BYTES: usize = 2 << 20;
-/// Minimum length of a message whose bytes a rank exposes.
+/// Minimum length of an exposed message, in bytes.
 const EXPOSED_BYTES_MIN: usize = 50;
 /// Maximum number of calls that a rank has in flight.
 const IN_FLIGHT_MAX: usize = 3;
@@ -414,8 +414,8 @@ impl Rank {
         }
     }
 
-    /// Makes the call on an input, an output, or both, that peers can read. Overwrites them
-    /// afterwards.
+    /// Makes the call with an input, an output, or both in memory that peers can read. Overwrites
+    /// this memory afterwards.
     pub(crate) fn call_exposing(
         &mut self,
         case: &Case,

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 static TAKEN: Mutex<Vec<UniqueId>> = Mutex::new(Vec::new());
 
 /// Returns a loopback address that no other process gets: this process has bound the port, and only
-/// a rank that knows the number listens on it.
+/// a rank that knows the port listens on it.
 #[allow(dead_code, reason = "some tests need only the port")]
 pub(crate) fn reserved_address() -> String {
     format!("127.0.0.1:{}", reserved_port())

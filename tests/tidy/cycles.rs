@@ -4,7 +4,7 @@ use super::source::{Source, name_of, paths};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Returns the import cycles between the files of one crate, whose sources are in `root`. Each
-/// cycle lists the names of its files. The files of a module may name the module above them.
+/// cycle lists the names of its files. References from a file to the modules above it are ignored.
 pub(crate) fn cycles(sources: &[Source], root: &str) -> Vec<Vec<String>> {
     let files = sources
         .iter()

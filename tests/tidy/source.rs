@@ -84,8 +84,8 @@ impl Source {
     }
 }
 
-/// Returns `text` with comments, strings and characters replaced by blanks. Every line keeps its
-/// number.
+/// Returns `text` with comments, strings and character literals replaced by blanks. Every line
+/// keeps its number.
 fn blank(text: &str) -> String {
     let bytes = text.as_bytes();
     let mut code = bytes.to_vec();
@@ -106,8 +106,8 @@ fn is_word(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || byte == b'_'
 }
 
-/// Returns the length of the comment, string or character at the start of `bytes`, or 0 if there is
-/// none.
+/// Returns the length of the comment, string or character literal at the start of `bytes`, or 0 if
+/// there is none.
 fn insignificant(bytes: &[u8], inside_word: bool) -> usize {
     let until = |from: usize, end: &[u8]| {
         let found = bytes[from..]

@@ -1,5 +1,5 @@
-//! Collectives on device buffers, run by processes on a fake driver that is as strict as real
-//! drivers have been observed to be (`tests/gpu/device/fake_driver.cpp`).
+//! Tests collectives on device buffers. The ranks are processes on a fake driver that is as strict
+//! as real drivers have been observed to be (`tests/gpu/device/fake_driver.cpp`).
 
 mod broken;
 mod cases;

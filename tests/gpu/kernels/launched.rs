@@ -92,8 +92,8 @@ pub(crate) fn check(cases: impl Iterator<Item = Case>) {
             .zip(&case.expected)
             .position(|(left, right)| left != right);
         assert_eq!(wrong, None, "{}: wrong at this byte", case.what);
-        // Each element must be accessed exactly once. A comparison of the contents detects a double
-        // reduction only if it is in place.
+        // Each element must be accessed exactly once. A comparison of the contents would detect a
+        // double reduction only if the reduction is in place.
         let passed = (answer.bytes_read, answer.bytes_written);
         let expected = (case.bytes_read as u64, case.bytes_written as u64);
         assert_eq!(passed, expected, "{}", case.what);

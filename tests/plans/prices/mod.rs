@@ -138,7 +138,7 @@ fn closed_forms_match_the_longest_paths_of_plans() {
         beta_s_per_byte,
         gamma_s_per_byte,
     };
-    // Messages have some hundred bytes, so that latency, overhead or bytes dominate, depending on
+    // Messages have a few hundred bytes, so that latency, overhead or bytes dominate, depending on
     // the link.
     let links = [
         link(5e-3, 10e-6, 40e-9, 1e-10),

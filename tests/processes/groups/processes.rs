@@ -171,8 +171,8 @@ fn status_kib(field: &str) -> usize {
     digits.collect::<String>().parse().unwrap()
 }
 
-/// Returns the KiB of shared memory that this process has created and touched. A rank writes only
-/// to its own region.
+/// Returns the amount of shared memory, in KiB, that this process has created and touched. A rank
+/// writes only to its own region.
 fn own_shared_kib() -> usize {
     let smaps = fs::read_to_string("/proc/self/smaps").unwrap();
     let mut is_own = false;

@@ -14,7 +14,8 @@ fn one_call(comm: &Communicator, collective: Collective) -> Result<()> {
     ringtree::internal::calls::collective(comm, collective, &mut data, ReduceOp::Sum, 0)
 }
 
-/// Issues calls until `victim` dies at `at`. Asserts that every rank names it shortly afterwards.
+/// Issues calls until `victim` dies at `at`. Asserts that every rank names the victim shortly
+/// afterwards.
 fn check(world: &World, victim: usize, at: Duration, collective: Collective) {
     let mut world = world.clone();
     world.network.faults.deaths = vec![(victim, at)];

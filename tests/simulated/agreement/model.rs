@@ -1,6 +1,6 @@
 //! Runs sessions under random schedules, without the rest of the control plane. Messages arrive
-//! late, and ranks die, leave and fail at any moment. Every two ranks have a connection, so no rank
-//! relays messages.
+//! late, and ranks die, leave and fail at any moment. Each pair of ranks has a connection, so no
+//! rank relays messages.
 
 use crate::long::short_or_long;
 use ringtree::internal::protocol::call::Call;
@@ -33,7 +33,7 @@ struct Rank {
     dies_after: Option<u64>,
 }
 
-/// A group in which every two ranks have a connection.
+/// A group in which each pair of ranks has a connection.
 struct Group {
     ranks: Vec<Rank>,
     /// Messages in flight, indexed by sender and receiver.

@@ -122,8 +122,8 @@ proptest! {
         let ends = world.run(|comm| train(comm, (hook.set)(Options::new())));
         let most = ends.iter().map(|(counted, _)| *counted).max().unwrap();
         for (rank, (counted, error)) in ends.iter().enumerate() {
-            // A rank that took step k knows that all ranks had its gradients. So the other ranks
-            // lack at most step k.
+            // A rank that took step k knows that all ranks had the gradients of that step. So the
+            // other ranks lack at most step k.
             prop_assert!(counted + 1 >= most, "rank {}: {} of {}", rank, counted, most);
             if rank != victim {
                 prop_assert!(error.kind() == ErrorKind::PeerLost, "rank {rank}: {error}");

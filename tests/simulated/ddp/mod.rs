@@ -131,7 +131,7 @@ pub(crate) fn numbers(words: &[u64], count: usize) -> Vec<f64> {
     (0..count).map(one).collect()
 }
 
-/// Returns a gradient. As a matrix (the first extent by the others) it is left ⊗ right. A
+/// Returns a gradient. Viewed as a matrix (the first extent by the others), it is left ⊗ right. A
 /// parameter's right vector is always the same, so that any sum of its gradients has rank 1, too.
 pub(crate) fn gradient(parameter: &Parameter, number: usize, step: u64, from: u64) -> Vec<f64> {
     let rows = parameter.shape.first().copied().unwrap_or(1).max(1);

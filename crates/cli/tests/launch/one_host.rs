@@ -111,8 +111,8 @@ fn killed_rank_stops_job_and_is_named() {
 
 #[test]
 fn killed_rank_is_the_cause_not_its_failing_peer() {
-    // Rank 0 represents a program that fails because its peer has exited. The command line of a
-    // dead process is empty even before the process is reaped.
+    // Rank 0 acts like a program that fails because its peer has exited. It checks the peer's
+    // command line, which is empty even before the dead process is reaped.
     let folder = tempfile::tempdir().unwrap();
     let note = folder.path().join("process");
     let note = note.to_str().unwrap();
