@@ -2,12 +2,12 @@
 //!
 //! Every rank has a real engine, group and links, but instead of running a program, it follows a
 //! [`Script`]. The network's clock moves from event to event, and only ranks with a new event are
-//! polled. So a run is a pure function of the world, the script and the seed, and its cost depends
-//! only on its messages.
+//! polled. A run is therefore a pure function of the world, the script and the seed, and its cost
+//! depends only on its messages.
 //!
-//! The peers of a killed rank detect its death as they would over TCP. Everything it wrote still
-//! arrives, then its links end. Rank 0 sees its control connection close. If rank 0 was killed,
-//! every rank does.
+//! The peers of a killed rank detect its death as they would over TCP. Everything that it wrote
+//! still arrives, and then its links close. Rank 0 sees the control connection of the killed rank
+//! close. If rank 0 is killed, every other rank sees its own control connection close.
 
 mod data;
 mod rank;
@@ -27,9 +27,9 @@ use std::time::Duration;
 pub enum Moment {
     /// At this virtual time.
     Time(Duration),
-    /// After it has written this many bytes.
+    /// After the rank has written this many bytes.
     BytesSent(u64),
-    /// After it has started this many calls.
+    /// After the rank has started this many calls.
     CallsMade(u64),
 }
 
@@ -38,7 +38,7 @@ pub enum Moment {
 pub struct Record {
     /// The rank.
     pub rank: usize,
-    /// The call's number on that rank, from 1.
+    /// The call's sequence number on that rank, counted from 1.
     pub sequence: u64,
     /// The call.
     pub call: Call,
@@ -46,7 +46,7 @@ pub struct Record {
     pub mark: u64,
     /// The time when the call started.
     pub start: Duration,
-    /// The time when the call ended. `None` if it did not end, or if its rank died first.
+    /// The time when the call ended. `None` if the call did not end or its rank was killed first.
     pub end: Option<Duration>,
     /// The result of the call.
     pub result: Option<Result<()>>,
@@ -59,15 +59,15 @@ pub struct Record {
 pub struct Outcome {
     /// Every call of every rank, in the order in which the calls started.
     pub records: Vec<Record>,
-    /// End of each rank's script. `None` if it did not end.
+    /// The time when each rank's script ended. `None` if it did not end.
     pub ends: Vec<Option<Duration>>,
-    /// Time of each rank's death. `None` if it was not killed.
+    /// The time when each rank was killed. `None` if it was not killed.
     pub kills: Vec<Option<Duration>>,
-    /// Mark of each rank, as of its failure if it failed.
+    /// The last mark of each rank. For a rank that left or was killed, the mark at that time.
     pub marks: Vec<u64>,
-    /// The agreed mark on each rank that learned it.
+    /// The agreed mark that each rank learned. `None` if the rank did not learn it.
     pub agreed: Vec<Option<u64>>,
-    /// Number of bytes that each rank wrote to its links, including headers.
+    /// Number of bytes, including headers, that each rank wrote to its links.
     pub bytes_sent: Vec<u64>,
 }
 
@@ -113,7 +113,7 @@ pub struct Cluster {
     fates: Vec<Option<Moment>>,
 }
 
-/// The ranks that will be killed, ordered by time.
+/// The times at which ranks will be killed, each with its rank.
 type TimedDeaths = BTreeSet<(Duration, usize)>;
 
 impl Cluster {
@@ -127,7 +127,8 @@ impl Cluster {
         }
     }
 
-    /// Kills `rank` in every run at `moment`. A later call for the same rank replaces the moment.
+    /// Specifies that every run kills `rank` at `moment`. A later call for the same rank replaces
+    /// the moment.
     ///
     /// # Panics
     /// Panics if `rank` does not exist.
@@ -135,7 +136,7 @@ impl Cluster {
         self.fates[rank] = Some(moment);
     }
 
-    /// Runs `script` until every rank has ended, or until nothing can happen any more.
+    /// Runs `script` until every rank has ended or no events are left.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if the script does not fit the world. Errors of calls

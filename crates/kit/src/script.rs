@@ -5,24 +5,25 @@ use ringtree::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One step of a scripted rank. A rank whose call fails leaves, as a program would.
+/// One step of a scripted rank. A rank whose call fails leaves, as a program would do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Starts the call and waits for it.
     Call(Call),
     /// Computes for this long in virtual time.
     Compute(Duration),
-    /// Starts the call under an identity that the script chooses, and continues.
+    /// Starts the call under the given identity, and continues without waiting.
     Start(u32, Call),
-    /// Waits for every started call with this identity.
+    /// Waits for all started calls with this identity.
     Wait(u32),
     /// Starts a barrier with the world's settings and waits for it.
     Barrier,
-    /// Sets this rank's mark: it has completed all steps up to this number. If a call fails on a
-    /// rank with this step, the rank stays until it knows the agreed mark.
+    /// Sets this rank's mark, which states that the rank has completed all training steps up to
+    /// this number. If a call fails on a rank with this step, the rank stays until it knows the
+    /// agreed mark.
     Mark(u64),
     /// Waits for all started calls, says goodbye and ends the process. A rank without this step
-    /// stays idle until all have ended.
+    /// stays idle until all ranks have ended.
     Leave,
 }
 
@@ -105,7 +106,8 @@ impl Script {
     }
 }
 
-/// Checks whether a script can make the call. The cluster generates its input and checks its
+/// Checks that the root of a scripted call exists and that its operator is defined for its dtype.
+/// Nothing else in a call can be wrong, because the cluster generates the input and checks the
 /// result.
 fn check(call: &Call, world_size: usize) -> Result<()> {
     if call.root >= world_size {

@@ -1,4 +1,4 @@
-//! Computes the costs in a tuning table from measured times of a few calls.
+//! Computes the costs in a tuning table from the measured times of a few calls.
 //!
 //! Each cost is computed from the time of a call that is dominated by that cost (see [`Probe`]).
 //! The computation uses the same predictions as the choice of plans. A prediction is linear in each
@@ -26,7 +26,7 @@ use crate::limits::{
 };
 use crate::tuning::between_sites;
 
-/// Bytes per element in timed calls. Gradients most often have this size.
+/// Bytes per element in timed calls. Most gradients have elements of this size.
 const ELEMENT_BYTES: usize = 4;
 /// Bytes in a call that is dominated by latency.
 const SHORT_BYTES: usize = 8;
@@ -34,8 +34,8 @@ const SHORT_BYTES: usize = 8;
 /// host's ranks. The size is well above the size at which the choice of plans changes, so that it
 /// is representative of all large calls.
 const SHARED_BYTES: usize = 512 << 10;
-/// Initial bytes in a message that is dominated by the time per byte over a network. If the window
-/// of a connection opens slowly, longer messages follow.
+/// Initial length, in bytes, of a message that is dominated by the time per byte over a network. If
+/// the window of a connection opens slowly, longer messages are timed after it.
 const NETWORK_BYTES: usize = 64 << 10;
 
 /// A class of link.
@@ -52,7 +52,7 @@ pub enum LinkClass {
 /// An operation to time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exercise {
-    /// An all-reduce over all ranks that computes a sum.
+    /// An all-reduce over all ranks with the operator `sum`.
     AllReduce(Algorithm),
     /// A message from one rank to another rank on the same host. Pairs of ranks on all hosts send
     /// their messages at the same time.
@@ -74,7 +74,7 @@ pub struct Probe {
     pub bytes: usize,
     /// The class of link that is measured.
     pub class: LinkClass,
-    /// The computed link cost.
+    /// The link cost that is computed from the time.
     pub number: Number,
 }
 
@@ -87,8 +87,8 @@ const fn probe(exercise: Exercise, bytes: usize, class: LinkClass, number: Numbe
     }
 }
 
-/// Number of messages in a burst. The number is large enough to distinguish o from L, and a burst
-/// needs few more links than radix-2 plans open.
+/// Number of messages in a burst. The number is large enough to distinguish o from L, but so small
+/// that a burst needs only a few more links than radix-2 plans open.
 const BURST: usize = 7;
 
 /// Probes for ranks on a single host. All ranks take part simultaneously, so that the costs include
@@ -117,10 +117,11 @@ const SHARED_HOSTS: &[Probe] = &{
     ]
 };
 
-/// Probes for links between hosts, which send messages around a ring. Every port sends one message
-/// and receives one, so no two messages share a link. The time of a short message contains L and 2
-/// o, and that of a burst contains L and many more o. Between two ranks, a burst is a single
-/// message, but in that case no choice depends on how the time is divided between L and o.
+/// Probes for links between hosts, which send messages around a ring. Each rank receives as many
+/// messages as it sends, and no two messages share a link. The time of a single short message
+/// contains L and 2 o, and the time of a burst contains L and many more o. Between two ranks, a
+/// burst is a single message, but in that case no choice depends on how the time is divided between
+/// L and o.
 const HOSTS: &[Probe] = &{
     use Exercise::{Fold, Shift};
     use LinkClass::Tcp;
@@ -215,7 +216,8 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 ///
 /// A cost that would be zero or negative is set to a value slightly above zero. If a cost is far
 /// above the built-in cost, it is assumed that the machine was busy with something else during the
-/// measurement, and the class of link keeps its built-in costs.
+/// measurement. In this case, the class of link keeps its built-in costs, and uplinks have no entry
+/// in the table.
 ///
 /// Costs are rounded to three significant digits. The measurements do not support more digits, and
 /// rounded costs do not change when they are converted to text and back.
@@ -332,10 +334,10 @@ fn set_both(
 /// Relative difference below which the probes cannot distinguish L from o.
 const DISTINGUISHABLE_MIN: f64 = 0.02;
 
-/// Limits the ratio between the cost of copying and the cost of reducing. Both are about the same
-/// per byte, so if the measured costs are far apart, one of them contains what the other lacks.
-/// Their product does not change, and the larger becomes at most [`SHM_IMBALANCE_MAX`] times the
-/// smaller.
+/// Limits the ratio between the cost of copying and the cost of reducing. Per byte, copying and
+/// reducing cost about the same. If the computed costs are far apart, a part of one was attributed
+/// to the other. Their product does not change, and the larger becomes at most
+/// [`SHM_IMBALANCE_MAX`] times the smaller.
 fn balance(shm: &mut LinkCost) {
     let (beta, gamma) = (shm.beta_s_per_byte, shm.gamma_s_per_byte);
     let mean = (beta * gamma).sqrt();
@@ -347,14 +349,14 @@ fn balance(shm: &mut LinkCost) {
     shm.gamma_s_per_byte = gamma.clamp(least, most);
 }
 
-/// Cost of polling for one more message, as a fraction of a handoff.
+/// Cost of polling for one more message, as a fraction of the cost of a handoff.
 const SHM_LOOK_SHARE: f64 = 0.25;
 
 /// Largest ratio between the costs of copying and reducing a byte, in either direction.
 const SHM_IMBALANCE_MAX: f64 = 4.0;
 
-/// Number of sweeps. Each leaves at most a third of the error, and the remaining error is rounded
-/// away.
+/// Number of sweeps over the probes. Each leaves at most a third of the error, and the remaining
+/// error is rounded away.
 const SWEEPS: usize = 12;
 
 fn three_digits(number: f64) -> f64 {
@@ -364,7 +366,7 @@ fn three_digits(number: f64) -> f64 {
 }
 
 impl Probe {
-    /// Returns a reference to this probe's cost in `table`.
+    /// Returns a mutable reference to this probe's cost in `table`.
     fn place<'a>(&self, table: &'a mut TuningTable) -> &'a mut f64 {
         let link = match self.class {
             LinkClass::Tcp => &mut table.tcp,
@@ -389,8 +391,8 @@ impl Probe {
         }
     }
 
-    /// Returns the cost for which the exercise takes `time_s` if all other costs are those in
-    /// `table`.
+    /// Returns the cost with which the exercise is predicted to take `time_s` if all other costs
+    /// are those in `table`.
     fn number(
         &self,
         topology: &Topology,
@@ -403,8 +405,8 @@ impl Probe {
             self.set(&mut table, number);
             self.price_s(topology, &table)
         };
-        // An uplink affects the prediction only if it is slower than a port. Therefore, the linear
-        // part begins at a cost with which the uplink is certainly slower.
+        // An uplink affects the prediction only if it is slower than a port. Therefore, extrapolate
+        // from a cost at which the uplink is certainly slower.
         let least = match self.class {
             LinkClass::Tcp | LinkClass::Shm => 0.0,
             LinkClass::Uplink => usual * TUNING_FACTOR_MAX_TCP,
@@ -462,7 +464,8 @@ mod tests {
     use crate::topology::of_sizes;
     use proptest::prelude::*;
 
-    /// Generates tables with 0.2 to 50 times the built-in costs. Each cost varies independently.
+    /// Generates tables with 0.2 to 50 times the built-in costs. The costs vary independently,
+    /// except that the overhead in shared memory follows from the handoff time.
     fn tables() -> impl Strategy<Value = TuningTable> {
         let factor = || 0.2..50.0;
         let factors = prop::array::uniform7(factor());

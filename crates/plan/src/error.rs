@@ -1,8 +1,9 @@
-//! Errors of functions on plans.
+//! Errors returned by functions that operate on plans.
 
 use std::fmt;
 
-/// An error of a function on plans. `Display` prints one line that states what is wrong.
+/// An error returned by a function that operates on plans. `Display` prints one line that states
+/// what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlanError {
     kind: PlanErrorKind,
@@ -41,7 +42,7 @@ impl PlanError {
     }
 }
 
-/// Creates an error of a kind from the arguments of `format!`.
+/// Creates a [`PlanError`] of the given kind. The remaining arguments are passed to `format!`.
 macro_rules! refused {
     ($kind:ident, $($text:tt)+) => {
         $crate::PlanError::new($crate::PlanErrorKind::$kind, format!($($text)+))
@@ -62,7 +63,7 @@ impl From<PlanError> for String {
     }
 }
 
-/// Returns the error for a word that is not one of `names`.
+/// Returns the error that reports that `text` is not one of `names`.
 #[must_use]
 pub fn unknown_name(what: &str, text: &str, names: &[&str]) -> PlanError {
     refused!(

@@ -101,7 +101,8 @@ pub fn exported(plans: &[Plan]) -> Result<Vec<Transfer>, PlanError> {
             is_written[one.to][one.to_chunk] = true;
         }
     }
-    // A chunk that no message has written keeps its content: the rank's block for itself.
+    // A chunk that no transfer has written still holds the rank's block for itself. Copy it to the
+    // chunks that the rank writes.
     let round = apart.last().map_or(0, |last| last.round + 1);
     for (rank, is_written) in is_written.iter().enumerate() {
         let left = is_written.iter().enumerate().filter(|(_, is)| !**is);
@@ -171,7 +172,7 @@ impl List {
         Ok(())
     }
 
-    /// Numbers the messages of a round in the order of sender and step.
+    /// Collects the messages of a round and numbers them in the order of sender and step.
     fn post<'a>(&mut self, rounds: &[&'a Round]) -> Mail<'a> {
         let mut mail = Mail::new();
         for (from, round) in rounds.iter().enumerate() {
@@ -189,7 +190,7 @@ impl List {
         mail
     }
 
-    /// Splits a message at every boundary of a range on either side.
+    /// Adds a message as one or more transfers. It is split wherever a range ends on either side.
     fn add_message(
         &mut self,
         message: usize,
@@ -227,7 +228,7 @@ impl List {
         ))
     }
 
-    /// Adds the local steps of a round. None of them uses a chunk that another writes.
+    /// Adds the local steps of a round. No local step uses a chunk that another local step writes.
     fn add_local(&mut self, rounds: &[&Round]) {
         for (rank, round) in rounds.iter().enumerate() {
             for step in round.iter() {
@@ -346,7 +347,7 @@ mod tests {
     use crate::spec::{Algorithm, Collective};
     use crate::topology::Hosts;
 
-    /// Creates hand-written plans of four chunks and eight chunks of scratch.
+    /// Creates plans with the given rounds, four chunks and eight scratch chunks.
     fn plans(rounds_of_ranks: Vec<Vec<Round>>) -> Vec<Plan> {
         let world_size = rounds_of_ranks.len();
         let request = |rank| Request {
@@ -448,7 +449,7 @@ mod tests {
     }
 
     #[test]
-    fn inconsistent_plans_are_an_error() {
+    fn inconsistent_plans_are_rejected() {
         let send = |count| vec![vec![Step::send(1, vec![range(0, count)])]];
         let store = |count| vec![vec![Step::store(0, vec![range(0, count)])]];
         let fault = |one, other| transfers(&plans(vec![one, other])).unwrap_err().to_string();

@@ -30,7 +30,7 @@ impl ChunkRange {
     }
 }
 
-/// The source of an operand of a receive.
+/// The source of an operand in a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
     /// The content of the rank's own chunks.
@@ -58,15 +58,15 @@ pub enum Step {
         sources: Vec<Source>,
         /// The chunks to which the result is written.
         ranges: Vec<ChunkRange>,
-        /// `true` if the result contains every rank's contribution. An `avg` divides after this
-        /// reduction.
+        /// `true` if the result contains every rank's contribution. For `avg`, the division follows
+        /// this reduction.
         completes: bool,
     },
     /// Copies `from` to `to` on this rank.
     Copy {
         /// The chunks to read.
         from: ChunkRange,
-        /// The chunks to write. There are as many as in `from`, and the two ranges do not overlap.
+        /// The chunks to write. This range has as many chunks as `from` and does not overlap it.
         to: ChunkRange,
     },
     /// Reduces the operands in `from` on this rank, from left to right, in a *single* reduction,
@@ -157,7 +157,7 @@ pub struct Request {
 }
 
 impl Request {
-    /// Creates the request of rank 0, with rank 0 as the root and one piece per block.
+    /// Creates the request for the plan of rank 0, with rank 0 as the root and one piece per block.
     #[doc(hidden)]
     #[must_use]
     pub fn new(collective: Collective, algorithm: Algorithm, topology: &Topology) -> Self {
@@ -172,7 +172,7 @@ impl Request {
         }
     }
 
-    /// Returns the number of ranks and their hosts.
+    /// Returns the topology, which consists of the number of ranks and their hosts.
     #[must_use]
     pub fn topology(&self) -> Topology {
         Topology {

@@ -161,15 +161,14 @@ impl<B> Blocks<'_, B> {
 #[doc(hidden)]
 #[derive(Clone, Debug)]
 pub enum Kept<'a> {
-    /// Borrowed counts, or no counts.
+    /// A layout that has no counts or borrows them.
     Lent(Layout<'a>),
-    /// Owned counts.
+    /// A layout that owns its counts.
     Counts(Vec<usize>),
 }
 
 impl Kept<'_> {
-    /// Copies the counts of `layout`, if it has any, so that the result can outlive the borrow of
-    /// the counts.
+    /// Creates a layout that does not borrow anything, by copying any counts in `layout`.
     #[inline]
     #[must_use]
     pub fn of(layout: Layout) -> Kept<'static> {
@@ -221,14 +220,14 @@ impl<'a> Division<'a> {
         }
     }
 
-    /// Replaces the layout of the blocks.
+    /// Returns the division with a different layout of the blocks.
     #[must_use]
     pub fn laid(self, layout: Layout<'a>) -> Self {
         Self { layout, ..self }
     }
 
-    /// Returns the index of the first element of `chunk`, or `count` if `chunk` equals the number
-    /// of chunks.
+    /// Returns the index of the first element of `chunk`, or the end of the last chunk if `chunk`
+    /// equals the number of chunks.
     #[must_use]
     pub fn start(&self, chunk: usize) -> usize {
         let (block, piece) = (chunk / self.pieces, chunk % self.pieces);

@@ -26,8 +26,8 @@
 //   `record`: how the table is saved.
 // - `select`: how an algorithm is chosen. `reproducible`: which algorithms always produce the
 //   same bits.
-// - `draw`: diagrams of plans. `export`: the transfers of plans. `units`: human-readable times
-//   and sizes.
+// - `draw`: diagrams of plans. `export`: the transfers in plans, for other programs. `units`:
+//   human-readable times and sizes.
 //
 // *Invariants.* A plan is a pure function of its `Request`. In each round, a rank's sends
 // precede its receives, so the steps can be executed in list order.

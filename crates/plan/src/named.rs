@@ -1,4 +1,4 @@
-//! Defines a macro that converts enums with named values to and from their names.
+//! Defines a macro that converts the values of an enum to and from their names.
 
 /// Implements `Display` and `FromStr` for an enum that has `ALL` and `name()`.
 #[doc(hidden)]

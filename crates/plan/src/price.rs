@@ -38,7 +38,7 @@ impl Number {
     /// All costs of a link.
     pub(crate) const ALL: [Self; 4] = [Self::Alpha, Self::Overhead, Self::Beta, Self::Gamma];
 
-    /// Returns a reference to this cost of `link`.
+    /// Returns a mutable reference to this cost in `link`.
     pub(crate) fn of(self, link: &mut LinkCost) -> &mut f64 {
         match self {
             Number::Alpha => &mut link.alpha_s,
@@ -67,8 +67,8 @@ pub struct UplinkCost {
 pub struct Cost {
     /// Number of rounds that contain messages.
     pub rounds: usize,
-    /// Number of messages on the longest path that each have to wait for the previous one. Each of
-    /// them costs L, plus o at its receiver.
+    /// Number of messages on the longest path, where each message has to wait for the previous one.
+    /// Each of them costs L, plus o at its receiver.
     pub hops: f64,
     /// Number of messages that pass in sequence through the busiest port on that path. Each of them
     /// costs o.
@@ -82,7 +82,8 @@ pub struct Cost {
 }
 
 impl Cost {
-    /// Returns the cost of this stage followed by `next`. The bytes that a rank sends add up.
+    /// Returns the cost of this stage followed by `next`, which is the sum of both costs in every
+    /// field.
     pub(crate) fn then(&self, next: &Self) -> Self {
         Self {
             rounds: self.rounds + next.rounds,

@@ -1,5 +1,5 @@
-//! Tuning tables that are saved for later runs, together with the conditions under which they
-//! apply.
+//! Defines the record that saves a tuning table for later runs, together with the conditions under
+//! which the table applies.
 //!
 //! *May import* `plan` and the base files.
 
@@ -185,7 +185,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn record_that_does_not_apply_states_the_reason() {
+    fn inapplicable_and_malformed_records_are_rejected() {
         let kept = of(TuningTable::default(), &Topology::of(&[0, 0, 1, 1]));
         assert_eq!(fits(&kept, &Topology::of(&[5, 5, 2, 2])), Ok(()));
         let other = fits(&kept, &Topology::of(&[0, 1, 0, 1]));

@@ -4,11 +4,12 @@
 //! only once. The bits of an element therefore depend only on its operands, not on the algorithm,
 //! the collective, the root, the transport, the length of the buffer or the element's position in
 //! the buffer. There is no hand-written list of algorithms that follow the rule. Instead, the
-//! verifier runs the plans of each algorithm to determine this (see [`Proof::is_in_rank_order`]).
+//! verifier runs the plans of each algorithm to determine whether it follows the rule (see
+//! [`Proof::is_in_rank_order`]).
 //!
 //! *Why rank order.* Rank order is the only order in which every summing collective can run at full
 //! bandwidth, because the rank that owns a block can reduce all contributions to it. With two
-//! ranks, there is no other order.
+//! ranks, every order gives the same bits.
 //!
 //! [`Proof::is_in_rank_order`]: super::verify::Proof::is_in_rank_order
 
@@ -28,7 +29,7 @@ use std::sync::{Mutex, PoisonError};
 /// middle and a last piece.
 const PIECES: [usize; 2] = [1, 3];
 
-/// Verification results that are cached in this process.
+/// A cache of verification results, indexed by request: `true` if the plans reduce in rank order.
 static PROVEN: Mutex<Option<HashMap<Request, bool>>> = Mutex::new(None);
 
 /// Returns whether the plans for `request` reduce in rank order for every rank, root and number of
@@ -99,11 +100,11 @@ fn is_proven(request: &Request) -> bool {
     })
 }
 
-/// Checks an algorithm that the caller requested by name.
+/// Checks that an algorithm that the caller requested by name reduces in rank order.
 ///
 /// # Errors
-/// Returns an error if the algorithm reduces in a different order. The message names the
-/// algorithms that reduce in rank order.
+/// Returns an error if the algorithm reduces in a different order. The message lists the algorithms
+/// that reduce in rank order.
 pub(super) fn check(request: &Request) -> Result<(), PlanError> {
     if is_in_rank_order(request) {
         return Ok(());

@@ -32,11 +32,11 @@ pub use super::tuning::TuningTable;
 /// longer than a segment, a pipelined plan is chosen if its predicted time is within 50 % of the
 /// shortest time.
 ///
-/// Otherwise, predictions are for TCP, the slowest link on the path, except for what a hierarchical
-/// plan does inside hosts. If there are several sites, predictions include the uplinks, which are
-/// shared by the ranks at a site (see [`sites`]). If there are more than two ranks on several
-/// hosts, the best plan whose streams avoid each other (a ring or a sliced plan) is chosen if its
-/// predicted time is within 10 % of the shortest time.
+/// Otherwise, predictions are for TCP, the slowest link on the path, except for the stages that a
+/// hierarchical plan runs inside hosts. If there are several sites, predictions include the
+/// uplinks, which are shared by the ranks at a site (see [`sites`]). If there are more than two
+/// ranks on several hosts, the best plan whose streams avoid each other (a ring or a sliced plan)
+/// is chosen if its predicted time is within 10 % of the shortest time.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -140,11 +140,11 @@ pub fn choose_concurrent(
     comparison.choose(None)
 }
 
-/// Fraction by which the predicted time of a pipelined plan in shared memory may exceed the
-/// shortest predicted time while the plan still counts as faster than one whose messages are longer
-/// than a segment. A plan with such messages does not run step by step, and its bytes leave the
-/// cache before they are reduced. For 256 MiB between two ranks, it took 1.4 times as long, which
-/// the model does not predict.
+/// In shared memory, a pipelined plan is preferred to a plan whose messages are longer than a
+/// segment if its predicted time exceeds the shortest one by at most this fraction. A plan with
+/// such long messages does not run step by step, and its bytes leave the cache before they are
+/// reduced. For 256 MiB between two ranks, such a plan took 1.4 times as long, which the model does
+/// not predict.
 const LONG_MESSAGES: f64 = 0.5;
 
 /// Radixes that `auto` considers. With few ranks, there are few different plans. With many ranks,
@@ -298,7 +298,7 @@ impl<'a> Comparison<'a> {
             .min_by(|(_, one), (_, other)| one.predicted_s.total_cmp(&other.predicted_s))
             .map(|(at, _)| at);
         // In shared memory, many plans for two ranks differ only in their names and in how they
-        // split the buffer.
+        // split the buffer, so rounding must not decide between them.
         let tie = if sharing == Sharing::All {
             TIE_TOLERANCE
         } else {
@@ -324,7 +324,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Returns the number of scratch bytes that a choice needs, like [`scratch_bytes`].
+    /// Calls [`scratch_bytes`] for the request of a choice.
     fn scratch_bytes(&self, choice: &Choice) -> Result<usize, PlanError> {
         let request = self.request(choice.algorithm, choice.pieces);
         scratch_bytes(&request, self.question.bytes)
@@ -353,8 +353,9 @@ impl<'a> Comparison<'a> {
             .collect()
     }
 
-    /// Returns the forms of `entry` to consider, one per radix. In shared memory, messages do not
-    /// wait for a port, and flat plans achieve what a larger radix would.
+    /// Returns the forms of the algorithm of `entry` to consider, one per radix. In shared memory,
+    /// only the default radix is considered, because messages do not wait for a port and flat plans
+    /// achieve what a larger radix would.
     fn forms(&self, entry: &Entry) -> Vec<Algorithm> {
         let has_radix = (entry.has_radix)(self.question.collective);
         if !has_radix || sharing(self.topology) == Sharing::All {
@@ -393,7 +394,7 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// Returns the predicted seconds until all concurrent calls are complete.
+    /// Returns the predicted time, in seconds, until all concurrent calls are complete.
     fn predicted_s(&self, request: &Request) -> Result<f64, PlanError> {
         let bytes = self.question.bytes;
         let alone_s = predicted_s(request, bytes, self.table)?;
@@ -411,7 +412,7 @@ impl<'a> Comparison<'a> {
         Ok(alone_s + (self.calls - 1) as f64 * ports_s.max(links_s))
     }
 
-    /// Returns the number of pieces that suits the links on which pieces are used.
+    /// Returns a number of pieces that suits the links over which the pieces are sent.
     fn pieces(&self, entry: &Entry, request: &Request) -> usize {
         let bytes = self.question.bytes;
         let wanted = match (sharing(self.topology), entry.stages) {
@@ -456,7 +457,7 @@ fn scaled_cost(table: &TuningTable, number: Number, factor: f64) -> TuningTable 
     scaled
 }
 
-/// Computes the components of the predicted time of `choice`.
+/// Returns `choice` with the components of its predicted time.
 ///
 /// # Errors
 /// Returns the same errors as [`predicted_s`](super::select::predicted_s).

@@ -1,4 +1,4 @@
-//! The collectives, and the content that each of them requires in the chunks of every rank.
+//! Defines the collectives, and the content that each collective requires in every rank's chunks.
 
 use crate::error::PlanError;
 use crate::limits::RADIX_MAX;
@@ -70,12 +70,13 @@ names! {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "(u8, u8)", into = "(u8, u8)")]
 pub struct Algorithm {
-    /// The algorithm's index in the registry.
+    /// The algorithm's index in the registry. The indexes of custom algorithms follow those of the
+    /// built-in ones.
     number: u8,
     radix: u8,
 }
 
-/// Returns the radix if it is in range.
+/// Converts the radix to a `u8`. Returns an error if it is out of range.
 pub(crate) fn checked_radix(radix: usize) -> Result<u8, PlanError> {
     match radix {
         2..=RADIX_MAX => Ok(radix as u8),
@@ -86,11 +87,11 @@ pub(crate) fn checked_radix(radix: usize) -> Result<u8, PlanError> {
     }
 }
 
-/// The radix of an algorithm whose name specifies none.
+/// The radix of an algorithm whose name does not specify one.
 pub(crate) const RADIX_DEFAULT: u8 = 2;
 
 impl Algorithm {
-    /// Returns the algorithm at index `number` of the registry, with the default radix.
+    /// Returns the algorithm at index `number` in the registry, with the default radix.
     pub(crate) const fn numbered(number: u8) -> Self {
         Self {
             number,
@@ -109,7 +110,7 @@ impl Algorithm {
         self.radix as usize
     }
 
-    /// Returns the algorithm at index `number` of the registry, with the radix `radix`.
+    /// Returns the algorithm at index `number` in the registry, with the given radix.
     pub(crate) const fn with(number: u8, radix: u8) -> Self {
         Self { number, radix }
     }
@@ -125,7 +126,7 @@ impl TryFrom<(u8, u8)> for Algorithm {
     type Error = PlanError;
 
     fn try_from((number, radix): (u8, u8)) -> Result<Self, PlanError> {
-        // Any number is valid, because a peer may have registered algorithms that this process has
+        // Any index is valid, because a peer may have registered algorithms that this process has
         // not.
         checked_radix(radix.into()).map(|radix| Self { number, radix })
     }
@@ -142,7 +143,7 @@ impl Collective {
     }
 }
 
-/// The content that a chunk is required to have when the collective completes.
+/// The content that a chunk must have when the collective completes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Demand {
     /// Any content.
@@ -165,8 +166,8 @@ pub const fn whole_count(collective: Collective, count: usize, world_size: usize
     }
 }
 
-/// Returns whether `rank` contributes to a chunk of `block` when `collective` begins. Only
-/// collectives with blocks use `block`.
+/// Returns whether `rank` holds a contribution in the chunks of `block` when `collective` begins.
+/// `block` matters only for collectives with blocks.
 #[must_use]
 pub const fn contributes(collective: Collective, rank: usize, root: usize, block: usize) -> bool {
     match collective {
@@ -176,7 +177,7 @@ pub const fn contributes(collective: Collective, rank: usize, root: usize, block
     }
 }
 
-/// Returns what `rank` must hold in a chunk of `block` when `collective` completes.
+/// Returns what `rank` must hold in each chunk of `block` when `collective` completes.
 #[must_use]
 pub const fn demands(collective: Collective, rank: usize, root: usize, block: usize) -> Demand {
     match collective {

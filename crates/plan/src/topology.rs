@@ -1,9 +1,9 @@
 //! Describes which ranks share a host and which hosts share a site.
 //!
-//! [`Topology`] provides the hosts, the ranks on each host, and a rank's position among them. It
-//! provides the same for sites and their hosts. [`Hosts`] hides how the placement is represented. A
-//! communicator's topology never changes, so it is not part of the keys that are used to look up
-//! calls. Clones share their contents.
+//! [`Topology`] provides the hosts, the ranks on each host, and each rank's position on its host.
+//! It provides the same information about sites and their hosts. [`Hosts`] hides how the placement
+//! is represented. A communicator's topology never changes, so it is not part of the keys that are
+//! used to look up calls. Cloning a topology is cheap, because clones share their lists.
 
 use crate::error::PlanError;
 use crate::limits::RANKS_PER_HOST_MAX;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 /// The placement of ranks on hosts, and of hosts at sites.
 ///
-/// Any set of ranks can share a host. Hosts that share a *site* do not have a slow link between
-/// them. Hosts are numbered in the order of their lowest ranks, and sites in the order of their
-/// lowest hosts. The ranks on a host have positions 0, 1, 2, … in rank order, and the hosts at a
-/// site have positions 0, 1, 2, … in host order.
+/// Any set of ranks can share a host. There is no slow link between hosts at the same *site*. Hosts
+/// are numbered in the order of their lowest ranks, and sites in the order of their lowest hosts.
+/// The ranks on a host have positions 0, 1, 2, … in rank order, and the hosts at a site have
+/// positions 0, 1, 2, … in host order.
 #[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Hosts {
     kind: Kind,
@@ -36,9 +36,9 @@ struct Sites {
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Kind {
-    /// Hosts that hold g consecutive ranks each: host k holds ranks k·g to (k+1)·g − 1.
+    /// Each host holds g consecutive ranks: host k holds ranks k·g to (k+1)·g − 1.
     Each(usize),
-    /// Hosts that cannot be described by a single number. Some of them have several ranks.
+    /// Hosts that [`Kind::Each`] cannot describe. At least one of them has several ranks.
     Listed(Arc<List>),
 }
 
@@ -49,7 +49,7 @@ struct List {
     host_of: Vec<usize>,
     /// Ranks, grouped by host.
     ranks: Vec<usize>,
-    /// Index in `ranks` of each host's first rank, followed by the number of ranks.
+    /// Index in `ranks` of each host's first rank, followed by the total number of ranks.
     starts: Vec<usize>,
     /// Distinct numbers of ranks per host, in ascending order.
     sizes: Vec<usize>,
@@ -69,8 +69,8 @@ impl Hosts {
         }
     }
 
-    /// Creates hosts from a list that contains the name of each rank's host, indexed by rank. The
-    /// names are arbitrary numbers.
+    /// Creates hosts from a list that contains the ID of each rank's host, indexed by rank. The IDs
+    /// are arbitrary numbers. Ranks with equal IDs share a host.
     ///
     /// ```
     /// use ringtree::plan::internal::topology::Hosts;
@@ -103,8 +103,8 @@ impl Hosts {
         }
     }
 
-    /// Assigns each host to a site. `sites` contains the name of each host's site, indexed by host.
-    /// The names are arbitrary numbers.
+    /// Assigns each host to a site. `sites` contains the ID of each host's site, indexed by host.
+    /// The IDs are arbitrary numbers. Hosts with equal IDs share a site.
     ///
     /// ```
     /// use ringtree::plan::internal::topology::{Hosts, Topology};
@@ -126,8 +126,8 @@ impl Hosts {
     }
 }
 
-/// Formats the number of ranks per host or the host of each rank, followed by the site of each
-/// host.
+/// Formats the number of ranks per host or the host of each rank, followed by the site of each host
+/// if there are several sites.
 impl fmt::Debug for Hosts {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.kind {
@@ -171,7 +171,7 @@ impl Topology {
         }
     }
 
-    /// Creates a topology from a list that contains the name of each rank's host, indexed by rank.
+    /// Creates a topology from a list that contains the ID of each rank's host, indexed by rank.
     #[must_use]
     pub fn of(hosts: &[usize]) -> Self {
         Self {
@@ -329,7 +329,7 @@ impl Topology {
     }
 }
 
-/// Replaces each name by its number, in the order in which the names first appear.
+/// Replaces each ID with its index in the order in which the IDs first appear.
 fn numbered(names: &[usize]) -> Vec<usize> {
     let mut numbers = HashMap::new();
     let number = |name: &usize| {
@@ -339,7 +339,7 @@ fn numbered(names: &[usize]) -> Vec<usize> {
     names.iter().map(number).collect()
 }
 
-/// Creates hosts, each holding the given number of consecutive ranks.
+/// Creates one host for each entry in `sizes`, with that number of consecutive ranks.
 ///
 /// ```
 /// use ringtree::plan::internal::topology::{Hosts, of_sizes};
@@ -352,7 +352,7 @@ pub fn of_sizes(sizes: &[usize]) -> Hosts {
     Hosts::of(&hosts)
 }
 
-/// Assigns consecutive hosts to sites, each containing the given number of hosts.
+/// Assigns consecutive hosts to sites. `hosts` contains the number of hosts at each site.
 ///
 /// ```
 /// use ringtree::plan::internal::topology::{Hosts, in_sites_of};
@@ -374,8 +374,8 @@ pub const fn together(world_size: usize) -> Topology {
     }
 }
 
-/// Creates a topology from lists that contain the name of each rank's host and the name of each
-/// rank's site, both indexed by rank. A host belongs to the site of its lowest rank.
+/// Creates a topology from lists that contain the ID of each rank's host and the ID of each rank's
+/// site, both indexed by rank. A host belongs to the site of its lowest rank.
 ///
 /// ```
 /// use ringtree::plan::internal::topology::at_sites;
@@ -393,8 +393,7 @@ pub fn at_sites(hosts: &[usize], sites: &[usize]) -> Topology {
     }
 }
 
-/// Returns the extent to which ranks share hosts. If there is only one rank, it does not share
-/// its host.
+/// Returns the extent to which ranks share hosts. A single rank does not share its host.
 ///
 /// ```
 /// use ringtree::plan::Topology;
@@ -419,7 +418,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn hosts_that_are_not_full_are_rejected() {
+    fn ranks_per_host_must_divide_the_rank_count() {
         let not_full = Topology {
             world_size: 6,
             hosts: Hosts::each(4),
@@ -429,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_with_equal_runs_of_ranks_are_stored_as_a_number() {
+    fn hosts_with_equal_runs_of_ranks_are_stored_as_one_number() {
         let cases: &[(&[usize], usize)] = &[
             (&[], 1),
             (&[1], 1),
@@ -442,7 +441,7 @@ mod tests {
         for (hosts, expected) in cases {
             assert_eq!(Hosts::of(hosts), Hosts::each(*expected), "{hosts:?}");
         }
-        // Unequal sizes, alternating hosts, and a host that appears twice.
+        // Hosts of different sizes, and hosts whose ranks are not consecutive.
         for hosts in [[1, 1, 2, 3], [1, 2, 1, 2], [1, 2, 2, 1], [1, 2, 2, 2]] {
             let topology = Topology::of(&hosts);
             assert_eq!(sharing(&topology), Sharing::Some, "{hosts:?}");

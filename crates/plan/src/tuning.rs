@@ -14,8 +14,8 @@ const TCP: LinkCost = LinkCost {
     gamma_s_per_byte: 0.06e-9,
 };
 /// Built-in shared-memory costs: the time to pass a cache line to another core, to poll one more
-/// line that a peer passes at the same time, to copy a byte to or from a segment that stays in
-/// cache, and to reduce a byte of an operand in such a segment.
+/// line that another peer passes at the same time, to copy a byte to or from a segment that stays
+/// in cache, and to reduce a byte of an operand in such a segment.
 const SHM: LinkCost = LinkCost {
     alpha_s: 0.15e-6,
     overhead_s: 0.0375e-6,
@@ -23,19 +23,18 @@ const SHM: LinkCost = LinkCost {
     gamma_s_per_byte: 0.03e-9,
 };
 
-/// Ratio of an uplink's latency and time per byte to those of a port, which is used if the table
-/// has no uplink entry. Hosts are assigned to different sites because the link between them is
-/// slow.
+/// Factor by which an uplink's latency and time per byte exceed those of a port if the table has no
+/// uplink entry. Hosts are assigned to different sites because the link between them is slow.
 const UPLINK_FACTOR: f64 = 10.0;
 
-/// Ratio of neighboring steps in [`TuningTable::rounded`]: the cube root of 10. With this ratio,
-/// 10, 1 and 0.1 Gbit/s (0.8, 8 and 80 ns per byte) all fall near the middle between two rounding
-/// limits. Half a step is a factor of 1.47.
+/// Ratio between neighboring steps in [`TuningTable::rounded`]: the cube root of 10. With this
+/// ratio, 10, 1 and 0.1 Gbit/s (0.8, 8 and 80 ns per byte) all fall near the middle between two
+/// rounding limits. Half a step is a factor of 1.47.
 const STEP: f64 = 2.154_434_690_031_884;
 
 /// Number of steps below the built-in cost. More steps are not needed, because no network is that
 /// much faster than loopback. On busy cores, the difference between two measured times may suggest
-/// otherwise.
+/// a lower cost.
 const STEPS_BELOW: usize = 4;
 
 /// The measured link costs, with one entry per class of link. The ranks agree on a table once per

@@ -3,10 +3,10 @@
 use super::order::synchronizes;
 use crate::cluster::Outcome;
 
-/// Checks the marks that the survivors learned. All survivors that learned a mark learned the same
-/// mark. It is not below the mark on which a rank relied when it passed a synchronizing call.
-/// Unless rank 0 was killed, every survivor with a failed call learned it. The script must be the
-/// same on all ranks.
+/// Checks the agreed mark. All survivors that learned a mark must have learned the same mark. The
+/// agreed mark must not be below the mark that a rank had when it started a synchronizing call that
+/// succeeded. Unless rank 0 was killed, every survivor with a failed call must have learned the
+/// mark. The script must be the same on all ranks.
 ///
 /// # Errors
 /// Returns a message with the first rank that violates this.
@@ -43,9 +43,9 @@ pub fn check(outcome: &Outcome) -> Result<(), String> {
     check_all_learned(outcome)
 }
 
-/// Checks that the agreed mark is the lowest mark of the survivors. Do not use it if a rank was
-/// silent until the others stopped waiting for it. The marks of ranks that were killed after a
-/// first failure may count or not.
+/// Checks that the agreed mark is the lowest mark of the survivors. Do not use this check if a rank
+/// was silent until the others stopped waiting for it. The agreed mark may or may not take into
+/// account the marks of ranks that were killed after the first failure.
 ///
 /// # Errors
 /// Returns a message with the agreed mark and all marks.

@@ -1,8 +1,8 @@
-//! Checks that every successful call left the exact result.
+//! Checks that every successful call produced the exact result.
 
 use crate::cluster::Outcome;
 
-/// Checks every successful call.
+/// Checks the results of all successful calls.
 ///
 /// # Errors
 /// Returns a message with the first rank and call with a wrong element.

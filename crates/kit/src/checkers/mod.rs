@@ -1,9 +1,10 @@
-//! Checks the invariants of every run, one per file.
+//! Checks the invariants of runs, with one invariant per file.
 //!
 //! *Purpose.* Each file has a function `check`, which inspects an [`Outcome`] and returns a message
 //! if its invariant is broken. Tests apply all checkers that fit the faults they inject.
 //!
-//! *Invariants.* A checker only reads. It knows no algorithm and no script.
+//! *Invariants.* A checker only reads the outcome. It does not depend on the algorithm or the
+//! script.
 //!
 //! *May import* `sim::cluster` and the base files.
 //!

@@ -1,10 +1,10 @@
-//! Checks that every call of a living rank ends soon after the last fault.
+//! Checks that every call of a surviving rank ends soon after the last fault.
 
 use crate::cluster::Outcome;
 use std::time::Duration;
 
-/// Checks that all calls and scripts end, and that no call ends later than `grace` after the last
-/// kill (or after the start, if there was no kill).
+/// Checks that all calls and scripts of the ranks that were not killed end, and that no call ends
+/// later than `grace` after the last kill, or after the start if there was no kill.
 ///
 /// # Errors
 /// Returns a message about the first violation.

@@ -6,8 +6,8 @@ use ringtree::plan::Collective;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// Returns whether the call, on `world_size` ranks, completes on no rank before all have started
-/// it.
+/// Returns whether the call cannot complete on any of `world_size` ranks before all of them have
+/// started it.
 pub(super) fn synchronizes(call: &Call, world_size: usize) -> bool {
     match call.collective() {
         Some(Collective::Barrier) => true,
@@ -17,13 +17,14 @@ pub(super) fn synchronizes(call: &Call, world_size: usize) -> bool {
     }
 }
 
-/// Checks barriers, and all-reduces and all-gathers that move data.
+/// Checks barriers, and those all-reduces and all-gathers to which every rank contributes data.
 ///
 /// # Errors
-/// Returns a message with the first rank that left too early, and the rank for which it did not
-/// wait.
+/// Returns a message with the first rank that left a call too early and the last rank that started
+/// the call.
 pub fn check(outcome: &Outcome) -> Result<(), String> {
-    // For each call, the number of ranks that started it, and the last of them.
+    // For each call: the number of ranks that started it, the last rank to start it, and the time
+    // when that rank did so.
     let mut came: BTreeMap<u64, (usize, usize, Duration)> = BTreeMap::new();
     for record in &outcome.records {
         let (ranks, rank, last) = came.entry(record.sequence).or_default();

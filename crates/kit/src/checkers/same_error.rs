@@ -3,8 +3,8 @@
 use crate::cluster::Outcome;
 use ringtree::{Error, ErrorKind};
 
-/// Compares the errors of all failed calls. Two reports of a lost rank agree if they name the same
-/// rank, whichever rank saw it. Other errors must be equal.
+/// Compares the errors of all failed calls. Two errors that report a lost rank agree if they report
+/// the same rank, even if different ranks detected the loss. Other errors must be equal.
 ///
 /// # Errors
 /// Returns a message with the first two errors that differ.

@@ -1,5 +1,5 @@
-//! Generates inputs when a call starts, and checks its results when it is done, so that no data is
-//! kept per rank.
+//! Generates the input of a call when it starts, and checks its result when it completes, so that
+//! no data has to be stored per rank.
 
 use crate::script::Call;
 use ringtree::ReduceOp;
@@ -8,7 +8,7 @@ use ringtree_cli::expected::exact::Inputs;
 use ringtree_cli::expected::result::ExpectedResult;
 use std::collections::VecDeque;
 
-/// Maximum number of reductions that are kept for comparison with other ranks.
+/// Maximum number of expected reductions that are cached to check the results of other ranks.
 const EXPECTED_MAX: usize = 16;
 
 /// The data of a run.
@@ -44,7 +44,7 @@ impl Data {
     }
 
     /// Returns the number of wrong elements in the result on `rank`. Elements that the collective
-    /// leaves unspecified are not wrong.
+    /// leaves unspecified are not counted.
     pub(super) fn count_wrong(
         &mut self,
         rank: usize,
@@ -79,8 +79,8 @@ impl Data {
         }
     }
 
-    /// Returns the reduction over all ranks. It costs as much as generating all inputs, so it is
-    /// computed once.
+    /// Returns the reduction over all ranks. Computing it costs as much as generating all inputs,
+    /// so it is cached.
     fn reduction(&mut self, call: &Call, sequence: u64) -> &[u8] {
         let key = (*call, sequence);
         let known = self.expected.iter().position(|(each, _)| *each == key);

@@ -1,4 +1,4 @@
-//! One scripted rank: its engine, and its progress in the script.
+//! Runs one scripted rank: its engine, and its progress in the script.
 
 use super::data::Data;
 use super::{Moment, Record};
@@ -19,12 +19,12 @@ use ringtree::{Error, ErrorKind, Result};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// The only group of a cluster.
+/// ID of the only group in a cluster.
 const GROUP: u32 = 0;
-/// Time for which a rank that has failed waits for the agreed mark.
+/// Maximum time for which a rank with a failed call waits for the agreed mark.
 const AGREEMENT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// State that the ranks of a cluster share.
+/// State that all ranks in a cluster share.
 pub(super) struct Shared {
     pub(super) network: Arc<Mutex<Network>>,
     pub(super) world: World,
@@ -39,7 +39,7 @@ impl Shared {
     }
 }
 
-/// A call in flight. The script waits for a call without an identity.
+/// A call in flight. If it has no identity, the script waits for it before the next step.
 struct InFlight {
     identity: Option<u32>,
     slot: usize,
@@ -58,7 +58,7 @@ pub(super) struct Rank {
     busy_until: Option<Duration>,
     cache: Cache,
     fate: Option<Moment>,
-    /// The time when a call failed.
+    /// The time when the first call failed.
     failed_at: Option<Duration>,
     /// The rank's mark and the agreed mark, as they were when it left or died.
     last_marks: (u64, Option<u64>),
@@ -75,7 +75,7 @@ impl Rank {
         shared: &Shared,
     ) -> Self {
         let world_size = shared.world.world_size;
-        // Scripts have no point-to-point messages, so the second order needs no links.
+        // Scripts have no point-to-point messages, so the second issue order needs no links.
         let group = Group::new(
             rank,
             world_size,
@@ -111,7 +111,8 @@ impl Rank {
         self.end.is_some() || self.killed_at.is_some()
     }
 
-    /// Returns whether the rank must die now because of its calls or bytes.
+    /// Returns whether the rank must be killed now, because of the number of calls that it has
+    /// started or the number of bytes that it has sent.
     pub(super) fn is_due_to_die(&self, shared: &Shared) -> bool {
         self.engine.is_some()
             && match self.fate {
@@ -215,7 +216,8 @@ impl Rank {
         failure
     }
 
-    /// Runs the next step of the script, or a part of it. Returns `false` if it cannot run now.
+    /// Runs the next step of the script or begins to wait for it. Returns `false` if the script
+    /// cannot continue now.
     fn step(&mut self, shared: &mut Shared, now: Duration) -> Result<bool> {
         let waits_for = |identity| {
             let mut flights = self.in_flight.iter();
@@ -322,7 +324,9 @@ impl Rank {
         self.cache.get(key).map(Arc::clone)
     }
 
-    /// Records that a call failed. The other calls of this rank and its script end too.
+    /// Records that a call failed, and ends all calls of this rank that are in flight with the same
+    /// error. The script does not continue. Returns `error` if it is a usage error, which is a
+    /// mistake in the script.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
         if error.kind() == ErrorKind::Usage {
             return Err(error.clone());
@@ -337,7 +341,7 @@ impl Rank {
         Ok(())
     }
 
-    /// Ends the program after a failure, unless this rank still has to send or learn something.
+    /// Leaves after a failure, unless this rank is still busy or waits for the agreed mark.
     fn leave_if_done(&mut self, shared: &Shared, now: Duration) {
         let has_marks = self.steps.iter().any(|step| matches!(step, Step::Mark(_)));
         let agreement = self.group().map(|group| group.agreement());

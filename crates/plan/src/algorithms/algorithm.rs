@@ -1,4 +1,4 @@
-//! Names of algorithms, both those in the registry and those that a program adds.
+//! Converts algorithms to and from their names, for both built-in and custom algorithms.
 
 use super::own;
 use crate::error::{PlanError, unknown_name};
@@ -14,7 +14,7 @@ impl Algorithm {
         own::entry_of(self).map_or("an unregistered algorithm", |entry| entry.name)
     }
 
-    /// Returns the same algorithm with a radix of `radix`.
+    /// Returns this algorithm with the given radix.
     ///
     /// # Errors
     /// Returns an error if the radix is out of range or if the algorithm does not have a

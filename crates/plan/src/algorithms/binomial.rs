@@ -89,17 +89,19 @@ pub(super) fn children(member: usize, members: usize) -> usize {
         .count()
 }
 
-/// The part of a member in a round between members that are `stride` apart.
+/// The role of a member in a round in which members that are `stride` apart exchange data.
 enum Role {
-    /// The end nearer to the root, with the members at the other ends of its edges.
+    /// The member is at the end nearer to the root. Contains the members at the other ends of its
+    /// edges.
     Lower(Vec<usize>),
-    /// The end farther from the root, with the member at the other end of its edge.
+    /// The member is at the end farther from the root. Contains the member at the other end of its
+    /// edge.
     Upper(usize),
-    /// No exchange.
+    /// The member does not exchange data.
     Idle,
 }
 
-/// A binomial tree as seen by one of its members. Member 0 is the root.
+/// A binomial tree, seen from one of its members. Member 0 is the root.
 pub(super) struct Tree<F> {
     /// Number of members.
     pub(super) members: usize,
@@ -135,7 +137,8 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         strides.map(round).collect()
     }
 
-    /// Returns the rounds of a gather. `blocks(v, c)` returns the blocks of c members from v.
+    /// Returns the rounds of a gather. `blocks(v, c)` returns the chunks in the blocks of c
+    /// members, beginning with member v.
     fn gather(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
         let round = |stride: usize| {
             let above = |first: usize| blocks(first, stride.min(self.members - first));
@@ -153,7 +156,8 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         strides.map(round).collect()
     }
 
-    /// Returns the rounds of a scatter. `blocks(v, c)` returns the blocks of c members from v.
+    /// Returns the rounds of a scatter. `blocks(v, c)` returns the chunks in the blocks of c
+    /// members, beginning with member v.
     pub(super) fn scatter(&self, blocks: impl Fn(usize, usize) -> Vec<ChunkRange>) -> Vec<Round> {
         let round = |stride: usize| {
             let above = |first: usize| blocks(first, stride.min(self.members - first));
@@ -163,8 +167,8 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         strides.map(round).collect()
     }
 
-    /// Returns a round away from the root, in which each member above an edge receives its
-    /// `chunks`.
+    /// Returns a round in which data travels away from the root: each member at the upper end of an
+    /// edge receives its `chunks`.
     fn downwards(&self, stride: usize, chunks: impl Fn(usize) -> Vec<ChunkRange>) -> Round {
         match self.role(stride) {
             Role::Lower(above) => {
@@ -177,7 +181,7 @@ impl<F: Fn(usize) -> usize> Tree<F> {
     }
 
     /// Returns the role of this member. Only multiples of the stride exchange data: every k-th
-    /// multiple sends to or receives from the multiples between itself and the next k-th one.
+    /// multiple exchanges data with the multiples between itself and the next k-th multiple.
     fn role(&self, stride: usize) -> Role {
         let group = stride.saturating_mul(self.radix);
         if !self.own.is_multiple_of(stride) {
@@ -225,8 +229,8 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// Returns the largest number of edges between the root and a member. The members to which the root
-/// sends last in its first round may have fewer members below them than the others.
+/// Returns the largest number of edges between the root and a member. The last member to which the
+/// root sends in its first round may have fewer members below it than the others.
 pub(super) fn depth(n: usize, radix: usize) -> usize {
     let Some(stride) = distances(n, radix).pop() else {
         return 0;
@@ -238,8 +242,8 @@ pub(super) fn depth(n: usize, radix: usize) -> usize {
 }
 
 /// Returns the number of blocks that the busiest rank sends. In a scatter, the root sends all
-/// blocks except its own. In a gather, the busiest is the last member that sends the blocks of all
-/// members above it, or a member below it with a full subtree.
+/// blocks except its own. In a gather, the busiest rank is the last member that sends the blocks of
+/// all members above it, or a member below that one with a full subtree.
 fn most_blocks_sent(request: &Request) -> usize {
     let (n, radix) = (request.world_size, request.algorithm.radix());
     let stride = distances(n, radix).last().copied().unwrap_or(0);

@@ -28,7 +28,8 @@ pub(super) fn distances(n: usize, radix: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the multiples of a distance below n, at most the first k − 1: a round of radix k.
+/// Returns the first k − 1 multiples of `distance`, except those that are n or more. These are the
+/// distances in one round with radix k.
 pub(super) fn multiples(distance: usize, n: usize, radix: usize) -> impl Iterator<Item = usize> {
     (1..radix)
         .map(move |factor| factor * distance)
@@ -43,9 +44,9 @@ pub(super) fn messages(n: usize, radix: usize) -> usize {
 }
 
 /// Returns the length of the longest chain of messages that wait for one another in the rounds of
-/// [`distances`]. A rank sends all blocks that it has but, in the last round, only those that the
-/// receiver lacks. If n is less than twice the last distance d, the receiver lacks n − d blocks,
-/// which the sender may have had long before.
+/// [`distances`]. A rank sends all blocks that it has, except in the last round, when it sends only
+/// those that the receiver lacks. If n is less than twice the last distance d, the receiver lacks n
+/// − d blocks, which the sender may have had long before.
 pub(super) fn hops(n: usize, radix: usize) -> f64 {
     let distances = distances(n, radix);
     let (rounds, last) = (distances.len(), distances.last().copied().unwrap_or(0));
@@ -66,14 +67,14 @@ pub(super) fn whole(chunks: usize) -> Vec<ChunkRange> {
     vec![ChunkRange::new(0, chunks)]
 }
 
-/// Returns the chunks of one block of `pieces` chunks.
+/// Returns the chunks of block `index` if each block has `pieces` chunks.
 pub(super) fn block(index: usize, pieces: usize) -> Vec<ChunkRange> {
     vec![ChunkRange::new(index * pieces, pieces)]
 }
 
-/// Returns the chunks of `count` blocks from block `first` on a circle of `n` blocks: one range, or
-/// two if the run passes the end. `count` is 1 to `n`, and `begin` returns the first chunk of a
-/// block.
+/// Returns the chunks of `count` blocks on a circle of `n` blocks, beginning with block `first`:
+/// one range, or two if the run passes the end. `count` is 1 to `n`, and `begin` returns the first
+/// chunk of a block.
 ///
 /// ```text
 /// n = 6, first = 4, count = 3:   [0] 1 2 3 [4 5]   →   4..6, 0..1
@@ -107,18 +108,18 @@ pub(super) fn pipeline_pieces(question: &Question, rounds: f64) -> usize {
     (best.round() as usize).clamp(1, PIECES_MAX)
 }
 
-/// Returns the number of `rank`, counted from the root.
+/// Returns the virtual rank of `rank`, which is counted from the root.
 pub(super) fn virtual_rank(rank: usize, root: usize, n: usize) -> usize {
     (rank + n - root) % n
 }
 
-/// Returns the rank whose virtual number is `virtual_rank`.
+/// Returns the rank whose virtual rank is `virtual_rank`.
 pub(super) fn real_rank(virtual_rank: usize, root: usize, n: usize) -> usize {
     (virtual_rank + root) % n
 }
 
 /// Returns the rounds of a broadcast, a reduce, or an all-reduce, which is a reduce followed by a
-/// broadcast. `reduce` and `broadcast` return the rounds for more than one rank.
+/// broadcast. `reduce` and `broadcast` are called only if there is more than one rank.
 pub(super) fn to_and_from_the_root(
     request: &Request,
     reduce: fn(&Request) -> Vec<Round>,

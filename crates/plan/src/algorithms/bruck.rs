@@ -12,9 +12,9 @@
 //! n⌉ rounds of k−1 messages.
 //!
 //! In an all-to-all, a block for the rank at distance i travels this distance digit by digit, one
-//! digit of i per round. Once the block has left its original rank, it is kept in scratch. At the
-//! end, all received blocks are copied to their final positions. The number of rounds is the same
-//! as for an all-gather, but about half of the blocks travel in each round, which amounts to about
+//! digit of i per round. Every rank that the block reaches keeps it in scratch. At the end, all
+//! received blocks are copied to their final positions. The number of rounds is the same as for an
+//! all-gather, but about half of the blocks travel in each round, which amounts to about
 //! (n/2)·⌈log₂ n⌉ blocks in total.
 //!
 //! Source: Bruck, Ho, Kipnis, Upfal, Weathersby, "Efficient Algorithms for All-to-All
@@ -45,7 +45,7 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost,
     // With radix 2, circulant gathers the same bytes in as many rounds. In shared memory, ranks can
-    // read blocks without rounds.
+    // read the blocks directly from each other.
     is_offered: |offer| {
         let is_shared = sharing(&offer.topology) == Sharing::All;
         offer.collective == Collective::AllToAll && !is_shared
@@ -74,9 +74,9 @@ fn all_gather(request: &Request) -> Vec<Round> {
 }
 
 /// Returns the rounds of an all-to-all. The index i of a block is the distance that it travels. A
-/// block is in the buffer until it first leaves, in the round of its lowest nonzero digit, and then
-/// at position i of scratch. Both ends of a message list the blocks in scratch first, so that a
-/// receive overwrites only what has already left.
+/// block is in the buffer until it is first sent, in the round of its lowest nonzero digit, and
+/// after that at position i of scratch. Both ends of a message list the blocks in scratch first, so
+/// that a receive overwrites only blocks that have already been sent.
 fn all_to_all(request: &Request) -> Vec<Round> {
     let (rank, n, pieces) = (request.rank, request.world_size, request.pieces);
     let radix = request.algorithm.radix();
@@ -127,8 +127,8 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// Returns the number of blocks that a rank sends in an all-to-all: for each digit, the count of
-/// numbers below n whose digit is not 0.
+/// Returns the number of blocks that a rank sends in an all-to-all: for each digit, the number of
+/// distances below n in which that digit is not 0.
 fn blocks_moved(n: usize, radix: usize) -> usize {
     let of_digit = |distance: usize| {
         let period = distance.saturating_mul(radix);

@@ -40,7 +40,7 @@ pub(super) const ENTRY: Entry = Entry {
     },
     build,
     cost,
-    // In shared memory, ranks read all contributions in place, unless there are too many.
+    // In shared memory, ranks can read all contributions in place, unless there are too many ranks.
     is_offered: |offer| {
         let reads_all = sharing(&offer.topology) == Sharing::All
             && offer.topology.world_size <= READ_AT_ONCE_MAX;
@@ -51,8 +51,7 @@ pub(super) const ENTRY: Entry = Entry {
 
 /// Size in bytes of the largest buffer for which `auto` considers this algorithm.
 const SMALL_BYTES: usize = 16 << 10;
-/// Largest number of ranks for which the ranks of a host read each other's contributions in one
-/// round.
+/// Largest number of ranks on a host that read each other's contributions in a single round.
 const READ_AT_ONCE_MAX: usize = 16;
 
 fn build(request: &Request) -> Vec<Round> {

@@ -42,8 +42,8 @@ pub(super) const ENTRY: Entry = Entry {
     pieces: |question| pipeline_pieces(question, question.world_size as f64 - 2.0),
     is_pipelined: |_| true,
     // At one site, the pipeline of circulant has fewer rounds for every number of pieces. Between
-    // sites, a chain crosses each uplink once, and the reduce and the broadcast use it in opposite
-    // directions.
+    // sites, a chain crosses each uplink once, and the reduce and the broadcast use the uplink in
+    // opposite directions.
     is_offered: |offer| offer.topology.site_count() > 1,
     ..Entry::PLAIN
 };
@@ -82,7 +82,7 @@ fn broadcast(request: &Request) -> Vec<Round> {
     plan
 }
 
-/// Returns the rounds of the broadcast in reverse.
+/// Returns the rounds of a reduce, which is the broadcast in reverse.
 fn reduce(request: &Request) -> Vec<Round> {
     let (before, after, place) = neighbors(request);
     let mut plan = vec![Vec::new(); rounds(request)];

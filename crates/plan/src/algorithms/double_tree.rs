@@ -43,21 +43,21 @@ pub(super) const ENTRY: Entry = Entry {
         pipeline_pieces(question, f64::from(levels) / 2.0)
     },
     is_pipelined: |_| true,
-    // Circulant has as many rounds, and they are half as long.
+    // Circulant has the same number of rounds, and they are half as long.
     is_offered: |_| false,
     ..Entry::PLAIN
 };
 
 /// One of the two trees. Node 0 is the root of the collective and has one child. The nodes 1 to
-/// `others` are in places 1 to `others`. The number of times that a place is divisible by two is
-/// the level of its node above the lowest.
+/// `others` occupy the places 1 to `others` of a binary search tree. If a place is divisible by 2^k
+/// but not by 2^(k+1), its node is k levels above the lowest level.
 struct Tree {
     others: usize,
     is_second: bool,
 }
 
 impl Tree {
-    /// Returns both trees of `world_size` ranks.
+    /// Returns both trees for `world_size` ranks.
     fn both(world_size: usize) -> [Self; 2] {
         [false, true].map(|is_second| Self {
             others: world_size - 1,
@@ -114,8 +114,8 @@ impl Tree {
         std::iter::successors(Some(node), above).count() - 1
     }
 
-    /// Returns the round of the broadcast in which a piece reaches the children of a node of this
-    /// depth. Between two ranks, both trees are the same edge and alternate.
+    /// Returns the round of the broadcast in which a piece reaches the children of a node at this
+    /// depth. With two ranks, both trees consist of the same edge and use it alternately.
     fn round(&self, depth: usize, piece: usize) -> usize {
         match self.others {
             1 => 2 * piece + usize::from(self.is_second),
@@ -124,7 +124,7 @@ impl Tree {
     }
 }
 
-/// Returns the number of rounds of a broadcast.
+/// Returns the number of rounds in a broadcast.
 fn rounds(request: &Request) -> usize {
     match request.world_size {
         2 => 2 * request.pieces,
@@ -146,8 +146,8 @@ fn reduce(request: &Request) -> Vec<Round> {
     rounds
 }
 
-/// Returns the rounds of a broadcast. If `reverses` is set, each message goes the other way, and
-/// its receiver reduces it.
+/// Returns the rounds of a broadcast. If `reverses` is `true`, each message travels in the opposite
+/// direction, and its receiver reduces it.
 fn away_from_the_root(request: &Request, reverses: bool) -> Vec<Round> {
     let (n, root, pieces) = (request.world_size, request.root, request.pieces);
     let own = virtual_rank(request.rank, root, n);
@@ -210,7 +210,8 @@ fn cost(request: &Request) -> Cost {
         Collective::Broadcast => one_way(0.0),
         Collective::Reduce => one_way(passed),
         _ => Cost {
-            // A rank sends to its parent in both trees, and down to as many children as it has.
+            // In the reduce, a rank sends to its parent in both trees. In the broadcast, it sends
+            // to each of its children.
             max_sent_per_rank: match n {
                 2 => 1.0,
                 3 => 1.5,

@@ -50,14 +50,15 @@ impl Members {
         self.count < self.world_size
     }
 
-    /// Returns the largest number of extra ranks of one member.
+    /// Returns the largest number of extra ranks that belong to one member.
     pub(super) fn extras_max(&self) -> usize {
         self.world_size.div_ceil(self.count) - 1
     }
 
     /// Returns the number of messages that the extra ranks add to the longest chain of messages
-    /// that wait for one another. If only one member has extra ranks, they add one message: what
-    /// this member receives from others does not contain their contributions.
+    /// that wait for one another. If only one member has extra ranks, they add only one message,
+    /// because the messages that this member receives from others do not contain their
+    /// contributions.
     pub(super) fn hops(&self) -> usize {
         (self.world_size - self.count).min(self.count).min(2)
     }
@@ -67,12 +68,12 @@ impl Members {
         part_start(self.world_size, self.count, member)
     }
 
-    /// Returns the extra ranks of a member.
+    /// Returns the extra ranks that belong to a member.
     fn extras_of(&self, member: usize) -> Range<usize> {
         self.rank_of(member) + 1..self.rank_of(member + 1)
     }
 
-    /// Returns the member that `rank` is, or to which it belongs as an extra rank.
+    /// Returns the index of the member that `rank` is or, for an extra rank, to which it belongs.
     fn member_of(&self, rank: usize) -> usize {
         let (each, longer) = (self.world_size / self.count, self.world_size % self.count);
         let in_longer = longer * (each + 1);

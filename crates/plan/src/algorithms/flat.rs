@@ -91,7 +91,8 @@ fn build(request: &Request) -> Vec<Round> {
     (0..rounds(request)).map(round).collect()
 }
 
-/// Returns the number of rounds: one per piece if the collective gains from pieces.
+/// Returns the number of rounds: one per piece, or a single round if the collective does not
+/// benefit from pieces.
 fn rounds(request: &Request) -> usize {
     match request.collective {
         Collective::AllReduce | Collective::Barrier => 1,
@@ -185,8 +186,8 @@ fn scatter_round(
     }
 }
 
-/// Returns a round in which this rank sends each of `peers` that peer's part, and stores the part
-/// that it receives in the same place.
+/// Returns a round in which this rank sends each of `peers` that peer's part, and replaces it with
+/// the part that it receives from the peer.
 pub(super) fn exchange_round(
     peers: impl Iterator<Item = usize> + Clone,
     part_of: impl Fn(usize) -> Vec<ChunkRange>,

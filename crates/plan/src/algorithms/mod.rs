@@ -181,8 +181,8 @@ pub struct Across {
 }
 
 impl Across {
-    /// Returns the predicted seconds for a buffer of `bytes` bytes. The bytes take the time that
-    /// they need at the ports or at an uplink, whichever is longer.
+    /// Returns the predicted time, in seconds, for a buffer of `bytes` bytes. The bytes take as
+    /// long as they need at the ports or at an uplink, whichever is longer.
     pub(super) fn time_s(&self, bytes: usize, table: &TuningTable) -> f64 {
         let (cost, uplink) = (&self.cost, between_sites(table));
         let port_s = cost.volume_on_path * table.tcp.beta_s_per_byte;
@@ -322,8 +322,8 @@ pub fn required(collective: Collective, algorithm: Algorithm) -> Result<&'static
 /// ```
 ///
 /// # Errors
-/// Returns an error if the algorithm does not implement the collective, if a number in
-/// `request` is out of range, or if the hosts do not match the number of ranks.
+/// Returns an error if the algorithm does not implement the collective, if a value in `request` is
+/// out of range, or if the hosts do not match the number of ranks.
 pub fn plan(request: &Request) -> Result<Plan, PlanError> {
     let Request {
         collective,

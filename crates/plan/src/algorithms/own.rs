@@ -10,10 +10,11 @@ use crate::verify::verify;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{PoisonError, RwLock};
 
-/// Entries in the order of their registration. Their numbers follow those of the registry.
+/// Entries of custom algorithms, in the order of registration. Their indexes follow those of the
+/// registry.
 static OWN: RwLock<Vec<&'static Entry>> = RwLock::new(Vec::new());
 
-/// Returns the entry of an algorithm, if this process knows it.
+/// Returns the entry of an algorithm, or `None` if this process does not know the algorithm.
 pub(crate) fn entry_of(algorithm: Algorithm) -> Option<&'static Entry> {
     let number = algorithm.number();
     REGISTRY.get(number).copied().or_else(|| {
@@ -22,7 +23,7 @@ pub(crate) fn entry_of(algorithm: Algorithm) -> Option<&'static Entry> {
     })
 }
 
-/// Returns the algorithm with this name, if this process knows it.
+/// Returns the algorithm with this name, or `None` if this process does not know it.
 pub(crate) fn named(name: &str) -> Option<Algorithm> {
     let own = OWN.read().unwrap_or_else(PoisonError::into_inner);
     let mut all = REGISTRY.iter().chain(own.iter());
@@ -131,8 +132,8 @@ pub fn is_own(algorithm: Algorithm) -> bool {
     algorithm.number() >= REGISTRY.len()
 }
 
-/// Calls `act`, which in turn calls functions of `algorithm`. Converts a panic in a custom
-/// algorithm to an error.
+/// Calls `act`, which in turn calls functions in the entry of `algorithm`. Converts a panic in a
+/// custom algorithm to an error.
 ///
 /// # Errors
 /// Returns an error if the algorithm is custom and one of its functions panicked.
@@ -149,7 +150,8 @@ pub fn guarded<R>(algorithm: Option<Algorithm>, act: impl FnOnce() -> R) -> Resu
     }
 }
 
-/// Verifies the plans for a request on all ranks.
+/// Verifies the plans of all ranks for a request, and checks that all ranks end up with the same
+/// bits.
 ///
 /// # Errors
 /// Returns an error if there is no plan for `request`, if the plans are wrong (the message

@@ -6,7 +6,7 @@
 //!                  all-gather  r→r−1 1 block       r→r−2 2 blocks
 //! ```
 //!
-//! The root already has everything, so nothing is sent to it in the second half. With k = ⌈log₂ n⌉,
+//! The root already has all blocks, so nothing is sent to it in the all-gather. With k = ⌈log₂ n⌉,
 //! the cost is 2kα + 2(n−1)/n·mβ for every n.
 //!
 //! Source: Barnett, Gupta, Payne, Shuler, van de Geijn, Watts, "Interprocessor collective

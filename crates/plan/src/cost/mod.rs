@@ -6,7 +6,7 @@
 //! sequence. Bytes are forwarded immediately: the first byte travels to the receiver while the
 //! second byte leaves the sender. Reducing takes a rank γ per byte. A rank that sends and receives
 //! incurs o in both directions at the same time. Measurements time such an exchange, so a measured
-//! time contains both.
+//! time includes the overheads in both directions.
 //!
 //! Messages between sites also pass through the uplinks, which are shared by the ranks at a site.
 //!
@@ -84,8 +84,8 @@ pub fn payload_bytes(collective: Collective, bytes: usize) -> usize {
 /// because every additional piece takes as long as a piece between these two numbers.
 const PIECES_COUNTED: [usize; 2] = [8, 16];
 
-/// Returns the time of `request`. If it has many pieces, the time is extrapolated from the times
-/// that `counted_s` returns for fewer pieces.
+/// Returns the predicted time of `request`. If the request has many pieces, the time is
+/// extrapolated from the times that `counted_s` returns for fewer pieces.
 fn few_pieces(
     entry: &Entry,
     request: &Request,
@@ -113,7 +113,7 @@ fn few_pieces(
     Ok(few_s + piece_s * (request.pieces - few) as f64)
 }
 
-/// The length of each chunk of a plan, for one buffer.
+/// The length of each chunk of a plan for a given buffer.
 #[derive(Clone, Copy, Debug)]
 struct ChunkBytes {
     division: Division<'static>,
@@ -123,8 +123,9 @@ struct ChunkBytes {
 }
 
 impl ChunkBytes {
-    /// Allows splitting between any two bytes. Otherwise, times would jump for small buffers, whose
-    /// few elements cannot be split evenly.
+    /// Creates the lengths for a buffer that can be split between any two bytes. If only complete
+    /// elements were sent, times would jump for small buffers, whose few elements cannot be split
+    /// evenly.
     fn of_plan(plan: &Plan, bytes: usize) -> Self {
         Self::of_elements(plan, bytes, 1)
     }

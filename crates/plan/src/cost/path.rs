@@ -100,7 +100,7 @@ pub fn longest_path_between_sites_s(plans: &[Plan], bytes: usize, table: &Tuning
 }
 
 /// Returns the times of each message, in the order of the plans. If `shares` is `true`, messages
-/// between ranks of the same host use shared memory.
+/// between ranks on the same host use shared memory.
 pub(super) fn schedule(
     plans: &[Plan],
     length: (usize, usize),
@@ -135,28 +135,29 @@ fn numbered(plan: &Plan) -> impl Iterator<Item = (usize, &Step)> {
     rounds.flat_map(|(round, steps)| steps.iter().map(move |step| (round, step)))
 }
 
-/// An action of a rank, which begins once everything that it waits for has happened.
+/// An action of a rank. It begins once all events that it waits for have happened.
 struct Task {
     work: Work,
     /// Number of events for which the task is still waiting.
     waits: usize,
     /// Tasks that are waiting for this task to end.
     next: Vec<usize>,
-    /// The next message to the same rank. It is waiting for this message to begin.
+    /// The next message to the same rank, which waits for this message to begin.
     behind: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
 enum Work {
-    /// The times of the message are zero until it passes through the ports.
+    /// A message. Its times are zero until it passes through the ports.
     Send(MessageTimes),
     Local {
         seconds: f64,
     },
 }
 
-/// An event at a time and its number. Simultaneous events happen in the order in which they were
-/// scheduled. Times are not negative, so they have the same order as their bits.
+/// The bits of an event's time, its sequence number, and what happens. Simultaneous events happen
+/// in the order in which they were scheduled. Times are not negative, so their bits have the same
+/// order as the times.
 type Event = Reverse<(u64, usize, What)>;
 
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
@@ -195,7 +196,7 @@ impl Uplinks {
     }
 }
 
-/// The links between ranks of a host.
+/// The links between ranks on the same host.
 struct Inside {
     link: LinkCost,
     /// Host of each rank.
@@ -214,7 +215,7 @@ struct Graph {
 }
 
 impl Graph {
-    /// Builds the graph of `plans` on a buffer of `count` elements of `element_bytes` bytes.
+    /// Builds the graph of `plans` for a buffer of `count` elements of `element_bytes` bytes.
     fn of_plans(plans: &[Plan], (count, element_bytes): (usize, usize), link: LinkCost) -> Self {
         let mut graph = Self {
             link,
@@ -391,7 +392,7 @@ impl Graph {
         }
     }
 
-    /// Sends a message out of its site. Its first byte leaves when the uplink is free.
+    /// Sends a message out of its sender's site. Its first byte leaves when the uplink is free.
     fn leave_site(&mut self, task: usize, at_s: f64) {
         let (Work::Send(message), Some(uplinks)) = (self.tasks[task].work, &mut self.uplinks)
         else {
@@ -404,8 +405,9 @@ impl Graph {
         self.schedule(leaves_s + alpha_s, What::AtOtherUplink(task));
     }
 
-    /// Receives a message into its site. Its first byte reaches the receiver's port when the uplink
-    /// is free, and its last byte does so no earlier than it has passed through the uplink.
+    /// Receives a message into its receiver's site. Its first byte reaches the receiver's port when
+    /// the uplink is free, and its last byte does so no earlier than it has passed through the
+    /// uplink.
     fn enter_site(&mut self, task: usize, at_s: f64) {
         let (Work::Send(message), Some(uplinks)) = (self.tasks[task].work, &mut self.uplinks)
         else {
@@ -432,7 +434,7 @@ impl Graph {
         }
     }
 
-    /// Returns the link between two ranks of a site.
+    /// Returns the costs of the link between two ranks, not including uplinks.
     fn between(&self, from: usize, to: usize) -> LinkCost {
         match &self.inside {
             Some(inside) if inside.host_of[from] == inside.host_of[to] => inside.link,

@@ -36,9 +36,9 @@ pub(crate) fn reused_part(request: &Request) -> Result<f64, PlanError> {
     Ok(most)
 }
 
-/// Returns the reused part of one plan. Time is measured in *hops*: the number of messages that
-/// precede the content of a chunk, each waiting for the previous one. The peers of this rank are
-/// assumed to be at the same hop.
+/// Returns the fraction described at [`reused_part`] for one plan. Time is measured in *hops*: the
+/// number of messages that precede the content of a chunk, each waiting for the previous one. The
+/// peers of this rank are assumed to be at the same hop.
 fn of_plan(plan: &Plan) -> f64 {
     let topology = plan.request.topology();
     let host = topology.host_of(plan.request.rank);

@@ -73,7 +73,7 @@ pub fn pieces(entry: &Entry, request: &Request, bytes: usize, dtype_size: usize)
 }
 
 /// Adds up the time of the busiest rank in each round. In a symmetric algorithm, one rank
-/// represents all.
+/// represents all ranks.
 fn counted_s(
     entry: &Entry,
     request: &Request,
@@ -102,8 +102,8 @@ fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
     steps.fold(Work::default(), Work::and).time_s(link)
 }
 
-/// The work of a rank in a round or in one step. Bytes are `f64`, because those of all ranks exceed
-/// a `usize` if a buffer is as long as memory can be.
+/// The work of a rank in a round or in one step. Numbers of bytes are `f64`, because the sum over
+/// all ranks exceeds a `usize` if a buffer has the largest possible size.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     hand_overs: usize,
@@ -151,7 +151,8 @@ impl Work {
         }
     }
 
-    /// Adds the work of another step. The segments of both messages are handed over simultaneously.
+    /// Adds the work of another step in the same round. The handoffs of both steps happen at the
+    /// same time, so only the larger number counts.
     fn and(self, other: Self) -> Self {
         Self {
             hand_overs: self.hand_overs.max(other.hand_overs),
@@ -169,9 +170,9 @@ impl Work {
     }
 }
 
-/// Returns the times of each message, based on the same costs. In each round, a rank publishes its
-/// messages in sequence, waits for the handoff, and takes the incoming messages in sequence. All
-/// ranks end a round together, so a rank with less to do waits longer.
+/// Returns the times of each message, based on the same costs as [`time_s`]. In each round, a rank
+/// publishes its messages in sequence, waits for the handoff, and takes the incoming messages in
+/// sequence. All ranks end a round together, so a rank with less to do waits longer.
 pub(super) fn schedule(
     plans: &[Plan],
     count: usize,
@@ -208,8 +209,8 @@ pub(super) fn schedule(
     schedule
 }
 
-/// Reports each message that `rank` sends or takes in a round with these steps, together with its
-/// times. The round begins at `now_s`. Returns the time at which the rank is done.
+/// Passes each message that `rank` sends or receives in a round with these steps to `tell`,
+/// including its times. The round begins at `now_s`. Returns the time at which the rank is done.
 fn pass(
     rank: usize,
     steps: &[Step],
@@ -258,7 +259,8 @@ fn pass(
     now_s + waits_s
 }
 
-/// Returns the number of segments of a message. A message without bytes still takes a flag.
+/// Returns the number of segments that a message takes. An empty message takes one, because it
+/// still sets a flag.
 fn segments(bytes: usize) -> usize {
     bytes.div_ceil(SHARED_SEGMENT_BYTES).max(1)
 }

@@ -52,9 +52,10 @@ pub fn time_s(request: &Request, bytes: usize, table: &TuningTable) -> Result<f6
     })
 }
 
-/// Returns a bound on the time, as if the peers of a rank were anywhere. The number of bytes that
-/// leave a site is then proportional to the fraction of ranks at other sites. Ranks that always
-/// send to the same peer are neighbors, so only one rank of a site sends to a different site.
+/// Returns a bound on the time that assumes that a rank's peers are at arbitrary sites. Under this
+/// assumption, the number of bytes that leave a site is proportional to the fraction of ranks at
+/// other sites. If every rank always sends to the same peer, the peers are neighbors, so only one
+/// rank at a site sends to a different site.
 fn bound_s(entry: &Entry, request: &Request, bytes: usize, table: &TuningTable) -> f64 {
     let topology = request.topology();
     let (cost, uplink) = ((entry.cost)(request), between_sites(table));

@@ -23,7 +23,7 @@ pub struct State {
     /// then by chunk of the buffer. A partial sum that the rank has passed on counts as 0 because
     /// the rank no longer uses it.
     pub parts: Vec<Vec<f32>>,
-    /// Fraction of the chunks owed to the ranks that are complete.
+    /// Complete chunks, as a fraction of all chunks that the collective owes to the ranks.
     pub complete_part: f32,
     /// Number of ranks that hold everything that they are supposed to receive from the collective.
     pub ranks_done: usize,
@@ -65,7 +65,7 @@ impl Holdings {
     }
 }
 
-/// The ranks whose contributions a chunk holds, as bits.
+/// The ranks whose contributions a chunk holds, with one bit per rank.
 type Ranks = u64;
 
 #[derive(Clone, Copy, Default)]
@@ -110,7 +110,7 @@ impl<'a> Replay<'a> {
         demands(collective, rank, root, self.owner(chunk)) != Demand::Anything
     }
 
-    /// Returns the contributions that a complete chunk holds.
+    /// Returns the contributions that `chunk` holds once it is complete.
     fn wanted(&self, chunk: usize) -> Ranks {
         match self.request.collective {
             Collective::Broadcast | Collective::Scatter => 1 << self.request.root,

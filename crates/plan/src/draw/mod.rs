@@ -4,8 +4,8 @@
 
 // For contributors.
 //
-// *Purpose.* `text` draws plans for the terminal, and `svg` draws them for web pages. Both
-// draw what `holdings` determines by replaying the plan. `player` writes a page that itself
+// *Purpose.* `text` draws plans for the terminal, and `svg` draws them for web pages. Both draw the
+// states that `holdings` determines by replaying the plan. `player` writes a page that itself
 // replays the plan, step by step.
 //
 // *Invariants.* Drawings are pure functions of the plans. An SVG or a page is a single
@@ -75,7 +75,8 @@ fn counts(collective: Collective, caption: &Caption) -> String {
     facts.join(" · ")
 }
 
-/// Returns the first transfer of each message and of each local step, in the order of the messages.
+/// Returns one transfer for each rank with local steps, followed by the first transfer of each
+/// message in message order.
 fn arrows_of(round: &[Transfer]) -> Vec<Transfer> {
     let mut arrows = round.to_vec();
     arrows.sort_by_key(|one| one.message);
@@ -83,7 +84,7 @@ fn arrows_of(round: &[Transfer]) -> Vec<Transfer> {
     arrows
 }
 
-/// Returns `text` with the characters replaced that have a meaning in HTML and SVG.
+/// Escapes the characters in `text` that have a special meaning in HTML and SVG.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")

@@ -20,7 +20,8 @@ const PAGE: &str = include_str!("player/player.html");
 const STYLE: &str = include_str!("player/player.css");
 const SCRIPT: &str = include_str!("player/player.js");
 
-/// Flags of a kind of message.
+/// Flags of a kind of message. `REDUCES`: the receiver reduces it. `MOVES`: it is stored at
+/// different chunk indexes.
 const REDUCES: u8 = 1;
 const MOVES: u8 = 2;
 
@@ -114,8 +115,8 @@ pub fn html(heading: &str, costs: &str, played: &[Played]) -> Result<String, Pla
     ]))
 }
 
-/// Returns the page with each mark replaced. `parts` lists the marks in the order in which they
-/// appear on the page. Inserted text is not searched for marks.
+/// Returns the page with each placeholder replaced. `parts` lists the placeholders in the order in
+/// which they appear on the page. Inserted text is not searched for placeholders.
 fn filled(parts: &[(&str, &str)]) -> String {
     let (mut out, mut rest) = (String::new(), PAGE);
     for (mark, text) in parts {
@@ -129,7 +130,7 @@ fn filled(parts: &[(&str, &str)]) -> String {
     out + rest
 }
 
-/// The data for the script.
+/// The data that the page passes to the script.
 #[derive(Serialize)]
 struct Page<'a> {
     heading: &'a str,
@@ -142,7 +143,7 @@ struct Page<'a> {
     plans: Vec<Score>,
 }
 
-/// The data of one plan for the script.
+/// The data about one plan that the page passes to the script.
 #[derive(Serialize)]
 struct Score {
     algorithm: String,
@@ -154,13 +155,12 @@ struct Score {
     price: String,
     /// Number of bytes that the busiest rank sends, as text.
     sends: String,
-    /// Components of the predicted time, in seconds: messages that wait for each other, bytes, and
-    /// reductions.
+    /// Components of the predicted time, in seconds: latency and overhead, bytes, and reductions.
     parts_s: [f64; 3],
     /// Factor by which message times are scaled, so that the last message ends at the predicted
     /// time.
     scale: f64,
-    /// End of each round. A later round never ends before an earlier one.
+    /// End of each round, in seconds. A later round never ends before an earlier one.
     ends_s: Vec<f64>,
     /// Number of bytes, beginning and end (in percent of the round), and flags of each kind of
     /// message.
@@ -225,7 +225,7 @@ impl Score {
     }
 }
 
-/// Returns the meaning of the algorithm's name, and of its radix.
+/// Returns a text that explains the algorithm's name and, unless it is the default, its radix.
 fn meaning(algorithm: Algorithm) -> String {
     let meaning = entry_of(algorithm).map_or("", |entry| entry.meaning);
     match algorithm.radix() {
@@ -239,7 +239,7 @@ fn meaning(algorithm: Algorithm) -> String {
     }
 }
 
-/// Returns a message as a list of numbers.
+/// Returns a message as the list of numbers that is described at [`Score::rounds`].
 fn entry(message: &[Transfer], kind: usize, flags: u8) -> Vec<usize> {
     let mut entry = vec![message[0].from, message[0].to, kind];
     for one in message {
@@ -252,7 +252,7 @@ fn entry(message: &[Transfer], kind: usize, flags: u8) -> Vec<usize> {
     entry
 }
 
-/// The times at which rounds and messages end.
+/// The end of each round and the times of each message.
 struct Clock<'a> {
     scale: f64,
     ends_s: Vec<f64>,
@@ -266,7 +266,8 @@ impl<'a> Clock<'a> {
             true => time_s / schedule.end_s,
             false => 1.0,
         };
-        // Rounds in which no rank has a step are not numbered among the transfers.
+        // The numbers of the rounds in the transfers do not count rounds in which no rank has a
+        // step.
         let mut numbers = HashMap::new();
         for round in 0..plans[0].rounds.len() {
             let has_steps = |plan: &Plan| plan.rounds.get(round).is_some_and(|one| !one.is_empty());
@@ -296,7 +297,8 @@ impl<'a> Clock<'a> {
         }
     }
 
-    /// Returns the kind of a message: its bytes, when it passes within its round, and its flags.
+    /// Returns the kind of a message: its number of bytes, its beginning and end in percent of its
+    /// round, and its flags.
     fn kind(&self, message: &[Transfer]) -> (usize, u8, u8, u8) {
         let Transfer {
             round, from, to, ..
@@ -329,7 +331,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn embedded_text_does_not_end_its_element() {
+    fn embedded_text_closes_no_tag_and_placeholders_are_unique() {
         assert_eq!(SCRIPT.matches("</").count(), 0);
         assert_eq!(STYLE.matches("</").count(), 0);
         for mark in ["{{title}}", "{{style}}", "{{data}}", "{{script}}"] {
@@ -338,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn marks_in_inserted_text_are_not_replaced() {
+    fn inserted_placeholders_are_not_replaced_and_markup_is_escaped() {
         let page = filled(&[("{{title}}", "{{style}}"), ("{{style}}", "{{data}}")]);
         assert!(page.contains("<title>{{style}}</title>") && page.contains("{{data}}"));
         assert_eq!(escaped("</title><b>&"), "&lt;/title&gt;&lt;b&gt;&amp;");

@@ -13,31 +13,35 @@ const MARGIN: f64 = 28.0;
 const LABEL_WIDTH: f64 = 64.0;
 const ROW_PITCH: f64 = 38.0;
 const STATE_HEIGHT: f64 = 20.0;
-/// Pixels from the top to the first line of rounds, for the title, the facts and the legend.
+/// Height, in pixels, of the space above the first line of rounds, which contains the title, the
+/// facts and the legend.
 const HEAD_HEIGHT: f64 = 102.0;
-/// Pixels above the first row of a line, for the round numbers.
+/// Height, in pixels, of the space above the first row of a line, which contains the round numbers.
 const BAND_HEAD_HEIGHT: f64 = 34.0;
-/// Pixels below the last row, for the share of ranks that are done.
+/// Height, in pixels, of the space below the last row, which shows the share of ranks that are
+/// done.
 const FOOT_HEIGHT: f64 = 62.0;
-/// Pixels of a state: minimum, maximum, and the preferred width of a chunk.
+/// Widths in pixels: the minimum and the maximum for a state, and the preferred width of a chunk.
 const STATE_WIDTH_MIN: f64 = 34.0;
 const STATE_WIDTH_MAX: f64 = 96.0;
 const CHUNK_WIDTH: f64 = 9.0;
-/// Pixels of a round's arrows. With many rounds, they are narrower.
+/// Maximum and minimum width, in pixels, of a round's arrows. With many rounds, the arrows are
+/// narrower.
 const ARROWS_WIDTH_MAX: f64 = 110.0;
 const ARROWS_WIDTH_MIN: f64 = 44.0;
-/// Width of a round's arrows in pixels from which "round" fits before its number.
+/// Minimum width of a round's arrows, in pixels, at which the word "round" fits in front of the
+/// number.
 const ROUND_LABEL_WIDTH_MIN: f64 = 66.0;
-/// Pixels of a picture. A narrower one would cut off its title, and a wider one does not fit a
-/// page.
+/// Minimum and maximum width of a drawing, in pixels. A narrower drawing would clip its title, and
+/// a wider one would not fit on a page.
 const WIDTH_MIN: f64 = 620.0;
 const WIDTH_MAX: f64 = 1480.0;
-/// Steps of shade between nothing and complete.
+/// Number of shades between nothing and complete.
 const SHADES: f32 = 4.0;
 
-/// Colors for a light page, then for a dark one. A complete chunk is green, and a part of a sum is
-/// a shade of blue. A green arrow is a message that is stored, and a blue arrow is a message that
-/// is reduced.
+/// Colors for light pages, followed by those for dark pages. A complete chunk is green, and a
+/// partial sum is a shade of blue. A green arrow is a message that is stored, and a blue arrow is a
+/// message that is reduced.
 const STYLE: &str = "
 text{font-family:ui-sans-serif,system-ui,'Segoe UI',Helvetica,Arial,sans-serif;fill:#1f2933}
 .paper{fill:#ffffff;stroke:#d9dee5}.title{font-size:19px;font-weight:650}
@@ -116,7 +120,7 @@ fn write_anchored(out: &mut String, (x, y): (f64, f64), class: &str, anchor: &st
     );
 }
 
-/// Writes an upright rectangle with round corners.
+/// Writes a rectangle with rounded corners.
 fn write_rect(
     out: &mut String,
     class: &str,
@@ -168,8 +172,8 @@ fn is_partial(part: f32) -> bool {
     part > 0.0 && part < 1.0
 }
 
-/// The positions in the picture. Rounds that do not fit next to each other continue on the next
-/// line.
+/// The sizes that determine all positions in the drawing. Rounds that do not fit next to each other
+/// continue on the next line.
 struct Frame {
     ranks: usize,
     rounds: usize,
@@ -188,7 +192,8 @@ impl Frame {
         let state_width = (chunks as f64 * CHUNK_WIDTH).clamp(STATE_WIDTH_MIN, STATE_WIDTH_MAX);
         let room = WIDTH_MAX - 2.0 * MARGIN - LABEL_WIDTH - state_width;
         let fitting = (room / (state_width + ARROWS_WIDTH_MIN)) as usize;
-        // Lines of equal length, so that the last line does not consist of a single round.
+        // Distribute the rounds evenly over the lines, so that the last line is not much shorter
+        // than the others.
         let lines = rounds.div_ceil(fitting).max(1);
         let rounds_per_line = rounds.div_ceil(lines).max(1);
         let arrows_width =
@@ -224,7 +229,7 @@ impl Frame {
     }
 }
 
-/// The rounds from `begin` to `end`, which are next to each other.
+/// A line of the drawing, which shows the rounds `begin..end` next to each other.
 struct Line<'a> {
     frame: &'a Frame,
     begin: usize,
@@ -255,7 +260,7 @@ impl Line<'_> {
         self.top + (rank as f64 + 0.5) * ROW_PITCH
     }
 
-    /// Draws row labels, row lines and round numbers.
+    /// Draws the background and the number of each round, and the label and the line of each row.
     fn bands(&self, out: &mut String) {
         let (ranks, width) = (self.frame.ranks, self.frame.arrows_width);
         let bottom = self.y(ranks);
@@ -283,8 +288,8 @@ impl Line<'_> {
         write_text(out, (MARGIN, bottom + 10.0), "note", "complete");
     }
 
-    /// Draws the number of ranks that hold all they are owed, and a bar of how much of that is
-    /// complete.
+    /// Draws the number of ranks that hold everything they are owed, and a bar that shows the
+    /// fraction of owed chunks that are complete.
     fn share(&self, out: &mut String, index: usize, state: &State) {
         let (x, bottom) = (self.x(index), self.y(self.frame.ranks));
         let full = self.frame.state_width;
@@ -298,8 +303,8 @@ impl Line<'_> {
         write_anchored(out, place, "note", "middle", &text);
     }
 
-    /// Draws one cell per chunk. If cells are narrow, neighbors of the same shade are one
-    /// rectangle.
+    /// Draws one cell per chunk. If cells are narrow, adjacent cells with the same shade are drawn
+    /// as one rectangle.
     fn state(&self, out: &mut String, index: usize, state: &State) {
         for (rank, parts) in state.parts.iter().enumerate() {
             let (x, y) = (self.x(index), self.y(rank) - STATE_HEIGHT / 2.0);
@@ -357,7 +362,8 @@ fn is_folded(one: &Transfer, round: &[Transfer]) -> bool {
         .any(|other| other.reduce && (other.to, other.to_chunk) == (one.to, one.to_chunk))
 }
 
-/// Returns the shade for a part of what `ranks` contribute. Every doubling is one step darker.
+/// Returns the shade for a fraction of the contributions of `ranks` ranks. The darkness grows with
+/// the logarithm of the number of contributions.
 fn shade(part: f32, ranks: usize) -> &'static str {
     if part >= 1.0 {
         return "done";

@@ -41,7 +41,7 @@ fn pad(text: &str, width: usize) -> String {
     format!("{text}{}", " ".repeat(width.saturating_sub(length)))
 }
 
-/// Writes one column per round, with as many columns side by side as fit.
+/// Writes one column per round, with as many columns next to each other as fit.
 fn grid(out: &mut String, holdings: &Holdings) {
     let ranks = holdings.states[0].parts.len();
     let columns: Vec<Vec<String>> = holdings
@@ -82,7 +82,7 @@ fn grid(out: &mut String, holdings: &Holdings) {
     }
 }
 
-/// Returns the number of terminal columns that the longest of the cells fills.
+/// Returns the number of terminal columns that the longest cell fills.
 fn width(cells: &[String]) -> usize {
     let widths = cells.iter().map(|cell| cell.chars().count());
     widths.max().unwrap_or(0)
@@ -96,8 +96,8 @@ fn append(lines: &mut [String], column: &[String]) {
     }
 }
 
-/// Returns the heading, one cell per rank (what it does and what it then holds), and the share of
-/// ranks that are done.
+/// Returns the cells of a round: the heading, one cell per rank (what the rank does and what it
+/// holds after the round), and the share of ranks that are done.
 fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
     let actions: Vec<String> = (0..after.parts.len())
         .map(|rank| actions(rank, round))
@@ -131,8 +131,8 @@ fn actions(rank: usize, round: &[Transfer]) -> String {
             stores.push(one.from);
         }
     }
-    // A reduction of several messages stores the first and reduces the others into it. It is one
-    // receive.
+    // A reduction without the rank's own chunks stores the first message and reduces the others
+    // into it. Show all of them as reduced, because they belong to one receive.
     if !folds.is_empty() {
         folds.append(&mut stores);
     }
@@ -148,7 +148,7 @@ fn actions(rank: usize, round: &[Transfer]) -> String {
     words.join(" ")
 }
 
-/// Returns the numbers in ascending order, with runs: "0-3,6".
+/// Formats the numbers in ascending order and combines runs: "0-3,6".
 fn runs(mut numbers: Vec<usize>) -> String {
     numbers.sort_unstable();
     numbers.dedup();
@@ -195,15 +195,15 @@ fn share(state: &State) -> String {
     format!("{}/{}", state.ranks_done, state.ranks_owed)
 }
 
-/// Writes the messages of each round, and a bar with one character per rank that shows what it
-/// holds.
+/// Writes the messages of each round, and a bar with one character per rank that shows what the
+/// rank holds after the round.
 fn list(out: &mut String, holdings: &Holdings) {
     let digits = holdings.rounds.len().to_string().len();
     for (index, round) in holdings.rounds.iter().enumerate() {
         let state = &holdings.states[index + 1];
         let who: String = state.parts.iter().map(|parts| mean_shade(parts)).collect();
         let head = format!("round {:>digits$}  {who}  {:>5}  ", index + 1, share(state));
-        // A long bar leaves no space next to it, so the messages are below.
+        // There is no space next to a long bar, so the messages go below it.
         let is_long = state.parts.len() > GRID_RANKS_MAX;
         let indent = " ".repeat(if is_long {
             digits + 8

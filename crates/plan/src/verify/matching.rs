@@ -3,12 +3,12 @@
 //!
 //! *Why plans that pass do not deadlock, if each rank executes its steps in order and a channel
 //! holds one message.* Suppose that some ranks wait forever, and consider one that waits in the
-//! lowest round. If it waits at a send, the channel holds an earlier message. This message belongs
-//! to an earlier round, because each round has at most one message per channel. The receiver has
-//! not taken the message, so it waits in a lower round, which contradicts the choice of the rank.
-//! If the rank waits at a receive, the sender has not sent the message, so the sender waits in the
-//! same round. The sender must be waiting at a send, because sends come first, but this case has
-//! just been ruled out.
+//! lowest round. If this rank waits at a send, the channel holds an earlier message. This message
+//! belongs to an earlier round, because each round has at most one message per channel. The
+//! receiver has not taken the message, so it waits in a lower round, which contradicts the choice
+//! of the lowest round. If the rank waits at a receive, the sender has not sent the message, so the
+//! sender waits in the same round. The sender must be waiting at a send, because sends come first,
+//! but this case has just been ruled out.
 
 use super::shape::peers_of;
 use super::{At, Fault};
@@ -24,7 +24,7 @@ struct UnmatchedEnd {
     to: usize,
 }
 
-/// Checks plans whose shape has been checked.
+/// Checks the messages of plans whose shape has already been checked.
 pub(super) fn check(plans: &[Plan]) -> Result<(), Fault> {
     let mut lonely = Vec::new();
     let mut mismatch = Ok(());
@@ -74,7 +74,7 @@ pub(super) fn check(plans: &[Plan]) -> Result<(), Fault> {
     }
 }
 
-/// Returns the sends of a round, indexed by sender and receiver: the step and its chunks.
+/// Returns the step index and the chunks of each send in a round, indexed by sender and receiver.
 fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[ChunkRange])> {
     let mut sent = HashMap::new();
     for (rank, plan) in plans.iter().enumerate() {
@@ -88,10 +88,11 @@ fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[Chun
     sent
 }
 
-/// Returns the fault of the first unmatched end. A second unmatched end, if there is one, makes the
-/// fault more precise. It is the other end of the same message in a different round, or an end in
-/// the same round with a rank in common. In the former case, the sender's step is reported as
-/// wrong, and in the latter case, the common rank's step.
+/// Returns the fault for the first unmatched end. A second unmatched end of the opposite kind makes
+/// the fault more precise. It is either the other end of the same message in a different round, or
+/// an end in the same round that has the same sender or the same receiver. In the first case, the
+/// fault is located at the sender's step, and in the second case, at the step of the rank that both
+/// ends have in common.
 fn told(first: &UnmatchedEnd, all: &[UnmatchedEnd]) -> Fault {
     let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
     let is_moved = |one: &&UnmatchedEnd| (one.from, one.to) == (first.from, first.to);
@@ -134,7 +135,8 @@ impl UnmatchedEnd {
     }
 }
 
-/// Checks that a message stores each chunk in a chunk of the same length.
+/// Checks that a message has as many chunks as its receive, and that each chunk is stored in a
+/// chunk of the same length.
 fn same_chunks(
     plan: &Plan,
     (receive, expected): (At, &[ChunkRange]),
@@ -165,8 +167,8 @@ fn same_chunks(
     Ok(())
 }
 
-/// Returns the length class of `chunk`, which may be scratch: chunks of one class have the same
-/// length, so content may move between them.
+/// Returns the length class of `chunk`, which may be a scratch chunk. Chunks of the same class have
+/// the same length, so content may move between them.
 pub(super) fn place(plan: &Plan, chunk: usize) -> usize {
     let chunks = plan.chunks;
     match moves_blocks(plan.request.collective) {

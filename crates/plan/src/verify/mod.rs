@@ -1,15 +1,15 @@
 //! Verifies plans by symbolic execution.
 //!
-//! *Purpose.* [`verify`] runs the plans of all ranks for a request on symbols instead of numbers.
-//! Each chunk holds an association tree whose leaves are ranks. `shape` checks each rank's plan
+//! *Purpose.* [`verify`] runs the plans of all ranks for a request on symbols instead of data. Each
+//! chunk holds an association tree whose leaves are ranks. `shape` checks each rank's plan
 //! separately, and `matching` checks that every message has a matching receive. `run` executes all
 //! plans together, `values` interns the trees, and `outcome` compares the final state with what the
 //! collective demands.
 //!
 //! *What verification guarantees.*
 //! - Every demanded chunk holds exactly the demanded contributions. Each contribution is combined
-//!   exactly once (or, in a barrier, at least once). Content never moves to a chunk with a
-//!   different index, so lengths agree.
+//!   exactly once (or, in a barrier, at least once). Content moves only between chunks that have
+//!   the same length in every buffer.
 //! - Every message has a matching receive of the same length in the same round, and messages
 //!   between two ranks are received in order.
 //! - There are no conflicts within a round. Sends precede receives. `completes` is `true` exactly
@@ -75,9 +75,8 @@ pub struct Proof {
     pub position_independent: bool,
     /// `true` if every combined value in the final buffers comes from a single reduction of all
     /// contributions, in rank order and rounded once. Also `true` if the plan combines nothing. Any
-    /// two such plans
-    /// produce the same bits, regardless of the collective, the algorithm, the root, the buffer
-    /// length and the position in the buffer.
+    /// two such plans produce the same bits, regardless of the collective, the algorithm, the root,
+    /// the buffer length and the position in the buffer.
     pub is_in_rank_order: bool,
     /// Hash of the association tree, or of all trees if the trees depend on the position in the
     /// buffer. Equal trees have equal hashes, even in different plans. The hash is 0 if nothing is
@@ -98,7 +97,7 @@ pub struct Fault {
     pub chunk: Option<usize>,
     /// Description of the fault.
     pub problem: String,
-    /// The rank, round and step number of a different step that could be changed instead, such as
+    /// The rank, round and step index of a different step that could be changed instead, such as
     /// the other end of the message.
     pub other: Option<(usize, usize, usize)>,
 }
@@ -115,7 +114,7 @@ impl Fault {
         }
     }
 
-    /// Adds the step `at`, which could be at fault instead.
+    /// Adds the step at `at`, which could be at fault instead.
     fn or(self, at: At) -> Self {
         let place = at.round.zip(at.step);
         Self {

@@ -7,7 +7,8 @@ use crate::ir::Plan;
 use crate::spec::Demand;
 use crate::spec::demands;
 
-/// Checks every demanded chunk and compares the trees of those that are combinations.
+/// Checks every demanded chunk, and compares the association trees of the chunks that must combine
+/// all contributions.
 pub(super) fn check(plans: &[Plan], mut finished: Finished) -> Result<Proof, Fault> {
     let request = &plans[0].request;
     let chunks = plans[0].chunks;
@@ -53,8 +54,8 @@ pub(super) fn check(plans: &[Plan], mut finished: Finished) -> Result<Proof, Fau
     })
 }
 
-/// Returns the value if it is a demanded combination. `wanted` is the contribution that is demanded
-/// unchanged, if any.
+/// Checks that `value` satisfies `demand`. Returns the value if it must combine all contributions.
+/// `wanted` is the contribution that is demanded unchanged, if any.
 fn satisfied(
     finished: &Finished,
     plan: &Plan,

@@ -13,20 +13,21 @@ use std::rc::Rc;
 /// The state after all ranks have run.
 pub(super) struct Finished {
     pub(super) values: Values,
-    /// Values, indexed by rank and chunk; `None` if the chunk never held any.
+    /// Values, indexed by rank and chunk; `None` if the chunk never held a value.
     pub(super) chunks: Vec<Vec<Option<Value>>>,
     /// Round and step of the last write, indexed by rank and chunk.
     writers: Vec<Vec<Option<(usize, usize)>>>,
-    /// Places where a step wrote a value that lacks a contribution contained in the old value, each
-    /// with the old value. This is correct if the contribution is held elsewhere or is not
-    /// demanded.
+    /// Writes that replaced a value with one that lacks some of its contributions. Each entry
+    /// contains the location and the old value. Such a write is correct if the contribution is held
+    /// elsewhere or is not demanded.
     overwritten: Vec<(At, Value)>,
     pub(super) traffic: Traffic,
 }
 
 impl Finished {
-    /// Returns a fault which states that `value` at `at` lacks contributions. The first step that
-    /// overwrote one of the missing contributions is likely at fault.
+    /// Returns a fault which states that `value` at `at` lacks contributions. If a step overwrote
+    /// one of the missing contributions, the first such step is likely at fault and becomes the
+    /// fault's location.
     pub(super) fn lacking(&self, plan: &Plan, at: At, value: Value, problem: String) -> Fault {
         let is_concerned = |(lost, old): &&(At, Value)| {
             let places = [lost.chunk, at.chunk].map(|chunk| chunk.map(|one| place(plan, one)));
@@ -145,7 +146,7 @@ fn at_the_start(plans: &[Plan]) -> Finished {
 }
 
 impl<'a> Run<'a> {
-    /// Returns the current step of a rank.
+    /// Returns the current step of a rank, or `None` at the end of a round or of the plan.
     fn current(&self, rank: usize) -> Option<&'a Step> {
         let position = self.positions[rank];
         self.plans[rank]
@@ -154,7 +155,8 @@ impl<'a> Run<'a> {
             .get(position.step)
     }
 
-    /// Executes one step, or sends to one peer. Returns `false` if the rank must wait or is done.
+    /// Executes one step, sends to one peer, or enters the next round. Returns `false` if the rank
+    /// must wait or is done.
     fn advance(&mut self, rank: usize) -> Result<bool, Fault> {
         let position = self.positions[rank];
         let at = At::step(rank, position.round, position.step);
@@ -274,14 +276,15 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Takes the message out of a channel.
+    /// Takes the message out of a channel, and wakes the sender.
     fn take(&mut self, from: usize, to: usize) -> Message {
         let message = self.channels.remove(&(from, to));
         self.wake(from);
         message.expect("invariant: a receive runs when all its messages have arrived")
     }
 
-    /// Writes a single reduction of the operands to the chunk that `at` names.
+    /// Reduces the operands in a single reduction, and writes the result to the chunk at `at`. A
+    /// single operand is stored unchanged.
     fn fold(&mut self, at: At, operands: &[Value], completes: bool) -> Result<(), Fault> {
         let chunk = at.chunk.expect("invariant: a fold names its chunk");
         let values = &mut self.state.values;

@@ -61,11 +61,11 @@ fn belongs(plan: &Plan, first: &Plan, rank: usize, ranks: usize) -> Checked {
 struct Written {
     round: usize,
     step: usize,
-    /// Number of chunks before it in the receive's stream.
+    /// Number of chunks that precede this chunk in the receive's stream.
     place: usize,
 }
 
-/// Checks a round of messages. `written` holds the last receive of each chunk.
+/// Checks a round of messages. Updates `written`, which holds the last receive of each chunk.
 fn check_messages(
     plan: &Plan,
     rank: usize,
@@ -131,7 +131,7 @@ fn check_messages(
 
 /// Checks that no receive of the round can reach a chunk before the chunk has been sent, for any
 /// chunk lengths and link capacities. Everything that precedes a chunk in a send must also precede
-/// it in the receive of that chunk.
+/// it in the receive that overwrites the chunk.
 fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written>]) -> Checked {
     for (index, step) in plan.rounds[round].iter().enumerate() {
         let Step::Send { ranges, .. } = step else {
@@ -169,18 +169,18 @@ fn check_order(plan: &Plan, rank: usize, round: usize, written: &[Option<Written
     Ok(())
 }
 
-/// The receives, within one round, of the chunks that a send has contained so far.
+/// The receives, in the same round, that overwrite the chunks seen so far in a send.
 #[derive(Clone, Copy)]
 enum Before {
-    /// The send has had no chunks.
+    /// No chunks of the send have been seen.
     Nothing,
-    /// One step receives all of them, in the send's order, the last one at `place`.
+    /// One step receives all of these chunks in the send's order, the last one at position `place`.
     In { step: usize, place: usize },
     /// Anything else.
     Elsewhere,
 }
 
-/// Returns the ranks among the sources.
+/// Returns the peers among the sources.
 pub(super) fn peers_of(sources: &[Source]) -> Vec<usize> {
     let peer = |source: &Source| match *source {
         Source::Peer(peer) => Some(peer),
@@ -229,7 +229,8 @@ fn check_ranges(ranges: &[ChunkRange], at: At, plan: &Plan) -> Checked {
     Ok(())
 }
 
-/// Checks a round of local steps: each step, and that none uses a chunk that another writes.
+/// Checks each local step in a round, and checks that no step uses a chunk that another step
+/// writes.
 fn check_local(plan: &Plan, rank: usize, round: usize) -> Checked {
     let steps: &Round = &plan.rounds[round];
     let touched: Vec<(&[ChunkRange], ChunkRange)> = steps.iter().filter_map(touched).collect();

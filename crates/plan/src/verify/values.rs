@@ -1,8 +1,8 @@
-//! Interns association trees so that equal trees have equal numbers.
+//! Interns association trees so that equal trees have equal IDs.
 
 use std::collections::HashMap;
 
-/// The number of a tree. The first trees are the leaves, which ranks hold at the start.
+/// The ID of a tree. The lowest IDs are those of the leaves, which the ranks hold at the start.
 pub(super) type Value = u32;
 
 /// All trees seen so far.
@@ -11,10 +11,11 @@ pub(super) struct Values {
     /// the tree.
     is_union: bool,
     world_size: usize,
-    /// Number of contributions of the same rank that are distinguished from each other.
+    /// Number of distinct contributions per rank.
     blocks: usize,
     trees: Vec<Tree>,
-    /// Reductions of two operands have them in ascending order.
+    /// Trees of reductions, indexed by their operands. If there are two operands, they are in
+    /// ascending order.
     folds: HashMap<Box<[Value]>, Value>,
     unions: HashMap<Runs, Value>,
 }
@@ -24,8 +25,8 @@ struct Tree {
     fingerprint: u64,
 }
 
-/// A set of ranks as sorted, disjoint, non-adjacent half-open runs. It is exact, and short for the
-/// arcs and aligned groups that algorithms build.
+/// A set of ranks as sorted, disjoint, non-adjacent half-open runs. This representation is exact,
+/// and it is short for the arcs and aligned groups that algorithms build.
 type Runs = Vec<(u32, u32)>;
 
 impl Values {
@@ -51,14 +52,14 @@ impl Values {
         values
     }
 
-    /// Returns what a rank initially holds in a block. Blocks are distinguished only if content
-    /// moves between them.
+    /// Returns the leaf that a rank initially holds in a block. Blocks are distinguished only if
+    /// content moves between them.
     pub(super) fn leaf(&self, rank: usize, block: usize) -> Value {
         (rank * self.blocks + block % self.blocks) as Value
     }
 
-    /// Returns a single reduction of the operands. The order matters only if there are more than
-    /// two.
+    /// Returns the tree of a single reduction of the operands. Their order matters only if there
+    /// are more than two.
     ///
     /// # Errors
     /// Returns a rank whose contribution would be combined twice.
@@ -83,8 +84,8 @@ impl Values {
         Ok(value)
     }
 
-    /// Returns a single reduction, in rank order, of what each rank initially holds in its first
-    /// block.
+    /// Returns the tree of a single reduction, in rank order, of what each rank initially holds in
+    /// its first block.
     pub(super) fn in_rank_order(&mut self) -> Value {
         let leaves: Vec<Value> = (0..self.world_size)
             .map(|rank| self.leaf(rank, 0))
@@ -117,7 +118,8 @@ impl Values {
         })
     }
 
-    /// Returns the contributors to the operands, or an error with a rank that would count twice.
+    /// Returns the contributors to all operands, or an error with a rank that would contribute
+    /// twice.
     fn united(&self, operands: &[Value]) -> Result<Runs, usize> {
         operands.iter().try_fold(Runs::new(), |united, &operand| {
             let more = &self.trees[operand as usize].contributors;
@@ -180,7 +182,8 @@ impl Values {
     }
 }
 
-/// Returns the union of two sets, or an error with a rank in both unless `may_overlap`.
+/// Returns the union of two sets. Unless `may_overlap` is `true`, returns an error with a rank that
+/// is in both sets.
 fn unite(one: &[(u32, u32)], other: &[(u32, u32)], may_overlap: bool) -> Result<Runs, usize> {
     let mut all: Runs = [one, other].concat();
     all.sort_unstable();
@@ -237,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn fingerprints_do_not_depend_on_the_order_of_trees() {
+    fn fingerprints_do_not_depend_on_the_order_of_insertion() {
         let mut values = Values::new(4, 1, false);
         let mut others = Values::new(4, 1, false);
         others.fold(&[2, 3]).unwrap();

@@ -8,35 +8,38 @@
 //!
 //! With radix k, s = ⌈s'/k⌉, and R[js..(j+1)s) goes to rank r+js, for j up to k−1. A rank combines
 //! all parts that consist of s blocks in a single reduction. The last part may be shorter. If it
-//! is, the reduce-scatter has an additional round for it. In that round, no rank waits for what it
-//! receives in the previous round.
+//! is, the reduce-scatter has an additional round for it. In that round, no rank has to wait for
+//! the data that it receives in the previous round.
 
 use super::skips;
 use crate::algorithms::blocks::circle;
 use crate::ir::{ChunkRange, Round, Step};
 
-/// Ranks on a circle as seen by one of them, and the blocks that they exchange, one per place.
+/// Ranks at positions on a circle, seen from one of them, and the blocks that they exchange. There
+/// is one block per position.
 pub(in crate::algorithms) struct Circle<F, G> {
-    /// Number of places.
+    /// Number of positions.
     pub(in crate::algorithms) places: usize,
     /// Number of parts into which a round divides the remaining blocks.
     pub(in crate::algorithms) radix: usize,
-    /// The place whose rounds are built.
+    /// The position whose rounds are built.
     pub(in crate::algorithms) own: usize,
-    /// Returns the first chunk of a block or, for the number of places, the end of the last block.
+    /// Returns the first chunk of a block. If the index equals the number of positions, returns the
+    /// end of the last block.
     pub(in crate::algorithms) begin: G,
-    /// Returns the rank at a place.
+    /// Returns the rank at a position.
     pub(in crate::algorithms) rank_in: F,
 }
 
-/// Blocks that go to the rank at a distance.
+/// The blocks that a rank sends to the rank at a given distance.
 #[derive(Clone, Copy)]
 struct Part {
     distance: usize,
     blocks: usize,
 }
 
-/// Returns the parts that leave a rank when `left` blocks become `skip` blocks.
+/// Returns the parts that a rank sends in a reduce-scatter to shorten its `left` blocks to `skip`
+/// blocks.
 fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
     let part = move |distance: usize| Part {
         distance,
@@ -54,7 +57,7 @@ pub(in crate::algorithms) struct Counts {
     pub(in crate::algorithms) hops: usize,
 }
 
-/// Counts the rounds and messages for `places` places.
+/// Counts the rounds and messages for `places` positions.
 pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
     let skips = skips(places, radix);
     let mut counts = Counts {
@@ -63,7 +66,8 @@ pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
         messages: 0,
         hops: 0,
     };
-    // Number of hops, for each level, until the all-gather has as many blocks as its skip.
+    // Number of hops after which a rank in the all-gather has as many blocks as the skip, indexed
+    // by level.
     let mut depths = vec![0];
     for pair in skips.windows(2) {
         let (messages, has_short) = (parts(pair[0], pair[1]).count(), pair[1] % pair[0] > 0);
@@ -76,7 +80,7 @@ pub(in crate::algorithms) fn counts(places: usize, radix: usize) -> Counts {
 }
 
 /// Returns the number of messages, each waiting for the previous one, until a rank has the first
-/// `blocks` blocks. `depths` holds this number for the skips so far.
+/// `blocks` blocks. `depths` holds this number for each lower level.
 fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
     let level = skips.partition_point(|skip| *skip < blocks);
     if level == 0 {
@@ -93,7 +97,7 @@ fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
 }
 
 impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
-    /// Returns the rounds after which each place holds its own block of the reduction.
+    /// Returns the rounds after which each position holds its own block of the result.
     pub(in crate::algorithms) fn reduce_scatter(&self) -> Vec<Round> {
         let mut rounds = Vec::new();
         for pair in skips(self.places, self.radix).windows(2).rev() {
@@ -118,7 +122,8 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         parts.iter().map(send).chain([fold]).collect()
     }
 
-    /// Returns the rounds after which each place holds all blocks. Each begins with its own block.
+    /// Returns the rounds after which each position holds all blocks. At the start, it holds only
+    /// its own block.
     pub(in crate::algorithms) fn all_gather(&self) -> Vec<Round> {
         let round = |skip: usize, left: usize| {
             let send = |part: Part| {
@@ -145,7 +150,7 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         (self.rank_in)((self.own + self.places - skip) % self.places)
     }
 
-    /// Returns the chunks of `count` blocks from block `first`.
+    /// Returns the chunks of `count` blocks, beginning with block `first`.
     fn blocks(&self, first: usize, count: usize) -> Vec<ChunkRange> {
         circle(first, count, self.places, &self.begin)
     }

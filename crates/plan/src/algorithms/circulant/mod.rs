@@ -110,7 +110,7 @@ fn cost(request: &Request) -> Cost {
     let levels = ceil_log2(n);
     let counts = exchange::counts(n, request.algorithm.radix());
     // A slice begins when the previous slice enters its second round. If every round waits for the
-    // one before it, that slice must first receive the messages of its first round.
+    // one before it, the previous slice must first receive the messages of its first round.
     let waits = |hops: usize, rounds: usize| match hops {
         2.. if hops == rounds => request.pieces - 1,
         _ => 0,
@@ -148,8 +148,8 @@ fn cost(request: &Request) -> Cost {
     }
 }
 
-/// Returns the largest number of skips that add up to a number below n, if the largest remaining
-/// skip is always taken.
+/// Returns the largest number of skips into which a number below n is split if the largest skip
+/// that fits is always taken first.
 fn tree_depth(world_size: usize) -> usize {
     let skips = skips(world_size, 2);
     let mut depths: Vec<usize> = Vec::new();

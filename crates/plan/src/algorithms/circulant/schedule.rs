@@ -2,17 +2,17 @@
 //!
 //! In round t, every rank receives from the rank `skip` positions before it and sends to the rank
 //! `skip` positions after it. The k skips are used in turn. In k successive rounds, which are
-//! called a turn, a rank receives k different pieces. The pieces in the next turn have the same
-//! numbers plus k. Therefore, k numbers per rank, relative to the turn, are sufficient. One of them
-//! is the rank's *own* level, at which a piece first reaches the rank from the root over the edges
-//! of the greedy path (largest skips first). The other k−1 numbers are pieces from the previous
+//! called a turn, a rank receives k different pieces. In the next turn, the index of each piece is
+//! higher by k. Therefore, k indexes per rank, relative to the turn, are sufficient. One of them is
+//! the rank's *own* level, at which a piece first reaches the rank from the root over the edges of
+//! the greedy path (largest skips first). The other k−1 indexes refer to pieces from the previous
 //! turn.
 //!
-//! The numbers come from a depth-first search over greedy paths that tries far ends first. The
+//! The indexes come from a depth-first search over greedy paths that tries far ends first. The
 //! search assigns to round j the last path that ends at least `skip(j)` and less than `skip(j+1)`
 //! positions before the rank. Each level is used once. The search is due to Träff (arXiv
-//! 2407.18004, §2.3). This file does not contain an argument that the result is a broadcast, but
-//! `verify` proves it for every n that the tests run.
+//! 2407.18004, §2.3). This file does not argue that the result is a broadcast, but `verify` proves
+//! it for every n that the tests cover.
 
 use super::skips;
 
@@ -46,7 +46,7 @@ impl Schedule {
         self.skips.len() - 1
     }
 
-    /// Returns the level of `round`.
+    /// Returns the level whose skip is used in `round`.
     pub(super) fn level(&self, round: usize) -> usize {
         (round + self.omitted_rounds) % self.levels()
     }
@@ -73,7 +73,7 @@ impl Schedule {
         (0..self.rounds()).map(piece_of).collect()
     }
 
-    /// Returns the number of the piece received at each level, relative to the turn.
+    /// Returns the index, relative to the turn, of the piece that `rank` receives at each level.
     fn received_in_a_turn(&self, rank: usize) -> Vec<isize> {
         let levels = self.levels();
         let own = self.own_level(rank);
@@ -120,8 +120,8 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Extends the greedy path that ends at `position` by levels from `highest` down. New ends are
-    /// before `bound`.
+    /// Extends the greedy path that ends at `position` by levels from `highest` down. Only ends
+    /// before `bound` are considered.
     fn descend(&mut self, position: usize, highest: usize, mut bound: usize) {
         for level in (0..=highest).rev() {
             let round = self.found.len();

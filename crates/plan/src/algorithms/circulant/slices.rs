@@ -21,12 +21,12 @@ use crate::ir::{ChunkRange, Round, Step};
 use crate::limits::{SLICE_BLOCK_BYTES_MIN, SLICE_BYTES_MIN};
 use crate::price::Question;
 
-/// Minimum length of a slice, as a multiple of L/G, the bytes that a rank can have in flight
-/// without waiting. The shortest messages of a slice are small parts of it, and must also keep the
-/// ports busy.
+/// Minimum length of a slice, as a multiple of L/G, which is the number of bytes that a rank can
+/// have in flight without waiting. Even the shortest messages, which contain only a small part of a
+/// slice, must keep the ports busy.
 const LATENCIES: f64 = 4.0;
 
-/// Returns the number of slices: as many as fit with the minimum length.
+/// Returns the number of slices, which is as large as the minimum length allows.
 pub(super) fn count(question: &Question) -> usize {
     let on_the_way = question.link.alpha_s / question.link.beta_s_per_byte;
     let least = SLICE_BYTES_MIN
@@ -35,8 +35,8 @@ pub(super) fn count(question: &Question) -> usize {
     (question.bytes / least).max(1)
 }
 
-/// Returns the rounds over all slices. `rounds` are those of one slice, whose chunks are the
-/// blocks.
+/// Returns the rounds for all slices. `rounds` are the rounds of an exchange in which each block is
+/// one chunk.
 pub(super) fn over_slices(rounds: &[Round], slices: usize) -> Vec<Round> {
     let mut all = Vec::with_capacity(rounds.len() * slices);
     for clock in 0..rounds.len() + slices - 1 {

@@ -52,13 +52,13 @@ fn most(cut: &BufferDivision<'_>, of_kind: impl Fn(&Kind) -> f64) -> f64 {
     cut.kinds.iter().map(of_kind).fold(0.0, f64::max)
 }
 
-/// Returns the largest share of the buffer that a rank holds on a host of `size` ranks.
+/// Returns the largest share of the buffer that any rank holds on a host with `size` ranks.
 fn share_of(size: usize, kind: &Kind) -> f64 {
     kind.common.div_ceil(size) as f64 / kind.common as f64
 }
 
-/// Returns the cost inside hosts. The largest host has the most to do, except for what cannot be
-/// divided evenly.
+/// Returns the cost inside hosts. The largest host has the most work, except where shares cannot be
+/// equal.
 fn cost_inside(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> Cost {
     if sharing(topology) == Sharing::None {
         return FREE;
@@ -90,8 +90,8 @@ fn cost_inside(request: &Request, topology: &Topology, cut: &BufferDivision<'_>)
     }
 }
 
-/// Returns the cost between the hosts of a site. The smallest host has the fewest ranks to share
-/// the bytes.
+/// Returns the cost of the stage between the hosts at a site. The ranks of the smallest host send
+/// the most bytes, because they have the largest shares.
 fn between(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> Cost {
     let hosts_of = |kind: &Kind| topology.hosts_at(kind.site);
     let hosts = cut.kinds.iter().map(hosts_of).max().unwrap_or(1);
@@ -138,7 +138,7 @@ fn exchange(groups: usize, messages: f64, moved: f64) -> Cost {
     }
 }
 
-/// Returns the stage between sites, if there are several.
+/// Returns the stage between sites, or `None` if there is only one site.
 fn across(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> Option<Across> {
     let sites = topology.site_count();
     if sites == 1 {
@@ -162,14 +162,16 @@ fn across(request: &Request, topology: &Topology, cut: &BufferDivision<'_>) -> O
     })
 }
 
-/// Returns the largest share of the buffer that a rank of a site holds; 0 if there is one site.
+/// Returns the largest share of the buffer that a rank at a site of this kind holds, or 0 if there
+/// is only one site.
 fn max_held(kind: &Kind, cut: &BufferDivision<'_>) -> f64 {
     let share = kind.share.as_ref();
     share.map_or(0.0, |share| share.most(cut.common))
 }
 
-/// Returns the largest number of messages that a rank sends or receives in the rounds of one
-/// direction, over groups with these shares of a buffer of `common` units.
+/// Returns the largest number of messages that a rank sends or receives in one direction of an
+/// exchange between groups. `share` returns the share of a group, `are_equal` states whether all of
+/// these shares are equal, and the buffer is divided into `common` units.
 fn messages<'a>(
     groups: usize,
     are_equal: bool,
@@ -195,8 +197,9 @@ fn messages<'a>(
 /// kind.
 fn max_sent_at(kind: &Kind, topology: &Topology, cut: &BufferDivision<'_>) -> f64 {
     let hosts = topology.hosts_at(kind.site);
-    // Inside the host, a rank sends the others' shares to them, and its own share to each of them.
-    // Between hosts and sites, it sends its own share and what it then holds.
+    // Inside the host, a rank first sends each of the other ranks that rank's share, and later
+    // sends its own share to all of them. Between hosts it sends its own share, and between sites
+    // the part that it holds after the exchange between hosts.
     let sent = |size: usize, held: f64| {
         let share = share_of(size, kind);
         let to_hosts = 2.0 * all_but_one(hosts) * share;

@@ -18,7 +18,7 @@ pub(super) struct BufferDivision<'a> {
     pub(super) kinds: Vec<Kind>,
     /// Kind of each site, as an index into `kinds`.
     kind_of: Vec<usize>,
-    /// Number of units in which the sites count the buffer.
+    /// Number of units into which the sites divide the buffer.
     pub(super) common: usize,
 }
 
@@ -26,15 +26,15 @@ pub(super) struct BufferDivision<'a> {
 pub(super) struct Kind {
     /// The first site of this kind.
     pub(super) site: usize,
-    /// Distinct numbers of ranks of its hosts, in ascending order.
+    /// Distinct numbers of ranks per host, in ascending order.
     pub(super) sizes: Vec<usize>,
-    /// Number of units in which its hosts count the buffer.
+    /// Number of units into which the hosts at such a site divide the buffer.
     pub(super) common: usize,
-    /// The parts that the ranks of such a site hold; `None` if there is only one site.
+    /// The parts that the ranks at such a site hold; `None` if there is only one site.
     pub(super) share: Option<Share>,
 }
 
-/// The exchange between groups, as one rank sees it.
+/// An exchange between groups from the perspective of one rank.
 struct Level<'a> {
     places: usize,
     own: usize,
@@ -42,8 +42,8 @@ struct Level<'a> {
     segments: Vec<Range<usize>>,
     /// Returns the rank that holds a given unit in the group at a given position.
     rank_in: Box<dyn Fn(usize, usize) -> usize + 'a>,
-    /// Returns the first chunk of a unit. Each unit on which the groups have agreed consists of
-    /// `places` of these units.
+    /// Returns the first chunk of a fine unit. Each unit in `segments` consists of `places` fine
+    /// units.
     chunk: Box<dyn Fn(usize) -> usize + 'a>,
 }
 
@@ -122,7 +122,7 @@ impl<'a> BufferDivision<'a> {
         }
     }
 
-    /// Returns where a unit of a site's hosts begins in the complete buffer.
+    /// Returns the unit of the complete buffer at which a unit of the hosts at `site` begins.
     fn of_site(&self, site: usize, unit: usize) -> usize {
         match &self.kind_of(site).share {
             Some(share) => share.scaled(unit, self.common) * self.topology.site_count(),
@@ -130,9 +130,9 @@ impl<'a> BufferDivision<'a> {
         }
     }
 
-    /// Returns the chunks of one of several pieces that a rank reduces inside its host. The rank's
-    /// part is split into pieces across the blocks that the rank then exchanges, so both begin at
-    /// the same chunk.
+    /// Returns the chunks of one piece that a rank reduces inside its host. Pieces are cut from the
+    /// rank's part regardless of the blocks that the rank exchanges later. The part and its first
+    /// block begin at the same chunk.
     pub(super) fn inside(&self, rank: usize, (piece, pieces): (usize, usize)) -> Vec<ChunkRange> {
         let topology = self.topology;
         let host = topology.host_of(rank);
@@ -148,7 +148,7 @@ impl<'a> BufferDivision<'a> {
         vec![ChunkRange::new(start * pieces + count * piece, count)]
     }
 
-    /// Returns the exchange between the hosts of a rank's site.
+    /// Returns the exchange between the hosts at a rank's site.
     fn between_hosts(&self, rank: usize, pieces: usize) -> Level<'_> {
         let topology = self.topology;
         let host = topology.host_of(rank);
@@ -170,7 +170,7 @@ impl<'a> BufferDivision<'a> {
         }
     }
 
-    /// Returns the exchange between the sites, if there are several.
+    /// Returns the exchange between the sites, or `None` if there is only one site.
     fn between_sites(&self, rank: usize, pieces: usize) -> Option<Level<'_>> {
         let (topology, common) = (self.topology, self.common);
         let site = topology.site_of(topology.host_of(rank));
@@ -190,9 +190,8 @@ impl<'a> BufferDivision<'a> {
         })
     }
 
-    /// Returns the rounds of one rank from the time when the ranks of its host have reduced their
-    /// parts until they have the results: between the hosts of its site, between the sites, and
-    /// back.
+    /// Returns the rounds of one rank between the two stages inside its host: among the hosts at
+    /// its site, among the sites, and back.
     pub(super) fn between(&self, rank: usize, pieces: usize) -> Vec<Round> {
         let hosts = self.between_hosts(rank, pieces);
         let rounds = |kind: &Kind| super::rounds_one_way(self.topology.hosts_at(kind.site));
@@ -213,7 +212,7 @@ impl<'a> BufferDivision<'a> {
     }
 }
 
-/// Returns a rank's number among those of its site, host after host.
+/// Returns the index of a rank among the ranks at its site, counted host by host.
 fn number_at_site(topology: &Topology, rank: usize) -> usize {
     let host = topology.host_of(rank);
     let site = topology.site_of(host);
@@ -222,7 +221,7 @@ fn number_at_site(topology: &Topology, rank: usize) -> usize {
     ranks + topology.place_of(rank)
 }
 
-/// Returns the rank with a number among those of its site.
+/// Returns the rank with index `number` at `site` (see [`number_at_site`]).
 fn rank_of_number(topology: &Topology, site: usize, number: usize) -> usize {
     let (mut place, mut left) = (0, number);
     loop {
@@ -256,7 +255,7 @@ type ExchangeRounds<'a> = &'a dyn Fn(&Exchange<'_>) -> Vec<Round>;
 type Exchange<'a> = Circle<&'a dyn Fn(usize) -> usize, &'a dyn Fn(usize) -> usize>;
 
 impl Level<'_> {
-    /// Returns the exchanges of all segments in parallel.
+    /// Returns the rounds that exchange all segments in parallel.
     fn rounds(&self, way: impl Fn(&Exchange<'_>) -> Vec<Round>) -> Vec<Round> {
         let of_segment = |segment: &Range<usize>| self.of_segment(segment, &way);
         merge_rounds(self.segments.iter().map(of_segment))

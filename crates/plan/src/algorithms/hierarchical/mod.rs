@@ -38,7 +38,7 @@
 //! Inside hosts, each of the b pieces takes a separate round.
 //!
 //! Source: Bayatpour, Chakraborty, Subramoni, Lu, Panda, "Scalable Reduction Collectives with Data
-//! Partitioning-based Multi-Leader Design" (SC 2017), with every rank of a host as a leader;
+//! Partitioning-based Multi-Leader Design" (SC 2017), with every rank on a host as a leader;
 //! Kielmann, Hofman, Bal, Plaat, Bhoedjang, "MagPIe" (PPoPP 1999), for the rooted collectives and
 //! for sites.
 
@@ -73,7 +73,8 @@ pub(super) const ENTRY: Entry = Entry {
     build,
     cost: cost::cost,
     stages: Some(cost::stages),
-    // On one host, or with one rank per host at one site, it equals one of its stages.
+    // On one host, or with one rank per host at a single site, the algorithm consists of just one
+    // of its stages.
     is_offered: |offer| {
         sharing(&offer.topology) == Sharing::Some || offer.topology.site_count() > 1
     },
@@ -93,7 +94,7 @@ fn inside(request: &Request) -> (&'static Entry, Request) {
     (REGISTRY[algorithm.number()], inside)
 }
 
-/// Returns the number of rounds in which the hosts of a site reduce or distribute.
+/// Returns the number of rounds in which `hosts` hosts reduce or distribute data.
 fn rounds_one_way(hosts: usize) -> usize {
     ceil_log2(hosts)
 }
@@ -110,7 +111,7 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// Returns one round per piece, in which the ranks of this rank's host do `round`. Returns no
+/// Returns one round per piece. `round` builds it for the ranks on this rank's host. Returns no
 /// rounds if no host has several ranks.
 fn inside_rounds(
     request: &Request,
@@ -168,7 +169,7 @@ impl<'a> Leaders<'a> {
         self.topology.rank_at(host, place)
     }
 
-    /// Returns the position of a site's leading host among the hosts of the site.
+    /// Returns the position of a site's leading host among the hosts at the site.
     fn place_at(&self, site: usize) -> usize {
         self.places.1 % self.topology.hosts_at(site)
     }
@@ -202,7 +203,7 @@ fn rooted(request: &Request, topology: &Topology) -> Vec<Round> {
     }
 }
 
-/// Returns the rounds of the leaders of a site's hosts.
+/// Returns the rounds in which the leaders of the hosts at a site exchange data.
 fn among_hosts(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     let Leaders { topology, .. } = leaders;
     let (host, sites) = (topology.host_of(request.rank), topology.site_count());
@@ -232,7 +233,8 @@ fn among_hosts(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     rounds
 }
 
-/// Returns the rounds of the leaders of the sites, which form a chain that begins at the root.
+/// Returns the rounds in which the leaders of the sites exchange data along a chain that begins at
+/// the root.
 fn among_sites(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     let Leaders {
         topology,
@@ -247,7 +249,8 @@ fn among_sites(request: &Request, leaders: &Leaders<'_>) -> Vec<Round> {
     let leader_of = |member| leaders.of_site(real_rank(member, *root_site, sites));
     let all = || whole(request.pieces);
     let leads = request.rank == leaders.of_site(site);
-    // In round e, the members e and e + 1 meet. A reduce begins at the other end.
+    // In round e of a broadcast, member e sends to member e + 1. A reduce reverses both the
+    // messages and the order of the rounds.
     let round = |edge: usize| match request.collective {
         _ if !leads => Vec::new(),
         Collective::Broadcast if own == edge => vec![Step::send(leader_of(own + 1), all())],

@@ -1,10 +1,10 @@
 //! Determines which part of the buffer each rank of a group holds after the group has reduced it.
 //!
-//! A single rank holds the complete buffer. A group that consists of k groups divides the buffer
-//! further. A *segment* is a maximal run that has a single holder in every group. Each segment is
-//! split into k blocks, and block j belongs to the holder in group j. The ranks on a host therefore
-//! hold one block each. The same rule determines what each rank holds for the hosts at a site and
-//! for several sites, for any numbers of ranks:
+//! A single rank holds the complete buffer. A group that consists of k smaller groups divides the
+//! buffer further. A *segment* is a maximal run that has a single holder in every group. Each
+//! segment is split into k blocks, and block j belongs to the holder in group j. The ranks on a
+//! host therefore hold one block each. The same rule determines what each rank holds for the hosts
+//! at a site and for several sites, for any numbers of ranks:
 //!
 //! ```text
 //! hosts of 2 and 3 ranks, 6 units   units     0   1   2   3   4   5
@@ -23,14 +23,14 @@ use std::ops::Range;
 /// Largest number of units on which groups agree, as a multiple of the largest number of any group.
 const UNITS_MAX: usize = 8;
 
-/// The parts that the ranks of one group hold.
+/// The parts of the buffer that the ranks of one group hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Number of units that the group counts.
+    /// Number of units into which the group divides the buffer.
     pub(super) units: usize,
     /// First units of the runs that have a single holder. A member may hold several runs.
     starts: Vec<usize>,
-    /// Holder of each run, identified by its number in the group.
+    /// Holder of each run, as an index into the ranks of the group.
     holders: Vec<usize>,
     /// Number of ranks in the group.
     members: usize,
@@ -47,8 +47,8 @@ impl Share {
         }
     }
 
-    /// Returns the share of the group that consists of `groups`. Its ranks are numbered from group
-    /// to group.
+    /// Returns the share of the group that consists of `groups`. Its ranks are numbered group by
+    /// group.
     pub(super) fn of_group(groups: &[&Self]) -> Self {
         let mut distinct: Vec<&Self> = Vec::new();
         let mut first_members = Vec::with_capacity(groups.len());
@@ -76,13 +76,14 @@ impl Share {
         }
     }
 
-    /// Returns where a unit of the group begins if the buffer has `common` units, at least as many
-    /// as the group counts.
+    /// Returns the unit, out of `common`, at which a unit of the group begins. `common` is at least
+    /// the group's number of units.
     pub(super) fn scaled(&self, unit: usize, common: usize) -> usize {
         unit * common / self.units
     }
 
-    /// Returns the number of the rank that holds one of `common` units.
+    /// Returns the index of the rank that holds `unit` if the buffer is divided into `common`
+    /// units.
     pub(super) fn holder(&self, unit: usize, common: usize) -> usize {
         self.holders[self.next_run(unit, common) - 1]
     }
@@ -96,7 +97,7 @@ impl Share {
             .collect()
     }
 
-    /// Returns how many of `common` units each member holds.
+    /// Returns the number of units, out of `common`, that each member holds.
     pub(super) fn of_members(&self, common: usize) -> Vec<usize> {
         let mut of_member = vec![0; self.members];
         for (run, holder) in self.holders.iter().enumerate() {
@@ -111,8 +112,8 @@ impl Share {
         most.unwrap_or(common) as f64 / common as f64
     }
 
-    /// Returns the largest number of members of `other` with which a member shares some of `common`
-    /// units.
+    /// Counts, for each member, the members of `other` that hold some of the same units, and
+    /// returns the largest count. The buffer is divided into `common` units.
     pub(super) fn partners(&self, other: &Self, common: usize) -> usize {
         let mut pairs: Vec<(usize, usize)> = segments(&[self, other], common, 0..common)
             .map(|segment| segment.start)
@@ -124,7 +125,7 @@ impl Share {
         of_member.map(<[_]>::len).max().unwrap_or(0)
     }
 
-    /// Returns the first run that begins after a unit.
+    /// Returns the index of the first run that begins after `unit`.
     fn next_run(&self, unit: usize, common: usize) -> usize {
         let begins = |start: &usize| self.scaled(*start, common) <= unit;
         self.starts.partition_point(begins)
@@ -136,7 +137,7 @@ impl Share {
     }
 }
 
-/// Returns the number of units in which groups that meet count the buffer.
+/// Returns the number of units on which groups that exchange data agree.
 pub(super) fn common_units(groups: &[&Share]) -> usize {
     let units = || groups.iter().map(|group| group.units);
     let most = UNITS_MAX * units().max().unwrap_or(1);
@@ -145,7 +146,7 @@ pub(super) fn common_units(groups: &[&Share]) -> usize {
     })
 }
 
-/// Returns the segments of a run, which are divided in none of these groups.
+/// Splits a run into segments that have a single holder in every one of `groups`.
 pub(super) fn segments(
     groups: &[&Share],
     common: usize,

@@ -22,7 +22,7 @@ function formatBytes(bytes) {
   return `${bytes.toFixed(Number.isInteger(bytes) ? 0 : digitsFor(bytes))} ${units[unit]}`;
 }
 
-// Returns "150 KiB" or "75 KiB to 150 KiB", or an empty string for messages without data.
+// Returns "150 KiB" or "75 KiB to 150 KiB", or an empty string for empty messages.
 function sizes(bytes) {
   const [least, most] = [Math.min(...bytes), Math.max(...bytes)].map(formatBytes);
   return bytes.every((one) => one === 0) ? "" : least === most ? most : `${least} to ${most}`;
@@ -44,7 +44,7 @@ function listed(numbers) {
 const shortened = (values) => (values.length > 9 ? [...values.slice(0, 4), "…", ...values.slice(-2)] : values);
 const growth = (values) => shortened(values).join(values.length > 5 ? "\u00a0→ " : "\u00a0→\u00a0");
 
-// ---- Replay: the contributions that each rank holds. A set of ranks is a BigInt with a bit per rank ----
+// ---- Replay: the contributions that each rank holds. A set of ranks is a BigInt with one bit per rank ----
 const bit = (rank) => 1n << BigInt(rank);
 const membersOf = (set) => upTo(64).filter((rank) => set & bit(rank));
 const counted = new Map();
@@ -85,7 +85,7 @@ function meaning({ collective, ranks, root }, { chunks, scratch }) {
   };
 }
 
-// Returns a plan with its rounds' facts and its states before and after each round.
+// Replays a plan. Returns it with the facts of each round, and the states before and after each round.
 function replay(page, score) {
   const width = score.chunks + score.scratch;
   const means = meaning(page, score);
@@ -95,7 +95,7 @@ function replay(page, score) {
   film.states = [{
     holds: cells.map((cell) => (has(cell) ? bit(cell[0]) : 0n)),
     passed: new Uint8Array(cells.length), // 1 if a partial sum was passed on
-    block: new Uint16Array(cells.map(([, chunk]) => chunk)), // the original chunk of the content
+    block: new Uint16Array(cells.map(([, chunk]) => chunk)), // the chunk that initially held the content
   }];
   film.rounds.forEach((round, index) => film.states.push(after(film.states[index], round, film)));
   film.facts = film.rounds.map((round, index) => factsOf(film, round, film.states[index], film.states[index + 1]));
@@ -119,8 +119,8 @@ function after(before, round, { width, means }) {
   return state;
 }
 
-// Returns a state within a round: cells that messages have reached have the state after the round,
-// and all others have the state before it.
+// Returns a state within a round. A cell that a message has reached has its state after the round,
+// and any other cell has its state before the round.
 function within(before, now, { width }, arrived) {
   const fresh = new Set(arrived.flatMap(({ to, pairs }) => pairs.map(([, write]) => to * width + write)));
   return Object.fromEntries(Object.entries(before).map(([name, list]) =>
@@ -136,9 +136,9 @@ function partOf({ width, means }, state, rank, chunk) {
 }
 
 // ---- Facts of a round ----
-// Returns the facts of a round. `gathered` is how much a rank has collected, and `spread` is the
-// number of ranks with a finished chunk. Both are pairs (before, after) of the rank or chunk with the
-// largest value. `first` has the same facts for the group of chunk 0.
+// Returns the facts of a round. `gathered` is the number of ranks whose contributions one rank holds, and
+// `spread` is the number of ranks with a finished chunk. Both are pairs (before, after) for the rank or
+// chunk with the largest value. `first` contains the same facts for the group of chunk 0.
 function factsOf(film, round, before, now) {
   const { means, page, width } = film;
   const messages = round.filter((message) => !message.isLocal);
@@ -169,7 +169,7 @@ function union({ width, means }, state, rank, chunk) {
   return ones(means.together(chunk).reduce((set, at) => set | state.holds[rank * width + at], 0n));
 }
 
-// Returns the number of ranks with a finished `chunk`, or, in a scatter, with any data of the root.
+// Returns the number of ranks with a finished `chunk` or, in a scatter, with any of the root's data.
 function holders(film, state, chunk) {
   const { page, means, width } = film;
   const hasAny = (rank) => means.together(chunk).some((at) => state.holds[rank * width + at]);
@@ -177,10 +177,10 @@ function holders(film, state, chunk) {
   return upTo(page.ranks).filter(has).length;
 }
 
-// Returns the number of rounds, or of the first `end` rounds, that have messages.
+// Returns the number of rounds with messages, among all rounds or among the first `end` rounds.
 const countRounds = (facts, end) => facts.slice(0, end).filter(({ senders }) => senders > 0).length;
 
-// Returns the values from the start until `goal` is reached: [1, 2, 4, 7]. Empty if it is never reached.
+// Returns the values up to the first one that reaches `goal`: [1, 2, 4, 7]. Empty if no value reaches it.
 function runOf(facts, name, goal) {
   const pairs = facts.map((fact) => fact.first[name]).filter((pair) => pair);
   const end = pairs.findIndex((pair) => pair[1] >= goal);
@@ -234,7 +234,7 @@ function whySentences(film) {
   ].filter((sentence) => sentence);
 }
 
-// Summarizes the page in words: the bytes, rounds and times of its one or two plans.
+// Returns a summary of the page: the bytes, rounds and times of its one or two plans.
 function headline(films) {
   const { ranks, hosts } = films[0].page;
   if (ranks === 1) return "One rank has nothing to send.";
@@ -256,7 +256,7 @@ function headline(films) {
   const [waits, data, folds] = pairs.map((pair) => pair.join(" instead of "));
   const bytes = isEqual ? `Both send ${most} per rank. ` : `${name} sends ${most} per rank instead of ${slow.sends}. `;
   const [fewer, less] = [Math.sign(slow.rounds - fast.rounds), Math.sign(slow.parts_s[0] - fast.parts_s[0])];
-  // If messages within a host and between hosts take different times, rounds alone do not explain it.
+  // If messages within a host and between hosts take different times, rounds alone do not explain the waits.
   const link = fewer !== less ? ", but" : [1, ranks].includes(new Set(hosts).size) ? ", so" : ", and";
   const clause = pairs[0][0] === pairs[0][1] ? ""
     : `${link} ${fewer === 0 ? fast.algorithm : "it"} waits ${less > 0 ? "less" : "longer"} for messages: ${waits}`;
@@ -269,8 +269,8 @@ function headline(films) {
   return `${fast.sends === "0 B" && isEqual ? "" : bytes}${rounds}${clause}. ${end}`;
 }
 
-// Describes one round in words. Round 0 is the start. Within a round, only the messages that have
-// `arrived` count. They led to `state`.
+// Returns a heading and a description of one round. Round 0 is the start. Within a round, only the
+// messages in `arrived` count, and `state` is the state after them.
 function roundSentence(film, round, arrived, state) {
   const { page: { collective, ranks, root }, means, facts } = film;
   const own = { "barrier": "only itself", "all-to-all": "one block for every rank" }[collective] ?? "its own block";
@@ -314,7 +314,7 @@ function rowsOf(count, most, base) {
   return upTo(Math.ceil(count / size)).map((row) => [base + row * size, base + Math.min(count, (row + 1) * size)]);
 }
 
-// Positions in a plan's picture, in pixels.
+// Returns the positions in the drawing of a plan, in pixels.
 function layout(width, { ranks, hosts }, { chunks, scratch }) {
   const bundle = Math.ceil(ranks / RANKS_APART);
   const lanes = Math.ceil(ranks / bundle);
@@ -356,7 +356,7 @@ function sizeLabel(arrows) {
   return bytes.length > 1 && sizes(bytes) ? `${bytes.length} × ${sizes(bytes)}` : sizes(bytes);
 }
 
-// Returns the shade of a cell. The shades of partial sums are logarithmic in their contributions.
+// Returns the shade of a cell. The shade of a partial sum depends on the logarithm of its number of contributions.
 function shade(part, ranks, isSum) {
   if (part <= 0 || part >= 0.9999) return part <= 0 ? "h0" : "done";
   if (!isSum) return "some";
@@ -443,7 +443,7 @@ class PlanView {
     this.drawGrowth();
   }
 
-  // Draws a bar per round: what a rank has collected (blue), and how many ranks have a chunk (green).
+  // Draws bars for each round: the contributions that a rank has collected (blue), and the ranks that have a chunk (green).
   drawGrowth() {
     const { figure, film: { facts, page, means } } = this;
     const [height, top, width] = [84, 18, Math.max(200, figure.parentNode.clientWidth)];
@@ -506,7 +506,7 @@ class PlanView {
     upTo(this.place.lanes).forEach((lane) => this.labelLane(messages.filter((arrow) => arrow.from === lane)));
   }
 
-  // Draws a message that has traveled the fraction `way`, or a circle for messages within a group.
+  // Draws a message that has traveled the fraction `way` of its path, or a circle for messages within a group.
   drawArrow({ from, to, reduces }, way) {
     const { middle, lane, bundle } = this.place;
     const [y, start, end] = [lane(from), middle(from), middle(to)];
@@ -521,7 +521,7 @@ class PlanView {
     svg("path", { d: `M${head} ${y}l${-7 * sign} -4v8z` }, group);
   }
 
-  // Writes the sizes that one rank sends, next to its arrows if there is space, or on a long arrow.
+  // Writes the sizes of the messages that one rank sends, next to its arrows if there is space, or on a long arrow.
   labelLane(arrows) {
     if (arrows.length === 0) return;
     const { middle, lane, width, gutter } = this.place;
@@ -534,7 +534,7 @@ class PlanView {
     if (at) svg("text", { class: "size", x: at[0], y: lane(arrows[0].from) + 4, "text-anchor": at[1] }, this.labels, text);
   }
 
-  // Colors a cell by its content, and writes how much or which data it holds.
+  // Colors a cell by its content, and labels it with the number of contributions or the block that it holds.
   paint({ shape, count }, rank, row) {
     const { film: { page, score, means, width }, film } = this;
     const [first, end] = this.place.rows[row];
@@ -576,7 +576,7 @@ class PlanView {
 }
 
 // ---- The clock and the controls ----
-// Returns the stops of all plans in order: the time, and each plan's completed rounds. Rounds of
+// Returns the stops of all plans in order, each with its time and each plan's number of completed rounds. Rounds of
 // different plans that end together share a stop. Rounds of one plan never share a stop.
 function stopsOf(plans) {
   const rounds = plans.map(() => 0);
@@ -590,7 +590,7 @@ function stopsOf(plans) {
   }
 }
 
-// Returns the seconds to show until each next stop: proportional to the clock, with a minimum.
+// Returns the playing time, in seconds, from each stop to the next. It is proportional to the predicted time, with a minimum.
 function paceOf(stops) {
   const [total, shown] = [stops[stops.length - 1].time, Math.max(4, Math.min(45, 1.6 * (stops.length - 1)))];
   const least = Math.min(0.6, shown / (3 * stops.length));
@@ -669,7 +669,7 @@ class Player {
     });
   }
 
-  // Plays to the next stop. A second step during the first step finishes the first.
+  // Plays to the next stop. If the player is already on the way to a stop, it first jumps to that stop.
   forward() {
     const next = Math.min(this.stops.length - 1, (this.goal ?? this.at) + 1);
     if (this.isStill.matches || this.goal !== null) this.rest(this.isStill.matches ? next : this.goal);
