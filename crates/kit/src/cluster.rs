@@ -113,7 +113,7 @@ pub struct Cluster {
     fates: Vec<Option<Moment>>,
 }
 
-/// The times at which ranks will be killed, each with its rank.
+/// The ranks that will be killed at a given time, ordered by that time.
 type TimedDeaths = BTreeSet<(Duration, usize)>;
 
 impl Cluster {

@@ -216,8 +216,8 @@ pub fn reach(rings: &[Vec<usize>], messages: usize) -> usize {
 ///
 /// A cost that would be zero or negative is set to a value slightly above zero. If a cost is far
 /// above the built-in cost, it is assumed that the machine was busy with something else during the
-/// measurement. In this case, the class of link keeps its built-in costs, and uplinks have no entry
-/// in the table.
+/// measurement. In this case, the class of link keeps its built-in costs. (For uplinks, the table
+/// then has no entry.)
 ///
 /// Costs are rounded to three significant digits. The measurements do not support more digits, and
 /// rounded costs do not change when they are converted to text and back.
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn disturbed_measurement_keeps_built_in_costs() {
+    fn only_implausible_measurements_keep_built_in_costs() {
         let four = together(4);
         let table = table_from(&four, &timed(&four, &[20e-3, 30e-6, 30e-6])).unwrap();
         assert_eq!(table, TuningTable::default());

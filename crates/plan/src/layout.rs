@@ -168,7 +168,7 @@ pub enum Kept<'a> {
 }
 
 impl Kept<'_> {
-    /// Creates a layout that does not borrow anything, by copying any counts in `layout`.
+    /// Copies `layout`, including its counts, so that the result does not borrow anything.
     #[inline]
     #[must_use]
     pub fn of(layout: Layout) -> Kept<'static> {

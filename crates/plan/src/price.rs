@@ -4,9 +4,9 @@
 use super::spec::Collective;
 use serde::{Deserialize, Serialize};
 
-/// The costs of a link in the LogGP model. A message of m bytes occupies its
-/// sender's port for o + m·G, then travels for L, and then occupies its receiver's port for m·G +
-/// o. Reducing m bytes takes m·γ.
+/// The costs of a link in the LogGP model. A message of m bytes occupies its sender's port for o +
+/// m·G, then travels for L, and then occupies its receiver's port for m·G + o. Reducing m bytes
+/// takes m·γ.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LinkCost {

@@ -100,7 +100,7 @@ fn is_proven(request: &Request) -> bool {
     })
 }
 
-/// Checks that an algorithm that the caller requested by name reduces in rank order.
+/// Checks that an algorithm requested by name reduces in rank order.
 ///
 /// # Errors
 /// Returns an error if the algorithm reduces in a different order. The message lists the algorithms

@@ -68,8 +68,8 @@ pub fn choose(
     comparison.choose(forced)
 }
 
-/// Like [`choose`], but considers only algorithms that reduce in rank order,
-/// so that neither the choice nor the length of the buffer affects the bits of the result.
+/// Like [`choose`], but considers only algorithms that reduce in rank order, so that neither the
+/// choice nor the length of the buffer affects the bits of the result.
 ///
 /// ```
 /// use ringtree::plan::{Algorithm, Collective, Topology};
@@ -141,10 +141,10 @@ pub fn choose_concurrent(
 }
 
 /// In shared memory, a pipelined plan is preferred to a plan whose messages are longer than a
-/// segment if its predicted time exceeds the shortest one by at most this fraction. A plan with
-/// such long messages does not run step by step, and its bytes leave the cache before they are
-/// reduced. For 256 MiB between two ranks, such a plan took 1.4 times as long, which the model does
-/// not predict.
+/// segment if the pipelined plan's predicted time exceeds the shortest predicted time by at most
+/// this fraction. A plan with such long messages does not run step by step, and its bytes leave the
+/// cache before they are reduced. For 256 MiB between two ranks, such a plan took 1.4 times as
+/// long, which the model does not predict.
 const LONG_MESSAGES: f64 = 0.5;
 
 /// Radixes that `auto` considers. With few ranks, there are few different plans. With many ranks,
@@ -226,7 +226,7 @@ pub fn scratch_bytes(request: &Request, bytes: usize) -> Result<usize, PlanError
 struct Comparison<'a> {
     topology: &'a Topology,
     table: &'a TuningTable,
-    /// Inputs for choosing the number of pieces over TCP.
+    /// The inputs for choosing the number of pieces over TCP.
     question: Question,
     dtype_size: usize,
     /// `true` if only algorithms that reduce in rank order are allowed.

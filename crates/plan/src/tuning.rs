@@ -27,14 +27,14 @@ const SHM: LinkCost = LinkCost {
 /// uplink entry. Hosts are assigned to different sites because the link between them is slow.
 const UPLINK_FACTOR: f64 = 10.0;
 
-/// Ratio between neighboring steps in [`TuningTable::rounded`]: the cube root of 10. With this
-/// ratio, 10, 1 and 0.1 Gbit/s (0.8, 8 and 80 ns per byte) all fall near the middle between two
-/// rounding limits. Half a step is a factor of 1.47.
+/// Ratio between neighboring steps in [`rounded`]: the cube root of 10. With this ratio, 10, 1 and
+/// 0.1 Gbit/s (0.8, 8 and 80 ns per byte) all fall near the middle between two rounding limits.
+/// Half a step is a factor of 1.47.
 const STEP: f64 = 2.154_434_690_031_884;
 
 /// Number of steps below the built-in cost. More steps are not needed, because no network is that
-/// much faster than loopback. On busy cores, the difference between two measured times may suggest
-/// a lower cost.
+/// much faster than loopback. On busy cores, the difference between two measured times may
+/// nevertheless suggest a lower cost.
 const STEPS_BELOW: usize = 4;
 
 /// The measured link costs, with one entry per class of link. The ranks agree on a table once per

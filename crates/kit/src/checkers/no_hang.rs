@@ -3,8 +3,8 @@
 use crate::cluster::Outcome;
 use std::time::Duration;
 
-/// Checks that all calls and scripts of the ranks that were not killed end, and that no call ends
-/// later than `grace` after the last kill, or after the start if there was no kill.
+/// Checks that every call and every script of a surviving rank ends, and that no call ends later
+/// than `grace` after the last kill, or after the start if no rank was killed.
 ///
 /// # Errors
 /// Returns a message about the first violation.

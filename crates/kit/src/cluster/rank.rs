@@ -49,7 +49,7 @@ struct InFlight {
 
 pub(super) struct Rank {
     rank: usize,
-    /// The engine, or `None` after the rank has left or died.
+    /// The engine, or `None` after the rank has left or was killed.
     engine: Option<Engine>,
     steps: Arc<[Step]>,
     at: usize,
@@ -60,7 +60,7 @@ pub(super) struct Rank {
     fate: Option<Moment>,
     /// The time when the first call failed.
     failed_at: Option<Duration>,
-    /// The rank's mark and the agreed mark, as they were when it left or died.
+    /// The rank's mark and the agreed mark, as they were when it left or was killed.
     last_marks: (u64, Option<u64>),
     /// The time when the script ended.
     pub(super) end: Option<Duration>,
@@ -75,7 +75,7 @@ impl Rank {
         shared: &Shared,
     ) -> Self {
         let world_size = shared.world.world_size;
-        // Scripts have no point-to-point messages, so the second issue order needs no links.
+        // Scripts have no point-to-point messages, so `Order::Pairs` needs no links.
         let group = Group::new(
             rank,
             world_size,
@@ -124,7 +124,7 @@ impl Rank {
             }
     }
 
-    /// Kills the rank. Returns `false` if it had already left or died.
+    /// Kills the rank. Returns `false` if it had already left or been killed.
     pub(super) fn kill(&mut self, shared: &Shared) -> bool {
         if self.engine.is_none() {
             return false;
@@ -136,7 +136,8 @@ impl Rank {
         true
     }
 
-    /// Advances as far as possible now, and sets a timer for the next check.
+    /// Runs the script and its calls as far as possible at this time, and sets a timer for the next
+    /// attempt.
     pub(super) fn advance(&mut self, shared: &mut Shared) -> Result<()> {
         let now = shared.now();
         let is_busy = self.busy_until.is_some_and(|until| now < until);
@@ -216,8 +217,8 @@ impl Rank {
         failure
     }
 
-    /// Runs the next step of the script or begins to wait for it. Returns `false` if the script
-    /// cannot continue now.
+    /// Starts or finishes the next step of the script. Returns `false` if the script has to wait or
+    /// has ended.
     fn step(&mut self, shared: &mut Shared, now: Duration) -> Result<bool> {
         let waits_for = |identity| {
             let mut flights = self.in_flight.iter();
@@ -324,9 +325,8 @@ impl Rank {
         self.cache.get(key).map(Arc::clone)
     }
 
-    /// Records that a call failed, and ends all calls of this rank that are in flight with the same
-    /// error. The script does not continue. Returns `error` if it is a usage error, which is a
-    /// mistake in the script.
+    /// Returns a usage error, because it is a mistake in the script. Any other error ends all calls
+    /// of this rank that are in flight, and the script does not continue.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
         if error.kind() == ErrorKind::Usage {
             return Err(error.clone());

@@ -101,7 +101,7 @@ enum Role {
     Idle,
 }
 
-/// A binomial tree, seen from one of its members. Member 0 is the root.
+/// A binomial tree from the perspective of one of its members. Member 0 is the root.
 pub(super) struct Tree<F> {
     /// Number of members.
     pub(super) members: usize,

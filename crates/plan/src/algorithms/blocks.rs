@@ -28,8 +28,8 @@ pub(super) fn distances(n: usize, radix: usize) -> Vec<usize> {
         .collect()
 }
 
-/// Returns the first k − 1 multiples of `distance`, except those that are n or more. These are the
-/// distances in one round with radix k.
+/// Returns those of the first k − 1 multiples of `distance` that are less than n. With radix k, a
+/// round covers these distances.
 pub(super) fn multiples(distance: usize, n: usize, radix: usize) -> impl Iterator<Item = usize> {
     (1..radix)
         .map(move |factor| factor * distance)

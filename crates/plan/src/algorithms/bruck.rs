@@ -12,7 +12,7 @@
 //! n⌉ rounds of k−1 messages.
 //!
 //! In an all-to-all, a block for the rank at distance i travels this distance digit by digit, one
-//! digit of i per round. Every rank that the block reaches keeps it in scratch. At the end, all
+//! digit of i per round. Every rank that receives the block keeps it in scratch. At the end, all
 //! received blocks are copied to their final positions. The number of rounds is the same as for an
 //! all-gather, but about half of the blocks travel in each round, which amounts to about
 //! (n/2)·⌈log₂ n⌉ blocks in total.

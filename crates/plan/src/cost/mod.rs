@@ -4,7 +4,7 @@
 //! sender's port for o + m·G, then travels for L, and then occupies its receiver's port for m·G +
 //! o. A port can send and receive at the same time, but handles the messages in each direction in
 //! sequence. Bytes are forwarded immediately: the first byte travels to the receiver while the
-//! second byte leaves the sender. Reducing takes a rank γ per byte. A rank that sends and receives
+//! second byte leaves the sender. A rank needs γ to reduce a byte. A rank that sends and receives
 //! incurs o in both directions at the same time. Measurements time such an exchange, so a measured
 //! time includes the overheads in both directions.
 //!
@@ -15,7 +15,7 @@
 //! ranks. Tests compare the two. [`shared`] predicts the times of plans in shared memory, and
 //! [`sites`] predicts the times of plans whose ranks are at several sites. `reuse` determines how
 //! soon one call can follow another. [`schedule()`] returns the times of each message, and
-//! [`Traffic`] counts what the plans send, one rank's plan at a time.
+//! [`Traffic`] counts messages and bytes, one rank's plan at a time.
 //!
 //! Source: Culler, Karp, Patterson, Sahay, Schauser, Santos, Subramonian, von Eicken, "LogP" (PPoPP
 //! 1993), §3; Alexandrov, Ionescu, Schauser, Scheiman, "LogGP" (SPAA 1995), §2.

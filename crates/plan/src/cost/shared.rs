@@ -103,7 +103,7 @@ fn round_s(round: &Round, lengths: &ChunkBytes, link: &LinkCost) -> f64 {
 }
 
 /// The work of a rank in a round or in one step. Numbers of bytes are `f64`, because the sum over
-/// all ranks exceeds a `usize` if a buffer has the largest possible size.
+/// all ranks can exceed a `usize` if the buffer is very long.
 #[derive(Clone, Copy, Debug, Default)]
 struct Work {
     hand_overs: usize,

@@ -20,8 +20,8 @@ const PAGE: &str = include_str!("player/player.html");
 const STYLE: &str = include_str!("player/player.css");
 const SCRIPT: &str = include_str!("player/player.js");
 
-/// Flags of a kind of message. `REDUCES`: the receiver reduces it. `MOVES`: it is stored at
-/// different chunk indexes.
+/// Flags of a kind of message: `REDUCES` if the receiver reduces the message, and `MOVES` if it
+/// stores chunks at different indexes.
 const REDUCES: u8 = 1;
 const MOVES: u8 = 2;
 

@@ -8,8 +8,8 @@
 //!
 //! *What verification guarantees.*
 //! - Every demanded chunk holds exactly the demanded contributions. Each contribution is combined
-//!   exactly once (or, in a barrier, at least once). Content moves only between chunks that have
-//!   the same length in every buffer.
+//!   exactly once (or, in a barrier, at least once). Content moves only between chunks that always
+//!   have the same length.
 //! - Every message has a matching receive of the same length in the same round, and messages
 //!   between two ranks are received in order.
 //! - There are no conflicts within a round. Sends precede receives. `completes` is `true` exactly

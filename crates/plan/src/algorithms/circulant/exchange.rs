@@ -15,8 +15,8 @@ use super::skips;
 use crate::algorithms::blocks::circle;
 use crate::ir::{ChunkRange, Round, Step};
 
-/// Ranks at positions on a circle, seen from one of them, and the blocks that they exchange. There
-/// is one block per position.
+/// Ranks on a circle and the blocks that they exchange, from the perspective of one of the ranks.
+/// There is one block per position on the circle.
 pub(in crate::algorithms) struct Circle<F, G> {
     /// Number of positions.
     pub(in crate::algorithms) places: usize,
@@ -97,7 +97,7 @@ fn depth(skips: &[usize], depths: &[usize], blocks: usize) -> usize {
 }
 
 impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
-    /// Returns the rounds after which each position holds its own block of the result.
+    /// Returns the rounds after which the rank at each position holds its own block of the result.
     pub(in crate::algorithms) fn reduce_scatter(&self) -> Vec<Round> {
         let mut rounds = Vec::new();
         for pair in skips(self.places, self.radix).windows(2).rev() {
@@ -122,8 +122,8 @@ impl<F: Fn(usize) -> usize, G: Fn(usize) -> usize> Circle<F, G> {
         parts.iter().map(send).chain([fold]).collect()
     }
 
-    /// Returns the rounds after which each position holds all blocks. At the start, it holds only
-    /// its own block.
+    /// Returns the rounds after which the rank at each position holds all blocks. At the start,
+    /// each rank holds only its own block.
     pub(in crate::algorithms) fn all_gather(&self) -> Vec<Round> {
         let round = |skip: usize, left: usize| {
             let send = |part: Part| {

@@ -8,7 +8,7 @@ use super::schedule::Schedule;
 use crate::algorithms::blocks::{block, real_rank, virtual_rank};
 use crate::ir::{Request, Round, Step};
 
-/// A message of the broadcast, seen from one of its two ranks.
+/// A message of the broadcast, from the perspective of its sender or its receiver.
 struct Edge {
     peer: usize,
     piece: usize,
@@ -20,7 +20,7 @@ struct Turn {
     received: Option<Edge>,
 }
 
-/// Returns the rounds of one rank in which pieces travel away from the root.
+/// Returns the rounds of one rank in a broadcast, in which pieces travel away from the root.
 pub(super) fn broadcast(request: &Request) -> Vec<Round> {
     let steps = |turn: Turn| {
         let send = turn
@@ -34,7 +34,7 @@ pub(super) fn broadcast(request: &Request) -> Vec<Round> {
     turns(request).into_iter().map(steps).collect()
 }
 
-/// Returns the rounds of one rank in which pieces travel toward the root and are reduced.
+/// Returns the rounds of one rank in a reduce, in which pieces travel toward the root.
 pub(super) fn reduce(request: &Request) -> Vec<Round> {
     let is_root = request.rank == request.root;
     let mut has_left_root = vec![false; request.pieces];

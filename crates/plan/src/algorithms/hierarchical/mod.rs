@@ -15,7 +15,7 @@
 //! hosts. It sends 2(h−1)/h·m/g in 2⌈log₂ h⌉ rounds (see [`super::circulant`]), and a host sends no
 //! more than necessary. With c sites of h hosts each, a rank exchanges 1/(g·h) of the buffer with
 //! other sites, and 2(c−1)/c·m pass through each site's uplink in each direction. The two stages
-//! inside hosts are the two halves of a [`super::two_shot`].
+//! inside hosts are the two halves of a two-shot all-reduce ([`super::two_shot`]).
 //!
 //! Hosts and sites may have different numbers of ranks. A rank always holds as much as the other
 //! ranks on its host or at its site (see [`shares`]). It exchanges data with all ranks on another
@@ -81,7 +81,8 @@ pub(super) const ENTRY: Entry = Entry {
     ..Entry::PLAIN
 };
 
-/// Returns the stage inside a host, as if all ranks of `request` were on one host.
+/// Returns the entry and the request of the stage inside a host, as if all ranks of `request` were
+/// on one host.
 fn inside(request: &Request) -> (&'static Entry, Request) {
     let algorithm = match request.collective {
         Collective::AllReduce => Algorithm::TwoShot,

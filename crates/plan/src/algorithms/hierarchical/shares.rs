@@ -20,7 +20,8 @@
 
 use std::ops::Range;
 
-/// Largest number of units on which groups agree, as a multiple of the largest number of any group.
+/// Largest number of units on which groups agree, as a multiple of the largest number of units in
+/// any group.
 const UNITS_MAX: usize = 8;
 
 /// The parts of the buffer that the ranks of one group hold.
