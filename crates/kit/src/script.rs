@@ -5,12 +5,12 @@ use ringtree::{Error, ErrorKind, Result};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One step of a scripted rank. A rank whose call fails leaves, as a program would do.
+/// One step of a scripted rank. A rank leaves when one of its calls fails, as a program would.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Starts the call and waits for it.
     Call(Call),
-    /// Computes for this long in virtual time.
+    /// Computes for this duration of virtual time.
     Compute(Duration),
     /// Starts the call under the given identity, and continues without waiting.
     Start(u32, Call),

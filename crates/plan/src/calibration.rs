@@ -28,14 +28,14 @@ use crate::tuning::between_sites;
 
 /// Bytes per element in timed calls. Most gradients have elements of this size.
 const ELEMENT_BYTES: usize = 4;
-/// Bytes in a call that is dominated by latency.
+/// Number of bytes in a call whose time is dominated by latency.
 const SHORT_BYTES: usize = 8;
-/// Bytes in a call that is dominated by the time per byte, but whose data stays in the caches of a
-/// host's ranks. The size is well above the size at which the choice of plans changes, so that it
-/// is representative of all large calls.
+/// Number of bytes in a call whose time is dominated by the time per byte, but whose data stays in
+/// the caches of a host's ranks. The size is well above the size at which the choice of plans
+/// changes, so that it is representative of all large calls.
 const SHARED_BYTES: usize = 512 << 10;
-/// Initial length, in bytes, of a message that is dominated by the time per byte over a network. If
-/// the window of a connection opens slowly, longer messages are timed after it.
+/// Initial number of bytes in a message whose time over a network is dominated by the time per
+/// byte. If the window of a connection opens slowly, longer messages are timed after it.
 const NETWORK_BYTES: usize = 64 << 10;
 
 /// A class of link.

@@ -325,8 +325,9 @@ impl Rank {
         self.cache.get(key).map(Arc::clone)
     }
 
-    /// Returns a usage error, because it is a mistake in the script. Any other error ends all calls
-    /// of this rank that are in flight, and the script does not continue.
+    /// Handles the failure of a call. Returns `error` if it is a usage error, because the script is
+    /// then wrong. Any other error ends all calls of this rank that are in flight, and the script
+    /// does not continue.
     fn fail(&mut self, error: &Error, shared: &mut Shared, now: Duration) -> Result<()> {
         if error.kind() == ErrorKind::Usage {
             return Err(error.clone());

@@ -81,7 +81,8 @@ fn blocks_of(request: &Request) -> impl Fn(usize, usize) -> Vec<ChunkRange> {
     move |first, count| circle(real_rank(first, root, n), count, n, begin)
 }
 
-/// Returns the number of ranks to which `member` sends in a radix-2 broadcast among `members`.
+/// Returns the number of ranks to which `member` sends in a radix-2 broadcast among `members`
+/// members.
 pub(super) fn children(member: usize, members: usize) -> usize {
     let meets = |stride: &usize| member.is_multiple_of(2 * stride) && member + stride < members;
     std::iter::successors(Some(1), |stride| Some(2 * stride))
@@ -180,8 +181,9 @@ impl<F: Fn(usize) -> usize> Tree<F> {
         }
     }
 
-    /// Returns the role of this member. Only multiples of the stride exchange data: every k-th
-    /// multiple exchanges data with the multiples between itself and the next k-th multiple.
+    /// Returns the role of this member. Only members at multiples of the stride exchange data:
+    /// every k-th multiple exchanges data with the multiples between itself and the next k-th
+    /// multiple.
     fn role(&self, stride: usize) -> Role {
         let group = stride.saturating_mul(self.radix);
         if !self.own.is_multiple_of(stride) {

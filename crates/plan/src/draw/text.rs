@@ -111,7 +111,7 @@ fn column(index: usize, round: &[Transfer], after: &State) -> Vec<String> {
     cells
 }
 
-/// Returns what `rank` does in a round, such as "→4", "⊕0 2" or "→1-7".
+/// Returns what `rank` does in a round, such as "→4", "⊕0,2" or "→1-7".
 fn actions(rank: usize, round: &[Transfer]) -> String {
     let mut sends = Vec::new();
     let mut stores = Vec::new();

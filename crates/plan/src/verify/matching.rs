@@ -88,11 +88,11 @@ fn sends(plans: &[Plan], round: usize) -> HashMap<(usize, usize), (usize, &[Chun
     sent
 }
 
-/// Returns the fault for the first unmatched end. A second unmatched end of the opposite kind makes
-/// the fault more precise. It is either the other end of the same message in a different round, or
-/// an end in the same round that has the same sender or the same receiver. In the first case, the
-/// fault is located at the sender's step, and in the second case, at the step of the rank that both
-/// ends have in common.
+/// Returns the fault for the first unmatched end. If there is a related unmatched end of the
+/// opposite kind, it makes the fault more precise. It is either the other end of the same message
+/// in a different round, or an end in the same round that has the same sender or the same receiver.
+/// In the first case, the fault is located at the sender's step, and in the second case, at the
+/// step of the rank that both ends have in common.
 fn told(first: &UnmatchedEnd, all: &[UnmatchedEnd]) -> Fault {
     let opposite = || all.iter().filter(|one| one.is_send != first.is_send);
     let is_moved = |one: &&UnmatchedEnd| (one.from, one.to) == (first.from, first.to);

@@ -48,7 +48,8 @@ fn parts(skip: usize, left: usize) -> impl Iterator<Item = Part> {
     (skip..left).step_by(skip).map(part)
 }
 
-/// Rounds and messages of one pass through the skips, in the reduce-scatter and in the all-gather.
+/// Numbers of rounds and messages in one pass through the skips, which is a reduce-scatter or an
+/// all-gather.
 pub(in crate::algorithms) struct Counts {
     pub(in crate::algorithms) levels: usize,
     pub(in crate::algorithms) rounds_reducing: usize,

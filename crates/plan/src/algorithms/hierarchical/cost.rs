@@ -193,8 +193,8 @@ fn messages<'a>(
     rounds.iter().map(partners).sum::<usize>() as f64
 }
 
-/// Returns the largest share of the buffer that a rank sends in an all-reduce, at a site of this
-/// kind.
+/// Returns the largest share of the buffer that a rank at a site of this kind sends in an
+/// all-reduce.
 fn max_sent_at(kind: &Kind, topology: &Topology, cut: &BufferDivision<'_>) -> f64 {
     let hosts = topology.hosts_at(kind.site);
     // Inside the host, a rank first sends each of the other ranks that rank's share, and later

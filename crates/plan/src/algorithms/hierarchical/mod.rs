@@ -112,7 +112,7 @@ fn build(request: &Request) -> Vec<Round> {
     }
 }
 
-/// Returns one round per piece. `round` builds it for the ranks on this rank's host. Returns no
+/// Returns one round per piece, which `round` builds for the ranks on this rank's host. Returns no
 /// rounds if no host has several ranks.
 fn inside_rounds(
     request: &Request,
