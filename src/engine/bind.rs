@@ -1,4 +1,4 @@
-//! Binds a plan to lengths and memory, which turns its chunks into ranges of bytes.
+//! Binds a plan to lengths and memory, which turns the plan's chunks into byte ranges.
 
 use super::program::{
     Action, Dependency, Endpoint, Lane, Piece, Program, ProgramStep, Space, in_order,
@@ -8,10 +8,10 @@ use crate::plan::internal::spec::{Collective, Demand};
 use crate::plan::internal::spec::{demands, is_blocked, moves_blocks};
 use crate::plan::{ChunkRange, Plan, Request, Source, Step};
 
-/// The location of a call's elements and of its result.
+/// The memory that holds a call's elements and the memory that holds its result.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Placement {
-    /// A single buffer holds both.
+    /// A single buffer holds the elements and the result.
     #[default]
     InPlace,
     /// The elements are in an input, which is only read, and the result is in an output. The input
@@ -21,8 +21,8 @@ pub enum Placement {
     Into,
 }
 
-/// The number of elements in a call, and the layouts of its blocks. The two layouts differ only in
-/// an all-to-all with counts.
+/// The number of elements in a call, and the layouts of the call's blocks. The two layouts differ
+/// only in an all-to-all with counts.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Lengths<'a> {
     /// Number of elements in the complete buffer. If counts are given, their sum applies instead.
@@ -106,12 +106,12 @@ impl Program {
 
 /// The locations of the chunks.
 struct Places {
-    /// First byte of each chunk in the complete buffer as it is written, followed by the end of the
-    /// last chunk.
+    /// Offset of each chunk in the complete output, followed by the end of the last chunk.
     starts: Vec<usize>,
-    /// Counterpart of `starts` for chunks that are read before a step has written them.
+    /// Like `starts`, for the complete input. Used for chunks that are read before a step has
+    /// written them.
     input_starts: Vec<usize>,
-    /// Number of chunks in the buffer. Scratch chunks come after these.
+    /// Number of chunks in the buffer. The indices of scratch chunks follow.
     chunks: usize,
     placement: Placement,
     /// This rank's own chunks, or all chunks if the collective has no blocks.
@@ -119,10 +119,11 @@ struct Places {
     /// `true` if the input holds only this rank's own chunks.
     is_input_own: bool,
     output: Output,
-    /// Offset of the plan's scratch. Chunks that the output cannot hold come before this offset.
+    /// Offset of the plan's own scratch chunks. Chunks that the output cannot hold are stored
+    /// before this offset.
     scratch_start: usize,
-    /// `true` if messages without elements are dropped, because the lengths are known to only two
-    /// ranks, which have agreed on them.
+    /// `true` if empty messages are dropped. This is possible if the sender and the receiver have
+    /// agreed on the length of each message in advance.
     drops_empty: bool,
     element_bytes: usize,
 }
@@ -192,7 +193,7 @@ impl Places {
 
     /// Returns the piece from which a chunk is read before a step has written it.
     fn input(&self, chunk: usize) -> Piece {
-        // If the input holds only this rank's chunks, no other chunk has content, and none is read.
+        // If the input holds only this rank's chunks, no other chunk is read from it.
         let start = self.input_starts[self.block.start].min(self.input_starts[chunk]);
         let base = if self.is_input_own { start } else { 0 };
         self.piece(Space::Input, &self.input_starts, chunk, base)
@@ -221,14 +222,15 @@ impl Places {
     }
 }
 
-/// Returns the start of chunk `index` in a sequence of adjacent buffers that all have these
-/// `starts`.
+/// Returns the offset of chunk `index` in a sequence of adjacent buffers whose chunks all have
+/// these `starts`.
 fn periodic(starts: &[usize], index: usize) -> usize {
     let chunks = starts.len() - 1;
     (index / chunks) * starts[chunks] + starts[index % chunks]
 }
 
-/// The last accesses to a chunk. Each is identified by a step and a byte of the step's stream.
+/// The last write to a chunk and the reads since then. Each access is identified by a step and a
+/// byte of the step's stream.
 #[derive(Clone, Default)]
 struct Touch {
     write: Option<(usize, usize)>,
@@ -240,7 +242,7 @@ struct Binder<'a> {
     places: Places,
     is_local: &'a dyn Fn(usize) -> bool,
     program: Program,
-    /// Index of the lane that sends to each peer, indexed by peer.
+    /// Index of the send lane for each peer, indexed by peer.
     send_lanes: Vec<Option<usize>>,
     receive_lanes: Vec<Option<usize>>,
     last: Vec<Touch>,
@@ -248,8 +250,8 @@ struct Binder<'a> {
 
 impl Binder<'_> {
     /// Returns `true` if the chunk is read from the input because no step has written it. Returns
-    /// `false` for chunks without bytes. No step writes these chunks, and they must not make their
-    /// neighbors look unwritten.
+    /// `false` for empty chunks: no step writes them, so they would otherwise make a range look as
+    /// if it were read from the input.
     fn is_input(&self, chunk: usize) -> bool {
         self.places.placement == Placement::Into
             && chunk < self.places.chunks
@@ -390,7 +392,8 @@ impl Binder<'_> {
             },
         };
         let mut dependencies = Vec::new();
-        // A receive that only stores reads nothing, but must also wait for the last writer.
+        // A receive that only stores bytes reads nothing, but it must wait for the last writer,
+        // too.
         self.touch(index, ranges, true, &mut dependencies);
         self.push(round, action, places, dependencies);
     }
@@ -417,8 +420,8 @@ impl Binder<'_> {
         self.push(round, action, places, dependencies);
     }
 
-    /// Gives each message without elements the bytes of one element, which follows all other
-    /// scratch.
+    /// Extends each empty message to the length of one element. The element is stored after all
+    /// other scratch.
     fn pad_empty_messages(&mut self) {
         let nothing = Piece {
             space: Space::Scratch,
@@ -470,8 +473,8 @@ impl Binder<'_> {
         });
     }
 
-    /// Records that step `index` reads or writes `ranges`, and adds the dependencies of these
-    /// accesses.
+    /// Records that step `index` reads or writes `ranges`, and adds the dependencies that result
+    /// from these accesses.
     fn touch(
         &mut self,
         index: usize,
@@ -550,7 +553,8 @@ fn append(pieces: &mut Vec<Piece>, next: Piece) {
     }
 }
 
-/// Adds a message of step `step` to the lane of `peer`. Creates the lane if it does not exist yet.
+/// Appends a message for step `step` to the lane for `peer`. Creates the lane if it does not exist
+/// yet.
 fn endpoint(
     lanes: &mut Vec<Lane>,
     lane_of_peer: &mut [Option<usize>],

@@ -1,4 +1,4 @@
-//! Chooses, builds and caches the programs of a communicator.
+//! Chooses, builds and caches a communicator's programs.
 
 use super::bind::{Lengths, Placement};
 use super::program::{Arithmetic, Program};
@@ -15,14 +15,14 @@ use crate::reduce::Kernel;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// A call that is ready to start under any number.
+/// A call that is ready to start under any sequence number.
 #[derive(Debug)]
 pub struct Prepared {
     /// The call, including the chosen algorithm and number of pieces.
     pub call: Call,
     /// Digest of the call.
     pub digest: u32,
-    /// Lengths of the blocks, if the caller passed them and they are known to all ranks.
+    /// Lengths of the blocks, if the caller passed them and all ranks know them.
     pub counts: Option<Arc<[usize]>>,
     /// The program that this rank runs.
     pub program: Program,
@@ -41,14 +41,15 @@ pub enum MessageEnd {
     To(usize),
     /// A receive from this rank.
     From(usize),
-    /// A receive from whichever rank sends first, in a group of this size.
+    /// A receive from any rank, in a group of this size.
     FromAny(usize),
 }
 
-/// Everything that determines a program, except for the properties that are constant in a cache.
+/// Everything that determines a program, except for properties that are the same for all programs
+/// in a cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Key {
-    /// The call, without a number. Its algorithm is set if the caller forces one.
+    /// The call, without a sequence number. Its algorithm is set only if the caller forces one.
     pub call: Call,
     /// Placement of the input and the output.
     pub placement: Placement,
@@ -62,19 +63,19 @@ pub struct Cache {
     rank: usize,
     topology: Topology,
     tuning: TuningTable,
-    /// `true` if only algorithms that reduce in rank order are used.
+    /// `true` if the cache may choose only algorithms that reduce in rank order.
     in_rank_order: bool,
     /// The other ranks on this host that share memory, in ascending order.
     local: Vec<usize>,
-    /// Plans for this rank. A plan does not depend on lengths, so the key consists of the variable
-    /// parts of a request: collective, algorithm, root and pieces.
+    /// Plans for this rank. A plan does not depend on lengths, so the key consists of the parts of
+    /// a request that vary: collective, algorithm, root and pieces.
     plans: HashMap<(Collective, Algorithm, usize, usize), Arc<Plan>>,
     /// Programs for all calls except those with counts.
     all: HashMap<Key, Arc<Prepared>>,
-    /// The program that was returned last. A loop requests the same program again and again.
+    /// The program that was returned last, because a loop requests the same program repeatedly.
     last: Option<(Key, Arc<Prepared>)>,
-    /// The last program for a call with counts. It is not reused, because counts differ from call
-    /// to call.
+    /// The last program for a call with counts. It is never reused, because the counts differ from
+    /// call to call.
     once: Option<Arc<Prepared>>,
 }
 
@@ -112,7 +113,8 @@ impl Cache {
     }
 
     /// Returns the program for the call on blocks of these `lengths`. Builds the program if it is
-    /// not cached. For a call with counts, the program is bound from a cached plan every time.
+    /// not cached. For a call with counts, always binds a new program from a plan that may be
+    /// cached.
     ///
     /// # Errors
     /// Returns the same errors as [`Cache::choice`]. Also returns `ErrorKind::Usage` if a custom
@@ -146,8 +148,8 @@ impl Cache {
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if the call is a message, if the collective does not accept its
-    /// count, if the elements do not fit in memory, or if the call names an algorithm that does not
-    /// support it.
+    /// count, if the elements do not fit in memory, or if the call specifies an algorithm that does
+    /// not support it.
     pub fn choice(&self, call: Call) -> Result<Choice> {
         let Some(collective) = call.collective() else {
             return Err(Error::usage("cannot choose an algorithm for a message"));
@@ -247,7 +249,7 @@ impl Cache {
         (0..self.topology.world_size).map(program).collect()
     }
 
-    /// Returns this rank's plan, which is built if it is not cached.
+    /// Returns this rank's plan. Builds the plan if it is not cached.
     fn planned(&mut self, request: &Request) -> Result<Arc<Plan>> {
         let Request {
             collective,
@@ -263,7 +265,7 @@ impl Cache {
         if self.plans.len() >= PROGRAMS_CACHED_MAX {
             self.plans.clear();
         }
-        // Plans of a custom algorithm are trusted only after verification.
+        // Use the plans of a custom algorithm only after verification.
         if is_own(algorithm) {
             prove(request).map_err(Error::usage)?;
         }
@@ -292,7 +294,7 @@ impl Cache {
 }
 
 impl Prepared {
-    /// Prepares the end of a message of `count` elements that belongs to `rank`.
+    /// Prepares `rank`'s end of a message of `count` elements.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if the message does not fit in memory.
@@ -306,7 +308,7 @@ impl Prepared {
         let (peer, to) = match end {
             MessageEnd::To(peer) => (peer, peer),
             MessageEnd::From(peer) => (peer, rank),
-            // A placeholder until the sender is known.
+            // This peer is a placeholder until the sender is known.
             MessageEnd::FromAny(_) => (usize::from(rank == 0), rank),
         };
         let call = Call::message(count, dtype, to).tagged(tag);
@@ -325,7 +327,7 @@ impl Prepared {
         })
     }
 
-    /// Returns a copy of this receive that has `peer` as its sender.
+    /// Returns a copy of this receive in which `peer` is the sender.
     #[must_use]
     pub fn received_from(&self, peer: usize) -> Self {
         let bytes = self.program.longest_bytes.unwrap_or(0);
@@ -341,9 +343,9 @@ impl Prepared {
     }
 }
 
-/// Returns the algorithm for blocks whose lengths are known to only two ranks. Such an algorithm
-/// must send every block directly to its receiver. Returns `asked` if it does so, otherwise the
-/// first algorithm in the registry that does.
+/// Returns the algorithm to use if only the sender and the receiver of a block know its length. The
+/// algorithm must send every block directly to its receiver. Returns `asked` if it does so,
+/// otherwise the first algorithm in the registry that does.
 fn direct(collective: Collective, asked: Option<Algorithm>) -> Option<Algorithm> {
     let entries = REGISTRY.iter().filter(|entry| entry.is_direct);
     let direct = entries.filter(|entry| entry.collectives.contains(&collective));

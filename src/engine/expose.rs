@@ -1,9 +1,9 @@
-//! Adapts programs to memory that the ranks on the host can read in place.
+//! Adapts programs to memory that the other ranks on the host can read in place.
 
 use super::program::{Action, Dependency, Program, ProgramStep, Space, in_order};
 
 impl Program {
-    /// Returns the version of the program for memory that peers can read. Sends of at least
+    /// Returns a version of the program that uses memory that peers can read. Sends of at least
     /// `bytes_min` bytes expose their bytes instead of having them copied. Each of these sends is
     /// followed by a *completion*, which waits until the receivers have read the bytes. Steps that
     /// overwrite the bytes wait for the completion, and so does the end of the program. Bytes that
@@ -49,8 +49,7 @@ impl Program {
         })
     }
 
-    /// Makes step `send` expose its bytes. Appends the completion of the step and returns the index
-    /// of the completion.
+    /// Makes step `send` expose its bytes. Appends the step's completion and returns its index.
     fn expose(&mut self, send: usize) -> usize {
         let completion = self.steps.len();
         let first_reader = self.readers;

@@ -7,10 +7,10 @@ pub trait Gate: Send {
     /// Returns `true` if the operation may begin.
     fn is_ready(&self) -> bool;
     /// Returns `true` if the stream has reached the operation. If it has but the operation may not
-    /// begin, peers are blocking the operation.
+    /// begin, the operation is waiting for peers.
     fn is_reached(&self) -> bool {
         self.is_ready()
     }
-    /// Lets the stream continue because the operation has ended. This method is called once.
+    /// Lets the stream continue, because the operation has ended. This method is called only once.
     fn open(&self, succeeded: bool);
 }

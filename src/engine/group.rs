@@ -1,4 +1,4 @@
-//! Holds the operations of a group, as one of its ranks sees them.
+//! Holds a group's operations, as one of its ranks sees them.
 
 use super::cache::MessageEnd;
 use super::log::Log;
@@ -20,28 +20,29 @@ pub struct Group {
     pub(super) collectives: Queue,
     pub(super) pairs: Queue,
     pub(super) numbers: Numbers,
-    /// Number of the thread that made the last call; 0 before the first call.
+    /// ID of the thread that made the last call; 0 before the first call.
     pub(super) caller: u64,
     pub(super) stall_warning: StallWarning,
     /// `true` once [`Group::take_failure`] has returned the first error.
     pub(super) is_failure_taken: bool,
 }
 
-/// Counts of the sends and receives that this rank has issued, indexed by peer.
+/// Sequence numbers of the last send to and the last receive from each peer.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) sent: HashMap<usize, u64>,
     pub(super) received: HashMap<usize, u64>,
-    /// Number of receives that are in flight and have no number yet.
+    /// Number of receives in flight to which no sequence number has been assigned yet.
     pub(super) waiting: usize,
-    /// The rank that the next receive from any rank checks first, so that every rank gets its turn.
+    /// The rank that the next receive from any rank checks first. It changes, so that all ranks are
+    /// treated equally.
     pub(super) first: usize,
 }
 
-/// The warning about a call that waits for a long time.
+/// The warning about a call that has been waiting for a long time, and its threshold.
 #[derive(Clone, Debug)]
 pub(super) struct StallWarning {
-    /// The time after which a warning about a waiting call is due. Zero disables warnings.
+    /// The time that a call must wait before a warning is due. Zero disables warnings.
     pub(super) after: Duration,
     pub(super) line: Option<String>,
 }
@@ -204,7 +205,8 @@ impl Group {
         {
             return self.post(Order::Collectives, start).map(Some);
         }
-        // Only open links accept complete messages, so no link needs to be opened here.
+        // Links that are not open have no capacity, so the check above ensures that all links are
+        // open.
         queue.note(sequence, prepared);
         let index = queue.place(&prepared.program);
         let Slot { run, scratch, .. } = &mut queue.slots[index];

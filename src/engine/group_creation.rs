@@ -10,7 +10,8 @@ use crate::protocol::session::To;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// A control message, which consists of its group, the world rank at the other end, and its bytes.
+/// A control message: the ID of its group, its sender or its receivers as world ranks, and its
+/// bytes.
 type Relayed<Rank> = (u32, Rank, Vec<u8>);
 
 /// A group that this process has requested and is waiting for.
@@ -24,17 +25,16 @@ struct GroupRequest {
     answer: Option<Result<u32>>,
 }
 
-/// A process's view of the groups that do not exist yet.
+/// The state of a process that concerns groups that do not exist yet.
 #[derive(Default)]
 pub(super) struct GroupCreation {
     registrar: Registrar,
     requests: Vec<GroupRequest>,
     serials: u32,
-    /// Messages from members that have run ahead and know the group's number before this process
-    /// does.
+    /// Messages from members that have run ahead and know the group's ID before this process does.
     early: Vec<Relayed<usize>>,
     early_bytes: usize,
-    /// The reason why rank 0 no longer relays messages.
+    /// The reason why rank 0 no longer relays messages, once this process knows that it does not.
     relay_gone: Option<String>,
     pub(super) outbox: VecDeque<Relayed<To>>,
 }
@@ -50,7 +50,7 @@ impl GroupCreation {
         }
     }
 
-    /// Requests a group of `members` from the group `parent`. Returns the number of the request.
+    /// Requests a group of `members` from group `parent`. Returns the ID of the request.
     pub(super) fn request(&mut self, parent: u32, members: &Members) -> u32 {
         let serial = self.serials;
         self.serials = self.serials.wrapping_add(1);
@@ -82,7 +82,7 @@ impl GroupCreation {
     pub(super) fn answer(&self, serial: u32) -> Option<Result<u32>> {
         let mut requests = self.requests.iter();
         let request = requests.find(|one| one.serial == serial)?;
-        // Rank 0 knows that this process stopped waiting, but not why.
+        // If this process aborted the request, rank 0 does not know why.
         let why = |error| request.cause.clone().unwrap_or(error);
         request.answer.clone().map(|answer| answer.map_err(why))
     }
@@ -111,7 +111,8 @@ impl GroupCreation {
         !self.requests.is_empty()
     }
 
-    /// Notifies rank 0, once, that this process is no longer waiting. Rank 0 still sends an answer.
+    /// Notifies rank 0 that this process is no longer waiting, unless it has already been notified.
+    /// Rank 0 still answers the request.
     pub(super) fn withdraw(&mut self, serial: u32, waited: Duration) {
         let mut requests = self.requests.iter_mut();
         let its = requests.find(|one| one.serial == serial && !one.has_withdrawn);
@@ -122,7 +123,7 @@ impl GroupCreation {
         }
     }
 
-    /// Removes a request. If its group was created, the group must have been added.
+    /// Removes a request. If its group was created, the group must already have been added.
     pub(super) fn close(&mut self, serial: u32) {
         self.requests.retain(|one| one.serial != serial);
         if self.requests.is_empty() {
@@ -132,7 +133,7 @@ impl GroupCreation {
         }
     }
 
-    /// Keeps a message for a group that may be created here soon.
+    /// Stores a message for a group that this process may add soon.
     pub(super) fn keep(&mut self, group: u32, from: usize, payload: &[u8]) {
         let bytes = self.early_bytes + payload.len();
         if !self.requests.is_empty() && bytes <= CONTROL_QUEUE_BYTES_MAX {
@@ -141,7 +142,7 @@ impl GroupCreation {
         }
     }
 
-    /// Removes and returns the messages that arrived early for a group.
+    /// Removes and returns the stored messages for a group.
     pub(super) fn take_early(&mut self, group: u32) -> Vec<Relayed<usize>> {
         let its = |one: &mut Relayed<usize>| one.0 == group;
         let taken: Vec<_> = self.early.extract_if(.., its).collect();
@@ -175,7 +176,8 @@ impl GroupCreation {
         None
     }
 
-    /// Records the reason why rank 0 no longer relays messages, and fails all requests.
+    /// Records why rank 0 no longer relays messages, and fails all requests that have not been
+    /// answered.
     pub(super) fn relay_gone(&mut self, why: String) {
         let why = self.relay_gone.get_or_insert(why);
         for request in &mut self.requests {
@@ -190,8 +192,8 @@ impl GroupCreation {
         self.relay_gone.is_none()
     }
 
-    /// Reports to all ranks that the control connection of another process is lost, unless that
-    /// process left after a goodbye. Only rank 0 does this.
+    /// Reports to all ranks that the control connection to another process is lost, unless that
+    /// process left after a goodbye. Called only on rank 0.
     pub(super) fn announce(&mut self, rank: usize, why: &str) {
         if self.registrar.has_left(rank) {
             return;
@@ -216,7 +218,7 @@ impl GroupCreation {
     }
 }
 
-/// Returns the error for a rank that is waiting for a group that rank 0 can no longer create.
+/// Returns the error of a request for a group that rank 0 can no longer create.
 fn no_relay(members: &Members, why: &str) -> Error {
     let rank = members.rank_of(RELAY);
     let name = rank.map_or("rank 0 of the world".to_owned(), |rank| members.name(rank));

@@ -12,13 +12,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A function that returns the time.
+/// A function that returns the current time.
 pub(crate) type Clock = Box<dyn Fn() -> Duration + Send>;
 
 /// The recorded events of a group's collectives, in chronological order.
 pub struct Log {
     clock: Clock,
-    /// The time at which the engine began the current attempt.
+    /// The time at which the engine last began to try to move the first bytes of a step.
     tried_at: Duration,
     calls: Vec<Begun>,
     calls_max: usize,
@@ -55,7 +55,7 @@ pub struct Recording {
 /// A recorded call.
 #[derive(Debug)]
 pub struct CallRecord {
-    /// The call, with its number.
+    /// The call, including its sequence number.
     pub call: Call,
     /// The time at which this rank began the call.
     pub began: Duration,
@@ -74,8 +74,8 @@ pub struct StepRecord {
     pub bytes: usize,
     /// The time at which the engine began the attempt that moved the first bytes.
     pub began: Duration,
-    /// The time at which the last bytes had moved. A send had then passed them to the link, or a
-    /// receive had stored them.
+    /// The time at which the last bytes had moved. By then, a send has passed them to the link, and
+    /// a receive has stored or reduced them.
     pub ended: Duration,
 }
 
@@ -84,14 +84,14 @@ pub struct StepRecord {
 pub enum What {
     /// A send of the same bytes to these ranks.
     Send(Vec<usize>),
-    /// A receive from these ranks, which stored one message or reduced several messages.
+    /// A receive of one message from each of these ranks. The messages were stored or reduced.
     Receive(Vec<usize>),
     /// A copy or reduction of this rank's bytes.
     Local,
 }
 
 impl Log {
-    /// Creates a log for `steps_max` steps and as many calls.
+    /// Creates a log with space for `steps_max` steps and the same number of calls.
     #[must_use]
     pub fn new(clock: Clock, steps_max: usize) -> Self {
         let (calls_max, moments_max) = (steps_max, 2 * steps_max);
@@ -122,8 +122,8 @@ impl Log {
         self.tried_at = (self.clock)();
     }
 
-    /// Records that bytes of a step of call `sequence` have moved. These include the first bytes of
-    /// the step if `is_first` is `true`, and its last bytes if `is_last` is `true`.
+    /// Records that bytes of a step of call `sequence` have moved. They include the step's first
+    /// bytes if `is_first` is `true`, and its last bytes if `is_last` is `true`.
     pub fn moved(&mut self, sequence: u64, step: usize, is_first: bool, is_last: bool) {
         if is_first {
             self.steps_begun += 1;
@@ -146,7 +146,7 @@ impl Log {
         }
     }
 
-    /// Ends the recording and adds the details of the steps from their programs.
+    /// Ends the recording and adds the details of the steps, which come from the calls' programs.
     #[must_use]
     pub fn finish(self) -> Recording {
         let mut begins = HashMap::new();
@@ -185,7 +185,7 @@ impl Log {
     }
 }
 
-/// Returns the record of a step. Completions are skipped, because their readers record them as
+/// Returns the record of a step. Returns `None` for completions, because their readers record
 /// receives.
 fn record_of(step: &ProgramStep, [began, ended]: [Duration; 2]) -> Option<StepRecord> {
     let peers = |ends: &[Endpoint]| ends.iter().map(|one| one.peer).collect();
@@ -212,7 +212,7 @@ mod tests {
     use crate::engine::cache::MessageEnd;
     use std::sync::atomic::{AtomicU64, Ordering};
 
-    /// Returns a log whose clock advances by a second at each reading.
+    /// Returns a log whose clock advances by one second each time it is read.
     fn log(steps_max: usize) -> Log {
         let ticks = AtomicU64::new(0);
         let clock = move || Duration::from_secs(ticks.fetch_add(1, Ordering::Relaxed));

@@ -1,4 +1,4 @@
-//! Assigns numbers to messages, and matches receives from any rank with messages.
+//! Assigns sequence numbers to messages, and matches receives from any rank with messages.
 //!
 //! The messages of a directed pair of ranks are numbered in the order in which the sender issued
 //! them, and are received in the order in which the receiver issued its receives. A receive from
@@ -22,7 +22,7 @@ impl Slot {
 }
 
 impl Group {
-    /// Notifies senders whether a receive from any rank is waiting, if calls are checked. While
+    /// If calls are checked, notifies senders whether a receive from any rank is waiting. While
     /// such a receive is waiting, sends may begin.
     fn report_receives_from_any(&mut self) {
         if self.session.checks_calls() {
@@ -34,8 +34,8 @@ impl Group {
         }
     }
 
-    /// Assigns a number to the message of an operation that was just issued, or lets it wait for a
-    /// number.
+    /// Assigns a number to the message of an operation that was just issued, or lets it wait for
+    /// one.
     pub(super) fn number(&mut self, index: usize) {
         self.report_receives_from_any();
         match self.pairs.slots[index].message_end() {
@@ -62,15 +62,15 @@ impl Group {
         }
     }
 
-    /// Assigns numbers to the waiting receives, up to the first receive from any rank whose message
-    /// has not arrived.
+    /// Assigns numbers to the waiting receives, in order, until a receive from any rank has no
+    /// message yet.
     ///
     /// # Errors
-    /// Returns the slot of a receive from any rank, and a broken link, if no rank is able to send
-    /// to it any longer.
+    /// Returns the slot of a receive from any rank, and a broken link, if no rank can send a
+    /// message for this receive any longer.
     pub(super) fn number_waiting(&mut self) -> Result<(), (usize, Broken)> {
         let mut at = 0;
-        // Ranks whose next message belongs to an earlier receive.
+        // The ranks whose next message belongs to an earlier receive.
         let mut taken = Vec::new();
         while let Some(index) = self
             .pairs
@@ -109,10 +109,10 @@ impl Group {
     }
 
     /// Returns a rank that is not in `taken` and from which a message has arrived. Each search
-    /// starts after the previous result.
+    /// starts with the rank after the previous result, so that all ranks are treated equally.
     ///
     /// # Errors
-    /// Returns a broken link if no rank is able to send any longer.
+    /// Returns a broken link if no rank can send a message any longer.
     fn first_sender(
         &mut self,
         world_size: usize,

@@ -1,13 +1,13 @@
 //! Runs programs over links.
 //!
-//! *Purpose.* One interpreter runs every algorithm on every transport.
+//! *Purpose.* A single interpreter runs every algorithm on every transport.
 //!
 //! - [`cache`] chooses, builds and caches programs. [`bind`] creates a program from a plan.
 //! - [`run`](self) is the interpreter. It moves bytes through a [`medium`].
-//! - `queue` holds the operations of one order. [`group`] holds both orders of one set of ranks.
-//!   [`Engine`] holds all groups of a process and is called with world ranks.
+//! - `queue` holds the operations in one order. [`group`] holds both orders of a set of ranks.
+//!   [`Engine`] holds all groups of a process. Its methods accept world ranks.
 //! - `group_creation` creates groups.
-//! - `watch` handles deadlines and failures. `waits` records which calls block threads.
+//! - `watch` handles deadlines and failures. `waits` records which calls are blocking threads.
 //! - [`log`] records when the steps of collectives run.
 //!
 //! *Invariants.* The engine does not know any algorithm, does not use clocks or threads, and never
@@ -54,8 +54,7 @@ use waits::Waits;
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     group_creation: GroupCreation,
-    /// The failure of a group, if a group has failed and the program has not survived the failure
-    /// yet.
+    /// The first failure of a group that the program has not survived yet.
     failure: Option<Failure>,
     /// Lost world ranks, with the cause of each loss. Groups that are added later learn of these
     /// losses.
@@ -64,18 +63,19 @@ pub struct Engine {
 }
 
 /// The failure of a group. Goodbyes in other groups quote the failure until the program makes a
-/// call in a working group, because the program has then survived the failure.
+/// call in a working group. Such a call shows that the program has survived the failure.
 struct Failure {
     group: u32,
     error: Error,
-    /// Numbers of collectives and messages that each group had made by then.
+    /// Number of collectives and number of messages that each group had issued when the failure was
+    /// recorded.
     made: Vec<(u32, (u64, u64))>,
 }
 
-/// Identifies an operation that was started and whose result has not been taken.
+/// Identifies an operation that was started and whose result has not been taken yet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Number of the group.
+    /// ID of the group.
     pub group: u32,
     /// The order of the group that contains the operation.
     pub order: Order,
@@ -84,7 +84,7 @@ pub struct Ticket {
 }
 
 impl Engine {
-    /// Adds a group under the number that all its ranks use for it.
+    /// Adds a group under the ID that all its ranks use for it.
     pub fn add_group(&mut self, number: u32, mut group: Group) {
         self.waits.prepare(number, &mut group);
         self.groups.push((number, group));
@@ -103,13 +103,13 @@ impl Engine {
         }
     }
 
-    /// Requests a group of `members` from the group `parent`. Returns the number of the request,
-    /// for [`Engine::group_result`].
+    /// Requests a group of `members` from the group `parent`. Returns the ID of the request, for
+    /// [`Engine::group_result`].
     pub fn request_group(&mut self, parent: u32, members: &Members) -> u32 {
         self.group_creation.request(parent, members)
     }
 
-    /// Returns the number of the requested group, or the error that prevented its creation. Returns
+    /// Returns the ID of the requested group, or the error that prevented its creation. Returns
     /// `None` while the outcome is not known.
     #[must_use]
     pub fn group_result(&self, request: u32) -> Option<Result<u32>> {
@@ -131,8 +131,8 @@ impl Engine {
         self.group_creation.give_up(cause);
     }
 
-    /// Stops waiting for a group after the time `waited`. [`Engine::group_result`] still returns
-    /// the outcome.
+    /// Records that this rank has stopped waiting for a group, after the time `waited`.
+    /// [`Engine::group_result`] still returns the outcome.
     pub fn withdraw_request(&mut self, request: u32, waited: Duration) {
         self.group_creation.withdraw(request, waited);
     }
@@ -147,8 +147,8 @@ impl Engine {
         self.group_creation.leave(is_relay);
     }
 
-    /// Sends a goodbye to the ranks of the group `number`. If the group has failed and rank 0 of
-    /// the world has left, sends nothing, because ranks would have to open connections just for the
+    /// Sends a goodbye to the ranks of group `number`. If the group has failed and rank 0 of the
+    /// world has left, sends nothing, because this rank would have to open connections just for the
     /// goodbye.
     pub fn leave_group(&mut self, number: u32) {
         self.forget_survived();
@@ -169,7 +169,7 @@ impl Engine {
         Some(group)
     }
 
-    /// Forgets the failure if a working group has made calls in the meantime.
+    /// Forgets the failure if the program has since made calls in a working group.
     fn forget_survived(&mut self) {
         let has_called = |failure: &mut Failure| {
             let mut working = self.groups.iter().filter(|one| !one.1.has_failed());
@@ -181,7 +181,7 @@ impl Engine {
         self.failure.take_if(has_called);
     }
 
-    /// Returns the group with this number, if it exists.
+    /// Returns the group with this ID, if it exists.
     #[inline]
     pub fn group(&mut self, number: u32) -> Option<&mut Group> {
         self.groups
@@ -279,14 +279,14 @@ impl Engine {
         }
     }
 
-    /// Handles everything that is due by `now`: notices, deadlines and pending errors. `now` must
+    /// Handles everything that is due at `now`: notices, deadlines and pending errors. `now` must
     /// never decrease.
     pub fn tick(&mut self, now: Duration) {
         self.groups().for_each(|group| group.tick(now));
         self.collect_warnings();
     }
 
-    /// Processes a control message for the group `number` from world rank `from`.
+    /// Processes a control message for group `number` from world rank `from`.
     pub fn control(&mut self, number: u32, from: usize, payload: &[u8]) {
         if number == PROCESSES {
             let Some(notice) = decode(payload) else {
@@ -309,8 +309,9 @@ impl Engine {
         }
     }
 
-    /// Processes the loss of the control connection to world rank `rank`. As long as rank 0 relays
-    /// messages, it reports the loss to all ranks. Afterwards, only this process sees the loss.
+    /// Processes the loss of the control connection to world rank `rank`. While rank 0 relays
+    /// messages, it reports the loss to all ranks. Once rank 0 has left, only this process knows of
+    /// the loss.
     pub fn control_lost(&mut self, rank: usize, why: &str) {
         if rank == RELAY {
             self.group_creation.relay_gone(why.to_owned());
@@ -341,7 +342,7 @@ impl Engine {
         self.with_member(rank, |group, peer| group.process_ended(peer, why));
     }
 
-    /// Records that the link to world rank `rank` in the group `number` could not be created.
+    /// Records that the link to world rank `rank` in group `number` could not be created.
     pub fn link_failed(&mut self, number: u32, rank: usize, why: &str) {
         if let Some(group) = self.group(number)
             && let Some(peer) = group.members().rank_of(rank)
@@ -350,8 +351,8 @@ impl Engine {
         }
     }
 
-    /// Returns the first error of a group that has failed, with the group's members. Each error is
-    /// returned once.
+    /// Returns the first error of a failed group, with the group's members. Returns each error only
+    /// once.
     pub fn next_failure(&mut self) -> Option<(Error, Members)> {
         let mut groups = self.groups.iter_mut();
         let (group, (error, members)) =
@@ -369,8 +370,8 @@ impl Engine {
         Some((error, members))
     }
 
-    /// Returns the next control message to send, as its group, its receivers as world ranks, and
-    /// its bytes.
+    /// Returns the next control message to send: the ID of its group, its receivers as world ranks,
+    /// and its bytes.
     pub fn next_control(&mut self) -> Option<(u32, To, Vec<u8>)> {
         if let Some(next) = self.group_creation.outbox.pop_front() {
             return Some(next);

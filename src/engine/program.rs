@@ -1,15 +1,15 @@
-//! Defines a program, which is a plan that is bound to the length of a buffer. It consists of steps
-//! on byte ranges and their dependencies.
+//! Defines programs. A program is a plan that is bound to the length of a buffer. It consists of
+//! steps that operate on byte ranges, and of the dependencies between the steps.
 //!
-//! Every step is a stream of bytes, which consists of its ranges in sequence. A [`Dependency`]
-//! means that byte `at + i` of a step's stream waits for byte `from + i` of an earlier step's
-//! stream. Dependencies follow from the chunks that steps share: in plan order, bytes are read
-//! after they were written, and overwritten after they were read.
+//! A step processes a stream of bytes, which consists of the step's ranges in sequence. A
+//! [`Dependency`] means that byte `at + i` of a step's stream waits for byte `from + i` of an
+//! earlier step's stream. Dependencies follow from the chunks that steps share: in plan order,
+//! bytes are read after they were written, and overwritten after they were read.
 //!
-//! Empty local steps are dropped. A message without elements carries the bytes of one element, from
-//! scratch to scratch, so that its receiver learns whether the sender makes the same call. In an
-//! all-to-all with counts, both ends drop such a message, because the ranks have already agreed on
-//! the counts.
+//! Empty local steps are dropped. An empty message carries the bytes of one element from scratch to
+//! scratch, so that its receiver learns whether the sender makes the same call. In an all-to-all
+//! with counts, both ends drop an empty message, because the ranks have already agreed on the
+//! counts.
 
 use crate::reduce::Kernel;
 
@@ -20,11 +20,11 @@ pub struct Arithmetic {
     pub kernel: Option<Kernel>,
     /// Number of bytes per element.
     pub element_bytes: usize,
-    /// Divisor that is applied to the complete result, for `avg`.
+    /// Divisor of the complete result, if the operator is `avg`.
     pub divisor: Option<usize>,
 }
 
-/// One of the memories that an operation uses.
+/// A memory that an operation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// The caller's input, which is only read.
@@ -33,7 +33,7 @@ pub enum Space {
     Output,
     /// The caller's buffer, if the call is in place.
     Buffer,
-    /// The scratch of the operation.
+    /// The operation's scratch.
     Scratch,
 }
 
@@ -60,7 +60,8 @@ impl Piece {
     }
 }
 
-/// Returns the part of a piece that begins at byte `at` of a stream and has at most `most` bytes.
+/// Returns the contiguous bytes that begin at byte `at` of the stream of `pieces`. They end with
+/// the piece or after `most` bytes.
 #[inline]
 #[must_use]
 pub(crate) fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
@@ -93,13 +94,13 @@ pub(crate) fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {
 /// the stream of `step`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Dependency {
-    /// First byte in the stream of the waiting step.
+    /// First byte in the waiting step's stream.
     pub at: usize,
     /// Number of bytes.
     pub bytes: usize,
     /// The earlier step.
     pub step: usize,
-    /// First byte in the stream of the earlier step.
+    /// First byte in the earlier step's stream.
     pub from: usize,
 }
 
@@ -110,15 +111,15 @@ pub struct Endpoint {
     pub lane: usize,
     /// The peer.
     pub peer: usize,
-    /// Number of the message on this link in this direction.
+    /// Index of the message among the messages on this link in this direction.
     pub number: u32,
 }
 
 /// The action of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// A send to one peer, or to several ranks on this host. Several ranks all read the same bytes,
-    /// which are written once.
+    /// A send to one peer, or to several ranks on this host. If there are several, the bytes are
+    /// written once and all receivers read them.
     Send {
         /// The receivers.
         to: Vec<Endpoint>,
@@ -135,8 +136,7 @@ pub enum Action {
     },
     /// A receive that stores a message.
     Store(Endpoint),
-    /// A receive that combines messages in a single reduction, in which this rank's bytes are
-    /// operand number `own`.
+    /// A receive that combines messages, and possibly this rank's bytes, in a single reduction.
     Reduce {
         /// The messages, in the order in which they are reduced.
         from: Vec<Endpoint>,
@@ -146,7 +146,7 @@ pub enum Action {
         /// `true` if the result is complete.
         completes: bool,
     },
-    /// A copy within this rank, from these pieces, which are in stream order.
+    /// A copy within this rank. The pieces are the source, in stream order.
     Copy(Vec<Piece>),
     /// A single reduction of this rank's own bytes.
     Fold {
@@ -161,7 +161,7 @@ pub enum Action {
 /// A step that operates on bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProgramStep {
-    /// Action of the step.
+    /// The operation that the step performs.
     pub action: Action,
     /// The bytes that a send reads, and that any other action writes, in stream order.
     pub pieces: Vec<Piece>,
@@ -184,7 +184,7 @@ impl ProgramStep {
     }
 }
 
-/// The messages on one link in one direction, in order.
+/// The messages that pass over one link in one direction, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lane {
     /// The peer.
@@ -205,13 +205,13 @@ pub struct Program {
     pub receives: Vec<Lane>,
     /// Indices of the local steps.
     pub locals: Vec<usize>,
-    /// Indices of the steps that wait for the readers of exposed bytes.
+    /// Indices of the steps that wait until exposed bytes have been read.
     pub completions: Vec<usize>,
-    /// Total number of readers of all exposed sends.
+    /// Number of readers, added up over all exposed sends.
     pub readers: usize,
     /// Number of bytes of scratch.
     pub scratch_bytes: usize,
-    /// Indices of the steps, in an order in which they can run in sequence. See `in_order`.
+    /// Indices of the steps, in an order in which they can run one after the other. See `in_order`.
     pub order: Vec<usize>,
     /// Number of bytes in the longest message, if the bytes of every step are contiguous.
     pub longest_bytes: Option<usize>,

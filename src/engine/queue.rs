@@ -1,4 +1,4 @@
-//! Holds the operations of one order, with the memory and the links that they use.
+//! Holds the operations in one [`Order`], with the memory and the links that they use.
 
 use super::cache::{MessageEnd, Prepared};
 use super::gate::Gate;
@@ -38,7 +38,7 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Multiplies this rank's contribution by `factor` before an in-place call.
+    /// Multiplies this rank's contribution to an in-place call by `factor`.
     pub fn scale(&mut self, factor: Option<f64>) {
         if let (Some(factor), Some(output)) = (factor, &mut self.output) {
             scale(output.dtype(), output.bytes_mut(), factor);
@@ -59,11 +59,12 @@ impl Memory {
 pub struct Start<'a> {
     /// The call and its program.
     pub prepared: &'a Arc<Prepared>,
-    /// Number of the collective; 0 for a message, whose number the group assigns.
+    /// Sequence number of the collective; 0 for a message, because the group numbers messages
+    /// itself.
     pub sequence: u64,
     /// The memory that the call operates on.
     pub memory: &'a mut Memory,
-    /// Timeout of the call. [`NO_TIMEOUT`](crate::limits::NO_TIMEOUT) starts no clock.
+    /// Timeout of the call, or [`NO_TIMEOUT`](crate::limits::NO_TIMEOUT).
     pub timeout: Duration,
     /// The gate that must be ready before the operation begins.
     pub gate: Option<Box<dyn Gate>>,
@@ -76,7 +77,7 @@ pub type End = (Memory, Result<()>);
 #[derive(Default)]
 pub(super) struct Slot {
     prepared: Option<Arc<Prepared>>,
-    /// Number of the operation; 0 for a message that has no number yet.
+    /// Sequence number of the operation; 0 for a message that has not been numbered yet.
     pub(super) sequence: u64,
     pub(super) run: Run,
     memory: Memory,
@@ -85,10 +86,10 @@ pub(super) struct Slot {
     pub(super) timeout: Duration,
     /// The rank whose timeout applies; `None` if this rank's own timeout applies.
     pub(super) timeout_owner: Option<u32>,
-    /// The time that the operation had been in flight when that timeout began.
+    /// The time that the operation had been in flight when it adopted another rank's timeout.
     pub(super) waited_before: Duration,
-    /// The time from which the timeout counts, which is the first tick or the adoption of another
-    /// rank's timeout.
+    /// The time from which the timeout counts: the first tick, or the adoption of another rank's
+    /// timeout.
     pub(super) since: Option<Duration>,
     /// Number of notices that have been sent to peers.
     pub(super) notices: u32,
@@ -98,7 +99,7 @@ pub(super) struct Slot {
     pub(super) is_warned_of: bool,
     pub(super) is_abandoned: bool,
     pub(super) result: Option<Result<()>>,
-    /// The time at which the operation ended, once it has been recorded.
+    /// The time at which the operation ended, once that time has been recorded.
     pub(super) ended_at: Option<Duration>,
 }
 
@@ -121,7 +122,7 @@ impl Slot {
         self.ended_at = None;
     }
 
-    /// Returns the operation's call, with its number.
+    /// Returns the operation's call, including its sequence number.
     pub(super) fn call(&self) -> Option<Call> {
         let prepared = self.prepared.as_ref()?;
         Some(prepared.call.numbered(self.sequence))
@@ -145,8 +146,8 @@ impl Slot {
         }
     }
 
-    /// Returns `true` if the operation may run because it has its number and its input is
-    /// available.
+    /// Returns `true` if the operation may run because it has its sequence number and its gate is
+    /// ready.
     pub(super) fn has_begun(&self) -> bool {
         let has_number = self.sequence > 0 || self.message_end().is_none();
         has_number && self.gate.as_ref().is_none_or(|gate| gate.is_ready())
@@ -199,22 +200,23 @@ pub(super) fn medium<'a>(
     }
 }
 
-/// The operations of one order, with the oldest first, and the links that they share.
+/// The operations in one order, and the links that they share.
 pub(super) struct Queue {
     pub(super) links: Links,
-    /// Maximum number of bytes in a message that every link accepts completely.
+    /// Maximum number of bytes in a message that every open link accepted completely when the queue
+    /// was created; 0 if a link was not open.
     capacity: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<usize>,
     pub(super) order: VecDeque<usize>,
-    /// Number of operations that have ended but whose time has not been recorded.
+    /// Number of operations that have ended but whose end times have not been recorded.
     pub(super) unstamped: usize,
     /// Total number of bytes of scratch in all slots.
     scratch_bytes: usize,
-    /// Number of consecutive operations that needed much less scratch.
+    /// Number of consecutive operations that needed less than a quarter of `scratch_bytes`.
     small_ones: u32,
     reservations: Reservations,
-    /// Log of the steps, if one was requested.
+    /// The log in which steps are recorded, if recording was requested.
     pub(super) log: Option<Box<Log>>,
     /// `true` if a full link blocks only later sends to the same peer.
     is_by_peer: bool,
@@ -265,7 +267,8 @@ impl Queue {
         }
     }
 
-    /// Prepares a slot in which `program` begins and returns its index. The slot is not queued yet.
+    /// Prepares a slot for a new run of `program` and returns the slot's index. Does not queue the
+    /// slot.
     #[inline]
     pub(super) fn place(&mut self, program: &Program) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
@@ -287,7 +290,7 @@ impl Queue {
         index
     }
 
-    /// Releases the scratch of large operations after a sufficient number of consecutive small
+    /// Releases the scratch of large operations after [`SCRATCH_KEPT_FOR`] consecutive small
     /// operations. `index` is the slot of the last operation, which needs `bytes` bytes.
     #[cold]
     fn shrink(&mut self, index: usize, bytes: usize) {
@@ -350,7 +353,7 @@ impl Queue {
         }
     }
 
-    /// Ends every operation with `error`. Returns `true` if there was an operation to end.
+    /// Ends every operation with `error`. Returns `true` if an operation was in flight.
     pub(super) fn fail(&mut self, error: &Error) -> bool {
         let ended = !self.order.is_empty();
         while let Some(index) = self.order.pop_front() {
@@ -400,7 +403,7 @@ mod tests {
             queue.free.push(index);
             queue.slots[index].scratch.capacity()
         };
-        // An occasional large operation keeps its memory.
+        // If large operations recur often enough, their scratch stays allocated.
         for _ in 0..3 {
             assert_eq!(run(1 << 20), 1 << 20);
             for _ in 1..SCRATCH_KEPT_FOR {

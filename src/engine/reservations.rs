@@ -1,13 +1,13 @@
 //! Records which links are still in use by earlier operations of a queue.
 
-/// The links that earlier operations have reserved in the current pass over the queue. Reservations
-/// keep messages in the order of their calls.
+/// The links that earlier operations have reserved in the current pass over the queue. Because of
+/// the reservations, messages stay in the order of their calls.
 #[derive(Debug, Default)]
 pub(super) struct Reservations {
     pass: u64,
     sending: Vec<u64>,
     receiving: Vec<u64>,
-    /// `true` if a link did not accept bytes of an earlier send that were ready. No later send may
+    /// `true` if a link did not accept all ready bytes of an earlier send. No later send may
     /// overtake that send.
     pub(super) is_blocked: bool,
 }

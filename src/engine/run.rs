@@ -1,16 +1,16 @@
 //! Interprets programs.
 //!
-//! A [`Run`] is the progress of one operation, and consists only of counters. Two drivers advance
-//! it:
+//! A [`Run`] records the progress of one operation and consists only of counters. Two drivers
+//! advance it:
 //!
 //! - [`Run::block`] finishes the steps in sequence while the caller waits. It is as fast as code
-//!   that is written for a specific algorithm. It requires links that accept the program's messages
-//!   completely.
+//!   that is written for a specific algorithm. It requires links that always accept complete
+//!   messages of the program.
 //! - [`Run::poll`] advances every step until a link or a dependency stops it. So a segment is
 //!   reduced and forwarded while later segments are in flight.
 //!
-//! Both advance steps through [`Run::step`], so they share their counters. So if an operation
-//! exceeds its caller's spin budget, it can be polled from its current state.
+//! Both drivers advance steps through [`Run::step`] and share its counters. So if an operation
+//! exceeds its caller's spin budget, polling can continue it from its current state.
 //!
 #![doc = include_str!("progress.md")]
 
@@ -19,24 +19,25 @@ use super::program::{Action, Endpoint, Lane, Piece, Program, ProgramStep, rest};
 use super::reservations::Reservations;
 use crate::limits::SEND_GRAIN_BYTES;
 
-/// Minimum number of bytes in a step before which the caller is asked whether to continue. Asking
-/// takes less time than running such a step.
+/// Minimum number of bytes in a long step. Before each long step, the caller is asked whether to
+/// continue. Asking takes less time than running the step.
 const LONG_STEP_BYTES: usize = 32 << 10;
 
 /// The progress of an operation. A finished run is reused together with its allocations.
 #[derive(Debug, Default)]
 pub(super) struct Run {
-    /// All counters are in a single vector, because every operation begins by clearing it. In this
-    /// order, it holds the number of bytes done of each step; from `sends`, the index of the
-    /// current message in each send lane; from `receives`, the same for each receive lane; and from
-    /// `readers`, for each reader of exposed bytes, the position of the bytes on the reader's link.
+    /// All counters are in a single vector, because every operation begins by clearing it. It has
+    /// four sections: the number of bytes that each step has processed; from index `sends`, the
+    /// index of the current message in each send lane; from index `receives`, the index of the
+    /// current message in each receive lane; and from index `readers`, the link position at which
+    /// each reader has read its exposed bytes.
     counters: Vec<usize>,
     sends: usize,
     receives: usize,
     readers: usize,
     /// Index of the next local step.
     local_at: usize,
-    /// Index in the program's order, while the steps run in sequence.
+    /// Index of the current step in [`Program::order`], if the steps run in sequence.
     at: usize,
     steps_left: usize,
 }
@@ -60,7 +61,7 @@ impl Run {
         self.steps_left = program.steps.len();
     }
 
-    /// Returns the number of bytes of a step that are done.
+    /// Returns the number of bytes that a step has processed.
     #[inline]
     fn done(&self, step: usize) -> usize {
         self.counters[step]
@@ -98,7 +99,7 @@ impl Run {
     }
 
     /// Advances a step up to byte `limit`, or until its links stop it. Returns the number of bytes
-    /// done.
+    /// by which it advanced.
     #[inline]
     fn step<M: Medium>(
         &mut self,
@@ -116,7 +117,7 @@ impl Run {
         while done < limit {
             let piece = rest(&step.pieces, done, limit - done);
             let bytes = match &step.action {
-                // Bytes in several pieces are offered together.
+                // If the bytes are in several pieces, offer all of these pieces together.
                 Action::Send { to, exposed: None }
                     if to.len() == 1 && piece.bytes < limit - done =>
                 {
@@ -126,8 +127,8 @@ impl Run {
                 _ => self.part(step, medium, done, piece)?,
             };
             done += bytes;
-            // A link that accepted less than it was offered is full. One that provided less than a
-            // reduction needed may have more.
+            // A link that accepted less than it was offered is full. A link that provided less than
+            // a reduction needed may have more bytes.
             if bytes == 0 || (bytes < piece.bytes && matches!(step.action, Action::Send { .. })) {
                 break;
             }
@@ -143,7 +144,7 @@ impl Run {
     }
 
     /// Advances a step within `piece`, which begins at byte `offset` of the step. Returns the
-    /// number of bytes done.
+    /// number of bytes by which it advanced.
     #[inline(always)]
     fn part<M: Medium>(
         &self,
@@ -194,7 +195,7 @@ impl Run {
         }
     }
 
-    /// Finishes a step and makes its lanes continue with their next messages.
+    /// Finishes a step and advances its lanes to their next messages.
     #[inline]
     fn finish<M: Medium>(&mut self, step: &ProgramStep, medium: &M) {
         self.steps_left -= 1;
@@ -222,7 +223,7 @@ impl Run {
     }
 }
 
-/// Returns the part of a step's message that begins at byte `offset`.
+/// Returns the rest of a step's message, starting at byte `offset`.
 #[inline]
 fn part_of(step: &ProgramStep, offset: usize) -> Part {
     Part {
@@ -231,7 +232,7 @@ fn part_of(step: &ProgramStep, offset: usize) -> Part {
     }
 }
 
-/// The driver that runs the steps in sequence.
+/// Implements the driver that runs the steps in sequence.
 impl Run {
     /// Runs the steps in [`Program::order`], and finishes each step before the next one begins.
     /// Returns `true` when all steps are done.
@@ -252,7 +253,7 @@ impl Run {
         let mut fruitless = 0;
         while let Some(index) = program.order.get(self.at).copied() {
             let step = &program.steps[index];
-            // A long call lets other threads use the engine between its steps.
+            // Between the steps of a long call, other threads may use the engine.
             if step.bytes >= LONG_STEP_BYTES && !patience(0) {
                 return Ok(false);
             }
@@ -262,7 +263,7 @@ impl Run {
                     continue;
                 }
                 if fruitless == 0 {
-                    // Peers are woken now because there is nothing else to do.
+                    // Wake peers now, because this rank has nothing else to do.
                     medium.flush();
                 }
                 fruitless += 1;
@@ -277,7 +278,7 @@ impl Run {
     }
 }
 
-/// Returns `true` if it is worth trying the step.
+/// Returns `false` if the step cannot advance because bytes that it needs have not arrived.
 #[inline]
 fn may_advance<M: Medium>(step: &ProgramStep, medium: &M) -> bool {
     match &step.action {
@@ -287,7 +288,7 @@ fn may_advance<M: Medium>(step: &ProgramStep, medium: &M) -> bool {
     }
 }
 
-/// The driver that polls an operation alongside others.
+/// Implements the driver that polls an operation alongside others.
 impl Run {
     /// Advances every step until links or dependencies stop it. Returns `true` if anything moved.
     ///
@@ -329,8 +330,8 @@ impl Run {
         }
     }
 
-    /// Returns the current send of a lane if bytes can be sent now, as its round, its step, and the
-    /// byte up to which it can be sent.
+    /// Returns the current send of a lane if bytes of it can be sent now. The result consists of
+    /// the send's round, its step index, and the byte up to which it can be sent.
     fn ready<M: Medium>(
         &self,
         program: &Program,
@@ -343,8 +344,8 @@ impl Run {
         let Action::Send { to, .. } = &step.action else {
             return None;
         };
-        // A message to several peers is sent from the lane of the first, once all their lanes have
-        // reached it.
+        // A message to several peers is sent from the first peer's lane once the lanes for all
+        // these peers have reached the message.
         let is_at = |one: &Endpoint| {
             self.send_at(one.lane) == one.number as usize
                 && !reservations.is_sending_reserved(one.peer)
@@ -353,15 +354,16 @@ impl Run {
             return None;
         }
         let limit = self.limit(step);
-        // Links forward what they accept segment by segment, so they get complete elements.
+        // Offer only complete elements, because links forward the accepted bytes segment by
+        // segment.
         let limit = limit - limit % medium.element_bytes();
         let (ready, left) = (limit - self.done(index), step.bytes - self.done(index));
-        // Wait for a larger amount, unless this is all that is left.
+        // Wait until more bytes are ready, unless no more bytes will follow.
         (ready >= left.min(SEND_GRAIN_BYTES)).then_some((step.round, index, limit))
     }
 
-    /// Offers ready bytes to the links round by round. Bytes of a round are offered only when no
-    /// bytes of earlier rounds are left.
+    /// Offers ready bytes to the links round by round. Bytes of a round are offered only when
+    /// earlier rounds have no ready bytes left.
     fn poll_sends<M: Medium>(
         &mut self,
         program: &Program,
@@ -408,7 +410,7 @@ impl Run {
                     Action::Reduce { from, .. } => from.as_slice(),
                     _ => break,
                 };
-                // A reduction of several messages runs on the lane of the first.
+                // A reduction of several messages runs on the lane of the first message.
                 let is_at = |one: &Endpoint| {
                     self.receive_at(one.lane) == one.number as usize
                         && !reservations.is_receiving_reserved(one.peer)
@@ -457,8 +459,9 @@ impl Run {
         Ok(advanced)
     }
 
-    /// Returns the ranks that this operation is waiting for now. These are the ranks that send to
-    /// it, or else the ranks whose links are full, or else the ranks that read exposed bytes.
+    /// Returns the ranks that this operation is waiting for now. If the operation is waiting for
+    /// messages, these are the senders. Otherwise, they are the ranks whose links are full or, if
+    /// there are none, the ranks that are still reading exposed bytes.
     pub(super) fn awaited(&self, program: &Program) -> Vec<usize> {
         let waits = |lane: &Lane, at: usize| {
             let index = *lane.steps.get(at)?;

@@ -11,7 +11,7 @@ use cache::{Cache, Key};
 use group::Start;
 use medium::host::Links;
 
-/// A link that never opens.
+/// A link on which no bytes ever move.
 struct Unconnected;
 
 type Moved = std::result::Result<usize, LinkError>;
@@ -39,7 +39,8 @@ fn unconnected(rank: usize, world_size: usize) -> Group {
     Group::new(rank, world_size, links(), links())
 }
 
-/// Returns rank 1 of 3, in an all-gather of one byte per rank.
+/// Returns the engine of rank 1 of 3, and the ticket of an all-gather of one byte per rank that it
+/// is waiting for.
 fn waiting(timeout: Duration) -> (Engine, Ticket) {
     let topology = Topology::apart(3);
     let mut cache = Cache::new(1, topology, TuningTable::default(), Vec::new());
@@ -121,7 +122,7 @@ fn waiting_rank_sleeps_until_next_notice_or_deadline() {
     }
     assert_eq!(tick(&mut engine, 59_990), at(10));
     assert!(take(&mut engine, ticket).is_none());
-    // No peer answers the report of the timeout, and the engine waits for the answers.
+    // The timeout has been reported to the coordinator, and the engine is waiting for the answer.
     assert_eq!(tick(&mut engine, 60_000), IDLE_SLEEP);
 }
 
@@ -133,7 +134,7 @@ fn maximum_timeout_does_not_overflow() {
     assert!(take(&mut engine, ticket).is_none());
 }
 
-/// Rank 1 makes its calls in a group and leaves before rank 0 has added the group.
+/// Rank 1 makes its calls in a group and leaves before rank 0 adds the group.
 #[test]
 fn goodbye_before_group_is_added_prevents_failure() {
     for says_goodbye in [true, false] {

@@ -1,5 +1,5 @@
-//! Records which calls block threads of this process, so that it can answer peers, and warns about
-//! calls that wait for a long time.
+//! Records which calls block threads of this process, so that the process can answer peers.
+//! Collects the warnings about calls that have been waiting for a long time.
 //!
 //! *May import* the same modules as its parent.
 
@@ -11,21 +11,21 @@ use std::time::Duration;
 /// Number of blocked threads for which memory is reserved.
 const BLOCKED_AT_ONCE: usize = 8;
 
-/// The blocked threads of this process, and its warnings about calls.
+/// The blocked threads of this process, and its stall warnings.
 #[derive(Default)]
 pub(super) struct Waits {
     /// Blocked threads, each with the operation that it is waiting for.
     blocked: Vec<(u64, Ticket)>,
-    /// Number of calls that had been made when the last warning was given.
+    /// Number of calls that the program had made when the last warning was given.
     warned_at: Option<u64>,
     warning: Option<String>,
-    /// The setting that applies to groups that are added later.
+    /// The threshold for stall warnings in groups that are added later; `None` for the default.
     warns_after: Option<Duration>,
 }
 
 impl Waits {
     pub(super) fn prepare(&mut self, number: u32, group: &mut Group) {
-        // Reserve memory now, so that a call that waits for a long time allocates nothing.
+        // Reserve memory now, so that nothing is allocated when a thread blocks.
         self.blocked.reserve(BLOCKED_AT_ONCE);
         group.session.set_group(number);
         if let Some(after) = self.warns_after {
@@ -35,14 +35,14 @@ impl Waits {
 }
 
 impl Engine {
-    /// Sets the time after which the process warns about a waiting call. Zero disables warnings.
+    /// Sets how long a call must wait before the process warns about it. Zero disables warnings.
     pub fn set_stall_warning(&mut self, time: Duration) {
         self.waits.warns_after = Some(time);
         self.groups()
             .for_each(|group| group.stall_warning.after = time);
     }
 
-    /// Records whether thread number `thread` is waiting for an operation.
+    /// Records whether the thread with the ID `thread` is waiting for an operation.
     #[inline]
     pub fn waits_in(&mut self, thread: u64, ticket: Ticket, waits: bool) {
         let blocked = &mut self.waits.blocked;
@@ -54,13 +54,12 @@ impl Engine {
         }
     }
 
-    /// Takes the warning that must be shown to the user, if any.
+    /// Removes and returns the warning that must be shown to the user, if any.
     pub fn take_warning(&mut self) -> Option<String> {
         self.waits.warning.take()
     }
 
-    /// Collects the warnings of the groups. Passes on at most one warning until the program makes
-    /// another call.
+    /// Collects the groups' warnings. Keeps at most one until the program makes another call.
     pub(super) fn collect_warnings(&mut self) {
         let made = |(_, group): &(u32, Group)| {
             let (collectives, messages) = group.session.calls_made();
@@ -77,11 +76,13 @@ impl Engine {
         }
     }
 
-    /// Returns the wait of the thread that makes calls in group `number`, followed by the waits
-    /// that it depends on. The result is empty if the thread is not blocked in any group.
+    /// Returns what the thread that makes calls in group `number` is waiting for, followed by the
+    /// waits that this wait depends on. The result is empty if the thread is not blocked in any
+    /// group.
     ///
-    /// Before the group's first call, this is the only thread that has made calls. If several
-    /// threads have made calls, any of them may make the first call, so the result is empty.
+    /// Before the group's first call, this method assumes that the only thread that has made calls
+    /// in any group will make it. If several threads have made calls, any of them may make the
+    /// first call, so the result is empty.
     pub(super) fn waits(&self, number: u32) -> Vec<Wait> {
         let find = |number| {
             let mut groups = self.groups.iter();
@@ -97,7 +98,7 @@ impl Engine {
         waits.unwrap_or_default()
     }
 
-    /// Returns the thread that has made calls, if exactly one thread has.
+    /// Returns the ID of the thread that has made calls, if there is exactly one such thread.
     fn only_caller(&self) -> Option<u64> {
         let callers = self.groups.iter().map(|(_, group)| group.caller);
         let blocked = self.waits.blocked.iter().map(|(thread, _)| *thread);
@@ -108,7 +109,7 @@ impl Engine {
 }
 
 impl Group {
-    /// Records that thread number `thread` makes a call.
+    /// Records that the thread with the ID `thread` makes a call.
     #[inline]
     pub fn called_by(&mut self, thread: u64) {
         self.caller = thread;
@@ -125,7 +126,8 @@ impl Group {
         self.session.title()
     }
 
-    /// Returns the wait of an operation in flight, followed by the waits that it depends on.
+    /// Returns what an operation in flight is waiting for, followed by the waits that this wait
+    /// depends on.
     fn waits(&self, ticket: Ticket) -> Option<Vec<Wait>> {
         let queue = match ticket.order {
             Order::Collectives => &self.collectives,

@@ -1,5 +1,5 @@
-//! Enforces a group's deadlines, notifies peers of waits, warns of stalls, and fails the group's
-//! operations.
+//! Enforces a group's deadlines, notifies peers that this rank is waiting for them, warns of
+//! stalls, and fails the group's operations.
 
 use super::cache::MessageEnd;
 use super::group::StallWarning;
@@ -18,7 +18,7 @@ use crate::protocol::message::{Clock, Message, PairPlace, Wait};
 use crate::protocol::session::{Agreement, Session, To, WaitReport};
 use std::time::Duration;
 
-/// Shortest time between two checks of the clock, even if an operation is overdue.
+/// Minimum time between two checks of the clock, even if an operation is overdue.
 const CLOCK_CHECK_INTERVAL_MIN: Duration = Duration::from_millis(1);
 
 impl Group {
@@ -50,7 +50,7 @@ impl Group {
         let Some(error) = self.session.first_error().cloned() else {
             return false;
         };
-        // Revoke before callers get their buffers back.
+        // Revoke access to exposed memory before callers get their buffers back.
         if let Some(local) = self.collectives.links.local() {
             local.revoke();
         }
@@ -101,14 +101,14 @@ impl Group {
         }
     }
 
-    /// Returns `true` if any operation is in flight, or if other ranks need this rank to settle a
-    /// failure.
+    /// Returns `true` if an operation is in flight, if marks are being gathered after a failure, or
+    /// if goodbyes are expected.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.is_calling() || self.session.gathers_marks() || self.session.awaits_goodbyes()
     }
 
-    /// Returns the time during which the clock need not be checked.
+    /// Returns the time for which the clock need not be checked.
     pub(super) fn sleep_max(&self, now: impl Fn() -> Duration) -> Duration {
         let session = &self.session;
         if session.has_error() || session.gathers_marks() || session.awaits_goodbyes() {
@@ -125,7 +125,7 @@ impl Group {
         self.settle();
     }
 
-    /// Records that this rank has completed everything up to `number`. See [`Session::mark`].
+    /// Records `number` as this rank's mark. See [`Session::mark`].
     pub fn mark(&mut self, number: u64) {
         self.session.mark(number);
     }
@@ -154,8 +154,8 @@ impl Group {
     }
 
     /// Updates the position that the session reports for this rank in answers to peers. If the peer
-    /// asks about a message, the position contains this rank's matching send or receive. Otherwise,
-    /// it contains the oldest send or receive.
+    /// asks about a message and this rank's matching send or receive is in flight, the position
+    /// contains that operation. Otherwise, it contains the oldest send or receive.
     fn update_position(&mut self, asked: Option<(usize, Call)>, waits: Vec<Wait>) {
         let is_asked = |slot: &&Slot| {
             let (Some((from, theirs)), Some(own)) = (asked, slot.call()) else {
@@ -189,7 +189,7 @@ impl Group {
         self.session.set_position(awaited, pair, waits);
     }
 
-    /// Fails the oldest collective if it is waiting for a rank that left before making that call.
+    /// Fails the oldest collective if it is waiting for a rank that left before it made the call.
     fn fail_calls_on_departed(&mut self) {
         if !self.session.has_departures() {
             return;
@@ -205,9 +205,8 @@ impl Group {
         }
     }
 
-    /// Fails the oldest message that is waiting only for ranks that have left, once it is certain
-    /// that nothing else will arrive from them. By then, the links have been polled since the
-    /// goodbyes arrived.
+    /// Fails the oldest message that is waiting only for ranks that have left and from which
+    /// nothing else can arrive. The links must have been polled since the goodbyes arrived.
     fn fail_messages_on_departed(&mut self, now: Duration) {
         if !self.session.has_departures() {
             return;
@@ -247,7 +246,7 @@ impl Group {
     }
 
     /// Records that no link to `rank` could be created, and fails an operation that needs the link.
-    /// If no operation needs it, the operation that requested the link has already failed.
+    /// If no operation needs the link, the operation that requested it has already failed.
     pub(super) fn link_failed(&mut self, rank: usize, why: &str) {
         let needs = |slot: &&Slot| {
             let program = slot.program().filter(|_| slot.unmatched().is_none());
@@ -269,8 +268,8 @@ impl Group {
         self.settle();
     }
 
-    /// Gives this `timeout`, counted from now, to every operation that is in flight without a
-    /// deadline, because the caller of the operation is gone.
+    /// Applies `timeout`, counted from the next tick, to every operation in flight that has no
+    /// deadline. Called when the callers of these operations no longer exist.
     pub fn impose_timeout(&mut self, timeout: Duration) {
         for slot in self
             .collectives
@@ -298,7 +297,7 @@ impl Group {
         self.session.first_error()
     }
 
-    /// Returns the first error with the group's members. It is returned only once.
+    /// Returns the first error with the group's members. Returns each error only once.
     pub(super) fn take_failure(&mut self) -> Option<(Error, Members)> {
         let error = self
             .session
@@ -309,7 +308,7 @@ impl Group {
         Some(failure)
     }
 
-    /// Returns `true` if there is a control message to send.
+    /// Returns `true` if a control message must be sent.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.session.has_message()
@@ -334,14 +333,14 @@ impl Slot {
             return unready;
         }
         if let Some((ranks, call)) = self.unmatched().zip(self.call()) {
-            // The root of a message is its receiver.
+            // The `root` of a message is its receiver.
             return (0..ranks).filter(|rank| *rank != call.root).collect();
         }
         let program = self.program();
         program.map_or_else(Vec::new, |program| self.run.awaited(program))
     }
 
-    /// Gives the timeout of another rank, counted from now, to a call without a deadline.
+    /// Applies another rank's timeout, counted from now, to a call that has no deadline.
     fn adopt_timeout(&mut self, clock: Clock, now: Duration) {
         self.waited_before = now.saturating_sub(self.since.unwrap_or(now));
         self.timeout = clock.timeout;
@@ -351,8 +350,8 @@ impl Slot {
         self.noticed_at = Duration::ZERO;
     }
 
-    /// Returns the time between two notices to the operation's peers. If the operation has no
-    /// deadline, this time grows once every peer has received a notice.
+    /// Returns the interval between notices to the operation's peers. If the operation has no
+    /// deadline, the interval grows once every peer has received a notice.
     fn notice_interval(&self) -> Duration {
         if self.timeout == NO_TIMEOUT {
             let peers = self.program().map_or(0, |program| program.peers().count());
@@ -363,8 +362,8 @@ impl Slot {
         WAITING_NOTICE_AFTER.min(self.timeout / 4)
     }
 
-    /// Returns the time during which the clock need not be checked. Once the peers have been
-    /// notified, this is the time until the next notice or the deadline.
+    /// Returns the time for which the clock need not be checked. Once a notice has been sent, this
+    /// is the time until the next notice or the deadline.
     fn sleep_max(&self, now: impl Fn() -> Duration) -> Duration {
         match self.since {
             _ if self.timeout == NO_TIMEOUT => NOTIFIED_SLEEP,
@@ -379,7 +378,7 @@ impl Slot {
 }
 
 /// Fails the group if an operation is overdue. Notifies the peers of operations that have been
-/// waiting for a long time, and raises the stall_warning for the oldest operation.
+/// waiting for a long time, and gives the stall warning for the oldest operation.
 fn check_deadlines(
     rank: usize,
     queue: &mut Queue,
@@ -426,7 +425,7 @@ fn check_deadlines(
 }
 
 /// Returns the error for an operation that timed out. The error states which ranks are missing and
-/// where they are.
+/// what they are doing.
 fn timeout_error(
     rank: usize,
     call: &Call,
@@ -457,8 +456,8 @@ fn timeout_error(
 }
 
 /// Returns the warning about an operation that has been waiting for a long time. The warning states
-/// which ranks are missing and where they are. Returns `None` if the operation has no deadline,
-/// unless ranks are waiting for each other.
+/// which ranks are missing and what they are doing. Returns `None` if the operation has no deadline
+/// and there is no deadlock.
 fn stall_text(
     rank: usize,
     call: &Call,
@@ -481,7 +480,7 @@ fn stall_text(
     ))
 }
 
-/// Returns the cause that is blocking an operation.
+/// Returns a report on what is blocking an operation.
 fn wait_report(slot: &Slot, call: &Call, awaited: &[usize], session: &Session) -> WaitReport {
     if slot.is_reached() {
         return session.wait_report(call, awaited);

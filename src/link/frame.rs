@@ -9,7 +9,7 @@
 /// Size of an encoded header in bytes.
 pub(crate) const HEADER_BYTES: usize = 32;
 
-/// The kind of frame that carries a segment of a message.
+/// Value of the `kind` field in a frame that carries a segment of a message.
 pub(crate) const KIND_SEGMENT: u8 = 0xD1;
 
 /// A decoded header.
@@ -19,9 +19,9 @@ pub struct Header {
     pub epoch: u16,
     /// The group that the link belongs to.
     pub group: u32,
-    /// The number of the operation in the group.
+    /// Sequence number of the operation in the group.
     pub sequence: u64,
-    /// The number of the message within its operation, link and direction.
+    /// Index of the message among those of the same operation, link and direction.
     pub message: u32,
     /// Number of payload bytes that follow.
     pub bytes: u32,
@@ -50,7 +50,7 @@ impl Header {
         bytes
     }
 
-    /// Decodes a header. Returns `None` if its kind is unknown or a reserved field is set.
+    /// Decodes a header. Returns `None` if the kind is unknown or a reserved field is not 0.
     #[must_use]
     pub fn decode(bytes: &[u8; HEADER_BYTES]) -> Option<Self> {
         let word = |at: usize| {

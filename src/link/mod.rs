@@ -1,13 +1,13 @@
 //! Moves the bytes of messages between this rank and its peers.
 //!
-//! *Purpose.* [`Link`] is a small non-blocking trait through which the engine moves the contents of
-//! host buffers. Each link leads to one peer. [`stream`] implements the trait over any ordered byte
-//! stream, such as the streams of [`tcp`] or of the simulator. [`shm`] implements it with memory
-//! that the ranks on a host share.
+//! *Purpose.* [`Link`] is a small trait of non-blocking methods, which the engine calls to move the
+//! contents of host buffers. Each link leads to one peer. [`stream`] implements the trait over any
+//! ordered byte stream, such as the streams of [`tcp`] or of the simulator. [`shm`] implements it
+//! with memory that the ranks on a host share.
 //!
 //! *Invariants.* A link is first in, first out. A receiver reads only the bytes that its operations
-//! expect, plus one buffer of fixed size. Nothing on the wire decides how much memory is allocated.
-//! No method blocks.
+//! expect, plus one buffer of fixed size. No value that is received decides how much memory is
+//! allocated. No method blocks.
 //!
 //! *May import* `sys` and the base files.
 
@@ -26,10 +26,10 @@ use shm::exposed::Locator;
 use shm::layout::SMALL_SEGMENT_BYTES_MIN;
 use std::time::Duration;
 
-/// Size of the longest element in bytes. A receiver reduces only complete elements of the visible
-/// bytes. If a link split a message within an element, the receiver would wait forever for the rest
-/// of the element. So all segments hold complete elements. The lengths of shared-memory segments
-/// are powers of two from [`SMALL_SEGMENT_BYTES_MIN`] to [`SHARED_SEGMENT_BYTES`].
+/// Size of the longest element in bytes. A receiver reduces only elements that are visible
+/// completely. If a link split a message within an element, the receiver would wait forever for the
+/// rest of the element. So all segments consist of complete elements. The lengths of shared-memory
+/// segments are powers of two from [`SMALL_SEGMENT_BYTES_MIN`] to [`SHARED_SEGMENT_BYTES`].
 const ELEMENT_BYTES_MAX: usize = {
     let (mut longest, mut at) = (0, 0);
     while at < Dtype::ALL.len() {
@@ -46,20 +46,21 @@ const ELEMENT_BYTES_MAX: usize = {
 /// The description of a message, which both ends know from their plans before any byte has moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// The number of the operation in its group.
+    /// Sequence number of the operation in its group.
     pub sequence: u64,
-    /// Digest of the call, which is the same at both ends unless the ranks issued different calls.
+    /// Digest of the call. The digests at both ends are equal unless the ranks issued different
+    /// calls.
     pub digest: u32,
-    /// The number of the message within its operation, link and direction.
+    /// Index of the message among those of the same operation, link and direction.
     pub number: u32,
     /// Number of payload bytes; at least 1.
     pub bytes: usize,
 }
 
-/// Maximum number of separate parts of a message that are offered in one call.
+/// Maximum number of separate parts of a message that are offered to a link in one call.
 pub(crate) const PARTS_AT_ONCE: usize = 32;
 
-/// The data to send, which is passed to [`Link::send`].
+/// The data that [`Link::send`] sends.
 #[derive(Clone, Copy, Debug)]
 pub enum Payload<'a> {
     /// Bytes that the link copies, in consecutive parts. A link may accept bytes of only the first
@@ -80,16 +81,16 @@ pub enum LinkError {
     /// The peer's host has not answered for the time that the text states. The host is down, or the
     /// network is interrupted.
     Cut(String),
-    /// An unexpected frame arrived because the ranks issued different calls.
+    /// A frame arrived that this rank did not expect, because the ranks issued different calls.
     Unexpected(Header),
     /// The received bytes are not a frame.
     Garbage(String),
-    /// This process lacks a resource to create the link, or the link cannot carry the payload. The
-    /// text names the cause.
+    /// This process lacks a resource that the link needs, or the link does not support the payload.
+    /// The text states the cause.
     Refused(String),
 }
 
-/// A non-blocking link to one peer. No method blocks.
+/// A link to one peer. No method blocks.
 ///
 /// ```
 /// use ringtree::internal::link::{Link, LinkError, Message};
@@ -110,7 +111,7 @@ pub trait Link: Send {
     /// bytes that the link has accepted, which is 0 if the link is full or not open yet.
     ///
     /// # Errors
-    /// Returns a [`LinkError`] if the link is broken or cannot carry the payload.
+    /// Returns a [`LinkError`] if the link is broken or does not support the payload.
     fn send(
         &mut self,
         message: &Message,
@@ -140,17 +141,17 @@ pub trait Link: Send {
     /// Returns the same errors as [`Link::receive`].
     fn fetch(&mut self, message: &Message, offset: usize) -> Result<usize, LinkError>;
 
-    /// Returns the first `bytes` of the bytes that [`Link::fetch`] has made visible.
+    /// Returns the first `bytes` bytes that [`Link::fetch`] has made visible.
     fn view(&self, bytes: usize) -> &[u8];
 
-    /// Consumes the first `bytes` visible bytes. Call this method after reading them.
+    /// Consumes the first `bytes` visible bytes. Call this method after you have read these bytes.
     ///
     /// # Errors
     /// Returns a [`LinkError`] if the peer has revoked memory that it had exposed. In that case,
     /// the bytes that were read are undefined.
     fn consume(&mut self, bytes: usize) -> Result<(), LinkError>;
 
-    /// Returns `false` if [`Link::fetch`] and [`Link::receive`] would find nothing. This check is
+    /// Returns `false` if [`Link::fetch`] and [`Link::receive`] would return 0. This method is
     /// cheap, so a caller that has nothing else to do can call it in a loop.
     fn is_ready(&self) -> bool {
         true
@@ -171,8 +172,8 @@ pub trait Link: Send {
         None
     }
 
-    /// Returns the length up to which a message is accepted completely if all earlier messages have
-    /// been received. Returns 0 if no length is guaranteed.
+    /// Returns the maximum length of a message that the link is guaranteed to accept completely
+    /// once all earlier messages have been received. Returns 0 if no length is guaranteed.
     fn capacity(&self) -> usize {
         0
     }

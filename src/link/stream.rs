@@ -1,12 +1,12 @@
 //! Carries messages over ordered byte streams.
 //!
-//! A message travels in frames. Each frame consists of a header and at most [`SEGMENT_BYTES`] of
+//! A message is sent in frames. Each frame consists of a header and at most [`SEGMENT_BYTES`] of
 //! payload. Both ends know every length from their plans, so a header only confirms the expected
-//! values. Any other header is an error, and no byte that follows it is stored.
+//! values. A different header is an error, and no byte that follows it is stored.
 //!
-//! Reading takes one system call per segment. A short payload is read into the link's buffer
-//! together with its header. A long payload is read directly to its destination, together with the
-//! next header.
+//! Reading takes one system call per segment. The payload of a short message is read into the
+//! link's buffer together with the header. The payload of a long message is read directly to its
+//! destination, together with the next header.
 
 use super::frame::{HEADER_BYTES, Header};
 use super::{ELEMENT_BYTES_MAX, Link, LinkError, Message, PARTS_AT_ONCE, Payload};
@@ -26,7 +26,7 @@ pub(crate) type Source<S> = Box<dyn FnMut() -> Option<S> + Send>;
 
 /// A [`Link`] over a byte stream.
 pub struct StreamLink<S> {
-    /// The group and the epoch, which every header carries.
+    /// The group and the epoch, which every header contains.
     channel: (u32, u16),
     source: Source<S>,
     open: Option<Open<S>>,
@@ -44,8 +44,8 @@ impl<S: Read + Write> StreamLink<S> {
         }
     }
 
-    /// Returns the expected header for the frame that starts at `offset` of `message`. If `offset`
-    /// is within a frame, the result is meaningless, and callers ignore it.
+    /// Returns the expected header for the frame that starts at `offset` of `message`. If no frame
+    /// starts at `offset`, the result is meaningless, and callers ignore it.
     fn header(&self, message: &Message, offset: usize) -> Header {
         let (group, epoch) = self.channel;
         Header {
@@ -53,7 +53,7 @@ impl<S: Read + Write> StreamLink<S> {
             group,
             sequence: message.sequence,
             message: message.number,
-            // The length of a segment fits 32 bits.
+            // The length of a segment fits in 32 bits.
             bytes: segment_bytes(message, offset) as u32,
             digest: message.digest,
         }
@@ -147,7 +147,7 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
     }
 
     fn drain_time_after_goodbye(&self) -> Option<Duration> {
-        // The end of an open stream arrives after everything that was sent.
+        // The end of an open stream arrives after all bytes that were sent.
         self.open.is_none().then_some(LINK_GRACE)
     }
 
@@ -166,15 +166,15 @@ impl<S: Read + Write + Send> Link for StreamLink<S> {
     }
 }
 
-/// The stream, and the progress in both directions.
+/// An open stream, and the progress in both directions.
 struct Open<S> {
     stream: S,
     outgoing: Outgoing,
     incoming: Incoming,
 }
 
-/// The frame that is being written. Contains its header, and the numbers of header and payload
-/// bytes that have not been written yet.
+/// The frame that is being written: its header, and the numbers of header bytes and payload bytes
+/// that have not been written yet.
 struct Outgoing {
     header: [u8; HEADER_BYTES],
     header_left: usize,
@@ -230,7 +230,7 @@ impl Incoming {
     }
 
     /// Makes the buffer at least `bytes` bytes long. Unused parts of a new buffer cost nothing,
-    /// because the system provides its pages when they are first written.
+    /// because the system provides a page only when it is first written.
     fn grow(&mut self, bytes: usize) {
         if self.buffer.len() < bytes {
             let mut buffer = vec![0; bytes];
@@ -293,8 +293,9 @@ impl<S: Read + Write> Open<S> {
         }
     }
 
-    /// Returns `true` if the header of the current frame has arrived, after checking that it equals
-    /// `expected`. If `with_payload` is `true`, also reads as many of the following bytes as fit.
+    /// Returns `true` if the header of the current frame has arrived and equals `expected`. Returns
+    /// an error if it differs. If `with_payload` is `true`, also reads as many of the following
+    /// bytes as fit.
     fn begin_frame(&mut self, expected: &Header, with_payload: bool) -> Result<bool, LinkError> {
         if self.incoming.frame_left > 0 {
             return Ok(true);
@@ -366,14 +367,14 @@ impl<S: Read + Write> Open<S> {
         Ok(direct)
     }
 
-    /// Reads until at least one complete element is in the buffer, if such an element has arrived.
-    /// Does not read any further, because the buffered bytes are still in the cache and should be
-    /// reduced first.
+    /// Reads until at least one complete element is in the buffer, or until nothing more has
+    /// arrived. Does not read more than necessary, because the buffered bytes are still in the
+    /// cache and should be reduced first.
     fn top_up(&mut self) -> Result<(), LinkError> {
         let wanted = self.incoming.frame_left.min(ELEMENT_BYTES_MAX);
         while self.incoming.visible() < wanted {
             if self.fill(wanted, usize::MAX)? == 0 {
-                // The buffer holds only a part of an element, and the rest will not arrive.
+                // If the stream has ended, the rest of the element will never arrive.
                 return if self.incoming.closed {
                     Err(ended())
                 } else {
@@ -407,8 +408,8 @@ impl<S: Read + Write> Open<S> {
         }
     }
 
-    /// Records the end of the stream. Buffered bytes stay valid. If there are no buffered bytes,
-    /// returns an error.
+    /// Records the end of the stream. Buffered payload of the current frame stays valid. If there
+    /// is none, returns an error.
     fn closed(&mut self) -> Result<usize, LinkError> {
         self.incoming.closed = true;
         if self.incoming.visible() > 0 {
@@ -418,8 +419,8 @@ impl<S: Read + Write> Open<S> {
     }
 }
 
-/// Fills `slices` with at most `most` of the bytes of `parts` that begin at byte `skip`. Returns
-/// the number of slices used.
+/// Makes `slices` refer to at most `most` bytes of `parts`, beginning at byte `skip`. Returns the
+/// number of slices used.
 fn gather<'a>(
     parts: &[&'a [u8]],
     mut skip: usize,
@@ -462,7 +463,8 @@ mod tests {
     use crate::link::shm::exposed::Locator;
     use std::io::Cursor;
 
-    /// If the link returned 0, it would look full, and the call would wait until its deadline.
+    /// If `send` returned 0 instead, the link would look full, and the call would wait until its
+    /// deadline.
     #[test]
     fn unsupported_payload_is_an_error() {
         let source = Box::new(|| Some(Cursor::new(Vec::new())));

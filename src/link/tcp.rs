@@ -1,15 +1,15 @@
 //! Provides TCP streams, and the reactor in which a process sleeps until a stream is ready.
 //!
 //! The control thread connects, accepts and authenticates data connections and puts them into an
-//! [`Inbox`]. The link to the peer takes its stream from the inbox and registers it with the
+//! [`Inbox`]. The link to a peer takes its stream from the inbox and registers it with the
 //! [`Reactor`]. A polling call tries the sockets directly, and uses the reactor only to sleep.
 //!
 //! # An unreachable peer
 //!
 //! If a network drops all packets, connections are not closed. On an idle connection, the kernel's
-//! keepalive detects this. But keepalive does not run while bytes are waiting for an
+//! keepalive detects the failure. But keepalive does not run while bytes are waiting for an
 //! acknowledgment, and the kernel would retransmit them for a quarter of an hour. So a thread that
-//! waits in a call runs [`Reactor::close_unreachable`] from time to time. It searches for
+//! waits in a call runs [`Reactor::close_unreachable`] from time to time. This method searches for
 //! connections on which an acknowledgment is due but none has been received for [`CUT_OFF_AFTER`].
 //! `TCP_USER_TIMEOUT` is not used, because Linux would also count the time during which a healthy
 //! receiver does not read because its program is computing. The host of such a receiver answers the
@@ -35,7 +35,8 @@ use std::time::{Duration, Instant};
 /// socket.
 const WAKER: Token = Token(0);
 const STREAM: Token = Token(1);
-/// Maximum number of readiness events that are read per sleep. Further events stay in the kernel.
+/// Maximum number of readiness events that are read at the end of a sleep. Other events stay in the
+/// kernel.
 const EVENTS_PER_SLEEP: usize = 256;
 /// Idle time after which a connection is probed. With these probes, a host that has vanished is
 /// detected within 5 s.
@@ -47,8 +48,8 @@ const KEEPALIVE_PROBES: u32 = 3;
 const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Sets the options that every connection of the library needs. Small segments are sent
-/// immediately, idle connections are probed, and forked children do not hold the connection. Buffer
-/// sizes are left to the kernel's tuning, except on connections with long round trips
+/// immediately, idle connections are probed, and forked children do not keep the connection open.
+/// Buffer sizes are left to the kernel's tuning, except on connections with long round trips
 /// (`link/window.rs`).
 ///
 /// # Errors
@@ -56,8 +57,8 @@ const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(stream);
     keep_from_children(stream);
-    // Without this option, the probes of an older kernel become rarer, and some cuts are detected
-    // later.
+    // An older kernel does not support this option. Its probes become less frequent, so some
+    // unreachable peers are detected later.
     let _ = try_again_within(stream, TRY_AGAIN_WITHIN);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -69,7 +70,7 @@ pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
 
 /// Closes `socket` in forked children, where it would hide this process's death from its peers.
 pub(crate) fn keep_from_children(socket: &impl AsFd) {
-    // If this fails, the death of this process is detected later while a child lives.
+    // If this fails, peers detect this process's death later if a forked child is still running.
     let _ = close_in_children(socket);
 }
 
@@ -105,12 +106,13 @@ impl Reactor {
         })
     }
 
-    /// Shuts down the connections whose peer is unreachable, so that their links report this. Call
-    /// this method from a thread that has nothing else to do. It returns immediately if the last
-    /// check was recent.
+    /// Shuts down connections to unreachable peers, so that the links report an error. Call this
+    /// method from a thread that has nothing else to do. It returns immediately if the last check
+    /// was recent.
     pub fn close_unreachable(&self) {
         let now = Instant::now();
-        // The holder of the lock checks too, or adds a link. Then a later call checks.
+        // If the lock is held, another thread is checking the connections or adding one. In the
+        // latter case, a later call checks them.
         let Ok(mut lines) = self.lines.try_lock() else {
             return;
         };
@@ -134,17 +136,18 @@ impl Reactor {
     }
 
     /// Sleeps until a data socket becomes ready, [`Reactor::wake`] is called, or `at_most` has
-    /// elapsed. Events that have occurred since the last sleep also end the sleep. If another
-    /// thread is sleeping, the caller first waits for that thread. Each change of readiness is
-    /// reported only once, so try every socket of interest until it would block before you sleep.
+    /// elapsed. Events that occurred after the last sleep also end the sleep. If another thread is
+    /// sleeping, the caller first waits for that thread. Each change of readiness is reported only
+    /// once, so try every socket of interest until it would block before you sleep.
     pub fn sleep(&self, at_most: Duration) {
         let mut guard = lock(&self.poll);
         let (poll, events) = &mut *guard;
-        // An interruption or another failure only shortens the sleep. The caller polls again.
+        // A failure, such as an interruption by a signal, only shortens the sleep. The caller polls
+        // again.
         let _ = poll.poll(events, Some(at_most));
     }
 
-    /// Makes sleeps end when `descriptor` becomes readable, too.
+    /// Makes sleeps end also when `descriptor` becomes readable.
     ///
     /// # Errors
     /// Returns the operating system's error.
@@ -184,7 +187,8 @@ struct Connections {
     seen: Instant,
 }
 
-/// A period during which a peer's host has been silent while an acknowledgment was due.
+/// The start of the period in which an acknowledgment from a peer's host has been due and none has
+/// arrived.
 #[derive(Default)]
 struct Silence {
     since: Option<Instant>,
@@ -192,7 +196,7 @@ struct Silence {
 
 impl Silence {
     /// Records the state that was found at `now`, and returns the duration of the silence. After an
-    /// idle phase, the silence begins when a due acknowledgment is first noticed.
+    /// idle phase, the silence begins when this method first finds that an acknowledgment is due.
     fn lasts(&mut self, found: Acknowledged, now: Instant) -> Duration {
         if !found.is_awaited {
             self.since = None;
@@ -205,7 +209,7 @@ impl Silence {
     }
 }
 
-/// An authenticated connection that has not been taken by its link yet.
+/// An authenticated connection that its link has not taken yet.
 pub struct DataStream {
     /// The rank at the other end.
     pub peer: usize,
@@ -223,8 +227,8 @@ pub struct Inbox {
 }
 
 impl Inbox {
-    /// Adds `stream`, which replaces any stream from the same peer that has not been taken by a
-    /// link. Wake the reactor afterwards.
+    /// Adds `stream`, which replaces any earlier stream to the same peer that a link has not taken.
+    /// Wake the reactor after this call.
     pub fn push(&self, stream: DataStream) {
         let mut arrived = lock(&self.arrived);
         arrived.retain(|each| each.peer != stream.peer);
@@ -232,8 +236,8 @@ impl Inbox {
         self.waiting.store(arrived.len(), Ordering::Release);
     }
 
-    /// Takes the stream to `peer` and registers it with `reactor`. Returns `None` if the stream has
-    /// not arrived.
+    /// Removes the stream to `peer` from the inbox and registers it with `reactor`. Returns `None`
+    /// if the stream has not arrived.
     pub fn take(&self, peer: usize, reactor: &Arc<Reactor>) -> Option<TcpLink> {
         if self.waiting.load(Ordering::Acquire) == 0 {
             return None;
@@ -246,7 +250,7 @@ impl Inbox {
     }
 }
 
-/// A connection that is shared by its link and the check for unreachable peers.
+/// A connection that its link shares with the check for unreachable peers.
 struct Connection {
     stream: TcpStream,
     hosts: (String, String),
@@ -255,7 +259,7 @@ struct Connection {
 
 impl Connection {
     /// Returns the result of a read or write. If the peer is unreachable, an error or end of file
-    /// is replaced with an error that names the cause.
+    /// is replaced by an error that states the cause.
     fn explain(&self, moved: io::Result<usize>) -> io::Result<usize> {
         let is_end = match &moved {
             Ok(bytes) => *bytes == 0,
@@ -300,8 +304,8 @@ impl TcpLink {
             .register(&mut stream, STREAM, interest)
             .is_err()
         {
-            // A link that could never wake its reader must not look alive. After the shutdown, the
-            // next read reports it as closed.
+            // A link that can never wake its reader must not look as if it works. After the
+            // shutdown, the next read reports that the link is closed.
             let _ = stream.shutdown(Shutdown::Both);
         }
         let line = Arc::new(Connection {
@@ -318,14 +322,14 @@ impl TcpLink {
 
 impl Drop for TcpLink {
     fn drop(&mut self) {
-        // Closing the socket also deregisters it, unless another process has inherited the
+        // Closing the socket would also deregister it, unless another process has inherited the
         // descriptor.
         let descriptor = self.line.stream.as_raw_fd();
         let _ = self.reactor.registry.deregister(&mut SourceFd(&descriptor));
     }
 }
 
-/// Repeats `call` as long as a signal interrupts it.
+/// Repeats `call` until no signal interrupts it.
 fn uninterrupted(mut call: impl FnMut() -> io::Result<usize>) -> io::Result<usize> {
     loop {
         match call() {

@@ -14,7 +14,7 @@ const RANKS: usize = 3;
 
 type Bytes = Arc<Mutex<VecDeque<u8>>>;
 
-/// One end of two pipes.
+/// One end of a pair of pipes, one pipe in each direction.
 struct Pipes {
     from: Bytes,
     to: Bytes,
@@ -80,7 +80,7 @@ fn post(group: &mut Group, end: MessageEnd, content: u64) -> usize {
     slot
 }
 
-/// Returns the sender and the content if the receive has completed.
+/// Returns the sender and the content of the message if the receive has completed.
 fn taken(group: &mut Group, slot: usize) -> Option<(usize, u64)> {
     group.poll();
     let sender = group.sender(slot);
@@ -101,15 +101,15 @@ fn receives_match_messages_in_order_of_issue() {
     let later = post(receiver, MessageEnd::From(1), 0);
     let other = post(receiver, MessageEnd::FromAny(RANKS), 0);
     let last = post(receiver, MessageEnd::From(2), 0);
-    // The first message of rank 1 belongs to `first`, not to `any`.
+    // The first message from rank 1 belongs to `first`, not to `any`.
     post(one, MessageEnd::To(0), 10);
     assert_eq!(taken(receiver, first), Some((1, 10)));
     assert_eq!(taken(receiver, any), None);
-    // The next one belongs to `any`, which was issued before `later`.
+    // The second message from rank 1 belongs to `any`, which was issued before `later`.
     post(one, MessageEnd::To(0), 11);
     assert_eq!(taken(receiver, later), None);
     assert_eq!(taken(receiver, any), Some((1, 11)));
-    // The next message of rank 1 belongs to `later`, so only rank 2 can match `other`.
+    // The third message from rank 1 belongs to `later`, so only rank 2 can match `other`.
     post(two, MessageEnd::To(0), 20);
     post(two, MessageEnd::To(0), 21);
     assert_eq!(taken(receiver, other), Some((2, 20)));

@@ -1,11 +1,11 @@
-//! Records the entries that a device's streams run for a call. They are enqueued each time the call
-//! is made.
+//! Records the entries that a device's streams run for a call. The recorded entries are enqueued
+//! each time the call is made.
 //!
 //! Each rank has *frames* that its peers can read. A send copies its bytes to a separate place in
 //! the frame and notifies the receivers. A receive waits for the notification and reads the bytes
 //! in place. No place in a frame is written twice within an operation. So within an operation, a
 //! send never waits, and an entry counts as done once it is recorded. A frame is reused when all
-//! readers of its last operation are done.
+//! readers of the last operation that used it are done.
 //!
 //! Both ends must know where a message is stored. Programs depend only on the rank and on
 //! information that all ranks have, so every rank computes the layout of all frames.
@@ -16,29 +16,28 @@ use crate::engine::run::Run;
 
 /// Alignment, in bytes, of the places where messages are stored in a frame.
 const ALIGNMENT: usize = 256;
-/// Alignment that messages preserve. A message starts at the same offset, modulo this number of
-/// bytes, in the frame as in the sender's buffer. Kernels can read complete vectors if all operands
-/// are aligned identically.
+/// Modulus, in bytes, for which a message's offset in the frame equals its offset in the sender's
+/// buffer. Kernels can read complete vectors if all operands are aligned identically.
 const VECTOR_BYTES: usize = 16;
 
 /// A function that maps an offset in the program's buffer to an offset in the caller's buffer.
 pub(crate) type MapOffset<'a> = &'a dyn Fn(usize) -> usize;
 
-/// The memory in which a place is located.
+/// The memory that contains a place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PlaceMemory {
     /// The caller's buffer.
     Buffer,
     /// This rank's frame.
     Frame,
-    /// The frame of a peer.
+    /// A peer's frame.
     Peer(usize),
 }
 
 /// A location in one of an operation's memories.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// The memory in which the place is located.
+    /// The memory that contains the place.
     pub memory: PlaceMemory,
     /// Offset of the first byte.
     pub at: usize,
@@ -51,14 +50,14 @@ pub(crate) enum Entry {
     Await {
         /// The sender.
         peer: usize,
-        /// Number of the message among the messages from the sender in this operation.
+        /// Index of the message among the messages from the sender in this operation.
         number: u32,
     },
     /// A notification to `peer` that message `number` is in this rank's frame.
     Notify {
         /// The receiver.
         peer: usize,
-        /// Number of the message among the messages to the receiver in this operation.
+        /// Index of the message among the messages to the receiver in this operation.
         number: u32,
     },
     /// A copy of bytes.
@@ -102,9 +101,9 @@ impl Entry {
 pub(crate) struct Script {
     /// The entries in order.
     pub entries: Vec<Entry>,
-    /// Ranks that read this rank's frame, each with the number of messages that it reads.
+    /// Ranks that read this rank's frame, each with the number of messages that the rank reads.
     pub readers: Vec<(usize, u32)>,
-    /// Ranks whose frames this rank reads, each with the number of messages that are read.
+    /// Ranks whose frames this rank reads, each with the number of messages that this rank reads.
     pub sources: Vec<(usize, u32)>,
 }
 
@@ -165,8 +164,7 @@ pub(crate) fn script(programs: &[Program], lies: MapOffset<'_>, rank: usize) -> 
 
 /// The positions of a program's messages in the frame of the rank that runs it.
 struct Frame {
-    /// Start of each step's message, indexed by step. The value is unused if the step sends
-    /// nothing.
+    /// Offset of each step's message, indexed by step. Unused for steps that send nothing.
     starts: Vec<usize>,
     scratch_at: usize,
     bytes: usize,
@@ -198,8 +196,8 @@ impl Frame {
     }
 }
 
-/// Returns the start, in the sender's frame, of each message that `sender`'s program sends to
-/// `rank`, indexed by number.
+/// Returns the offset, in the sender's frame, of each message that the program `sender` sends to
+/// `rank`, in the order of the messages.
 fn incoming(sender: &Program, lies: MapOffset<'_>, rank: usize) -> Vec<usize> {
     let frame = Frame::new(sender, lies);
     let lanes = sender.sends.iter().filter(|lane| lane.peer == rank);
@@ -212,7 +210,7 @@ fn incoming(sender: &Program, lies: MapOffset<'_>, rank: usize) -> Vec<usize> {
 struct Recorder<'a> {
     program: &'a Program,
     frame: Frame,
-    /// Start of each message in its sender's frame, indexed by peer and number.
+    /// Offset of each message in its sender's frame, indexed by peer and message.
     incoming: Vec<Vec<usize>>,
     entries: Vec<Entry>,
 }
@@ -232,7 +230,7 @@ impl Recorder<'_> {
         }
     }
 
-    /// Returns the location of byte `offset` of a message.
+    /// Returns the place of byte `offset` of a message.
     fn message(&self, from: &Endpoint, offset: usize) -> Place {
         Place {
             memory: PlaceMemory::Peer(from.peer),
@@ -240,8 +238,8 @@ impl Recorder<'_> {
         }
     }
 
-    /// Returns the operands of a reduction. If the reduction is just beginning, first records waits
-    /// for their messages.
+    /// Returns the operands of a reduction. At the beginning of a reduction, first records waits
+    /// for the messages.
     fn operands(&mut self, operands: Operands<'_>, own: Place, offset: usize) -> Vec<Place> {
         if offset == 0 {
             self.await_all(operands.from);

@@ -9,7 +9,7 @@ use crate::link::shm::local::Local;
 use crate::link::shm::ring::INLINE_BYTES;
 use crate::link::{Link, LinkError, Message, PARTS_AT_ONCE, Payload};
 
-/// Number of operands whose views require no allocation.
+/// Maximum number of operands whose views are kept on the stack instead of in allocated memory.
 const OPERANDS_AT_HAND: usize = 32;
 
 /// A function that creates the link to a peer.
@@ -25,7 +25,7 @@ pub struct Links {
     connect: Connect,
     by_peer: Vec<Option<Box<dyn Link>>>,
     local: Option<Local>,
-    /// Creates `local` when it is first used, if it does not exist from the start.
+    /// Creates `local` when it is first needed, if it was not passed when the links were created.
     make_local: Option<MakeLocal>,
     /// `true` if anything was sent or read since the last flush.
     is_unflushed: bool,
@@ -58,7 +58,7 @@ impl Links {
     }
 
     /// Sets the function that creates the resources that the links to the ranks on this host share.
-    /// It is called when they are first used.
+    /// The function is called when the resources are first needed.
     #[must_use]
     pub fn with_local_later(mut self, make: MakeLocal) -> Self {
         self.make_local = Some(make);
@@ -154,8 +154,8 @@ impl Links {
         Ok(taken)
     }
 
-    /// Returns the location at which every peer in `to` can read `data`, or `None` if not all of
-    /// them can read it. Peers on other hosts cannot read memory of this host.
+    /// Returns the location at which every peer in `to` can read `data`, or `None` if any of them
+    /// cannot read it. Peers on other hosts cannot read memory of this host.
     fn locate(&self, to: &[Endpoint], data: &[u8]) -> Option<Locator> {
         let local = self.local.as_ref()?;
         let is_local = |one: &Endpoint| local.peers().any(|peer| peer == one.peer);
@@ -208,7 +208,7 @@ impl Links {
         }
     }
 
-    /// Wakes sleeping peers to which something was sent.
+    /// Wakes sleeping peers on this host to which something was sent.
     #[inline]
     pub fn flush(&mut self) {
         if std::mem::take(&mut self.is_unflushed)
@@ -228,7 +228,8 @@ fn broken_by(peer: usize, moved: Result<usize, LinkError>) -> Moved {
     moved.map_err(|error| Broken { peer, error })
 }
 
-/// The memory that one operation uses. An in-place call has no input, and `output` is its buffer.
+/// The memory that an operation uses. For an in-place call, `input` is empty and `output` is the
+/// call's buffer.
 pub(crate) struct Buffers<'a> {
     /// Memory that is only read.
     pub input: &'a [u8],
@@ -281,7 +282,7 @@ impl Buffers<'_> {
     }
 }
 
-/// The memory that can be read while `into` is written, which is all other memory.
+/// The memory that can be read while `into` is being written. This is all memory except `into`.
 struct ReadableRest<'a> {
     input: &'a [u8],
     /// Either the output or the scratch, whichever does not contain `into`.
@@ -312,7 +313,7 @@ impl<'a> ReadableRest<'a> {
     }
 }
 
-/// One operation on bytes in host memory.
+/// The medium for one operation on bytes in host memory.
 pub(crate) struct HostMedium<'a> {
     /// Links of the group.
     pub links: &'a mut Links,
@@ -320,11 +321,11 @@ pub(crate) struct HostMedium<'a> {
     pub buffers: Buffers<'a>,
     /// The kernel and the element size.
     pub arithmetic: &'a Arithmetic,
-    /// Number of the operation.
+    /// Sequence number of the operation.
     pub sequence: u64,
     /// Digest of the operation's call.
     pub digest: u32,
-    /// Log of the steps, if one was requested.
+    /// The log in which steps are recorded, if recording was requested.
     pub log: Option<&'a mut Log>,
 }
 

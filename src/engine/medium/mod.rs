@@ -11,19 +11,19 @@ pub(crate) mod host;
 use super::program::{Endpoint, Piece, rest};
 use crate::link::LinkError;
 
-/// A link that caused an operation to fail.
+/// A link error that caused an operation to fail.
 #[derive(Debug)]
 pub struct Broken {
     /// The peer at the other end of the link.
     pub peer: usize,
-    /// The failure.
+    /// The error.
     pub error: LinkError,
 }
 
-/// Number of bytes that were moved; 0 if the link is full or nothing has arrived.
+/// The number of bytes that were moved. It is 0 if the link is full or nothing has arrived.
 pub(crate) type Moved = Result<usize, Broken>;
 
-/// The part of a message that begins at a certain byte.
+/// The rest of a message, starting at a given byte.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Part {
     /// Number of bytes in the complete message.
@@ -50,7 +50,7 @@ pub(crate) trait Medium {
     fn send(&mut self, to: &[Endpoint], part: Part, piece: Piece, exposes: bool) -> Moved;
 
     /// Sends at most `bytes` bytes of several pieces to one peer, beginning with byte `part.offset`
-    /// of the pieces. May stop after the first piece.
+    /// of the pieces. An implementation may stop after the first piece.
     fn send_pieces(&mut self, to: Endpoint, part: Part, pieces: &[Piece], bytes: usize) -> Moved {
         self.send(&[to], part, rest(pieces, part.offset, bytes), false)
     }
@@ -70,11 +70,12 @@ pub(crate) trait Medium {
     /// Copies bytes of this rank. Both pieces have the same length.
     fn copy(&mut self, from: Piece, to: Piece);
 
-    /// Combines bytes of this rank in a single reduction. The operands are the bytes of each stream
-    /// in `from` that begin at `offset`, as many as fit in `into`. These bytes are contiguous.
+    /// Combines bytes of this rank in a single reduction. Each stream in `from` provides one
+    /// operand, which begins at byte `offset` of the stream and is as long as `into`. The bytes of
+    /// an operand are contiguous.
     fn fold(&mut self, from: &[Vec<Piece>], offset: usize, into: Piece, completes: bool);
 
-    /// Returns `true` if it is worth trying to receive from `peer`.
+    /// Returns `false` if a receive from `peer` cannot make progress now.
     fn is_ready(&self, peer: usize) -> bool;
 
     /// Returns the position of the last bytes sent to `peer`, for [`Medium::is_through`].
@@ -86,15 +87,15 @@ pub(crate) trait Medium {
     /// Returns the number of bytes per element. Elements are never split.
     fn element_bytes(&self) -> usize;
 
-    /// Makes sure that peers notice what was sent.
+    /// Makes sure that peers notice the bytes that were sent.
     fn flush(&mut self);
 
     /// Called before an attempt to move the first bytes of a step.
     #[inline]
     fn tries(&mut self) {}
 
-    /// Called when bytes of a step have moved. The flags indicate whether they include its first
-    /// and its last bytes.
+    /// Called when bytes of a step have moved. The flags indicate whether these bytes include the
+    /// step's first and last bytes.
     #[inline]
     fn moved(&mut self, _step: usize, _is_first: bool, _is_last: bool) {}
 }

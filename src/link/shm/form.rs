@@ -1,18 +1,18 @@
-//! Encodes where the payload of a cell is stored and how long it is.
+//! Encodes where a cell's payload is stored and how long the payload is.
 
 use super::ring::INLINE_BYTES;
 use crate::limits::SHARED_SEGMENT_BYTES;
 
-/// The place where a cell's payload is stored.
+/// The memory in which a cell's payload is stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// In the cell itself.
+    /// The cell itself.
     Inline,
-    /// In a segment for this peer.
+    /// A segment for this peer, in this slot.
     Slot(usize),
-    /// In a segment for several peers.
+    /// A segment for several peers, in this slot.
     Staged(usize),
-    /// In memory that the sender exposes. The cell contains a locator.
+    /// Memory that the sender exposes. The cell contains a locator.
     Exposed,
 }
 
@@ -29,7 +29,7 @@ impl Form {
             Form::Staged(slot) => (2, slot),
             Form::Exposed => (3, 0),
         };
-        // Both values are small: the length of a segment, and the index of a slot in its row.
+        // Both values fit: `bytes` is at most the size of a segment, and a row has at most 8 slots.
         bytes as u32 | (slot as u32) << LENGTH_BITS | kind << KIND_BITS
     }
 

@@ -16,17 +16,18 @@ use crate::sys::shared::{Division, WORD_BYTES};
 /// Minimum and maximum number of segments per row. A sender can be at most this many segments ahead
 /// of its receiver.
 const ROW_SLOTS: [usize; 2] = [4, 8];
-/// Approximate number of segments in all rows together. Rewriting a segment that is still in its
-/// readers' caches costs a message between cores for each cache line. So it is better to have a few
-/// more segments, as long as all segments on a host fit in its last-level cache.
+/// Approximate total number of segments in all rows. Rewriting a segment that is still in its
+/// readers' caches takes a message between cores for each cache line. So a few additional segments
+/// are worthwhile, as long as all segments on a host fit in its last-level cache.
 const REGION_SLOTS: usize = 16;
-/// Number of segments per row in a small region. Their minimum size is `SMALL_SEGMENT_BYTES_MIN`.
+/// Number of segments per row in a small region. The minimum size of these segments is
+/// `SMALL_SEGMENT_BYTES_MIN`.
 const SMALL_ROW_SLOTS: usize = 3;
 pub(in crate::link) const SMALL_SEGMENT_BYTES_MIN: usize = 4 << 10;
 /// Size of a page in bytes.
 const PAGE_BYTES: usize = 4096;
 
-/// Index of the word that is the doorbell.
+/// Index of the doorbell word.
 pub(crate) const BELL: usize = 0;
 /// Index of the word that is 1 if the owner has the kernel execute the fence before it sleeps.
 pub(crate) const KERNEL_FENCE: usize = 1;
@@ -40,7 +41,7 @@ pub struct Layout {
 }
 
 impl Layout {
-    /// Returns the layout for `places` ranks that use segments of full size.
+    /// Returns the layout for `places` ranks that use full-size segments.
     #[must_use]
     pub const fn new(places: usize) -> Self {
         let [least, most] = ROW_SLOTS;
@@ -59,9 +60,9 @@ impl Layout {
         }
     }
 
-    /// Returns the layout for `places` ranks of a group that may be one of many. Together, the
-    /// segments of a region take up at most [`GROUP_SEGMENTS_BYTES`], unless there are more than 64
-    /// ranks.
+    /// Returns the layout for a group of `places` ranks if many such groups may exist. Together,
+    /// the segments of a region take up at most [`GROUP_SEGMENTS_BYTES`], unless there are more
+    /// than 64 ranks.
     #[must_use]
     pub const fn small(places: usize) -> Self {
         let rows = SMALL_ROW_SLOTS * if places == 0 { 1 } else { places };
@@ -103,7 +104,8 @@ impl Layout {
         self.segment_bytes
     }
 
-    /// Returns the index of the word in which the owner acknowledges the ring from `place`.
+    /// Returns the index of the word in which the owner acknowledges cells of the ring from
+    /// `place`.
     #[must_use]
     pub const fn acknowledgement(self, place: usize) -> usize {
         (1 + place) * CELL_WORDS
@@ -115,7 +117,7 @@ impl Layout {
         (1 + self.places + place * CELLS) * CELL_WORDS
     }
 
-    /// Returns the offset of segment `slot` of row `place`.
+    /// Returns the offset of segment `slot` in row `place`.
     #[must_use]
     pub const fn slot(self, place: usize, slot: usize) -> usize {
         (place * self.row_slots + slot) * self.segment_bytes

@@ -1,7 +1,7 @@
 use super::*;
 use std::net::TcpListener;
 
-/// Creates a link and the other end of its connection.
+/// Creates a link, and returns it with the other end of its connection.
 fn pair(reactor: &Arc<Reactor>) -> (TcpLink, std::net::TcpStream) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -34,7 +34,7 @@ fn silence_counts_only_while_acknowledgment_is_due() {
         silence.lasts(awaited(3603 * second), start + 3 * second),
         3 * second
     );
-    // The last acknowledgment arrived a second ago, and another is due.
+    // The last acknowledgment arrived one second ago, and another one is due.
     assert_eq!(silence.lasts(awaited(second), start + 6 * second), second);
     assert_eq!(
         silence.lasts(awaited(4 * second), start + 9 * second),
@@ -51,8 +51,8 @@ fn silence_counts_only_while_acknowledgment_is_due() {
     );
 }
 
-/// The peer's program computes for longer than it takes to detect an unreachable peer. If
-/// `RINGTREE_TEST_LONG` is set, it computes for a minute.
+/// The peer does not read for longer than it takes to detect an unreachable peer. If
+/// `RINGTREE_TEST_LONG` is set, it does not read for a minute.
 #[test]
 fn peer_that_does_not_read_is_not_disconnected() {
     let computes = match std::env::var_os("RINGTREE_TEST_LONG") {
