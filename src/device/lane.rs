@@ -1,5 +1,5 @@
-//! Provides a communicator's streams on its GPU, and the words through which the streams
-//! synchronize with the host.
+//! Provides a communicator's streams on its GPU, and the words that synchronize the streams with
+//! the host.
 //!
 //! A [`Lane`] has two streams, so that the GPU can copy in both directions at the same time and the
 //! pieces of a call overlap. The caller's thread enqueues a call in *rounds*, which are bounded
@@ -15,7 +15,8 @@
 //! Every entry waits only for earlier entries and for words that this rank's host can store without
 //! the driver. Any number of streams can therefore share one hardware queue of the GPU.
 //!
-//! Numbers increase by one and wrap around. Words are compared cyclically.
+//! The numbers of rounds and pieces increase by one and wrap around, so comparisons with words are
+//! cyclic.
 
 use crate::error::Result;
 use crate::limits::DEVICE_ENTRIES_MAX;
@@ -23,12 +24,12 @@ use crate::lock::lock;
 use crate::sys::cuda::{Event, Gpu, Pinned, Stream};
 use std::sync::{Arc, Mutex};
 
-/// Entries of one stream for a round in addition to its work, including those that order it with
-/// the user's stream.
+/// Maximum number of entries that a round needs in one stream in addition to its work, including
+/// the entries that order the call with the user's stream.
 pub(crate) const ENTRIES_BESIDE: usize = 5;
 
-/// Byte offsets of the words, each in its own cache line. From `DONE` on, there are as many words
-/// as pieces can be in flight, used in turn.
+/// Byte offsets of the words. Each of the first three words has its own cache line. From `DONE` on,
+/// there is one word for each piece that can be in flight, and these words are used cyclically.
 pub(super) const READY: usize = 0;
 const END: usize = 64;
 const BEGUN: usize = 128;
@@ -42,11 +43,11 @@ pub(crate) struct Lane {
     gpu: Arc<Gpu>,
     pub(super) input: Stream,
     pub(super) output: Stream,
-    /// Point of the user's stream at which the call begins.
+    /// The point in the user's stream at which the call begins.
     begun: Event,
-    /// Point of the stream "in" at which a round's entries end.
+    /// The point in the stream "in" at which a round's entries end.
     is_in: Event,
-    /// Point of the stream "out" at which the call ends.
+    /// The point in the stream "out" at which the call ends.
     ended: Event,
     pub(super) words: Arc<Pinned>,
     /// Number of the newest piece.
@@ -70,7 +71,7 @@ impl Lane {
         }
         drop(idle);
         let words = Pinned::take(gpu, WORDS_BYTES)?;
-        // The pinned memory may have been used before.
+        // Clear the words, because the pinned memory may have been used before.
         for at in (0..WORDS_BYTES).step_by(size_of::<u32>()) {
             words.store(at, 0)?;
         }
@@ -115,9 +116,9 @@ impl Lane {
         Ok(self.round)
     }
 
-    /// Ends the round that was begun last.
+    /// Ends the current round.
     ///
-    /// The stream "out" writes the word after the entries of both streams.
+    /// The stream "out" writes the word `END` after the round's entries in both streams.
     pub(super) fn end_round(&self) -> Result<()> {
         self.input.record(&self.is_in)?;
         self.output.wait(&self.is_in)?;
@@ -149,13 +150,13 @@ pub(super) fn has_ended(words: &Pinned, round: u32) -> bool {
     is_reached(words, END, round)
 }
 
-/// Returns `true` if the word at `at` has reached `number`, cyclically.
+/// Returns `true` if the word at offset `at` has reached `number` in cyclic order.
 pub(super) fn is_reached(words: &Pinned, at: usize, number: u32) -> bool {
     let word = words.load(at).expect("invariant: the word is in the lane");
     word.wrapping_sub(number).cast_signed() >= 0
 }
 
-/// Returns the offset of the word DONE of piece `number`.
+/// Returns the offset of the `DONE` word for piece `number`.
 pub(super) fn done_at(number: u32) -> usize {
     DONE + number as usize % DONE_WORDS * size_of::<u32>()
 }

@@ -1,9 +1,9 @@
 //! Implements the mapped path, on which the ranks on a host read each other's GPU memory in place.
 //!
 //! Each rank exports a *window* of its GPU's memory, divided into frames, and a page of words in
-//! host memory. All other ranks map both. For an operation, the caller's thread enqueues the
-//! entries of the rank's [script](crate::engine::medium::enqueued). Operations alternate between
-//! the lane's two streams:
+//! host memory. All other ranks map the window and the page. For an operation, the caller's thread
+//! enqueues the entries of the rank's [script](crate::engine::medium::enqueued). Operations
+//! alternate between the lane's two streams:
 //!
 //! ```text
 //! wait until the frame's last operation has been read by all its readers
@@ -13,14 +13,14 @@
 //! ```
 //!
 //! *Every word that a stream waits for is in its own rank's page* ([numbering](super::numbering)).
-//! The host can therefore release the stream by storing words, no matter what has happened to the
+//! The host can therefore release its streams by storing words, no matter what has happened to the
 //! peers.
 //!
 //! *A released stream computes garbage and still notifies its peers.* A call therefore succeeds
 //! only once the hosts have passed a barrier that follows it. Each rank posts this barrier to the
 //! engine. The barrier begins when its [gate](MappedGate) sees that the streams have ended. A rank
-//! whose operation has failed never takes part in the barrier, so no barrier succeeds after garbage
-//! has been computed.
+//! whose operation has failed never takes part in the barrier, so no barrier succeeds after a
+//! stream has computed garbage.
 //!
 //! *The driver frees memory only when no process has it mapped.* Therefore, no rank can take memory
 //! away from a peer, and a rank may leave at any time.
@@ -37,11 +37,11 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Number added to a word to release it. The word is then ahead of any number that a stream waits
-/// for.
+/// Value that is added to a word to release the streams that wait for it. The resulting word is
+/// ahead of every number that a stream waits for.
 const RELEASED: u32 = 1 << 30;
 
-/// Bytes of a window.
+/// Size of a window in bytes.
 pub(crate) const WINDOW_BYTES: usize = DEVICE_FRAMES * DEVICE_FRAME_BYTES;
 
 /// Memory that a rank offers to the other ranks to map.
@@ -59,7 +59,8 @@ impl Offer {
     /// # Errors
     /// Returns an error of the driver or the system if memory cannot be exported.
     pub(crate) fn new(gpu: &Arc<Gpu>, world_size: usize) -> Result<Self> {
-        // Unmap without the lock, because other threads take it to drop communicators.
+        // Release the lock before unmapping, because other threads need the lock when they drop
+        // communicators.
         let retired = std::mem::take(&mut *lock(&RETIRED));
         drop(retired);
         let (window, window_file) = Memory::exported(gpu, WINDOW_BYTES)?;
@@ -89,7 +90,7 @@ pub(crate) struct Windows {
 }
 
 impl Windows {
-    /// Maps `theirs`, the offers of the other ranks in ascending order of ranks.
+    /// Maps `theirs`, the files that the other ranks offer, in ascending order of ranks.
     ///
     /// # Errors
     /// Returns an error of the driver or the system if this GPU cannot reach a peer's memory.
@@ -142,8 +143,8 @@ impl Windows {
         }
     }
 
-    /// Enqueues a round of operations on `memory` and returns its number. All ranks enqueue the
-    /// same operations.
+    /// Enqueues a round of operations on `memory` and returns the round's number. All ranks must
+    /// enqueue the same operations.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -187,12 +188,12 @@ struct Frames<'a> {
     rank: usize,
     windows: &'a [Memory],
     frame: usize,
-    /// Buffer of the user.
+    /// The user's buffer.
     memory: &'a Memory,
 }
 
 impl Frames<'_> {
-    /// Returns the memory and offset of `bytes` bytes at `place`.
+    /// Returns the memory and the offset at which the `bytes` bytes of `place` are stored.
     fn span(&self, place: &Place, bytes: usize) -> (&Memory, usize) {
         assert!(
             place.memory == PlaceMemory::Buffer || place.at + bytes <= DEVICE_FRAME_BYTES,
@@ -240,7 +241,7 @@ pub(crate) struct MappedGate {
     lane: Arc<Pinned>,
     first: u32,
     last: u32,
-    /// Words that the streams of this rank wait for.
+    /// The words that this rank's streams wait for.
     own: Arc<Pinned>,
     bytes: usize,
     is_released: Arc<AtomicBool>,

@@ -1,8 +1,8 @@
 //! Connects collectives to GPUs, their memory and their streams.
 //!
 //! *Purpose.* A [`Device`] is a GPU, a [`Stream`] is a queue of work for the GPU, and [`Memory`] is
-//! a part of the GPU's memory. This part was either allocated here or belongs to the user and is
-//! wrapped.
+//! a range of the GPU's memory. This library has either allocated the memory or wrapped memory of
+//! the user.
 //! - `lane`: a communicator's streams
 //! - `staging`: copies between device and host memory that are synchronized with the engine through
 //!   words
@@ -14,7 +14,8 @@
 //! *Invariants.*
 //! - *Only the caller's thread enters the driver.* It does so during the call, in `synchronize`, or
 //!   when a value is dropped. The engine, the control thread and the deadlines only load and store
-//!   words in host memory. Therefore, nothing that a rank owes to its peers waits for a driver.
+//!   words in host memory. Therefore, no driver call can delay bytes or messages that peers are
+//!   waiting for.
 //! - *A stream waits only for words that this rank's host can write*, and for streams that follow
 //!   this rule.
 //! - *The library never queries a stream.* A stream reports progress by writing a word.
@@ -41,7 +42,7 @@ use std::sync::Arc;
 ///
 /// # Errors
 /// Returns an error of kind [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) if no GPU is
-/// usable. The error names the cause.
+/// usable. The error states the cause.
 pub fn count() -> Result<usize> {
     cuda::gpu_count()
 }
@@ -53,8 +54,8 @@ pub struct Device {
 }
 
 impl Device {
-    /// Opens the GPU whose number is `ordinal` in this process. The GPU is used through its primary
-    /// context.
+    /// Opens the GPU that has the index `ordinal` in this process. The GPU is used through its
+    /// primary context.
     ///
     /// ```
     /// use ringtree::cuda::Device;
@@ -70,7 +71,7 @@ impl Device {
     ///
     /// # Errors
     /// If there is no such GPU, returns an error of kind
-    /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) that names the cause. Returns an error
+    /// [`ErrorKind::NoDevice`](crate::ErrorKind::NoDevice) that states the cause. Returns an error
     /// of kind [`ErrorKind::Device`](crate::ErrorKind::Device) if the GPU cannot be used.
     pub fn open(ordinal: usize) -> Result<Self> {
         Gpu::open(ordinal).map(|gpu| Self { gpu })
@@ -94,8 +95,8 @@ impl Device {
         cuda::wrap_stream(&self.gpu, stream)
     }
 
-    /// Wraps a cudarc slice. The first use of the wrapped slice must be on `stream`. That first use
-    /// is ordered after all earlier uses of the slice that cudarc tracks.
+    /// Wraps a cudarc slice. The first use of the wrapped slice must be on `stream`. This use is
+    /// ordered after all earlier uses of the slice that cudarc tracks.
     ///
     /// # Errors
     /// Returns an error of kind [`ErrorKind::Usage`](crate::ErrorKind::Usage) if the slice or the
@@ -138,7 +139,7 @@ pub fn description(device: &Device) -> &Description {
     device.gpu.facts()
 }
 
-/// Makes the driver compile kernels from PTX and load them permanently. Like the first launch of a
+/// Compiles kernels from PTX with the driver and loads them permanently. Like the first launch of a
 /// kernel, this call may wait for all work on the GPU.
 ///
 /// # Errors

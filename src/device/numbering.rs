@@ -1,29 +1,32 @@
-//! Numbers the words that the streams of a mapped call wait for and write.
+//! Assigns numbers and words to the waits and writes of a mapped call's streams.
 //!
 //! A rank's operations alternate between the lane's two streams, and each stream has a separate
-//! frame. All counts of a link are kept separately for each frame, so that one stream never depends
-//! on the progress of the other. Both ends of a link count its messages and operations identically.
+//! frame. All counts for a link are kept separately for each frame, so that one stream never
+//! depends on the progress of the other. Both ends of a link count its messages and operations
+//! identically.
 //!
-//! Each rank has a page of words that its peers' streams write and its own streams wait for. There
-//! are words for messages that are ready in a peer's frame, and words for operations in which a
+//! Each rank has a page of words that its peers' streams write and its own streams wait for. Some
+//! words report messages that are ready in a peer's frame. The others report operations in which a
 //! peer has read this rank's frame.
 //!
-//! A stream waits for a word to reach number `m`, and later to reach `m` + [`WORDS`]. At any time,
-//! fewer than [`WORDS`] numbers of a link are enqueued, because every wait comes with another
-//! entry. Therefore, a late write, such as one after the host has released the words, cannot undo
-//! the number that a wait needs. After a release, nothing more is enqueued.
+//! The same word is used for the numbers `m` and `m` + [`WORDS`]. At any time, fewer than [`WORDS`]
+//! numbers of a link are enqueued, because every wait comes with at least one other entry.
+//! Therefore, a late write, such as one after the host has released the words, cannot undo the
+//! number that a wait needs. After a release, nothing more is enqueued.
 
 use crate::engine::medium::enqueued::{Entry, Script};
 use crate::limits::{DEVICE_ENTRIES_MAX, DEVICE_FRAMES};
 
-/// Words for the numbers of a link, used in turn.
+/// Number of words for each count of a link. The words are used cyclically.
 const WORDS: usize = DEVICE_ENTRIES_MAX / 2;
-/// Bytes of the words for one peer: per frame, those for its messages, then those for its reads.
+/// Size in bytes of the words for one peer. They consist, for each frame, of the words for the
+/// peer's messages, followed by the words for the peer's reads.
 const PEER_BYTES: usize = DEVICE_FRAMES * 2 * WORDS * size_of::<u32>();
-/// The driver registers complete pages. No platform of this crate has larger ones.
+/// Granularity of the size of a page of words. The driver registers only complete pages of memory,
+/// and no supported platform has larger pages.
 const PAGE_BYTES: usize = 64 << 10;
 
-/// Messages that a link may carry in one operation.
+/// Maximum number of messages on a link in one operation.
 pub(crate) const MESSAGES_MAX: usize = WORDS / 2;
 
 /// Returns the length in bytes of a rank's page of words in a group of `world_size` ranks.
@@ -42,26 +45,26 @@ pub(crate) enum Order<'a> {
     Move(&'a Entry),
 }
 
-/// Counts for one peer and frame.
+/// Counts for one peer and one frame.
 #[derive(Clone, Copy, Default)]
 struct Counts {
-    /// Messages to the peer.
+    /// Number of messages to the peer.
     sent: u32,
-    /// Messages from the peer.
+    /// Number of messages from the peer.
     received: u32,
-    /// Operations in which the peer reads this rank's frame.
+    /// Number of operations in which the peer reads this rank's frame.
     given: u32,
-    /// Operations in which this rank reads the peer's frame.
+    /// Number of operations in which this rank reads the peer's frame.
     read: u32,
 }
 
-/// Numbers the messages and operations of one rank.
+/// Counts the messages and operations of one rank.
 pub(crate) struct Numbering {
     rank: usize,
     /// Counts, indexed by frame and peer.
     counts: [Vec<Counts>; DEVICE_FRAMES],
     operations: usize,
-    /// Readers of each frame in the operation that used it last.
+    /// The ranks that read each frame in the last operation that used it.
     readers: [Vec<usize>; DEVICE_FRAMES],
 }
 
@@ -75,7 +78,7 @@ impl Numbering {
         }
     }
 
-    /// Returns the frame, and thus the stream, of the next operation.
+    /// Returns the index of the next operation's frame, which is also the index of its stream.
     pub(crate) fn frame(&self) -> usize {
         self.operations % DEVICE_FRAMES
     }
@@ -137,20 +140,20 @@ impl Numbering {
     }
 }
 
-/// Returns the number on the link of an operation's message `number`, if `before` messages precede
-/// the operation.
+/// Converts the index of a message within an operation to its number on the link. `before` is the
+/// number of messages on the link that precede the operation.
 fn message(before: u32, number: u32) -> u32 {
     before.wrapping_add(number).wrapping_add(1)
 }
 
-/// Returns the offset in a rank's page of the word that shows that message `number` is in the frame
-/// of `peer`.
+/// Returns the offset, in a rank's page, of the word that shows that message `number` is in
+/// `peer`'s frame.
 fn ready_at(peer: usize, frame: usize, number: u32) -> usize {
     word_at(peer, frame * 2, number)
 }
 
-/// Returns the offset in a rank's page of the word that shows that `peer` has read the rank's frame
-/// `number` times.
+/// Returns the offset, in a rank's page, of the word that shows that `peer` has read the rank's
+/// frame `number` times.
 fn read_at(peer: usize, frame: usize, number: u32) -> usize {
     word_at(peer, frame * 2 + 1, number)
 }

@@ -1,5 +1,5 @@
-//! Copies between device memory and pinned host memory for the staged path, synchronized with the
-//! engine's operations by words.
+//! Implements the staged path, which copies between device memory and pinned host memory. Words
+//! synchronize the copies with the engine's operations.
 //!
 //! For each round of a call, the caller's thread enqueues these entries on the streams of the
 //! [lane](super::lane) before it does anything else:
@@ -9,9 +9,10 @@
 //! stream "out":  for each piece: wait for DONE = its number, copy out
 //! ```
 //!
-//! The engine's operation on a piece begins when READY has the piece's number. When the operation
-//! has succeeded or failed, [`StagedGate`] stores DONE. All entries of "in" are enqueued before
-//! those of "out", so no copy in is enqueued after a wait for the operation that needs it.
+//! The engine's operation on a piece begins when READY has reached the piece's number. When the
+//! operation has succeeded or failed, [`StagedGate`] stores the number in DONE. All entries of "in"
+//! are enqueued before those of "out", so no copy in is enqueued after a wait for the operation
+//! that needs it.
 
 use super::lane::{ENTRIES_BESIDE, Lane, READY, done_at, is_reached};
 use crate::engine::gate::Gate;
@@ -19,17 +20,17 @@ use crate::error::Result;
 use crate::sys::cuda::{Memory, Pinned, Rows};
 use std::sync::Arc;
 
-/// A piece of a call, together with the rows that are copied in and out. On the host, all rows are
-/// in the piece's part of the pinned memory.
+/// A piece of a call, and the rows that are copied in and out. On the host, all rows are in the
+/// piece's part of the pinned memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// Number of elements of the engine's operation.
+    /// Number of elements in the engine's operation.
     pub(crate) count: usize,
-    /// Offset in the round's pinned memory.
+    /// Offset of the piece in the round's pinned memory.
     pub(crate) host_at: usize,
     /// Length in bytes.
     pub(crate) bytes: usize,
-    /// Rows of all bytes of the piece, in order.
+    /// Rows that together contain all bytes of the piece, in order.
     pub(crate) rows: Vec<Rows>,
     /// Rows that are copied to the host.
     pub(crate) inputs: Vec<Rows>,
@@ -53,8 +54,9 @@ impl Lane {
         }
     }
 
-    /// Enqueues a round of `pieces`, whose gates were the last ones taken, and returns its number.
-    /// The host stores the words of these pieces even if their operations fail.
+    /// Enqueues a round of `pieces` and returns the round's number. The last gates that were
+    /// created must be the gates of these pieces. The host stores the words of these pieces even if
+    /// their operations fail.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -86,7 +88,7 @@ impl Lane {
 }
 
 /// A gate between a piece's operation and the lane's streams. The operation begins when its input
-/// is in pinned memory. When it has succeeded or failed, the stream "out" continues.
+/// is in pinned memory. When the operation has succeeded or failed, the stream "out" continues.
 pub(crate) struct StagedGate {
     words: Arc<Pinned>,
     number: u32,

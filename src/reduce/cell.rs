@@ -14,7 +14,7 @@ pub(super) trait Cell {
     type Bytes: bytemuck::Pod;
     /// The type in which values are computed.
     type Wide: Number;
-    /// The cells that are reduced together, in registers, across any number of operands.
+    /// The cells that are reduced together in registers, for any number of operands.
     type Tile: AsMut<[Self::Wide]>;
     /// The initial value of a tile.
     const TILE: Self::Tile;
@@ -26,13 +26,14 @@ pub(super) trait Cell {
     /// Loads a cell and returns its exact value.
     fn load<I: Isa>(isa: I, bytes: Self::Bytes) -> Self::Wide;
 
-    /// Rounds a value to nearest even and returns its bytes. Every NaN becomes the canonical quiet
-    /// NaN, which is positive and has only the first bit of its payload set.
+    /// Rounds a value to nearest even and returns the bytes of the result. Every NaN becomes the
+    /// canonical quiet NaN, which is positive and has only the first bit of its payload set.
     fn store<I: Isa>(isa: I, wide: Self::Wide) -> Self::Bytes;
 }
 
 /// Number of bytes of each operand that are reduced together. They fill four of the widest vectors,
-/// or eight once half-precision elements are widened, which hides the latency of an addition.
+/// or eight once half-precision elements are widened. So many independent vectors hide the latency
+/// of an addition.
 const TILE_BYTES: usize = 256;
 
 macro_rules! integer_cells {
@@ -133,12 +134,13 @@ impl Cell for f16 {
     }
 }
 
-/// A half-precision float, represented by an integer that sorts in the same order, with −0 below
-/// +0, so that comparisons do not have to widen it. A NaN is represented by the extreme that wins
-/// the comparison: the largest or the smallest integer. No number is represented by that value.
+/// A half-precision float that is represented by an integer, so that comparisons do not have to
+/// widen it. The integers have the same order as the floats, with −0 below +0. A NaN is represented
+/// by the extreme that wins the comparison: the largest or the smallest integer. No number is
+/// represented by that value.
 pub(super) struct Ordered<H, const LARGEST_WINS: bool>(PhantomData<H>);
 
-/// The bit patterns that differ between half-precision formats.
+/// The bit patterns of a half-precision format.
 pub(super) trait Half {
     const INFINITY_BITS: u16;
     const CANONICAL_NAN_BITS: u16;
@@ -158,7 +160,7 @@ impl<H, const LARGEST_WINS: bool> Ordered<H, LARGEST_WINS> {
     const NAN: i16 = if LARGEST_WINS { i16::MAX } else { i16::MIN };
 }
 
-/// Reverses the order of negative values, or restores it.
+/// Reverses the order of negative values. Applying this function a second time restores it.
 #[inline(always)]
 fn reorder(bits: i16) -> i16 {
     bits ^ ((bits >> 15) & i16::MAX)

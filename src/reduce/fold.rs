@@ -1,12 +1,12 @@
-//! The reduction loops, written once as generic code and compiled for each element type, operator
-//! and instruction set.
+//! Contains the reduction loops. They are generic code that is compiled for each element type,
+//! operator and instruction set.
 
 use super::cell::Cell;
 use super::number::{Number, Operator, Scale};
 use crate::sys::simd::{Body, Isa, Level};
 use std::marker::PhantomData;
 
-/// The slices passed to one call of [`super::Kernel::fold`], which has already checked them.
+/// The arguments of a call of [`super::Kernel::fold`], which has already checked them.
 pub(super) struct Task<'a> {
     pub(super) destination: &'a mut [u8],
     pub(super) own: Option<usize>,
@@ -81,8 +81,8 @@ impl<C: Cell, O: Operator<C::Wide>> Body for Fold<'_, C, O> {
     }
 }
 
-/// Reduces the operands and applies `finish`, which divides or does nothing, after the last
-/// combination and before the rounding.
+/// Reduces the operands. After the last combination and before rounding, applies `finish`, which
+/// divides or does nothing.
 #[inline(always)]
 fn passes<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,
@@ -139,7 +139,7 @@ fn fold_tile<C: Cell, O: Operator<C::Wide>, I: Isa>(
     let bytes = start..start + size_of_val(destination);
     let mut tile = C::TILE;
     let tile = &mut tile.as_mut()[..destination.len()];
-    // The first two operands may be exchanged, so the destination's content is never the first one.
+    // The first two operands may be swapped, so the destination's content is never combined first.
     let (before, after) = sources.split_at(own.map_or(sources.len(), |own| own.max(1)));
     let first = loads::<C, I>(isa, &before[0][bytes.clone()]);
     for (wide, first) in tile.iter_mut().zip(first) {
@@ -166,7 +166,7 @@ fn combine<C: Cell, O: Operator<C::Wide>, I: Isa>(isa: I, tile: &mut [C::Wide], 
     }
 }
 
-/// The operands in order.
+/// Iterates over the operands in order.
 struct Operands<'a> {
     own: Option<usize>,
     own_bytes: &'a [u8],
@@ -196,8 +196,8 @@ fn loads<C: Cell, I: Isa>(isa: I, bytes: &[u8]) -> impl Iterator<Item = C::Wide>
         .map(move |&cell| C::load(isa, cell))
 }
 
-/// Reduces the elements after the last complete cell. They begin at byte `start` of the operands,
-/// and zeros pad them to a complete cell.
+/// Reduces the elements after the last complete cell. They begin at byte `start` of the operands
+/// and are padded with zeros to a complete cell.
 #[inline(always)]
 fn fold_rest<C: Cell, O: Operator<C::Wide>, I: Isa>(
     isa: I,

@@ -2,9 +2,9 @@
 //! are in `cuda/reduce.cu`.
 //!
 //! Purpose: provide kernels that run at memory speed for every element type and operator in the
-//! tables of `dtype.rs` and `op.rs`. Each loop is written once (`fold.rs`), on top of the byte
-//! layout of elements (`cell.rs`) and their arithmetic (`number.rs`). `sys::simd` compiles each
-//! loop for every instruction set and selects a version at run time.
+//! tables in `dtype.rs` and `op.rs`. Each loop is written once (`fold.rs`) and uses the byte layout
+//! of elements (`cell.rs`) and their arithmetic (`number.rs`). `sys::simd` compiles each loop for
+//! every instruction set and selects a version at run time.
 //!
 //! Invariants:
 //! - *Commutative to the bit.* `a ⊕ b` and `b ⊕ a` have the same bits. A NaN result is the
@@ -32,9 +32,9 @@ use crate::sys::simd::Level;
 use fold::{Entry, Task};
 use std::fmt;
 
-/// Largest number of bytes that are reduced without wide vectors, because a wide vector unit takes
-/// longer to become ready. Types that must be converted always use wide vectors, because converting
-/// them without the wide instructions takes even longer.
+/// Maximum number of bytes that are reduced without wide vectors, because a wide vector unit takes
+/// some time to become ready. Types that must be converted always use wide vectors, because
+/// converting them without wide instructions takes even longer.
 const FEW_BYTES: usize = 64;
 
 /// The kernel for one element type and one operator, selected once per operation.
@@ -124,7 +124,7 @@ impl Kernel {
                 "a divisor requires the operator Avg or Sum"
             );
         }
-        // A division by 1 changes nothing.
+        // Division by 1 changes nothing.
         let divisor = divisor.filter(|&divisor| divisor > 1);
         match (own, sources, divisor) {
             (None, [source], None) => destination.copy_from_slice(source),
@@ -188,8 +188,8 @@ impl fmt::Debug for Kernel {
     }
 }
 
-/// Expands to an entry of the kernel table, which is `None` if the operator is for integers only
-/// and the type is a float.
+/// Expands to an entry in the kernel table. The entry is `None` if the operator accepts only
+/// integers and the type is a float.
 macro_rules! entry_of {
     (Float Integer $cell:ty, $operator:ident) => {
         None
@@ -205,7 +205,7 @@ macro_rules! entry_of {
     };
 }
 
-/// Expands to the kernel of an ordinary sum, because the values have already been multiplied.
+/// Expands to the kernel for an ordinary sum, because the values have already been multiplied.
 macro_rules! scaled_sum {
     (Float $cell:ty) => {
         Some(fold::fold::<$cell, number::operators::Sum>)

@@ -1,10 +1,10 @@
-//! Implements arithmetic on pairs of integers, floats and packs of floats.
+//! Implements arithmetic on integers, floats and packs of floats.
 
 use crate::sys::simd::Pair;
 use std::array::from_fn;
 
-/// Arithmetic that every type supports. At this stage, a NaN result may have any payload and sign.
-/// It becomes canonical when it is stored.
+/// Arithmetic that every type supports. A NaN result may have any payload and sign, because it
+/// becomes canonical only when it is stored.
 pub(super) trait Number: Copy {
     /// Returns the sum. Integers wrap.
     fn plus(self, other: Self) -> Self;
@@ -26,14 +26,14 @@ pub(super) trait Bits: Number {
     fn exclusive_or(self, other: Self) -> Self;
 }
 
-/// An operator from the table, implemented for one type.
+/// An operator from the table in `op.rs`, implemented for one type.
 pub(super) trait Operator<T> {
     /// `true` if the kernels of this operator can divide their result.
     const DIVIDES: bool = false;
     fn combine(left: T, right: T) -> T;
 }
 
-/// The operators as types, named as in the table.
+/// A type for each operator, with the operator's name in the table.
 pub(super) mod operators {
     use super::{Bits, Number, Operator};
 
@@ -62,7 +62,7 @@ pub(super) mod operators {
         Bxor Bits   exclusive_or false;
     }
 
-    /// Only the last reduction of a mean divides. Until then, the mean is a sum.
+    /// A mean is a sum whose last reduction also divides.
     pub(in super::super) type Avg = Sum;
 }
 
@@ -114,7 +114,7 @@ macro_rules! integers {
     )*};
 }
 
-// The second type is the type of the division.
+// The second type is the type in which the division is performed.
 integers! {
     i8  f32;
     u8  f32;
@@ -128,13 +128,13 @@ integers! {
 
 /// Integer division that returns the truncated quotient in the lowest bits of an integer.
 ///
-/// Vector instructions exist for float division, and truncating its result gives the same integer.
-/// A dividend a of at most 32 bits is represented exactly. If n does not divide a, the quotient is
-/// at least 1/n below the next integer k in magnitude. Rounding moves the quotient by less than
-/// this distance, as long as k·n ≤ |a| + n is below 2²⁴ (f32, up to 16 bits) or 2⁵³ (f64, up to 32
-/// bits), where n is at most `WORLD_SIZE_MAX` = 2²⁰. Adding 1.5 times the power of two whose unit
-/// in the last place is 1 leaves the integer in the lowest bits, in two's complement, without the
-/// range checks of a cast.
+/// Vector instructions exist only for float division. Truncating its result gives the same integer
+/// as integer division. A dividend a of at most 32 bits is represented exactly. If n does not
+/// divide a, the quotient is at least 1/n below the next integer k in magnitude. Rounding moves the
+/// quotient by less than this distance, as long as k·n ≤ |a| + n is below 2²⁴ (f32, up to 16 bits)
+/// or 2⁵³ (f64, up to 32 bits), where n is at most `WORLD_SIZE_MAX` = 2²⁰. Adding 1.5 times the
+/// power of two whose unit in the last place is 1 leaves the integer in the lowest bits, in two's
+/// complement, and avoids the range checks of a cast.
 trait Quotient {
     type Bits;
     fn quotient_bits(self, divisor: Self) -> Self::Bits;
@@ -192,8 +192,8 @@ macro_rules! floats {
             }
 
             /// If neither operand is smaller, they are equal, zeros of either sign, or unordered.
-            /// Their bitwise OR is then the value itself, −0 if either operand is −0, or still a
-            /// NaN.
+            /// In these cases, their bitwise OR is the value itself, −0 if either operand is −0, or
+            /// still a NaN.
             #[inline(always)]
             fn least(self, other: Self) -> Self {
                 let either = $float::from_bits(self.to_bits() | other.to_bits());

@@ -7,7 +7,7 @@ use crate::sys::simd::Level;
 use half::{bf16, f16};
 use proptest::prelude::*;
 
-/// Returns all kernels, at every SIMD level that this CPU supports.
+/// Returns all kernels at every SIMD level that this CPU supports.
 fn kernels() -> Vec<Kernel> {
     let mut kernels = Vec::new();
     for level in Level::all() {
@@ -107,7 +107,7 @@ fn divide(wide: Wide, divisor: usize) -> Wide {
     }
 }
 
-/// Reduces the operands of one element.
+/// Returns the expected result for one element.
 fn reference(kernel: Kernel, operands: &[&[u8]], divisor: Option<usize>) -> Vec<u8> {
     let Kernel { dtype, op, .. } = kernel;
     if operands.len() == 1 && divisor.is_none_or(|divisor| divisor == 1) {
@@ -123,8 +123,8 @@ fn reference(kernel: Kernel, operands: &[&[u8]], divisor: Option<usize>) -> Vec<
     )
 }
 
-/// Checks a fold of `count` elements. Its operands are the pieces of `bytes`, all at unaligned
-/// addresses.
+/// Compares a fold of `count` elements with the reference. The operands are the pieces of `bytes`,
+/// at addresses that are usually unaligned.
 fn check(kernel: Kernel, bytes: &[u8], count: usize, own: Option<usize>, divisor: Option<usize>) {
     let size = kernel.dtype.size();
     let operands: Vec<&[u8]> = bytes
@@ -156,7 +156,7 @@ fn check(kernel: Kernel, bytes: &[u8], count: usize, own: Option<usize>, divisor
     }
 }
 
-/// Returns pseudorandom bytes. About half of the time, a byte has a special value.
+/// Returns pseudorandom bytes. Almost half of the bytes have special values.
 fn random_bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut state = seed;
     let mut next = || {

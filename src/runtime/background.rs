@@ -2,16 +2,16 @@
 //! program that uses this library: it wakes tasks, and drops the buffers of abandoned operations.
 //! It also advances operations while no call polls.
 //!
-//! A single thread has both duties, so that when it completes an operation, it can wake the waiting
-//! task without the help of another thread. User code may block. Once user code has kept the thread
-//! busy for [`PROGRAM_CODE_MAX`], the thread is *away*: the control thread advances operations in
-//! its place, and any other user code waits. So no call and no control message waits for user code.
-//! The control thread is woken for this purpose by a timer, which is set at most once per
-//! [`PROGRAM_CODE_MAX`]. Waking the control thread for each task, or even setting a timer for each
-//! task, would make a short operation slower by a tenth.
+//! A single thread has both duties, so that a thread that completes an operation can wake the
+//! waiting task without the help of another thread. User code may block. Once user code has kept
+//! the thread busy for [`PROGRAM_CODE_MAX`], the thread is *away*: the control thread advances
+//! operations in its place, and any other user code waits. So no call and no control message waits
+//! for user code. The control thread is woken for this purpose by a timer, which is set at most
+//! once per [`PROGRAM_CODE_MAX`]. Waking the control thread for each task, or even setting a timer
+//! for each task, would slow down short operations by a tenth.
 //!
-//! The thread is started when user code is due for the first time. Until then, and in programs
-//! without such code, the control thread advances operations.
+//! The thread is started when user code is due for the first time. Until then, the control thread
+//! advances operations.
 
 use super::Runtime;
 use super::user_code::Foreign;
@@ -66,7 +66,8 @@ impl Reach {
         runtime.map(|runtime| act(&runtime)).unwrap_or_default()
     }
 
-    /// Makes the control thread check, after the time `after`, whether it must advance operations.
+    /// Makes the control thread check, once the time `after` has elapsed, whether it must advance
+    /// operations.
     fn poke_control_later(&self, after: Duration) {
         if let Some(control) = self.control() {
             control.poke_later(after);
@@ -74,7 +75,7 @@ impl Reach {
     }
 }
 
-/// The state of the background thread, and the means to control it.
+/// The handle that controls the background thread.
 pub(super) struct Background {
     reach: Arc<Reach>,
     state: Mutex<State>,
@@ -82,7 +83,7 @@ pub(super) struct Background {
     changed: Condvar,
     /// `true` if the thread is running and is not away.
     is_here: AtomicBool,
-    /// `true` if data sockets that become ready wake the thread.
+    /// `true` if the thread wakes when a data socket becomes ready.
     is_watching: AtomicBool,
 }
 
@@ -93,7 +94,7 @@ struct State {
     code: VecDeque<Foreign>,
     /// `true` if the thread has found no code to run and is sleeping or about to sleep.
     is_asleep: bool,
-    /// The time at which the thread began to run user code.
+    /// The time at which the thread began to run user code; `None` if it is not running any.
     code_since: Option<Instant>,
     /// `true` if a timer is set that makes the control thread check `code_since`.
     is_timed: bool,
@@ -111,24 +112,25 @@ impl Background {
         }
     }
 
-    /// Unlocks the state and then wakes the thread, which would otherwise have to wait for the
-    /// lock.
+    /// Unlocks the state and then wakes the thread, so that the thread does not have to wait for
+    /// the lock.
     fn wake(state: MutexGuard<'_, State>) {
         let waker = state.thread.as_ref().map(|(_, waker)| Arc::clone(waker));
         drop(state);
         if let Some(waker) = waker {
-            // Fails only if the counter behind the waker is full, and then the thread wakes anyway.
+            // This fails only if the waker's counter is full. In that case, the thread wakes
+            // anyway.
             let _ = waker.wake();
         }
     }
 
-    /// Returns `true` if this thread, and not the control thread, advances operations.
+    /// Returns `true` if the background thread, and not the control thread, advances operations.
     pub(super) fn is_here(&self) -> bool {
         self.is_here.load(Ordering::SeqCst)
     }
 
-    /// Like [`Background::is_here`], but also checks how long the thread has been running user
-    /// code. This method is called by the control thread.
+    /// Like [`Background::is_here`], but first checks how long the thread has been running user
+    /// code. Only the control thread calls this method.
     pub(super) fn is_still_here(&self) -> bool {
         let mut state = lock(&self.state);
         let left = state
@@ -143,9 +145,9 @@ impl Background {
         self.is_here()
     }
 
-    /// Hands the pending operations over to the background thread. The thread polls immediately if
-    /// `at_once` is `true`. Otherwise, it polls when it is next woken. Returns `false` if the
-    /// control thread must advance the operations.
+    /// Leaves the operations in flight to the background thread. If `at_once` is `true`, or if the
+    /// thread is not watching the data sockets, the thread polls immediately. Otherwise, it polls
+    /// when it next wakes. Returns `false` if the control thread must advance the operations.
     pub(super) fn take_over(&self, at_once: bool) -> bool {
         if !self.is_here() {
             return false;
@@ -161,8 +163,8 @@ impl Background {
         let mut state = lock(&self.state);
         if self.start(&mut state).is_err() {
             drop(state);
-            // Run the code here although it delays this thread. A task that is not woken would wait
-            // forever.
+            // Run the code here although it delays this thread. Otherwise, a task might never be
+            // woken.
             return drop(code);
         }
         state.code.push_back(code);
@@ -178,7 +180,7 @@ impl Background {
         }
         let poll = Poll::new()?;
         let waker = Waker::new(poll.registry(), WAKER)?;
-        // If the thread is stopped before it starts, this ends its first sleep.
+        // End the thread's first sleep, in case the thread is stopped before it starts.
         waker.wake()?;
         let background = Arc::clone(self);
         let thread = thread::Builder::new().name("ringtree-background".into());
@@ -205,8 +207,8 @@ impl Background {
         }
     }
 
-    /// Returns the user code that the thread must run next. If there is none, the thread goes to
-    /// sleep.
+    /// Returns the user code that the thread must run next. If there is none, records that the
+    /// thread is about to sleep.
     fn next(&self) -> Option<Foreign> {
         let mut state = lock(&self.state);
         let code = state.code.pop_front();
@@ -238,7 +240,7 @@ impl Background {
     }
 }
 
-/// Runs the thread.
+/// Runs the thread's main loop.
 fn live(background: &Background, mut poll: Poll) {
     let mut events = Events::with_capacity(2);
     let mut is_registered = false;
@@ -259,8 +261,9 @@ fn live(background: &Background, mut poll: Poll) {
 /// Watches the data sockets only while operations that no thread polls are in flight. Returns how
 /// long the thread may sleep.
 ///
-/// The order is sequentially consistent with [`Background::take_over`]: the thread first clears
-/// `is_watching`, and then checks for operations in flight.
+/// This function first clears `is_watching` and then checks for operations in flight. A thread that
+/// starts an operation does so first and then reads `is_watching` in [`Background::take_over`].
+/// With sequential consistency, at least one of the two threads sees the other's write.
 fn watch(background: &Background, poll: &Poll, is_registered: &mut bool) -> Option<Duration> {
     let is_watching = &background.is_watching;
     is_watching.store(false, Ordering::SeqCst);

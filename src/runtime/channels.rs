@@ -15,7 +15,7 @@ pub(super) const fn group_of(channel: u32) -> u32 {
 
 const KIND_BITS: u32 = 3;
 
-/// The groups of this process, and the number of groups that it is waiting for.
+/// The groups of this process, and the number of additional groups that it is waiting for.
 #[derive(Default)]
 pub(super) struct Known {
     groups: BTreeSet<u32>,
@@ -39,7 +39,7 @@ impl Known {
     }
 
     /// Returns `true` if the channel belongs to a group of this process, or may belong to a group
-    /// that it is waiting for. A peer may know a group before this rank does.
+    /// that this process is waiting for. A peer may know such a group before this rank does.
     pub(super) fn wants(&self, channel: u32) -> bool {
         self.awaited > 0 || self.groups.contains(&group_of(channel))
     }

@@ -1,9 +1,9 @@
 //! Guards a runtime against calls from forked children.
 //!
-//! In a forked child, the control thread does not exist, another thread may have locked the engine
-//! forever, and the links write to memory and connections of the parent. So a child can use only
-//! runtimes that it has created itself. Every call on a communicator begins here, before it takes
-//! any lock.
+//! In a forked child, the control thread does not exist, another thread of the parent may have left
+//! the engine locked, and the links write to memory and connections of the parent. So a child can
+//! use only runtimes that it has created itself. Every call on a communicator begins here, before
+//! it takes any lock.
 
 use super::Runtime;
 use super::host::Host;
@@ -68,7 +68,7 @@ impl RuntimeHandle {
         self.runtime.now()
     }
 
-    /// Returns `true` if both refer to the same runtime.
+    /// Returns `true` if both handles refer to the same runtime.
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.runtime, &other.runtime)
     }

@@ -1,4 +1,4 @@
-//! Creates groups, and the memory that the ranks of a group share.
+//! Creates groups, and the memory that a group's ranks share.
 //!
 //! *May import* the same modules as its parent.
 
@@ -13,12 +13,13 @@ use crate::sys::shared::OwnRegion;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
-/// Number of the exchanges in which allocations are shared.
+/// The exchange number for sharing allocations. See
+/// [`Host::exchange`](super::host::Host::exchange).
 const ALLOCATION: u32 = 0;
 
 impl Runtime {
-    /// Adds a group under the number that all its members use for it. If `checks_calls` is `true`,
-    /// all members agree on each call before it begins, starting with the first call.
+    /// Adds a group under the ID that all its members use for it. If `checks_calls` is `true`, all
+    /// members agree on each call before it begins, starting with the first call.
     ///
     /// # Errors
     /// Returns an error if the links cannot be created within `at_most`.
@@ -42,14 +43,14 @@ impl Runtime {
         Ok(())
     }
 
-    /// Creates a group of `members` from the group `parent` and returns its number. This rank
+    /// Creates a group of `members` from group `parent` and returns the new group's ID. This rank
     /// becomes rank `rank` of the new group. All members make the same call, and other groups do
-    /// not wait for it. The request is aborted if this process cannot continue. If
-    /// `fails_with_parent` is `true`, it is also aborted when the parent group fails.
+    /// not wait for it. The request is aborted if this process cannot continue, and, if
+    /// `fails_with_parent` is `true`, also if the parent group fails.
     ///
     /// # Errors
     /// Returns an error if a member is lost or does not make the call within `at_most`. If this
-    /// process cannot continue, returns the error that caused this.
+    /// process cannot continue, returns the cause.
     pub(crate) fn make_group(
         &self,
         (parent, fails_with_parent): (u32, bool),
@@ -86,7 +87,7 @@ impl Runtime {
                 end = end.min(now);
             }
             if answer.is_none() && now >= end {
-                // Rank 0 then sends the same error to all ranks that wait.
+                // In response, rank 0 sends the same error to all ranks that are waiting.
                 engine.withdraw_request(request, now - start);
                 if now >= end.saturating_add(FIRST_ERROR_GRACE) {
                     let late = Error::deadline(format!(
@@ -118,8 +119,8 @@ impl Runtime {
     /// this memory. Returns `None` if there are no such peers.
     ///
     /// # Errors
-    /// Returns an error if not all of these peers take part within `at_most`, or if the system
-    /// refuses to provide the memory.
+    /// Returns an error if not all of these peers take part within `at_most`, or if the system does
+    /// not provide the memory.
     pub(crate) fn allocate(
         &self,
         group: u32,
@@ -178,7 +179,8 @@ impl Runtime {
         let others = others.filter(|rank| Some(*rank) != own);
         let others: Vec<usize> = others.map(|rank| members.world_rank(rank)).collect();
         let failure = || self.with_group(group, |group| group.error().cloned());
-        // A rank that cannot take part reports this to the group, not here.
+        // A rank that cannot take part fails the group and does not report an error in the
+        // exchange.
         let goes_on = || {
             self.handle_interrupt();
             failure().flatten().is_none()

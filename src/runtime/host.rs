@@ -11,30 +11,30 @@ use std::os::fd::OwnedFd;
 use std::task::Waker;
 use std::time::Duration;
 
-/// How [`Host::pause_polling`] has waited.
+/// The way in which [`Host::pause_polling`] waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Waited {
-    /// It has spun or yielded.
+    /// The thread spun or yielded.
     Briefly,
-    /// It has slept, so time has passed.
+    /// The thread slept, so time has passed.
     Asleep,
 }
 
-/// The environment in which a runtime works.
+/// The environment of a runtime.
 pub(crate) trait Host: Send + Sync {
     /// Returns the time since a fixed instant. The time never decreases.
     fn now(&self) -> Duration;
 
-    /// Returns the clock that [`Host::now`] reads, for later use.
+    /// Returns a function that returns the same time as [`Host::now`].
     fn clock(&self) -> Clock;
 
     /// Spins, yields or sleeps after `idle_passes` passes in which nothing moved. A sleep lasts
-    /// until something may move, and for at most `at_most`.
+    /// until something may move, but at most `at_most`.
     fn pause_polling(&self, idle_passes: u32, at_most: Duration) -> Waited;
 
     /// Spins or yields after `fruitless` consecutive polls that moved nothing, in a call that runs
-    /// step by step with the engine locked. Returns `false` once the spin budget is used up. The
-    /// call then unlocks the engine.
+    /// step by step with the engine locked. Returns `false` once the spin budget is used up, so
+    /// that the call unlocks the engine.
     fn spin(&self, _fruitless: u32) -> bool {
         false
     }
@@ -58,8 +58,8 @@ pub(crate) trait Host: Send + Sync {
         }
     }
 
-    /// Shows a line to the program's user, without waiting until it is read. Does nothing in
-    /// virtual time, where no user is waiting.
+    /// Shows a line to the program's user, without waiting until it has been written. Does nothing
+    /// in virtual time.
     fn warn(&self, _line: String) {}
 
     /// Returns `true` if the program's user can interrupt a call.
@@ -76,13 +76,14 @@ pub(crate) trait Host: Send + Sync {
     /// Ends a sleep in [`Host::pause_polling`] early.
     fn wake(&self);
 
-    /// Disarms the doorbell. A thread of this process is polling, so peers need not wake the
-    /// process.
+    /// Disarms the doorbell, because a thread of this process is polling and peers need not wake
+    /// the process.
     fn disarm(&self) {}
 
-    /// Arms the doorbell. The polling thread is about to sleep while operations are in flight, so
-    /// peers must wake it. Returns `true` if the doorbell was not armed before. In that case, the
-    /// caller must poll once more to catch anything that was sent in between.
+    /// Arms the doorbell, because the polling thread is about to sleep while operations are in
+    /// flight and peers must wake it. Returns `true` if the doorbell was not armed before. In that
+    /// case, the caller must poll once more, because bytes may have been sent before the doorbell
+    /// was armed.
     fn arm(&self) -> bool {
         false
     }
@@ -95,8 +96,8 @@ pub(crate) trait Host: Send + Sync {
     /// such thread runs the code in place.
     fn run_in_background(&self, _code: Foreign) {}
 
-    /// Checks for unreachable peers. This method is called when a polling thread has had nothing to
-    /// do for some time.
+    /// Shuts down connections to unreachable peers. This method is called when a polling thread has
+    /// had nothing to do for some time.
     fn close_unreachable(&self) {}
 
     /// Ensures that an operation makes progress while a task is waiting for it, even though no
@@ -120,8 +121,8 @@ pub(crate) trait Host: Send + Sync {
         at_most: Duration,
     ) -> Result<[Links; 2]>;
 
-    /// Records whether this rank is waiting for a group whose number it does not know yet. Other
-    /// ranks may already know the number and open links.
+    /// Records whether this rank is waiting for a group whose ID it does not know yet. Other ranks
+    /// may already know the ID and open links.
     fn awaits_group(&self, _awaits: bool) {}
 
     /// Drops everything that belongs to a group that no longer exists.
@@ -134,16 +135,15 @@ pub(crate) trait Host: Send + Sync {
     }
 
     /// Passes a file to `others`, which are world ranks that share memory with this rank. Returns
-    /// the files that these ranks pass, in ascending order of rank. If a length is given, each file
-    /// must be sealed memory of that length.
+    /// the files that these ranks pass, in ascending order of ranks. If a length is given, each
+    /// file must be sealed memory of that length.
     ///
     /// All of these ranks take part and wait for each other, for at most `at_most` and only while
-    /// `goes_on` returns `true`. The number of an exchange is 0, 1 or 2. Two exchanges of a group
-    /// that have the same number must be separated by a barrier.
+    /// `goes_on` returns `true`. The number of an exchange is 0, 1 or 2. If a group has two
+    /// exchanges with the same number, a barrier must separate them.
     ///
     /// # Errors
-    /// Returns an error if a rank passes nothing, or passes anything that does not meet these
-    /// conditions.
+    /// Returns an error if a rank passes no file, or a file that does not meet these conditions.
     fn exchange(
         &self,
         _group_and_number: (u32, u32),
@@ -155,16 +155,15 @@ pub(crate) trait Host: Send + Sync {
         Ok(Vec::new())
     }
 
-    /// Leaves a record for the launcher stating that a group of `members` has failed with `error`
-    /// or could not be created. The engine may be locked, and the program has not received the
-    /// error yet.
+    /// Reports to the launcher that a group of `members` has failed with `error` or could not be
+    /// created. The engine may be locked, and the program has not received the error yet.
     fn report(&self, _error: &Error, _members: &Members) {}
 
     /// Sends a control message to world ranks.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);
 
-    /// Returns the next control message, as its group, its sender and its bytes. Hosts that have a
-    /// control thread deliver messages through `Runtime::control` instead.
+    /// Returns the next control message: the ID of its group, its sender and its bytes. Hosts that
+    /// have a control thread deliver messages through `Runtime::control` instead.
     fn receive_control(&self) -> Option<(u32, usize, Vec<u8>)> {
         None
     }

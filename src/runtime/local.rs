@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// Number of a group's first exchange. Lower numbers belong to the group's channels.
+/// Channel kind of a group's first exchange. The lower kinds are the group's two channels.
 const EXCHANGES: u32 = 2;
 
-/// The ranks that share memory with this rank, and this process's doorbells.
+/// The ranks that share memory, including this rank, and this process's doorbells.
 pub(crate) struct LocalRanks {
     peers: Arc<LocalPeers>,
     /// The ranks in ascending order, including this rank.
@@ -41,8 +41,8 @@ pub(crate) struct LocalRanks {
 struct Later {
     known: Known,
     channels: BTreeMap<u32, Channel>,
-    /// Pairs of channel and peer for which the peer has passed its memory but has not received this
-    /// rank's memory yet.
+    /// Pairs of channel and peer for which this rank has received the peer's descriptor but has not
+    /// passed its own descriptor to the peer yet.
     unanswered: BTreeSet<(u32, usize)>,
 }
 
@@ -52,14 +52,14 @@ struct Channel {
     /// Group ranks of the members that share memory, in ascending order.
     ranks: Vec<usize>,
     place: usize,
-    /// This rank's region, once it has been created.
+    /// The parts of this rank's links, once this rank's region has been created.
     lanes: Option<Lanes>,
-    /// Descriptor of the region, until all peers have received it.
+    /// Descriptor of the region, until it has been passed to all peers.
     file: Option<OwnedFd>,
-    /// Peers that have received the descriptor.
+    /// Peers to which the descriptor has been passed, and lost peers.
     handed: BTreeSet<usize>,
     /// Descriptors that were received from peers. `None` represents a descriptor that was dropped
-    /// because this process had no descriptor number left.
+    /// because this process had too many open descriptors.
     arrived: BTreeMap<usize, Option<OwnedFd>>,
 }
 
@@ -82,8 +82,8 @@ impl LocalRanks {
         &self.ranks
     }
 
-    /// Passes a region for `channel` to the local ranks, maps their regions, and creates links from
-    /// these regions.
+    /// Creates a region for `channel`, exchanges it with the local ranks, maps their regions, and
+    /// creates links from these regions.
     pub(super) fn links(&self, channel: u32, at_most: Duration) -> Result<(LocalLinks, Local)> {
         lock(&self.later).known.add(group_of(channel));
         let places = self.ranks.len();
@@ -103,7 +103,7 @@ impl LocalRanks {
         Ok(links((channel, 0), ranks, place, own, theirs, &wake))
     }
 
-    /// Passes `file` to `others` and returns the files that they pass, in ascending order of rank.
+    /// Passes `file` to `others` and returns the files that they pass, in ascending order of ranks.
     /// `number` distinguishes the exchanges that a group makes between two barriers. If `file`
     /// includes a length, all files must be sealed memory of this length. Stops as soon as
     /// `goes_on` returns `false`.
@@ -165,7 +165,7 @@ impl LocalRanks {
         bells.iter().for_each(|bell| bell.set(sleeps));
     }
 
-    /// Records whether this rank is waiting for a group whose number it does not know yet.
+    /// Records whether this rank is waiting for a group whose ID it does not know yet.
     pub(super) fn await_group(&self, awaits: bool) {
         lock(&self.later).known.await_group(awaits);
         self.attend();
@@ -199,12 +199,12 @@ impl LocalRanks {
         };
         later.channels.insert(channel, channel_of);
         drop(later);
-        // A peer may have run ahead.
+        // A peer may already have passed its descriptor.
         self.attend();
         true
     }
 
-    /// Returns a link to `peer` if it is a local rank.
+    /// Returns a link to `peer` if `peer` is a local rank.
     pub(super) fn later_link(self: &Arc<Self>, channel: u32, peer: usize) -> Option<Box<dyn Link>> {
         let is_local = lock(&self.later)
             .channels
@@ -219,15 +219,16 @@ impl LocalRanks {
         is_local.then(|| Box::new(LaterLink::new(Box::new(source))) as _)
     }
 
-    /// Returns the resources that the links of a channel share.
+    /// Returns the resources that a channel's links share.
     pub(super) fn common(&self, channel: u32) -> Option<Local> {
         let mut later = lock(&self.later);
         let one = later.channels.get_mut(&channel)?;
-        // The links report a failure.
+        // If this fails, the links report the error.
         self.own(channel, one).ok()?.local()
     }
 
-    /// Returns this rank's region of a channel. Creates the region if it does not exist yet.
+    /// Returns the parts of this rank's links in a channel. Creates this rank's region if it does
+    /// not exist yet.
     fn own<'a>(&self, channel: u32, one: &'a mut Channel) -> Result<&'a mut Lanes> {
         if one.lanes.is_none() {
             let layout = Layout::small(one.ranks.len());
@@ -243,8 +244,8 @@ impl LocalRanks {
         Ok(one.lanes.as_mut().expect("invariant: it was just created"))
     }
 
-    /// Passes this rank's region of a channel to `peer`, unless this was done before. Returns
-    /// `false` if the caller must try again.
+    /// Passes the descriptor of this rank's region in a channel to `peer`, unless it was passed
+    /// before. Returns `false` if the caller must try again.
     fn pass_descriptor(&self, channel: u32, one: &mut Channel, peer: usize) -> Result<bool> {
         self.own(channel, one)?;
         let Some(file) = one.file.as_ref().filter(|_| !one.handed.contains(&peer)) else {
@@ -253,7 +254,8 @@ impl LocalRanks {
         let world_rank = one.members.world_rank(peer);
         match self.peers.pass_descriptor(channel, file, world_rank) {
             Ok(false) => return Ok(false),
-            // A lost peer needs nothing more, but what it has sent can still be read.
+            // A lost peer does not need the descriptor, but bytes that it has sent can still be
+            // read.
             Ok(true) => {}
             Err(error) if error.kind() == ErrorKind::PeerLost => {}
             Err(error) => return Err(error),
@@ -265,7 +267,7 @@ impl LocalRanks {
         Ok(true)
     }
 
-    /// Returns the link to `peer`, if that rank's region has arrived.
+    /// Returns the link to `peer` if that rank's region has arrived.
     fn link(&self, channel: u32, peer: usize) -> Result<Option<SharedLink>> {
         self.attend();
         let mut later = lock(&self.later);
@@ -291,7 +293,7 @@ impl LocalRanks {
         self.answer();
     }
 
-    /// Passes this rank's memory to the ranks that have passed their memory, so that no link has to
+    /// Passes this rank's descriptors to the peers that have passed theirs, so that no link has to
     /// wait until this rank's program makes a call.
     fn answer(&self) {
         let mut later = lock(&self.later);
@@ -313,7 +315,7 @@ impl LocalRanks {
         let channels = &mut later.channels;
         later.unanswered.retain(|(channel, peer)| {
             let one = channels.get_mut(channel);
-            // A failure is reported when this rank's program needs the link.
+            // A failure is reported later, when this rank's program needs the link.
             one.is_some_and(|one| matches!(self.pass_descriptor(*channel, one, *peer), Ok(false)))
         });
         self.peers.keep_only(|channel| later.known.wants(channel));

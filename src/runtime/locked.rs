@@ -1,7 +1,7 @@
-//! Defines the locked engine. Unlocking the engine passes on the user code that is due.
+//! Defines the locked engine. Unlocking the engine passes the user code that is due to the host.
 //!
-//! A thread that also holds the polling token passes the user code on when it returns the token,
-//! because a host that has no thread for user code runs it in place.
+//! A thread that also holds the polling token does not pass on user code until it has freed the
+//! token, because a host that has no thread for user code runs the code in place.
 
 use super::host::Host;
 use super::user_code::{Foreign, defer, hold, holds_one, release};
@@ -11,7 +11,8 @@ use std::sync::{Condvar, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::time::Duration;
 
-/// The engine, and the tasks that are waiting for its operations without blocking a thread.
+/// The engine, and the wakers of tasks that are waiting for its operations without blocking a
+/// thread.
 #[derive(Default)]
 pub(super) struct Watched {
     engine: Engine,
@@ -32,8 +33,8 @@ impl Watched {
         engine.has_released_memory() || self.wakers.iter().any(|one| engine.ended(one.0).0)
     }
 
-    /// Takes the wakers for operations that have ended, and the memory of abandoned operations that
-    /// have ended.
+    /// Removes and returns the wakers for operations that have ended, and the memory of abandoned
+    /// operations that have ended.
     fn take_due(&mut self) -> Foreign {
         let engine = &mut self.engine;
         let released_memory = engine.released_memory();
@@ -62,7 +63,7 @@ impl<'a> Locked<'a> {
         self.0.as_mut().expect("invariant: locked until dropped")
     }
 
-    /// Returns `true` if user code is due, in which case this thread must return the token.
+    /// Returns `true` if user code is due. In that case, this thread must free the token.
     #[inline]
     pub(super) fn is_due(&mut self) -> bool {
         self.watched().is_due()
@@ -120,7 +121,7 @@ impl DerefMut for Locked<'_> {
 
 impl<'a> Locked<'a> {
     /// Unlocks the engine. Dropping the returned value passes on the user code that is due. Drop it
-    /// after this thread has returned the token and has woken other threads.
+    /// after this thread has freed the token and has woken other threads.
     pub(super) fn unlock(mut self) -> Option<Due<'a>> {
         self.take_due()
     }
@@ -146,7 +147,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// User code that is due. Dropping this value passes the code on.
+/// User code that is due. Dropping this value passes the code to the host.
 pub(super) struct Due<'a>(Option<Foreign>, &'a dyn Host);
 
 impl Drop for Due<'_> {

@@ -1,16 +1,16 @@
-//! Decides which thread polls the engine, and what the other threads wait for.
+//! Decides which thread polls the engine and what the other threads wait for.
 //!
 //! *Purpose.* The engine's lock protects all operations, and a caller may advance its own call
-//! while it holds the lock. Only the holder of a token polls repeatedly and sleeps until a link is
-//! ready. A blocked caller takes the token and advances every operation of the process until its
-//! own operation completes. Callers that find the token taken sleep until an operation completes or
-//! the token is free. The [`background`] thread takes the token while operations are in flight and
-//! no caller is blocked.
+//! while it holds the lock. Only the thread that holds the *token* polls repeatedly and sleeps
+//! until a link is ready. A blocked caller takes the token and advances every operation of the
+//! process until its own operation completes. Callers that find the token taken sleep until an
+//! operation completes or the token is free. The [`background`] thread takes the token while
+//! operations are in flight and no caller is blocked.
 //!
 //! - [`operations`] starts operations and waits for their completion.
-//! - [`channels`] numbers the channels of groups.
+//! - [`channels`] assigns numbers to the channels of groups.
 //! - [`groups`] creates groups and the memory that their ranks share.
-//! - [`locked`] defines the locked engine. [`user_code`] calls user code, which is code of the
+//! - [`locked`] defines the locked engine. [`user_code`] calls *user code*, which is code of the
 //!   program that uses this library.
 //! - [`host`] defines the environment of a rank, which is a [`process`] or the simulator.
 //! - [`local`] connects the ranks that share memory. These ranks wake each other through doorbells.
@@ -19,8 +19,8 @@
 //! *Invariants.* At most one thread holds the token. No call with a timeout waits forever, because
 //! the polling thread checks the clock whenever it finds nothing to do, and the engine ends overdue
 //! operations. User code never runs on a thread that holds the token or the engine's lock. Neither
-//! a call nor the control thread waits for user code, except that a waiting call runs the interrupt
-//! callback.
+//! a call nor the control thread waits for user code. The only exception is the interrupt callback,
+//! which a waiting call runs itself.
 //!
 //! *May import* `engine`, `control`, `link`, `sys`, `protocol` and the base files.
 
@@ -65,7 +65,8 @@ pub(crate) struct Runtime {
     /// Signaled when an operation ends and when the token becomes free.
     changed: Condvar,
     token: AtomicBool,
-    /// Number of threads that need the engine while another thread polls.
+    /// Number of threads that are waiting for the engine's lock, or that have asked callers to
+    /// yield the engine.
     others: AtomicUsize,
     /// Number of threads that are sleeping until `changed` is signaled.
     sleepers: AtomicUsize,
@@ -73,7 +74,7 @@ pub(crate) struct Runtime {
     host: Box<dyn Host>,
 }
 
-/// Returns the number of this thread, counted from 1.
+/// Returns the ID of this thread. IDs start at 1.
 #[inline]
 fn thread_number() -> u64 {
     static NUMBERS: AtomicU64 = AtomicU64::new(0);
@@ -86,18 +87,20 @@ fn thread_number() -> u64 {
     NUMBER.get()
 }
 
-/// Possession of the token.
+/// Represents possession of the token, and frees the token when it is dropped.
 struct TokenGuard<'a>(&'a Runtime);
 
 impl Drop for TokenGuard<'_> {
     fn drop(&mut self) {
         // A sleeper increments `sleepers` and then reads the token. This thread clears the token
-        // and then reads `sleepers`. With sequential consistency, one of the two sees the other.
+        // and then reads `sleepers`. With sequential consistency, at least one of the two threads
+        // sees the other's write.
         self.0.token.store(false, Ordering::SeqCst);
         user_code::release();
         if self.0.sleepers.load(Ordering::SeqCst) > 0 {
             // A thread that saw the token taken holds the engine's lock until it sleeps on
-            // `changed`.
+            // `changed`. So acquire the lock before notifying, so that the thread does not miss the
+            // notification.
             let due = self.0.lock().unlock();
             self.0.changed.notify_all();
             drop(due);
@@ -123,7 +126,8 @@ impl Runtime {
         Locked::new(engine.unwrap_or_else(PoisonError::into_inner), &*self.host)
     }
 
-    /// Locks the engine for a thread that may have to compete with a polling thread.
+    /// Locks the engine. If another thread holds the lock, asks that thread to yield between
+    /// passes.
     fn lock_while_polled(&self) -> Locked<'_> {
         if let Ok(engine) = self.engine.try_lock() {
             return Locked::new(engine, &*self.host);
@@ -151,7 +155,7 @@ impl Runtime {
     }
 
     /// Waits for the agreed mark of a group that has failed. Returns `None` if no mark can be
-    /// agreed on, or if it does not arrive within `at_most`.
+    /// agreed on, or if the mark does not arrive within `at_most`.
     pub(crate) fn agreed_mark(&self, group: u32, at_most: Duration) -> Option<u64> {
         let end = self.host.now().saturating_add(at_most);
         self.wait_for(|engine| {
@@ -164,12 +168,12 @@ impl Runtime {
         })
     }
 
-    /// Sets the time after which a warning about a waiting call is shown. Zero disables warnings.
+    /// Sets how long a call must wait before a warning about it is shown. Zero disables warnings.
     pub(crate) fn set_stall_warning(&self, time: Duration) {
         self.lock_while_polled().set_stall_warning(time);
     }
 
-    /// Records that this rank has completed everything up to `number`.
+    /// Records `number` as this rank's mark in a group.
     pub(crate) fn mark(&self, group: u32, number: u64) {
         if let Some(group) = self.lock_while_polled().group(group) {
             group.mark(number);
@@ -185,10 +189,11 @@ impl Runtime {
         });
     }
 
-    /// Waits until `look` returns a value. Polls unless another thread is polling.
+    /// Waits until `look` returns a value. Polls the engine meanwhile, unless another thread is
+    /// polling.
     fn wait_for<R>(&self, mut look: impl FnMut(&mut Engine) -> Option<R>) -> R {
         let mut has_waited = false;
-        // Time from which this thread asks again whether the user has interrupted it.
+        // The time before which this thread does not run the interrupt callback again.
         let mut next_interrupt_check = Duration::ZERO;
         loop {
             let outcome = match self.take_token() {
@@ -200,14 +205,14 @@ impl Runtime {
             }
             if self.should_check_interrupt(next_interrupt_check) {
                 self.handle_interrupt();
-                // Counted from the end of the callback, which may take long.
+                // Count from the end of the callback, because the callback may take a long time.
                 next_interrupt_check = self.host.now() + INTERRUPT_EVERY;
             }
         }
     }
 
-    /// Sleeps while another thread polls. Returns the value from `look`, or `None` if `look` has no
-    /// value after a wake-up.
+    /// Sleeps while another thread polls. Returns the value from `look`, or `None` if `look`
+    /// returns no value after a wake-up.
     fn sleep_until<R>(
         &self,
         look: &mut impl FnMut(&mut Engine) -> Option<R>,
@@ -217,8 +222,9 @@ impl Runtime {
         let mut outcome = look(&mut engine);
         if outcome.is_none() {
             if !std::mem::replace(has_waited, true) {
-                // The polling thread may be asleep and has not checked this thread's operation. One
-                // wake-up suffices, because later sleeps take this operation into account.
+                // The polling thread may have gone to sleep before this thread's operation was
+                // started. One wake-up is sufficient, because later sleeps take the operation into
+                // account.
                 self.host.wake();
             }
             self.sleepers.fetch_add(1, Ordering::SeqCst);
@@ -280,15 +286,15 @@ impl Runtime {
         }
     }
 
-    /// Returns the token. The background thread then advances the operations in flight. If nothing
-    /// is left to do now, this method arms the doorbell, so that a peer wakes that thread.
-    /// Otherwise, this method wakes it.
+    /// Frees the token. From then on, the background thread advances the operations in flight. If
+    /// nothing can be done now, this method arms the doorbell, so that a peer wakes the background
+    /// thread. Otherwise, this method wakes it.
     fn release_token(&self, mut engine: Locked<'_>, token: TokenGuard<'_>) {
         let mut is_unfinished = engine.waits_for_device();
         if !engine.is_busy() {
             self.host.disarm();
         } else if !is_unfinished && self.host.arm() {
-            // Data may have arrived before the doorbell was armed.
+            // Poll again, because data may have arrived before the doorbell was armed.
             is_unfinished = engine.poll();
             engine.stamp(|| self.host.now());
             self.send_controls(&mut engine);
@@ -301,23 +307,24 @@ impl Runtime {
     }
 
     /// Leaves operations in flight to the background thread, because this thread stops polling. The
-    /// background thread may have found the token taken in the meantime.
+    /// background thread may have found the token taken in the meantime, so it must be notified.
     fn leave_to_background(&self) {
         if !self.token.load(Ordering::SeqCst) && self.lock_while_polled().is_busy() {
             self.host.background_work(self.is_unfinished());
         }
     }
 
-    /// Returns `true` if this thread must now ask whether the user has interrupted it, which it
-    /// does not do before `next_interrupt_check`. Calls that the callback itself makes do not ask.
+    /// Returns `true` if this thread must now run the interrupt callback. It does not run the
+    /// callback before `next_interrupt_check`, or in calls that the callback itself makes.
     fn should_check_interrupt(&self, next_interrupt_check: Duration) -> bool {
         self.host.has_interrupt()
             && !IN_INTERRUPT_CALLBACK.get()
             && self.host.now() >= next_interrupt_check
     }
 
-    /// Asks whether the user has interrupted this thread. If so, fails all groups, which ends all
-    /// calls, because the caller gets its memory back only when its call has ended.
+    /// Runs the interrupt callback. If the user has interrupted this thread, fails all groups and
+    /// thus ends all calls. This is necessary because the caller gets its memory back only when its
+    /// call has ended.
     fn handle_interrupt(&self) {
         IN_INTERRUPT_CALLBACK.set(true);
         let cause = user_code::call(|| self.host.interrupted()).flatten();
@@ -339,8 +346,8 @@ impl Runtime {
     }
 
     /// Advances the operations in flight while no other thread polls. The calling thread has other
-    /// duties, so this method returns after [`BACKGROUND_PASSES`] passes. Afterwards,
-    /// [`Runtime::is_unfinished`] returns whether work is left.
+    /// duties, so this method returns after at most [`BACKGROUND_PASSES`] passes. Afterwards,
+    /// [`Runtime::is_unfinished`] returns `true` if work is left.
     pub(crate) fn poll_in_background(&self) {
         if self.wants_poller() {
             self.host.close_unreachable();
@@ -365,9 +372,9 @@ impl Runtime {
             is_unfinished = engine.poll();
         }
         if engine.waits_for_device() {
-            // A device wakes no thread, so this thread sleeps briefly and checks again.
+            // A device does not wake any thread, so this thread sleeps briefly and checks again.
             if !is_unfinished {
-                // Callers can use the engine meanwhile.
+                // Unlock the engine, so that callers can use it during the sleep.
                 drop(engine);
                 self.host.pause_for_device(u32::MAX);
                 engine = self.lock_while_polled();
@@ -387,8 +394,8 @@ impl Runtime {
         due
     }
 
-    /// Advances the operations in flight once, and leaves the remaining work to the background
-    /// thread.
+    /// Advances the operations in flight for a few passes, and leaves the remaining work to the
+    /// background thread.
     fn advance(&self) {
         self.receive_controls(&mut self.lock_while_polled());
         let due = self.poll_passes();
@@ -397,23 +404,23 @@ impl Runtime {
     }
 
     /// Returns a guard that keeps this thread from running user code as long as the guard exists.
-    /// Callers hold other locks during that time.
+    /// Callers hold other locks while the guard exists.
     #[inline]
     pub(crate) fn forbid_user_code(&self) -> UserCodeGuard<'_> {
         user_code::hold();
         UserCodeGuard(self)
     }
 
-    /// Shows a warning, without waiting until it is read.
+    /// Shows a warning, without waiting until it has been written.
     fn warn(&self, warning: Option<String>) {
         if let Some(line) = warning {
             self.host.warn(line);
         }
     }
 
-    /// Waits for at most `at_most` until `is_so`, which depends on a device's stream, returns
-    /// `true`. Returns the last value of `is_so`. During the wait, the background thread advances
-    /// operations in flight.
+    /// Waits until `is_so`, which depends on a device's stream, returns `true`, or until `at_most`
+    /// has elapsed. Returns the last value of `is_so`. During the wait, the background thread
+    /// advances operations in flight.
     pub(crate) fn wait_for_stream(&self, is_so: impl Fn() -> bool, at_most: Duration) -> bool {
         let end = self.host.now().saturating_add(at_most);
         let mut looks = 0u32;
@@ -460,7 +467,7 @@ impl Runtime {
         })
     }
 
-    /// Returns `true` if the last pass in the background ended with work left to do.
+    /// Returns `true` if the last thread that polled stopped while work was left to do.
     fn is_unfinished(&self) -> bool {
         self.unfinished.load(Ordering::Relaxed)
     }
@@ -490,7 +497,7 @@ impl Runtime {
         self.notify_engine(|engine| engine.give_up(cause));
     }
 
-    /// Calls `what` on the engine and wakes the threads that are waiting for the engine.
+    /// Calls `what` on the engine and wakes the threads that are waiting for operations.
     fn notify_engine(&self, what: impl FnOnce(&mut Engine)) {
         let mut engine = self.lock_while_polled();
         what(&mut engine);
@@ -507,12 +514,12 @@ impl Runtime {
     }
 
     /// Leaves a group. First waits until operations in flight have ended. If this rank is the
-    /// coordinator of a failed group, also waits until it has announced the agreed mark. Then sends
-    /// the goodbye.
+    /// coordinator of a failed group, also waits until it has announced the agreed mark. Finally
+    /// sends the goodbye.
     ///
-    /// Leaving the last group also closes the host. To close it when the runtime is dropped would
-    /// be too late, because the control thread may hold the runtime for a moment longer, until
-    /// after the caller has exited the process.
+    /// Leaving the last group also closes the host. Closing it only when the runtime is dropped
+    /// would be too late: the control thread may keep the runtime alive for a moment longer, and
+    /// the process may exit before then.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
         self.finish(number, at_most);
         let mut engine = self.lock_while_polled();
@@ -529,13 +536,13 @@ impl Runtime {
         if was_last {
             self.host.close();
         }
-        // Its links close after the goodbye was sent.
+        // Close the group's links only after the goodbye has been sent.
         drop(group);
     }
 
-    /// Waits until everything in flight in a group has ended. Calls end by their deadlines, so that
-    /// no call is cut short, or within `at_most` if they have no deadline. Everything else ends
-    /// within `at_most`.
+    /// Waits until nothing is in flight in a group. A call that has a deadline may take until its
+    /// deadline, and a call without one ends within `at_most`. For everything else, this method
+    /// waits only for `at_most`.
     fn finish(&self, number: u32, at_most: Duration) {
         self.with_group(number, |group| group.impose_timeout(at_most));
         let end = self.host.now().saturating_add(at_most);
@@ -547,7 +554,7 @@ impl Runtime {
         });
     }
 
-    /// Passes control messages and losses from a host without a control thread to the engine.
+    /// If the host has no control thread, passes its control messages and its losses to the engine.
     fn receive_controls(&self, engine: &mut Engine) {
         while let Some((group, from, payload)) = self.host.receive_control() {
             engine.control(group, from, &payload);
@@ -558,8 +565,8 @@ impl Runtime {
     }
 
     /// Sends the engine's control messages and reports its failures. Every piece of code that may
-    /// end operations calls this method before it unlocks the engine, so an error is on record
-    /// before the program receives it.
+    /// end operations calls this method before it unlocks the engine, so that an error has been
+    /// reported before the program receives it.
     fn send_controls(&self, engine: &mut Locked<'_>) {
         while let Some((error, members)) = engine.next_failure() {
             self.host.report(&error, &members);

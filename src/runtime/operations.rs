@@ -11,8 +11,8 @@ use std::task::Waker;
 use std::time::Duration;
 
 impl Runtime {
-    /// Starts an operation, which takes ownership of the memory, and leaves it to the polling
-    /// threads.
+    /// Starts an operation, which takes ownership of the memory. From then on, the polling threads
+    /// advance it.
     ///
     /// # Errors
     /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
@@ -38,11 +38,12 @@ impl Runtime {
         Ok(Ticket { group, order, slot })
     }
 
-    /// Starts a collective whose caller waits for it. Runs the collective step by step, with the
-    /// engine locked, as long as it makes progress.
+    /// Starts a collective for a caller that waits for it. Runs the collective step by step, with
+    /// the engine locked, as long as it makes progress.
     ///
-    /// Returns `None` if the collective has ended; the memory is still in `start`. Otherwise,
-    /// returns a ticket to wait for, and the operation has taken ownership of the memory.
+    /// Returns `None` if the collective has ended; the memory is still in `start`. Otherwise, the
+    /// operation has taken ownership of the memory, and the caller must wait for the returned
+    /// ticket.
     ///
     /// # Errors
     /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
@@ -61,7 +62,7 @@ impl Runtime {
         Ok(slot.map(|slot| Ticket { group, order, slot }))
     }
 
-    /// Starts a send or a receive whose caller waits for it.
+    /// Starts a send or a receive for a caller that waits for it.
     ///
     /// # Errors
     /// Returns the group's first error if the group has failed, or `ErrorKind::Usage` if the group
@@ -75,14 +76,14 @@ impl Runtime {
         Ok(Ticket { group, order, slot })
     }
 
-    /// Returns `true` if no other thread needs the engine or waits for an operation.
+    /// Returns `true` if no other thread needs the engine or is waiting for an operation.
     #[inline]
     fn may_keep_engine(&self) -> bool {
         self.others.load(Ordering::Relaxed) + self.sleepers.load(Ordering::Relaxed) == 0
     }
 
-    /// Returns a guard. As long as it exists, calls that run step by step let other threads use the
-    /// engine.
+    /// Returns a guard. As long as the guard exists, calls that run step by step stop doing so and
+    /// unlock the engine.
     pub(crate) fn ask_others_to_yield(&self) -> impl Drop {
         struct YieldRequest<'a>(&'a AtomicUsize);
         impl Drop for YieldRequest<'_> {
@@ -107,8 +108,8 @@ impl Runtime {
         log.flatten().map(Log::finish).unwrap_or_default()
     }
 
-    /// Waits for an operation and returns its result, at the latest by the deadline of the
-    /// operation.
+    /// Waits for an operation and returns its result, at the latest when the operation's deadline
+    /// has passed.
     pub(crate) fn wait(&self, ticket: Ticket) -> End {
         let thread = thread_number();
         self.wait_for(|engine| {
@@ -131,7 +132,7 @@ impl Runtime {
     }
 
     /// Takes the result of an operation that has ended. Returns `None` while the operation is in
-    /// flight. In that case, the thread that ends it wakes the `waker` that was passed last.
+    /// flight. In that case, the waker that was passed last is woken when the operation ends.
     pub(crate) fn poll_for(&self, ticket: Ticket, waker: &Waker) -> Option<End> {
         // The waker is not needed while the task polls.
         self.forget_waker(ticket);
@@ -167,7 +168,7 @@ impl Runtime {
             engine.abandoned();
         }
         drop(engine);
-        // Dropping these may run user code, so unlock the engine first.
+        // Dropping these values may run user code, so unlock the engine first.
         drop((of_no_use, end));
     }
 

@@ -26,7 +26,7 @@ use std::os::fd::{OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
-/// Data connections that have not been taken by a link yet.
+/// Data connections that no link has taken yet.
 #[derive(Default)]
 struct Arrivals {
     known: Known,
@@ -68,14 +68,14 @@ impl Arrivals {
         self.known.forget(group);
     }
 
-    /// Closes connections that will not be needed any longer.
+    /// Closes unclaimed connections that are no longer needed.
     fn tidy(&mut self) {
         let known = &self.known;
         self.unclaimed.retain(|(channel, _)| known.wants(*channel));
     }
 }
 
-/// State that is shared by the threads of the process.
+/// State that the threads of the process share.
 pub(crate) struct Shared {
     pub(super) reach: Arc<Reach>,
     arrivals: Mutex<Arrivals>,
@@ -111,9 +111,9 @@ impl Shared {
     }
 
     /// Returns the links of a channel. Links to local ranks use shared memory. Links to other ranks
-    /// use TCP and are dialed when a program first needs them. In a group that the join creates,
-    /// the local ranks exchange their memory now, within `at_most`. In other groups, they exchange
-    /// it when a program first needs the link.
+    /// use TCP and connect when a program first needs them. In a group that the join creates, the
+    /// local ranks exchange their memory now, within `at_most`. In other groups, they exchange it
+    /// when a program first needs a link.
     fn links(
         &self,
         channel: u32,
@@ -162,10 +162,10 @@ impl Shared {
 pub(crate) struct ProcessHost {
     pub(crate) shared: Arc<Shared>,
     pub(crate) start: Instant,
-    /// `true` if every rank on this host has a core to itself.
+    /// `true` if every rank on this host has its own core.
     pub(crate) has_own_core: bool,
     pub(crate) rank: usize,
-    /// Callback that returns `true` if the user has interrupted the thread that calls it.
+    /// Callback that returns `true` if the user has interrupted the calling thread.
     pub(crate) interrupt: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     pub(crate) warnings: Warnings,
     /// Descriptor of the file for reports to the launcher.
@@ -317,7 +317,7 @@ impl Host for ProcessHost {
 
     fn report(&self, error: &Error, members: &Members) {
         if let Some(descriptor) = self.report_fd {
-            // Without a report, the launcher judges by how the rank exits.
+            // If this fails, the launcher relies on the rank's exit status.
             let _ = Report::failed(error, members, self.rank).append(descriptor);
         }
     }
@@ -342,7 +342,8 @@ impl Host for ProcessHost {
 
 impl Drop for ProcessHost {
     fn drop(&mut self) {
-        // Needed if no communicator was created, because then no group has left.
+        // This is necessary if no communicator was created, because the host is otherwise closed
+        // only when the last group leaves.
         self.close();
     }
 }
@@ -394,7 +395,8 @@ impl Handler for Callbacks {
         if !self.0.background.is_still_here() {
             self.0.reach.with_runtime(Runtime::poll_in_background);
         }
-        // The background thread may have finished running user code and found the token taken.
+        // While this thread held the token, the background thread may have finished running user
+        // code and found the token taken.
         self.0.reach.with_runtime(Runtime::leave_to_background);
     }
 }
@@ -405,7 +407,7 @@ mod tests {
     use mio::net::TcpStream;
     use std::io::Read;
 
-    /// Returns a connection from `peer` and its other end.
+    /// Returns a connection from `peer`, and the connection's other end.
     fn connection(peer: usize) -> (DataStream, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let far = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
@@ -436,8 +438,8 @@ mod tests {
             arrivals.take(channel_number(group, 0), stream);
             far.push(other);
         };
-        // First no group is expected. Then the same peer connects twice, and a peer runs ahead in
-        // more channels than allowed.
+        // While no group is expected, one peer connects. Then a group is expected, the same peer
+        // connects twice, and another peer runs ahead in more channels than allowed.
         arrive(&mut arrivals, 7, 1);
         arrivals.known.await_group(true);
         arrive(&mut arrivals, 0, 1);
@@ -448,7 +450,7 @@ mod tests {
         let closed: Vec<bool> = far.iter_mut().map(is_closed).collect();
         assert!(closed[0] && closed[1] && closed[CHANNELS_AHEAD_MAX + 3]);
         assert_eq!(closed.iter().filter(|one| **one).count(), 3);
-        // One group is created, and then no other is expected.
+        // One group is created, and then no other group is expected.
         let reactor = Arc::new(Reactor::new().unwrap());
         let inbox = arrivals.inbox(channel_number(0, 0));
         assert!(inbox.take(1, &reactor).is_some() && inbox.take(2, &reactor).is_some());
@@ -457,7 +459,7 @@ mod tests {
         arrivals.known.await_group(false);
         arrivals.tidy();
         assert!(is_closed(&mut far[5]));
-        // The group no longer exists.
+        // A connection for a group that no longer exists is closed.
         arrivals.forget(0);
         let (stream, mut late) = connection(1);
         arrivals.take(channel_number(0, 0), stream);

@@ -1,4 +1,4 @@
-//! Tests of the polling token, of the background thread's duties, and of the end of a runtime.
+//! Tests the polling token, leaving work to the background thread, and closing the host.
 
 use super::*;
 use crate::dtype::Dtype;
@@ -14,7 +14,8 @@ use crate::protocol::session::To;
 use crate::sys::memory::Region;
 use std::sync::Arc;
 
-/// A host that records whether it was closed, and how many messages had been sent by then.
+/// A host that counts how often work was left to the background thread, and records how many
+/// messages had been sent when it was closed.
 #[derive(Default)]
 struct Recorder {
     handed_over: Arc<AtomicUsize>,

@@ -2,8 +2,9 @@
 //! operations, and asks whether the user has interrupted a thread. No other module calls user code.
 //!
 //! User code may do anything: call the library again, wait for another thread, or run for a long
-//! time. So it runs on a thread that holds neither the engine's lock nor the polling token. User
-//! code that becomes due while the lock is held runs on a thread that no call waits for.
+//! time. So user code runs only on a thread that holds neither the engine's lock nor the polling
+//! token. User code that becomes due while a thread holds the lock runs on a thread that no call
+//! waits for.
 
 use super::Runtime;
 use crate::engine::group::Memory;
@@ -14,25 +15,25 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::task::Waker;
 
 thread_local! {
-    /// Number of engine locks and polling tokens that this thread holds.
+    /// Number of engine locks, polling tokens and guards that this thread holds.
     static HELD: Cell<u32> = const { Cell::new(0) };
     /// `true` if this thread has deferred user code to a later unlock.
     static IS_DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Records that this thread has taken an engine's lock or a token.
+/// Records that this thread has acquired an engine's lock, a token or a guard.
 #[inline]
 pub(super) fn hold() {
     HELD.set(HELD.get() + 1);
 }
 
-/// Records that this thread has returned an engine's lock or a token.
+/// Records that this thread has released an engine's lock, a token or a guard.
 #[inline]
 pub(super) fn release() {
     HELD.set(HELD.get() - 1);
 }
 
-/// Returns `true` if this thread holds exactly one lock or token.
+/// Returns `true` if this thread holds exactly one lock, token or guard.
 #[inline]
 pub(super) fn holds_one() -> bool {
     HELD.get() == 1
@@ -44,16 +45,16 @@ pub(super) fn defer() {
 }
 
 /// Calls user code. Returns `None` if the code panicked, in which case the panic hook has run. The
-/// panic must not unwind this thread, which may belong to the library, or may be waiting in a call
-/// whose memory is owned by the engine. If the code has forked a child, the child is aborted here,
-/// because the call belongs to its parent and does not return any memory to the child.
+/// panic must not unwind this thread, which may belong to the library or may be waiting in a call
+/// whose memory the engine owns. If the code has forked a child and the child returns here, aborts
+/// the child, because the call belongs to the parent and returns no memory to the child.
 pub(super) fn call<R>(code: impl FnOnce() -> R) -> Option<R> {
     debug_assert_eq!(HELD.get(), 0, "code of the program may call the library");
     let process = Generation::current();
     let outcome = catch_unwind(AssertUnwindSafe(code)).ok();
     if !process.is_current() {
         let why = "a child that was forked in a callback cannot return to its parent's call";
-        // Abort even if standard error is closed.
+        // Ignore a failure to write, so that the child is aborted even if standard error is closed.
         let _ = writeln!(std::io::stderr(), "ringtree: {why}; aborting");
         std::process::abort();
     }

@@ -1,10 +1,10 @@
 //! Implements the fence between a thread that is about to sleep and the threads that may have to
 //! wake it.
 //!
-//! The sleeper sets its flag, and then checks for work once more. A waker publishes work, and then
-//! checks the flag. One of the two must see what the other wrote, so both sides need a full fence
-//! between the write and the check. In a waker, the fence would add the time of a cache-line
-//! transfer to every message. So the sleeper, which has time to spare, has the kernel execute the
+//! The sleeper sets its flag and then checks for work once more. A waker publishes work and then
+//! checks the flag. At least one of them must see what the other wrote, so both need a full fence
+//! between the write and the check. In a waker, the fence would add the time for a cache-line
+//! transfer to every message. So the sleeper, which has time to spare, makes the kernel execute a
 //! fence in every running thread (`membarrier`), and a waker only prevents the compiler from
 //! reordering the two accesses. If the kernel does not support this, both sides execute a fence.
 
@@ -29,12 +29,13 @@ pub(crate) fn is_kernel_fencing() -> bool {
         .get_or_init(|| membarrier(REGISTER_GLOBAL_EXPEDITED) && membarrier(GLOBAL_EXPEDITED))
 }
 
-/// Executes the sleeper's fence. Afterwards, the sleeper sees what any waker wrote before the
-/// fence, and a waker that checks later sees what the sleeper wrote before the fence.
+/// Executes the sleeper's fence. Afterwards, the sleeper sees what wakers wrote before the fence,
+/// and a waker that checks later sees what the sleeper wrote before the fence.
 pub(crate) fn sleeper_fence() {
     fence(Ordering::SeqCst);
     if is_kernel_fencing() {
-        // The call has worked before. If it fails now, the sleep lasts its full, limited time.
+        // The call has succeeded before. If it fails now, a wake-up may be missed, and the sleep
+        // lasts for its full, limited time.
         membarrier(GLOBAL_EXPEDITED);
         fence(Ordering::SeqCst);
     }

@@ -1,4 +1,4 @@
-//! Counts the bytes that a thread holds, for unit tests.
+//! Counts the allocated bytes of each thread, for unit tests.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -33,8 +33,8 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Runs `work`. Returns its result, and the maximum number of bytes that this thread held during
-/// the run, not counting the bytes that it held before.
+/// Runs `work`. Returns its result, and the maximum number of bytes that this thread had allocated
+/// during the run, not counting the bytes that it had allocated before.
 pub(crate) fn most_held_in<R>(work: impl FnOnce() -> R) -> (R, usize) {
     let before = HELD.get();
     MOST.set(before);

@@ -1,10 +1,10 @@
-//! Replaces sockets and files in forked children, so that a child does not hold them open.
+//! Replaces sockets and files in forked children, so that a child does not keep them open.
 //!
 //! A child that is forked but does not run a different program, such as a data loader, inherits
 //! every descriptor. If its parent is killed, the child would keep the parent's connections open,
 //! and no peer would notice the death. It would also keep the parent's file locks. So a handler in
-//! the child replaces these files with `/dev/null`. The parent's files stay as they are, and the
-//! descriptor numbers stay valid for the objects in the child's memory that hold them.
+//! the child replaces these files with `/dev/null`. The parent's files are unaffected, and the
+//! descriptors remain valid for the objects in the child's memory that hold them.
 //!
 //! A socket is identified by its cookie, which is unique in the kernel. Any other file is
 //! identified by its file system and inode number. So callers need not report that they have closed
@@ -18,21 +18,21 @@ use std::os::fd::{AsFd, AsRawFd, IntoRawFd};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU64, AtomicUsize, Ordering};
 
-/// Number of descriptors that can be replaced. Files with higher descriptors are inherited by
-/// children.
+/// Number of descriptors that can be replaced. Children inherit files that have higher descriptors.
 const DESCRIPTORS_MAX: usize = 1 << 16;
 
-/// Identity of the file behind each descriptor, or 0 if the file must not be replaced.
+/// Identity of the file to replace, indexed by descriptor; 0 if the descriptor must not be
+/// replaced.
 static FILES: [AtomicU64; DESCRIPTORS_MAX] = [const { AtomicU64::new(0) }; DESCRIPTORS_MAX];
 /// The highest descriptor that has an entry in [`FILES`], plus one.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// A descriptor of `/dev/null`, or -1 until the handler is registered.
+/// A descriptor for `/dev/null`, or -1 until it has been opened.
 static NULL: AtomicI32 = AtomicI32::new(-1);
 
-/// Makes sure that children that are forked afterwards do not hold `file`.
+/// Makes sure that children that are forked afterwards do not keep `file` open.
 ///
 /// # Errors
-/// Returns the operating system's error. In that case, children hold the file.
+/// Returns the operating system's error. In that case, children keep the file open.
 pub(crate) fn close_in_children(file: &impl AsFd) -> io::Result<()> {
     prepare()?;
     let descriptor = file.as_fd().as_raw_fd();
@@ -44,7 +44,7 @@ pub(crate) fn close_in_children(file: &impl AsFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Registers the handler, but only once.
+/// Registers the handler, unless it is already registered.
 fn prepare() -> io::Result<()> {
     static IS_REGISTERED: Mutex<bool> = Mutex::new(false);
     let mut is_registered = lock(&IS_REGISTERED);
@@ -80,7 +80,7 @@ extern "C" fn in_child() {
     }
 }
 
-/// Returns the identity of the file behind `descriptor`, or 0 if there is no such file.
+/// Returns the identity of the file that `descriptor` refers to, or 0 if there is no such file.
 fn identity(descriptor: i32) -> u64 {
     let mut cookie = 0u64;
     let mut length = size_of::<u64>() as libc::socklen_t;
@@ -104,7 +104,8 @@ fn identity(descriptor: i32) -> u64 {
     }
     // SAFETY: `fstat` has succeeded, so the kernel has initialized the value.
     let status = unsafe { status.assume_init() };
-    // Cookies count from 1 and never reach the highest bit.
+    // The highest bit distinguishes the result from a cookie, because cookies count from 1 and
+    // never reach that bit.
     (status.st_ino ^ status.st_dev.rotate_left(32)) | 1 << 63
 }
 
@@ -121,7 +122,7 @@ pub(crate) mod tests {
         (near, listener.accept().unwrap().0)
     }
 
-    /// Runs `body` while a forked child exists that does nothing.
+    /// Runs `body` while an idle forked child exists.
     pub(crate) fn with_forked_child(body: impl FnOnce()) {
         let (reader, writer) = std::io::pipe().unwrap();
         let (ours, theirs) = (writer.as_raw_fd(), reader.as_raw_fd());

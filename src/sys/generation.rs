@@ -5,13 +5,13 @@
 //! code that creates such a value stores its [`Generation`] with the value and checks it before
 //! each use.
 //!
-//! The generations are counted by a handler that the C library's `fork` runs. A process that was
-//! created without this handler, by a bare `clone`, cannot be distinguished from its parent.
+//! A handler that the C library's `fork` runs counts the generations. A process that was created
+//! without this handler, by a bare `clone`, cannot be distinguished from its parent.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Number of forks between the process that began to count and this process.
+/// Number of forks that lead from the process that began to count to this process.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Identifies a process and distinguishes it from its ancestors by the number of forks.
@@ -41,8 +41,8 @@ impl Generation {
 /// Returns the operating system's error if there is not enough memory.
 pub(crate) fn count_forks() -> io::Result<()> {
     static IS_COUNTED: AtomicBool = AtomicBool::new(false);
-    // Miri has no processes. If two threads register the handler, it counts twice, which works as
-    // well.
+    // Miri has no processes. If two threads register the handler at the same time, each fork is
+    // counted twice, which is harmless.
     if cfg!(miri) || IS_COUNTED.load(Ordering::Relaxed) {
         return Ok(());
     }

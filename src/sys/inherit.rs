@@ -1,4 +1,4 @@
-//! Takes over a listening socket that the parent process has left open for this process.
+//! Takes over a listening socket that this process has inherited from its parent.
 
 use crate::lock::lock;
 use rustix::io::{FdFlags, fcntl_setfd};
@@ -10,7 +10,7 @@ use std::net::TcpListener;
 use std::os::fd::{FromRawFd, IntoRawFd, OwnedFd, RawFd};
 use std::sync::Mutex;
 
-/// Descriptors that have been taken over. Each descriptor can be taken over only once.
+/// Descriptors that have been taken over. Each of them can be taken over only once.
 static TAKEN: Mutex<Vec<RawFd>> = Mutex::new(Vec::new());
 
 fn refused(descriptor: RawFd, why: &str) -> io::Error {
@@ -21,8 +21,8 @@ fn refused(descriptor: RawFd, why: &str) -> io::Error {
 }
 
 /// Takes over `descriptor`, which must be a listening TCP socket, and makes sure that it is closed
-/// in new programs that this process starts. Returns `None` if the descriptor was taken over
-/// before, because its number may now belong to a different file.
+/// in new programs that this process starts. Returns `None` if the descriptor has been taken over
+/// before, because it may now refer to a different file.
 ///
 /// # Errors
 /// Returns an error if the descriptor is not a listening TCP socket, in which case it stays open.
@@ -65,7 +65,7 @@ mod tests {
     fn take_listener_takes_only_listeners_and_only_once() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();
-        // No other test of this process gets a descriptor with such a high number.
+        // No other test in this process uses such a high descriptor.
         let copy = rustix::io::fcntl_dupfd_cloexec(&listener, 700).unwrap();
         let descriptor = copy.into_raw_fd();
         let taken = take_listener(descriptor).unwrap().unwrap();

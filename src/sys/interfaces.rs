@@ -5,7 +5,7 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// Returns every address of every interface that is up, as pairs of interface name and address.
+/// Returns pairs of interface name and address, for all addresses of all interfaces that are up.
 ///
 /// # Errors
 /// Returns the operating system's error.
@@ -22,8 +22,8 @@ pub(crate) fn addresses() -> io::Result<Vec<(String, IpAddr)>> {
         // until `freeifaddrs` below.
         let entry = unsafe { &*at };
         at = entry.ifa_next;
-        // On some targets, the constant IFF_UP and the field have different types. IFF_UP is 1 on
-        // all targets.
+        // The value 1 is IFF_UP on all targets. On some targets, the constant and the field have
+        // different types.
         if entry.ifa_flags & 1 == 0 || entry.ifa_addr.is_null() {
             continue;
         }

@@ -1,10 +1,9 @@
 //! Lends memory to operations in flight.
 //!
-//! An operation outlives the statement that started it, so a slice that is borrowed for it cannot
-//! keep its lifetime. A [`Region`] is such a slice with its lifetime erased. The functions that
-//! create a region make sure that it never outlives the memory. [`lend`] takes the region back
-//! before it returns, and ends the process if it cannot. [`Region::hold`] keeps the buffer inside
-//! the region.
+//! An operation outlives the statement that started it, so a slice that it borrows cannot keep its
+//! lifetime. A [`Region`] is such a slice with its lifetime erased. The functions that create a
+//! region make sure that it never outlives the memory. [`lend`] takes the region back before it
+//! returns, and ends the process if it cannot. [`Region::hold`] keeps the buffer inside the region.
 
 use super::generation::Generation;
 use crate::dtype::{Dtype, Element};
@@ -32,7 +31,8 @@ enum Owner {
     Lent(Access, Loaned),
     /// Bytes of a value that is kept alive as long as the region exists.
     Kept(#[expect(dead_code, reason = "kept only to be dropped")] Arc<dyn Any + Send + Sync>),
-    /// A buffer of any type that the region owns, from a `Box`, with the access that is allowed.
+    /// A buffer of any type that the region owns, as the pointer from a `Box`, with the access that
+    /// is allowed.
     Held(NonNull<dyn Any + Send>, Access),
 }
 
@@ -51,12 +51,12 @@ enum Access {
     Writes,
 }
 
-/// An error, with the buffer that could not be held because of it.
+/// An error, with the buffer that could not be held because of the error.
 pub(crate) type Refused<B, E> = (E, B);
 
 /// The right to get back the buffers that one or two regions hold, as a `B`. Forked children can
-/// use it too. The operation belongs to the parent and does not end in a child, so no region is
-/// returned there.
+/// use the claim, too: the operation belongs to the parent and does not end in a child, so no
+/// region is returned there.
 ///
 /// Only this crate may use a claim, because a claim must not outlive its regions.
 #[derive(Debug)]
@@ -75,8 +75,8 @@ unsafe impl<B> Send for Claim<B> {}
 unsafe impl<B> Sync for Claim<B> {}
 
 impl<B> Claim<B> {
-    /// Returns the buffer in a forked child. Returns `None` in the process that passed the buffer
-    /// to the region.
+    /// Returns the buffers in a forked child. Returns `None` in the process that passed the buffers
+    /// to the regions.
     pub(crate) fn take(self) -> Option<B> {
         if self.made_in.is_current() {
             return None;
@@ -128,7 +128,7 @@ impl<B: 'static> Claim<B> {
         }
     }
 
-    /// Joins the claims to an input and to an output.
+    /// Joins the claims to an input and an output.
     pub(crate) fn and<O: 'static>(self, output: Claim<O>) -> Claim<(B, O)> {
         /// # Safety
         /// The pointers come from leaked boxes of these types, and nothing else in this process
@@ -166,8 +166,8 @@ impl Region {
     /// Holds a buffer. `slice` returns the elements in the buffer, and [`Region::release`] returns
     /// the buffer. If the region is dropped, the buffer is dropped with it, on the same thread.
     ///
-    /// `slice` is called only once, so the type of a user's buffer may return a different slice
-    /// each time.
+    /// `slice` is called only once, because a user's buffer type may return a different slice each
+    /// time.
     ///
     /// # Errors
     /// Returns the error that `slice` returned, with the buffer.
@@ -206,7 +206,7 @@ impl Region {
         access: Access,
         slice: impl FnOnce(&mut B) -> Result<NonNull<[T]>, E>,
     ) -> Result<(Self, Claim<B>), Refused<B, E>> {
-        // From here on, the buffer stays in place and is accessed only through this pointer.
+        // From here on, the buffer is not moved and is accessed only through this pointer.
         let mut held = NonNull::from(Box::leak(Box::new(buffer)));
         // SAFETY: the box was leaked just now. No other reference to its content exists.
         match slice(unsafe { held.as_mut() }) {
@@ -273,7 +273,7 @@ impl Region {
         }
     }
 
-    /// Returns `true` if the region was borrowed.
+    /// Returns `true` if the region describes borrowed memory.
     fn is_lent(&self) -> bool {
         matches!(self.owner, Owner::Lent(..))
     }
@@ -330,7 +330,7 @@ struct MustReturn;
 
 impl Drop for MustReturn {
     fn drop(&mut self) {
-        // Not `eprintln!`, which panics if nothing can be written to standard error.
+        // Do not use `eprintln!`, which panics if nothing can be written to standard error.
         let said = "ringtree: an operation did not return a borrowed buffer; aborting";
         let _ = writeln!(std::io::stderr(), "{said}");
         std::process::abort();
@@ -338,7 +338,7 @@ impl Drop for MustReturn {
 }
 
 /// Lends `slice` to `operation` as a region. The operation must return the region together with its
-/// result, so that the borrow can end. If it panics before that, the process ends.
+/// result, so that the borrow can end. If the operation panics before that, the process ends.
 ///
 /// ```
 /// let mut numbers = [1u8, 2, 3];
@@ -402,8 +402,8 @@ fn lend_region<T: Element, R>(
     result
 }
 
-/// A lender of several buffers. It must take all of them back before [`lending`] returns.
-/// Asynchronous operations with borrowed buffers are built on it.
+/// A lender of several buffers, which must take all of them back before [`lending`] returns.
+/// Asynchronous operations on borrowed buffers use it.
 ///
 /// `'buffers` is the lifetime of the buffers. Each [`Lender::lend`] needs one [`Lender::take_back`]
 /// before [`lending`] returns; otherwise, the process ends. A lender counts regions but does not
@@ -417,7 +417,7 @@ pub(crate) struct Lender<'buffers> {
 }
 
 /// The reference `R` to a buffer while a region describes a part of the buffer. The reference
-/// cannot be used during that time. It is stored in a `MaybeUninit`, so that moving it claims
+/// cannot be used during that time. It is stored in a `MaybeUninit`, so that moving it asserts
 /// nothing about its target.
 #[derive(Debug)]
 pub(crate) struct Loan<R> {
@@ -496,7 +496,8 @@ impl<'buffers> Lender<'buffers> {
     }
 }
 
-/// Runs `body` with a lender, and checks that everything that was lent has been returned.
+/// Runs `body` with a lender. Ends the process if any region that was lent has not been returned,
+/// except in a forked child.
 pub(crate) fn lending<'buffers, R>(body: impl FnOnce(&Lender<'buffers>) -> R) -> R {
     struct Check<'a, 'buffers>(&'a Lender<'buffers>);
     impl Drop for Check<'_, '_> {

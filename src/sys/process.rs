@@ -15,14 +15,14 @@ use std::process::{Child, Command};
 /// Maximum number of process groups that a watchdog guards at the same time.
 const GROUPS_MAX: usize = 4096;
 
-/// The word that announces a child to the watchdog. The child then sends its own group.
+/// The word that announces a child to the watchdog. After this word, the child sends its own group.
 const CHILD_FOLLOWS: i32 = 0;
 /// The word that reports that the announced child never ran its program.
 const CHILD_FAILED: i32 = i32::MIN;
 
 /// Returns `true` if this process ignores `signal`, either because it was started this way, for
-/// example by `nohup`, or because it has changed the setting. In that case, the signal must stay
-/// ignored, even in children.
+/// example by `nohup`, or because it has changed the setting. In that case, children must ignore
+/// the signal, too.
 #[must_use]
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();
@@ -35,8 +35,8 @@ pub(crate) fn is_ignored(signal: i32) -> bool {
 }
 
 /// Stops this process, as SIGTSTP does by default, and returns when the process resumes. The system
-/// does not stop a process that no shell could resume, which is the case for the first process of a
-/// container and for a process whose group has no parent in its session.
+/// does not stop a process that no shell could resume, such as the first process in a container, or
+/// a process whose group has no parent in its session.
 pub(crate) fn suspend() {
     let mut before = std::mem::MaybeUninit::<libc::sigaction>::uninit();
     // SAFETY: a sigaction of zeros is the default action with an empty mask. The first call writes
@@ -51,17 +51,17 @@ pub(crate) fn suspend() {
     }
 }
 
-/// Makes the child of `command` the leader of its own process group, and ties its life to the
+/// Makes the child of `command` the leader of its own process group, and ties its lifetime to the
 /// *thread* that will call `spawn`. When that thread ends, the kernel kills the child.
 ///
-/// On a terminal, such a process group is in the background. A terminal that stops background
-/// writers (`stty tostop`) would stop the child forever, so the child ignores SIGTTOU.
+/// On a terminal, such a process group is in the background. With `stty tostop`, a terminal would
+/// stop such a child forever when it writes, so the child ignores SIGTTOU.
 pub fn bind_to_parent(command: &mut Command) {
     bind(command, false);
 }
 
 /// Like [`bind_to_parent`]. If `in_session` is `true`, the child also leads its own session, so
-/// that a scheduler that shares the cores among sessions treats the child as a separate group.
+/// that a scheduler that divides the cores among sessions treats the child as a separate group.
 fn bind(command: &mut Command, in_session: bool) {
     let parent = std::process::id();
     if !in_session {
@@ -95,10 +95,10 @@ fn bind(command: &mut Command, in_session: bool) {
 /// A process that kills the process groups that it guards if this process ends without releasing
 /// them.
 ///
-/// The watchdog shares neither the session nor the command line of this process, so that it is not
+/// The watchdog has neither the session nor the command line of this process, so that it is not
 /// mistaken for a rank. It sleeps in a single `read` and exits when the `Watchdog` value is
 /// dropped, which also reaps the process. If it were orphaned in a container whose first process
-/// does not reap children, it would remain a zombie.
+/// does not reap children, it would remain as a zombie.
 #[derive(Debug)]
 pub(crate) struct Watchdog {
     writer: Option<PipeWriter>,
@@ -171,14 +171,14 @@ impl Watchdog {
     }
 
     /// Stops guarding `group`. Call this method before the leader of the group is reaped, because
-    /// the number of the group may be reused afterwards.
+    /// the group's ID may be reused afterwards.
     pub(crate) fn release(&mut self, group: i32) {
         self.send_word(-group);
     }
 
     fn send_word(&mut self, word: i32) {
-        // If the watchdog was killed, the other two safeguards remain, and nothing else can be
-        // done.
+        // Ignore a failure. If the watchdog was killed, the other two safeguards remain, and
+        // nothing else can be done.
         if let Some(writer) = &mut self.writer {
             let _ = writer.write_all(&word.to_ne_bytes());
         }
@@ -214,9 +214,9 @@ impl Drop for Watchdog {
 /// The process groups that a watchdog guards. They are stored on its stack, because nothing may be
 /// allocated after a fork.
 struct Groups {
-    /// The groups. An entry that is 0 is free.
+    /// The guarded groups. An entry that is 0 is free.
     guarded: [i32; GROUPS_MAX],
-    /// Index of the group that arrived since the last announcement of a child.
+    /// Index of the group that has arrived since a child was last announced.
     newest: Option<usize>,
 }
 
@@ -228,7 +228,7 @@ impl Groups {
         }
     }
 
-    /// Processes one word, which is a group to guard, the negative of a group to forget, or one of
+    /// Processes one word, which is a group to guard, the negative of a group to release, or one of
     /// the two words about an announced child.
     fn hear(&mut self, word: i32) {
         match word {
@@ -252,10 +252,11 @@ impl Groups {
     }
 }
 
-/// Returns the addresses of this process's command line, which the kernel shows to other processes.
+/// Returns the address range of this process's command line, which the kernel shows to other
+/// processes.
 fn argument_memory() -> Option<Range<usize>> {
     let status = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The fields are numbered from 1, and the second one, in brackets, may contain spaces.
+    // The fields are numbered from 1. The second field, in parentheses, may contain spaces.
     let (_, from_third) = status.rsplit_once(") ")?;
     let mut fields = from_third.split_ascii_whitespace().skip(48 - 3);
     Some(fields.next()?.parse().ok()?..fields.next()?.parse().ok()?)

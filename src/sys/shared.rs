@@ -1,11 +1,11 @@
-//! Implements memory that processes share. It is written by the process that created it and read by
-//! the other processes.
+//! Implements memory that processes share. The process that created the memory writes it, and the
+//! other processes read it.
 //!
-//! A region is a memfd, so it has no name in any file system and is freed with the last process
-//! that holds it. It is sealed, which fixes its size, so no process can remove pages from under a
-//! reader. If the system supports it (Linux 5.1), only the creator can map the region for writing.
-//! The region begins with words, which both sides access as atomics, and plain bytes follow. No
-//! byte belongs to both parts.
+//! A region is a memfd, so it has no name in any file system and is freed when the last process
+//! that holds it releases it. The memfd is sealed, which fixes its size, so no process can remove
+//! pages while another process reads them. If the system supports it (Linux 5.1), only the creator
+//! can map the region for writing. The region consists of words, which all processes access as
+//! atomics, followed by plain bytes. No byte belongs to both parts.
 
 use super::generation::{Generation, count_forks};
 use rustix::fs::{MemfdFlags, SealFlags, fcntl_add_seals, fcntl_get_seals, fstat, ftruncate};
@@ -21,8 +21,8 @@ pub(crate) const WORD_BYTES: usize = size_of::<u64>();
 
 /// Words to which another process may be writing.
 ///
-/// The rings use only this trait and [`WriteWords`], so that a model checker can run them on its
-/// own memory.
+/// The rings access memory only through this trait and [`WriteWords`], so that a model checker can
+/// run them on its own memory.
 pub trait ReadWords {
     /// Loads the word at `at`, without any ordering.
     fn load(&self, at: usize) -> u64;
@@ -31,12 +31,12 @@ pub trait ReadWords {
     fn acquire(&self);
 }
 
-/// Words to which only this side writes.
+/// Words to which only this process writes.
 pub trait WriteWords {
     /// Stores the word at `at`, without any ordering.
     fn store(&self, at: usize, value: u64);
 
-    /// Stores the word at `at`, ordered after everything that was written before.
+    /// Stores the word at `at`, ordered after all earlier writes.
     fn release(&self, at: usize, value: u64);
 
     /// Hints that the word at `at` will be written soon, so that its cache line can be fetched for
@@ -50,7 +50,7 @@ pub trait WriteWords {
 pub(super) struct Mapping {
     pub(super) start: NonNull<u8>,
     bytes: usize,
-    /// The process that has the pages, or `None` if all children of the process also have them.
+    /// The process that has the pages, or `None` if forked children also have them.
     only_in: Option<Generation>,
 }
 
@@ -97,7 +97,7 @@ impl Mapping {
         self
     }
 
-    /// Returns the word at `at`. The caller has checked that it is one of the region's words.
+    /// Returns the word at `at`. The caller must have checked that it is one of the region's words.
     #[inline]
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: `at` is below the number of words (`Division::check`), so it is in the mapping,
@@ -130,8 +130,8 @@ pub(crate) fn address_space_holds(bytes: usize) -> io::Result<()> {
     Ok(())
 }
 
-/// Checks that a file may have `bytes` bytes. If a larger file were created, the system would end
-/// this process with a signal (SIGXFSZ).
+/// Checks that this process may create a file of `bytes` bytes. If the process created a file that
+/// exceeds its limit, the system would end the process with a signal (SIGXFSZ).
 fn file_limit_allows(bytes: usize) -> io::Result<()> {
     match getrlimit(Resource::Fsize).current {
         Some(limit) if bytes as u64 > limit => Err(io::Error::new(
@@ -157,7 +157,7 @@ impl Drop for Mapping {
 /// The seals that fix the length of a file.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 
-/// Creates an in-memory file of `bytes` zeros, which can still be sealed.
+/// Creates an in-memory file of `bytes` zeros that can be sealed afterwards.
 fn memory_file(bytes: usize) -> io::Result<OwnedFd> {
     file_limit_allows(bytes)?;
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
@@ -188,7 +188,7 @@ impl Division {
     /// Returns the total size of the region in bytes.
     #[must_use]
     pub const fn total_bytes(self) -> usize {
-        // The system rejects a length that is too large.
+        // If the length saturates, the system rejects it.
         self.words
             .saturating_mul(WORD_BYTES)
             .saturating_add(self.bytes)
@@ -211,14 +211,14 @@ impl Division {
     }
 }
 
-/// The words of a region that this process has created. All copies write to the same words.
+/// The words of a region that this process has created. All clones write to the same words.
 #[derive(Clone, Debug)]
 pub struct OwnWords {
     mapping: Arc<Mapping>,
     division: Division,
 }
 
-/// Plain bytes of a region that this process has created. They are written by only one owner.
+/// Plain bytes of a region that this process has created. Only one owner writes them.
 #[derive(Debug)]
 pub struct OwnBytes {
     mapping: Arc<Mapping>,
@@ -286,7 +286,8 @@ impl OwnRegion {
     /// processes. Forked children do not have the region.
     ///
     /// # Errors
-    /// Returns the operating system's error if it refuses the memfd, the memory or a descriptor.
+    /// Returns the operating system's error if it does not provide the memfd, the memory or a
+    /// descriptor.
     pub(crate) fn new(division: Division) -> io::Result<(Self, OwnedFd)> {
         Self::mapped(division, |mapping| mapping)
     }
@@ -307,7 +308,8 @@ impl OwnRegion {
         let file = memory_file(bytes)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let mapping = Arc::new(kept(Mapping::new(file.as_fd(), bytes, access)?));
-        // Older kernels do not have this seal. A peer that breaks the protocol could then write.
+        // Older kernels do not have the seal `FUTURE_WRITE`. Without it, a peer that breaks the
+        // protocol can write to the region.
         if fcntl_add_seals(&file, FIXED | SealFlags::FUTURE_WRITE | SealFlags::SEAL).is_err() {
             fcntl_add_seals(&file, FIXED | SealFlags::SEAL)?;
         }
@@ -321,7 +323,7 @@ impl OwnRegion {
     }
 
     /// Returns the words, and the plain bytes, which are split into `rows` rows of equal length.
-    /// Each row is for a separate owner. Bytes of an incomplete row are omitted.
+    /// Each row can have a separate owner. Bytes that do not fill a row are omitted.
     #[must_use]
     pub fn into_rows(self, rows: usize) -> (OwnWords, Vec<OwnBytes>) {
         let Self { words, bytes } = self;
@@ -363,8 +365,7 @@ impl OwnRegion {
         }
     }
 
-    /// Returns a handle to the word at `at`. Other threads of this process can write the word
-    /// through this handle.
+    /// Returns a handle through which other threads of this process can write the word at `at`.
     #[must_use]
     pub fn bell(&self, at: usize) -> Bell {
         self.words.division.check(at);
@@ -441,7 +442,7 @@ impl Extent {
     pub fn offset_of(&self, data: &[u8]) -> Option<usize> {
         let offset = data.as_ptr().addr().checked_sub(self.start)?;
         let lies_within = offset <= self.bytes && data.len() <= self.bytes - offset;
-        // After the region is unmapped, its addresses may be used for other memory.
+        // After the region has been unmapped, its addresses may belong to other memory.
         (lies_within && self.is_there()).then_some(offset)
     }
 
@@ -485,8 +486,8 @@ impl PeerRegion {
     /// Maps the region that `file` contains.
     ///
     /// # Errors
-    /// Returns an error if the file is not a sealed memfd of the expected size, because reading
-    /// such a file could end this process. Otherwise, returns the operating system's error.
+    /// Returns an error if the file is not a sealed memfd of the expected size, because reading a
+    /// file that shrinks could end this process. Otherwise, returns the operating system's error.
     pub(crate) fn map(file: &OwnedFd, division: Division) -> io::Result<Self> {
         let bytes = division.total_bytes();
         let seals = fcntl_get_seals(file)?;

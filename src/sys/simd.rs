@@ -10,7 +10,7 @@ use half::f16;
 /// Number of lanes that are converted together.
 pub(crate) const LANES: usize = 16;
 
-/// The two halves of words, separated from each other.
+/// The lower halves and the upper halves of words, separated from each other.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<T>(pub(crate) T, pub(crate) T);
 
@@ -67,11 +67,11 @@ impl Isa for Portable {
 }
 
 const UPPER_HALF: u32 = 0xffff_0000;
-/// The positive quiet NaN whose payload has no other bit set.
+/// The positive quiet NaN that has no other payload bits set.
 const CANONICAL_NAN: f32 = f32::from_bits(0x7fc0_0000);
 
-/// Converts a half-precision float. A multiplication by 2¹¹² adjusts the bias of the exponent and
-/// also normalizes subnormals.
+/// Converts a half-precision float. A multiplication by 2¹¹² adjusts the exponent bias and also
+/// normalizes subnormals.
 #[inline(always)]
 fn widen_f16_bits(half: u16) -> f32 {
     let magnitude = u32::from(half & 0x7fff);
@@ -81,9 +81,10 @@ fn widen_f16_bits(half: u16) -> f32 {
     f32::from_bits(sign | if magnitude >= 0x7c00 { special } else { finite })
 }
 
-/// Converts a single-precision float to half precision. Rounds in units of the last place of the
-/// result. For a subnormal result, this is done by adding 0.5, whose last place is that of a
-/// half-precision subnormal. For a normal result, it is done with integers.
+/// Converts a single-precision float to half precision. Rounds to units in the last place of the
+/// result. If the result is subnormal, this is done by adding 0.5, which has the same unit in the
+/// last place as a half-precision subnormal. If the result is normal, it is done with integer
+/// arithmetic.
 #[inline(always)]
 fn narrow_f16_bits(single: f32) -> u16 {
     let bits = single.to_bits();
@@ -111,9 +112,9 @@ fn narrow_f16_bits(single: f32) -> u16 {
     }
 }
 
-/// Returns the bits of the nearest bf16 in the upper half. Adds just under half of the last place,
-/// and 1 more if the last place is odd. This carries into the last place if the value must be
-/// rounded up. The largest value is rounded up to infinity.
+/// Returns the bits of the nearest bf16 in the upper half. Adds slightly less than half a unit in
+/// the last place, and 1 more if the last bit is odd. This causes a carry into the last place
+/// exactly if the value must be rounded up. The largest f32 values are rounded up to infinity.
 #[inline(always)]
 fn round_to_bf16(single: f32) -> u32 {
     let bits = single.to_bits();
@@ -132,15 +133,15 @@ mod x86 {
     use std::mem::transmute;
 
     const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT;
-    /// Rounding mode of the exact conversion, which does not round. In this form, the conversion
-    /// accepts an operand in memory.
+    /// Rounding argument of the conversion from half precision, which is exact and never rounds.
+    /// With this argument, the instruction accepts an operand in memory.
     const CURRENT: i32 = _MM_FROUND_CUR_DIRECTION;
 
     /// Returns `singles` with every NaN replaced by the canonical NaN.
     ///
     /// # Safety
     ///
-    /// The CPU has AVX2.
+    /// The CPU must have AVX2.
     #[inline(always)]
     unsafe fn canonical_avx2(singles: __m256) -> __m256 {
         // SAFETY: the caller proves AVX2.
@@ -154,7 +155,7 @@ mod x86 {
     ///
     /// # Safety
     ///
-    /// The CPU has AVX2.
+    /// The CPU must have AVX2.
     #[inline(always)]
     unsafe fn round_avx2(singles: __m256) -> __m256i {
         // SAFETY: the caller proves AVX2.
@@ -169,7 +170,7 @@ mod x86 {
     ///
     /// # Safety
     ///
-    /// The CPU has AVX2.
+    /// The CPU must have AVX2.
     #[inline(always)]
     unsafe fn join_avx2(lower: __m256, upper: __m256) -> __m256i {
         // SAFETY: the caller proves AVX2.
@@ -183,11 +184,11 @@ mod x86 {
     ///
     /// # Safety
     ///
-    /// The CPU has AVX-512F.
+    /// The CPU must have AVX-512F.
     #[inline(always)]
     unsafe fn canonical_avx512(singles: __m512) -> __m512 {
-        // The table has four bits for each of eight classes of operands. 0 keeps the first
-        // argument, for NaNs. 1 selects the second argument, for everything else.
+        // The table has four bits for each of eight classes of operands. For NaNs, 0 keeps the
+        // first argument. For all other classes, 1 selects the second argument.
         const NAN_ALONE: i32 = 0x1111_1100;
         // SAFETY: the caller proves AVX-512F.
         unsafe {
@@ -196,13 +197,13 @@ mod x86 {
         }
     }
 
-    /// Returns the bits of the nearest bf16 in the upper halves. Adding half of the last place
-    /// rounds to nearest. Only after a tie are all bits below the last place zero. In this case,
-    /// the last place is cleared, so that the result is even.
+    /// Returns the bits of the nearest bf16 in the upper halves. Adding half a unit in the last
+    /// place rounds to nearest. Only after a tie are all bits below the last place zero. In this
+    /// case, the last bit is cleared, so that the result is even.
     ///
     /// # Safety
     ///
-    /// The CPU has AVX-512F.
+    /// The CPU must have AVX-512F.
     #[inline(always)]
     unsafe fn round_avx512(singles: __m512) -> __m512i {
         // SAFETY: the caller proves AVX-512F.
@@ -332,7 +333,7 @@ mod x86 {
 
     /// # Safety
     ///
-    /// The CPU has AVX2, BMI1, BMI2 and F16C.
+    /// The CPU must have AVX2, BMI1, BMI2 and F16C.
     #[target_feature(enable = "avx2,bmi1,bmi2,f16c")]
     pub(super) unsafe fn run_avx2<B: Body>(body: B) {
         body.run(Avx2(()));
@@ -340,14 +341,14 @@ mod x86 {
 
     /// # Safety
     ///
-    /// The CPU has AVX2, BMI1, BMI2, F16C, and AVX-512 F, BW, DQ and VL.
+    /// The CPU must have AVX2, BMI1, BMI2, F16C, and AVX-512 F, BW, DQ and VL.
     #[target_feature(enable = "avx2,bmi1,bmi2,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
     pub(super) unsafe fn run_avx512<B: Body>(body: B) {
         body.run(Avx512(()));
     }
 }
 
-/// The instruction sets for which loops are compiled, with the narrowest first.
+/// The instruction sets for which loops are compiled, from the narrowest to the widest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Width {
     Portable,
@@ -362,8 +363,8 @@ enum Width {
 pub(crate) struct Level(Width);
 
 impl Level {
-    /// Returns the levels of this CPU, with the narrowest first. There is always at least one
-    /// level.
+    /// Returns the levels that this CPU has, from the narrowest to the widest. There is always at
+    /// least one level.
     pub(crate) fn all() -> impl Iterator<Item = Level> {
         const WIDTHS: &[Width] = &[
             Width::Portable,
@@ -379,7 +380,7 @@ impl Level {
             .map(Level)
     }
 
-    /// Returns the widest level of this CPU.
+    /// Returns the widest level that this CPU has.
     pub(crate) fn best() -> Level {
         Self::all()
             .last()

@@ -4,8 +4,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Option that limits the time between two transmissions, in milliseconds. It exists since Linux
-/// 6.15.
+/// Option that limits the time between two transmissions, in milliseconds. It has existed since
+/// Linux 6.15.
 const TCP_RTO_MAX_MS: libc::c_int = 44;
 
 /// The state of the acknowledgments from the host at the other end of a connection.
@@ -59,12 +59,12 @@ fn info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     Ok(info)
 }
 
-/// Makes the kernel retry after at most `most`, whether bytes were lost or the receiver is
-/// accepting none at present.
+/// Limits the time after which the kernel retransmits lost bytes, or probes a receiver that accepts
+/// no bytes, to `most`.
 ///
 /// # Errors
-/// Returns the operating system's error. Older kernels do not have this option, and they wait
-/// longer each time, up to two minutes.
+/// Returns the operating system's error. Older kernels do not have this option. They wait longer
+/// each time, up to two minutes.
 pub(crate) fn try_again_within(socket: &impl AsFd, most: Duration) -> io::Result<()> {
     let most = libc::c_int::try_from(most.as_millis()).unwrap_or(libc::c_int::MAX);
     // SAFETY: the descriptor is open, and the kernel reads the bytes of a live local variable.
@@ -96,11 +96,11 @@ mod tests {
         let mut far = listener.accept().unwrap().0;
         near.write_all(&[1; 100]).unwrap();
         far.read_exact(&mut [0; 100]).unwrap();
-        // Within the host, an acknowledgment arrives immediately or with the next timer.
+        // Within a host, an acknowledgment arrives immediately or when the next timer expires.
         while acknowledged(&near).unwrap().is_awaited {
             std::thread::yield_now();
         }
-        // The call fails only on kernels without this option.
+        // This call may fail only on kernels that do not have the option.
         if let Err(error) = try_again_within(&near, Duration::from_secs(2)) {
             assert_eq!(error.raw_os_error(), Some(libc::ENOPROTOOPT));
         }

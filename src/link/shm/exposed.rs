@@ -1,8 +1,9 @@
-//! Exposes the caller's memory, which peers read in place, so that sending does not copy it.
+//! Exposes memory of the caller, so that peers can read it in place and sending it requires no
+//! copy.
 //!
-//! All ranks on a host allocate memory together and exchange file descriptors, so that each can
-//! read the memory of every other rank. A cell can then carry a [`Locator`] instead of its payload.
-//! The sender leaves the bytes unchanged until the reader has acknowledged the cell.
+//! All ranks on a host allocate memory together and exchange file descriptors, so that each rank
+//! can read the memory of every other rank. A cell can then carry a [`Locator`] instead of its
+//! payload. The sender leaves the bytes unchanged until the reader has acknowledged the cell.
 
 use crate::lock::lock;
 use crate::sys::shared::{Bell, Division, Extent, OwnRegion, PeerRegion, ReadWords, WORD_BYTES};
@@ -19,10 +20,10 @@ pub(crate) const GONE: usize = 0;
 /// Index of the word that is 1 after the owner has revoked the memory.
 const REVOKED: usize = 1;
 
-/// An allocation that all ranks on a host make together, as seen by one of these ranks.
+/// An allocation that all ranks on a host make together, as one of these ranks sees it.
 #[derive(Debug)]
 pub struct Allocation {
-    /// The number of the allocation, which is unique and is the same on all ranks.
+    /// ID of the allocation, which is unique and is the same on all ranks.
     pub number: u64,
     /// This rank's memory.
     pub own: Own,
@@ -30,7 +31,7 @@ pub struct Allocation {
     pub theirs: Vec<(usize, PeerRegion)>,
 }
 
-/// This rank's memory, which consists of its addresses and the word that revokes it.
+/// The addresses of this rank's memory, and the word that revokes the memory.
 #[derive(Debug)]
 pub struct Own {
     pub(super) extent: Extent,
@@ -38,7 +39,7 @@ pub struct Own {
 }
 
 impl Own {
-    /// Describes `region`, which [`memory`] has created.
+    /// Describes `region`, which [`memory`] must have created.
     #[must_use]
     pub fn new(region: &OwnRegion) -> Self {
         Self {
@@ -47,14 +48,15 @@ impl Own {
         }
     }
 
-    /// Notifies the readers that the memory may change. Call this method before any change.
+    /// Notifies the readers that the memory may change. Call this method before the first change.
     pub(super) fn revoke(&self) {
         self.revoked.set(1);
         fence(Ordering::Release);
     }
 }
 
-/// Returns `true` if everything that was read from `theirs` so far is what its owner sent.
+/// Returns `true` if all bytes that have been read from `theirs` so far are the bytes that its
+/// owner sent.
 #[inline]
 pub(super) fn is_valid(theirs: &PeerRegion) -> bool {
     theirs.acquire();
@@ -91,12 +93,12 @@ pub(crate) fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion
     PeerRegion::map(file, division(bytes))
 }
 
-/// The memory that one peer exposes, identified by allocation number. The link to the peer reads
-/// this memory, and the communicator adds allocations.
+/// The memory that a peer exposes, identified by allocation IDs. The link to the peer reads this
+/// memory, and the communicator adds allocations.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PeerMemories(Arc<Mutex<Vec<PeerMemory>>>);
 
-/// The number of an allocation, and the peer's part of that allocation.
+/// The ID of an allocation, and the peer's part of that allocation.
 type PeerMemory = (u64, Arc<PeerRegion>);
 
 impl PeerMemories {
@@ -107,7 +109,7 @@ impl PeerMemories {
         all.push((number, Arc::new(theirs)));
     }
 
-    /// Returns the allocation with this number.
+    /// Returns the allocation with this ID.
     pub(super) fn get(&self, number: u64) -> Option<Arc<PeerRegion>> {
         let all = lock(&self.0);
         let found = all.iter().find(|(each, _)| *each == number);
@@ -115,13 +117,13 @@ impl PeerMemories {
     }
 }
 
-/// Size in bytes of an encoded [`Locator`], which a cell carries as its inline payload.
+/// Size in bytes of an encoded [`Locator`], which is stored as a cell's inline payload.
 pub(super) const LOCATOR_BYTES: usize = 16;
 
-/// The position of exposed bytes.
+/// The location of exposed bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Locator {
-    /// The number of the allocation.
+    /// ID of the allocation.
     pub number: u64,
     /// Offset of the first byte in the allocation.
     pub start: usize,
@@ -130,8 +132,8 @@ pub struct Locator {
 }
 
 impl Locator {
-    /// Encodes the allocation and the offset of the first byte. The number of bytes is in the head
-    /// of the cell.
+    /// Encodes the allocation and the offset of the first byte. The number of bytes is not encoded,
+    /// because the cell's head contains it.
     pub(super) fn encode(self) -> [u8; LOCATOR_BYTES] {
         let mut bytes = [0; LOCATOR_BYTES];
         bytes[..8].copy_from_slice(&self.number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! Holds a rank's part of the shared memory of a channel. The rank's links are created from it,
+//! Holds a rank's part of a channel's shared memory. The rank's links are created from this part,
 //! either all together or one by one when the peers' regions arrive.
 
 use super::exposed::PeerMemories;
@@ -13,7 +13,7 @@ use crate::sys::shared::{OwnBytes, OwnRegion, OwnWords, PeerRegion, ReadWords};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// The parts of a rank's links that are not created yet.
+/// The parts from which a rank's links are created.
 pub(crate) struct Lanes {
     layout: Layout,
     channel: (u32, u16),
@@ -63,7 +63,7 @@ impl Lanes {
         let (layout, place) = (self.layout, self.place);
         let their_place = self.ranks.iter().position(|each| *each == peer)?;
         let row = self.row(their_place).filter(|_| their_place != place)?;
-        // A peer writes this word before it passes the descriptor of its region.
+        // A peer writes this word before it passes on the descriptor of its region.
         let is_kernel_fencing = is_kernel_fencing() && theirs.load(KERNEL_FENCE) == 1;
         Some(SharedLink {
             peer,
@@ -93,7 +93,7 @@ impl Lanes {
         })
     }
 
-    /// Creates the part that all links share. Returns `None` if this part has already been created.
+    /// Creates the state that all links share. Returns `None` if it has already been created.
     pub(crate) fn local(&mut self) -> Option<Local> {
         let row = self.row(self.place)?;
         let peers = self
@@ -108,7 +108,7 @@ impl Lanes {
     }
 }
 
-/// A function that returns a link, or `None` as long as the link cannot be created.
+/// A function that returns a link, or `None` until the link can be created.
 pub(crate) type Source = Box<dyn FnMut() -> Result<Option<SharedLink>, LinkError> + Send>;
 
 /// A [`SharedLink`] that is created when the peer's region arrives. Until then, nothing moves.
@@ -194,7 +194,8 @@ impl Link for LaterLink {
     }
 
     fn has_room(&mut self) -> bool {
-        // `true` makes the caller send, and `send` then reports why the link cannot be created.
+        // Return `true`, so that the caller calls `send`, which reports why the link cannot be
+        // created.
         match self.made() {
             Ok(made) => made.is_some_and(SharedLink::has_room),
             Err(_) => true,

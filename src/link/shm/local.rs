@@ -1,18 +1,18 @@
-//! Holds the state that is shared by a rank's links to the other ranks on its host: segments that
-//! are written once for several peers, and memory that peers read in place.
+//! Holds the state that a rank's links to the other ranks on its host share: segments that are
+//! written once for several peers, and memory that peers read in place.
 
 use super::exposed::{Allocation, Locator, Own, PeerMemories};
 use crate::link::Link;
 use crate::sys::shared::OwnBytes;
 
-/// A segment that was written once, for [`crate::link::Payload::Staged`].
+/// A segment that was written once for several peers. See [`crate::link::Payload::Staged`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Staged {
     pub(super) slot: usize,
     pub(super) bytes: usize,
 }
 
-/// The state that is shared by a rank's links to the other ranks on its host.
+/// The state that a rank's links to the other ranks on its host share.
 pub struct Local {
     /// The segments that several peers read.
     row: OwnBytes,
@@ -21,7 +21,7 @@ pub struct Local {
     /// Readers of each segment. A reader is identified by the peer and the position on the link to
     /// that peer.
     readers: Vec<Vec<(usize, usize)>>,
-    /// The memory that this rank may expose, with the number of each allocation.
+    /// The memory that this rank may expose, with the ID of each allocation.
     allocations: Vec<(u64, Own)>,
     /// The memory that each local peer exposes.
     peers: Vec<(usize, PeerMemories)>,
@@ -43,7 +43,7 @@ impl Local {
         }
     }
 
-    /// Returns the maximum number of bytes that one call of [`Local::stage`] writes.
+    /// Returns the maximum number of bytes that a single call of [`Local::stage`] writes.
     #[must_use]
     pub fn segment_bytes(&self) -> usize {
         self.segment_bytes
@@ -74,12 +74,13 @@ impl Local {
         Some(Staged { slot, bytes })
     }
 
-    /// Records that `peer` reads the segment, which was sent to it at `position` of the link.
+    /// Records that `peer` reads the segment, which was sent to it at `position` on its link.
     pub fn note_reader(&mut self, staged: Staged, peer: usize, position: usize) {
         self.readers[staged.slot].push((peer, position));
     }
 
-    /// Adds an allocation through which the ranks on this host can read each other's memory.
+    /// Adds an allocation, which contains memory of each rank on this host that the others can
+    /// read.
     pub fn admit(&mut self, allocation: Allocation) {
         let Allocation {
             number,
@@ -110,8 +111,8 @@ impl Local {
     }
 
     /// Revokes all exposed memory because calls have failed. If a rank reads this memory
-    /// afterwards, its call of [`Link::consume`] returns an error. No memory is exposed from then
-    /// on.
+    /// afterwards, its call of [`Link::consume`] returns an error. This rank exposes no memory from
+    /// then on.
     pub fn revoke(&mut self) {
         for (_, own) in self.allocations.drain(..) {
             own.revoke();

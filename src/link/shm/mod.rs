@@ -5,12 +5,12 @@
 //! holds up to [`ring::INLINE_BYTES`] bytes of payload. A longer payload is stored in a *segment*
 //! of the sender's region, and the receiver copies or reduces it directly from there. [`layout`]
 //! defines the layout of a region. [`lanes`] creates the links. [`local`] holds the state that a
-//! rank's links share, which consists of segments that are written once for several peers, and
-//! [`exposed`] memory.
+//! rank's links share: segments that are written once for several peers, and [`exposed`] memory.
 //!
 //! *Invariants.* A rank writes only to its own region. It does not overwrite published bytes before
-//! every reader has acknowledged them. The contents of a peer's region do not decide any length or
-//! address, because a cell is compared with the expected values and rejected if it differs.
+//! every reader has acknowledged them. The contents of a peer's region cannot cause an access
+//! outside the valid ranges, because a cell is compared with the expected values and rejected if it
+//! differs.
 //!
 //! *May import* `sys` and the base files.
 
@@ -61,14 +61,14 @@ pub(crate) fn region_bytes(places: usize) -> usize {
     Layout::new(places).division().total_bytes()
 }
 
-/// Returns the doorbell of the region's owner, which is odd while no thread of the owner is
+/// Returns the doorbell of the region's owner, whose value is odd while no thread of the owner is
 /// polling.
 #[must_use]
 pub(crate) fn bell(own: &OwnRegion) -> Bell {
     own.bell(BELL)
 }
 
-/// Maps the region of a different rank among `places` ranks.
+/// Maps the region of a peer among `places` ranks.
 ///
 /// # Errors
 /// Returns an error if the file is not such a region, or the operating system's error.
@@ -83,8 +83,8 @@ pub type Wake = Arc<dyn Fn(usize) + Send + Sync>;
 pub type LocalLinks = Vec<(usize, Box<dyn Link>)>;
 
 /// Creates the links between rank `ranks[place]`, which owns `own`, and the other `ranks`, whose
-/// regions are `theirs`. `ranks` must be in ascending order. Also returns the state that these
-/// links share. `(group, epoch)` identifies the channel.
+/// regions are `theirs`. `ranks` must be in ascending order. `channel` is the pair `(group,
+/// epoch)`. Also returns the state that the links share.
 #[must_use]
 pub fn links(
     channel: (u32, u16),
@@ -104,7 +104,7 @@ pub fn links(
     (links, local.expect("invariant: it was not created before"))
 }
 
-/// The place from which the payload of the current cell is read.
+/// The memory from which the payload of the current cell is read.
 enum Place {
     /// The cell itself.
     Beside,
@@ -114,9 +114,9 @@ enum Place {
     Exposed(Arc<PeerRegion>, usize),
 }
 
-/// The part of the next cell that has been read.
+/// The cell that is currently being read, and the number of bytes that have been taken from it.
 struct Present {
-    /// Number of payload bytes, or 0 if no cell is open.
+    /// Number of payload bytes, or 0 if no cell is being read.
     bytes: usize,
     taken: usize,
     place: Place,
@@ -126,7 +126,7 @@ struct Present {
 /// The link to another rank on this host.
 pub(crate) struct SharedLink {
     peer: usize,
-    /// The group and the epoch, for the header of an unexpected cell.
+    /// The group and the epoch, for the header that is reported for an unexpected cell.
     channel: (u32, u16),
     own: OwnWords,
     /// The segments for this peer.
@@ -136,9 +136,9 @@ pub(crate) struct SharedLink {
     receiver: Receiver,
     segment_bytes: usize,
     slot_next: usize,
-    /// Number of the cell that last used each segment.
+    /// Sequence number of the cell that last used each segment.
     slots: Vec<u64>,
-    /// Number of the last cell whose payload is not in the cell itself.
+    /// Sequence number of the last cell whose payload is not in the cell itself.
     position: u64,
     /// Offsets, in the peer's region, of the segments for this rank and of the segments for several
     /// ranks.
@@ -147,12 +147,13 @@ pub(crate) struct SharedLink {
     present: Present,
     /// The memory that the peer exposes.
     memories: PeerMemories,
-    /// `true` if anything was published since the last check of the peer's doorbell.
+    /// `true` if anything was published, or a payload outside a cell was acknowledged, since the
+    /// last check of the peer's doorbell.
     is_unflushed: bool,
     /// The value of the peer's doorbell at the last wake-up.
     woken: u64,
-    /// `true` if the peer has the kernel fence all threads before it sleeps. In that case, this
-    /// rank needs no fence.
+    /// `true` if the peer makes the kernel execute a fence in all threads before it sleeps, so that
+    /// this rank needs no fence.
     is_kernel_fencing: bool,
     wake: Wake,
 }
@@ -170,8 +171,8 @@ impl SharedLink {
         }
     }
 
-    /// Copies up to one segment of `data` for the peer. Returns the number of bytes copied, which
-    /// is 0 if the next segment is still in use.
+    /// Sends up to one segment of `data` to the peer. Returns the number of bytes sent, which is 0
+    /// if the next segment is still in use.
     #[inline]
     fn send_segment(&mut self, message: &Message, data: &[u8]) -> usize {
         let piece = &data[..data.len().min(self.segment_bytes)];
@@ -192,7 +193,8 @@ impl SharedLink {
         piece.len()
     }
 
-    /// Returns `true` if the next cell has arrived, after checking that it belongs to `message`.
+    /// Returns `true` if the next cell has arrived and belongs to `message`. Returns an error if it
+    /// belongs to a different message.
     #[inline]
     fn begin(&mut self, message: &Message, offset: usize) -> Result<bool, LinkError> {
         if self.present.bytes > 0 {
@@ -226,8 +228,8 @@ impl SharedLink {
         Ok(())
     }
 
-    /// Returns the place where the payload of the next cell is stored, or `None` if the cell names
-    /// an invalid place.
+    /// Returns the memory in which the payload of the next cell is stored, or `None` if the cell
+    /// refers to invalid memory.
     #[inline]
     fn place(&mut self, form: Form, bytes: usize) -> Option<Place> {
         let in_row = |slot: usize, row: usize| {
@@ -259,7 +261,7 @@ impl SharedLink {
         self.present.bytes - self.present.taken
     }
 
-    /// Returns the header that a stream would have carried for this unexpected cell.
+    /// Returns the header that this unexpected cell would have had in a stream.
     fn header(&self, message: &Message, head: Head) -> Header {
         let low = message.sequence as u32;
         let difference = i64::from(head.sequence.wrapping_sub(low) as i32);
@@ -366,7 +368,8 @@ impl Link for SharedLink {
         }
         self.present.taken += bytes;
         if self.visible() == 0 {
-            // The sender needs its memory back and may be waiting for it, even asleep.
+            // If the payload was outside the cell, the sender needs that memory back and may be
+            // asleep while it is waiting.
             let is_awaited = !matches!(self.present.place, Place::Beside);
             self.receiver.pass(&self.own, is_awaited);
             if is_awaited {
@@ -385,7 +388,7 @@ impl Link for SharedLink {
     }
 
     fn drain_time_after_goodbye(&self) -> Option<Duration> {
-        // A rank publishes everything before its goodbye.
+        // A rank publishes all its cells before it sends its goodbye.
         Some(Duration::ZERO)
     }
 
@@ -426,7 +429,7 @@ fn head_of(message: &Message, form: u32) -> Head {
     Head {
         digest: message.digest,
         form,
-        // The low bits distinguish neighboring operations.
+        // The low bits are sufficient to distinguish neighboring operations.
         sequence: message.sequence as u32,
         number: message.number,
     }

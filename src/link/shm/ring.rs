@@ -1,18 +1,19 @@
-//! Implements one direction between two ranks. The sender writes cells, and the receiver counts
-//! them.
+//! Implements a ring, which carries cells from one rank to another. The sender writes the cells,
+//! and the receiver acknowledges them by counting them.
 //!
 #![doc = include_str!("rings.md")]
 
 use crate::sys::shared::{ReadWords, WriteWords};
 
-/// Number of words in a cell. A cell takes up two cache lines, because caches fetch neighboring
-/// lines together, but only the first line is used.
+/// Number of words in a cell. Only the first of a cell's two cache lines is used. The second one
+/// separates it from the next cell, because caches fetch neighboring lines together.
 pub const CELL_WORDS: usize = 16;
-/// Number of cells in a ring. It must be a power of two, so that counts may wrap.
+/// Number of cells in a ring. It must be a power of two, because counts wrap around.
 pub const CELLS: usize = 16;
-/// Number of payload bytes that fit in a cell.
+/// Maximum number of payload bytes in a cell.
 pub const INLINE_BYTES: usize = 40;
-/// Number of words that precede a cell's payload: the flag, the form, and the message.
+/// Number of words that precede a cell's payload: the flag, the word with the digest and the form,
+/// and the word with the message.
 const HEAD_WORDS: usize = 3;
 
 /// The description of a cell's payload.
@@ -20,21 +21,21 @@ const HEAD_WORDS: usize = 3;
 pub struct Head {
     /// Digest of the call.
     pub digest: u32,
-    /// The encoded place and length of the payload.
+    /// The encoded location and length of the payload (`form.rs`).
     pub form: u32,
-    /// The low bits of the operation's number.
+    /// The low bits of the operation's sequence number.
     pub sequence: u32,
-    /// The number of the message.
+    /// Index of the message in the operation.
     pub number: u32,
 }
 
-/// Returns the index of the first word of cell number `count` in a ring of `cells` cells that
-/// starts at word `ring`.
+/// Returns the index of the first word of the cell with the sequence number `count`, in a ring of
+/// `cells` cells that starts at word `ring`.
 fn cell(ring: usize, cells: usize, count: u32) -> usize {
     ring + (count as usize % cells) * CELL_WORDS
 }
 
-/// The sending end of a ring. A model of the ring may have fewer cells.
+/// The sending end of a ring. In a model of the ring, `RING_CELLS` may be smaller.
 #[derive(Debug)]
 pub struct Sender<const RING_CELLS: usize = CELLS> {
     /// First word of the ring, in the sender's region.
@@ -79,7 +80,7 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
         count <= self.through
     }
 
-    /// Records that the receiver has finished `through` cells. Impossible counts are ignored.
+    /// Records that the receiver has finished `through` cells. Ignores impossible counts.
     #[inline]
     pub fn record_acknowledgment(&mut self, through: u32) {
         let more = u64::from(through.wrapping_sub(self.through as u32));
@@ -88,28 +89,28 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
         }
     }
 
-    /// Returns `true` if there is space for one more cell.
+    /// Returns `true` if the ring has space for another cell.
     #[inline]
     pub fn has_room(&mut self, theirs: &impl ReadWords) -> bool {
-        // The next cell replaces the one that is `RING_CELLS` before it.
+        // The next cell replaces the cell that was sent `RING_CELLS` cells before it.
         self.is_through(theirs, (self.count + 1).saturating_sub(RING_CELLS as u64))
     }
 
-    /// Prefetches the next cell for writing. The reader's core still owns the cache line of this
-    /// cell. Starting the transfer now hides one transfer between the caches.
+    /// Prefetches the next cell for writing. The reader's core still owns the cache line of that
+    /// cell. Starting the transfer between the caches now hides its latency.
     #[inline]
     pub fn prepare(&self, own: &impl WriteWords) {
         let next = (self.count + 1) as u32;
         own.prepare(cell(self.ring, RING_CELLS, next));
     }
 
-    /// Writes a cell, for which there must be space. `received` acknowledges cells of the opposite
-    /// direction.
+    /// Writes a cell. The ring must have space for it. `received` acknowledges cells in the
+    /// opposite direction.
     #[inline]
     pub fn publish(&mut self, own: &impl WriteWords, head: Head, inline: &[u8], received: u32) {
         self.count += 1;
-        // Cells carry the low bits. The previous count in this cell is less by the length of the
-        // ring.
+        // Cells hold only the low bits of the count. The previous count in this cell is less by the
+        // length of the ring.
         let count = self.count as u32;
         let at = cell(self.ring, RING_CELLS, count);
         own.store(at + 1, pack(head.digest, head.form));
@@ -128,9 +129,10 @@ impl<const RING_CELLS: usize> Sender<RING_CELLS> {
 pub struct Receiver<const RING_CELLS: usize = CELLS> {
     /// First word of the ring, in the sender's region.
     ring: usize,
-    /// The word in the receiver's own region that holds the number of cells that it has finished.
+    /// The word in the receiver's own region that holds the number of cells that the receiver has
+    /// finished.
     acknowledgement: usize,
-    /// Number of finished cells, which may wrap.
+    /// Number of finished cells, which wraps around.
     count: u32,
     /// The count that was last written to the acknowledgment word.
     said: u32,
@@ -178,7 +180,7 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         Some((head, (flag >> 32) as u32))
     }
 
-    /// Copies the inline payload of the cell that `peek` has returned.
+    /// Copies the inline payload of the cell that `peek` returned.
     #[inline]
     pub fn inline(&self, theirs: &impl ReadWords, into: &mut [u8; INLINE_BYTES], bytes: usize) {
         let at = cell(self.ring, RING_CELLS, self.count.wrapping_add(1)) + HEAD_WORDS;
@@ -188,10 +190,10 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         }
     }
 
-    /// Finishes the cell that `peek` has returned, and the memory that the cell names. If `at_once`
-    /// is `true`, the sender can see this immediately, and otherwise after half a ring at the
-    /// latest. The count in cells of the opposite direction is not enough, because the sender may
-    /// be unable to read those cells before it has space.
+    /// Finishes the cell that `peek` returned, and the memory that the cell refers to. If `at_once`
+    /// is `true`, writes the acknowledgment immediately, otherwise after half a ring at the latest.
+    /// The counts in cells of the opposite direction are not sufficient, because the sender may be
+    /// unable to read those cells before it has space.
     #[inline]
     pub fn pass(&mut self, own: &impl WriteWords, at_once: bool) {
         self.count = self.count.wrapping_add(1);
@@ -201,7 +203,7 @@ impl<const RING_CELLS: usize> Receiver<RING_CELLS> {
         }
     }
 
-    /// Returns the count that a cell of the opposite direction must acknowledge.
+    /// Returns the number of finished cells, which a cell in the opposite direction acknowledges.
     #[inline]
     #[must_use]
     pub fn through(&self) -> u32 {
@@ -222,7 +224,7 @@ mod tests {
     use super::*;
     use std::cell::RefCell;
 
-    /// Memory of one thread.
+    /// Memory that only one thread uses.
     struct Words(RefCell<Vec<u64>>);
 
     impl ReadWords for Words {
@@ -249,7 +251,8 @@ mod tests {
         let far = Words(RefCell::new(vec![0; CELL_WORDS]));
         let mut sender: Sender = Sender::new(0, 0);
         let mut receiver: Receiver = Receiver::new(0, 0);
-        // Start as if many cells had been sent before. The ring still holds the last of them.
+        // Start as if many cells had been sent before. The ring still holds the last `CELLS` of
+        // these cells.
         let begin = u64::from(u32::MAX) - 40;
         (sender.count, sender.through) = (begin, begin);
         (receiver.count, receiver.said) = (begin as u32, begin as u32);
@@ -263,7 +266,7 @@ mod tests {
                 None,
                 "cell {received} has not been sent yet"
             );
-            // Send more cells each time until the ring is full, then start again.
+            // Send a varying number of cells, at most as many as the ring has space for.
             for _ in 0..=sent % 19 {
                 if sender.has_room(&far) {
                     let head = Head {

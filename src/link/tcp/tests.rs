@@ -34,7 +34,7 @@ fn silence_counts_only_while_acknowledgment_is_due() {
         silence.lasts(awaited(3603 * second), start + 3 * second),
         3 * second
     );
-    // The last acknowledgment arrived one second ago, and another one is due.
+    // The last acknowledgment arrived one second ago, and a further acknowledgment is due.
     assert_eq!(silence.lasts(awaited(second), start + 6 * second), second);
     assert_eq!(
         silence.lasts(awaited(4 * second), start + 9 * second),

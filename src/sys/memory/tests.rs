@@ -32,7 +32,7 @@ fn lent_slices_are_reusable_and_inputs_read_only() {
     }
 }
 
-/// Lends the same memory a second time while the first loan lasts.
+/// Lends the same memory a second time before the first loan has ended.
 #[test]
 fn nested_loan_of_same_memory_is_distinct() {
     let mut numbers = [1u8; 8];
@@ -117,12 +117,12 @@ fn held_buffer_is_released_or_dropped() {
     };
     let (error, fickle) = Region::hold(fickle, Fickle::slice).err().unwrap();
     assert_eq!((error.as_str(), fickle.asked), ("no more", 3));
-    // The elements of an array are stored in the buffer itself.
+    // Also hold a buffer that contains its elements itself.
     let held = Region::hold([1u8; 3], |all| Ok::<_, ()>(&mut all[..])).ok();
     let (region, claim) = held.unwrap();
     assert_eq!(region.release(), Some([1u8; 3]));
     assert_eq!(claim.take(), None, "this is not a forked child");
-    // A claim returns the buffers of both regions, or drops a buffer that it has given up.
+    // A joined claim returns both buffers. A claim without a buffer drops the buffer.
     let input = Region::hold_shared(vec![5u32], |one| Ok::<_, ()>(&one[..]));
     let output = Region::hold([6u16; 2], |one| Ok::<_, ()>(&mut one[..]));
     let ((input, claim), (output, other)) = (input.ok().unwrap(), output.ok().unwrap());

@@ -8,7 +8,7 @@ use std::process::Stdio;
 fn only_chosen_child_inherits_descriptor() {
     let (reading, writing) = io::pipe().unwrap();
     let number = writing.as_raw_fd();
-    // A shell can redirect only to descriptors of one digit.
+    // Use `/proc`, because a shell can redirect only to descriptors that have a single digit.
     let script = format!("echo chosen >/proc/self/fd/{number}");
     let command = || {
         let mut command = Command::new("/bin/sh");
@@ -54,7 +54,7 @@ fn failed_child_is_not_guarded_and_others_stay_guarded() {
     for word in [CHILD_FOLLOWS, 11, CHILD_FOLLOWS, 12, CHILD_FAILED] {
         groups.hear(word);
     }
-    // This child could not be forked and sent nothing.
+    // The first of these children could not be forked and sent nothing.
     for word in [CHILD_FOLLOWS, CHILD_FAILED, CHILD_FOLLOWS, 13] {
         groups.hear(word);
     }
@@ -70,7 +70,7 @@ fn child_is_guarded_before_its_program_starts() {
     let (mut received, writer) = io::pipe().unwrap();
     let mut watchdog = Watchdog {
         writer: Some(writer),
-        // Not a child of this process.
+        // This is not a child of this process, so `drop` does not wait for it.
         process: 1,
     };
     let mut child = watchdog
