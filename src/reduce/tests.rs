@@ -179,7 +179,7 @@ fn divisors(op: ReduceOp, seed: u64) -> Option<usize> {
 }
 
 #[test]
-fn kernels_match_reference_at_all_lengths_and_alignments() {
+fn kernels_match_reference_at_various_lengths_and_alignments() {
     for kernel in kernels() {
         let size = kernel.dtype.size();
         for (seed, count) in [0, 1, 2, 7, 31, 33, 97, 1000, 1031].into_iter().enumerate() {
@@ -247,7 +247,7 @@ fn special_values(exponent_bits: u32, mantissa_bits: u32) -> Vec<u64> {
 }
 
 #[test]
-fn every_operator_is_commutative_to_the_bit() {
+fn float_operators_are_commutative_to_the_bit() {
     let floats = [
         (Dtype::F16, 5, 10),
         (Dtype::Bf16, 8, 7),
@@ -299,7 +299,7 @@ fn halves_convert_exactly_and_round_to_nearest_even() {
 }
 
 #[test]
-fn integer_mean_truncates_near_every_multiple() {
+fn integer_mean_truncates_near_multiples_of_divisor() {
     for kernel in kernels()
         .into_iter()
         .filter(|kernel| kernel.op == ReduceOp::Avg)

@@ -1,4 +1,5 @@
-//! Finds the CUDA driver once, checks that it can be used, and looks up its functions.
+//! Finds the CUDA driver, checks that it can be used, and looks up its functions. This is done only
+//! once per process.
 
 use super::text;
 use crate::error::{Error, Result};
@@ -6,14 +7,15 @@ use std::ffi::{CStr, c_char, c_void};
 use std::sync::OnceLock;
 
 /// Names of the driver library on Linux. The first is the driver's own name. The second is the name
-/// that linkers use. A library with the second name may be a stub from a toolkit, which has all
-/// functions but no driver behind them.
+/// that linkers use. A library with the second name may be a stub from a toolkit, whose functions
+/// do not call any driver.
 const LIBRARIES: &[&CStr] = &[c"libcuda.so.1", c"libcuda.so"];
 
 /// `CUDA_ERROR_STUB_LIBRARY`.
 const STUB_LIBRARY: i32 = 34;
 
-/// The oldest CUDA version of a driver that is acceptable, which is the version of driver 550.
+/// The minimum CUDA version that the driver must support, which is the version that driver 550
+/// supports.
 const VERSION_MIN: i32 = 12_040;
 
 /// `CU_MEM_ALLOCATION_TYPE_PINNED`, `CU_MEM_LOCATION_TYPE_DEVICE`,
@@ -24,7 +26,7 @@ const ACCESS_READ_AND_WRITE: i32 = 3;
 /// `CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR`.
 pub(super) const POSIX_FILE_DESCRIPTOR: i32 = 1;
 
-/// Handles of the driver.
+/// The driver's handles, and its addresses of device memory.
 pub(super) type Context = *mut c_void;
 pub(super) type RawStream = *mut c_void;
 pub(super) type RawEvent = *mut c_void;
@@ -67,7 +69,7 @@ pub(super) struct AllocationProperties {
 }
 
 impl AllocationProperties {
-    /// Describes memory of the device that can be exported as a descriptor.
+    /// Describes device memory that can be exported as a descriptor.
     pub(super) fn exportable(device: i32) -> Self {
         Self {
             kind: MEMORY_PINNED,
@@ -102,8 +104,8 @@ impl AccessDescription {
 
 macro_rules! functions {
     ($($name:ident $symbol:literal ($($argument:ty),*);)*) => {
-        /// The driver's functions, with the types from its manual. Each function returns a code,
-        /// which is 0 on success.
+        /// The driver's functions, with the types from its manual. Each function returns an error
+        /// code, which is 0 on success.
         #[derive(Debug)]
         pub(super) struct Api {
             $(pub(super) $name: unsafe extern "C" fn($($argument),*) -> i32,)*
@@ -190,7 +192,7 @@ pub(super) struct Driver {
     pub(super) api: Api,
     /// The newest CUDA version that the driver supports.
     pub(super) version: u32,
-    /// Number of GPUs that the driver shows to this process; at least one.
+    /// Number of GPUs that the driver exposes to this process; at least one.
     pub(super) gpus: usize,
 }
 
@@ -244,8 +246,8 @@ fn find() -> std::result::Result<Driver, String> {
     }
 }
 
-/// Opens the first usable library and keeps it open. If no library is usable, returns the error for
-/// the first library that exists.
+/// Opens the first usable library and keeps it open. If no library is usable, returns the error
+/// from the first library that exists.
 fn open(libraries: &[&CStr]) -> std::result::Result<Api, String> {
     let mut why = None;
     for name in libraries {
@@ -288,7 +290,7 @@ mod tests {
     use crate::error::ErrorKind;
 
     #[test]
-    fn missing_library_or_function_is_named() {
+    fn error_states_missing_library_or_function() {
         let none = open(&[c"libringtree-none.so"]).unwrap_err();
         assert!(none.contains("libcuda.so.1"), "{none}");
         let other = open(&[c"libc.so.6"]).unwrap_err();

@@ -24,9 +24,9 @@ const CAPTURE_MODE_RELAXED: i32 = 2;
 pub struct Properties {
     /// The product name.
     pub name: String,
-    /// The number of the GPU in this process.
+    /// The index of the GPU in this process.
     pub ordinal: usize,
-    /// The UUID of the GPU, or of the part of it that this process can use.
+    /// The UUID of the GPU, or of the part of the GPU that this process can use.
     pub uuid: [u8; 16],
     /// The newest CUDA version that the driver supports, as 1000 × major + 10 × minor.
     pub driver_version: u32,
@@ -42,9 +42,9 @@ pub struct Gpu {
     context: Context,
     device: i32,
     facts: Properties,
-    /// Pinned memory that is no longer used by any stream or operation.
+    /// Pinned memory that no stream or operation uses any longer.
     pub(super) idle: Mutex<Vec<Arc<Pinned>>>,
-    /// The kernels, once they have been requested.
+    /// The reduction kernels, once they have been loaded.
     pub(super) kernels: OnceLock<Kernels>,
 }
 
@@ -60,7 +60,7 @@ pub(super) struct CurrentContext {
     api: &'static Api,
     is_pushed: bool,
     capture_mode: i32,
-    /// Prevents the value from leaving its thread.
+    /// Prevents the value from being moved to another thread.
     thread: PhantomData<*const ()>,
 }
 
@@ -77,7 +77,8 @@ impl Drop for CurrentContext {
 }
 
 impl Gpu {
-    /// Returns GPU number `ordinal` of this process. Each call returns the same value.
+    /// Returns the GPU that has the index `ordinal` in this process. Each GPU is opened only once,
+    /// and later calls return the same value.
     ///
     /// # Errors
     /// Returns `ErrorKind::NoDevice` if the GPU does not exist, or `ErrorKind::Device` if it cannot
@@ -123,7 +124,7 @@ impl Gpu {
         &self.facts
     }
 
-    /// Makes the driver compile the kernels in `text` and load them permanently. The driver may
+    /// Compiles the kernels in `text` with the driver and loads them permanently. The driver may
     /// wait for all work on the GPU.
     ///
     /// # Errors
@@ -148,7 +149,7 @@ impl Gpu {
         check(code, "cuModuleLoadData").map(|()| module)
     }
 
-    /// Returns the number that the driver uses for the GPU.
+    /// Returns the driver's handle for the GPU.
     pub(super) fn device(&self) -> i32 {
         self.device
     }

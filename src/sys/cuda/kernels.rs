@@ -12,7 +12,7 @@ use crate::op::ReduceOp;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
-/// The kernels of a GPU, indexed by name. They are loaded permanently.
+/// The reduction kernels of a GPU, indexed by name. They are loaded permanently.
 #[derive(Debug, Default)]
 pub(super) struct Kernels(HashMap<&'static CStr, Loaded>);
 
@@ -29,16 +29,16 @@ unsafe impl Sync for Loaded {}
 pub(crate) struct Reduction {
     pub(crate) dtype: Dtype,
     pub(crate) op: ReduceOp,
-    /// The divisor that is applied to the result.
+    /// The divisor of the result, if any.
     pub(crate) divisor: Option<usize>,
 }
 
-/// A part of a device's memory that begins at this byte.
+/// Device memory, and the offset of the first byte that is used.
 pub(crate) type Span<'a> = (&'a Memory, usize);
 
 impl Gpu {
-    /// Makes the driver compile and load all kernels now. The driver may wait for all work on the
-    /// GPU, which must not happen at the first launch.
+    /// Compiles and loads all reduction kernels now. The driver may wait for all work on the GPU,
+    /// and it must not do so at the first launch.
     ///
     /// # Errors
     /// Returns the driver's error.

@@ -1,11 +1,11 @@
-//! Describes launches of the GPU kernels as values: the text and names of the kernels, their
-//! arguments, and the number of threads. Nothing in this module needs a GPU. A device loads [`PTX`]
-//! and performs the launches that [`reduce`] returns.
+//! Describes launches of GPU kernels as values: the text and names of the kernels, their arguments,
+//! and the number of threads. This module does not need a GPU. A device loads [`PTX`] and performs
+//! the launches that [`reduce`] returns.
 //!
-//! The results have the same bits as the results of the CPU's kernels (`reduce::Kernel`). The
+//! The results have the same bits as the results of the CPU kernels (`reduce::Kernel`). The
 //! destination may also be a source, at the same address. Otherwise, buffers must not overlap.
-//! Addresses may have any alignment, but a launch is by far the fastest if all its buffers have the
-//! same offset modulo 16 bytes.
+//! Addresses may have any alignment, but a launch is by far fastest if the addresses of all its
+//! buffers are equal modulo 16 bytes.
 
 use crate::dtype::Dtype;
 use crate::limits::{DEVICE_SOURCES_MAX, WORLD_SIZE_MAX};
@@ -13,11 +13,11 @@ use crate::op::ReduceOp;
 use bytemuck::{Pod, Zeroable};
 use std::ffi::CStr;
 
-/// The kernels, as text that a driver compiles for its GPU. `cuda/build.py` compiles this text from
-/// `cuda/reduce.cu`.
+/// The kernels, as text that a driver compiles for its GPU. `cuda/build.py` generates this text
+/// from `cuda/reduce.cu`.
 pub const PTX: &str = include_str!("../../../cuda/reduce.ptx");
 
-/// Number of threads per block. The registers of the kernels are planned for this number.
+/// Number of threads per block. The register usage of the kernels is chosen for this number.
 const BLOCK_THREADS: u32 = 256;
 
 /// Number of blocks that a multiprocessor runs at the same time. Additional blocks would have to
@@ -39,11 +39,13 @@ pub struct Arguments {
     pub elements: u64,
     /// Number of entries in `sources` that are used.
     pub source_count: u32,
-    /// Position of the operator in the table of operators. A mean has the position of the sum.
+    /// Position of the operator in the table of operators. For a mean, this is the position of the
+    /// sum.
     pub op: u32,
-    /// The divisor that is applied to the result. 1 means no division.
+    /// The divisor of the result. 1 means no division.
     pub divisor: u32,
-    /// Size of the widest access that all addresses allow: 16 bytes, an element, or one byte.
+    /// Size in bytes of the widest access that all addresses allow: 16 bytes, one element, or one
+    /// byte.
     pub access_bytes: u32,
 }
 
@@ -60,8 +62,8 @@ pub struct Launch {
     pub arguments: Arguments,
 }
 
-/// Returns the launch that reduces `sources`, in order, into `destination`, like the CPU's kernel.
-/// Each address is that of a buffer of `elements` elements of type `dtype`. Returns `None` if `op`
+/// Returns the launch that reduces `sources`, in order, into `destination`, like the CPU kernel.
+/// Each address refers to a buffer of `elements` elements of type `dtype`. Returns `None` if `op`
 /// is not defined for `dtype`.
 ///
 /// If there is a single source and no divisor, the source is copied bit for bit. If the current
@@ -125,7 +127,7 @@ pub fn reduce(
     arguments.sources[..sources.len()].copy_from_slice(sources);
     let pieces = (elements * dtype.size()).div_ceil(access_bytes.max(dtype.size()));
     op.supports(dtype).then(|| Launch {
-        // The kernels for floats change NaNs, so a plain copy uses a kernel for integers.
+        // The kernels for floats change NaNs, so a plain copy uses the kernel for an integer type.
         entry: match (sources, divisor) {
             ([_], 1) => entry(unsigned(dtype.size())),
             _ => entry(dtype),
@@ -139,7 +141,7 @@ pub fn reduce(
 /// Returns the size, in bytes, of the widest access that every buffer allows, for elements of
 /// `size` bytes.
 fn access_bytes(sources: &[u64], destination: u64, size: usize) -> usize {
-    // Bits in which the addresses differ.
+    // The bits in which the addresses differ.
     let differences = |bits, source| bits | (source ^ destination);
     let differences = sources.iter().fold(0, differences);
     let are_multiples = |bits: u64, bytes| bits.is_multiple_of(bytes as u64);

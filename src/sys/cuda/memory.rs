@@ -1,4 +1,4 @@
-//! Wraps memory of the device, and pinned memory of the host.
+//! Wraps device memory, and pinned host memory.
 
 use super::check;
 use super::driver::Address;
@@ -17,11 +17,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 /// `CU_MEMHOSTALLOC_PORTABLE` and `CU_MEMHOSTALLOC_DEVICEMAP`.
 const HOST_ALLOC_FLAGS: u32 = 1 | 2;
-/// Minimum size of an allocation of pinned memory. All sizes are powers of two, so that memory can
-/// be reused.
+/// Minimum size in bytes of an allocation of pinned memory. All sizes are powers of two, so that
+/// memory can be reused.
 const PINNED_BYTES_MIN: usize = 4096;
 
-/// Memory of a GPU, which clones share. The memory is freed when the last clone is dropped, on any
+/// Memory of a GPU. Clones share the memory, which is freed when the last clone is dropped, on any
 /// thread. The driver may then wait for all work on the GPU.
 #[derive(Clone)]
 pub struct Memory(Arc<Inner>);
@@ -30,8 +30,7 @@ struct Inner {
     gpu: Arc<Gpu>,
     address: Address,
     bytes: usize,
-    /// The user's value that owns the memory, or `None` if the memory was allocated by this
-    /// library.
+    /// The user's value that owns the memory, or `None` if this library allocated the memory.
     user: Option<Box<dyn Any + Send + Sync>>,
 }
 
@@ -69,7 +68,8 @@ impl Memory {
     }
 
     /// Wraps `bytes` bytes of device memory at `address`, for example memory that another library
-    /// has allocated. The memory is first used on `stream`, and is not freed.
+    /// has allocated. The memory is first used on `stream`, and dropping the returned value does
+    /// not free it.
     ///
     /// # Safety
     /// The memory must belong to the primary context of the stream's GPU. It must live until the
@@ -79,8 +79,8 @@ impl Memory {
         Self::of(stream.gpu(), address, bytes, Some(Box::new(())))
     }
 
-    /// Returns `bytes` bytes of this memory, starting at offset `at`. This memory lives as long as
-    /// the returned part.
+    /// Returns `bytes` bytes of this memory, starting at offset `at`. The returned part keeps this
+    /// memory alive.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if the part is out of range.
@@ -173,8 +173,8 @@ impl fmt::Debug for Memory {
     }
 }
 
-/// Rows of bytes. In device memory, the rows start at `device_at` and are `pitch` bytes apart. In
-/// host memory, they start at `host_at` and are contiguous.
+/// Rows of bytes. In device memory, the first row is at `device_at`, and consecutive rows start
+/// `pitch` bytes apart. In host memory, they start at `host_at` and are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// Offset of the first row on the device.
@@ -191,7 +191,7 @@ pub(crate) struct Rows {
 }
 
 impl Rows {
-    /// Describes a single row of contiguous bytes.
+    /// Describes a single row.
     #[must_use]
     pub(crate) fn one(device_at: usize, host_at: usize, bytes: usize) -> Self {
         Self {
@@ -203,14 +203,15 @@ impl Rows {
         }
     }
 
-    /// Returns the distance from the first byte to the end of the last row on the device.
+    /// Returns the number of bytes from the start of the first row to the end of the last row on
+    /// the device.
     pub(super) fn extent(&self) -> usize {
         self.count.saturating_sub(1) * self.pitch + self.width
     }
 }
 
-/// Host memory that a GPU's streams copy from and to, and that contains words that they write and
-/// wait for. This memory is never freed. Unused memory is kept for later requests
+/// Host memory that a GPU's streams copy from and to, or that contains words that the streams write
+/// and wait for. This memory is never freed. Unused memory is kept for later requests
 /// ([`Pinned::take`], [`Pinned::give_back`]). The only exception is memory that is shared with
 /// other processes, which contains only words and is freed with its last clone.
 #[derive(Debug)]
@@ -230,7 +231,7 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Pinned {
-    /// Returns at least `bytes` initialized bytes that are not used by any other code.
+    /// Returns at least `bytes` initialized bytes that no other code uses.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -276,20 +277,20 @@ impl Pinned {
         }
     }
 
-    /// Keeps the memory for later requests if this is the last clone. Otherwise, the other clones
-    /// keep the memory permanently. No stream may be using the memory any longer.
+    /// Keeps the memory for later requests if this is the last clone. Otherwise, only drops this
+    /// clone. No stream may use the memory any longer.
     pub(crate) fn give_back(self: Arc<Self>, gpu: &Gpu) {
         if Arc::strong_count(&self) == 1 {
             lock(&gpu.idle).push(self);
         }
     }
 
-    /// Returns the `bytes` bytes that begin at `at`, for an operation of the host.
+    /// Returns the `bytes` bytes that begin at `at`, for an operation of the engine.
     ///
-    /// The callers (`comm::on_device` and `comm::device_buffer`) make sure that access to the bytes
-    /// alternates. The owner of the region touches the bytes only after a word shows that the
-    /// streams have copied into them. The streams touch the bytes only after a word shows that the
-    /// owner has finished.
+    /// The callers (`comm::on_device` and `comm::device_buffer`) make sure that the host and the
+    /// streams access the bytes alternately. The owner of the region touches the bytes only after a
+    /// word shows that the streams have copied into them. The streams touch the bytes only after a
+    /// word shows that the owner has finished.
     pub(crate) fn region(self: &Arc<Self>, at: usize, bytes: usize) -> Result<Region> {
         check_range(at, bytes, self.bytes)?;
         assert!(
@@ -303,8 +304,8 @@ impl Pinned {
         Ok(unsafe { Region::of_bytes(start, bytes, Arc::clone(self) as Arc<_>) })
     }
 
-    /// Loads the word at byte `at`. Everything that was written before the returned value is then
-    /// visible.
+    /// Loads the word at byte `at`. Everything that was written before the returned value was
+    /// written is visible afterwards.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if no word begins at `at`.
@@ -312,7 +313,7 @@ impl Pinned {
         Ok(self.word(at)?.load(Ordering::Acquire))
     }
 
-    /// Stores the word at byte `at`, ordered after everything that was written before.
+    /// Stores the word at byte `at`, ordered after all earlier writes.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if no word begins at `at`.

@@ -2,21 +2,21 @@
 //! contains all unsafe calls for it.
 //!
 //! `libcuda` is opened at run time. `driver.rs` looks up all functions before any of them is
-//! called, and calls them through its own pointers. These functions return a plain integer, because
-//! a newer driver may return error codes that are unknown today. (With an enum of the known codes,
-//! this would be undefined behavior.) cudarc is used only for users' streams and slices
-//! (`user.rs`).
+//! called, and calls them through its own pointers. Their return type is a plain integer, because a
+//! newer driver may return error codes that are unknown today. (If the return type were an enum of
+//! the known codes, such a code would cause undefined behavior.) cudarc is used only for users'
+//! streams and slices (`user.rs`).
 //!
 //! *What is safe and why.* Addresses of device memory never become references. Streams and the host
 //! access pinned memory at different times: streams that copy from or to pinned memory write a word
 //! after their last copy, and this crate touches the bytes only after it has seen that word
-//! (`Pinned::region`). Pinned memory is never freed, so no stream writes to memory that has a
-//! different use by then. Ranges are checked when an address is computed.
+//! (`Pinned::region`). Pinned memory is never freed, so no stream can write to memory that has been
+//! freed and reused. Ranges are checked when an address is computed.
 //!
 //! The primary context of each GPU is retained once and kept until the process ends. It is made
-//! current for the duration of each call, and the caller's context is restored afterwards, so calls
-//! may be made on any thread. Each call is made in the capture mode *relaxed*. So it does not
-//! disturb any graph capture in the process, and it does not fail because of a capture.
+//! current for the duration of each call, and the caller's context is restored afterwards, so any
+//! thread may make calls. Each call is made in the capture mode *relaxed*, so it does not disturb
+//! any graph capture in the process, and it does not fail because of a capture.
 
 mod driver;
 mod gpu;
@@ -55,7 +55,7 @@ fn text(api: &driver::Api, code: i32) -> String {
     format!("{} (error {code})", text.to_string_lossy())
 }
 
-/// Converts the code that the driver's function `call` returned to a [`Result`].
+/// Converts the code that the driver function `call` returned into a [`Result`].
 fn check(code: i32, call: &str) -> Result<()> {
     match code {
         0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Wraps streams, which queue all operations that the GPU executes.
+//! Wraps streams, which are queues of the operations that the GPU executes.
 
 use super::check;
 use super::driver::{Copy2D, RawEvent, RawStream};
@@ -15,19 +15,19 @@ use std::sync::{Arc, Mutex};
 const NON_BLOCKING: u32 = 1;
 const DISABLE_TIMING: u32 = 2;
 /// `CU_STREAM_WAIT_VALUE_GEQ`, `CU_STREAM_WRITE_VALUE_DEFAULT`. A wait also ends if the word is
-/// ahead of the value, in a cyclic comparison. A reader that sees the word sees everything that the
-/// stream did before it wrote the word.
+/// ahead of the value in a cyclic comparison. A reader that sees a word that the stream has written
+/// sees everything that the stream did before it wrote the word.
 const WAIT_VALUE_GEQ: u32 = 0;
 const WRITE_VALUE_DEFAULT: u32 = 0;
 /// `CU_MEMORYTYPE_HOST`, `CU_MEMORYTYPE_DEVICE`.
 const HOST: u32 = 1;
 const DEVICE: u32 = 2;
-/// Maximum pitch of a single copy (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`). Rows that are further apart
-/// are copied individually.
+/// Maximum pitch, in bytes, in a single copy (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`). Rows that are
+/// further apart are copied individually.
 const PITCH_MAX: usize = i32::MAX as usize;
 
-/// A queue of operations that the GPU executes in sequence. A stream is created by a user or by
-/// this library. Clones share the queue.
+/// A queue of operations that the GPU executes in sequence. Either a user or this library has
+/// created the stream. Clones share the queue.
 #[derive(Clone)]
 pub struct Stream(Arc<Inner>);
 
@@ -37,7 +37,7 @@ struct Inner {
     /// The object that owns the stream if a user supplied it. `None` if this library created the
     /// stream and must destroy it.
     user: Option<Box<dyn Any + Send + Sync>>,
-    /// The event that is recorded for streams that must wait for this stream.
+    /// The event that is recorded in this stream when another stream must wait for it.
     reached: Mutex<Option<Event>>,
 }
 
@@ -46,7 +46,7 @@ unsafe impl Send for Inner {}
 // SAFETY: as for `Send`.
 unsafe impl Sync for Inner {}
 
-/// A point in a stream that other streams can wait for. It is never destroyed.
+/// A point in a stream that other streams can wait for. An event is never destroyed.
 #[derive(Debug)]
 pub(crate) struct Event(RawEvent);
 
@@ -75,7 +75,7 @@ impl Stream {
     /// # Errors
     /// Returns the driver's error.
     pub fn new(gpu: &Arc<Gpu>) -> Result<Self> {
-        // 0 is the default priority.
+        // Priority 0 is the default.
         Self::with_priority(gpu, |_| 0)
     }
 
@@ -131,7 +131,7 @@ impl Stream {
         self.0.stream
     }
 
-    /// Checks that `gpu` is the GPU of this stream. Returns an error if it is not.
+    /// Returns an error if `gpu` is not the GPU of this stream.
     pub(crate) fn check_gpu(&self, gpu: &Arc<Gpu>) -> Result<()> {
         if Arc::ptr_eq(&self.0.gpu, gpu) {
             return Ok(());
@@ -237,8 +237,8 @@ impl Stream {
         check(code, "cuMemsetD8Async")
     }
 
-    /// Writes the word at byte `at` once everything that was enqueued before is visible to the
-    /// readers of the word.
+    /// Enqueues a write of `value` to the word at byte `at`. The word is written once the results
+    /// of all earlier entries are visible to the readers of the word.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if there is no such word, or else the driver's error.
@@ -253,7 +253,7 @@ impl Stream {
     }
 
     /// Makes later entries wait until the word at byte `at` is at least `value`, that is, until the
-    /// wrapping difference of the two is not negative.
+    /// wrapping difference of the word and `value` is not negative.
     ///
     /// # Errors
     /// Returns the same errors as [`Stream::write_word`].
@@ -266,7 +266,8 @@ impl Stream {
         check(code, "cuStreamWaitValue32")
     }
 
-    /// Records the event, which must belong to this GPU, after everything that was enqueued so far.
+    /// Records the event, which must belong to this GPU, after all entries that have been enqueued
+    /// so far.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -280,7 +281,7 @@ impl Stream {
         )
     }
 
-    /// Makes later entries wait for the event's latest recording so far.
+    /// Makes later entries wait for the point at which the event was last recorded.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -294,9 +295,9 @@ impl Stream {
         )
     }
 
-    /// Makes later entries of this stream wait for everything that was enqueued in `other` so far.
-    /// Use this method with a dedicated stream for collectives, so that computation continues at
-    /// the same time.
+    /// Makes later entries of this stream wait for all entries that have been enqueued in `other`
+    /// so far. Use this method with a dedicated stream for collectives, so that computation
+    /// continues at the same time.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if `other` belongs to a different GPU, or else the driver's
@@ -313,7 +314,7 @@ impl Stream {
         self.wait(event)
     }
 
-    /// Rejects a stream whose operations are being captured into a graph.
+    /// Returns an error if the stream's operations are being captured into a graph.
     ///
     /// # Errors
     /// Returns `ErrorKind::Usage` if the stream is being captured, or else the driver's error.
@@ -333,8 +334,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until everything that was enqueued is done. If the stream is waiting for something
-    /// that never happens, this call waits forever.
+    /// Waits until all enqueued entries have completed. If the stream is waiting for something that
+    /// never happens, this call waits forever.
     ///
     /// # Errors
     /// Returns `ErrorKind::Device` if an operation failed.

@@ -19,8 +19,8 @@ fn check_context(gpu: &Gpu, context: &CudaContext) -> Result<()> {
     )))
 }
 
-/// Wraps the user's stream, so that other streams can be ordered with it. The user's stream is kept
-/// until the returned value is dropped.
+/// Wraps the user's stream, so that other streams can be ordered with it. The user's stream stays
+/// alive until the returned value is dropped.
 ///
 /// # Errors
 /// Returns `ErrorKind::Usage` if the stream belongs to a different context.
@@ -32,8 +32,8 @@ pub(crate) fn wrap_stream(gpu: &Arc<Gpu>, stream: Arc<CudaStream>) -> Result<Str
     Ok(unsafe { Stream::of_user(gpu, raw, Box::new(stream)) })
 }
 
-/// Wraps the memory of a slice. The memory is first used on `stream`, which waits for those uses of
-/// the slice on other streams that cudarc knows of. [`unwrap_slice`] returns the slice.
+/// Wraps the memory of a slice. The memory is first used on `stream`, which waits for all uses of
+/// the slice on other streams that cudarc tracks. [`unwrap_slice`] returns the slice.
 ///
 /// # Errors
 /// Returns `ErrorKind::Usage` if the slice or the stream belongs to a different context.
@@ -52,11 +52,11 @@ pub(crate) fn wrap_slice<T: Element>(
     Ok(unsafe { Memory::of_user(gpu, address, bytes, Box::new(slice)) })
 }
 
-/// Returns the slice that was wrapped by [`wrap_slice`].
+/// Returns the slice that [`wrap_slice`] wrapped.
 ///
 /// # Errors
-/// Returns the memory if it has clones, such as a clone for a collective in flight, or if it was
-/// not created from such a slice.
+/// Returns the memory if it has other clones, such as a clone for a collective in flight, or if it
+/// does not wrap a slice of this type.
 pub(crate) fn unwrap_slice<T: Element>(
     memory: Memory,
 ) -> std::result::Result<CudaSlice<T>, Memory> {

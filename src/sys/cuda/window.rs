@@ -1,5 +1,5 @@
-//! Shares memory of a GPU with other processes, using the driver's virtual memory, which is passed
-//! on as descriptors.
+//! Shares memory of a GPU with other processes. The memory is created with the driver's virtual
+//! memory functions, which can export it as a descriptor.
 //!
 //! The driver frees the memory when the last process that has mapped it releases it. So no process
 //! can take the memory away from another process.
@@ -16,13 +16,13 @@ use std::sync::Arc;
 /// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
 const GRANULARITY_MINIMUM: i32 = 0;
 
-/// A handle of the driver to physical memory. The handle is released when it is dropped.
+/// A driver handle for physical memory. Dropping the value releases the handle.
 struct Physical {
     gpu: Arc<Gpu>,
     handle: u64,
 }
 
-/// Addresses at which memory is mapped.
+/// Physical memory, and the addresses at which it is mapped.
 struct Mapped {
     physical: Physical,
     address: Address,
@@ -30,7 +30,7 @@ struct Mapped {
 }
 
 impl Physical {
-    /// Creates memory of the GPU that can be exported.
+    /// Allocates GPU memory that can be exported.
     fn new(gpu: &Arc<Gpu>, bytes: usize) -> Result<Self> {
         let properties = AllocationProperties::exportable(gpu.device());
         let mut granularity = 0;
@@ -62,7 +62,7 @@ impl Physical {
     /// Imports memory that another process has exported.
     fn import(gpu: &Arc<Gpu>, file: &OwnedFd) -> Result<Self> {
         let mut handle = 0;
-        // The driver takes the descriptor's number in place of a pointer.
+        // The driver expects the descriptor, as an integer, in place of a pointer.
         let number = std::ptr::without_provenance_mut::<c_void>(file.as_raw_fd() as usize);
         // SAFETY: the descriptor is open, and there is room for the handle.
         let code = unsafe { (gpu.api.mem_import)(&raw mut handle, number, POSIX_FILE_DESCRIPTOR) };
@@ -140,8 +140,8 @@ impl Drop for Mapped {
 }
 
 impl Memory {
-    /// Creates memory of the GPU. Returns the memory together with the descriptor that other
-    /// processes use to map it.
+    /// Allocates GPU memory. Returns the memory and the descriptor with which other processes can
+    /// map it.
     ///
     /// # Errors
     /// Returns the driver's error, for example if the system or the container does not allow memory

@@ -1,5 +1,5 @@
-//! Shares pinned memory between processes. The memory contains words that the streams of these
-//! processes write and wait for.
+//! Shares pinned memory between processes. The memory contains words that these processes' streams
+//! write and wait for.
 
 use super::check;
 use super::gpu::Gpu;
@@ -20,9 +20,9 @@ pub(super) struct Registered {
 }
 
 impl Pinned {
-    /// Creates words, initially zero, that the streams of other processes can also write. Returns
-    /// the words together with the file that those processes map. `bytes` must be a multiple of the
-    /// page size.
+    /// Creates words that are initially zero and that the streams of other processes can also
+    /// write. Returns the words and the file that those processes map. `bytes` must be a multiple
+    /// of the page size.
     ///
     /// # Errors
     /// Returns an error of the system or the driver if the memory cannot be shared.
@@ -32,7 +32,8 @@ impl Pinned {
         Ok((Self::of_shared(gpu, file.as_fd(), bytes)?, file))
     }
 
-    /// Maps the words of another process, which has sealed the file with this length.
+    /// Maps the words that another process has created. That process must have sealed the file with
+    /// the length `bytes`.
     ///
     /// # Errors
     /// Returns an error of the system or the driver if the memory cannot be shared.

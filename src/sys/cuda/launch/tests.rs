@@ -1,9 +1,9 @@
-//! Tests the text of the GPU kernels and the launches, without a GPU.
+//! Tests the text of the GPU kernels, and the launches, without a GPU.
 
 use super::*;
 use std::collections::BTreeSet;
 
-/// Returns the names of the kernels in the text, and the size of their argument in bytes.
+/// Returns the name of each kernel in the text, with the size of its argument in bytes.
 fn entries() -> Vec<(&'static str, usize)> {
     let entries = PTX.split(".visible .entry ").skip(1);
     let parsed = entries.map(|entry| {
@@ -67,7 +67,8 @@ fn ptx_never_approximates_fuses_flushes_or_spills() {
         for forbidden in ["approx", "full", "ftz", "fma", "local"] {
             assert!(!words.contains(&forbidden), "{line}");
         }
-        // Without an explicit rounding, the driver may fuse the instruction with another.
+        // Without an explicit rounding mode, the driver may fuse the instruction with another
+        // instruction.
         let is_float = words.contains(&"f32") || words.contains(&"f64");
         if is_float && matches!(words[0], "add" | "sub" | "mul" | "div") {
             assert_eq!(words[1], "rn", "{line}");
@@ -75,7 +76,7 @@ fn ptx_never_approximates_fuses_flushes_or_spills() {
     }
 }
 
-/// Returns a launch whose addresses are multiples of 16.
+/// Returns a launch for one element. The addresses in `sources` should be multiples of 16.
 fn launch(dtype: Dtype, op: ReduceOp, sources: &[u64], divisor: Option<usize>) -> Launch {
     reduce(dtype, op, sources, 32, 1, divisor, 1).unwrap()
 }
@@ -148,7 +149,7 @@ fn grid_grows_with_work_until_gpu_is_full() {
             132,
         )
     };
-    // A thread processes a vector or an element.
+    // Each thread processes one vector if the alignment allows it, and otherwise one element.
     assert_eq!(grid(16).map(|launch| launch.blocks), Some(4));
     assert_eq!(grid(20).map(|launch| launch.blocks), Some(16));
     assert_eq!(grid(21).map(|launch| launch.blocks), Some(16));
