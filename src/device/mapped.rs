@@ -13,14 +13,14 @@
 //! ```
 //!
 //! *Every word that a stream waits for is in its own rank's page* ([numbering](super::numbering)).
-//! The host can therefore release its streams by storing words, no matter what has happened to the
-//! peers.
+//! The CPU side of a rank can therefore release the rank's streams by storing words, no matter what
+//! has happened to the peers.
 //!
 //! *A released stream computes garbage and still notifies its peers.* A call therefore succeeds
-//! only once the hosts have passed a barrier that follows it. Each rank posts this barrier to the
-//! engine. The barrier begins when its [gate](MappedGate) sees that the streams have ended. A rank
-//! whose operation has failed never takes part in the barrier, so no barrier succeeds after a
-//! stream has computed garbage.
+//! only once the CPU sides of all ranks have passed a barrier that follows it. Each rank posts this
+//! barrier to the engine. The barrier begins when its [gate](MappedGate) sees that the streams have
+//! ended. A rank whose operation has failed never takes part in the barrier, so no barrier succeeds
+//! after a stream has computed garbage.
 //!
 //! *The driver frees memory only when no process has it mapped.* Therefore, no rank can take memory
 //! away from a peer, and a rank may leave at any time.
@@ -44,7 +44,7 @@ const RELEASED: u32 = 1 << 30;
 /// Size of a window in bytes.
 pub(crate) const WINDOW_BYTES: usize = DEVICE_FRAMES * DEVICE_FRAME_BYTES;
 
-/// Memory that a rank offers to the other ranks to map.
+/// Memory that a rank offers to the other ranks, which map it.
 pub(crate) struct Offer {
     window: Memory,
     words: Arc<Pinned>,

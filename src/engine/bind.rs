@@ -104,7 +104,7 @@ impl Program {
     }
 }
 
-/// The locations of the chunks.
+/// The locations of the plan's chunks in memory.
 struct Places {
     /// Offset of each chunk in the complete output, followed by the end of the last chunk.
     starts: Vec<usize>,

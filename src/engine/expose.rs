@@ -3,7 +3,7 @@
 use super::program::{Action, Dependency, Program, ProgramStep, Space, in_order};
 
 impl Program {
-    /// Returns a version of the program that uses memory that peers can read. Sends of at least
+    /// Returns a version of the program for buffers that peers can read in place. Sends of at least
     /// `bytes_min` bytes expose their bytes instead of having them copied. Each of these sends is
     /// followed by a *completion*, which waits until the receivers have read the bytes. Steps that
     /// overwrite the bytes wait for the completion, and so does the end of the program. Bytes that

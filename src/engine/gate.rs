@@ -6,8 +6,8 @@
 pub trait Gate: Send {
     /// Returns `true` if the operation may begin.
     fn is_ready(&self) -> bool;
-    /// Returns `true` if the stream has reached the operation. If it has but the operation may not
-    /// begin, the operation is waiting for peers.
+    /// Returns `true` if the stream has reached the operation. If it has, but [`Gate::is_ready`]
+    /// returns `false`, the stream is waiting for peers.
     fn is_reached(&self) -> bool {
         self.is_ready()
     }

@@ -27,7 +27,8 @@ pub struct Group {
     pub(super) is_failure_taken: bool,
 }
 
-/// Sequence numbers of the last send to and the last receive from each peer.
+/// The sequence numbers of a rank's messages, indexed by peer, and the state of its receives from
+/// any rank.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
     pub(super) sent: HashMap<usize, u64>,
@@ -105,13 +106,13 @@ impl Group {
         self.rank
     }
 
-    /// Enables call checking. A collective then begins only after all ranks have made the same
-    /// call, and a send waits for its receive.
+    /// Enables call checking. With call checking, a collective begins only after all ranks have
+    /// made the same call, and a send waits for its receive.
     pub fn check_calls(&mut self) {
         self.session.check_calls();
     }
 
-    /// Allows collectives to expose the memory of `allocation`.
+    /// Allows collectives to expose memory in `allocation`.
     pub fn admit(&mut self, allocation: Allocation) {
         if let Some(local) = self.collectives.links.make_local() {
             local.admit(allocation);

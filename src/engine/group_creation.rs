@@ -20,12 +20,12 @@ struct GroupRequest {
     members: Members,
     /// `true` once rank 0 has been notified that this process is no longer waiting.
     has_withdrawn: bool,
-    /// The error with which this process has aborted the request.
+    /// The error with which this process has aborted the request, if it has done so.
     cause: Option<Error>,
     answer: Option<Result<u32>>,
 }
 
-/// The state of a process that concerns groups that do not exist yet.
+/// A process's requests for groups, and its early messages for groups that do not exist yet.
 #[derive(Default)]
 pub(super) struct GroupCreation {
     registrar: Registrar,
@@ -34,7 +34,8 @@ pub(super) struct GroupCreation {
     /// Messages from members that have run ahead and know the group's ID before this process does.
     early: Vec<Relayed<usize>>,
     early_bytes: usize,
-    /// The reason why rank 0 no longer relays messages, once this process knows that it does not.
+    /// The reason why rank 0 no longer relays messages; `None` as long as this process does not
+    /// know that it has stopped.
     relay_gone: Option<String>,
     pub(super) outbox: VecDeque<Relayed<To>>,
 }
@@ -59,7 +60,7 @@ impl GroupCreation {
             .as_ref()
             .map(|why| Err(no_relay(members, why)));
         if answer.is_none() {
-            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
             let ranks = members.world_ranks().map(|rank| rank as u32).collect();
             let join = Notice::Join {
                 serial,
@@ -201,7 +202,7 @@ impl GroupCreation {
         let answers = self.registrar.lost(rank, why);
         self.send_answers(answers);
         let lost = Notice::Lost {
-            // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+            // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
             rank: rank as u32,
             why: why.to_owned(),
         };

@@ -18,7 +18,7 @@ pub(crate) type Clock = Box<dyn Fn() -> Duration + Send>;
 /// The recorded events of a group's collectives, in chronological order.
 pub struct Log {
     clock: Clock,
-    /// The time at which the engine last began to try to move the first bytes of a step.
+    /// The time of the engine's last attempt to move the first bytes of a step.
     tried_at: Duration,
     calls: Vec<Begun>,
     calls_max: usize,

@@ -54,7 +54,8 @@ use waits::Waits;
 pub struct Engine {
     groups: Vec<(u32, Group)>,
     group_creation: GroupCreation,
-    /// The first failure of a group that the program has not survived yet.
+    /// The first group failure, if a group has failed and the program has not survived the failure
+    /// yet.
     failure: Option<Failure>,
     /// Lost world ranks, with the cause of each loss. Groups that are added later learn of these
     /// losses.
@@ -88,8 +89,8 @@ impl Engine {
     pub fn add_group(&mut self, number: u32, mut group: Group) {
         self.waits.prepare(number, &mut group);
         self.groups.push((number, group));
-        // Early messages come before losses, because a goodbye among them means that the rank left
-        // cleanly.
+        // Process early messages before losses, because a goodbye among the messages means that the
+        // rank left cleanly.
         for (_, from, payload) in self.group_creation.take_early(number) {
             self.control(number, from, &payload);
         }
@@ -103,7 +104,7 @@ impl Engine {
         }
     }
 
-    /// Requests a group of `members` from the group `parent`. Returns the ID of the request, for
+    /// Requests a group of `members` from group `parent`. Returns the ID of the request, for
     /// [`Engine::group_result`].
     pub fn request_group(&mut self, parent: u32, members: &Members) -> u32 {
         self.group_creation.request(parent, members)

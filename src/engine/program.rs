@@ -24,7 +24,7 @@ pub struct Arithmetic {
     pub divisor: Option<usize>,
 }
 
-/// A memory that an operation uses.
+/// One of the areas of memory that an operation uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Space {
     /// The caller's input, which is only read.
@@ -60,8 +60,8 @@ impl Piece {
     }
 }
 
-/// Returns the contiguous bytes that begin at byte `at` of the stream of `pieces`. They end with
-/// the piece or after `most` bytes.
+/// Returns the contiguous bytes that begin at byte `at` of the stream of `pieces`. They end at the
+/// end of their piece, or after `most` bytes.
 #[inline]
 #[must_use]
 pub(crate) fn rest(pieces: &[Piece], at: usize, most: usize) -> Piece {

@@ -203,8 +203,8 @@ pub(super) fn medium<'a>(
 /// The operations in one order, and the links that they share.
 pub(super) struct Queue {
     pub(super) links: Links,
-    /// Maximum number of bytes in a message that every open link accepted completely when the queue
-    /// was created; 0 if a link was not open.
+    /// Maximum number of bytes in a message that every link accepts completely, as determined when
+    /// the queue was created; 0 if a link did not exist at that time.
     capacity: usize,
     pub(super) slots: Vec<Slot>,
     pub(super) free: Vec<usize>,

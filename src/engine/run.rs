@@ -4,12 +4,12 @@
 //! advance it:
 //!
 //! - [`Run::block`] finishes the steps in sequence while the caller waits. It is as fast as code
-//!   that is written for a specific algorithm. It requires links that always accept complete
-//!   messages of the program.
+//!   that is written for a specific algorithm. It requires links that accept each message of the
+//!   program completely.
 //! - [`Run::poll`] advances every step until a link or a dependency stops it. So a segment is
 //!   reduced and forwarded while later segments are in flight.
 //!
-//! Both drivers advance steps through [`Run::step`] and share its counters. So if an operation
+//! Both drivers advance steps through [`Run::step`] and share the counters. So if an operation
 //! exceeds its caller's spin budget, polling can continue it from its current state.
 //!
 #![doc = include_str!("progress.md")]
@@ -29,8 +29,8 @@ pub(super) struct Run {
     /// All counters are in a single vector, because every operation begins by clearing it. It has
     /// four sections: the number of bytes that each step has processed; from index `sends`, the
     /// index of the current message in each send lane; from index `receives`, the index of the
-    /// current message in each receive lane; and from index `readers`, the link position at which
-    /// each reader has read its exposed bytes.
+    /// current message in each receive lane; and from index `readers`, for each reader of exposed
+    /// bytes, the position of these bytes on the reader's link.
     counters: Vec<usize>,
     sends: usize,
     receives: usize,

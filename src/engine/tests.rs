@@ -39,8 +39,8 @@ fn unconnected(rank: usize, world_size: usize) -> Group {
     Group::new(rank, world_size, links(), links())
 }
 
-/// Returns the engine of rank 1 of 3, and the ticket of an all-gather of one byte per rank that it
-/// is waiting for.
+/// Returns the engine of rank 1 of 3, with an all-gather of one byte per rank in flight, and the
+/// ticket of the all-gather.
 fn waiting(timeout: Duration) -> (Engine, Ticket) {
     let topology = Topology::apart(3);
     let mut cache = Cache::new(1, topology, TuningTable::default(), Vec::new());

@@ -81,8 +81,8 @@ impl Engine {
     /// group.
     ///
     /// Before the group's first call, this method assumes that the only thread that has made calls
-    /// in any group will make it. If several threads have made calls, any of them may make the
-    /// first call, so the result is empty.
+    /// in any group will also make the first call. If several threads have made calls, any of them
+    /// may make the first call, so the result is empty.
     pub(super) fn waits(&self, number: u32) -> Vec<Wait> {
         let find = |number| {
             let mut groups = self.groups.iter();

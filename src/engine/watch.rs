@@ -59,7 +59,7 @@ impl Group {
         ended
     }
 
-    /// Turns a link's error into an error of the session.
+    /// Reports a link error to the session.
     pub(super) fn link_broken(
         &mut self,
         order: Order,
@@ -181,7 +181,7 @@ impl Group {
             };
             Some(PairPlace {
                 sends,
-                // A rank fits 32 bits (`limits::WORLD_SIZE_MAX`).
+                // A rank fits in 32 bits (`limits::WORLD_SIZE_MAX`).
                 peer: peer.map(|peer| peer as u32),
                 sequence: call.sequence,
             })
@@ -320,7 +320,7 @@ impl Group {
 }
 
 impl Slot {
-    /// Returns the ranks that still have to make the call before it can begin.
+    /// Returns the ranks that still have to make the call before the operation can begin.
     pub(super) fn unready(&self, session: &Session) -> Vec<usize> {
         let call = self.call().filter(|_| session.checks_calls());
         call.map_or_else(Vec::new, |call| session.unready(&call))
@@ -378,7 +378,7 @@ impl Slot {
 }
 
 /// Fails the group if an operation is overdue. Notifies the peers of operations that have been
-/// waiting for a long time, and gives the stall warning for the oldest operation.
+/// waiting for a long time, and creates the stall warning for the oldest operation.
 fn check_deadlines(
     rank: usize,
     queue: &mut Queue,

@@ -167,7 +167,7 @@ pub trait Link: Send {
     }
 
     /// Returns how long after the peer's goodbye the link may still move bytes. Returns `None` if
-    /// the link itself reports that the peer has left, as a broken link does.
+    /// the link itself reports an error once the peer has left.
     fn drain_time_after_goodbye(&self) -> Option<Duration> {
         None
     }

@@ -43,8 +43,8 @@ const EVENTS_PER_SLEEP: usize = 256;
 const KEEPALIVE_AFTER: Duration = Duration::from_secs(2);
 const KEEPALIVE_EVERY: Duration = Duration::from_secs(1);
 const KEEPALIVE_PROBES: u32 = 3;
-/// Longest interval at which the kernel probes a receiver that does not read, if the kernel
-/// supports this option.
+/// Maximum interval between the kernel's probes of a receiver that does not read. Older kernels do
+/// not support this limit.
 const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 
 /// Sets the options that every connection of the library needs. Small segments are sent
@@ -57,8 +57,8 @@ const TRY_AGAIN_WITHIN: Duration = Duration::from_secs(2);
 pub fn set_options(stream: &impl AsFd) -> io::Result<()> {
     let socket = SockRef::from(stream);
     keep_from_children(stream);
-    // An older kernel does not support this option. Its probes become less frequent, so some
-    // unreachable peers are detected later.
+    // Ignore a failure. The probes of an older kernel become less frequent, so some unreachable
+    // peers are detected later.
     let _ = try_again_within(stream, TRY_AGAIN_WITHIN);
     socket.set_tcp_nodelay(true)?;
     let keepalive = TcpKeepalive::new()
@@ -147,7 +147,7 @@ impl Reactor {
         let _ = poll.poll(events, Some(at_most));
     }
 
-    /// Makes sleeps end also when `descriptor` becomes readable.
+    /// Makes a sleep end also when `descriptor` becomes readable.
     ///
     /// # Errors
     /// Returns the operating system's error.

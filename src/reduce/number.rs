@@ -128,9 +128,9 @@ integers! {
 
 /// Integer division that returns the truncated quotient in the lowest bits of an integer.
 ///
-/// Vector instructions exist only for float division. Truncating its result gives the same integer
-/// as integer division. A dividend a of at most 32 bits is represented exactly. If n does not
-/// divide a, the quotient is at least 1/n below the next integer k in magnitude. Rounding moves the
+/// Float division can use vector instructions, and truncating its result gives the same integer as
+/// integer division. A dividend a of at most 32 bits is represented exactly. If n does not divide
+/// a, the quotient is at least 1/n below the next integer k in magnitude. Rounding moves the
 /// quotient by less than this distance, as long as k·n ≤ |a| + n is below 2²⁴ (f32, up to 16 bits)
 /// or 2⁵³ (f64, up to 32 bits), where n is at most `WORLD_SIZE_MAX` = 2²⁰. Adding 1.5 times the
 /// power of two whose unit in the last place is 1 leaves the integer in the lowest bits, in two's

@@ -215,8 +215,8 @@ fn fold_reduces_from_left_and_rounds_once() {
     }
 }
 
-/// Returns the bits of zeros, ones, the extreme finite and subnormal values, infinities, and quiet
-/// and signaling NaNs with several payloads, each with both signs.
+/// Returns the bits of zero, one, the extreme finite and subnormal values, infinity, and quiet and
+/// signaling NaNs with several payloads, each with both signs.
 fn special_values(exponent_bits: u32, mantissa_bits: u32) -> Vec<u64> {
     let infinity = ((1 << exponent_bits) - 1) << mantissa_bits;
     let quiet = infinity | 1 << (mantissa_bits - 1);

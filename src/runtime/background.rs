@@ -2,13 +2,13 @@
 //! program that uses this library: it wakes tasks, and drops the buffers of abandoned operations.
 //! It also advances operations while no call polls.
 //!
-//! A single thread has both duties, so that a thread that completes an operation can wake the
-//! waiting task without the help of another thread. User code may block. Once user code has kept
-//! the thread busy for [`PROGRAM_CODE_MAX`], the thread is *away*: the control thread advances
-//! operations in its place, and any other user code waits. So no call and no control message waits
-//! for user code. The control thread is woken for this purpose by a timer, which is set at most
-//! once per [`PROGRAM_CODE_MAX`]. Waking the control thread for each task, or even setting a timer
-//! for each task, would slow down short operations by a tenth.
+//! A single thread has both duties, so that when it completes an operation, it can wake the waiting
+//! task itself. User code may block. Once user code has kept the thread busy for
+//! [`PROGRAM_CODE_MAX`], the thread is *away*: the control thread advances operations in its place,
+//! and any other user code waits. So no call and no control message waits for user code. The
+//! control thread is woken for this purpose by a timer, which is set at most once per
+//! [`PROGRAM_CODE_MAX`]. Waking the control thread for each task, or even setting a timer for each
+//! task, would slow down short operations by a tenth.
 //!
 //! The thread is started when user code is due for the first time. Until then, the control thread
 //! advances operations.
@@ -75,11 +75,11 @@ impl Reach {
     }
 }
 
-/// The handle that controls the background thread.
+/// The background thread's state, and the methods that control the thread.
 pub(super) struct Background {
     reach: Arc<Reach>,
     state: Mutex<State>,
-    /// Signaled when the thread begins to run user code and when the thread ends.
+    /// Signaled when the thread begins to run user code and when it ends.
     changed: Condvar,
     /// `true` if the thread is running and is not away.
     is_here: AtomicBool,
@@ -226,7 +226,7 @@ impl Background {
         code
     }
 
-    /// Returns `true` if the thread must end now.
+    /// Returns `true`, and records that the thread has ended, if the thread must end now.
     fn ends(&self, is_broken: bool) -> bool {
         let mut state = lock(&self.state);
         state.is_asleep = false;

@@ -12,7 +12,7 @@ use crate::sys::generation::Generation;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// A runtime that can be used only by the process that created it.
+/// A handle to a runtime. Only the process that created the runtime can use it.
 #[derive(Clone)]
 pub(crate) struct RuntimeHandle {
     runtime: Arc<Runtime>,
@@ -63,7 +63,7 @@ impl RuntimeHandle {
         Arc::downgrade(&self.runtime)
     }
 
-    /// Returns the time on the host's clock, even in a forked child.
+    /// Returns the current time on the clock of the [`Host`], even in a forked child.
     pub(crate) fn now(&self) -> Duration {
         self.runtime.now()
     }

@@ -49,8 +49,8 @@ pub(crate) trait Host: Send + Sync {
         Waited::Asleep
     }
 
-    /// Waits between two checks of a device by a thread that does not hold the token. `looks` is
-    /// the number of checks so far.
+    /// Waits between two checks of a device. Called by a thread that does not hold the token.
+    /// `looks` is the number of checks so far.
     fn await_device(&self, looks: u32) {
         match looks <= DEVICE_LOOKS {
             true => std::thread::yield_now(),
@@ -92,8 +92,8 @@ pub(crate) trait Host: Send + Sync {
     /// Wakes that thread if it is not watching the data sockets, or if it must poll `at_once`.
     fn background_work(&self, at_once: bool);
 
-    /// Runs `code` on a thread that is neither in a call nor the control thread. A host that has no
-    /// such thread runs the code in place.
+    /// Runs `code` on a thread that is neither in a call nor the control thread. An implementation
+    /// that has no such thread runs the code in place.
     fn run_in_background(&self, _code: Foreign) {}
 
     /// Shuts down connections to unreachable peers. This method is called when a polling thread has
@@ -101,8 +101,8 @@ pub(crate) trait Host: Send + Sync {
     fn close_unreachable(&self) {}
 
     /// Ensures that an operation makes progress while a task is waiting for it, even though no
-    /// thread polls. A host without a background thread lets time pass now and wakes `waker`, so
-    /// that the task polls again.
+    /// thread polls. An implementation without a background thread lets time pass now and wakes
+    /// `waker`, so that the task polls again.
     fn await_in_task(&self, _waker: &Waker) {
         self.background_work(false);
     }
@@ -112,7 +112,7 @@ pub(crate) trait Host: Send + Sync {
     /// at most `at_most`. The links of other groups open when a program first needs them.
     ///
     /// # Errors
-    /// Returns an error if memory cannot be shared as intended.
+    /// Returns an error if ranks that should share memory cannot do so.
     fn links(
         &self,
         group: u32,
@@ -162,18 +162,20 @@ pub(crate) trait Host: Send + Sync {
     /// Sends a control message to world ranks.
     fn send_control(&self, to: To, group: u32, payload: &[u8]);
 
-    /// Returns the next control message: the ID of its group, its sender and its bytes. Hosts that
-    /// have a control thread deliver messages through `Runtime::control` instead.
+    /// Returns the next control message: the ID of its group, its sender and its bytes.
+    /// Implementations that have a control thread deliver messages through `Runtime::control`
+    /// instead.
     fn receive_control(&self) -> Option<(u32, usize, Vec<u8>)> {
         None
     }
 
-    /// Returns the next rank whose control connection is lost, with the cause. Hosts that have a
-    /// control thread call `Runtime::control_lost` instead.
+    /// Returns the next rank whose control connection is lost, with the cause. Implementations that
+    /// have a control thread call `Runtime::control_lost` instead.
     fn next_lost(&self) -> Option<(usize, String)> {
         None
     }
 
-    /// Closes the host after the last group has said goodbye. Makes sure that the goodbye is sent.
+    /// Stops this rank's environment after it has left its last group. Makes sure that the goodbye
+    /// is sent.
     fn close(&self) {}
 }

@@ -52,7 +52,7 @@ struct Channel {
     /// Group ranks of the members that share memory, in ascending order.
     ranks: Vec<usize>,
     place: usize,
-    /// The parts of this rank's links, once this rank's region has been created.
+    /// The parts from which this rank's links are created, once this rank's region exists.
     lanes: Option<Lanes>,
     /// Descriptor of the region, until it has been passed to all peers.
     file: Option<OwnedFd>,
@@ -227,8 +227,8 @@ impl LocalRanks {
         self.own(channel, one).ok()?.local()
     }
 
-    /// Returns the parts of this rank's links in a channel. Creates this rank's region if it does
-    /// not exist yet.
+    /// Returns the parts from which this rank's links in a channel are created. Creates this rank's
+    /// region if it does not exist yet.
     fn own<'a>(&self, channel: u32, one: &'a mut Channel) -> Result<&'a mut Lanes> {
         if one.lanes.is_none() {
             let layout = Layout::small(one.ranks.len());

@@ -1,7 +1,8 @@
-//! Defines the locked engine. Unlocking the engine passes the user code that is due to the host.
+//! Defines the locked engine. When the engine is unlocked, the [`Host`] receives the user code that
+//! is due.
 //!
 //! A thread that also holds the polling token does not pass on user code until it has freed the
-//! token, because a host that has no thread for user code runs the code in place.
+//! token, because a [`Host`] that has no thread for user code runs the code in place.
 
 use super::host::Host;
 use super::user_code::{Foreign, defer, hold, holds_one, release};
@@ -120,8 +121,8 @@ impl DerefMut for Locked<'_> {
 }
 
 impl<'a> Locked<'a> {
-    /// Unlocks the engine. Dropping the returned value passes on the user code that is due. Drop it
-    /// after this thread has freed the token and has woken other threads.
+    /// Unlocks the engine. Dropping the returned value passes the user code that is due on to the
+    /// [`Host`]. Drop it after this thread has freed the token and has woken other threads.
     pub(super) fn unlock(mut self) -> Option<Due<'a>> {
         self.take_due()
     }
@@ -147,7 +148,7 @@ impl Drop for Locked<'_> {
     }
 }
 
-/// User code that is due. Dropping this value passes the code to the host.
+/// User code that is due. Dropping this value passes the code to the [`Host`].
 pub(super) struct Due<'a>(Option<Foreign>, &'a dyn Host);
 
 impl Drop for Due<'_> {

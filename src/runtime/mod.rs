@@ -394,8 +394,8 @@ impl Runtime {
         due
     }
 
-    /// Advances the operations in flight for a few passes, and leaves the remaining work to the
-    /// background thread.
+    /// Advances the operations in flight for at most [`BACKGROUND_PASSES`] passes, and leaves the
+    /// remaining work to the background thread.
     fn advance(&self) {
         self.receive_controls(&mut self.lock_while_polled());
         let due = self.poll_passes();
@@ -454,8 +454,8 @@ impl Runtime {
         self.poll_due_in().is_some()
     }
 
-    /// Returns the time within which a thread should poll, if operations are in flight and no
-    /// thread is polling.
+    /// Returns the time within which a thread should poll. Returns `None` if no operation is in
+    /// flight or a thread is polling.
     pub(crate) fn poll_due_in(&self) -> Option<Duration> {
         if self.token.load(Ordering::SeqCst) {
             return None;
@@ -508,7 +508,7 @@ impl Runtime {
         drop(due);
     }
 
-    /// Returns the time on the host's clock.
+    /// Returns the current time on the clock of the [`Host`].
     pub(crate) fn now(&self) -> Duration {
         self.host.now()
     }
@@ -517,7 +517,7 @@ impl Runtime {
     /// coordinator of a failed group, also waits until it has announced the agreed mark. Finally
     /// sends the goodbye.
     ///
-    /// Leaving the last group also closes the host. Closing it only when the runtime is dropped
+    /// Leaving the last group also closes the [`Host`]. Closing it only when the runtime is dropped
     /// would be too late: the control thread may keep the runtime alive for a moment longer, and
     /// the process may exit before then.
     pub(crate) fn leave(&self, number: u32, at_most: Duration) {
@@ -554,7 +554,8 @@ impl Runtime {
         });
     }
 
-    /// If the host has no control thread, passes its control messages and its losses to the engine.
+    /// If the [`Host`] has no control thread, passes its control messages, and its reports of lost
+    /// ranks, to the engine.
     fn receive_controls(&self, engine: &mut Engine) {
         while let Some((group, from, payload)) = self.host.receive_control() {
             engine.control(group, from, &payload);

@@ -158,11 +158,11 @@ impl Shared {
     }
 }
 
-/// The host for the runtime of a process.
+/// The [`Host`] for the runtime of a process.
 pub(crate) struct ProcessHost {
     pub(crate) shared: Arc<Shared>,
     pub(crate) start: Instant,
-    /// `true` if every rank on this host has its own core.
+    /// `true` if every rank on this machine has its own core.
     pub(crate) has_own_core: bool,
     pub(crate) rank: usize,
     /// Callback that returns `true` if the user has interrupted the calling thread.
@@ -342,13 +342,13 @@ impl Host for ProcessHost {
 
 impl Drop for ProcessHost {
     fn drop(&mut self) {
-        // This is necessary if no communicator was created, because the host is otherwise closed
-        // only when the last group leaves.
+        // This is necessary if no communicator was created, because the [`Host`] is otherwise
+        // closed only when this rank leaves its last group.
         self.close();
     }
 }
 
-/// The callbacks of the control thread.
+/// The callbacks that the control thread calls.
 pub(crate) struct Callbacks(pub(crate) Arc<Shared>);
 
 impl Handler for Callbacks {

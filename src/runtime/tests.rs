@@ -1,4 +1,4 @@
-//! Tests the polling token, leaving work to the background thread, and closing the host.
+//! Tests the polling token, leaving work to the background thread, and closing the [`Host`].
 
 use super::*;
 use crate::dtype::Dtype;
@@ -14,7 +14,7 @@ use crate::protocol::session::To;
 use crate::sys::memory::Region;
 use std::sync::Arc;
 
-/// A host that counts how often work was left to the background thread, and records how many
+/// A [`Host`] that counts how often work was left to the background thread, and records how many
 /// messages had been sent when it was closed.
 #[derive(Default)]
 struct Recorder {

@@ -2,9 +2,9 @@
 //!
 //! A child that is forked but does not run a different program, such as a data loader, inherits
 //! every descriptor. If its parent is killed, the child would keep the parent's connections open,
-//! and no peer would notice the death. It would also keep the parent's file locks. So a handler in
-//! the child replaces these files with `/dev/null`. The parent's files are unaffected, and the
-//! descriptors remain valid for the objects in the child's memory that hold them.
+//! and no peer would notice the death. The child would also keep the parent's file locks. So a
+//! handler in the child replaces these files with `/dev/null`. The parent's files are unaffected,
+//! and the descriptors remain valid for the objects in the child's memory that hold them.
 //!
 //! A socket is identified by its cookie, which is unique in the kernel. Any other file is
 //! identified by its file system and inode number. So callers need not report that they have closed

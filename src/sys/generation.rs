@@ -1,9 +1,9 @@
 //! Distinguishes the process that created a value from its forked children.
 //!
 //! A forked child has a copy of its parent's memory and a single thread. It must not touch values
-//! that the parent shares with other processes, or that the parent's other threads had locked. So
-//! code that creates such a value stores its [`Generation`] with the value and checks it before
-//! each use.
+//! that the parent shares with other processes, or that another thread of the parent may have
+//! locked. So code that creates such a value stores its [`Generation`] with the value and checks it
+//! before each use.
 //!
 //! A handler that the C library's `fork` runs counts the generations. A process that was created
 //! without this handler, by a bare `clone`, cannot be distinguished from its parent.

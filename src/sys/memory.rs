@@ -54,9 +54,9 @@ enum Access {
 /// An error, with the buffer that could not be held because of the error.
 pub(crate) type Refused<B, E> = (E, B);
 
-/// The right to get back the buffers that one or two regions hold, as a `B`. Forked children can
-/// use the claim, too: the operation belongs to the parent and does not end in a child, so no
-/// region is returned there.
+/// The right to get back the buffers that one or two regions hold, as a `B`. A forked child uses
+/// the claim instead of regions: the operation belongs to the parent and does not end in the child,
+/// so the child gets no region back.
 ///
 /// Only this crate may use a claim, because a claim must not outlive its regions.
 #[derive(Debug)]
@@ -97,8 +97,8 @@ impl<B> Claim<B> {
 impl<B: 'static> Claim<B> {
     fn of(held: NonNull<B>) -> Self {
         /// # Safety
-        /// The pointers come from leaked boxes of these types, and nothing else in this process
-        /// uses or frees the boxes.
+        /// The pointers must come from leaked boxes of these types, and nothing else in this process
+        /// may use or free the boxes.
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) -> B {
             // SAFETY: the caller guarantees this.
             *unsafe { Box::from_raw(held.cast::<B>().as_ptr()) }
@@ -114,8 +114,8 @@ impl<B: 'static> Claim<B> {
     /// Turns the claim into one that drops the buffer instead of returning it.
     pub(crate) fn without_buffer(self) -> Claim<()> {
         /// # Safety
-        /// The pointers come from leaked boxes of these types, and nothing else in this process
-        /// uses or frees the boxes.
+        /// The pointers must come from leaked boxes of these types, and nothing else in this process
+        /// may use or free the boxes.
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) {
             // SAFETY: the caller guarantees this.
             drop(unsafe { Box::from_raw(held.cast::<B>().as_ptr()) });
@@ -131,8 +131,8 @@ impl<B: 'static> Claim<B> {
     /// Joins the claims to an input and an output.
     pub(crate) fn and<O: 'static>(self, output: Claim<O>) -> Claim<(B, O)> {
         /// # Safety
-        /// The pointers come from leaked boxes of these types, and nothing else in this process
-        /// uses or frees the boxes.
+        /// The pointers must come from leaked boxes of these types, and nothing else in this process
+        /// may use or free the boxes.
         unsafe fn unbox<I, O>([input, output]: [NonNull<()>; 2]) -> (I, O) {
             // SAFETY: the caller guarantees this.
             let input = unsafe { Box::from_raw(input.cast::<I>().as_ptr()) };
@@ -244,8 +244,8 @@ impl Region {
     /// Creates a region of bytes that `keeper` keeps alive.
     ///
     /// # Safety
-    /// There must be `bytes` initialized bytes as long as `keeper` exists. No other code may touch
-    /// these bytes while the owner of the region does.
+    /// There must be `bytes` initialized bytes at `pointer` as long as `keeper` exists. No other
+    /// code may touch these bytes while the owner of the region touches them.
     pub(super) unsafe fn of_bytes(
         pointer: NonNull<u8>,
         bytes: usize,

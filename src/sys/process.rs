@@ -21,8 +21,8 @@ const CHILD_FOLLOWS: i32 = 0;
 const CHILD_FAILED: i32 = i32::MIN;
 
 /// Returns `true` if this process ignores `signal`, either because it was started this way, for
-/// example by `nohup`, or because it has changed the setting. In that case, children must ignore
-/// the signal, too.
+/// example by `nohup`, or because it has changed the setting. In that case, this process and its
+/// children must continue to ignore the signal.
 #[must_use]
 pub(crate) fn is_ignored(signal: i32) -> bool {
     let mut action = std::mem::MaybeUninit::<libc::sigaction>::uninit();

@@ -475,7 +475,7 @@ impl Bell {
     }
 }
 
-/// A region that was created by another process and is mapped for reading.
+/// A region that another process created and that this process has mapped for reading.
 #[derive(Debug)]
 pub struct PeerRegion {
     mapping: Mapping,
@@ -487,7 +487,8 @@ impl PeerRegion {
     ///
     /// # Errors
     /// Returns an error if the file is not a sealed memfd of the expected size, because reading a
-    /// file that shrinks could end this process. Otherwise, returns the operating system's error.
+    /// file that is too short, or that shrinks, could end this process. Otherwise, returns the
+    /// operating system's error.
     pub(crate) fn map(file: &OwnedFd, division: Division) -> io::Result<Self> {
         let bytes = division.total_bytes();
         let seals = fcntl_get_seals(file)?;

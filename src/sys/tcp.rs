@@ -11,7 +11,7 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 /// The state of the acknowledgments from the host at the other end of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Acknowledged {
-    /// `true` if bytes or probes are waiting for an acknowledgment now.
+    /// `true` if bytes or probes have been sent that have not been acknowledged yet.
     pub is_awaited: bool,
     /// The time since the last acknowledgment arrived.
     pub last: Duration,
@@ -59,8 +59,8 @@ fn info(socket: &impl AsFd) -> io::Result<libc::tcp_info> {
     Ok(info)
 }
 
-/// Limits the time after which the kernel retransmits lost bytes, or probes a receiver that accepts
-/// no bytes, to `most`.
+/// Makes the kernel retransmit lost bytes, and probe a receiver that accepts no bytes, after at
+/// most `most`.
 ///
 /// # Errors
 /// Returns the operating system's error. Older kernels do not have this option. They wait longer

@@ -16,8 +16,9 @@ use crate::engine::run::Run;
 
 /// Alignment, in bytes, of the places where messages are stored in a frame.
 const ALIGNMENT: usize = 256;
-/// Modulus, in bytes, for which a message's offset in the frame equals its offset in the sender's
-/// buffer. Kernels can read complete vectors if all operands are aligned identically.
+/// Size of a vector in bytes. A message's offset in the frame and its offset in the sender's buffer
+/// are equal modulo this size. Kernels can read complete vectors if all operands are aligned
+/// identically.
 const VECTOR_BYTES: usize = 16;
 
 /// A function that maps an offset in the program's buffer to an offset in the caller's buffer.

@@ -21,7 +21,7 @@ pub(crate) type MakeLocal = Box<dyn FnMut() -> Option<Local> + Send>;
 
 /// A rank's links to the other ranks of its group, for one order of operations.
 pub struct Links {
-    /// Dropped first, so that no peer connects to a rank that is closing its links.
+    /// This field is dropped first, so that no peer connects to a rank that is closing its links.
     connect: Connect,
     by_peer: Vec<Option<Box<dyn Link>>>,
     local: Option<Local>,

@@ -27,7 +27,7 @@ pub struct Allocation {
     pub number: u64,
     /// This rank's memory.
     pub own: Own,
-    /// The memory of the other ranks on the host, each with its rank.
+    /// The other ranks on the host, each with its memory.
     pub theirs: Vec<(usize, PeerRegion)>,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn memory_bytes(bytes: usize) -> usize {
 /// Maps the memory of a different rank, which has allocated `bytes` bytes.
 ///
 /// # Errors
-/// Returns an error if the file is not such memory, or the operating system's error.
+/// Returns an error if the file does not contain such memory, or the operating system's error.
 pub(crate) fn peer_memory(bytes: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
     PeerRegion::map(file, division(bytes))
 }

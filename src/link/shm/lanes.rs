@@ -31,7 +31,7 @@ pub(crate) struct Lanes {
 
 impl Lanes {
     /// Creates the lanes of rank `ranks[place]`, which owns `own`. `ranks` must be in ascending
-    /// order. `(group, epoch)` identifies the channel.
+    /// order. `channel` is the pair `(group, epoch)`.
     #[must_use]
     pub(crate) fn new(
         layout: Layout,

@@ -29,7 +29,8 @@ const PAGE_BYTES: usize = 4096;
 
 /// Index of the doorbell word.
 pub(crate) const BELL: usize = 0;
-/// Index of the word that is 1 if the owner has the kernel execute the fence before it sleeps.
+/// Index of the word that is 1 if the owner makes the kernel execute a fence in all threads before
+/// it sleeps.
 pub(crate) const KERNEL_FENCE: usize = 1;
 
 /// The layout of the regions of ranks that share memory.

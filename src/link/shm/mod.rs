@@ -71,7 +71,7 @@ pub(crate) fn bell(own: &OwnRegion) -> Bell {
 /// Maps the region of a peer among `places` ranks.
 ///
 /// # Errors
-/// Returns an error if the file is not such a region, or the operating system's error.
+/// Returns an error if the file does not contain such a region, or the operating system's error.
 pub(crate) fn peer_region(places: usize, file: &OwnedFd) -> io::Result<PeerRegion> {
     PeerRegion::map(file, Layout::new(places).division())
 }

@@ -37,8 +37,8 @@ pub(crate) struct Reduction {
 pub(crate) type Span<'a> = (&'a Memory, usize);
 
 impl Gpu {
-    /// Compiles and loads all reduction kernels now. The driver may wait for all work on the GPU,
-    /// and it must not do so at the first launch.
+    /// Compiles and loads all reduction kernels now. While it does so, the driver may wait for all
+    /// work on the GPU. That must not happen at the first launch.
     ///
     /// # Errors
     /// Returns the driver's error.

@@ -35,7 +35,7 @@ struct Inner {
 }
 
 impl Memory {
-    /// Allocates memory whose content is undefined.
+    /// Allocates memory. Its content is undefined.
     ///
     /// # Errors
     /// Returns the driver's error.
@@ -97,7 +97,7 @@ impl Memory {
     /// Wraps a user's memory, which is freed when `value` is dropped.
     ///
     /// # Safety
-    /// The memory belongs to this GPU's primary context and lives until `value` is dropped.
+    /// The memory must belong to this GPU's primary context and live until `value` is dropped.
     pub(super) unsafe fn of_user(
         gpu: &Arc<Gpu>,
         address: Address,
@@ -174,7 +174,7 @@ impl fmt::Debug for Memory {
 }
 
 /// Rows of bytes. In device memory, the first row is at `device_at`, and consecutive rows start
-/// `pitch` bytes apart. In host memory, they start at `host_at` and are contiguous.
+/// `pitch` bytes apart. In host memory, the rows start at `host_at` and are contiguous.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Rows {
     /// Offset of the first row on the device.

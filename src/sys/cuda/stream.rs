@@ -114,7 +114,7 @@ impl Stream {
     /// Wraps a user's stream.
     ///
     /// # Safety
-    /// The stream belongs to this GPU's primary context and lives as long as `user`.
+    /// The stream must belong to this GPU's primary context and live as long as `user`.
     pub(super) unsafe fn of_user(
         gpu: &Arc<Gpu>,
         stream: RawStream,
@@ -334,8 +334,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits until all enqueued entries have completed. If the stream is waiting for something that
-    /// never happens, this call waits forever.
+    /// Waits until all enqueued entries have completed. If the stream is waiting for an event that
+    /// never occurs, this call waits forever.
     ///
     /// # Errors
     /// Returns `ErrorKind::Device` if an operation failed.

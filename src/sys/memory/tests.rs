@@ -83,7 +83,7 @@ fn settle_rejects_region_of_another_loan() {
     assert_eq!((one, other), ([1; 2], [2; 2]));
 }
 
-/// A user's type that returns a different slice each time.
+/// A buffer type that returns a different slice each time.
 struct Fickle {
     parts: [Vec<u16>; 2],
     asked: usize,
