@@ -97,8 +97,8 @@ impl<B> Claim<B> {
 impl<B: 'static> Claim<B> {
     fn of(held: NonNull<B>) -> Self {
         /// # Safety
-        /// The pointers must come from leaked boxes of these types, and nothing else in this process
-        /// may use or free the boxes.
+        /// The pointers must come from leaked boxes of these types, and nothing else in this
+        /// process may use or free the boxes.
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) -> B {
             // SAFETY: the caller guarantees this.
             *unsafe { Box::from_raw(held.cast::<B>().as_ptr()) }
@@ -114,8 +114,8 @@ impl<B: 'static> Claim<B> {
     /// Turns the claim into one that drops the buffer instead of returning it.
     pub(crate) fn without_buffer(self) -> Claim<()> {
         /// # Safety
-        /// The pointers must come from leaked boxes of these types, and nothing else in this process
-        /// may use or free the boxes.
+        /// The pointers must come from leaked boxes of these types, and nothing else in this
+        /// process may use or free the boxes.
         unsafe fn unbox<B>([held, _]: [NonNull<()>; 2]) {
             // SAFETY: the caller guarantees this.
             drop(unsafe { Box::from_raw(held.cast::<B>().as_ptr()) });
@@ -131,8 +131,8 @@ impl<B: 'static> Claim<B> {
     /// Joins the claims to an input and an output.
     pub(crate) fn and<O: 'static>(self, output: Claim<O>) -> Claim<(B, O)> {
         /// # Safety
-        /// The pointers must come from leaked boxes of these types, and nothing else in this process
-        /// may use or free the boxes.
+        /// The pointers must come from leaked boxes of these types, and nothing else in this
+        /// process may use or free the boxes.
         unsafe fn unbox<I, O>([input, output]: [NonNull<()>; 2]) -> (I, O) {
             // SAFETY: the caller guarantees this.
             let input = unsafe { Box::from_raw(input.cast::<I>().as_ptr()) };
