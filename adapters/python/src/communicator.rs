@@ -7,7 +7,7 @@ use crate::fork::Home;
 use crate::info::Info;
 use crate::interrupt;
 use crate::lane::{Lane, Ran};
-use crate::start::{self, Told};
+use crate::start::{self, Arguments};
 use crate::sys::{Memory, Tensors};
 use crate::timeout::{NO_TIMEOUT, duration, timed, timeout_of};
 use crate::work::Work;
@@ -87,21 +87,28 @@ impl Communicator {
                 home: Home::here(),
             }),
         };
-        let made = Py::new(py, made)?;
-        let package = py.import("ringtree")?;
-        package.call_method1("_leave_at_exit", (&made,))?;
-        Ok(made)
+        made.registered(py)
     }
 
     /// Creates another handle to the same communicator.
-    fn handle(&self, timeout: Duration) -> Self {
-        Self {
+    fn handle(&self, py: Python<'_>, timeout: Duration) -> PyResult<Py<Self>> {
+        let handle = Self {
             membership: Arc::clone(&self.membership),
             timeout: Mutex::new(timeout),
             rank: self.rank,
             world_size: self.world_size,
             local_rank: self.local_rank,
-        }
+        };
+        handle.registered(py)
+    }
+
+    /// Makes the package close the communicator when the program exits. This applies to every
+    /// handle, because any of them may be the last one.
+    fn registered(self, py: Python<'_>) -> PyResult<Py<Self>> {
+        let handle = Py::new(py, self)?;
+        let package = py.import("ringtree")?;
+        package.call_method1("_leave_at_exit", (&handle,))?;
+        Ok(handle)
     }
 
     fn timeout(&self) -> MutexGuard<'_, Duration> {
@@ -124,6 +131,23 @@ impl Communicator {
         // so the lock ends with this statement.
         let lane = self.membership.lane().clone();
         Ok((lane.ok_or_else(closed)?, *self.timeout()))
+    }
+
+    /// Checks that `peer` is a rank of the group.
+    ///
+    /// # Errors
+    /// Returns a `UsageError` if it is not.
+    pub(crate) fn check_peer(&self, py: Python<'_>, peer: usize) -> PyResult<()> {
+        match peer < self.world_size {
+            true => Ok(()),
+            false => Err(error::usage(
+                py,
+                format!(
+                    "peer {peer} is out of range: valid ranks are 0 to {}",
+                    self.world_size - 1
+                ),
+            )),
+        }
     }
 
     /// Returns `true` if this is rank `rank`.
@@ -175,8 +199,8 @@ impl Communicator {
 
 /// Create a communicator from the arguments of `init`. Internal to the package.
 #[pyfunction]
-pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Py<Communicator>> {
-    Communicator::made(py, start::connect(py, told)?)
+pub(crate) fn connect(py: Python<'_>, arguments: Arguments) -> PyResult<Py<Communicator>> {
+    Communicator::made(py, start::connect(py, arguments)?)
 }
 
 /// Create a communicator from the environment. It consists of a single rank if `may_be_alone` is
@@ -252,16 +276,16 @@ impl Communicator {
     /// Return a handle to the same communicator whose calls use this timeout, in seconds.
     ///
     /// All handles share the order of calls. `close` of one handle closes the communicator.
-    fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<Self> {
-        Ok(self.handle(timeout_of(py, seconds)?))
+    fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<Py<Self>> {
+        self.handle(py, timeout_of(py, seconds)?)
     }
 
     /// Return a handle to the same communicator whose calls have no timeout.
     ///
     /// Such calls suit workers that wait for requests. If another rank makes the same call with a
     /// timeout, that timeout applies to all ranks. If a rank dies, the waiting ranks get an error.
-    fn without_timeout(&self) -> Self {
-        self.handle(NO_TIMEOUT)
+    fn without_timeout(&self, py: Python<'_>) -> PyResult<Py<Self>> {
+        self.handle(py, NO_TIMEOUT)
     }
 
     /// Set the name of the communicator and return it. Errors and warnings contain the name.

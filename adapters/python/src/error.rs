@@ -31,6 +31,15 @@ pub(crate) fn bufferless(object: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
     made.map_or_else(|instead| instead, PyErr::from_value)
 }
 
+/// Returns `true` if `error` is a `ringtree.Error`, and `false` for other exceptions, such as
+/// `KeyboardInterrupt`.
+pub(crate) fn is_own(py: Python<'_>, error: &PyErr) -> bool {
+    let class = py
+        .import("ringtree.errors")
+        .and_then(|all| all.getattr("Error"));
+    class.is_ok_and(|class| error.is_instance(py, &class))
+}
+
 fn of_class<'py>(py: Python<'py>, name: &str, line: &str) -> PyResult<Bound<'py, PyAny>> {
     py.import("ringtree.errors")?.getattr(name)?.call1((line,))
 }

@@ -13,9 +13,12 @@ use crate::work::Work;
 use ringtree::{Communicator, Error, Result};
 use ringtree_foreign::{Operation, Outcome, Pending};
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
+
+/// Minimum number of started calls at which their list is searched for completed ones.
+const STARTED_MIN: usize = 64;
 
 /// The state of an operation that the caller waits for.
 pub(crate) enum Ran<R> {
@@ -29,6 +32,15 @@ pub(crate) enum Ran<R> {
 pub(crate) struct Lane {
     shared: Arc<Queue>,
     thread: Mutex<Option<JoinHandle<()>>>,
+    /// The calls that ringtree's own threads run and that the program can still wait for.
+    started: Mutex<Started>,
+}
+
+#[derive(Default)]
+struct Started {
+    calls: Vec<Weak<Pending>>,
+    /// Number of calls at which the list is searched for calls that have completed.
+    full: usize,
 }
 
 impl Lane {
@@ -36,6 +48,7 @@ impl Lane {
         Self {
             shared: Arc::new(Queue::new(comm)),
             thread: Mutex::default(),
+            started: Mutex::default(),
         }
     }
 
@@ -81,7 +94,7 @@ impl Lane {
         match calls.pop() {
             Some(call) if is_single && self.is_idle() => {
                 let operation = call.post(&timed(self.comm(), timeout))?;
-                Ok(Work::new(Pending::from_operation(operation)))
+                Ok(self.work(operation))
             }
             last => {
                 calls.extend(last);
@@ -89,6 +102,20 @@ impl Lane {
                 self.queue(Box::new(act), timeout)
             }
         }
+    }
+
+    /// Returns the work of a call that ringtree's own threads run.
+    fn work(&self, operation: Box<dyn Operation>) -> Work {
+        let pending = Arc::new(Pending::from_operation(operation));
+        let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
+        let Started { calls, full } = &mut *started;
+        if calls.len() >= *full {
+            calls.retain(|call| call.upgrade().is_some_and(|call| !call.is_finished()));
+            *full = (2 * calls.len()).max(STARTED_MIN);
+        }
+        calls.push(Arc::downgrade(&pending));
+        drop(started);
+        Work::new(pending)
     }
 
     fn queue(&self, act: Act, timeout: Duration) -> Result<Work> {
@@ -102,7 +129,8 @@ impl Lane {
         self.shared.unfinished.fetch_add(1, Ordering::Relaxed);
         self.shared.lock().waiting.push_back(job);
         self.shared.changed.notify_all();
-        Ok(Work::queued(Pending::from_outcome(outcome), &self.shared))
+        let pending = Arc::new(Pending::from_outcome(outcome));
+        Ok(Work::queued(pending, &self.shared))
     }
 
     fn have_thread(&self) -> Result<()> {
@@ -129,8 +157,17 @@ pub(crate) fn carry_out<C: AsMut<[Call]>>(mut calls: C, comm: &Communicator) -> 
 }
 
 impl Drop for Lane {
-    /// Runs the queued calls first, unless the user interrupts them.
+    /// Completes the started and queued calls first, unless the user interrupts them.
     fn drop(&mut self) {
+        let started = self.started.get_mut();
+        let started = started.unwrap_or_else(PoisonError::into_inner);
+        for call in started.calls.drain(..).filter_map(|call| call.upgrade()) {
+            while call.wait_at_most(LOOK).is_none() {
+                if is_interrupted() {
+                    self.shared.interrupted();
+                }
+            }
+        }
         let mut jobs = self.shared.lock();
         jobs.is_closed = true;
         self.shared.changed.notify_all();
@@ -164,6 +201,6 @@ impl Lane {
         start: impl FnOnce(&Communicator) -> Result<Box<dyn Operation>>,
     ) -> Result<Work> {
         let operation = start(&timed(self.comm(), timeout))?;
-        Ok(Work::new(Pending::from_operation(operation)))
+        Ok(self.work(operation))
     }
 }

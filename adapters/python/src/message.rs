@@ -2,6 +2,7 @@
 
 use crate::arguments::{Buffers, Number};
 use crate::communicator::Communicator;
+use crate::error;
 use crate::sys::Memory;
 use crate::timeout::timed;
 use crate::work::Work;
@@ -9,7 +10,7 @@ use pyo3::prelude::*;
 use ringtree::{Dtype, with_element};
 use ringtree_foreign::Operation;
 use std::borrow::Cow;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 impl Communicator {
     /// Starts a send from `buffer` or a receive into it.
@@ -161,31 +162,72 @@ impl Communicator {
         })
     }
 
-    /// Return a batch of messages, for use in a `with` statement. All messages of the batch have
-    /// completed when the statement ends.
+    /// Return a batch of messages, for use in a `with` statement. The messages start when the
+    /// statement ends, and have completed after it. If the body of the statement raises an
+    /// exception, no message of the batch starts.
     ///
     /// The order of sends and receives in a batch does not matter, except for messages between the
-    /// same two ranks. If the body of the statement raises an exception, the statement still waits
-    /// for the messages that it has started.
+    /// same two ranks.
     fn batch(this: Bound<'_, Self>) -> MessageBatch {
         MessageBatch {
             comm: this.unbind(),
-            works: Mutex::default(),
+            messages: Mutex::default(),
         }
     }
+}
+
+/// A message of a batch.
+struct Message {
+    memory: (Dtype, Memory),
+    /// The peer and the tag.
+    end: (usize, u32),
+    is_sent: bool,
 }
 
 /// A batch of messages, which `Communicator.batch` returns.
 #[pyclass(frozen, module = "ringtree")]
 pub(crate) struct MessageBatch {
     comm: Py<Communicator>,
-    works: Mutex<Vec<Work>>,
+    /// The messages so far. `None` outside of the `with` statement.
+    messages: Mutex<Option<Vec<Message>>>,
 }
 
 impl MessageBatch {
-    fn add(&self, work: Work) {
-        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        works.push(work);
+    fn messages(&self) -> MutexGuard<'_, Option<Vec<Message>>> {
+        self.messages.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn add(
+        &self,
+        buffer: &Bound<'_, PyAny>,
+        end: (usize, u32),
+        dtype: Option<&str>,
+        is_sent: bool,
+    ) -> PyResult<()> {
+        let py = buffer.py();
+        self.comm.get().check_peer(py, end.0)?;
+        let mut buffers = Buffers::of(py, dtype)?;
+        let memory = buffers.take(buffer, !is_sent)?;
+        let message = Message {
+            memory: (buffers.dtype(), memory),
+            end,
+            is_sent,
+        };
+        // Creating an exception runs Python code, so the lock ends before that.
+        let is_added = match &mut *self.messages() {
+            Some(messages) => {
+                messages.push(message);
+                true
+            }
+            None => false,
+        };
+        match is_added {
+            true => Ok(()),
+            false => Err(error::usage(
+                py,
+                "a message can be added to a batch only inside the batch's `with` statement",
+            )),
+        }
     }
 }
 
@@ -201,9 +243,7 @@ impl MessageBatch {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let comm = self.comm.get();
-        self.add(comm.start_send(buffer, peer, tag, dtype)?);
-        Ok(())
+        self.add(buffer, (peer.0, tag.0), dtype, true)
     }
 
     /// Receive a message from rank `peer` into `buffer` as part of the batch.
@@ -216,13 +256,20 @@ impl MessageBatch {
         tag: Number<u32>,
         dtype: Option<&str>,
     ) -> PyResult<()> {
-        let comm = self.comm.get();
-        self.add(comm.start_recv(buffer, peer, tag, dtype)?);
-        Ok(())
+        self.add(buffer, (peer.0, tag.0), dtype, false)
     }
 
-    fn __enter__(this: Bound<'_, Self>) -> Bound<'_, Self> {
-        this
+    fn __enter__(this: Bound<'_, Self>) -> PyResult<Bound<'_, Self>> {
+        let is_new = {
+            let mut messages = this.get().messages();
+            let is_new = messages.is_none();
+            messages.get_or_insert_default();
+            is_new
+        };
+        match is_new {
+            true => Ok(this),
+            false => Err(error::usage(this.py(), "this batch is already in use")),
+        }
     }
 
     fn __exit__(
@@ -232,17 +279,34 @@ impl MessageBatch {
         _error: &Bound<'_, PyAny>,
         _trace: &Bound<'_, PyAny>,
     ) -> PyResult<()> {
-        let mut works = self.works.lock().unwrap_or_else(PoisonError::into_inner);
-        let started = std::mem::take(&mut *works);
-        drop(works);
+        let messages = self.messages().take().unwrap_or_default();
+        if !kind.is_none() {
+            return Ok(());
+        }
+        let comm = self.comm.get();
+        let mut started = Vec::with_capacity(messages.len());
         let mut end = Ok(());
+        for Message {
+            memory,
+            end: peer,
+            is_sent,
+        } in messages
+        {
+            match comm.message(py, memory, peer, is_sent) {
+                Ok(work) => started.push(work),
+                Err(error) => {
+                    end = Err(error);
+                    break;
+                }
+            }
+        }
         for work in started {
-            end = end.and(work.finish(py));
+            if let Err(error) = work.finish(py) {
+                // The first error counts, unless the user interrupts the program later.
+                let replaces = end.is_ok() || !error::is_own(py, &error);
+                end = if replaces { Err(error) } else { end };
+            }
         }
-        match kind.is_none() {
-            true => end,
-            // Do not replace the exception that the body raised.
-            false => Ok(()),
-        }
+        end
     }
 }

@@ -15,9 +15,7 @@ const LOOK: Duration = Duration::from_millis(1);
 const LOOKS_PER_CHECK: u32 = 20;
 
 /// The arguments of `init`. Other settings come from the environment.
-#[derive(FromPyObject)]
-#[pyo3(from_item_all)]
-pub(crate) struct Told {
+pub(crate) struct Arguments {
     rank: Number<usize>,
     world_size: Number<usize>,
     local: Option<Number<(usize, usize)>>,
@@ -29,7 +27,56 @@ pub(crate) struct Told {
     timeout: Option<f64>,
 }
 
-impl Told {
+impl<'a, 'py> FromPyObject<'a, 'py> for Arguments {
+    type Error = PyErr;
+
+    fn extract(all: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
+        Ok(Self {
+            rank: argument(&all, "rank")?,
+            world_size: argument(&all, "world_size")?,
+            local: argument(&all, "local")?,
+            store: argument(&all, "store")?,
+            rendezvous: argument(&all, "rendezvous")?,
+            secret: argument(&all, "secret")?,
+            interface: argument(&all, "interface")?,
+            transport: argument(&all, "transport")?,
+            timeout: argument(&all, "timeout")?,
+        })
+    }
+}
+
+/// Returns the argument `name` in the dictionary `all`.
+///
+/// # Errors
+/// Returns a `UsageError` that contains the name if the argument is invalid.
+fn argument<'py, T>(all: &Bound<'py, PyAny>, name: &str) -> PyResult<T>
+where
+    T: for<'a> FromPyObject<'a, 'py, Error: Into<PyErr>>,
+{
+    let given = all.get_item(name)?;
+    match given.extract::<T>() {
+        Ok(argument) => Ok(argument),
+        Err(error) => {
+            let (py, error): (_, PyErr) = (all.py(), error.into());
+            let why = error.value(py);
+            let line = format!("init cannot use the argument {name}: {why}");
+            Err(error::usage(py, line))
+        }
+    }
+}
+
+/// Converts the time limit of `init` from seconds.
+///
+/// # Errors
+/// Returns a `UsageError` if it is zero, negative, not finite or too large.
+fn time_limit(py: Python<'_>, seconds: f64) -> PyResult<Duration> {
+    match duration(py, seconds)? {
+        Duration::ZERO => Err(error::usage(py, "the timeout must be longer than 0 s")),
+        limit => Ok(limit),
+    }
+}
+
+impl Arguments {
     fn builder(self, py: Python<'_>) -> PyResult<Builder> {
         let builder = Builder::for_rank(self.rank.0, self.world_size.0);
         let mut builder = builder.map_err(|error| error::raised(py, &error))?;
@@ -50,7 +97,7 @@ impl Told {
             builder = builder.transport(named(py, name)?);
         }
         if let Some(seconds) = self.timeout {
-            builder = builder.timeout(duration(py, seconds)?);
+            builder = builder.timeout(time_limit(py, seconds)?);
         }
         if let Some(store) = self.store {
             builder = builder.store(PythonStore(store));
@@ -91,8 +138,8 @@ impl Store for PythonStore {
 }
 
 /// Creates a communicator from the arguments of `init`.
-pub(crate) fn connect(py: Python<'_>, told: Told) -> PyResult<Communicator> {
-    join(py, told.builder(py)?)
+pub(crate) fn connect(py: Python<'_>, arguments: Arguments) -> PyResult<Communicator> {
+    join(py, arguments.builder(py)?)
 }
 
 /// Creates a communicator from the environment. If `may_be_alone` is set and the program was not
@@ -108,7 +155,7 @@ pub(crate) fn connect_from_env(
     };
     let mut builder = builder.map_err(|error| error::raised(py, &error))?;
     if let Some(seconds) = timeout {
-        builder = builder.timeout(duration(py, seconds)?);
+        builder = builder.timeout(time_limit(py, seconds)?);
     }
     join(py, builder)
 }

@@ -22,15 +22,15 @@ pub(crate) struct Work {
 }
 
 impl Work {
-    pub(crate) fn new(pending: Pending) -> Self {
+    pub(crate) fn new(pending: Arc<Pending>) -> Self {
         Self {
-            pending: Arc::new(pending),
+            pending,
             queue: Weak::new(),
             home: Home::here(),
         }
     }
 
-    pub(crate) fn queued(pending: Pending, queue: &Arc<Queue>) -> Self {
+    pub(crate) fn queued(pending: Arc<Pending>, queue: &Arc<Queue>) -> Self {
         let mut work = Self::new(pending);
         work.queue = Arc::downgrade(queue);
         work

@@ -254,6 +254,16 @@ def batches():
             raise KeyError("from the body")
     except KeyError:
         pass
+    else:
+        raise AssertionError("the exception of the body was lost")
+    comm.barrier()
+    assert one[0] == 0, "no message starts"
+    refused(ValueError, "inside", lambda: batch.send(b"1", to))
+    with batch:
+        refused(ValueError, "already in use", batch.__enter__)
+        batch.send(bytes([rank]), to)
+        batch.recv(one, source)
+        assert one[0] == 0
     assert one[0] == source
     with comm.batch() as batch:
         refused(ValueError, "out of range", lambda: batch.send(b"1", 99))

@@ -306,6 +306,62 @@ def exits_without_close():
             show(error)
 
 
+def sends_before_exit():
+    """Rank 1 closes its communicator or exits before rank 0 receives its message."""
+    import array
+
+    import ringtree
+
+    global kept
+    comm = ringtree.init()
+    comm.barrier()
+    # Longer than what a link holds.
+    numbers = array.array("f", [1.0]) * 1_000_000
+    if comm.rank == 1:
+        kept = comm, comm.start_send(numbers, 0)
+        if "close" in sys.argv:
+            comm.close()
+            assert kept[1].is_finished()
+        return
+    time.sleep(1)
+    received = array.array("f", bytes(4 * len(numbers)))
+    comm.recv(received, 1)
+    assert received == numbers
+
+
+def raises_with_handle():
+    """Rank 1 raises an exception while it holds only a handle to its communicator."""
+    import ringtree
+
+    comm = ringtree.init().with_timeout(60)
+    comm.barrier()
+    if comm.rank == 1:
+        raise KeyError("my bug")
+    try:
+        comm.barrier()
+    except ringtree.Error as error:
+        show(error)
+
+
+def raises_while_thread_waits():
+    """Rank 1 raises an exception while the profiler's thread waits for a call."""
+    import torch
+    from torch.profiler import profile
+
+    import ringtree
+
+    dist = torch_group()
+    dist.barrier()
+    if dist.get_rank() == 1:
+        with profile():
+            dist.all_reduce(torch.ones(3), async_op=True)
+            raise KeyError("my bug")
+    try:
+        dist.recv(torch.ones(3), 1)
+    except ringtree.Error as error:
+        show(error)
+
+
 def drops_works_in_flight():
     """The interpreter frees works in flight while the library's thread releases their buffers."""
     import array
@@ -370,6 +426,29 @@ def forked():
     dist.all_reduce(numbers)
     assert numbers.tolist() == [dist_size()] * 3
     dist.destroy_process_group()
+
+
+def forked_child_trains():
+    """A process trains, and then its forked child trains in a group of its own."""
+    import torch
+    import torch.distributed as dist
+
+    def train():
+        dist.init_process_group("ringtree", store=dist.HashStore(), rank=0, world_size=1)
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 3))
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+        dist.destroy_process_group()
+
+    torch.set_num_threads(1)
+    train()
+    child = os.fork()
+    if child == 0:
+        # A child that hangs fails the test.
+        signal.alarm(60)
+        train()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
 
 
 def raises_with_calls_in_flight():

@@ -10,6 +10,7 @@ import time
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 
 import ringtree
 import cases
@@ -106,6 +107,25 @@ def split_sizes_that_do_not_fit():
             refused("evenly", lambda: exchange(odd.clone(), odd, **more))
 
         in_both_forms(act)
+
+
+@case
+def tensors_without_memory():
+    tensor = torch.ones(4)
+    tensor.untyped_storage().resize_(0)
+    refused("no memory", lambda: dist.reduce(tensor, 0))
+    refused("no memory", lambda: dist.all_reduce(tensor))
+    dist.barrier()
+
+
+@case
+def results_of_functional_collectives():
+    """A functional collective returns a tensor that gets its memory when the call completes."""
+    ranks = dist.get_world_size()
+    summed = functional.all_reduce(torch.ones(2), "sum", dist.group.WORLD)
+    output = torch.zeros(2)
+    dist.reduce_scatter(output, [summed] * ranks)
+    assert output.tolist() == [ranks * ranks] * 2
 
 
 @case

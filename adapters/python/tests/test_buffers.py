@@ -112,6 +112,14 @@ def test_invalid_arguments_of_init_are_errors():
         ringtree.init(3, 2, rendezvous="127.0.0.1:1")
     with pytest.raises(ringtree.UsageError, match="not a valid timeout"):
         ringtree.init(0, 1, timeout=-1)
+    with pytest.raises(ringtree.UsageError, match="longer than 0 s"):
+        ringtree.init(0, 1, timeout=0)
+    with pytest.raises(ringtree.UsageError, match="argument rank: -1 is out of range"):
+        ringtree.init(-1, 1)
+    for wrong in ({"local": 3}, {"rendezvous": "\ud800"}, {"transport": 1}):
+        words = f"argument {next(iter(wrong))}: "
+        with pytest.raises(ringtree.UsageError, match=words):
+            ringtree.init(0, 1, **wrong)
     with pytest.raises(ringtree.UsageError, match="hexadecimal"):
         ringtree.init(0, 1, secret="open sesame")
 

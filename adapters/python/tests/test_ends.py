@@ -114,12 +114,30 @@ def test_exit_without_close_notifies_other_ranks():
     assert "rank 1 left" in text
 
 
+@pytest.mark.parametrize("how", ["close", "exit"])
+def test_started_send_completes_before_rank_leaves(how):
+    run("ends.py", 2, "sends_before_exit", how)
+
+
+@pytest.mark.parametrize("how", ["raises_with_handle", "raises_while_thread_waits"])
+def test_uncaught_exception_reaches_other_ranks(how):
+    ends = Job("ends.py", 2, how).end()
+    assert ends[1][0] == 1 and "KeyError: 'my bug'" in ends[1][2]
+    (kind, _, peer, *_), text = fields(ends[0][1])
+    assert (kind, peer) == ("PeerLostError", "1"), ends[0]
+    assert "rank 1 raised KeyError: 'my bug'" in text
+
+
 def test_works_can_be_dropped_in_flight():
     run("ends.py", 2, "drops_works_in_flight")
 
 
 def test_forked_child_exits_without_harm():
     run("ends.py", 2, "forked")
+
+
+def test_forked_child_trains_in_its_own_group():
+    run("ends.py", 1, "forked_child_trains")
 
 
 def test_exception_with_calls_in_flight_reaches_other_ranks():

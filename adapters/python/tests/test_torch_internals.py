@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 from ringtree import _torch_internals as internals
 from ringtree import _work
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
 CPU = torch.device("cpu")
 
@@ -164,6 +165,13 @@ def test_set_options_timeout():
     options = internals.C10dBackend.Options("ringtree", timeout=datetime.timedelta(seconds=7))
     internals.set_options_timeout(options, datetime.timedelta(seconds=9))
     assert internals.options_timeout(options) == datetime.timedelta(seconds=9)
+
+
+def test_completed():
+    tensor = torch.ones(3)
+    waiting = AsyncCollectiveTensor(tensor)
+    assert internals.completed(tensor) is tensor
+    assert internals.completed(waiting).data_ptr() == tensor.data_ptr()
 
 
 def test_backend_of(group):

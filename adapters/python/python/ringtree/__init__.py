@@ -14,6 +14,7 @@ import contextlib as _contextlib
 import os as _os
 import sys as _sys
 import weakref as _weakref
+from collections.abc import Callable as _Callable
 from typing import Protocol as _Protocol
 
 from . import _ringtree
@@ -99,7 +100,7 @@ def init(
                 "init requires rank and world_size if any argument other than timeout is passed"
             )
         return _ringtree.connect_from_env(False, timeout)
-    told = {
+    arguments = {
         "rank": rank,
         "world_size": world_size,
         "local": local,
@@ -110,7 +111,7 @@ def init(
         "transport": transport,
         "timeout": timeout,
     }
-    return _ringtree.connect(told)
+    return _ringtree.connect(arguments)
 
 
 # Not a WeakSet, whose callback is in Python. If Ctrl-C interrupted the release of a communicator,
@@ -142,6 +143,9 @@ def _abort_because_of(comm: Communicator, error: BaseException | None) -> None:
         comm.abort(f"rank {comm.rank} raised {line}")
 
 
+# Functions that run at the exit, after all communicators have been closed.
+_at_exit: list[_Callable[[], None]] = []
+
 # Maximum number of characters of an exception that other ranks receive.
 _LINE_MAX = 300
 
@@ -164,6 +168,9 @@ def _leave() -> None:
     for comm in every:
         with _contextlib.suppress(KeyboardInterrupt):
             comm.close()
+    for function in _at_exit:
+        with _contextlib.suppress(KeyboardInterrupt):
+            function()
 
 
 _os.register_at_fork(after_in_child=_ringtree.forked)

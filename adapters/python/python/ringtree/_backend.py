@@ -158,7 +158,9 @@ class RingtreeBackend(C10dBackend):
     def reduce(self, tensors, opts):
         root = opts.rootRank
         # ringtree leaves the contents of the other ranks' buffers unspecified, so those ranks use a
-        # copy.
+        # copy. torch would crash while it copies a tensor without memory.
+        for each in tensors:
+            check(each)
         used = tensors if self.rank() == root else [each.clone() for each in tensors]
         return self._in_place("reduce", used, opts, root, opts.reduceOp)
 

@@ -82,6 +82,7 @@ class Plan:
         self.calls.append(("barrier", "u8", "sum", None, 0, False, [], [], None))
 
     def _part(self, tensor, each, dtype, is_written=False):
+        tensor = internals.completed(tensor)
         check(tensor)
         if tensor.dtype != dtype:
             raise UsageError(
@@ -174,6 +175,8 @@ def check(tensor):
             f"tensors must be dense and in host memory; got {tensor.layout} on {tensor.device}"
         )
     refuse_lazy(tensor)
+    if tensor.data_ptr() == 0 and tensor.numel() > 0:
+        raise UsageError("the tensor has elements but its storage has no memory; resize the storage")
 
 
 def refuse_lazy(tensor):

@@ -627,12 +627,12 @@ class Communicator:
         """
 
     def batch(self) -> MessageBatch:
-        """Return a batch of messages, for use in a `with` statement. All messages of the batch have
-        completed when the statement ends.
+        """Return a batch of messages, for use in a `with` statement. The messages start when the
+        statement ends, and have completed after it. If the body of the statement raises an
+        exception, no message of the batch starts.
 
         The order of sends and receives in a batch does not matter, except for messages between the
-        same two ranks. If the body of the statement raises an exception, the statement still waits
-        for the messages that it has started.
+        same two ranks.
         """
 
     def broadcast_value(self, value: Any, root: int) -> Any:
@@ -728,7 +728,7 @@ class Communicator:
         /,
     ) -> None: ...
 
-def connect(told: Mapping[str, object]) -> Communicator:
+def connect(arguments: Mapping[str, object]) -> Communicator:
     """Create a communicator from the arguments of `init`. Internal to the package."""
 
 def connect_from_env(may_be_alone: bool, timeout: float | None) -> Communicator:

@@ -152,6 +152,16 @@ def is_without_memory(tensor):
     return tensor._is_zerotensor()
 
 
+def completed(tensor):
+    """Return the tensor, or the result if it represents a functional collective in flight.
+
+    Such a tensor has no memory. torch's own backends get its result.
+    """
+    if type(tensor) is torch.Tensor or not hasattr(tensor, "trigger_wait"):
+        return tensor
+    return tensor.trigger_wait()
+
+
 def backend_of(group, device):
     """Return the backend of a process group for a device, or None if it has none."""
     if device not in group._device_types:

@@ -1,18 +1,68 @@
 """Calls in flight, represented as torch Work objects."""
 
 import _thread
-import concurrent.futures
 import contextlib
+import os
+import queue
 import sys
 import threading
 
 import torch
 
+from . import _at_exit
 from . import _torch_internals as internals
 from .errors import Error
 
-# Threads that wait for calls to complete, so that torch's C++ code is notified.
-_waiters = concurrent.futures.ThreadPoolExecutor(256, "ringtree-future")
+
+class Waiters:
+    """Threads that wait for calls to complete, so that torch's C++ code is notified.
+
+    Python waits for the threads of concurrent.futures before it runs exit handlers. A program that
+    ends with an exception would then wait until its calls time out, because the exit handler that
+    aborts these calls would not run. So these threads are daemon threads.
+    """
+
+    def __init__(self):
+        self._tasks = queue.SimpleQueue()
+        self._idle = threading.Semaphore(0)
+        self._changed = threading.Condition()
+        # The number of tasks that have not ended.
+        self._open = 0
+
+    def submit(self, function, *arguments):
+        """Run a function, which must not raise an exception, on one of the threads."""
+        with self._changed:
+            self._open += 1
+            self._tasks.put((function, arguments))
+            if self._idle.acquire(blocking=False):
+                return
+        # The number of threads has no limit: a task may end only after a later task has ended.
+        threading.Thread(target=self._run, name="ringtree-future", daemon=True).start()
+
+    def _run(self):
+        while True:
+            function, arguments = self._tasks.get()
+            function(*arguments)
+            # The next task must not keep the objects of this one alive.
+            del function, arguments
+            self._idle.release()
+            with self._changed:
+                self._open -= 1
+                self._changed.notify_all()
+
+    def settle(self):
+        """Wait until all tasks have ended, because a thread must not be in a call at the exit."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._open == 0, SETTLE_MAX)
+
+
+# The number of seconds for which a program that exits waits for the threads. All calls have ended.
+SETTLE_MAX = 2.0
+
+_waiters = Waiters()
+_at_exit.append(_waiters.settle)
+# A forked child does not have these threads.
+os.register_at_fork(after_in_child=_waiters.__init__)
 
 
 internals.replace_is_completed()
