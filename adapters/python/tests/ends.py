@@ -429,7 +429,7 @@ def forked():
 
 
 def forked_child_trains():
-    """A process trains, and then its forked child trains in a group of its own."""
+    """A process trains, and then its forked child trains in a separate group."""
     import torch
     import torch.distributed as dist
 

@@ -43,7 +43,7 @@ class Waiters:
         while True:
             function, arguments = self._tasks.get()
             function(*arguments)
-            # The next task must not keep the objects of this one alive.
+            # Release the objects before waiting for the next task.
             del function, arguments
             self._idle.release()
             with self._changed:
