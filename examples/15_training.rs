@@ -7,9 +7,8 @@
 //!     target/release/examples/15_training FOLDER
 //! ```
 //!
-//! Kill a rank of the second command, or stop either command and start it again: the training
-//! resumes from the last checkpoint and ends with the same bits. The model, a sum of cosines,
-//! learns a straight line.
+//! Kill a rank of the second command, or stop a command and start it again: training resumes from
+//! the last checkpoint and ends with the same bits. The model, a sum of cosines, learns a line.
 
 use ringtree::ddp::{AdamW, DataParallel, Optimizer, Options, Run};
 use ringtree::{Communicator, Result};

@@ -471,7 +471,11 @@ impl Tensors {
 /// # Errors
 /// Returns an exception if the format is not one of the machine's own.
 fn with_one_dimension<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
-    let format = view.getattr("format")?;
+    let format: String = view.getattr("format")?.extract()?;
+    // `cast` does not accept the byte order, which ctypes adds. It is that of the machine, or
+    // `dtype_of` rejects the format of the result.
+    let native = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let format = format.strip_prefix([native, '@', '=']).unwrap_or(&format);
     view.call_method1("cast", ("B",))?
         .call_method1("cast", (format,))
 }

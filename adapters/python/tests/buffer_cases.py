@@ -133,6 +133,9 @@ def _():
     comm.all_reduce(number)
     comm.start_all_reduce(number).wait()
     assert number == 1.5 * comm.world_size**2
+    number = ctypes.c_float(1.5)
+    comm.all_reduce(number)
+    assert number.value == 1.5 * comm.world_size
     refused(BufferError, "read-only", lambda: comm.all_reduce(np.float32(1)))
     halves = np.array([0x3F80, 0x4000], np.uint16)  # 1 and 2 as bf16
     comm.all_reduce(halves, dtype="bf16")
