@@ -1,5 +1,7 @@
 //! Records which links are still in use by earlier operations of a queue.
 
+use super::cache::MessageEnd;
+
 /// The links that earlier operations have reserved in the current pass over the queue. Because of
 /// the reservations, messages stay in the order of their calls.
 #[derive(Debug, Default)]
@@ -39,6 +41,16 @@ impl Reservations {
 
     pub(super) fn is_receiving_reserved(&self, peer: usize) -> bool {
         self.receiving[peer] == self.pass
+    }
+
+    /// Returns `true` if an earlier operation has reserved the link of this end of a message, so
+    /// that the message cannot move in this pass.
+    pub(super) fn has_reserved(&self, end: MessageEnd) -> bool {
+        match end {
+            MessageEnd::To(peer) => self.is_sending_reserved(peer),
+            MessageEnd::From(peer) => self.is_receiving_reserved(peer),
+            MessageEnd::FromAny(_) => false,
+        }
     }
 
     pub(super) fn begin_pass(&mut self) {

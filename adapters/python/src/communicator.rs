@@ -455,13 +455,13 @@ impl Communicator {
         &self,
         dtype: &str,
         part: (usize, usize),
-        (peer, tag): (Number<usize>, Number<u32>),
+        end: (Number<usize>, Number<u32>),
         is_sent: bool,
         keeper: &Bound<'_, PyAny>,
     ) -> PyResult<Work> {
         let dtype = named(keeper.py(), dtype)?;
         let memory = Memory::of_addresses(vec![part], keeper.clone().unbind());
-        self.message(keeper.py(), (dtype, memory), (peer.0, tag.0), is_sent)
+        self.message(keeper.py(), (dtype, memory), (end.0.0, end.1.0), is_sent)
     }
 }
 

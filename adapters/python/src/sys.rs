@@ -474,7 +474,11 @@ fn with_one_dimension<'py>(view: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAn
     let format: String = view.getattr("format")?.extract()?;
     // `cast` does not accept the byte order, which ctypes adds. It is that of the machine, or
     // `dtype_of` rejects the format of the result.
-    let native = if cfg!(target_endian = "little") { '<' } else { '>' };
+    let native = if cfg!(target_endian = "little") {
+        '<'
+    } else {
+        '>'
+    };
     let format = format.strip_prefix([native, '@', '=']).unwrap_or(&format);
     view.call_method1("cast", ("B",))?
         .call_method1("cast", (format,))
