@@ -21,9 +21,12 @@ impl Communicator {
         dtype: Option<&str>,
         is_sent: bool,
     ) -> PyResult<Work> {
-        let mut buffers = Buffers::of(buffer.py(), dtype)?;
-        let memory = buffers.take(buffer, !is_sent)?;
-        self.message(buffer.py(), (buffers.dtype(), memory), end, is_sent)
+        self.message(
+            buffer.py(),
+            memory_of(buffer, dtype, is_sent)?,
+            end,
+            is_sent,
+        )
     }
 
     /// Starts a send from `memory` or a receive into it.
@@ -176,6 +179,17 @@ impl Communicator {
     }
 }
 
+/// Returns the element type and the memory of the buffer of a message.
+fn memory_of(
+    buffer: &Bound<'_, PyAny>,
+    dtype: Option<&str>,
+    is_sent: bool,
+) -> PyResult<(Dtype, Memory)> {
+    let mut buffers = Buffers::of(buffer.py(), dtype)?;
+    let memory = buffers.take(buffer, !is_sent)?;
+    Ok((buffers.dtype(), memory))
+}
+
 /// A message of a batch.
 struct Message {
     memory: (Dtype, Memory),
@@ -206,10 +220,8 @@ impl MessageBatch {
     ) -> PyResult<()> {
         let py = buffer.py();
         self.comm.get().check_peer(py, end.0)?;
-        let mut buffers = Buffers::of(py, dtype)?;
-        let memory = buffers.take(buffer, !is_sent)?;
         let message = Message {
-            memory: (buffers.dtype(), memory),
+            memory: memory_of(buffer, dtype, is_sent)?,
             end,
             is_sent,
         };

@@ -362,6 +362,26 @@ def raises_while_thread_waits():
         show(error)
 
 
+def profiles_many_calls():
+    """Waits for a call under the profiler while several hundred receives are in flight."""
+    import torch
+    from torch.profiler import profile
+
+    dist = torch_group()
+    numbers = [torch.zeros(1) for _ in range(300)]
+    if dist.get_rank() == 0:
+        with profile():
+            works = [dist.irecv(each, 1) for each in numbers]
+            dist.barrier()
+            for work in works:
+                work.wait()
+    else:
+        dist.barrier()
+        for each in numbers:
+            dist.send(each, 0)
+    dist.destroy_process_group()
+
+
 def drops_works_in_flight():
     """The interpreter frees works in flight while the library's thread releases their buffers."""
     import array

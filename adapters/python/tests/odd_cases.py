@@ -120,8 +120,8 @@ def negative_roots_and_tags():
 def tensors_without_memory():
     tensor = torch.ones(4)
     tensor.untyped_storage().resize_(0)
-    refused("no memory", lambda: dist.reduce(tensor, 0))
-    refused("no memory", lambda: dist.all_reduce(tensor))
+    refused("storage is empty", lambda: dist.reduce(tensor, 0))
+    refused("storage is empty", lambda: dist.all_reduce(tensor))
     dist.barrier()
 
 

@@ -128,6 +128,10 @@ def test_uncaught_exception_reaches_other_ranks(how):
     assert "rank 1 raised KeyError: 'my bug'" in text
 
 
+def test_profiled_calls_may_complete_in_any_order():
+    run("ends.py", 2, "profiles_many_calls")
+
+
 def test_works_can_be_dropped_in_flight():
     run("ends.py", 2, "drops_works_in_flight")
 

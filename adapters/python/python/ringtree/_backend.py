@@ -7,7 +7,7 @@ import torch.distributed as dist
 
 from . import _torch_internals as internals
 from . import init
-from ._plan import DTYPES, Plan, check, memory_of, write_back
+from ._plan import DTYPES, Plan, memory_of, write_back
 from ._sparse import reduce_sparse
 from ._torch_internals import C10dBackend, ErrorType
 from ._work import Group, Work, span
@@ -158,10 +158,9 @@ class RingtreeBackend(C10dBackend):
     def reduce(self, tensors, opts):
         root = opts.rootRank
         # ringtree leaves the contents of the other ranks' buffers unspecified, so those ranks use a
-        # copy. torch would crash while it copies a tensor without memory.
-        for each in tensors:
-            check(each)
-        used = tensors if self.rank() == root else [each.clone() for each in tensors]
+        # copy. torch would crash if it copied a tensor without memory, which `memory_of` rejects.
+        is_root = self.rank() == root
+        used = tensors if is_root else [memory_of(each)[1].clone() for each in tensors]
         return self._in_place("reduce", used, opts, root, opts.reduceOp)
 
     def barrier(self, opts=None):
@@ -284,7 +283,6 @@ class RingtreeBackend(C10dBackend):
 
     def _message(self, tensors, peer, tag, is_sent):
         (tensor,) = tensors
-        check(tensor)
         own, near = memory_of(tensor)
         name, each = DTYPES.get(near.dtype) or ("u8", near.element_size())
         part = near.data_ptr(), near.numel() * each

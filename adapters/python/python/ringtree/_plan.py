@@ -82,13 +82,11 @@ class Plan:
         self.calls.append(("barrier", "u8", "sum", None, 0, False, [], [], None))
 
     def _part(self, tensor, each, dtype, is_written=False):
-        tensor = internals.completed(tensor)
-        check(tensor)
+        own, near = memory_of(tensor)
         if tensor.dtype != dtype:
             raise UsageError(
                 f"all tensors in a call must have the same type; got {dtype} and {tensor.dtype}"
             )
-        own, near = memory_of(tensor)
         if own is not near and is_written:
             self.copies.append((own, near))
         self.used.append(near)
@@ -156,6 +154,8 @@ def memory_of(tensor):
     The second is the first if that is contiguous. The program cannot give these tensors a different
     storage during a call. Autograd does not see what is written to them.
     """
+    tensor = internals.completed(tensor)
+    _check(tensor)
     own = tensor.data
     return own, own if own.is_contiguous() else own.contiguous()
 
@@ -169,14 +169,14 @@ def write_back(own, near):
     own.copy_(near)
 
 
-def check(tensor):
+def _check(tensor):
     if tensor.layout is not torch.strided or not tensor.is_cpu:
         raise UsageError(
             f"tensors must be dense and in host memory; got {tensor.layout} on {tensor.device}"
         )
     refuse_lazy(tensor)
     if tensor.data_ptr() == 0 and tensor.numel() > 0:
-        raise UsageError("the tensor has elements but its storage has no memory; resize the storage")
+        raise UsageError("the tensor has elements but its storage is empty; resize the storage")
 
 
 def refuse_lazy(tensor):

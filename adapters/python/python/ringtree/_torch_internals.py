@@ -66,7 +66,7 @@ _NO_FUTURE = torch.futures.Future()
 
 
 def answer_instead_of_future(work):
-    """Store the answer if `is_completed` has called get_future, and return the future for its caller.
+    """Store the answer if `is_completed` has called get_future, and return a future for its caller.
 
     Return None if the program itself wants the future.
     """
