@@ -30,7 +30,7 @@ pub(super) struct Claim {
 
 impl Claim {
     /// Takes the store's lock unless this writer already holds it.
-    pub(super) fn lock(&mut self, store: &dyn Store) -> Result<()> {
+    pub(super) fn acquire(&mut self, store: &dyn Store) -> Result<()> {
         if self.lock.is_none() {
             self.lock = Some(store.lock()?);
         }
@@ -38,7 +38,7 @@ impl Claim {
     }
 
     /// Replaces the known steps with `steps`, which this writer has just listed.
-    pub(super) fn seen(&mut self, steps: &BTreeSet<u64>, store: &dyn Store) {
+    pub(super) fn note_listed(&mut self, steps: &BTreeSet<u64>, store: &dyn Store) {
         self.steps.clone_from(steps);
         let newest = steps.last().copied();
         self.newest = newest.map(|step| (step, fingerprint(store, step)));
@@ -55,7 +55,11 @@ impl Claim {
 
     /// Returns an error if any of the `present` checkpoints was neither loaded nor written by this
     /// writer. A checkpoint whose write was reported as failed counts as written.
-    pub(super) fn check(&mut self, present: &BTreeSet<u64>, store: &dyn Store) -> Result<()> {
+    pub(super) fn check_all_known(
+        &mut self,
+        present: &BTreeSet<u64>,
+        store: &dyn Store,
+    ) -> Result<()> {
         let newest = self.newest.clone();
         for step in present.iter().rev() {
             let newest = newest.as_ref().filter(|(newest, _)| newest == step);

@@ -102,7 +102,7 @@ fn receive_pieces(
 struct Assembly {
     tensors: BTreeMap<String, Tensor>,
     /// Element ranges of each assembled tensor that have been filled, each with the rank that
-    /// provided them.
+    /// provided it.
     parts: BTreeMap<String, Vec<(Range<usize>, usize)>>,
 }
 

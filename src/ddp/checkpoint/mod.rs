@@ -193,8 +193,8 @@ impl Checkpoint {
     }
 
     /// Returns the state to pass to
-    /// [`restore_hook`](crate::ddp::state::restore_hook) on `rank`, as pairs
-    /// of names and values. The state is empty if the checkpoint was written by too few ranks to
+    /// [`restore_hook`](crate::ddp::state::restore_hook) on `rank`, as
+    /// name-value pairs. The state is empty if the checkpoint was written by too few ranks to
     /// include `rank`.
     fn hook_state(&self, rank: usize) -> Result<Vec<(String, Vec<f32>)>> {
         let prefix = format!("rank-{rank}/{HOOK}/");

@@ -153,7 +153,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn new(checkpoints: &'a Checkpoints) -> Self {
-        let (steps, unseen) = match checkpoints.steps() {
+        let (steps, unseen) = match checkpoints.noted_steps() {
             Ok(steps) => (steps.into_iter().collect(), Vec::new()),
             Err(error) => (Vec::new(), vec![error.to_string()]),
         };

@@ -92,7 +92,7 @@ impl Checkpoints {
     /// Takes the store's lock. If this method is not called, the first [`Checkpoints::save`] takes
     /// the lock.
     pub(super) fn claim(&self) -> Result<()> {
-        lock(&self.claim).lock(&*self.store)
+        lock(&self.claim).acquire(&*self.store)
     }
 
     /// Records that training resumes from `step`. The next save removes the later checkpoints.
@@ -144,15 +144,16 @@ impl Checkpoints {
         state: &State,
         tensors: impl Iterator<Item = (&'a str, &'a Tensor)>,
     ) -> Result<()> {
-        // A failed cleanup only causes warnings, because a save must not be reported as failed if
-        // the checkpoint exists.
         self.set_warnings(Vec::new());
         let mut claim = lock(&self.claim);
-        claim.lock(&*self.store)?;
+        claim.acquire(&*self.store)?;
         let present = self.store.list()?;
-        self.check_run(state, &present)?;
-        claim.check(&manifest_steps(&present), &*self.store)?;
+        self.check_later_steps(state, &present)?;
+        claim.check_all_known(&manifest_steps(&present), &*self.store)?;
+        // A failed cleanup only causes warnings, because a save must not be reported as failed if
+        // the checkpoint exists.
         let mut cleanup = CleanUp::new(&*self.store);
+        // Writers that were killed leave incomplete files, and tensor files without a manifest.
         cleanup.clear_leftovers();
         remove_orphans(&present, &mut cleanup);
 
@@ -180,8 +181,8 @@ impl Checkpoints {
         let file = &manifest.tensors.file;
         self.store.write_atomically(file, &parts)?;
         claim.write(state.step, &encoded, &*self.store)?;
-        self.remove_left_behind(&mut claim, &mut cleanup);
-        self.remove_old(state.step, file, &mut cleanup);
+        self.remove_rewound_steps(&mut claim, &mut cleanup);
+        self.remove_old_checkpoints(state.step, file, &mut cleanup);
         self.set_warnings(cleanup.warnings());
         Ok(())
     }
@@ -192,7 +193,7 @@ impl Checkpoints {
     /// # Errors
     /// Returns the error from the [`Store`] if it cannot list its files.
     pub fn newest_step(&self) -> Result<Option<u64>> {
-        let steps = self.steps()?;
+        let steps = manifest_steps(&self.files()?);
         let mut newest_first = steps.into_iter().rev();
         Ok(newest_first.find(|step| self.manifest(*step).is_ok()))
     }
@@ -208,7 +209,7 @@ impl Checkpoints {
     ///   start from the beginning.
     /// - A writer replaces checkpoints faster than they can be read.
     pub fn latest(&self) -> Result<Option<Found>> {
-        let mut files = self.look()?;
+        let mut files = self.list_and_note()?;
         for _ in 0..CHECKPOINT_LOOKS_MAX {
             let mut warnings = Vec::new();
             for step in manifest_steps(&files).into_iter().rev() {
@@ -222,7 +223,7 @@ impl Checkpoints {
                     Err(warning) => warnings.push(warning),
                 }
             }
-            let again = self.look()?;
+            let again = self.list_and_note()?;
             if again == files {
                 return no_valid_checkpoint(warnings);
             }
@@ -238,11 +239,16 @@ impl Checkpoints {
     /// newest, without reading any tensors.
     ///
     /// # Errors
-    /// Returns the error from the [`Store`] if it cannot list its files.
+    /// Returns the error from the [`Store`] if it cannot list its files or read a manifest.
     pub fn list(&self) -> Result<Vec<State>> {
-        let steps = manifest_steps(&self.files()?).into_iter();
-        let whole = steps.filter_map(|step| self.manifest(step).ok());
-        Ok(whole.map(|manifest| manifest.state).collect())
+        let mut states = Vec::new();
+        for step in manifest_steps(&self.files()?) {
+            let name = names::manifest(step);
+            let bytes = self.store.read(&name)?;
+            let manifest = bytes.and_then(|bytes| self.decode_manifest(step, &bytes).ok());
+            states.extend(manifest.map(|manifest| manifest.state));
+        }
+        Ok(states)
     }
 
     /// Returns the state of the checkpoint with the lowest [`State::loss`], or `None` if no
@@ -266,7 +272,7 @@ impl Checkpoints {
     /// [`ErrorKind::System`](crate::ErrorKind::System) if there is no such checkpoint or if it is
     /// damaged.
     pub fn load(&self, step: u64) -> Result<Checkpoint> {
-        let steps = self.steps()?;
+        let steps = self.noted_steps()?;
         if !steps.contains(&step) {
             return Err(self.no_such_step(step));
         }
@@ -286,15 +292,16 @@ impl Checkpoints {
         ))
     }
 
-    /// Lists the steps of all manifests, and records these steps as known.
-    pub(super) fn steps(&self) -> Result<BTreeSet<u64>> {
-        Ok(manifest_steps(&self.look()?))
+    /// Lists the steps of all manifests. A later save does not take these checkpoints for those of
+    /// another run.
+    pub(super) fn noted_steps(&self) -> Result<BTreeSet<u64>> {
+        Ok(manifest_steps(&self.list_and_note()?))
     }
 
-    /// Lists the files, and records their steps as known.
-    fn look(&self) -> Result<Vec<String>> {
+    /// Lists the files. A later save does not take these checkpoints for those of another run.
+    fn list_and_note(&self) -> Result<Vec<String>> {
         let files = self.files()?;
-        lock(&self.claim).seen(&manifest_steps(&files), &*self.store);
+        lock(&self.claim).note_listed(&manifest_steps(&files), &*self.store);
         Ok(files)
     }
 
@@ -307,13 +314,16 @@ impl Checkpoints {
     /// Reads the manifest for `step`. If the file is missing, unreadable or damaged, returns a
     /// message that names the file.
     pub(super) fn manifest(&self, step: u64) -> Result<Manifest, String> {
+        self.decode_manifest(step, &self.bytes(&names::manifest(step))?)
+    }
+
+    fn decode_manifest(&self, step: u64, bytes: &[u8]) -> Result<Manifest, String> {
         let name = names::manifest(step);
-        let bytes = self.bytes(&name)?;
-        let manifest = Manifest::decode(&bytes).map_err(|what| self.passed_over(&name, &what))?;
+        let manifest = Manifest::decode(bytes).map_err(|what| self.unusable(&name, &what))?;
         let file = &manifest.tensors.file;
         if manifest.state.step != step || names::step_of_tensors(file) != Some(step) {
             let what = format!("it names step {} and file {file}", manifest.state.step);
-            return Err(self.passed_over(&name, &what));
+            return Err(self.unusable(&name, &what));
         }
         Ok(manifest)
     }
@@ -323,7 +333,7 @@ impl Checkpoints {
     pub(super) fn read(&self, step: u64) -> Result<Checkpoint, String> {
         let Manifest { state, tensors, .. } = self.manifest(step)?;
         let bytes = self.bytes(&tensors.file)?;
-        let damaged = |what: String| self.passed_over(&tensors.file, &what);
+        let damaged = |what: String| self.unusable(&tensors.file, &what);
         if bytes.len() as u64 != tensors.bytes {
             return Err(damaged(format!(
                 "it has {} bytes instead of {}",
@@ -341,21 +351,21 @@ impl Checkpoints {
     fn bytes(&self, name: &str) -> Result<Vec<u8>, String> {
         match self.store.read(name) {
             Ok(Some(bytes)) => Ok(bytes),
-            Ok(None) => Err(self.passed_over(name, "it is missing")),
-            Err(error) => Err(self.passed_over(name, &error.to_string())),
+            Ok(None) => Err(self.unusable(name, "it is missing")),
+            Err(error) => Err(self.unusable(name, &error.to_string())),
         }
     }
 
-    fn passed_over(&self, name: &str, what: &str) -> String {
+    fn unusable(&self, name: &str, what: &str) -> String {
         format!(
-            "checkpoint file {name} in {} was skipped: {what}",
+            "checkpoint file {name} in {} cannot be used: {what}",
             self.location()
         )
     }
 
     /// Returns an error if the store contains later checkpoints from another run, because they
     /// would be loaded when this run is restarted.
-    fn check_run(&self, state: &State, present: &[String]) -> Result<()> {
+    fn check_later_steps(&self, state: &State, present: &[String]) -> Result<()> {
         for step in manifest_steps(present).range(state.step.saturating_add(1)..) {
             let Ok(other) = self.manifest(*step) else {
                 continue;
@@ -377,7 +387,7 @@ impl Checkpoints {
 
     /// Removes the checkpoints for steps after the one from which training resumed. Otherwise, a
     /// restart would load the newest of them instead of the checkpoint that was just saved.
-    fn remove_left_behind(&self, claim: &mut Claim, cleanup: &mut CleanUp<'_>) {
+    fn remove_rewound_steps(&self, claim: &mut Claim, cleanup: &mut CleanUp<'_>) {
         for step in claim.left_behind().clone() {
             // The next save removes the tensor file, which then has no manifest.
             if cleanup.remove(&names::manifest(step)) {
@@ -389,26 +399,29 @@ impl Checkpoints {
     /// Removes checkpoints that are older than the newest `keep` checkpoints up to `saved`, except
     /// the best one if it is to be kept. Also removes the tensor files for step `saved` that `file`
     /// replaces.
-    fn remove_old(&self, saved: u64, file: &str, cleanup: &mut CleanUp<'_>) {
+    fn remove_old_checkpoints(&self, saved: u64, file: &str, cleanup: &mut CleanUp<'_>) {
         let present = match self.store.list() {
             Ok(present) => present,
             Err(error) => return cleanup.failed(&error.to_string()),
         };
         let steps = manifest_steps(&present);
         let newest_first = steps.range(..=saved).rev().copied();
-        let whole = newest_first.filter(|step| *step == saved || self.manifest(*step).is_ok());
-        let oldest = whole.take(self.keep).last().unwrap_or(saved);
-        let best = self.keeps_best.then(|| self.best().unwrap_or_default());
-        let best = best.flatten().map(|state| state.step);
+        let valid = newest_first.filter(|step| *step == saved || self.manifest(*step).is_ok());
+        let oldest_kept = valid.take(self.keep).last().unwrap_or(saved);
+        let best = match self.keeps_best.then(|| self.best()).transpose() {
+            Ok(best) => best.flatten().map(|state| state.step),
+            // The best checkpoint might be among the old ones.
+            Err(error) => return cleanup.failed(&error.to_string()),
+        };
         // Remove manifests first, because a reader must not find a manifest without its tensors.
-        let old = steps.range(..oldest).copied();
+        let old = steps.range(..oldest_kept).copied();
         let stays: BTreeSet<_> = old
             .filter(|step| Some(*step) == best || !cleanup.remove(&names::manifest(*step)))
             .collect();
         for name in &present {
             let is_stale = match names::step_of_tensors(name) {
                 Some(step) if step == saved => name != file,
-                Some(step) => step < oldest && !stays.contains(&step),
+                Some(step) => step < oldest_kept && !stays.contains(&step),
                 None => false,
             };
             if is_stale {

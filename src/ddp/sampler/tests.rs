@@ -29,8 +29,8 @@ impl Case {
         (0..world_size).map(rank).collect()
     }
 
-    /// Returns the unit of padding and dropping. The number of samples per epoch becomes a multiple
-    /// of this unit.
+    /// Returns the unit of padding and dropping. The number of samples per epoch is rounded to a
+    /// multiple of this unit.
     fn unit(&self, world_size: usize) -> usize {
         self.global_batch.unwrap_or(world_size)
     }

@@ -28,6 +28,8 @@ struct Contents {
     keeps_all: bool,
     /// The message of the error that every access returns.
     broken: Option<String>,
+    /// The name of a file that cannot be read.
+    unreadable: Option<String>,
 }
 
 impl Memory {
@@ -69,6 +71,10 @@ impl Memory {
         self.0.lock().unwrap().broken = Some(message.to_owned());
     }
 
+    fn fail_reads_of(&self, name: &str) {
+        self.0.lock().unwrap().unreadable = Some(name.to_owned());
+    }
+
     fn access<T>(&self, get: impl FnOnce(&Contents) -> T) -> Result<T> {
         let contents = self.0.lock().unwrap();
         match &contents.broken {
@@ -99,7 +105,12 @@ impl Store for Memory {
     }
 
     fn read(&self, name: &str) -> Result<Option<Vec<u8>>> {
-        self.access(|contents| contents.files.get(name).cloned())
+        self.access(
+            |contents| match contents.unreadable.as_deref() == Some(name) {
+                true => Err(Error::new(ErrorKind::System, "connection reset")),
+                false => Ok(contents.files.get(name).cloned()),
+            },
+        )?
     }
 
     fn write_atomically(&self, name: &str, parts: &[&[u8]]) -> Result<()> {

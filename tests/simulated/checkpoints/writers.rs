@@ -164,3 +164,34 @@ fn best_checkpoint_is_kept_and_found() {
         "{error}"
     );
 }
+
+#[test]
+fn best_checkpoint_is_kept_if_the_store_fails_to_read_it() {
+    let store = Memory::default();
+    let checkpoints = Checkpoints::new(store.clone(), 1).keep_best();
+    for step in 0..4 {
+        let mut saved = checkpoint(step, 3);
+        saved.state.loss = Some(step as f64);
+        if step == 2 {
+            store.fail_reads_of("step-00000000.json");
+        }
+        checkpoints.save(&saved).unwrap();
+        let is_warned = !checkpoints.warnings().is_empty();
+        assert_eq!(is_warned, step >= 2, "{:?}", checkpoints.warnings());
+    }
+    assert!(checkpoints.best().is_err());
+    store.fail_reads_of("");
+    assert_eq!(checkpoints.best().unwrap().unwrap().step, 0);
+}
+
+#[test]
+fn polling_for_the_newest_step_does_not_make_it_known() {
+    let store = Memory::default();
+    let (writer, other) = (
+        Checkpoints::new(store.clone(), 2),
+        Checkpoints::new(store, 2),
+    );
+    writer.save(&checkpoint(1, 3)).unwrap();
+    assert_eq!(other.newest_step(), Ok(Some(1)));
+    assert_rejected(other.save(&checkpoint(2, 3)), &[]);
+}
