@@ -153,7 +153,8 @@ impl Communicator {
     /// # Errors
     /// Returns one of the [errors that all calls share](Communicator#errors), such as
     /// [`Mismatch`](crate::ErrorKind::Mismatch) if either peer sends or expects a different length
-    /// or type.
+    /// or type. If this rank is its own peer, that error is
+    /// [`Usage`](crate::ErrorKind::Usage).
     #[doc(alias("MPI_Sendrecv"))]
     pub fn sendrecv<I, O>(&self, input: &I, to: usize, output: &mut O, from: usize) -> Result<()>
     where
@@ -320,7 +321,7 @@ fn copy<I: Element, O: Element>(input: &[u8], output: &mut [u8]) -> Result<()> {
         output.copy_from_slice(input);
         return Ok(());
     }
-    Err(Error::mismatch(format!(
+    Err(Error::usage(format!(
         "this rank sends {} {} to itself, but receives {} {}; use the same length and type for \
          both",
         input.len() / size_of::<I>(),

@@ -20,6 +20,8 @@ use std::ops::Range;
 
 /// Value that a rank announces instead of a length if it has nothing to send.
 const NO_VALUE: u64 = u64::MAX;
+/// Value that a rank announces instead of a root if every rank receives the values.
+const ALL_RANKS: u64 = u64::MAX;
 /// Name that error messages use for a value that the caller has already encoded.
 const ENCODED: &str = "encoded data";
 
@@ -261,7 +263,7 @@ pub fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Option<Vec<V
     comm.check_peer("root", root)?;
     in_step(comm, || {
         let own = bounded(own, ENCODED);
-        let lengths = all_lengths(comm, &own)?;
+        let lengths = all_lengths(comm, &own, Some(root))?;
         let mut own = own?;
         if comm.rank() != root {
             return send(comm, &own, root).map(|()| None);
@@ -283,7 +285,7 @@ pub fn gather(comm: &Communicator, own: Own, root: usize) -> Result<Option<Vec<V
 pub fn all_gather(comm: &Communicator, own: Own) -> Result<Vec<Vec<u8>>> {
     in_step(comm, || {
         let own = bounded(own, ENCODED);
-        let lengths = all_lengths(comm, &own)?;
+        let lengths = all_lengths(comm, &own, None)?;
         let own = own?;
         let longest = lengths.iter().copied().max().unwrap_or(0);
         let mut parts = vec![Vec::new(); comm.world_size()];
@@ -302,18 +304,38 @@ pub fn all_gather(comm: &Communicator, own: Own) -> Result<Vec<Vec<u8>>> {
     })
 }
 
-/// Returns how many bytes each rank sends, or an error on every rank if any rank has no value.
-fn all_lengths(comm: &Communicator, own: &Result<Vec<u8>>) -> Result<Vec<usize>> {
-    let mut announced = vec![0; comm.world_size()];
-    announced[comm.rank()] = announcement(own);
-    comm.all_gather(&mut announced)?;
+/// Returns how many bytes each rank sends to `root`, or to all ranks if `root` is `None`. Every
+/// rank gets an error if any rank has no value or passes a different `root`.
+fn all_lengths(comm: &Communicator, own: &Own, root: Option<usize>) -> Result<Vec<usize>> {
+    let rank = comm.rank();
+    let root = root.map_or(ALL_RANKS, |root| root as u64);
+    let mut announced = vec![[0; 2]; comm.world_size()];
+    announced[rank] = [announcement(own), root];
+    comm.all_gather(announced.as_flattened_mut())?;
+    let mut of_ranks = announced.iter().zip(0..);
+    if let Some(([_, theirs], peer)) = of_ranks.find(|([_, theirs], _)| *theirs != root) {
+        return Err(Error::mismatch(format!(
+            "rank {rank} {}, but rank {peer} {}; make the same call with the same root on all \
+             ranks",
+            gathering(root),
+            gathering(*theirs)
+        )));
+    }
     if let Err(error) = own {
         return Err(error.clone());
     }
     let announced = announced.into_iter().enumerate();
     announced
-        .map(|(rank, announced)| length(announced, rank))
+        .map(|(rank, [announced, _])| length(announced, rank))
         .collect()
+}
+
+/// Describes a call that gathers values on `root`, which may be [`ALL_RANKS`].
+fn gathering(root: u64) -> String {
+    match root {
+        ALL_RANKS => "gathers values on all ranks".to_owned(),
+        root => format!("gathers values on rank {root}"),
+    }
 }
 
 fn send(comm: &Communicator, bytes: &[u8], to: usize) -> Result<()> {

@@ -227,8 +227,8 @@ fn are_short(programs: &[Program], rows: &[Rows]) -> bool {
     (0..programs.len()).all(is_short)
 }
 
-/// Groups the scripts into bounded rounds, so that the first round can end while the last one is
-/// enqueued.
+/// Groups the scripts into bounded rounds, so that the first round can finish while the last one
+/// is still being enqueued.
 fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
     let mut rounds: Vec<Vec<Arc<Script>>> = Vec::new();
     for script in scripts {
@@ -243,8 +243,8 @@ fn in_rounds(scripts: Vec<Arc<Script>>) -> Vec<Vec<Arc<Script>>> {
     rounds
 }
 
-/// Returns the script of `rank` for the piece in `rows`. The script contains offsets in the user's
-/// buffer rather than offsets in the piece.
+/// Returns the script of `rank` for the piece in `rows`. The script contains offsets into the
+/// user's buffer rather than into the piece.
 fn script(programs: &[Program], rows: &[Rows], rank: usize) -> Arc<Script> {
     let script = enqueued::script(programs, &|at| run(rows, at).0, rank);
     let entries = script.entries.iter();

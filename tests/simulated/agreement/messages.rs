@@ -57,7 +57,7 @@ fn ring_of_sendrecv_shifts_and_ring_of_one_copies() {
     let error = alone[0].as_ref().unwrap_err();
     let text = error.to_string();
     assert!(
-        error.kind() == ErrorKind::Mismatch && text.contains("3 u8 to itself, but receives 4 u8"),
+        error.kind() == ErrorKind::Usage && text.contains("3 u8 to itself, but receives 4 u8"),
         "{text}"
     );
 }

@@ -153,6 +153,30 @@ fn next_call_works_after_a_call_failed_on_some_ranks() {
 }
 
 #[test]
+fn ranks_that_gather_on_different_roots_all_get_an_error() {
+    let gather_on = |comm: &Communicator, root| comm.gather_value(&7, root).map(drop);
+    let differing: [fn(&Communicator) -> Result<()>; 2] = [
+        |comm| comm.gather_value(&7, comm.rank() / 2).map(drop),
+        |comm| match comm.rank() {
+            2 => comm.all_gather_value(&7).map(drop),
+            _ => comm.gather_value(&7, 0).map(drop),
+        },
+    ];
+    for call in differing {
+        let ends = World::new(3).run(|comm| {
+            let failed = call(comm);
+            (failed, gather_on(comm, 0))
+        });
+        for (failed, next) in ends {
+            let error = failed.unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Mismatch, "{error}");
+            assert!(error.to_string().contains("the same root"), "{error}");
+            assert_eq!(next, Err(error));
+        }
+    }
+}
+
+#[test]
 fn value_that_cannot_be_sent_is_an_error_on_every_rank() {
     let ends = World::new(3).run(|comm| {
         let of_rank_1 = |comm: &Communicator| (comm.rank() == 1).then_some(Never(0));

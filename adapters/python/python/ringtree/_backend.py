@@ -100,7 +100,7 @@ class RingtreeBackend(C10dBackend):
         return self.sequence
 
     def set_timeout(self, timeout):
-        self.comm.timeout = timeout.total_seconds()
+        self.comm.timeout = _positive(timeout)
         internals.set_options_timeout(self._options, timeout)
 
     def get_error(self):
